@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/bytes.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void buf_fini(buf_t *b)
+{
+    free(b->data);
+    *b = (buf_t){0};
+}
+
+void buf_clear(buf_t *b)
+{
+    b->bytes = 0;
+    b->failed = false;
+}
+
+static bool reserve(buf_t *b, size_t more)
+{
+    if (b->failed) return false;
+    if (more > SIZE_MAX / 2 - b->bytes) { b->failed = true; return false; }
+    size_t need = b->bytes + more;
+    if (need <= b->capacity) return true;
+    size_t capacity = b->capacity ? b->capacity : 256;
+    while (capacity < need) capacity *= 2;
+    uint8_t *data = realloc(b->data, capacity);
+    if (!data) { b->failed = true; return false; }
+    b->data = data;
+    b->capacity = capacity;
+    return true;
+}
+
+void *buf_grow(buf_t *b, size_t bytes)
+{
+    if (!reserve(b, bytes)) return NULL;
+    void *at = b->data + b->bytes;
+    b->bytes += bytes;
+    return at;
+}
+
+void buf_add(buf_t *b, const void *data, size_t bytes)
+{
+    void *at = buf_grow(b, bytes);
+    if (at && bytes) memcpy(at, data, bytes);
+}
+
+void buf_add_text(buf_t *b, const char *text) { buf_add(b, text, strlen(text)); }
+
+void buf_printf(buf_t *b, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    va_list again;
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (n >= 0 && reserve(b, (size_t)n + 1)) {
+        vsnprintf((char *)b->data + b->bytes, (size_t)n + 1, format, again);
+        b->bytes += (size_t)n;
+    }
+    va_end(again);
+}
+
+const char *buf_text(buf_t *b)
+{
+    if (!reserve(b, 1)) return "";
+    b->data[b->bytes] = 0;
+    return (const char *)b->data;
+}
+
+struct arena_block { arena_block_t *next; size_t bytes, used; _Alignas(16) uint8_t data[]; };
+
+void arena_fini(arena_t *a)
+{
+    for (arena_block_t *block = a->blocks, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    *a = (arena_t){.limit = a->limit};
+}
+
+void *arena_alloc(arena_t *a, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2) return NULL;
+    size_t size = (bytes + 15) & ~(size_t)15;
+    if (a->limit && (size > a->limit || a->used > a->limit - size)) return NULL;
+    if (!a->blocks || a->blocks->bytes - a->blocks->used < size) {
+        size_t room = size > 4096 ? size : 4096;
+        arena_block_t *block = malloc(sizeof *block + room);
+        if (!block) return NULL;
+        *block = (arena_block_t){.next = a->blocks, .bytes = room};
+        a->blocks = block;
+    }
+    void *at = a->blocks->data + a->blocks->used;
+    a->blocks->used += size;
+    a->used += size;
+    return memset(at, 0, size);
+}
+
+void *arena_copy(arena_t *a, const void *data, size_t bytes)
+{
+    void *at = arena_alloc(a, bytes ? bytes : 1);
+    if (at && bytes) memcpy(at, data, bytes);
+    return at;
+}
+
+char *arena_text(arena_t *a, const void *data, size_t bytes)
+{
+    char *at = arena_alloc(a, bytes + 1);
+    if (at && bytes) memcpy(at, data, bytes);
+    return at;
+}

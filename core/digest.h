@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core/digest.h: leaf, chunk and h1 digests.
+ *
+ *   region   | 4 KiB | 4 KiB | 4 KiB | ...          every tensor begins a new leaf, padding is zero
+ *   leaf       u64     u64     u64                   XXH64, seed 0
+ *   chunk    [ XXH3-128 of its leaves, LE ]          unit of transfer and verification
+ *   h1       BLAKE2b-256( record, then all leaves )  identity of the content; record: proto/manifest.h
+ *
+ * One pass over the bytes gives all three.  XXH64 and XXH3: xxhash (github.com/Cyan4973/xxHash, doc/xxhash_spec.md);
+ * BLAKE2b: RFC 7693 through libsodium.  Accidents are caught, attackers at a source are not.
+ * Hot path: no allocation, no system call. */
+#ifndef CORE_DIGEST_H
+#define CORE_DIGEST_H
+
+#include "core/bytes.h"
+#include "core/names.h"
+
+typedef struct { uint8_t b[16]; } chunk_digest_t;
+
+/* Leaves of `bytes` of region; the last leaf is taken as if padded with zeros to 4 KiB.  Writes ceil(bytes/4096). */
+void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves);
+chunk_digest_t digest_chunk(const uint64_t *leaves, size_t count);
+/* BLAKE2b-256 of plain bytes (manifests). */
+digest_t digest_blake2b(const void *data, size_t bytes);
+
+/* h1, fed piece by piece: the record first, then the leaves in order. */
+typedef struct { _Alignas(64) uint8_t opaque[384]; } h1_t;
+void h1_init(h1_t *h);
+void h1_add(h1_t *h, const void *data, size_t bytes);
+void h1_add_u32(h1_t *h, uint32_t v);
+void h1_add_u64(h1_t *h, uint64_t v);
+void h1_add_leaves(h1_t *h, const uint64_t *leaves, size_t count);
+digest_t h1_final(h1_t *h);
+
+/* `bytes` of randomness from the system. */
+void random_bytes(void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/errors.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct { int code; const char *name; int exit; heddle_broken_t broken; int retriable; const char *text; } row_t;
+
+static const row_t ROWS[] = {
+#define X(NAME, value, name, exit, group, retriable, text) {-(value), name, exit, HEDDLE_BROKEN_##group, retriable, text},
+    HEDDLE_ERRORS(X)
+#undef X
+};
+
+static const row_t *row_of(int code)
+{
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
+        if (ROWS[i].code == code) return &ROWS[i];
+    return NULL;
+}
+
+const char *heddle_err_name(int code)
+{
+    const row_t *row = row_of(code);
+    return code == HEDDLE_OK ? "ok" : row ? row->name : "unknown";
+}
+
+const char *heddle_err_text(int code)
+{
+    const row_t *row = row_of(code);
+    return code == HEDDLE_OK ? "ok" : row ? row->text : "unknown error";
+}
+
+int heddle_err_exit(int code)
+{
+    const row_t *row = row_of(code);
+    return code == HEDDLE_OK ? 0 : row ? row->exit : 9;
+}
+
+heddle_broken_t heddle_err_broken(int code)
+{
+    const row_t *row = row_of(code);
+    return code == HEDDLE_OK ? HEDDLE_BROKEN_NOTHING : row ? row->broken : HEDDLE_BROKEN_PROCESS;
+}
+
+int heddle_err_from_name(const char *name)
+{
+    if (name && !strcmp(name, "ok")) return HEDDLE_OK;
+    for (size_t i = 0; name && i < sizeof ROWS / sizeof *ROWS; i++)
+        if (!strcmp(ROWS[i].name, name)) return ROWS[i].code;
+    return HEDDLE_ERR_INTERNAL;
+}
+
+void error_text(char *to, size_t size, const char *text)
+{
+    size_t n = strlen(text);
+    if (n >= size) {
+        n = size - 1;
+        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) n--; /* do not cut a UTF-8 sequence */
+    }
+    for (size_t i = 0; i < n; i++) to[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i];
+    to[n] = 0;
+}
+
+static void format_into(char *to, size_t size, const char *format, va_list args)
+{
+    char text[1024];
+    vsnprintf(text, sizeof text, format, args);
+    error_text(to, size, text);
+}
+
+int error_fail(heddle_error_t *error, int code, const char *format, ...)
+{
+    if (!error) return code;
+    *error = (heddle_error_t){.code = code};
+    const row_t *row = row_of(code);
+    error->retriable = row ? row->retriable : 0;
+    va_list args;
+    va_start(args, format);
+    format_into(error->message, sizeof error->message, format, args);
+    va_end(args);
+    return code;
+}
+
+void error_where(heddle_error_t *error, const char *adapter, uint64_t version, const char *worker, const char *phase)
+{
+    if (!error) return;
+    if (adapter) error_text(error->adapter, sizeof error->adapter, adapter);
+    if (version) error->version = version;
+    if (worker) error_text(error->worker, sizeof error->worker, worker);
+    if (phase) error_text(error->phase, sizeof error->phase, phase);
+}
+
+void error_contrast(heddle_error_t *error, const char *expected, const char *found)
+{
+    if (!error) return;
+    if (expected) error_text(error->expected, sizeof error->expected, expected);
+    if (found) error_text(error->found, sizeof error->found, found);
+}
+
+#define FORMATTED(part)                                                                                               \
+    void error_##part(heddle_error_t *error, const char *format, ...)                                                \
+    {                                                                                                                 \
+        if (!error) return;                                                                                           \
+        va_list args;                                                                                                 \
+        va_start(args, format);                                                                                       \
+        format_into(error->part, sizeof error->part, format, args);                                                   \
+        va_end(args);                                                                                                 \
+    }
+FORMATTED(expected)
+FORMATTED(found)
+FORMATTED(hint)
+
+static _Thread_local heddle_error_t last;
+
+const heddle_error_t *heddle_last_error(void) { return &last; }
+heddle_error_t *error_last(void) { return &last; }
+
+int error_publish(const heddle_error_t *error)
+{
+    last = *error;
+    return error->code;
+}

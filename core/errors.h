@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core/errors.h: how a heddle_error_t is filled.  Everything that can fail for a reason worth telling takes a
+ * `heddle_error_t *error` that may be NULL, and returns the code.  Texts are cut to fit, on a UTF-8 boundary. */
+#ifndef CORE_ERRORS_H
+#define CORE_ERRORS_H
+
+#include <heddle/error.h>
+
+/* Clears the object, fills code, retriable and message; returns `code`. */
+int  error_fail(heddle_error_t *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Each fills one part of an object already made by error_fail; NULL texts leave the part alone. */
+void error_where(heddle_error_t *error, const char *adapter, uint64_t version, const char *worker, const char *phase);
+void error_contrast(heddle_error_t *error, const char *expected, const char *found);
+void error_expected(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void error_found(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void error_hint(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Copies a text into a fixed field, cut on a UTF-8 boundary, control characters replaced by '?'. */
+void error_text(char *to, size_t size, const char *text);
+/* Makes `error` this thread's heddle_last_error(); returns its code. */
+int  error_publish(const heddle_error_t *error);
+/* The thread's own object, to be filled in place by public calls. */
+heddle_error_t *error_last(void);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core/limits.h: every count and size that a peer or a file controls, each with its reason. */
+#ifndef CORE_LIMITS_H
+#define CORE_LIMITS_H
+
+#define LIMIT_PAGE_BYTES 4096u              /* alignment of tensors in a region; bytes of a leaf */
+#define LIMIT_CHUNK_MIN_BYTES 65536u        /* one chunk and its header fit one 128 KiB UCX segment */
+#define LIMIT_CHUNK_MAX_BYTES 262144u
+#define LIMIT_TENSORS 1000000u              /* a DeepSeek-V3 LoRA per expert has 90,064 */
+#define LIMIT_TENSOR_NAME_BYTES 1024u
+#define LIMIT_TENSOR_DIMS 16u               /* PEFT's deepest is 4 */
+#define LIMIT_MANIFEST_BYTES (64u << 20)
+#define LIMIT_CONFIG_BYTES (1u << 20)       /* adapter_config.json; a real one has 1-40 KB */
+#define LIMIT_METADATA_BYTES (1u << 20)
+#define LIMIT_SAFETENSORS_HEADER 100000000u /* upstream's own cap */
+#define LIMIT_JSON_DEPTH 64u
+#define LIMIT_REGION_BYTES (1ull << 40)
+
+#define LIMIT_FRAME_BYTES (1u << 20)        /* ZMQ_MAXMSGSIZE; a join with 256 adapters and all it holds is the largest */
+#define LIMIT_FRAME_DEPTH 8u                /* msgpack nesting, in messages */
+#define LIMIT_FRAME_NODES 65536u            /* msgpack objects in one frame */
+#define LIMIT_REPORT_NODES 262144u          /* the same in a page of a report */
+#define LIMIT_ADDRESS_BYTES 1024u           /* a UCX worker address: 48-186 measured */
+#define LIMIT_ADAPTERS_PER_WORKER 256u
+#define LIMIT_SLOTS 64u                     /* per adapter */
+#define LIMIT_HELD 4096u                    /* versions restated in one join */
+#define LIMIT_LABELS 32u
+#define LIMIT_META 32u
+#define LIMIT_PARTS 64u
+#define LIMIT_SOURCES 8u
+#define LIMIT_TEXT_BYTES 4096u              /* free text in a message: errors, meta values */
+#define LIMIT_PENDING_QUERIES 1024u         /* waits, activations, verifications in progress at a broker */
+#define LIMIT_EVENTS 10000u                 /* kept by a broker */
+#define LIMIT_PEERS 65536u
+
+#define LIMIT_ASK_RANGES 16u                /* ranges in one ASK frame */
+#define LIMIT_ASKS_PER_PEER 1024u           /* standing asks that one source keeps for one peer */
+#define LIMIT_WINDOW_BYTES (2u << 20)       /* in flight per source: more adds nothing and delays a cancel (measured) */
+
+#endif

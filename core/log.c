@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/log.h"
+
+#include "core/clock.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const NAMES[] = {"error", "warn", "info", "debug"};
+static _Atomic int current = LOG_WARN;
+
+void log_set_level(log_level_t level) { atomic_store(&current, (int)level); }
+log_level_t log_level(void) { return (log_level_t)atomic_load(&current); }
+
+int log_level_from_name(const char *name)
+{
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name, NAMES[i])) return i;
+    return -1;
+}
+
+void log_emit(log_level_t level, const char *id, const char *format, ...)
+{
+    if ((int)level > atomic_load_explicit(&current, memory_order_relaxed)) return;
+    char at[25], line[2048];
+    clock_text(clock_wall(clock_system()), at);
+    int n = snprintf(line, sizeof line, "%s %-5s %s: ", at, NAMES[level], id);
+    va_list args;
+    va_start(args, format);
+    n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    va_end(args);
+    if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
+    line[n++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, (size_t)n); /* one write, so that lines of several threads stay whole */
+    (void)written;
+}

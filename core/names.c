@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/names.h"
+
+#include "core/errors.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool is_alnum(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+static bool is_name_char(char c) { return is_alnum(c) || c == '.' || c == '_' || c == '-'; }
+
+bool name_is_valid(const char *name)
+{
+    if (!name || !is_alnum(name[0])) return false;
+    size_t n = 1;
+    while (name[n] && is_name_char(name[n])) n++;
+    return name[n] == 0 && n <= HEDDLE_NAME_MAX;
+}
+
+int name_check(const char *what, const char *name, heddle_error_t *error)
+{
+    if (name_is_valid(name)) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "%s name \"%.140s\" is not allowed", what, name ? name : "");
+    error_expected(error, "a letter or digit, then up to 127 of letters, digits, '.', '_', '-'");
+    error_found(error, "\"%.140s\"", name ? name : "");
+    error_hint(error, "use a name such as \"policy\" or \"tenant-42\"");
+    return rc;
+}
+
+int label_check(const char *label, heddle_error_t *error)
+{
+    char key[HEDDLE_NAME_MAX + 2];
+    const char *equals = label ? strchr(label, '=') : NULL;
+    if (equals && (size_t)(equals - label) < sizeof key - 1) {
+        memcpy(key, label, (size_t)(equals - label));
+        key[equals - label] = 0;
+        if (name_is_valid(key) && name_is_valid(equals + 1)) return HEDDLE_OK;
+    }
+    int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "label \"%.200s\" is not allowed", label ? label : "");
+    error_contrast(error, "key=value, both names of letters, digits, '.', '_', '-'", label);
+    return rc;
+}
+
+int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
+{
+    ref_t ref = {.version = 0};
+    const char *at = strchr(text, '@');
+    size_t n = at ? (size_t)(at - text) : strlen(text);
+    if (n > HEDDLE_NAME_MAX) n = HEDDLE_NAME_MAX + 1;
+    char name[HEDDLE_NAME_MAX + 2];
+    memcpy(name, text, n);
+    name[n] = 0;
+    int rc = name_check("adapter", name, error);
+    if (rc) return rc;
+    memcpy(ref.name, name, n + 1);
+    if (at) {
+        uint64_t v = 0;
+        size_t digits = 0;
+        for (const char *p = at + 1; *p >= '0' && *p <= '9' && digits < 19; p++, digits++) v = v * 10 + (uint64_t)(*p - '0');
+        if (digits == 0 || at[1 + digits] != 0 || v == 0) {
+            rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a reference to a version", text);
+            error_contrast(error, "NAME or NAME@V, V = 1, 2, 3, ...", text);
+            return rc;
+        }
+        ref.version = v;
+    }
+    *ret_ref = ref;
+    return HEDDLE_OK;
+}
+
+void digest_text(const digest_t *d, char ret_text[HEDDLE_DIGEST_TEXT])
+{
+    memcpy(ret_text, "h1:", 3);
+    for (int i = 0; i < 32; i++) snprintf(ret_text + 3 + 2 * i, 3, "%02x", d->b[i]);
+}
+
+bool digest_parse(const char *text, digest_t *ret_digest)
+{
+    if (!text || strlen(text) != HEDDLE_DIGEST_TEXT - 1 || memcmp(text, "h1:", 3) != 0) return false;
+    digest_t d;
+    for (int i = 0; i < 64; i++) {
+        char c = text[3 + i];
+        int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (v < 0) return false;
+        d.b[i / 2] = (uint8_t)(i % 2 ? d.b[i / 2] | v : v << 4);
+    }
+    *ret_digest = d;
+    return true;
+}
+
+bool digest_equal(const digest_t *a, const digest_t *b) { return memcmp(a->b, b->b, sizeof a->b) == 0; }
+
+void tag_text(const char *adapter, uint64_t version, const digest_t *d, char ret_text[HEDDLE_TAG_TEXT])
+{
+    char hex[HEDDLE_DIGEST_TEXT];
+    digest_text(d, hex);
+    snprintf(ret_text, HEDDLE_TAG_TEXT, "%.128s@%llu:%.12s", adapter, (unsigned long long)version, hex + 3);
+}
+
+void name_host(char ret_name[HEDDLE_NAME_MAX + 1])
+{
+    char host[HEDDLE_NAME_MAX + 1] = "";
+    if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "host");
+    for (char *p = host; *p; p++)
+        if (!is_name_char(*p)) *p = '-';
+    if (!is_alnum(host[0])) host[0] = 'h';
+    memcpy(ret_name, host, sizeof host);
+}
+
+void name_default(char ret_name[HEDDLE_NAME_MAX + 1])
+{
+    char host[HEDDLE_NAME_MAX + 1];
+    name_host(host);
+    snprintf(ret_name, HEDDLE_NAME_MAX + 1, "%.100s-%ld", host, (long)getpid());
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/option.h"
+
+#include "core/bytes.h"
+#include "core/errors.h"
+#include "core/units.h"
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_LONG = 256, HELP = 1000, VERSION, MAX_OPTIONS = 64 };
+
+static int choice_index(const char *choices, const char *text)
+{
+    size_t n = strlen(text);
+    int index = 0;
+    for (const char *at = choices; at; at = strchr(at, '|'), at = at ? at + 1 : NULL, index++)
+        if (n > 0 && !strncmp(at, text, n) && (at[n] == '|' || at[n] == 0)) return index;
+    return -1;
+}
+
+static bool list_add(const char ***list, const char *text)
+{
+    size_t n = 0;
+    while (*list && (*list)[n]) n++;
+    const char **grown = realloc(*list, (n + 2) * sizeof *grown);
+    if (!grown) return false;
+    grown[n] = text;
+    grown[n + 1] = NULL;
+    *list = grown;
+    return true;
+}
+
+static bool parse_integer(const char *text, int64_t *ret)
+{
+    char *end;
+    if (!*text || strlen(text) > 18) return false;
+    long long v = strtoll(text, &end, 10);
+    if (*end || (*text != '-' && (*text < '0' || *text > '9'))) return false;
+    *ret = v;
+    return true;
+}
+
+static bool store(const option_t *o, const char *text, void *into)
+{
+    void *at = (char *)into + o->offset;
+    switch (o->kind) {
+    case OPTION_FLAG: *(bool *)at = !text || (strcmp(text, "0") != 0 && strcmp(text, "false") != 0 && *text); return true;
+    case OPTION_TEXT: *(const char **)at = text; return *text != 0;
+    case OPTION_DURATION: return units_parse_duration(text, at);
+    case OPTION_SIZE: return units_parse_size(text, at);
+    case OPTION_INTEGER: return parse_integer(text, at);
+    case OPTION_QUORUM: return units_parse_quorum(text, at);
+    case OPTION_LIST: return list_add(at, text);
+    case OPTION_CHOICE: *(int *)at = choice_index(o->value, text); return *(int *)at >= 0;
+    }
+    return false;
+}
+
+static int refuse(const option_set_t *set, const option_t *o, const char *text, const char *where, heddle_error_t *error)
+{
+    static const char *const EXPECTED[] = {
+        [OPTION_FLAG] = "no value", [OPTION_TEXT] = "a text that is not empty",
+        [OPTION_DURATION] = "a duration: 500ms, 30s, 5m, or seconds", [OPTION_SIZE] = "a size: bytes, or with k M G Ki Mi Gi",
+        [OPTION_INTEGER] = "a whole number", [OPTION_QUORUM] = "all, none, a number, or a share such as 50%",
+        [OPTION_LIST] = "a text"};
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: %s\"%.200s\" is not a value for --%s", set->program, where, text, o->name);
+    error_contrast(error, o->kind == OPTION_CHOICE ? o->value : EXPECTED[o->kind], text);
+    error_hint(error, "see %s --help", set->program);
+    return rc;
+}
+
+static int apply_defaults(const option_set_t *set, const option_t *table, void *into, heddle_error_t *error)
+{
+    for (const option_t *o = table; o && o->name; o++) {
+        const char *env = o->env ? getenv(o->env) : NULL;
+        if (env && *env) {
+            char where[80];
+            snprintf(where, sizeof where, "%s=", o->env);
+            if (!store(o, env, into)) return refuse(set, o, env, where, error);
+        } else if (o->fallback && !store(o, o->fallback, into)) {
+            return error_fail(error, HEDDLE_ERR_INTERNAL, "%s: the default of --%s is wrong", set->program, o->name);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* One row: the option to the left, its doc from column 32 on; a long option has its doc on the next line. */
+static void help_row(buf_t *b, char letter, const char *name, const char *value, const char *doc, const option_t *o)
+{
+    char left[160], dash[4] = "  ";
+    if (letter) snprintf(dash, sizeof dash, "-%c", letter);
+    snprintf(left, sizeof left, "  %s%c --%s%s%s", dash, letter ? ',' : ' ', name, value ? " " : "", value ? value : "");
+    buf_printf(b, strlen(left) > 30 ? "%s\n%32s%s" : "%-30s  %.0s%s", left, "", doc);
+    if (o && o->fallback) buf_printf(b, " [%s]", o->fallback);
+    if (o && o->env) buf_printf(b, " ($%s)", o->env);
+    buf_add_text(b, "\n");
+}
+
+char *option_help(const option_set_t *set)
+{
+    buf_t b = {0};
+    buf_printf(&b, "Usage: %s %s\n\n%s\n", set->program, set->usage, set->summary);
+    const option_t *tables[] = {set->options, set->common};
+    for (int t = 0; t < 2; t++) {
+        if (t == 1 || (tables[0] && tables[0]->name)) buf_add_text(&b, t ? "\nCommon options:\n" : "\nOptions:\n");
+        for (const option_t *o = tables[t]; o && o->name; o++)
+            help_row(&b, o->letter, o->name, o->kind == OPTION_FLAG ? NULL : o->value, o->doc, o);
+    }
+    help_row(&b, 'h', "help", NULL, "show this text and exit", NULL);
+    help_row(&b, 0, "version", NULL, "show the version and exit", NULL);
+    if (set->epilog) buf_printf(&b, "\n%s\n", set->epilog);
+    buf_text(&b);
+    return (char *)b.data;
+}
+
+static int build_getopt(const option_set_t *set, struct option *longs, const option_t **rows, char *shorts)
+{
+    int n = 0;
+    char *s = shorts;
+    *s++ = ':';
+    *s++ = 'h';
+    const option_t *tables[] = {set->options, set->common};
+    for (int t = 0; t < 2; t++)
+        for (const option_t *o = tables[t]; o && o->name && n < MAX_OPTIONS; o++, n++) {
+            longs[n] = (struct option){o->name, o->kind == OPTION_FLAG ? no_argument : required_argument, NULL, FIRST_LONG + n};
+            rows[n] = o;
+            if (o->letter) {
+                *s++ = o->letter;
+                if (o->kind != OPTION_FLAG) *s++ = ':';
+            }
+        }
+    *s = 0;
+    longs[n] = (struct option){"help", no_argument, NULL, HELP};
+    longs[n + 1] = (struct option){"version", no_argument, NULL, VERSION};
+    longs[n + 2] = (struct option){0};
+    return n;
+}
+
+static int parse_arguments(const option_set_t *set, int argc, char **argv, const char **ret_args, heddle_error_t *error)
+{
+    int n = 0, max = 0;
+    while (set->args && set->args[max]) ret_args[max++] = NULL;
+    for (; optind < argc; optind++, n++) {
+        if (n < max) { ret_args[n] = argv[optind]; continue; }
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: unexpected argument \"%.200s\"", set->program, argv[optind]);
+        error_expected(error, "at most %d", max);
+        error_hint(error, "see %s --help", set->program);
+        return rc;
+    }
+    if (n >= set->args_required) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: %s is missing", set->program, set->args[n]);
+    error_expected(error, "%s %s", set->program, set->usage);
+    error_hint(error, "see %s --help", set->program);
+    return rc;
+}
+
+int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args, heddle_error_t *error)
+{
+    struct option longs[MAX_OPTIONS + 3];
+    const option_t *rows[MAX_OPTIONS];
+    char shorts[2 * MAX_OPTIONS + 4];
+    int n = build_getopt(set, longs, rows, shorts);
+    int rc = apply_defaults(set, set->options, into, error);
+    if (!rc) rc = apply_defaults(set, set->common, into, error);
+    optind = 0; /* GNU: start afresh */
+    opterr = 0;
+    for (int c; !rc && (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
+        if (c == 'h' || c == HELP) {
+            char *text = option_help(set);
+            if (text) fputs(text, stdout);
+            free(text);
+            return 1;
+        }
+        if (c == VERSION) {
+            printf("%s %s\n", set->program, heddle_version());
+            return 1;
+        }
+        if (c == '?' || c == ':') {
+            /* optopt: the letter, or the code of a long option that lacks its value or may not have one */
+            bool named = optopt >= FIRST_LONG && optopt < FIRST_LONG + n;
+            const char *word = argv[optind - 1];
+            rc = error_fail(error, HEDDLE_ERR_USAGE, c == ':' ? "%s: --%.100s needs a value" : "%s: unknown option %.100s", set->program,
+                            c == ':' && named ? rows[optopt - FIRST_LONG]->name : word);
+            error_hint(error, "see %s --help", set->program);
+            break;
+        }
+        const option_t *o = NULL;
+        if (c >= FIRST_LONG && c < FIRST_LONG + n) o = rows[c - FIRST_LONG];
+        for (int i = 0; !o && i < n; i++)
+            if (rows[i]->letter == c) o = rows[i];
+        if (o && !store(o, optarg, into)) rc = refuse(set, o, optarg ? optarg : "", "", error);
+    }
+    return rc ? rc : parse_arguments(set, argc, argv, ret_args, error);
+}
+
+void option_fini(const option_set_t *set, void *into)
+{
+    const option_t *tables[] = {set->options, set->common};
+    for (int t = 0; t < 2; t++)
+        for (const option_t *o = tables[t]; o && o->name; o++)
+            if (o->kind == OPTION_LIST) {
+                const char ***list = (const char ***)((char *)into + o->offset);
+                free(*list);
+                *list = NULL;
+            }
+}

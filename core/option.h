@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core/option.h: one table of options a program; it feeds the command line, HEDDLE_* variables and --help.
+ *
+ *   static const option_t OPTIONS[] = {
+ *       {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens", offsetof(my_t, broker)},
+ *       {0}};
+ *
+ * A value lands at `offset` of the caller's struct:
+ *   FLAG bool · TEXT const char * · DURATION uint32_t ms · SIZE uint64_t · INTEGER int64_t · QUORUM heddle_quorum_t
+ *   LIST const char ** (NULL-terminated, owned by the parse, freed by option_fini) · CHOICE int (index into `choices`) */
+#ifndef CORE_OPTION_H
+#define CORE_OPTION_H
+
+#include <heddle/types.h>
+#include <stddef.h>
+
+typedef enum { OPTION_FLAG, OPTION_TEXT, OPTION_DURATION, OPTION_SIZE, OPTION_INTEGER, OPTION_QUORUM, OPTION_LIST, OPTION_CHOICE } option_kind_t;
+
+typedef struct option_row {
+    const char *name;        /* "max-rate"; NULL ends the table */
+    char letter;             /* 'o' for -o; 0: none */
+    option_kind_t kind;
+    const char *value;       /* shown in help: "SIZE"; for CHOICE also the choices, "all|as-ready|manual" */
+    const char *env;         /* variable that gives the default; NULL: none */
+    const char *fallback;    /* default as text; NULL: the zero value */
+    const char *doc;         /* one line */
+    size_t offset;
+} option_t;
+
+typedef struct {
+    const char *program;     /* "heddle publish" */
+    const char *usage;       /* "DIR --adapter NAME [OPTION...]" */
+    const char *summary;     /* one or two sentences */
+    const char *epilog;      /* shown after the options; NULL: none */
+    const option_t *options; /* the command's own */
+    const option_t *common;  /* shared by all commands, shown apart; NULL: none */
+    const char *const *args; /* names of positional arguments, NULL-terminated */
+    int args_required;       /* how many of them must be there */
+} option_set_t;
+
+/* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL where absent).
+ * Returns 0 · USAGE (error filled: names the option, expected, found) · 1 when --help or --version was asked for
+ * and printed on stdout: the caller exits with 0. */
+int  option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args, heddle_error_t *error);
+/* Frees lists that the parse allocated. */
+void option_fini(const option_set_t *set, void *into);
+/* The text that --help prints; owned by the caller (free). */
+char *option_help(const option_set_t *set);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/units.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { const char *suffix; double factor; } unit_t;
+
+/* A plain decimal number, then exactly one of the units.  strtod alone would take "inf", "0x1p3" and leading blanks. */
+static bool parse_number(const char *text, const unit_t *units, double max, double *ret)
+{
+    size_t digits = strspn(text, "0123456789");
+    size_t n = digits;
+    if (text[n] == '.') n += 1 + strspn(text + n + 1, "0123456789");
+    if (digits == 0 || n > 20) return false;
+    double value = strtod(text, NULL);
+    for (const unit_t *u = units; u->suffix; u++)
+        if (!strcmp(text + n, u->suffix)) {
+            *ret = value * u->factor;
+            return *ret <= max;
+        }
+    return false;
+}
+
+bool units_parse_duration(const char *text, uint32_t *ret_ms)
+{
+    static const unit_t UNITS[] = {{"", 1e3}, {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}, {NULL, 0}};
+    double ms;
+    if (!parse_number(text, UNITS, 2147483647.0, &ms)) return false;
+    *ret_ms = (uint32_t)llround(ms);
+    return true;
+}
+
+bool units_parse_size(const char *text, uint64_t *ret_bytes)
+{
+    static const unit_t UNITS[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"Ki", 1024.0}, {"Mi", 1048576.0}, {"Gi", 1073741824.0}, {NULL, 0}};
+    double bytes;
+    if (!parse_number(text, UNITS, 9007199254740991.0, &bytes)) return false;
+    *ret_bytes = (uint64_t)llround(bytes);
+    return true;
+}
+
+bool units_parse_quorum(const char *text, heddle_quorum_t *ret_quorum)
+{
+    if (!strcmp(text, "all")) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0}; return true; }
+    if (!strcmp(text, "none")) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_NONE, 0}; return true; }
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 7) return false;
+    uint32_t n = (uint32_t)strtoul(text, NULL, 10);
+    if (text[digits] == 0 && n > 0) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_COUNT, n}; return true; }
+    if (!strcmp(text + digits, "%") && n > 0 && n <= 100) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_PERCENT, n}; return true; }
+    return false;
+}
+
+uint32_t units_quorum_need(heddle_quorum_t quorum, uint32_t eligible, uint32_t min)
+{
+    uint32_t need = quorum.kind == HEDDLE_QUORUM_COUNT     ? quorum.n
+                    : quorum.kind == HEDDLE_QUORUM_PERCENT ? (uint32_t)(((uint64_t)eligible * quorum.n + 99) / 100)
+                    : quorum.kind == HEDDLE_QUORUM_NONE    ? 0
+                                                           : eligible;
+    return need > min ? need : min;
+}
+
+void units_bytes_text(uint64_t bytes, char ret_text[16])
+{
+    static const char *const UNITS[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    double v = (double)bytes;
+    int u = 0;
+    while (v >= 999.95 && u < 5) { v /= 1000; u++; }
+    snprintf(ret_text, 16, u ? "%.1f %s" : "%.0f %s", v, UNITS[u]);
+}
+
+void units_ms_text(double ms, char ret_text[16])
+{
+    if (ms < 0) snprintf(ret_text, 16, "-");
+    else if (ms < 999.5) snprintf(ret_text, 16, ms < 99.95 ? "%.1f ms" : "%.0f ms", ms);
+    else if (ms < 60000) snprintf(ret_text, 16, "%.1f s", ms / 1000);
+    else snprintf(ret_text, 16, "%u m %u s", (unsigned)(ms / 60000) % 1000000u, (unsigned)(ms / 1000) % 60);
+}

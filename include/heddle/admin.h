@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle/admin.h: what the tools read and decide.
+ *
+ * Answers are JSON texts with the fields of the command of the same name ("schema", "kind", "ok", ...): one object,
+ * lists sorted.  On failure of the question itself *ret_json is not written and heddle_last_error() tells; an answer
+ * that is "no" (a wait that ended by its deadline, a verify with a mismatch) returns the error code AND writes *ret_json.
+ *
+ * Threads: one thread at a time; calls run on the caller's thread and block at most timeout_ms of the handle plus the
+ * deadline given in the request. */
+#ifndef HEDDLE_ADMIN_H
+#define HEDDLE_ADMIN_H
+
+#include <heddle/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_admin heddle_admin_t;
+
+typedef struct heddle_admin_opts {
+    size_t size;
+    const char *broker;      /* as for publishers */
+    uint32_t timeout_ms;     /* connect and reply; 0: 5000 */
+    int insecure;            /* reserved for keys; connecting to any address is allowed */
+} heddle_admin_opts_t;
+
+HEDDLE_API int heddle_admin_open(const heddle_admin_opts_t *opts, heddle_admin_t **ret_admin);
+HEDDLE_API void heddle_admin_close(heddle_admin_t **admin);
+/* [any thread, signal handlers too] Makes a call that waits return INTERRUPTED. */
+HEDDLE_API void heddle_admin_interrupt(heddle_admin_t *admin);
+
+HEDDLE_API int heddle_admin_status(heddle_admin_t *a, char **ret_json);
+HEDDLE_API int heddle_admin_adapters(heddle_admin_t *a, char **ret_json);
+/* `ref`: NAME or NAME@V. */
+HEDDLE_API int heddle_admin_versions(heddle_admin_t *a, const char *ref, char **ret_json);
+/* `name`: NULL for all. */
+HEDDLE_API int heddle_admin_workers(heddle_admin_t *a, const char *name, char **ret_json);
+
+typedef struct heddle_wait_opts {
+    size_t size;
+    int phase;                       /* heddle_phase_t; 0: ACTIVE */
+    heddle_quorum_t quorum;
+    uint32_t min;                    /* at least so many; 0: 1 */
+    const char *const *workers;      /* only these; NULL-terminated; NULL: all subscribers */
+    int exact;                       /* this version itself, not a later decision */
+    uint32_t deadline_ms;            /* 0: 30000 */
+} heddle_wait_opts_t;
+HEDDLE_API int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts_t *opts, char **ret_json);
+
+typedef struct heddle_activate_opts {
+    size_t size;
+    heddle_quorum_t quorum;
+    uint32_t deadline_ms;            /* 0: 10000 */
+    int dry_run;
+    const char *by;                  /* who decides, shown where the adapter is held; NULL: user@host */
+} heddle_activate_opts_t;
+HEDDLE_API int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts, char **ret_json);
+
+/* `expected`: a digest computed elsewhere ("h1:..."), or NULL to compare with the registry's. */
+HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms, char **ret_json);
+
+typedef struct heddle_events_opts {
+    size_t size;
+    uint64_t since;                  /* first sequence number wanted; 0: the oldest kept */
+    uint64_t epoch;                  /* epoch that `since` belongs to; 0: the broker's */
+    const char *adapter, *worker;    /* filters; NULL: all */
+    uint32_t limit;                  /* at most so many; 0: 500 */
+    uint32_t wait_ms;                /* for the first one to come; 0: do not wait */
+} heddle_events_opts_t;
+/* -> {"events":[...], "next": SEQ, "epoch": E}. */
+HEDDLE_API int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *opts, char **ret_json);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle/publisher.h: publish versions of one adapter from a trainer.
+ *
+ * A publisher is the one writer of one adapter.  It owns warm regions; a publication hands out pointers into one of
+ * them, the caller writes its tensors there once, commit digests and seals them and tells the broker.  The region is
+ * served to workers until the next publication needs it, RELEASED, or close.
+ *
+ * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls block at most
+ * for their timeout.  After an error of group SESSION the publisher rejoins by itself; the call may be made again. */
+#ifndef HEDDLE_PUBLISHER_H
+#define HEDDLE_PUBLISHER_H
+
+#include <heddle/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_publisher heddle_publisher_t;
+typedef struct heddle_publication heddle_publication_t;
+
+typedef struct heddle_publisher_opts {
+    size_t size;
+    const char *broker;            /* "tcp://host:port[,...]"; NULL: $HEDDLE_BROKER, else tcp://127.0.0.1:7700 */
+    const char *adapter;           /* required */
+    const char *writer;            /* name shown to others; NULL: <host>-<pid> */
+    int takeover;                  /* 1: fence a live writer of this adapter now */
+    uint32_t timeout_ms;           /* connect and reply; 0: 5000 */
+    uint64_t max_rate_bytes;       /* served per second; 0: no limit */
+    const char *data_device;       /* network interface of the data plane; NULL: lo */
+    int insecure;                  /* 1: other addresses than loopback are allowed, for control and data */
+} heddle_publisher_opts_t;
+
+typedef enum { HEDDLE_ACTIVATION_ALL = 0, HEDDLE_ACTIVATION_AS_READY, HEDDLE_ACTIVATION_MANUAL } heddle_activation_t;
+typedef enum { HEDDLE_UNCHANGED_FAIL = 0, HEDDLE_UNCHANGED_SKIP, HEDDLE_UNCHANGED_PUBLISH } heddle_unchanged_t;
+
+typedef struct heddle_publish_opts {
+    size_t size;
+    int64_t step;                  /* the trainer's step, >= 0; -1: none */
+    const char *request_id;        /* a name; the same id with the same bytes is one version.  NULL: a random one */
+    int activation;                /* heddle_activation_t */
+    int if_unchanged;              /* heddle_unchanged_t */
+    int allow_step_back;
+    uint32_t deadline_ms;          /* of the rollout, kept by the broker; 0: 60000 */
+    const char *const *meta;       /* "key=value", NULL-terminated, up to 32; NULL: none */
+} heddle_publish_opts_t;
+
+/* What a commit did. */
+typedef struct heddle_published {
+    size_t size;
+    uint64_t version;
+    int created;                   /* 0: an earlier version stands for it: replayed, or unchanged */
+    int replayed, unchanged;
+    char digest[HEDDLE_DIGEST_TEXT], tag[HEDDLE_TAG_TEXT];
+    char request_id[HEDDLE_NAME_MAX + 1];
+    char features[192];
+    uint64_t data_bytes;
+    uint32_t tensor_count, chunk_count;
+    double pack_ms, commit_ms;     /* cumulative since the call: region filled and sealed; record durable at the broker */
+} heddle_published_t;
+
+#define HEDDLE_MISSING_MAX 64
+typedef struct heddle_missing { char worker[HEDDLE_NAME_MAX + 1]; char phase[16]; int code; char message[256]; } heddle_missing_t;
+
+/* Where a rollout is. */
+typedef struct heddle_report {
+    size_t size;
+    uint64_t version, decision;
+    char state[16];                /* staging staged active kept superseded failed retired lost */
+    int activation;
+    uint32_t deadline_ms, eligible_count, staged_count, active_count;
+    int code;                      /* why it failed, is held (HEDDLE_ERR_HELD), or 0 */
+    char message[512];
+    double staged_ms, active_ms;   /* since commit was called; -1 where it has not happened */
+    uint32_t missing_count;        /* rows below; more than HEDDLE_MISSING_MAX are cut */
+    heddle_missing_t missing[HEDDLE_MISSING_MAX];
+} heddle_report_t;
+
+/* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is not written.
+ * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, UNAVAILABLE (no broker within timeout_ms), WRITER_HELD (by whom is in the
+ * message), UCX_VERSION, WIRE_VERSION, NO_MEMORY. */
+HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
+
+/* Lays out a region for these tensors (any order; names unique) and gives writable places for them.  `config` is
+ * copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a JSON object, or NULL for
+ * {"format":"pt"}.  One publication may be open at a time.
+ * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (both regions are still being served). */
+HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
+                                        const void *config, size_t config_bytes, const char *metadata,
+                                        heddle_publication_t **ret_publication);
+/* Where tensor `index` of the table given to begin belongs: data_bytes of it, 4 KiB aligned, writable until commit. */
+HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index);
+/* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on failure.
+ * Errors: UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE. */
+HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
+                                         heddle_published_t *ret_published);
+/* Gives the region back unpublished.  NULL and pointers to NULL are allowed. */
+HEDDLE_API void heddle_publication_abort(heddle_publication_t **pub);
+
+/* begin + read the directory's files into the region + commit. */
+HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const heddle_publish_opts_t *opts,
+                                            heddle_published_t *ret_published);
+
+/* Waits until `quorum` of the version's eligible workers (at least one) reached the phase.  *ret_report is written in
+ * every case.  Errors: DEADLINE, NO_WORKERS, VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED (heddle_publisher_interrupt). */
+HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum,
+                                     int timeout_ms, heddle_report_t *ret_report);
+/* Next event, at most timeout_ms (-1: for ever).  AGAIN when none came; INTERRUPTED after heddle_publisher_interrupt. */
+HEDDLE_API int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event);
+/* The rollout of a version as last heard; never blocks.  NOT_FOUND for a version that this publisher did not make. */
+HEDDLE_API int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report);
+/* [any thread, signal handlers too] Makes a call that waits return INTERRUPTED. */
+HEDDLE_API void heddle_publisher_interrupt(heddle_publisher_t *p);
+/* Stops serving, leaves, frees.  Accepts NULL and pointers to NULL. */
+HEDDLE_API void heddle_publisher_close(heddle_publisher_t **p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names, units and error texts. */
+#include "core/errors.h"
+#include "core/names.h"
+#include "core/units.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+Test(names, allowed_and_refused)
+{
+    const char *good[] = {"a", "policy", "tenant-42", "A.b_c-d", "0"};
+    const char *bad[] = {"", ".", "..", "../x", "-a", "a/b", "a b", "a@1", "\xc3\xa9", "_x"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) cr_assert(name_is_valid(good[i]), "%s", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert_not(name_is_valid(bad[i]), "%s", bad[i]);
+    char longest[130];
+    memset(longest, 'x', 129);
+    longest[129] = 0;
+    cr_assert_not(name_is_valid(longest));
+    longest[128] = 0;
+    cr_assert(name_is_valid(longest));
+}
+
+Test(names, refusal_tells_all)
+{
+    heddle_error_t e;
+    cr_assert_eq(name_check("adapter", "..", &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert(strstr(e.message, "..") && e.expected[0] && e.found[0] && e.hint[0]);
+}
+
+Test(names, references)
+{
+    ref_t r;
+    cr_assert_eq(ref_parse("policy", &r, NULL), 0);
+    cr_assert(r.version == 0 && !strcmp(r.name, "policy"));
+    cr_assert_eq(ref_parse("policy@57", &r, NULL), 0);
+    cr_assert_eq(r.version, 57);
+    const char *bad[] = {"policy@", "policy@0", "policy@-1", "policy@1x", "policy@99999999999999999999", "@3", "p@1@2"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert(ref_parse(bad[i], &r, NULL) < 0, "%s", bad[i]);
+}
+
+Test(names, digests_round_trip)
+{
+    digest_t d, e;
+    for (int i = 0; i < 32; i++) d.b[i] = (uint8_t)(i * 37);
+    char text[HEDDLE_DIGEST_TEXT];
+    digest_text(&d, text);
+    cr_assert(digest_parse(text, &e) && digest_equal(&d, &e));
+    text[10] = 'G';
+    cr_assert_not(digest_parse(text, &e));
+    cr_assert_not(digest_parse("h1:00", &e));
+}
+
+Test(units, durations)
+{
+    uint32_t ms;
+    cr_assert(units_parse_duration("500ms", &ms) && ms == 500);
+    cr_assert(units_parse_duration("30s", &ms) && ms == 30000);
+    cr_assert(units_parse_duration("5m", &ms) && ms == 300000);
+    cr_assert(units_parse_duration("4", &ms) && ms == 4000);
+    cr_assert(units_parse_duration("0.5", &ms) && ms == 500);
+    const char *bad[] = {"", "s", "-1s", "1x", "inf", "1e9", "99999999999h", " 1", "0x10"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert_not(units_parse_duration(bad[i], &ms), "%s", bad[i]);
+}
+
+Test(units, sizes)
+{
+    uint64_t n;
+    cr_assert(units_parse_size("20M", &n) && n == 20000000);
+    cr_assert(units_parse_size("64Ki", &n) && n == 65536);
+    cr_assert(units_parse_size("123", &n) && n == 123);
+    cr_assert_not(units_parse_size("20MB", &n));
+    cr_assert_not(units_parse_size("99999999999999G", &n));
+}
+
+Test(units, quorums)
+{
+    heddle_quorum_t q;
+    cr_assert(units_parse_quorum("all", &q) && units_quorum_need(q, 4, 1) == 4);
+    cr_assert_eq(units_quorum_need(q, 0, 1), 1);
+    cr_assert(units_parse_quorum("50%", &q) && units_quorum_need(q, 3, 1) == 2);
+    cr_assert(units_parse_quorum("2", &q) && units_quorum_need(q, 9, 1) == 2);
+    cr_assert_not(units_parse_quorum("0", &q));
+    cr_assert_not(units_parse_quorum("101%", &q));
+    cr_assert_not(units_parse_quorum("two", &q));
+}
+
+Test(errors, every_code_has_one_name)
+{
+    for (int code = -41; code < 0; code++) {
+        cr_assert_neq(strcmp(heddle_err_name(code), "unknown"), 0, "%d", code);
+        cr_assert_eq(heddle_err_from_name(heddle_err_name(code)), code);
+    }
+    cr_assert_eq(heddle_err_exit(HEDDLE_ERR_NO_SLOT), 9);
+    cr_assert_eq(heddle_err_exit(HEDDLE_ERR_HELD), 4);
+}
+
+Test(errors, texts_are_cut_on_a_character)
+{
+    char to[6];
+    error_text(to, sizeof to, "abcd\xc3\xa9");
+    cr_assert_str_eq(to, "abcd");
+    error_text(to, sizeof to, "a\nb\x01");
+    cr_assert_str_eq(to, "a?b?");
+}
