@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/record.h: what the broker makes durable.  decide() writes records, the store commits those of one turn in one
+ * transaction, apply() takes them into memory; start-up is apply() over the stored rows in the order of their kinds.
+ *
+ *   EPOCH       a start of the broker                     (epoch)
+ *   ADAPTER     a name that was published to              (adapter)
+ *   VERSION     a number was assigned to bytes            (all of version_t); PUBLISHED is sent only after it is on disk
+ *   DECISION    the version to serve                      (adapter, decision, version, held, by, at)
+ *   STATE       a version ended or was put away           (adapter, version, state, code, message, activated_at)
+ *   WRITER      who may publish to an adapter; token 0: closed */
+#ifndef BROKER_RECORD_H
+#define BROKER_RECORD_H
+
+#include "proto/msg.h"
+
+typedef enum { RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER } record_kind_t;
+
+/* Version states (enum of contract.md).  ACTIVE and LOST are derived: the version that the latest decision names; a
+ * committed version without a holder. Durable: STAGING, COMMITTED (a decision named it once), SUPERSEDED, FAILED, RETIRED. */
+typedef enum { VERSION_STAGING = 1, VERSION_COMMITTED, VERSION_SUPERSEDED, VERSION_FAILED, VERSION_RETIRED } version_state_t;
+
+/* Text fields borrow: from the message during decide and apply, from the row during load; apply() copies. */
+typedef struct record {
+    record_kind_t kind;
+    const char *adapter;
+    uint64_t epoch, version, decision, at_ms;      /* at_ms: wall clock */
+    /* VERSION */
+    digest_t digest;
+    msg_part_t part;                               /* parts of length 1 now */
+    key16_t share_key;
+    const char *request_id, *writer, *base_model, *kind_text, *features;   /* features: comma-separated, sorted */
+    int64_t step;
+    uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
+    bytes_t config;
+    const char *meta;                              /* JSON object text */
+    uint64_t prev_writer_token;
+    /* STATE */
+    version_state_t state;
+    int code;                                      /* heddle_err_t, 0 */
+    const char *message;
+    const char *worker, *phase;                    /* of the failure; "" */
+    /* DECISION */
+    bool held;
+    const char *by;
+    /* WRITER */
+    uint64_t token, pid;
+    const char *host;
+    key16_t life;
+} record_t;
+
+#endif

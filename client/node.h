@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client/node.h: how a node (pure parts wired together) meets its shell.  The shell (client/shell.h) or the scenario
+ * test drives the same calls; the node acts through node_io_t.  One thread. */
+#ifndef CLIENT_NODE_H
+#define CLIENT_NODE_H
+
+#include "core/bytes.h"
+#include "transfer/transfer.h"
+#include <heddle/types.h>
+
+/* What a node asks of its shell. */
+typedef struct node_io {
+    void *self;
+    int  (*send)(void *self, bytes_t frame);                    /* to the broker: OK | SLOW | GONE */
+    void (*redial)(void *self);
+    void (*event)(void *self, const heddle_event_t *event);     /* to the application */
+    const transfer_ops_t *tr;
+    transfer_t *t;
+    const clock_ops_t *clock;                                   /* only for wall-clock stamps of events */
+} node_io_t;
+
+/* What a shell calls. */
+typedef struct node_ops {
+    void     (*line)(void *node, bool up, uint64_t now_us);
+    void     (*frame)(void *node, bytes_t frame, uint64_t now_us);
+    void     (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
+    uint64_t (*tick)(void *node, uint64_t now_us);              /* returns the next deadline */
+    bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); true while there is more.  NULL: none */
+} node_ops_t;
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client/session.h (PURE): one client's standing with the broker: hello, join, lease by own clock, rejoin.
+ *
+ *   state     event                          -> next       sends / reports
+ *   DOWN      LINE_UP                        -> GREETING   HELLO
+ *   GREETING  HELLO_OK                       -> JOINING    the caller's JOIN or OPEN (SO_JOIN); admin: -> READY
+ *             ERROR                          -> REFUSED    reports REFUSED; retriable ones are tried again after retry_us
+ *             no answer for hello_us         -> GREETING   HELLO again, jittered; after 3 a redial
+ *   JOINING   WELCOME                        -> READY      reports JOINED(token, epoch, lease)
+ *             ERROR                          -> REFUSED
+ *             no answer                      -> GREETING
+ *   READY     heartbeat due (lease / 4)                    SO_HEARTBEAT
+ *             HEARTBEAT_OK(seq)                            the lease counts from when that heartbeat was SENT
+ *             lease over                     -> GREETING   reports LAPSED: the caller drops what was queued; HELLO
+ *             LINE_DOWN                      stays READY until the lease is over; LINE_UP -> GREETING at once (a new
+ *                                            connection is unknown to the broker), the token is kept for prev_token
+ *             ERROR(fenced, not_found of the token) -> GREETING  reports LAPSED
+ *             LEAVE                          -> LEAVING    SO_LEAVE
+ *   LEAVING   BYE, or leave_us over          -> LEFT       reports LEFT
+ * Frames of a stale token are dropped before anybody sees them: session_accepts(). */
+#ifndef CLIENT_SESSION_H
+#define CLIENT_SESSION_H
+
+#include "core/clock.h"
+#include "proto/msg.h"
+
+typedef enum { SESSION_DOWN, SESSION_GREETING, SESSION_JOINING, SESSION_READY, SESSION_REFUSED, SESSION_LEAVING, SESSION_LEFT } session_state_t;
+
+typedef struct {
+    role_t role;
+    key16_t life;
+    const char *host; uint64_t pid;      /* borrowed for the session's life */
+    uint64_t seed;                       /* jitter */
+} session_opts_t;
+
+typedef struct session {
+    session_opts_t opts;
+    session_state_t state;
+    uint64_t token, epoch, lease_us, keep, wire;
+    char cluster[HEDDLE_NAME_MAX + 1];
+    uint64_t next_us;                    /* next thing to do in this state */
+    uint64_t lease_end_us;               /* by own clock */
+    uint64_t heartbeat_seq, req;
+    struct { uint64_t seq, sent_us; } beats[16];   /* when each recent heartbeat was sent */
+    unsigned hello_count;
+    uint64_t fenced_count, rng;
+    bool line_up;
+} session_t;
+
+typedef enum { SE_LINE_UP, SE_LINE_DOWN, SE_FRAME, SE_TICK, SE_LEAVE } session_event_kind_t;
+typedef struct { session_event_kind_t kind; const msg_t *msg; } session_event_t;
+
+/* What the caller is to do, in this order of bits. */
+typedef enum {
+    SO_LAPSED = 1 << 0,      /* the token is void: drop queued frames, timers of it; serve on */
+    SO_HELLO = 1 << 1,       /* send session_hello() */
+    SO_JOIN = 1 << 2,        /* build and send JOIN or OPEN with req = session->req */
+    SO_JOINED = 1 << 3,      /* WELCOME accepted: read it from the event's msg */
+    SO_REFUSED = 1 << 4,     /* the ERROR of the event's msg refuses the hello or the join */
+    SO_HEARTBEAT = 1 << 5,   /* build and send HEARTBEAT with seq = session->heartbeat_seq */
+    SO_LEAVE = 1 << 6,       /* send LEAVE with the token */
+    SO_LEFT = 1 << 7,        /* over: close */
+    SO_REDIAL = 1 << 8,      /* nobody answers here: connect anew, next endpoint */
+    SO_DELIVER = 1 << 9      /* the frame is for the caller */
+} session_out_t;
+
+void     session_init(session_t *s, const session_opts_t *opts);
+unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);   /* -> bits of session_out_t */
+uint64_t session_deadline(const session_t *s);
+void     session_hello(const session_t *s, msg_t *ret_msg);
+/* The lease of the current token is still good at `now`: checked before every COMMIT is applied. */
+bool     session_is_live(const session_t *s, uint64_t now_us);
+
+#endif

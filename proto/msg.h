@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* proto/msg.h: the control messages.  One frame is one message: a msgpack array [type, {key: value, ...}].
+ *
+ * Each message is a struct here, and a table of fields in msg.c from which encode and decode follow; docs/protocol.md
+ * tells the same in prose (a test compares).  Unknown keys are skipped, unknown types refused; a key that is absent
+ * leaves the zero value unless the table says "required".
+ *
+ * Decoding: a pre-scan with limits first (depth, nodes, lengths, UTF-8, no duplicate key), nothing is allocated before it passed.
+ * Texts are NUL-terminated copies in the message's arena; `bytes_t` fields borrow from the frame.  msg_fini frees the arena.
+ * No thread may share a msg_t.  Nothing blocks. */
+#ifndef PROTO_MSG_H
+#define PROTO_MSG_H
+
+#include "core/bytes.h"
+#include "core/names.h"
+
+#define WIRE_VERSION_MIN 1u
+#define WIRE_VERSION_MAX 1u
+
+/* X(NAME, number, struct, who sends it).  Numbers never change and are never reused. */
+#define MSG_TYPES(X)                                                                                                  \
+    X(HELLO, 1, hello, "any -> broker")                                                                               \
+    X(HELLO_OK, 2, hello_ok, "broker -> any")                                                                         \
+    X(JOIN, 3, join, "worker -> broker")                                                                              \
+    X(OPEN, 4, open, "publisher -> broker")                                                                           \
+    X(WELCOME, 5, welcome, "broker -> worker, publisher")                                                             \
+    X(HEARTBEAT, 6, heartbeat, "worker, publisher -> broker")                                                         \
+    X(HEARTBEAT_OK, 7, heartbeat_ok, "broker -> worker, publisher")                                                   \
+    X(LEAVE, 8, leave, "worker, publisher -> broker")                                                                 \
+    X(BYE, 9, bye, "broker -> worker, publisher")                                                                     \
+    X(PUBLISH, 10, publish, "publisher -> broker")                                                                    \
+    X(PUBLISHED, 11, published, "broker -> publisher")                                                                \
+    X(ANNOUNCE, 12, announce, "broker -> worker")                                                                     \
+    X(SOURCES, 13, sources, "broker -> worker")                                                                       \
+    X(NEED_SOURCES, 14, need_sources, "worker -> broker")                                                             \
+    X(STAGED, 15, staged, "worker -> broker")                                                                         \
+    X(COMMIT, 16, commit, "broker -> worker")                                                                         \
+    X(ACTIVE, 17, active, "worker -> broker")                                                                         \
+    X(NACK, 18, nack, "worker -> broker")                                                                             \
+    X(ABORT, 19, abort, "broker -> worker")                                                                           \
+    X(RETIRE, 20, retire, "broker -> worker")                                                                         \
+    X(RELEASE, 21, release, "broker -> publisher")                                                                    \
+    X(ROLLOUT, 22, rollout, "broker -> publisher")                                                                    \
+    X(QUERY, 23, query, "admin -> broker")                                                                            \
+    X(REPORT, 24, report, "broker -> admin")                                                                          \
+    X(VERIFY, 25, verify, "broker -> worker")                                                                         \
+    X(VERIFIED, 26, verified, "worker -> broker")                                                                     \
+    X(ERROR, 27, error, "broker -> any")                                                                              \
+    X(PING, 28, ping, "broker -> any; needs no answer")
+
+typedef enum {
+#define X(NAME, number, name, who) MSG_##NAME = number,
+    MSG_TYPES(X)
+#undef X
+} msg_type_t;
+
+typedef enum { ROLE_WORKER = 1, ROLE_PUBLISHER = 2, ROLE_ADMIN = 3 } role_t;
+typedef struct { uint8_t b[16]; } key16_t;   /* share keys, life ids */
+
+/* First on every connection, again after every reconnect. */
+typedef struct { uint64_t wire_min, wire_max, role, pid; key16_t life; const char *heddle, *host; bytes_t auth; } msg_hello_t;
+typedef struct { uint64_t wire, epoch, lease_ms, keep, pid; const char *cluster, *heddle; } msg_hello_ok_t;
+
+/* What a worker holds of a version, restated at each join.  state: held_state_t. */
+typedef enum { HELD_SEALED = 1, HELD_STAGED = 2, HELD_ACTIVE = 3, HELD_KEPT = 4 } held_state_t;
+typedef struct { const char *adapter; uint64_t version, state; digest_t digest; } msg_held_t;
+/* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
+typedef struct { const char *adapter; uint64_t decision, version; } msg_subscription_t;
+typedef struct {
+    uint64_t req, epoch, slots, prev_token;   /* epoch, prev_token: of the last WELCOME, 0 at first; slots 0: broker's default */
+    const char *name;
+    const char **labels; uint32_t label_count;
+    msg_subscription_t *adapters; uint32_t adapter_count;
+    msg_held_t *held; uint32_t held_count;
+    const char *backend, *ucx;                /* "ucx" and its version "1.13.1"; "mem" and "" */
+    const char **devices; uint32_t device_count;
+    bytes_t address;                          /* of the data plane, opaque */
+    const char *export_dir;                   /* "" : none */
+} msg_join_t;
+
+typedef struct {
+    uint64_t req, epoch, prev_token;
+    bool takeover;
+    const char *adapter, *writer, *backend, *ucx;
+    bytes_t address;
+    uint64_t serving;                         /* version whose region is still served, restated; 0: none */
+} msg_open_t;
+
+/* What the broker knows of a subscription.  version 0: nothing was activated yet. */
+typedef struct { const char *adapter; uint64_t decision, version; digest_t digest; } msg_decision_t;
+/* A version that the member holds or serves and may go on holding: its share key.  What was restated and is not listed is dropped. */
+typedef struct { const char *adapter; uint64_t version; key16_t key; } msg_keep_t;
+typedef struct {
+    uint64_t req, token, epoch, lease_ms, slots;
+    msg_decision_t *adapters; uint32_t adapter_count;
+    msg_keep_t *keep; uint32_t keep_count;
+} msg_welcome_t;
+
+/* Progress of one subscription. */
+typedef struct { const char *adapter; uint64_t fetching, bytes_done, data_bytes, source, held_count; } msg_progress_t;
+typedef struct {
+    uint64_t token, seq;
+    msg_progress_t *adapters; uint32_t adapter_count;
+    uint64_t slots_total, slots_free, slots_held;
+    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
+} msg_heartbeat_t;
+typedef struct { uint64_t token, seq; } msg_heartbeat_ok_t;
+typedef struct { uint64_t token, req; } msg_leave_t;
+typedef struct { uint64_t token, req; } msg_bye_t;
+
+/* One part of a version: an arena = region, then manifest at the next 4 KiB boundary. */
+typedef struct {
+    uint64_t region_bytes, manifest_bytes;    /* manifest at offset round_up(region_bytes, 4096) */
+    digest_t manifest_digest;                 /* BLAKE2b-256 of the manifest's bytes */
+} msg_part_t;
+typedef struct { const char *key, *value; } msg_pair_t;
+
+typedef struct {
+    uint64_t token, req, deadline_ms, activation, if_unchanged;  /* heddle_activation_t, heddle_unchanged_t */
+    bool allow_step_back;
+    const char *adapter, *request_id;
+    digest_t digest;                          /* h1 */
+    msg_part_t *parts; uint32_t part_count;   /* 1 in this release */
+    int64_t step;                             /* -1: none */
+    uint64_t data_bytes, tensor_count, chunk_count;
+    const char *kind, *base_model;
+    const char **features; uint32_t feature_count;
+    bytes_t config;                           /* adapter_config.json as published, shown by `versions REF` */
+    msg_pair_t *meta; uint32_t meta_count;
+} msg_publish_t;
+typedef struct {
+    uint64_t req, version;
+    bool created;
+    const char *adapter, *reason;             /* "replayed" | "unchanged" | "" */
+    digest_t digest;
+    key16_t key;
+} msg_published_t;
+
+typedef enum { SOURCE_PUBLISHER = 1, SOURCE_WORKER = 2 } source_kind_t;
+typedef struct { uint64_t token, kind; const char *name; bytes_t address; } msg_source_t;
+typedef struct {
+    uint64_t token, version, deadline_ms;     /* deadline_ms: left of the rollout's; 0: a late joiner, no deadline */
+    const char *adapter;
+    digest_t digest;
+    msg_part_t *parts; uint32_t part_count;
+    key16_t key;
+    msg_source_t *sources; uint32_t source_count;   /* in the order to be tried */
+    int64_t step;
+    uint64_t data_bytes;
+} msg_announce_t;
+typedef struct { uint64_t token, version; const char *adapter; msg_source_t *sources; uint32_t source_count; } msg_sources_t;
+/* Every source known is gone, refused or bad.  `lost`: tokens of those that were. */
+typedef struct { uint64_t token, version; const char *adapter; uint64_t *lost; uint32_t lost_count; } msg_need_sources_t;
+
+typedef struct { uint64_t token, kind, bytes; const char *name; } msg_served_t;
+typedef struct {
+    uint64_t token, version;
+    const char *adapter;
+    digest_t digest;
+    uint64_t connect_us, fetch_us, verify_us, stage_us;
+    msg_served_t *sources; uint32_t source_count;    /* who served how many bytes */
+} msg_staged_t;
+typedef struct { uint64_t token, version, decision; const char *adapter; digest_t digest; } msg_commit_t;
+typedef struct { uint64_t token, version, decision, activate_us; const char *adapter; digest_t digest; } msg_active_t;
+typedef struct {
+    uint64_t token, version, decision;        /* decision 0: failed before the commit */
+    const char *adapter, *phase, *code, *message, *expected, *found, *hint;
+} msg_nack_t;
+typedef struct { uint64_t token, version; const char *adapter, *code, *message; } msg_abort_t;
+typedef struct { uint64_t token, version; const char *adapter; } msg_retire_t;
+typedef struct { uint64_t token, version; const char *adapter; } msg_release_t;
+
+typedef struct { const char *worker, *phase, *code, *message; } msg_missing_t;
+typedef struct {
+    uint64_t token, version, decision, activation, deadline_ms, eligible_count, staged_count, active_count;
+    const char *adapter, *state, *code, *message;    /* code: why it failed, or "held"; "" */
+    msg_missing_t *missing; uint32_t missing_count;
+} msg_rollout_t;
+
+/* op: status adapters versions workers events wait activate verify.  Unused fields are zero. */
+typedef struct {
+    uint64_t req;
+    const char *op, *name;                    /* name: adapter (or worker for `workers`, "" = all) */
+    uint64_t version, after, limit;           /* version 0: the name alone; after: page cursor (versions, events) */
+    const char *after_name;                   /* page cursor (adapters, workers) */
+    const char *worker;                       /* events: filter */
+    uint64_t epoch, wait_ms, deadline_ms, phase, quorum_kind, quorum_n, min;
+    bool exact, dry_run;
+    const char **workers; uint32_t worker_count;
+    const char *by, *expected;                /* activate; verify */
+} msg_query_t;
+/* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
+typedef struct { uint64_t req, next; bool more; const char *next_name; bytes_t body; const char *code; } msg_report_t;
+
+typedef struct { uint64_t token, req, version; const char *adapter; } msg_verify_t;
+typedef enum { EXPORTED_UNKNOWN = 0, EXPORTED_MATCH = 1, EXPORTED_DIFFERS = 2 } exported_t;
+typedef struct { uint64_t token, req, version, hash_us, exported; const char *adapter, *code; digest_t digest; } msg_verified_t;
+
+/* token: the session it is about, 0 if none; of: type of the message it answers, 0 if none. */
+typedef struct {
+    uint64_t req, of, token, version, retry_ms;
+    bool retriable;
+    const char *code, *message, *adapter, *worker, *phase, *expected, *found, *hint;
+} msg_error_t;
+typedef struct { uint64_t nonce; } msg_ping_t;
+
+typedef struct msg {
+    msg_type_t type;
+    union {
+#define X(NAME, number, name, who) msg_##name##_t name;
+        MSG_TYPES(X)
+#undef X
+    };
+    arena_t arena;   /* of a decoded message */
+} msg_t;
+
+/* Appends the frame to `out`.  Text fields that are NULL go as "".  NO_MEMORY, or LIMIT when the frame is over
+ * LIMIT_FRAME_BYTES. */
+int  msg_encode(const msg_t *m, buf_t *out);
+/* PROTOCOL or LIMIT with what is wrong and where; *ret_msg is then zero.  On OK the caller calls msg_fini. */
+int  msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error);
+void msg_fini(msg_t *m);
+/* "PUBLISH"; "?" for a number that is no type. */
+const char *msg_name(int type);
+
+/* Fills an ERROR message from an error object (borrows its texts), and back. */
+void msg_from_error(const heddle_error_t *error, uint64_t req, msg_type_t of, msg_t *ret_msg);
+void msg_to_error(const msg_error_t *m, heddle_error_t *ret_error);
+
+#endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* proto/value.h: bodies of reports: JSON trees (jansson) <-> msgpack.  Integers, reals, texts, true, false, null, arrays,
+ * objects with text keys.  Decoding is limited by LIMIT_REPORT_NODES and depth 16. */
+#ifndef PROTO_VALUE_H
+#define PROTO_VALUE_H
+
+#include "core/bytes.h"
+#include <heddle/error.h>
+#include <jansson.h>
+
+int value_encode(const json_t *value, buf_t *out);
+/* On OK the caller owns *ret_value (json_decref). */
+int value_decode(bytes_t body, json_t **ret_value, heddle_error_t *error);
+/* The error object of contract.md as JSON: {"code","exit","message","adapter",...}; unknown fields are null. */
+json_t *value_from_error(const heddle_error_t *error);
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transfer/fetch.h (PURE): which range from which source next.  state + event + now -> actions.
+ *
+ * One fetch_t moves one arena's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece to bytes: first the
+ * manifest's pieces in one fetch, then the region's chunks in another).  Each piece is todo -> asked -> good, and back to
+ * todo when its source is lost, refuses it or delivers it bad; a source that delivered bad bytes is not asked again.
+ * Resume is at the piece where a source was lost.  The window limits the bytes asked of one source; the deadline of a
+ * source follows its observed rate: window / rate x 4, between deadline_min_us and deadline_max_us; BEAT counts as life.
+ *
+ *   state      event                    action
+ *   running    SOURCES (new list)       ASK from the first live source while its window has room
+ *              GOOD(piece)              ASK more; DONE when all are good
+ *              BAD(piece, token)        source quarantined: its open asks DROP_ASK, pieces back to todo, next source
+ *              REFUSED(piece, token)    the same; err AGAIN: the source may be asked later
+ *              GONE(token)              pieces back to todo, next source
+ *              BEAT(token)              deadline moves
+ *              TICK                     source past its deadline: DROP_PEER, as GONE; no source left: NEED_SOURCES once, again every need_us
+ *              CANCEL                   DROP_ASK for all open; then ended
+ *   ended      anything                 nothing
+ * FAILED: no good source for fail_us, or one piece bad from `bad_limit` different sources (code DIGEST_MISMATCH). */
+#ifndef TRANSFER_FETCH_H
+#define TRANSFER_FETCH_H
+
+#include "core/clock.h"
+#include <stdbool.h>
+
+#define FETCH_SOURCES_MAX 8
+
+typedef struct { uint64_t token; } fetch_source_t;
+typedef struct {
+    uint32_t count;                 /* pieces */
+    uint32_t piece_bytes;           /* all but the last; only for pacing */
+    uint64_t window_bytes;          /* in flight per source */
+    uint64_t deadline_min_us, deadline_max_us;   /* 0: 1 s, 30 s */
+    uint64_t fail_us;               /* without any source: 0 = never fail, the caller's deadline rules */
+    uint64_t need_us;               /* between two NEED_SOURCES; 0: 500 ms */
+    uint32_t bad_limit;             /* 0: 3 */
+    const uint8_t *have;            /* bitmap of pieces that are good already; NULL: none */
+} fetch_plan_t;
+
+typedef enum { FE_SOURCES, FE_GOOD, FE_BAD, FE_REFUSED, FE_GONE, FE_BEAT, FE_TICK, FE_CANCEL } fetch_event_kind_t;
+typedef struct {
+    fetch_event_kind_t kind;
+    uint32_t piece;
+    uint64_t token;
+    int err;                                         /* FE_REFUSED */
+    const fetch_source_t *sources; int source_count; /* FE_SOURCES: replaces the list, keeps what is known of those that stay */
+} fetch_event_t;
+
+typedef enum { FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED } fetch_action_kind_t;
+typedef struct { fetch_action_kind_t kind; uint32_t piece; uint64_t token; int err; } fetch_action_t;
+
+typedef struct fetch fetch_t;
+int      fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch);
+void     fetch_destroy(fetch_t **f);
+/* Writes at most `cap` actions and returns how many; when it returns `cap`, call again with FE_TICK until it returns less. */
+int      fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[], int cap);
+uint64_t fetch_deadline(const fetch_t *f);           /* when FE_TICK is due; CLOCK_NEVER */
+uint32_t fetch_good_count(const fetch_t *f);
+bool     fetch_is_good(const fetch_t *f, uint32_t piece);
+/* Of one source: pieces that came good from it; 0 for an unknown one. */
+uint32_t fetch_from(const fetch_t *f, uint64_t token);
+/* Tokens of sources that were lost or quarantined; returns how many (at most cap). */
+int      fetch_lost(const fetch_t *f, uint64_t out[], int cap);
+
+#endif
