@@ -33,7 +33,6 @@ typedef struct record {
     uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
     bytes_t config;
     const char *meta;                              /* JSON object text */
-    uint64_t prev_writer_token;
     /* STATE */
     version_state_t state;
     int code;                                      /* heddle_err_t, 0 */

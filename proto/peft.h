@@ -11,6 +11,7 @@
 
 #include "core/bytes.h"
 #include "proto/manifest.h"
+#include <heddle/adapter.h>
 
 typedef struct peft_dir peft_dir_t;
 
