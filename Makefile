@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two commands for people: `make demo` and `make test`.  The build itself is CMake's (CMakePresets.json).
+
+.PHONY: demo test build quick clean help
+.NOTPARALLEL:
+
+help:
+	@echo "make demo    install what is missing, build, and watch the main job (under two minutes)"
+	@echo "make test    install what is missing, build, and run all tests"
+	@echo "make build   the programs, in build/bin"
+	@echo "make quick   the unit and scenario tests alone"
+	@echo "make clean   remove build/"
+
+build:
+	@tools/setup build
+	@tools/build release
+
+demo:
+	@tools/setup demo
+	@tools/build release
+	@bash examples/demo/demo.sh
+
+test:
+	@tools/setup test
+	@tests/run
+
+quick:
+	@tools/build dev
+	@cd build/dev && ctest --output-on-failure -L 'unit|contract|scenario'
+
+clean:
+	rm -rf build
