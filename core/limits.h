@@ -20,6 +20,18 @@
 #define LIMIT_FRAME_DEPTH 8u                /* msgpack nesting, in messages */
 #define LIMIT_FRAME_NODES 65536u            /* msgpack objects in one frame */
 #define LIMIT_REPORT_NODES 262144u          /* the same in a page of a report */
+#define LIMIT_REPORT_DEPTH 16u              /* an adapter's config inside a version inside a list */
+#define LIMIT_MAP_KEYS 64u                  /* in one map of a message: twice what any has; keeps the search for duplicates short */
+#define LIMIT_WORD_BYTES 64u                /* words of ours in a message: phases, codes, states, commands */
+#define LIMIT_AUTH_BYTES 4096u              /* a key or a signed token */
+#define LIMIT_DEVICES 256u                  /* network devices of one host, virtual ones too */
+#define LIMIT_FEATURES 64u
+#define LIMIT_SERVED 256u                   /* sources that one fetch took bytes from, or lost, by the end */
+#define LIMIT_MISSING 1024u                 /* workers that a rollout's message names; its counts tell of the others */
+#define LIMIT_NAMED_WORKERS 1024u           /* workers that one question names */
+#define LIMIT_DURATION_MS 4294967295u       /* 49 days: far from overflow when it becomes microseconds */
+#define LIMIT_EXACT ((1ull << 53) - 1)      /* versions, counters: what every reader of JSON holds exactly */
+#define LIMIT_CHUNKS (LIMIT_REGION_BYTES / LIMIT_CHUNK_MAX_BYTES)
 #define LIMIT_ADDRESS_BYTES 1024u           /* a UCX worker address: 48-186 measured */
 #define LIMIT_ADAPTERS_PER_WORKER 256u
 #define LIMIT_SLOTS 64u                     /* per adapter */
