@@ -35,9 +35,9 @@ endfunction()
 # libheddle: every room of the client side, only HEDDLE_API visible.
 function(heddle_shared_library)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/empty.c CONTENT "typedef int heddle_is_made_of_rooms;\n")
-  add_library(heddle SHARED ${CMAKE_BINARY_DIR}/empty.c)
-  set_target_properties(heddle PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY ${HEDDLE_LIB_DIR})
-  target_include_directories(heddle PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+  add_library(libheddle SHARED ${CMAKE_BINARY_DIR}/empty.c)
+  set_target_properties(libheddle PROPERTIES OUTPUT_NAME heddle VERSION ${PROJECT_VERSION} SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY ${HEDDLE_LIB_DIR})
+  target_include_directories(libheddle PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
                                     PRIVATE ${CMAKE_SOURCE_DIR})
   set(rooms "")
   foreach(room core proto wire transfer client worker trainer_client)
@@ -47,12 +47,12 @@ function(heddle_shared_library)
     endif()
   endforeach()
   foreach(room IN LISTS rooms)
-    target_link_libraries(heddle PRIVATE -Wl,--whole-archive $<TARGET_FILE:${room}> -Wl,--no-whole-archive)
-    add_dependencies(heddle ${room})
+    target_link_libraries(libheddle PRIVATE -Wl,--whole-archive $<TARGET_FILE:${room}> -Wl,--no-whole-archive)
+    add_dependencies(libheddle ${room})
   endforeach()
-  target_link_libraries(heddle PRIVATE PkgConfig::libsodium PkgConfig::libxxhash PkgConfig::msgpack PkgConfig::jansson
+  target_link_libraries(libheddle PRIVATE PkgConfig::libsodium PkgConfig::libxxhash PkgConfig::msgpack PkgConfig::jansson
                                        PkgConfig::libczmq PkgConfig::libzmq Threads::Threads ${CMAKE_DL_LIBS} m)
-  install(TARGETS heddle LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS libheddle LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/heddle DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endfunction()
 
