@@ -104,6 +104,10 @@ HEDDLE_API heddle_broken_t heddle_err_broken(int code);
  * same thread; not cleared by success. */
 HEDDLE_API const heddle_error_t *heddle_last_error(void);
 
+/* The object as JSON text, the same everywhere: {"code","exit","message","adapter","version","worker","phase","expected","found",
+ * "hint","retriable"}; null where unknown.  NO_MEMORY.  The caller frees it with heddle_free. */
+HEDDLE_API int heddle_error_json(const heddle_error_t *error, char **ret_json);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+#include "core/errors.h"
+#include "core/units.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct { common_t common; uint32_t deadline_ms; heddle_quorum_t wait; bool dry_run; } args_t;
+static const option_t OPTIONS[] = {
+    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "10s", "give up waiting after this", offsetof(args_t, deadline_ms)},
+    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers to wait for", offsetof(args_t, wait)},
+    {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "say what would happen, decide nothing", offsetof(args_t, dry_run)},
+    {0}};
+static const char *const ARGS[] = {"NAME@V", NULL};
+static const option_set_t SET = {"heddle activate", "NAME@V [OPTION...]",
+    "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where workers still hold it, and\n"
+    "the adapter is held: later versions stage and do not activate until the newest is activated by hand.", NULL, OPTIONS, CLI_COMMON, ARGS, 1};
+
+static void render(const common_t *c, json_t *a)
+{
+    (void)c;
+    char s[6][64], moved[16];
+    units_bytes_text((uint64_t)cli_integer(a, "bytes_moved"), moved);
+    printf("%s: %s -> %s, %s%s; active at %s of %s workers after %s ms; %s moved\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "from", s[0]),
+           cli_text(a, "to", s[1]), json_is_true(json_object_get(a, "changed")) ? "changed" : "unchanged",
+           json_is_true(json_object_get(a, "held")) ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]), cli_text(a, "need_count", s[3]),
+           cli_text(a, "elapsed_ms", s[4]), moved);
+}
+
+int command_activate(int argc, char **argv)
+{
+    args_t args = {0};
+    const char *ref = NULL;
+    int end = cli_parse(&SET, "activate", argc, argv, &args, &ref);
+    if (end >= 0) return end;
+    if (!strchr(ref, '@')) {
+        heddle_error_t error;
+        error_fail(&error, HEDDLE_ERR_USAGE, "which version of %.128s?", ref);
+        error_contrast(&error, "NAME@V", ref);
+        error_hint(&error, "heddle versions %.128s lists them", ref);
+        return cli_fail(&args.common, "activate", &error);
+    }
+    heddle_admin_t *admin = cli_admin(&args.common, "activate", &end);
+    if (!admin) return end;
+    heddle_activate_opts_t opts = {.size = sizeof opts, .quorum = args.wait, .deadline_ms = args.deadline_ms, .dry_run = args.dry_run};
+    char *json = NULL;
+    int rc = heddle_admin_activate(admin, ref, &opts, &json);
+    end = cli_answer(&args.common, "activate", rc, json, render);
+    heddle_admin_close(&admin);
+    return end;
+}

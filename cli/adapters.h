@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli/adapters.h: the adapters table, which status shows too. */
+#ifndef CLI_ADAPTERS_H
+#define CLI_ADAPTERS_H
+#include "cli/cli.h"
+void adapters_render(const common_t *c, json_t *answer);
+#endif

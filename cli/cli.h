@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli/cli.h: what the subcommands share: common options, one way to print an answer, one way to fail.
+ * Written against include/heddle and core's option table alone.  One thread. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include "core/option.h"
+#include <heddle/heddle.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+/* First member of every command's argument struct. */
+typedef struct {
+    const char *broker;
+    uint32_t timeout_ms;
+    int output;             /* output_t */
+    bool quiet;
+    int log_level;
+} common_t;
+typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
+extern const option_t CLI_COMMON[];
+
+typedef struct { const char *name, *summary; int (*run)(int argc, char **argv); } command_t;
+int command_broker(int argc, char **argv);
+int command_worker(int argc, char **argv);
+int command_publish(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_adapters(int argc, char **argv);
+int command_versions(int argc, char **argv);
+int command_workers(int argc, char **argv);
+int command_events(int argc, char **argv);
+int command_wait(int argc, char **argv);
+int command_activate(int argc, char **argv);
+int command_verify(int argc, char **argv);
+
+/* Parses into `into` (which begins with a common_t).  Returns -1 to go on, else the exit status to end with: help was
+ * printed, or the arguments are wrong and that was said. */
+int  cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into, const char **ret_args);
+
+/* Says why on stderr (and as an object on stdout with -o json); returns the exit status. */
+int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
+/* Prints an answer: with -o json the text itself, else what `render` makes of it.  `rc` is the call's result: on
+ * failure the reason follows on stderr.  Takes `json` (may be NULL: then the failure alone is printed). */
+typedef void render_t(const common_t *c, json_t *answer);
+int  cli_answer(const common_t *c, const char *kind, int rc, char *json, render_t *render);
+
+/* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end with. */
+heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit);
+/* Calls `interrupt(handle)` on SIGINT or SIGTERM, until called with NULL. */
+void cli_on_signal(void (*interrupt)(void *handle), void *handle);
+/* 130 or 143 after a signal, else 0. */
+int  cli_signal_exit(void);
+
+/* Values out of an answer, for tables: "-" where null or absent. */
+const char *cli_text(const json_t *object, const char *key, char scratch[64]);
+int64_t     cli_integer(const json_t *object, const char *key);
+/* "3 s ago" from an RFC 3339 time. */
+const char *cli_age(const json_t *object, const char *key, char scratch[64]);
+const char *cli_short_digest(const json_t *object, const char *key, char scratch[64]);
+
+/* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right. */
+typedef struct { int columns; char **cells; int count, capacity; } table_t;
+void table_init(table_t *t, int columns, const char *const *headings);
+void table_row(table_t *t, ...);   /* `columns` texts */
+void table_print(table_t *t);      /* and frees it */
+
+#endif

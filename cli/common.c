@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+#include "core/errors.h"
+#include "core/log.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const option_t CLI_COMMON[] = {
+    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens", offsetof(common_t, broker)},
+    {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s", "to connect and to get a reply", offsetof(common_t, timeout_ms)},
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object", offsetof(common_t, output)},
+    {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)},
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr", offsetof(common_t, log_level)},
+    {0}};
+
+/* The arguments may be wrong before -o is reached: look for it by itself. */
+static int output_wanted(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return OUTPUT_JSON;
+    }
+    return OUTPUT_TABLE;
+}
+
+int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into, const char **ret_args)
+{
+    heddle_error_t error;
+    common_t *common = into;
+    int rc = option_parse(set, argc, argv, into, ret_args, &error);
+    if (rc == 1) return 0;
+    log_set_level((log_level_t)common->log_level);
+    if (rc == HEDDLE_OK) return -1;
+    common->output = output_wanted(argc, argv);
+    return cli_fail(common, kind, &error);
+}
+
+static json_t *failure(const char *kind, const heddle_error_t *error)
+{
+    char *text = NULL;
+    json_t *reason = heddle_error_json(error, &text) == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
+    heddle_free(text);
+    return json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", kind, "ok", 0, "error", reason ? reason : json_null());
+}
+
+static void print_json(json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    if (text) puts(text);
+    free(text);
+    fflush(stdout);
+}
+
+static void say(const char *kind, const heddle_error_t *e)
+{
+    fprintf(stderr, "heddle %s: %s: %s\n", kind, heddle_err_name(e->code), e->message[0] ? e->message : heddle_err_text(e->code));
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
+    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
+}
+
+int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
+{
+    if (error->code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit()) return cli_signal_exit();
+    if (c->output == OUTPUT_JSON) {
+        json_t *object = failure(kind, error);
+        print_json(object);
+        json_decref(object);
+    }
+    say(kind, error);
+    return heddle_err_exit(error->code);
+}
+
+int cli_answer(const common_t *c, const char *kind, int rc, char *json, render_t *render)
+{
+    heddle_error_t error = *heddle_last_error();
+    json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
+    heddle_free(json);
+    if (rc && !answer) return cli_fail(c, kind, &error);
+    if (rc) {
+        json_object_set_new(answer, "ok", json_false());
+        if (!json_object_get(answer, "error")) {
+            json_t *object = failure(kind, &error);
+            json_object_set(answer, "error", json_object_get(object, "error"));
+            json_decref(object);
+        }
+    }
+    if (c->output == OUTPUT_JSON) print_json(answer);
+    else render(c, answer);
+    json_decref(answer);
+    fflush(stdout);
+    if (rc) say(kind, &error);
+    return heddle_err_exit(rc);
+}
+
+static void (*volatile on_interrupt)(void *);
+static void *volatile interrupt_handle;
+static volatile sig_atomic_t caught;
+
+static void on_signal(int number)
+{
+    caught = number;
+    if (on_interrupt) on_interrupt(interrupt_handle);
+}
+
+void cli_on_signal(void (*interrupt)(void *handle), void *handle)
+{
+    on_interrupt = NULL;
+    interrupt_handle = handle;
+    on_interrupt = interrupt;
+    struct sigaction action = {.sa_handler = interrupt ? on_signal : SIG_DFL};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+int cli_signal_exit(void) { return caught ? 128 + caught : 0; }
+
+static void interrupt_admin(void *handle) { heddle_admin_interrupt(handle); }
+
+heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit)
+{
+    heddle_admin_t *admin = NULL;
+    heddle_admin_opts_t opts = {.size = sizeof opts, .broker = c->broker, .timeout_ms = c->timeout_ms};
+    if (heddle_admin_open(&opts, &admin) != HEDDLE_OK) {
+        *ret_exit = cli_fail(c, kind, heddle_last_error());
+        return NULL;
+    }
+    cli_on_signal(interrupt_admin, admin);
+    return admin;
+}
+
+const char *cli_text(const json_t *object, const char *key, char scratch[64])
+{
+    const json_t *v = json_object_get(object, key);
+    if (json_is_string(v)) return json_string_value(v)[0] ? json_string_value(v) : "-";
+    if (json_is_integer(v)) snprintf(scratch, 64, "%lld", (long long)json_integer_value(v));
+    else if (json_is_real(v)) snprintf(scratch, 64, "%.1f", json_real_value(v));
+    else if (json_is_boolean(v)) snprintf(scratch, 64, "%s", json_is_true(v) ? "yes" : "no");
+    else return "-";
+    return scratch;
+}
+
+int64_t cli_integer(const json_t *object, const char *key) { return json_integer_value(json_object_get(object, key)); }
+
+const char *cli_age(const json_t *object, const char *key, char scratch[64])
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    struct tm t = {0};
+    if (!text || !strptime(text, "%Y-%m-%dT%H:%M:%S", &t)) return "-";
+    long seconds = (long)(time(NULL) - timegm(&t));
+    if (seconds < 0) seconds = 0;
+    if (seconds < 120) snprintf(scratch, 64, "%ld s ago", seconds);
+    else if (seconds < 7200) snprintf(scratch, 64, "%ld m ago", seconds / 60);
+    else if (seconds < 172800) snprintf(scratch, 64, "%ld h ago", seconds / 3600);
+    else snprintf(scratch, 64, "%ld d ago", seconds / 86400);
+    return scratch;
+}
+
+const char *cli_short_digest(const json_t *object, const char *key, char scratch[64])
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    if (!text || strlen(text) < 15) return "-";
+    snprintf(scratch, 64, "%.12s", text + 3);
+    return scratch;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+#include "core/errors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { common_t common; bool follow; int64_t since; const char *adapter, *worker; int64_t limit; } args_t;
+static const option_t OPTIONS[] = {
+    {"follow", 'f', OPTION_FLAG, NULL, NULL, NULL, "go on with what happens from now; outlives a broker restart", offsetof(args_t, follow)},
+    {"since", 0, OPTION_INTEGER, "SEQ", NULL, "0", "from this sequence number on", offsetof(args_t, since)},
+    {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
+    {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
+    {"limit", 0, OPTION_INTEGER, "N", NULL, "0", "stop after so many; 0: no limit", offsetof(args_t, limit)},
+    {0}};
+static const option_set_t SET = {"heddle events", "[OPTION...]",
+    "The numbered events that the broker keeps (the last 10,000 of this epoch); with -o json one object a line.", NULL, OPTIONS, CLI_COMMON, NULL, 0};
+
+enum { PAGE = 500, POLL_MS = 10000 };
+
+static void print_event(const common_t *c, const json_t *e)
+{
+    if (c->output == OUTPUT_JSON) {
+        char *text = json_dumps(e, JSON_COMPACT | JSON_PRESERVE_ORDER);
+        if (text) puts(text);
+        free(text);
+    } else {
+        char s[5][64], where[320] = "";
+        const char *adapter = cli_text(e, "adapter", s[0]), *version = cli_text(e, "version", s[1]);
+        if (strcmp(adapter, "-") != 0) snprintf(where, sizeof where, strcmp(version, "-") != 0 ? "%s@%s" : "%s", adapter, version);
+        printf("%6s  %s  %-18s %-20s %-16s %s\n", cli_text(e, "seq", s[2]), json_string_value(json_object_get(e, "at")),
+               json_string_value(json_object_get(e, "type")), where, cli_text(e, "worker", s[3]), cli_text(e, "message", s[4]));
+    }
+    fflush(stdout);
+}
+
+int command_events(int argc, char **argv)
+{
+    args_t args = {0};
+    int end = cli_parse(&SET, "events", argc, argv, &args, NULL);
+    if (end >= 0) return end;
+    heddle_admin_t *admin = cli_admin(&args.common, "events", &end);
+    if (!admin) return end;
+    uint64_t left = args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX;
+    heddle_events_opts_t opts = {.size = sizeof opts, .since = args.since > 0 ? (uint64_t)args.since : 0, .adapter = args.adapter, .worker = args.worker};
+    bool heard = false;
+    end = 0;
+    while (left > 0 && !cli_signal_exit()) {
+        char *text = NULL;
+        opts.limit = left < PAGE ? (uint32_t)left : PAGE;
+        opts.wait_ms = args.follow && heard ? POLL_MS : 0;
+        int rc = heddle_admin_events(admin, &opts, &text);
+        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue; /* it waited --timeout for a broker already */
+        if (rc) { end = cli_fail(&args.common, "events", heddle_last_error()); break; }
+        json_t *answer = json_loads(text, 0, NULL);
+        heddle_free(text);
+        const json_t *list = json_object_get(answer, "events");
+        size_t count = json_array_size(list);
+        for (size_t i = 0; i < count && left > 0; i++, left--) print_event(&args.common, json_array_get(list, i));
+        opts.since = (uint64_t)cli_integer(answer, "next");
+        opts.epoch = (uint64_t)cli_integer(answer, "epoch");
+        bool more = json_is_true(json_object_get(answer, "more"));
+        json_decref(answer);
+        heard = true;
+        if (!args.follow && !more) break;
+    }
+    heddle_admin_close(&admin);
+    return cli_signal_exit() ? cli_signal_exit() : end;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle: one command, one file a subcommand. */
+#include "cli/cli.h"
+
+#include "core/errors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const command_t COMMANDS[] = {
+    {"broker", "run a broker (heddle-broker)", command_broker},
+    {"worker", "run a worker beside an engine (heddle-worker)", command_worker},
+    {"publish", "publish a PEFT directory as a new version", command_publish},
+    {"status", "the cluster at a glance", command_status},
+    {"adapters", "adapters: active and newest version, writer, how many workers are current", command_adapters},
+    {"versions", "versions of an adapter, or one version and who has it", command_versions},
+    {"workers", "workers: what each one serves and fetches", command_workers},
+    {"events", "what happened, and what happens", command_events},
+    {"wait", "wait until workers have a version", command_wait},
+    {"activate", "promote or roll back to a version", command_activate},
+    {"verify", "have every holder hash its bytes again", command_verify},
+};
+enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
+
+static void print_help(FILE *to)
+{
+    fputs("Usage: heddle COMMAND [OPTION...]\n\nMoves LoRA adapters from trainers to every rollout worker, by version.\n\nCommands:\n", to);
+    for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
+    fputs("\nheddle COMMAND --help tells the options of each.  Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found,\n"
+          "4 conflict, 5 deadline, 6 denied, 7 broker unavailable, 8 input refused, 9 local system.\n", to);
+}
+
+static const command_t *find(const char *name)
+{
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        if (!strcmp(COMMANDS[i].name, name)) return &COMMANDS[i];
+    return NULL;
+}
+
+/* `heddle -o json status` means `heddle status -o json`: where the command's name is, past common options. */
+static int command_index(int argc, char **argv)
+{
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++)
+        for (const option_t *o = CLI_COMMON; o->name; o++) {
+            bool whole = (argv[i][1] == '-' && !strcmp(argv[i] + 2, o->name)) || (argv[i][1] == o->letter && o->letter && !argv[i][2]);
+            if (whole && o->kind != OPTION_FLAG) { i++; break; }
+        }
+    return i < argc ? i : 0;
+}
+
+static int unknown(int argc, char **argv, const char *word)
+{
+    heddle_error_t error;
+    common_t common = {0};
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], "-o") && !strcmp(argv[i + 1], "json")) common.output = OUTPUT_JSON;
+    error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s", word ? word : "");
+    error_contrast(&error, "broker worker publish status adapters versions workers events wait activate verify", word);
+    error_hint(&error, "see heddle --help");
+    return cli_fail(&common, word ? "" : "COMMAND", &error);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) { print_help(stdout); return 0; }
+    if (argc > 1 && !strcmp(argv[1], "--version")) { printf("heddle %s\n", heddle_version()); return 0; }
+    if (argc > 1 && !strcmp(argv[1], "help")) {
+        const command_t *about = argc > 2 ? find(argv[2]) : NULL;
+        if (!about) { print_help(stdout); return 0; }
+        char *help[] = {argv[0], "--help", NULL};
+        return about->run(2, help);
+    }
+    int at = command_index(argc, argv);
+    const command_t *command = at ? find(argv[at]) : NULL;
+    if (!command) return unknown(argc, argv, at ? argv[at] : NULL);
+    for (int i = at; i > 1; i--) argv[i] = argv[i - 1]; /* close the gap: argv[1..at] are now the common options */
+    argv[1] = argv[0];
+    return command->run(argc - 1, argv + 1);
+}

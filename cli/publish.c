@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle publish: a PEFT directory becomes a version; the command waits for the workers and tells how it went. */
+#include "cli/cli.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+#include "core/names.h"
+#include "core/units.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct {
+    common_t common;
+    const char *adapter, *request_id, *writer, *data_device;
+    int64_t step;
+    int activation, if_unchanged;
+    uint32_t deadline_ms;
+    heddle_quorum_t wait;
+    bool takeover, allow_step_back, stay, insecure, dry_run;
+    const char **meta;
+    uint64_t max_rate_bytes;
+} args_t;
+#define AT(field) offsetof(args_t, field)
+static const option_t OPTIONS[] = {
+    {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "the adapter's name (required)", AT(adapter)},
+    {"step", 0, OPTION_INTEGER, "N", NULL, "-1", "the trainer's step; lower than the newest version's is refused", AT(step)},
+    {"activation", 0, OPTION_CHOICE, "all|as-ready|manual", NULL, "all", "when the workers switch", AT(activation)},
+    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "60s", "past it the version fails and the old one stays live", AT(deadline_ms)},
+    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers to wait for", AT(wait)},
+    {"if-unchanged", 0, OPTION_CHOICE, "fail|skip|publish", NULL, "fail", "when the bytes equal the newest version's", AT(if_unchanged)},
+    {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL, "makes a repetition harmless: one id, one version", AT(request_id)},
+    {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
+    {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL, "fence another live writer of the adapter now", AT(takeover)},
+    {"allow-step-back", 0, OPTION_FLAG, NULL, NULL, NULL, "a lower step is meant", AT(allow_step_back)},
+    {"meta", 0, OPTION_LIST, "K=V", NULL, NULL, "kept with the version; may be given again", AT(meta)},
+    {"stay", 0, OPTION_FLAG, NULL, NULL, NULL, "go on serving until superseded or interrupted", AT(stay)},
+    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, "0", "bytes served a second; 0: no limit", AT(max_rate_bytes)},
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, "lo", "network interface of the tensor bytes", AT(data_device)},
+    {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
+    {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "check DIR and digest it; needs no broker", AT(dry_run)},
+    {0}};
+static const char *const ARGS[] = {"DIR", NULL};
+static const option_set_t SET = {"heddle publish", "DIR --adapter NAME [OPTION...]",
+    "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version and waits until the workers\nserve it.",
+    "SIZE: bytes, or with k M G Ki Mi Gi.  DUR: 500ms, 30s, 5m.", OPTIONS, CLI_COMMON, ARGS, 1};
+static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
+
+enum { SLICE_MS = 100, GRACE_MS = 1500, BAR_WIDTH = 30 };
+
+/* Everything the answer needs, filled as far as it went. */
+typedef struct { const args_t *args; heddle_published_t published; heddle_report_t report; bool have_version, have_report; heddle_error_t error; } outcome_t;
+
+static json_t *text_or_null(const char *text) { return text && text[0] ? json_string(text) : json_null(); }
+static json_t *ms_or_null(double ms) { return ms >= 0 ? json_real((double)(int64_t)(ms * 1000) / 1000) : json_null(); }
+
+static json_t *features_of(const char *list)
+{
+    json_t *array = json_array();
+    char text[192];
+    snprintf(text, sizeof text, "%s", list);
+    char *state = NULL;
+    for (char *word = strtok_r(text, ",", &state); word; word = strtok_r(NULL, ",", &state)) json_array_append_new(array, json_string(word));
+    return array;
+}
+
+static json_t *rollout_of(const outcome_t *o)
+{
+    json_t *missing = json_array();
+    for (uint32_t i = 0; i < o->report.missing_count && i < HEDDLE_MISSING_MAX; i++) {
+        const heddle_missing_t *m = &o->report.missing[i];
+        json_array_append_new(missing, json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", text_or_null(m->phase), "code",
+                                                 m->code ? json_string(heddle_err_name(m->code)) : json_null(), "message", text_or_null(m->message)));
+    }
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}", "activation", ACTIVATIONS[o->args->activation], "deadline_ms", (json_int_t)o->args->deadline_ms,
+                     "eligible_count", (json_int_t)o->report.eligible_count, "staged_count", (json_int_t)o->report.staged_count, "active_count",
+                     (json_int_t)o->report.active_count, "missing", missing);
+}
+
+static char *answer_of(const outcome_t *o)
+{
+    const heddle_published_t *p = &o->published;
+    bool known = p->digest[0] != 0;
+    json_t *timing = json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", known ? ms_or_null(p->pack_ms) : json_null(), "commit_ms",
+                               o->have_version ? ms_or_null(p->commit_ms) : json_null(), "staged_ms", o->have_report ? ms_or_null(o->report.staged_ms) : json_null(),
+                               "active_ms", o->have_report ? ms_or_null(o->report.active_ms) : json_null());
+    json_t *a = json_pack("{s:s, s:s, s:b, s:s, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "publish", "ok", o->error.code == 0, "adapter", o->args->adapter,
+                          "version", o->have_version ? json_integer((json_int_t)p->version) : json_null(), "tag", o->have_version ? text_or_null(p->tag) : json_null(),
+                          "digest", text_or_null(p->digest));
+    json_object_set_new(a, "created", o->have_version ? json_boolean(p->created) : json_null());
+    json_object_set_new(a, "reason", p->replayed ? json_string("replayed") : p->unchanged ? json_string("unchanged") : json_null());
+    json_object_set_new(a, "state", o->have_report ? text_or_null(o->report.state) : json_null());
+    json_object_set_new(a, "step", o->args->step >= 0 ? json_integer(o->args->step) : json_null());
+    json_object_set_new(a, "request_id", text_or_null(p->request_id[0] ? p->request_id : o->args->request_id));
+    json_object_set_new(a, "data_bytes", known ? json_integer((json_int_t)p->data_bytes) : json_null());
+    json_object_set_new(a, "tensor_count", known ? json_integer(p->tensor_count) : json_null());
+    json_object_set_new(a, "chunk_count", known ? json_integer(p->chunk_count) : json_null());
+    json_object_set_new(a, "features", features_of(p->features));
+    json_object_set_new(a, "rollout", rollout_of(o));
+    json_object_set_new(a, "timing", timing);
+    char *text = NULL;
+    if (o->error.code && heddle_error_json(&o->error, &text) == HEDDLE_OK) json_object_set_new(a, "error", json_loads(text, 0, NULL));
+    heddle_free(text);
+    text = json_dumps(a, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(a);
+    return text;
+}
+
+static void render(const common_t *c, json_t *a)
+{
+    (void)c;
+    char s[6][64], bytes[16];
+    const json_t *rollout = json_object_get(a, "rollout"), *timing = json_object_get(a, "timing"), *reason = json_object_get(a, "reason");
+    units_bytes_text((uint64_t)cli_integer(a, "data_bytes"), bytes);
+    if (json_is_string(json_object_get(a, "tag"))) printf("%s  ", json_string_value(json_object_get(a, "tag")));
+    else printf("%s  ", cli_text(a, "digest", s[0]));
+    printf("%s%s%s  %s, %s tensors", cli_text(a, "state", s[1]), json_is_string(reason) ? ", " : "", json_is_string(reason) ? json_string_value(reason) : "", bytes, cli_text(a, "tensor_count", s[2]));
+    if (json_is_string(json_object_get(a, "state")))
+        printf("  staged %lld/%lld in %s ms, active %lld/%lld in %s ms", (long long)cli_integer(rollout, "staged_count"), (long long)cli_integer(rollout, "eligible_count"),
+               cli_text(timing, "staged_ms", s[3]), (long long)cli_integer(rollout, "active_count"), (long long)cli_integer(rollout, "eligible_count"), cli_text(timing, "active_ms", s[4]));
+    puts("");
+    const json_t *missing = json_object_get(rollout, "missing");
+    for (size_t i = 0; i < json_array_size(missing); i++) {
+        const json_t *m = json_array_get(missing, i);
+        printf("  missing: %s, phase %s, %s: %s\n", json_string_value(json_object_get(m, "worker")), cli_text(m, "phase", s[0]), cli_text(m, "code", s[1]), cli_text(m, "message", s[2]));
+    }
+}
+
+static int finish(outcome_t *o, int rc)
+{
+    if (rc) o->error = *heddle_last_error();
+    if (rc == HEDDLE_ERR_INTERRUPTED) return cli_fail(&o->args->common, "publish", &o->error);
+    return cli_answer(&o->args->common, "publish", rc, answer_of(o), render);
+}
+
+static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
+{
+    if (e->data_bytes == 0) return;
+    double part = (double)e->bytes_done / (double)e->data_bytes;
+    if (part > 1) part = 1;
+    char bar[BAR_WIDTH + 1], done[16], all[16];
+    for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < (int)(part * BAR_WIDTH) ? '#' : '.';
+    bar[BAR_WIDTH] = 0;
+    units_bytes_text(e->bytes_done, done);
+    units_bytes_text(e->data_bytes, all);
+    fprintf(stderr, "\r[%s] %3.0f %%  %s of %s  staged %u/%u ", bar, part * 100, done, all, r->staged_count, r->eligible_count);
+    *drawn = true;
+}
+
+/* Waits in slices, so that progress is seen between them. */
+static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quorum_t quorum, uint64_t until_us)
+{
+    bool show = isatty(STDERR_FILENO) && !o->args->common.quiet, drawn = false;
+    int rc;
+    do {
+        rc = heddle_publisher_wait(p, o->published.version, phase, quorum, SLICE_MS, &o->report);
+        o->have_report = true;
+        heddle_event_t event = {.size = sizeof event};
+        while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK)
+            if (show && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &drawn);
+    } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < until_us);
+    if (drawn) fprintf(stderr, "\r%78s\r", "");
+    return rc;
+}
+
+static int wait_all(heddle_publisher_t *p, outcome_t *o, uint64_t until_us)
+{
+    const args_t *args = o->args;
+    bool none = args->wait.kind == HEDDLE_QUORUM_NONE;
+    int rc = HEDDLE_OK;
+    /* OK means that at least one other process holds the bytes, or that this one stays. */
+    if (!none || !args->stay) rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
+    if (rc || none) return rc;
+    return wait_for(p, o, args->activation == HEDDLE_ACTIVATION_MANUAL ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE, args->wait, until_us);
+}
+
+static void serve_on(heddle_publisher_t *p, outcome_t *o)
+{
+    heddle_event_t event = {.size = sizeof event};
+    while (!cli_signal_exit()) {
+        int rc = heddle_publisher_next_event(p, -1, &event);
+        if (rc != HEDDLE_OK && rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return;
+        if (event.type == HEDDLE_EVENT_FENCED) return;
+        if (heddle_publisher_report(p, o->published.version, &o->report) != HEDDLE_OK) continue;
+        static const char *const OVER[] = {"superseded", "kept", "failed", "retired"};
+        for (size_t i = 0; i < sizeof OVER / sizeof *OVER; i++)
+            if (!strcmp(o->report.state, OVER[i])) return;
+    }
+}
+
+static int dry_run(outcome_t *o, const char *dir)
+{
+    heddle_adapter_info_t info = {.size = sizeof info};
+    int rc = heddle_adapter_check(dir, &info);
+    if (rc) return finish(o, rc);
+    heddle_published_t *p = &o->published;
+    memcpy(p->digest, info.digest, sizeof p->digest);
+    memcpy(p->features, info.features, sizeof p->features);
+    p->data_bytes = info.data_bytes;
+    p->tensor_count = info.tensor_count;
+    p->chunk_count = info.chunk_count;
+    p->pack_ms = -1;
+    return finish(o, HEDDLE_OK);
+}
+
+static void interrupt_publisher(void *handle) { heddle_publisher_interrupt(handle); }
+
+static int publish(const args_t *args, const char *dir, outcome_t *o)
+{
+    heddle_publisher_t *p = NULL;
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = args->common.broker, .adapter = args->adapter, .writer = args->writer, .takeover = args->takeover,
+                                    .timeout_ms = args->common.timeout_ms, .max_rate_bytes = args->max_rate_bytes, .data_device = args->data_device, .insecure = args->insecure};
+    int rc = heddle_publisher_open(&opts, &p);
+    if (rc) return finish(o, rc);
+    cli_on_signal(interrupt_publisher, p);
+    heddle_publish_opts_t how = {.size = sizeof how, .step = args->step, .request_id = args->request_id, .activation = args->activation, .if_unchanged = args->if_unchanged,
+                                 .allow_step_back = args->allow_step_back, .deadline_ms = args->deadline_ms, .meta = args->meta};
+    o->published.size = sizeof o->published;
+    o->report.size = sizeof o->report;
+    rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
+    o->have_version = rc == HEDDLE_OK;
+    uint64_t until_us = clock_now(clock_system()) + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
+    if (!rc && !o->published.unchanged) rc = wait_all(p, o, until_us);
+    int end = finish(o, rc);
+    if (!rc && args->stay) {
+        serve_on(p, o);
+        if (cli_signal_exit()) end = cli_signal_exit();
+    }
+    cli_on_signal(NULL, NULL);
+    heddle_publisher_close(&p);
+    return end;
+}
+
+int command_publish(int argc, char **argv)
+{
+    args_t args = {0};
+    const char *dir = NULL;
+    int end = cli_parse(&SET, "publish", argc, argv, &args, &dir);
+    if (end < 0) {
+        outcome_t outcome = {.args = &args};
+        heddle_error_t error;
+        int rc = HEDDLE_OK;
+        if (!args.adapter) {
+            rc = error_fail(&error, HEDDLE_ERR_USAGE, "heddle publish: --adapter is missing");
+            error_hint(&error, "heddle publish DIR --adapter NAME");
+        }
+        if (!rc) rc = name_check("adapter", args.adapter, &error);
+        if (!rc && args.request_id) rc = name_check("request id", args.request_id, &error);
+        if (!rc && args.writer) rc = name_check("writer", args.writer, &error);
+        for (const char **m = args.meta; !rc && m && *m; m++) rc = label_check(*m, &error);
+        end = rc ? cli_fail(&args.common, "publish", &error) : args.dry_run ? dry_run(&outcome, dir) : publish(&args, dir, &outcome);
+    }
+    option_fini(&SET, &args);
+    return end;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/adapters.h"
+
+#include "core/units.h"
+
+#include <stdio.h>
+
+static const option_set_t SET = {"heddle status", "[OPTION...]", "The broker, how much it knows, and every adapter.", NULL, NULL, CLI_COMMON, NULL, 0};
+
+static void render(const common_t *c, json_t *answer)
+{
+    char a[64], b[64], up[16], size[16];
+    const json_t *broker = json_object_get(answer, "broker"), *count = json_object_get(answer, "count");
+    units_ms_text((double)cli_integer(broker, "uptime_ms"), up);
+    units_bytes_text((uint64_t)cli_integer(broker, "registry_bytes"), size);
+    printf("broker    %s, %s, up %s, epoch %s, pid %lld, registry %s in %s\n", json_string_value(json_object_get(broker, "endpoint")),
+           cli_text(broker, "state", a), up, cli_text(broker, "epoch", b), (long long)cli_integer(broker, "pid"), size,
+           json_string_value(json_object_get(broker, "data_dir")));
+    printf("cluster   %s: %lld adapters, %lld versions, %lld workers ready, %lld lost, %lld writers\n\n", cli_text(broker, "cluster", a),
+           (long long)cli_integer(count, "adapters"), (long long)cli_integer(count, "versions"),
+           (long long)cli_integer(count, "workers_ready"), (long long)cli_integer(count, "workers_lost"), (long long)cli_integer(count, "writers"));
+    adapters_render(c, answer);
+}
+
+int command_status(int argc, char **argv)
+{
+    common_t common = {0};
+    int end = cli_parse(&SET, "status", argc, argv, &common, NULL);
+    if (end >= 0) return end;
+    heddle_admin_t *admin = cli_admin(&common, "status", &end);
+    if (!admin) return end;
+    char *json = NULL;
+    int rc = heddle_admin_status(admin, &json);
+    end = cli_answer(&common, "status", rc, json, render);
+    heddle_admin_close(&admin);
+    return end;
+}

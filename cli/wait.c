@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+#include <stdio.h>
+
+typedef struct { common_t common; int phase; heddle_quorum_t quorum; int64_t min; const char **workers; bool exact; uint32_t deadline_ms; } args_t;
+static const option_t OPTIONS[] = {
+    {"phase", 0, OPTION_CHOICE, "staged|active", NULL, "active", "what to wait for", offsetof(args_t, phase)},
+    {"quorum", 0, OPTION_QUORUM, "all|N|P%", NULL, "all", "how many of the workers that count", offsetof(args_t, quorum)},
+    {"min", 0, OPTION_INTEGER, "N", NULL, "1", "at least so many", offsetof(args_t, min)},
+    {"worker", 0, OPTION_LIST, "NAME", NULL, NULL, "only this worker; may be given again", offsetof(args_t, workers)},
+    {"exact", 0, OPTION_FLAG, NULL, NULL, NULL, "this version itself, not a later one", offsetof(args_t, exact)},
+    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
+    {0}};
+static const char *const ARGS[] = {"REF", NULL};
+static const option_set_t SET = {"heddle wait", "NAME|NAME@V [OPTION...]",
+    "Waits until the workers have a version (NAME alone: the newest one now).  Every ready subscriber counts.", NULL, OPTIONS, CLI_COMMON, ARGS, 1};
+
+static void render(const common_t *c, json_t *a)
+{
+    (void)c;
+    char s[6][64];
+    printf("%s@%s %s at %s of %s workers (%s eligible), after %s ms\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]),
+           cli_text(a, "phase", s[1]), cli_text(a, "have_count", s[2]), cli_text(a, "need_count", s[3]), cli_text(a, "eligible_count", s[4]), cli_text(a, "elapsed_ms", s[5]));
+    const json_t *missing = json_object_get(a, "missing");
+    for (size_t i = 0; i < json_array_size(missing); i++) {
+        const json_t *m = json_array_get(missing, i);
+        printf("  missing: %s, %s, %s, last heartbeat %s ms ago\n", json_string_value(json_object_get(m, "worker")), cli_text(m, "phase", s[0]), cli_text(m, "code", s[1]),
+               cli_text(m, "heartbeat_age_ms", s[2]));
+    }
+}
+
+int command_wait(int argc, char **argv)
+{
+    args_t args = {0};
+    const char *ref = NULL;
+    int end = cli_parse(&SET, "wait", argc, argv, &args, &ref);
+    heddle_admin_t *admin = end < 0 ? cli_admin(&args.common, "wait", &end) : NULL;
+    if (admin) {
+        heddle_wait_opts_t opts = {.size = sizeof opts, .phase = args.phase ? HEDDLE_PHASE_ACTIVE : HEDDLE_PHASE_STAGED, .quorum = args.quorum,
+                                   .min = args.min > 0 ? (uint32_t)args.min : 0, .workers = args.workers, .exact = args.exact, .deadline_ms = args.deadline_ms};
+        char *json = NULL;
+        int rc = heddle_admin_wait(admin, ref, &opts, &json);
+        end = cli_answer(&args.common, "wait", rc, json, render);
+        heddle_admin_close(&admin);
+    }
+    option_fini(&SET, &args);
+    return end;
+}

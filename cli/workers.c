@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+#include "core/units.h"
+
+#include <stdio.h>
+
+static const char *const ARGS[] = {"NAME", NULL};
+static const option_set_t SET = {"heddle workers", "[NAME] [OPTION...]",
+    "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed for 10 minutes.", NULL, NULL, CLI_COMMON, ARGS, 0};
+
+static void add_worker(table_t *t, const json_t *w)
+{
+    char state[64], current[64], beat[24], bytes[16];
+    const json_t *adapters = json_object_get(w, "adapters"), *counters = json_object_get(w, "counters"), *age = json_object_get(w, "heartbeat_age_ms");
+    if (json_is_number(age)) units_ms_text(json_number_value(age), beat);
+    else snprintf(beat, sizeof beat, "-");
+    units_bytes_text((uint64_t)cli_integer(counters, "bytes_in"), bytes);
+    size_t n = json_array_size(adapters);
+    for (size_t i = 0; i < (n ? n : 1); i++) {
+        const json_t *a = json_array_get(adapters, i), *f = json_object_get(a, "fetching");
+        char s[5][64], fetching[120] = "-";
+        if (json_is_object(f)) {
+            double all = (double)cli_integer(f, "data_bytes");
+            snprintf(fetching, sizeof fetching, "%s, %.0f %%", cli_text(f, "version", s[4]), all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0);
+        }
+        table_row(t, i ? "" : json_string_value(json_object_get(w, "name")), i ? "" : cli_text(w, "state", state), i ? "" : cli_text(w, "current", current),
+                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]), cli_short_digest(a, "digest", s[2]), cli_text(a, "state", s[3]), fetching, i ? "" : beat, i ? "" : bytes);
+    }
+}
+
+static void render(const common_t *c, json_t *answer)
+{
+    (void)c;
+    const json_t *list = json_object_get(answer, "workers");
+    if (json_array_size(list) == 0) {
+        puts("no workers: heddle worker --adapter NAME");
+        return;
+    }
+    table_t t;
+    table_init(&t, 10, (const char *const[]){"WORKER", "STATE", "CURRENT", "ADAPTER", ">VERSION", "DIGEST", "SERVES", "FETCHING", ">HEARTBEAT", ">FETCHED"});
+    for (size_t i = 0; i < json_array_size(list); i++) add_worker(&t, json_array_get(list, i));
+    table_print(&t);
+}
+
+int command_workers(int argc, char **argv)
+{
+    common_t common = {0};
+    const char *name = NULL;
+    int end = cli_parse(&SET, "workers", argc, argv, &common, &name);
+    if (end >= 0) return end;
+    heddle_admin_t *admin = cli_admin(&common, "workers", &end);
+    if (!admin) return end;
+    char *json = NULL;
+    int rc = heddle_admin_workers(admin, name, &json);
+    end = cli_answer(&common, "workers", rc, json, render);
+    heddle_admin_close(&admin);
+    return end;
+}
