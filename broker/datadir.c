@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/datadir.h"
+
+#include "core/errors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int code_of(int number)
+{
+    switch (number) {
+    case ENOSPC:
+    case EDQUOT: return HEDDLE_ERR_NO_SPACE;
+    case ENOMEM: return HEDDLE_ERR_NO_MEMORY;
+    default: return HEDDLE_ERR_DATA_DIR;
+    }
+}
+
+static void hint_for(const char *path, int number, heddle_error_t *error)
+{
+    unsigned uid = (unsigned)geteuid();
+    switch (number) {
+    case ENOSPC:
+    case EDQUOT: error_hint(error, "make room on the file system of %.150s; no data were lost", path); break;
+    case EACCES:
+    case EPERM: error_hint(error, "chown %u %.120s, or choose another directory with --data", uid, path); break;
+    case EROFS: error_hint(error, "mount it writable, or choose another directory with --data"); break;
+    case ENOTDIR:
+    case EEXIST: error_hint(error, "choose a directory with --data"); break;
+    default: error_hint(error, "choose a directory on a healthy local file system with --data");
+    }
+}
+
+int datadir_refuse(const char *path, const char *what, int number, heddle_error_t *error)
+{
+    int rc = error_fail(error, code_of(number), "%.300s: cannot %s: %s", path, what, strerror(number));
+    struct stat st;
+    if (stat(path, &st) == 0)
+        error_found(error, "uid %u; owner %u, mode %04o, %s", (unsigned)geteuid(), (unsigned)st.st_uid,
+                    (unsigned)(st.st_mode & 07777), S_ISDIR(st.st_mode) ? "a directory" : "not a directory");
+    else
+        error_found(error, "uid %u; %s", (unsigned)geteuid(), strerror(errno));
+    error_expected(error, "a directory that uid %u can read and write", (unsigned)geteuid());
+    hint_for(path, number, error);
+    return rc;
+}
+
+/* The entry `path` itself becomes durable with the directory above it. */
+static int sync_parent(const char *path)
+{
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%s", path);
+    char *slash = strrchr(parent, '/');
+    if (slash) slash[slash == parent] = 0;
+    int fd = open(slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return errno;
+    int number = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* EINVAL: a file system without a sync of directories */
+    close(fd);
+    return number;
+}
+
+static int make_one(const char *path, heddle_error_t *error)
+{
+    struct stat st;
+    if (stat(path, &st) == 0)
+        return S_ISDIR(st.st_mode) ? HEDDLE_OK : datadir_refuse(path, "use it as a directory", ENOTDIR, error);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) return datadir_refuse(path, "make the directory", errno, error);
+    int number = sync_parent(path);
+    return number ? datadir_refuse(path, "sync the directory above", number, error) : HEDDLE_OK;
+}
+
+static int make_all(const char *path, heddle_error_t *error)
+{
+    char at[PATH_MAX];
+    if (!*path || strlen(path) >= sizeof at) return datadir_refuse(path, "use the path", *path ? ENAMETOOLONG : ENOENT, error);
+    snprintf(at, sizeof at, "%s", path);
+    for (char *end = at + strlen(at) - 1; end > at && *end == '/'; end--) *end = 0;
+    int rc = HEDDLE_OK;
+    for (char *slash = strchr(at + 1, '/'); slash && !rc; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        rc = make_one(at, error);
+        *slash = '/';
+    }
+    return rc ? rc : make_one(at, error);
+}
+
+static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
+{
+    char text[32] = "";
+    ssize_t n = pread(dir->lock_fd, text, sizeof text - 1, 0);
+    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
+    char owner[32] = "of unknown pid";
+    if (pid > 0) snprintf(owner, sizeof owner, "with pid %ld", pid);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%.300s: in use by another broker, %s", dir->path, owner);
+    error_expected(error, "one broker a data directory");
+    error_found(error, "a broker %s", owner);
+    error_hint(error, "end that broker first, or give this one a directory of its own with --data");
+    return rc;
+}
+
+static int take_lock(datadir_t *dir, heddle_error_t *error)
+{
+    dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (dir->lock_fd < 0) return datadir_refuse(dir->path, "open its file \"lock\" for writing", errno, error);
+    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        return errno == EWOULDBLOCK ? refuse_locked(dir, error) : datadir_refuse(dir->path, "lock it", errno, error);
+    char text[32];
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    errno = 0; /* a short write sets none */
+    if (ftruncate(dir->lock_fd, 0) != 0 || pwrite(dir->lock_fd, text, (size_t)n, 0) != n)
+        return datadir_refuse(dir->path, "write its file \"lock\"", errno ? errno : ENOSPC, error);
+    return HEDDLE_OK;
+}
+
+int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error)
+{
+    datadir_t dir = {.fd = -1, .lock_fd = -1};
+    int rc = make_all(path, error);
+    if (rc) return rc;
+    dir.path = realpath(path, NULL);
+    if (!dir.path) return datadir_refuse(path, "resolve the path", errno, error);
+    dir.fd = open(dir.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir.fd < 0) rc = datadir_refuse(dir.path, "open it", errno, error);
+    else rc = take_lock(&dir, error);
+    if (rc) datadir_close(&dir);
+    else *ret_dir = dir;
+    return rc;
+}
+
+void datadir_close(datadir_t *dir)
+{
+    if (!dir->path) return;
+    if (dir->lock_fd >= 0) close(dir->lock_fd);
+    if (dir->fd >= 0) close(dir->fd);
+    free(dir->path);
+    *dir = (datadir_t){.fd = -1, .lock_fd = -1};
+}
+
+int datadir_sync(const datadir_t *dir, heddle_error_t *error)
+{
+    if (fsync(dir->fd) == 0 || errno == EINVAL) return HEDDLE_OK;
+    return datadir_refuse(dir->path, "sync it", errno, error);
+}

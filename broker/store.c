@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/store.h"
+
+#include "broker/datadir.h"
+#include "core/errors.h"
+#include "core/failpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define APPLICATION_ID 0x4845444c /* "HEDL" */
+#define TEXT_OF(x) #x
+#define NUMBER(x) TEXT_OF(x)
+
+/* Columns in the order of put_version() and take_version(). */
+#define VERSION_COLUMNS                                                                                               \
+    "adapter, version, created_at, digest, region_bytes, manifest_bytes, manifest_digest, share_key, request_id, writer, "  \
+    "base_model, kind, features, step, data_bytes, tensor_count, chunk_count, activation, deadline_ms, config, meta"
+
+/* References are checked at the commit: the records of one turn may come in any order. */
+static const char SCHEMA[] =
+    "BEGIN IMMEDIATE;"
+    "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), cluster TEXT NOT NULL, epoch INTEGER NOT NULL) STRICT;"
+    "CREATE TABLE adapters (name TEXT PRIMARY KEY, created_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE versions ("
+    " adapter TEXT NOT NULL REFERENCES adapters (name) DEFERRABLE INITIALLY DEFERRED, version INTEGER NOT NULL,"
+    " created_at INTEGER NOT NULL, digest BLOB NOT NULL, region_bytes INTEGER NOT NULL, manifest_bytes INTEGER NOT NULL,"
+    " manifest_digest BLOB NOT NULL, share_key BLOB NOT NULL, request_id TEXT NOT NULL, writer TEXT NOT NULL,"
+    " base_model TEXT NOT NULL, kind TEXT NOT NULL, features TEXT NOT NULL, step INTEGER NOT NULL,"
+    " data_bytes INTEGER NOT NULL, tensor_count INTEGER NOT NULL, chunk_count INTEGER NOT NULL,"
+    " activation INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, config BLOB NOT NULL, meta TEXT NOT NULL,"
+    " state INTEGER, state_at INTEGER, code INTEGER, message TEXT, worker TEXT, phase TEXT,"
+    " PRIMARY KEY (adapter, version)) STRICT;"
+    "CREATE TABLE decisions ("
+    " adapter TEXT NOT NULL, decision INTEGER NOT NULL, version INTEGER NOT NULL, held INTEGER NOT NULL,"
+    " decided_by TEXT NOT NULL, decided_at INTEGER NOT NULL, PRIMARY KEY (adapter, decision),"
+    " FOREIGN KEY (adapter, version) REFERENCES versions DEFERRABLE INITIALLY DEFERRED) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE writers ("
+    " adapter TEXT PRIMARY KEY, token INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,"
+    " life BLOB NOT NULL, since_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "PRAGMA application_id = " NUMBER(APPLICATION_ID) ";"
+    "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
+    "INSERT INTO meta VALUES (1, lower(hex(randomblob(8))), 0);"
+    "COMMIT";
+
+typedef enum {
+    SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
+    PUT_EPOCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER,
+    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, SQL_COUNT
+} sql_t;
+
+static const char *const SQL[SQL_COUNT] = {
+    [SQL_BEGIN] = "BEGIN IMMEDIATE",
+    [SQL_COMMIT] = "COMMIT",
+    [SQL_ROLLBACK] = "ROLLBACK",
+    [PUT_EPOCH] = "UPDATE meta SET epoch = max(epoch, ?)",
+    [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
+    [PUT_VERSION] = "INSERT INTO versions (" VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at) VALUES (?,?,?,?,?,?)",
+    [PUT_STATE] = "UPDATE versions SET state = ?, state_at = ?, code = ?, message = ?, worker = ?, phase = ?"
+                  " WHERE adapter = ? AND version = ?",
+    [PUT_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at) VALUES (?,?,?,?,?,?,?)",
+    [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
+    [ALL_META] = "SELECT cluster, epoch FROM meta",
+    [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
+    [ALL_VERSIONS] = "SELECT " VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
+    [ALL_DECISIONS] = "SELECT adapter, decision, version, held, decided_by, decided_at FROM decisions ORDER BY adapter, decision",
+    [ALL_STATES] = "SELECT state, state_at, code, message, worker, phase, adapter, version FROM versions"
+                   " WHERE state IS NOT NULL ORDER BY adapter, version",
+    [ALL_WRITERS] = "SELECT adapter, token, name, host, pid, life, since_at FROM writers ORDER BY adapter",
+};
+
+struct store {
+    datadir_t dir;
+    char *file;                      /* DIR/registry.db */
+    sqlite3 *db;
+    sqlite3_stmt *sql[SQL_COUNT];
+    char cluster[HEDDLE_NAME_MAX + 1];
+    uint64_t epoch;
+};
+
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
+
+int store_code(int sqlite_code, int number)
+{
+    if (number == ENOSPC || number == EDQUOT) return HEDDLE_ERR_NO_SPACE;
+    if (sqlite_code == SQLITE_IOERR_NOMEM) return HEDDLE_ERR_NO_MEMORY;
+    switch (sqlite_code & 0xff) { /* the primary code is the low byte of an extended one */
+    case SQLITE_OK:
+    case SQLITE_ROW:
+    case SQLITE_DONE: return HEDDLE_OK;
+    case SQLITE_FULL: return HEDDLE_ERR_NO_SPACE;
+    case SQLITE_NOMEM: return HEDDLE_ERR_NO_MEMORY;
+    case SQLITE_TOOBIG: return HEDDLE_ERR_LIMIT;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return HEDDLE_ERR_DATA_LOCKED;
+    case SQLITE_PERM:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_IOERR:
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_NOLFS: return HEDDLE_ERR_DATA_DIR;
+    default: return HEDDLE_ERR_INTERNAL;
+    }
+}
+
+static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t *error)
+{
+    int primary = sqlite_code & 0xff;
+    if (code == HEDDLE_ERR_NO_SPACE)
+        error_hint(error, "make room on the file system of %.120s; nothing was lost, and the same call works again",
+                   s->dir.path);
+    else if (primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB)
+        error_hint(error, "nothing was changed: copy %.100s away, then restore a copy of it or choose another --data",
+                   s->dir.path);
+    else if (code == HEDDLE_ERR_DATA_LOCKED)
+        error_hint(error, "another program has the file open: close it (sqlite3?)");
+    else if (code == HEDDLE_ERR_DATA_DIR)
+        error_hint(error, "the disk below refused: see that uid %u may write there and that it is healthy",
+                   (unsigned)geteuid());
+}
+
+/* `what`: "read a row".  Reads SQLite's own words, so it comes before any other call. */
+static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_error_t *error)
+{
+    int number = s->db ? sqlite3_system_errno(s->db) : 0;
+    bool io = (sqlite_code & 0xff) == SQLITE_IOERR || (sqlite_code & 0xff) == SQLITE_CANTOPEN;
+    int code = store_code(sqlite_code, io ? number : 0); /* the errno is that of the last failure, however old */
+    bool own_words = s->db && (sqlite3_errcode(s->db) & 0xff) == (sqlite_code & 0xff);
+    error_fail(error, code, "%.300s: cannot %s: %.200s", s->file, what,
+               own_words ? sqlite3_errmsg(s->db) : sqlite3_errstr(sqlite_code));
+    if (io && number) error_found(error, "%s (sqlite %d)", strerror(number), sqlite_code);
+    else error_found(error, "sqlite %d: %s", sqlite_code, sqlite3_errstr(sqlite_code));
+    hint_for(s, code, sqlite_code, error);
+    return code;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+/* Binds or reads the columns of one row from left to right. */
+typedef struct { sqlite3_stmt *sql; int at, code; } row_t;
+
+static void put_u64(row_t *r, uint64_t v)
+{
+    if (!r->code) r->code = sqlite3_bind_int64(r->sql, ++r->at, (sqlite3_int64)v);
+}
+
+static void put_text(row_t *r, const char *text)
+{
+    if (!r->code) r->code = sqlite3_bind_text(r->sql, ++r->at, text ? text : "", -1, SQLITE_STATIC);
+}
+
+static void put_blob(row_t *r, const void *data, size_t bytes)
+{
+    if (!r->code) r->code = sqlite3_bind_blob64(r->sql, ++r->at, bytes ? data : "", bytes, SQLITE_STATIC);
+}
+
+static uint64_t take_u64(row_t *r) { return (uint64_t)sqlite3_column_int64(r->sql, r->at++); }
+
+static const char *take_text(row_t *r)
+{
+    const char *text = (const char *)sqlite3_column_text(r->sql, r->at++);
+    if (!text) r->code = SQLITE_NOMEM; /* every text is NOT NULL */
+    return text ? text : "";
+}
+
+static bytes_t take_blob(row_t *r)
+{
+    int at = r->at++;
+    const void *data = sqlite3_column_blob(r->sql, at); /* before its length, as SQLite asks */
+    return bytes_of(data, (size_t)sqlite3_column_bytes(r->sql, at));
+}
+
+static void take_fixed(row_t *r, void *to, size_t bytes)
+{
+    bytes_t blob = take_blob(r);
+    if (blob.bytes != bytes) r->code = SQLITE_CORRUPT;
+    else memcpy(to, blob.data, bytes);
+}
+
+static void put_version(row_t *to, const record_t *r)
+{
+    put_text(to, r->adapter);
+    put_u64(to, r->version);
+    put_u64(to, r->at_ms);
+    put_blob(to, r->digest.b, sizeof r->digest.b);
+    put_u64(to, r->part.region_bytes);
+    put_u64(to, r->part.manifest_bytes);
+    put_blob(to, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
+    put_blob(to, r->share_key.b, sizeof r->share_key.b);
+    put_text(to, r->request_id);
+    put_text(to, r->writer);
+    put_text(to, r->base_model);
+    put_text(to, r->kind_text);
+    put_text(to, r->features);
+    put_u64(to, (uint64_t)r->step);
+    put_u64(to, r->data_bytes);
+    put_u64(to, r->tensor_count);
+    put_u64(to, r->chunk_count);
+    put_u64(to, r->activation);
+    put_u64(to, r->deadline_ms);
+    put_blob(to, r->config.data, r->config.bytes);
+    put_text(to, r->meta);
+}
+
+static void take_version(row_t *from, record_t *r)
+{
+    r->adapter = take_text(from);
+    r->version = take_u64(from);
+    r->at_ms = take_u64(from);
+    take_fixed(from, r->digest.b, sizeof r->digest.b);
+    r->part.region_bytes = take_u64(from);
+    r->part.manifest_bytes = take_u64(from);
+    take_fixed(from, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
+    take_fixed(from, r->share_key.b, sizeof r->share_key.b);
+    r->request_id = take_text(from);
+    r->writer = take_text(from);
+    r->base_model = take_text(from);
+    r->kind_text = take_text(from);
+    r->features = take_text(from);
+    r->step = (int64_t)take_u64(from);
+    r->data_bytes = take_u64(from);
+    r->tensor_count = take_u64(from);
+    r->chunk_count = take_u64(from);
+    r->activation = take_u64(from);
+    r->deadline_ms = take_u64(from);
+    r->config = take_blob(from);
+    r->meta = take_text(from);
+}
+
+static void put_decision(row_t *to, const record_t *r)
+{
+    put_text(to, r->adapter);
+    put_u64(to, r->decision);
+    put_u64(to, r->version);
+    put_u64(to, r->held);
+    put_text(to, r->by);
+    put_u64(to, r->at_ms);
+}
+
+static void take_decision(row_t *from, record_t *r)
+{
+    r->adapter = take_text(from);
+    r->decision = take_u64(from);
+    r->version = take_u64(from);
+    r->held = take_u64(from) != 0;
+    r->by = take_text(from);
+    r->at_ms = take_u64(from);
+}
+
+static void put_state(row_t *to, const record_t *r)
+{
+    put_u64(to, r->state);
+    put_u64(to, r->at_ms);
+    put_u64(to, (uint64_t)(int64_t)r->code);
+    put_text(to, r->message);
+    put_text(to, r->worker);
+    put_text(to, r->phase);
+    put_text(to, r->adapter);
+    put_u64(to, r->version);
+}
+
+static void take_state(row_t *from, record_t *r)
+{
+    uint64_t state = take_u64(from);
+    if (state < VERSION_STAGING || state > VERSION_RETIRED) from->code = SQLITE_CORRUPT;
+    r->state = (version_state_t)state;
+    r->at_ms = take_u64(from);
+    r->code = (int)(int64_t)take_u64(from);
+    r->message = take_text(from);
+    r->worker = take_text(from);
+    r->phase = take_text(from);
+    r->adapter = take_text(from);
+    r->version = take_u64(from);
+}
+
+static void put_writer(row_t *to, const record_t *r)
+{
+    put_text(to, r->adapter);
+    if (!r->token) return; /* closed: the row goes */
+    put_u64(to, r->token);
+    put_text(to, r->writer);
+    put_text(to, r->host);
+    put_u64(to, r->pid);
+    put_blob(to, r->life.b, sizeof r->life.b);
+    put_u64(to, r->at_ms);
+}
+
+static void take_writer(row_t *from, record_t *r)
+{
+    r->adapter = take_text(from);
+    r->token = take_u64(from);
+    r->writer = take_text(from);
+    r->host = take_text(from);
+    r->pid = take_u64(from);
+    take_fixed(from, r->life.b, sizeof r->life.b);
+    r->at_ms = take_u64(from);
+}
+
+static void put_epoch(row_t *to, const record_t *r) { put_u64(to, r->epoch); }
+
+static void put_adapter(row_t *to, const record_t *r)
+{
+    put_text(to, r->adapter);
+    put_u64(to, r->at_ms);
+}
+
+static void take_adapter(row_t *from, record_t *r)
+{
+    r->adapter = take_text(from);
+    r->at_ms = take_u64(from);
+}
+
+static void take_meta(row_t *from, record_t *r)
+{
+    (void)take_text(from); /* cluster */
+    r->epoch = take_u64(from);
+}
+
+/* One line a kind, in the order of loading. */
+static const struct kind {
+    record_kind_t kind;
+    sql_t put, all;
+    void (*write)(row_t *to, const record_t *r);
+    void (*read)(row_t *from, record_t *r);
+} KINDS[] = {
+    {RECORD_EPOCH, PUT_EPOCH, ALL_META, put_epoch, take_meta},
+    {RECORD_ADAPTER, PUT_ADAPTER, ALL_ADAPTERS, put_adapter, take_adapter},
+    {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS, put_version, take_version},
+    {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS, put_decision, take_decision},
+    {RECORD_STATE, PUT_STATE, ALL_STATES, put_state, take_state},
+    {RECORD_WRITER, PUT_WRITER, ALL_WRITERS, put_writer, take_writer},
+};
+enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
+
+/* ---- load and commit ------------------------------------------------------------------------------------------- */
+
+static int load_kind(store_t *s, const struct kind *k, int (*each)(void *self, const record_t *), void *self,
+                     heddle_error_t *error)
+{
+    row_t row = {.sql = s->sql[k->all]};
+    int rc = HEDDLE_OK, code = SQLITE_DONE;
+    while (!rc && (code = sqlite3_step(row.sql)) == SQLITE_ROW) {
+        record_t record = {.kind = k->kind};
+        row.at = 0;
+        k->read(&row, &record);
+        rc = row.code ? refuse(s, row.code, "read a row", error) : each(self, &record);
+    }
+    if (!rc && code != SQLITE_DONE) rc = refuse(s, code, "read a row", error);
+    sqlite3_reset(row.sql);
+    return rc;
+}
+
+int store_load(store_t *s, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error)
+{
+    int rc = HEDDLE_OK;
+    for (int i = 0; i < KIND_COUNT && !rc; i++) rc = load_kind(s, &KINDS[i], each, self, error);
+    return rc;
+}
+
+static int run(store_t *s, sql_t which)
+{
+    int code = sqlite3_step(s->sql[which]);
+    sqlite3_reset(s->sql[which]);
+    return code == SQLITE_DONE ? SQLITE_OK : code;
+}
+
+static int put(store_t *s, const record_t *r)
+{
+    const struct kind *k = KINDS;
+    while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
+    if (k == KINDS + KIND_COUNT) return SQLITE_MISUSE;
+    sql_t which = r->kind == RECORD_WRITER && !r->token ? DROP_WRITER : k->put;
+    row_t row = {.sql = s->sql[which]};
+    k->write(&row, r);
+    if (!row.code) row.code = run(s, which);
+    sqlite3_clear_bindings(row.sql); /* they borrow from the record */
+    if (!row.code && which == PUT_STATE && sqlite3_changes(s->db) != 1) return SQLITE_CONSTRAINT;
+    return row.code;
+}
+
+int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
+{
+    if (count == 0) return HEDDLE_OK;
+    int code = run(s, SQL_BEGIN);
+    for (int i = 0; i < count && !code; i++) code = put(s, &records[i]);
+    if (!code && FAILPOINT("store.before_commit")) code = SQLITE_FULL;
+    if (!code) code = run(s, SQL_COMMIT);
+    if (!code) {
+        (void)FAILPOINT("store.after_commit"); /* only to die or stop here: what is on disk is so */
+        return HEDDLE_OK;
+    }
+    char what[48];
+    snprintf(what, sizeof what, "write %d record%s", count, count == 1 ? "" : "s");
+    int rc = refuse(s, code, what, error);
+    if (!sqlite3_get_autocommit(s->db)) run(s, SQL_ROLLBACK); /* some failures have rolled back by themselves */
+    return rc;
+}
+
+/* ---- open and close -------------------------------------------------------------------------------------------- */
+
+/* One number of "PRAGMA name" or of a query with one cell. */
+static int ask_number(store_t *s, const char *query, int64_t *ret_value)
+{
+    sqlite3_stmt *sql = NULL;
+    int code = sqlite3_prepare_v2(s->db, query, -1, &sql, NULL);
+    if (!code) code = sqlite3_step(sql);
+    if (code == SQLITE_ROW) *ret_value = sqlite3_column_int64(sql, 0);
+    sqlite3_finalize(sql);
+    return code == SQLITE_ROW ? SQLITE_OK : code ? code : SQLITE_ERROR;
+}
+
+/* Made here and not by SQLite, so that nobody else may read it, whatever the umask; -wal takes the same mode. */
+static int make_file(store_t *s, heddle_error_t *error)
+{
+    size_t size = strlen(s->dir.path) + sizeof "/registry.db";
+    s->file = malloc(size);
+    if (!s->file) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "%.300s: no memory to open it", s->dir.path);
+    snprintf(s->file, size, "%s/registry.db", s->dir.path);
+    int fd = open(s->file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return datadir_refuse(s->file, "open it for writing", errno, error);
+    close(fd);
+    return datadir_sync(&s->dir, error);
+}
+
+static int open_database(store_t *s, heddle_error_t *error)
+{
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+    int code = sqlite3_open_v2(s->file, &s->db, flags, NULL);
+    if (code) return refuse(s, code, "open it", error);
+    /* Exclusive: we have the directory's lock anyway, and WAL then needs no shared memory in a file. */
+    code = sqlite3_exec(s->db, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;"
+                               "PRAGMA cell_size_check = ON", NULL, NULL, NULL);
+    return code ? refuse(s, code, "set it up", error) : HEDDLE_OK;
+}
+
+static int refuse_foreign(const store_t *s, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: is not a registry of Heddle", s->file);
+    error_contrast(error, "a file that heddle-broker made", "a database of another program");
+    error_hint(error, "choose another directory with --data; this one was left as it is");
+    return rc;
+}
+
+static int refuse_newer(const store_t *s, int64_t schema, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_DATA_NEWER, "%.300s: written by a newer Heddle: schema %lld, this one knows up to %d",
+                        s->file, (long long)schema, STORE_SCHEMA);
+    error_expected(error, "schema %d or lower", STORE_SCHEMA);
+    error_found(error, "schema %lld", (long long)schema);
+    error_hint(error, "run the Heddle that wrote it, or a newer one; the data were left as they are");
+    return rc;
+}
+
+/* Looks before anything is written: *ret_fresh when the file has nothing in it. */
+static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
+{
+    int64_t tables = 0, application = 0, schema = 0, sound = 0;
+    int code = ask_number(s, "SELECT count(*) FROM sqlite_schema", &tables);
+    if (!code) code = ask_number(s, "PRAGMA application_id", &application);
+    if (!code) code = ask_number(s, "PRAGMA user_version", &schema);
+    if (code) return refuse(s, code, "read it", error);
+    *ret_fresh = tables == 0 && application == 0 && schema == 0;
+    if (*ret_fresh) return HEDDLE_OK;
+    if (application != APPLICATION_ID || schema < 1) return refuse_foreign(s, error);
+    if (schema > STORE_SCHEMA) return refuse_newer(s, schema, error);
+    code = ask_number(s, "SELECT count(*) FROM pragma_quick_check WHERE quick_check = 'ok'", &sound);
+    if (code || !sound) return refuse(s, code ? code : SQLITE_CORRUPT, "trust it", error);
+    return HEDDLE_OK;
+}
+
+static int raise_epoch(store_t *s, heddle_error_t *error)
+{
+    row_t row = {.sql = s->sql[ALL_META]};
+    int code = sqlite3_step(row.sql);
+    if (code == SQLITE_ROW) {
+        snprintf(s->cluster, sizeof s->cluster, "%s", take_text(&row));
+        s->epoch = take_u64(&row) + 1;
+    }
+    sqlite3_reset(row.sql);
+    if (code != SQLITE_ROW || row.code) return refuse(s, row.code ? row.code : SQLITE_CORRUPT, "read its epoch", error);
+    return store_commit(s, &(record_t){.kind = RECORD_EPOCH, .epoch = s->epoch}, 1, error);
+}
+
+static int prepare(store_t *s, heddle_error_t *error)
+{
+    for (int i = 0; i < SQL_COUNT; i++) {
+        int code = sqlite3_prepare_v3(s->db, SQL[i], -1, SQLITE_PREPARE_PERSISTENT, &s->sql[i], NULL);
+        if (code) return refuse(s, code, "prepare its statements", error);
+    }
+    return HEDDLE_OK;
+}
+
+static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
+{
+    int code = sqlite3_exec(s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
+                            NULL, NULL, NULL);
+    if (!code && fresh) code = sqlite3_exec(s->db, SCHEMA, NULL, NULL, NULL);
+    return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
+}
+
+int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
+{
+    store_t *s = calloc(1, sizeof *s);
+    if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "%.300s: no memory to open it", dir);
+    bool fresh = false;
+    int rc = datadir_open(dir, &s->dir, error);
+    if (!rc) rc = make_file(s, error);
+    if (!rc) rc = open_database(s, error);
+    if (!rc) rc = check_schema(s, &fresh, error);
+    if (!rc) rc = make_schema(s, fresh, error);
+    if (!rc) rc = prepare(s, error);
+    if (!rc) rc = raise_epoch(s, error);
+    if (!rc) rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
+    if (rc) store_close(&s);
+    else *ret_store = s;
+    return rc;
+}
+
+void store_close(store_t **store)
+{
+    store_t *s = *store;
+    if (!s) return;
+    *store = NULL;
+    for (int i = 0; i < SQL_COUNT; i++) sqlite3_finalize(s->sql[i]);
+    sqlite3_close(s->db);
+    datadir_close(&s->dir);
+    free(s->file);
+    free(s);
+}
+
+/* ---- what it is ------------------------------------------------------------------------------------------------ */
+
+const char *store_dir(const store_t *s) { return s->dir.path; }
+const char *store_cluster(const store_t *s) { return s->cluster; }
+uint64_t store_epoch(const store_t *s) { return s->epoch; }
+
+uint64_t store_bytes(const store_t *s)
+{
+    static const char *const FILES[] = {"registry.db", "registry.db-wal"};
+    uint64_t bytes = 0;
+    struct stat st;
+    for (int i = 0; i < 2; i++)
+        if (fstatat(s->dir.fd, FILES[i], &st, 0) == 0) bytes += (uint64_t)st.st_size;
+    return bytes;
+}

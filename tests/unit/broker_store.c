@@ -1,0 +1,593 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The registry on disk: what is committed comes back, what failed never happened, what is not ours is left alone. */
+#include "broker/datadir.h"
+#include "broker/store.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static void make_dir(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/heddle-store-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+}
+
+static void remove_dir(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    cr_assert_eq(system(command), 0);
+}
+
+TestSuite(store, .init = make_dir, .fini = remove_dir);
+
+static const char *path_of(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static store_t *open_store(void)
+{
+    store_t *s = NULL;
+    heddle_error_t e;
+    cr_assert_eq(store_open(dir, &s, &e), HEDDLE_OK, "%s", e.message);
+    return s;
+}
+
+/* What a load gave, as copies. */
+typedef struct {
+    record_t r;
+    char adapter[32], text[8][64];
+    uint8_t config[64];
+} seen_t;
+typedef struct {
+    seen_t rows[64];
+    int count, stop_after;
+} seen_all_t;
+
+static const char *copy(seen_t *s, int i, const char *text)
+{
+    snprintf(s->text[i], sizeof s->text[i], "%s", text ? text : "(null)");
+    return s->text[i];
+}
+
+static int remember(void *self, const record_t *r)
+{
+    seen_all_t *all = self;
+    cr_assert_lt(all->count, 64);
+    seen_t *s = &all->rows[all->count++];
+    s->r = *r;
+    snprintf(s->adapter, sizeof s->adapter, "%s", r->adapter ? r->adapter : "");
+    s->r.adapter = s->adapter;
+    const char **texts[] = {&s->r.request_id, &s->r.writer,  &s->r.base_model, &s->r.features,
+                            &s->r.meta,       &s->r.message, &s->r.by,         &s->r.host};
+    for (int i = 0; i < 8; i++) *texts[i] = copy(s, i, *texts[i]);
+    cr_assert_leq(r->config.bytes, sizeof s->config);
+    if (r->config.bytes) memcpy(s->config, r->config.data, r->config.bytes);
+    return all->stop_after && all->count == all->stop_after ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
+}
+
+static seen_all_t *load(store_t *s)
+{
+    static seen_all_t all;
+    memset(&all, 0, sizeof all);
+    heddle_error_t e;
+    cr_assert_eq(store_load(s, remember, &all, &e), HEDDLE_OK, "%s", e.message);
+    return &all;
+}
+
+static record_t adapter_record(const char *name)
+{
+    return (record_t){.kind = RECORD_ADAPTER, .adapter = name, .at_ms = 1000};
+}
+
+static record_t version_record(const char *name, uint64_t version)
+{
+    record_t r = {.kind = RECORD_VERSION,
+                  .adapter = name,
+                  .version = version,
+                  .at_ms = 1700000000123,
+                  .request_id = "req-1",
+                  .writer = "trainer-0",
+                  .base_model = "Qwen/Qwen2.5-0.5B",
+                  .kind_text = "lora",
+                  .features = "dora,rslora",
+                  .step = -1,
+                  .data_bytes = 17596416,
+                  .tensor_count = 336,
+                  .chunk_count = 269,
+                  .activation = 2,
+                  .deadline_ms = 60000,
+                  .config = {"{\"r\":16}", 8},
+                  .meta = "{\"run\":\"7\"}"};
+    for (int i = 0; i < 32; i++) r.digest.b[i] = (uint8_t)(i + version);
+    for (int i = 0; i < 32; i++) r.part.manifest_digest.b[i] = (uint8_t)(255 - i);
+    for (int i = 0; i < 16; i++) r.share_key.b[i] = (uint8_t)(i * 3);
+    r.part.region_bytes = 18000000;
+    r.part.manifest_bytes = 40000;
+    return r;
+}
+
+static record_t decision_record(const char *name, uint64_t decision, uint64_t version)
+{
+    return (record_t){.kind = RECORD_DECISION,
+                      .adapter = name,
+                      .decision = decision,
+                      .version = version,
+                      .at_ms = 1700000000500,
+                      .held = decision == 2,
+                      .by = "ann@host"};
+}
+
+static void commit(store_t *s, const record_t *records, int count)
+{
+    heddle_error_t e;
+    cr_assert_eq(store_commit(s, records, count, &e), HEDDLE_OK, "%s", e.message);
+}
+
+Test(store, a_new_directory_is_private)
+{
+    snprintf(dir + strlen(dir), 8, "/a/b");
+    umask(0);
+    store_t *s = open_store();
+    struct stat st;
+    cr_assert_eq(stat(dir, &st), 0);
+    cr_assert_eq(st.st_mode & 07777, 0700);
+    const char *files[] = {"registry.db", "registry.db-wal", "lock"};
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(stat(path_of(files[i]), &st), 0, "%s", files[i]);
+        cr_assert_eq(st.st_mode & 0777, 0600, "%s %o", files[i], st.st_mode);
+    }
+    cr_assert_str_eq(store_dir(s), dir);
+    cr_assert_gt(store_bytes(s), 4096);
+    store_close(&s);
+    cr_assert_null(s);
+    dir[strlen(dir) - 4] = 0;
+}
+
+Test(store, epoch_rises_and_cluster_stays)
+{
+    char cluster[64] = "";
+    for (uint64_t epoch = 1; epoch <= 3; epoch++) {
+        store_t *s = open_store();
+        cr_assert_eq(store_epoch(s), epoch);
+        cr_assert_eq(strlen(store_cluster(s)), 16);
+        cr_assert_eq(strspn(store_cluster(s), "0123456789abcdef"), 16);
+        if (epoch > 1) cr_assert_str_eq(store_cluster(s), cluster);
+        snprintf(cluster, sizeof cluster, "%s", store_cluster(s));
+        seen_all_t *all = load(s);
+        cr_assert(all->count == 1 && all->rows[0].r.kind == RECORD_EPOCH && all->rows[0].r.epoch == epoch);
+        store_close(&s);
+    }
+}
+
+Test(store, every_field_comes_back)
+{
+    record_t in[] = {adapter_record("policy"),
+                     version_record("policy", 1),
+                     decision_record("policy", 1, 1),
+                     {.kind = RECORD_STATE,
+                      .adapter = "policy",
+                      .version = 1,
+                      .state = VERSION_FAILED,
+                      .code = HEDDLE_ERR_DEADLINE,
+                      .message = "w2 missing",
+                      .worker = "w2",
+                      .phase = "fetch",
+                      .at_ms = 77},
+                     {.kind = RECORD_WRITER,
+                      .adapter = "policy",
+                      .token = UINT64_MAX - 5,
+                      .pid = 4711,
+                      .host = "gpu-1",
+                      .writer = "trainer-0",
+                      .life = {{1, 2, 3}},
+                      .at_ms = 99}};
+    store_t *s = open_store();
+    commit(s, in, 5);
+    store_close(&s);
+    s = open_store();
+    seen_all_t *all = load(s);
+    cr_assert_eq(all->count, 6);
+    cr_assert(all->rows[1].r.kind == RECORD_ADAPTER && !strcmp(all->rows[1].adapter, "policy") &&
+              all->rows[1].r.at_ms == 1000);
+    const record_t *v = &all->rows[2].r, *w = &in[1];
+    cr_assert(v->kind == RECORD_VERSION && v->version == 1 && v->at_ms == w->at_ms &&
+              !strcmp(v->adapter, "policy"));
+    cr_assert(digest_equal(&v->digest, &w->digest) &&
+              digest_equal(&v->part.manifest_digest, &w->part.manifest_digest));
+    cr_assert(v->part.region_bytes == w->part.region_bytes &&
+              v->part.manifest_bytes == w->part.manifest_bytes);
+    cr_assert_eq(memcmp(&v->share_key, &w->share_key, 16), 0);
+    cr_assert(!strcmp(v->request_id, w->request_id) && !strcmp(v->writer, w->writer) &&
+              !strcmp(v->base_model, w->base_model));
+    cr_assert(!strcmp(v->features, w->features) && !strcmp(v->meta, w->meta));
+    cr_assert(v->step == -1 && v->data_bytes == 17596416 && v->tensor_count == 336 && v->chunk_count == 269);
+    cr_assert(v->activation == 2 && v->deadline_ms == 60000 && v->config.bytes == 8);
+    cr_assert_eq(memcmp(all->rows[2].config, "{\"r\":16}", 8), 0);
+    const record_t *d = &all->rows[3].r;
+    cr_assert(d->kind == RECORD_DECISION && d->decision == 1 && d->version == 1 && !d->held &&
+              !strcmp(d->by, "ann@host") && d->at_ms == 1700000000500);
+    const record_t *t = &all->rows[4].r;
+    cr_assert(t->kind == RECORD_STATE && t->version == 1 && t->state == VERSION_FAILED &&
+              t->code == HEDDLE_ERR_DEADLINE);
+    cr_assert(!strcmp(t->message, "w2 missing") && t->at_ms == 77 && !strcmp(t->adapter, "policy"));
+    const record_t *x = &all->rows[5].r;
+    cr_assert(x->kind == RECORD_WRITER && x->token == UINT64_MAX - 5 && x->pid == 4711 &&
+              !strcmp(x->host, "gpu-1") && x->at_ms == 99);
+    cr_assert(!strcmp(x->writer, "trainer-0") && x->life.b[2] == 3);
+    store_close(&s);
+}
+
+Test(store, load_goes_by_kind_then_adapter_then_number)
+{
+    record_t in[] = {adapter_record("b"),        adapter_record("a"),        version_record("b", 1),
+                     version_record("a", 2),     version_record("a", 10),    version_record("a", 1),
+                     decision_record("a", 2, 1), decision_record("b", 1, 1), decision_record("a", 10, 2),
+                     decision_record("a", 1, 2)};
+    static const char *const WANT[] = {"1  0",  "2 a 0", "2 b 0", "3 a 1",  "3 a 2", "3 a 10",
+                                       "3 b 1", "4 a 1", "4 a 2", "4 a 10", "4 b 1"};
+    store_t *s = open_store();
+    commit(s, in, 10);
+    seen_all_t *all = load(s);
+    cr_assert_eq(all->count, 11);
+    for (int i = 0; i < 11; i++) {
+        char line[64];
+        const record_t *r = &all->rows[i].r;
+        snprintf(line, sizeof line, "%d %s %llu", r->kind, r->adapter,
+                 (unsigned long long)(r->kind == RECORD_DECISION ? r->decision : r->version));
+        cr_assert_str_eq(line, WANT[i]);
+    }
+    cr_assert(all->rows[8].r.held && !all->rows[9].r.held);
+    store_close(&s);
+}
+
+Test(store, load_ends_with_the_callers_error)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("a"), adapter_record("b")}, 2);
+    seen_all_t all = {.stop_after = 2};
+    cr_assert_eq(store_load(s, remember, &all, NULL), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(all.count, 2);
+    cr_assert_eq(load(s)->count, 3);
+    store_close(&s);
+}
+
+Test(store, a_turn_is_whole_or_never_happened)
+{
+    store_t *s = open_store();
+    heddle_error_t e;
+    record_t twice[] = {adapter_record("policy"), version_record("policy", 1), version_record("policy", 1)};
+    cr_assert_eq(store_commit(s, twice, 3, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert(strstr(e.message, "3 records"), "%s", e.message);
+    cr_assert_eq(load(s)->count, 1);
+    commit(s, twice, 2);
+    cr_assert_eq(load(s)->count, 3);
+    cr_assert_eq(store_commit(s, twice, 0, &e), HEDDLE_OK);
+    store_close(&s);
+}
+
+Test(store, records_must_fit_what_is_stored)
+{
+    store_t *s = open_store();
+    commit(
+        s,
+        (record_t[]){adapter_record("policy"), version_record("policy", 1), decision_record("policy", 1, 1)},
+        3);
+    record_t wrong[] = {version_record("policy", 1),
+                        version_record("critic", 1),
+                        decision_record("policy", 2, 7),
+                        decision_record("policy", 1, 1),
+                        adapter_record("policy"),
+                        {.kind = RECORD_STATE, .adapter = "policy", .version = 9, .state = VERSION_FAILED},
+                        {.kind = 99, .adapter = "policy"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(store_commit(s, &wrong[i], 1, NULL), HEDDLE_ERR_INTERNAL, "row %zu", i);
+        cr_assert_eq(load(s)->count, 4, "row %zu", i);
+    }
+    store_close(&s);
+}
+
+Test(store, a_closed_writer_is_gone)
+{
+    store_t *s = open_store();
+    record_t w = {.kind = RECORD_WRITER, .adapter = "policy", .token = 5, .host = "h", .writer = "t"};
+    commit(s, &w, 1);
+    w.token = 6;
+    commit(s, &w, 1);
+    seen_all_t *all = load(s);
+    cr_assert(all->count == 2 && all->rows[1].r.token == 6);
+    w.token = 0;
+    commit(s, &w, 1);
+    cr_assert_eq(load(s)->count, 1);
+    store_close(&s);
+}
+
+Test(store, one_broker_a_directory)
+{
+    store_t *s = open_store(), *second = NULL;
+    heddle_error_t e;
+    cr_assert_eq(store_open(dir, &second, &e), HEDDLE_ERR_DATA_LOCKED);
+    char pid[32];
+    snprintf(pid, sizeof pid, "pid %d", getpid());
+    cr_assert(strstr(e.message, pid) && strstr(e.message, dir) && e.expected[0] && strstr(e.found, pid) &&
+                  e.hint[0],
+              "%s", e.message);
+    cr_assert_null(second);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_epoch(s), 2);
+    store_close(&s);
+}
+
+/* The child dies without closing, right after OK. */
+Test(store, what_was_committed_survives_a_kill)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        store_t *s = open_store();
+        commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+        kill(getpid(), SIGKILL);
+    }
+    int status;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    store_t *s = open_store();
+    cr_assert_eq(store_epoch(s), 2);
+    cr_assert_eq(load(s)->count, 3);
+    store_close(&s);
+}
+
+/* Opens, expects a refusal, and the file as it was. */
+static void expect_refusal(int code, heddle_error_t *ret_error)
+{
+    char before[1 << 16], after[sizeof before];
+    FILE *f = fopen(path_of("registry.db"), "rb");
+    size_t n = fread(before, 1, sizeof before, f);
+    fclose(f);
+    store_t *s = NULL;
+    cr_assert_eq(store_open(dir, &s, ret_error), code, "%s", ret_error->message);
+    cr_assert_null(s);
+    cr_assert(strstr(ret_error->message, dir) && ret_error->found[0] && ret_error->hint[0]);
+    f = fopen(path_of("registry.db"), "rb");
+    cr_assert_eq(fread(after, 1, sizeof after, f), n);
+    fclose(f);
+    cr_assert_eq(memcmp(before, after, n), 0, "the file was touched");
+}
+
+static void run_sql(const char *sql)
+{
+    sqlite3 *db;
+    cr_assert_eq(sqlite3_open(path_of("registry.db"), &db), SQLITE_OK);
+    cr_assert_eq(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK, "%s", sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+Test(store, newer_data_are_refused_with_both_numbers)
+{
+    store_t *s = open_store();
+    store_close(&s);
+    run_sql("PRAGMA user_version = 1234");
+    heddle_error_t e;
+    expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "1") && strstr(e.found, "1234"));
+}
+
+Test(store, another_programs_database_is_refused)
+{
+    run_sql("CREATE TABLE t (x); INSERT INTO t VALUES (1)");
+    heddle_error_t e;
+    expect_refusal(HEDDLE_ERR_DATA_DIR, &e);
+}
+
+Test(store, a_file_that_is_no_database_is_refused)
+{
+    FILE *f = fopen(path_of("registry.db"), "wb");
+    for (int i = 0; i < 3000; i++) fputs("not a database ", f);
+    fclose(f);
+    heddle_error_t e;
+    expect_refusal(HEDDLE_ERR_DATA_DIR, &e);
+    cr_assert(strstr(e.hint, "copy"));
+}
+
+static void overwrite(off_t at, const char *text)
+{
+    int fd = open(path_of("registry.db"), O_WRONLY);
+    cr_assert_eq(pwrite(fd, text, strlen(text), at), (ssize_t)strlen(text));
+    close(fd);
+}
+
+/* Every page after the first, one at a time, gets its header overwritten: refused at open or at load, nothing deleted. */
+Test(store, a_damaged_page_is_found)
+{
+    store_t *s = open_store();
+    commit(
+        s,
+        (record_t[]){adapter_record("policy"), version_record("policy", 1), decision_record("policy", 1, 1)},
+        3);
+    store_close(&s);
+    struct stat st;
+    cr_assert_eq(stat(path_of("registry.db"), &st), 0);
+    char page[4096];
+    for (off_t at = 4096; at < st.st_size; at += 4096) {
+        int fd = open(path_of("registry.db"), O_RDWR);
+        cr_assert_eq(pread(fd, page, sizeof page, at), (ssize_t)sizeof page);
+        overwrite(at, "\xff\xff\xff\xff\xff\xff\xff\xff");
+        heddle_error_t e;
+        expect_refusal(HEDDLE_ERR_DATA_DIR, &e);
+        cr_assert_eq(pwrite(fd, page, sizeof page, at), (ssize_t)sizeof page);
+        close(fd);
+    }
+    s = open_store();
+    cr_assert_eq(load(s)->count, 4);
+    store_close(&s);
+}
+
+Test(store, a_row_that_cannot_be_is_found_at_load)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+    store_close(&s);
+    run_sql("UPDATE versions SET digest = x'00'");
+    s = open_store();
+    heddle_error_t e;
+    cr_assert_eq(store_load(s, remember, &(seen_all_t){0}, &e), HEDDLE_ERR_DATA_DIR);
+    store_close(&s);
+    run_sql("UPDATE versions SET digest = zeroblob(32), state = 77, message = '', worker = '', phase = ''");
+    s = open_store();
+    cr_assert_eq(store_load(s, remember, &(seen_all_t){0}, &e), HEDDLE_ERR_DATA_DIR);
+    store_close(&s);
+}
+
+Test(store, a_path_that_is_no_directory)
+{
+    FILE *f = fopen(path_of("file"), "w");
+    fclose(f);
+    const char *names[] = {"file", "file/below"};
+    for (int i = 0; i < 2; i++) {
+        store_t *s = NULL;
+        heddle_error_t e;
+        cr_assert_eq(store_open(path_of(names[i]), &s, &e), HEDDLE_ERR_DATA_DIR);
+        cr_assert(strstr(e.message, "/file") && strstr(e.found, "not a directory") && e.hint[0], "%s: %s",
+                  e.message, e.found);
+    }
+    heddle_error_t e;
+    store_t *s = NULL;
+    cr_assert_eq(store_open("", &s, &e), HEDDLE_ERR_DATA_DIR);
+}
+
+/* As an ordinary user, in a directory of somebody else. */
+Test(store, a_directory_that_may_not_be_written)
+{
+    cr_assert_eq(chmod(dir, 0555), 0);
+    if (geteuid() == 0) cr_assert_eq(seteuid(65534), 0);
+    const char *paths[] = {dir, path_of("below")};
+    for (int i = 0; i < 2; i++) {
+        store_t *s = NULL;
+        heddle_error_t e;
+        cr_assert_eq(store_open(paths[i], &s, &e), HEDDLE_ERR_DATA_DIR);
+        char uid[32];
+        snprintf(uid, sizeof uid, "uid %u", geteuid());
+        cr_assert(strstr(e.message, paths[i]) && strstr(e.found, uid) && strstr(e.hint, "--data"), "%s: %s",
+                  e.message, e.found);
+        if (i == 0) cr_assert(strstr(e.found, "0555") && strstr(e.hint, "chown"), "%s: %s", e.found, e.hint);
+    }
+    if (getuid() == 0) cr_assert_eq(seteuid(0), 0);
+    cr_assert_eq(chmod(dir, 0700), 0);
+}
+
+/* A tmpfs of 1 MiB in a mount namespace of this test's own. */
+static bool mount_small(void)
+{
+    bool own = geteuid() == 0 ? unshare(CLONE_NEWNS) == 0 : unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
+    return own && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("none", dir, "tmpfs", 0, "size=1m") == 0;
+}
+
+static void fill(const char *name)
+{
+    static const char page[4096];
+    int fd = open(path_of(name), O_WRONLY | O_CREAT, 0600);
+    while (write(fd, page, sizeof page) > 0) continue;
+    cr_assert_eq(errno, ENOSPC);
+    close(fd);
+}
+
+Test(store, a_full_disk_refuses_and_recovers)
+{
+    if (!mount_small()) cr_skip("no mount namespace here");
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+    fill("ballast");
+    uint64_t version = 1;
+    int rc = HEDDLE_OK;
+    heddle_error_t e;
+    while (!rc && version < 10000) {
+        record_t r = version_record("policy", version + 1);
+        rc = store_commit(s, &r, 1, &e);
+        if (!rc) version++;
+    }
+    cr_assert_eq(rc, HEDDLE_ERR_NO_SPACE, "%s", e.message);
+    cr_assert(e.retriable && strstr(e.hint, dir) && strstr(e.message, "registry.db"));
+    cr_assert_eq(unlink(path_of("ballast")), 0);
+    record_t r = version_record("policy", version + 1);
+    commit(s, &r, 1);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq((uint64_t)load(s)->count, version + 3);
+    store_close(&s);
+    umount(dir);
+}
+
+Test(store, a_full_disk_at_the_start)
+{
+    if (!mount_small()) cr_skip("no mount namespace here");
+    fill("ballast");
+    store_t *s = NULL;
+    heddle_error_t e;
+    cr_assert_eq(store_open(dir, &s, &e), HEDDLE_ERR_NO_SPACE, "%s", e.message);
+    cr_assert_null(s);
+    cr_assert_eq(unlink(path_of("ballast")), 0);
+    s = open_store();
+    cr_assert_eq(store_epoch(s), 1);
+    store_close(&s);
+    umount(dir);
+}
+
+Test(store_code, each_code_of_sqlite_has_one_of_ours)
+{
+    static const struct {
+        int sqlite, number, want;
+    } ROWS[] = {{SQLITE_OK, 0, HEDDLE_OK},
+                {SQLITE_ROW, 0, HEDDLE_OK},
+                {SQLITE_DONE, 0, HEDDLE_OK},
+                {SQLITE_FULL, 0, HEDDLE_ERR_NO_SPACE},
+                {SQLITE_IOERR_WRITE, ENOSPC, HEDDLE_ERR_NO_SPACE},
+                {SQLITE_IOERR_FSYNC, EDQUOT, HEDDLE_ERR_NO_SPACE},
+                {SQLITE_CANTOPEN, ENOSPC, HEDDLE_ERR_NO_SPACE},
+                {SQLITE_NOMEM, 0, HEDDLE_ERR_NO_MEMORY},
+                {SQLITE_IOERR_NOMEM, 0, HEDDLE_ERR_NO_MEMORY},
+                {SQLITE_TOOBIG, 0, HEDDLE_ERR_LIMIT},
+                {SQLITE_BUSY, 0, HEDDLE_ERR_DATA_LOCKED},
+                {SQLITE_BUSY_RECOVERY, 0, HEDDLE_ERR_DATA_LOCKED},
+                {SQLITE_LOCKED, 0, HEDDLE_ERR_DATA_LOCKED},
+                {SQLITE_PERM, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_READONLY, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_READONLY_DIRECTORY, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_CANTOPEN, EACCES, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_IOERR, EIO, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_IOERR_FSYNC, EIO, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_IOERR_READ, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_CORRUPT, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_CORRUPT_INDEX, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_NOTADB, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_NOLFS, 0, HEDDLE_ERR_DATA_DIR},
+                {SQLITE_ERROR, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_INTERNAL, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_CONSTRAINT, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_CONSTRAINT_PRIMARYKEY, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_CONSTRAINT_FOREIGNKEY, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_MISMATCH, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_MISUSE, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_RANGE, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_PROTOCOL, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_SCHEMA, 0, HEDDLE_ERR_INTERNAL},
+                {SQLITE_ABORT, 0, HEDDLE_ERR_INTERNAL}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
+        cr_assert_eq(store_code(ROWS[i].sqlite, ROWS[i].number), ROWS[i].want, "sqlite %d, errno %d",
+                     ROWS[i].sqlite, ROWS[i].number);
+}
