@@ -3,7 +3,7 @@
  *
  * Each message is a struct here, and a table of fields in msg.c from which encode and decode follow; docs/protocol.md
  * tells the same in prose (a test compares).  Unknown keys are skipped, unknown types refused; a key that is absent
- * leaves the zero value unless the table says "required".
+ * leaves the zero value ("" for texts, never NULL) unless the table says "required".
  *
  * Decoding: a pre-scan with limits first (depth, nodes, lengths, UTF-8, no duplicate key), nothing is allocated before it passed.
  * Texts are NUL-terminated copies in the message's arena; `bytes_t` fields borrow from the frame.  msg_fini frees the arena.
@@ -214,14 +214,17 @@ typedef struct msg {
     arena_t arena;   /* of a decoded message */
 } msg_t;
 
-/* Appends the frame to `out`.  Text fields that are NULL go as "".  NO_MEMORY, or LIMIT when the frame is over
- * LIMIT_FRAME_BYTES. */
+/* Appends the frame to `out`.  Text fields that are NULL go as "", bytes in them that are not UTF-8 as '?'.  What is
+ * encoded can be decoded: LIMIT when a field or the frame (LIMIT_FRAME_BYTES) is too large, PROTOCOL when a required text
+ * is empty, a name is none or the type is unknown; NO_MEMORY.  `out` is then as it was. */
 int  msg_encode(const msg_t *m, buf_t *out);
 /* PROTOCOL or LIMIT with what is wrong and where; *ret_msg is then zero.  On OK the caller calls msg_fini. */
 int  msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error);
 void msg_fini(msg_t *m);
 /* "PUBLISH"; "?" for a number that is no type. */
 const char *msg_name(int type);
+/* The fields of a type (proto/field.h); NULL for a number that is no type.  For tests and tools that walk them. */
+const struct table *msg_table(int type);
 
 /* Fills an ERROR message from an error object (borrows its texts), and back. */
 void msg_from_error(const heddle_error_t *error, uint64_t req, msg_type_t of, msg_t *ret_msg);

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/msg.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+#include "proto/field.h"
+#include "proto/scan.h"
+
+#include <msgpack.h>
+#include <stdio.h>
+
+static const scan_limits_t FRAME_LIMITS = {LIMIT_FRAME_DEPTH, LIMIT_FRAME_NODES, LIMIT_MAP_KEYS};
+
+/* All bodies begin where the union begins. */
+static const void *body_of(const msg_t *m) { return &m->hello; }
+
+const char *msg_name(int type)
+{
+    const table_t *table = msg_table(type);
+    return table ? table->name : "?";
+}
+
+static void put_head(int type, buf_t *out)
+{
+    const uint8_t head[] = {0x92, (uint8_t)type};   /* array of two; types are below 128 */
+    buf_add(out, head, sizeof head);
+}
+
+int msg_encode(const msg_t *m, buf_t *out)
+{
+    size_t start = out->bytes;
+    const table_t *table = msg_table((int)m->type);
+    if (!table) return HEDDLE_ERR_PROTOCOL;
+    put_head((int)m->type, out);
+    int rc = table_encode(table, body_of(m), out);
+    if (rc == HEDDLE_OK && out->failed) rc = HEDDLE_ERR_NO_MEMORY;
+    if (rc == HEDDLE_OK && out->bytes - start > LIMIT_FRAME_BYTES) rc = HEDDLE_ERR_LIMIT;
+    if (rc) out->bytes = start;
+    return rc;
+}
+
+/* [type, {...}] with a type that is known. */
+static int check_shape(const msgpack_object *root, heddle_error_t *error)
+{
+    const msgpack_object *item = root->via.array.ptr;
+    bool shaped = root->type == MSGPACK_OBJECT_ARRAY && root->via.array.size == 2 &&
+                  item[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && item[1].type == MSGPACK_OBJECT_MAP;
+    if (!shaped) {
+        int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is no message");
+        error_contrast(error, "an array of a type number and a map", "another msgpack object");
+        return rc;
+    }
+    if (item[0].via.u64 <= INT32_MAX && msg_table((int)item[0].via.u64)) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "message type %llu is not known", (unsigned long long)item[0].via.u64);
+    error_expected(error, "a type of wire versions %u to %u", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+    error_found(error, "%llu", (unsigned long long)item[0].via.u64);
+    error_hint(error, "the peer may run a newer Heddle");
+    return rc;
+}
+
+static int decode_root(const msgpack_object *root, msg_t *m, heddle_error_t *error)
+{
+    int rc = check_shape(root, error);
+    if (rc) return rc;
+    m->type = (msg_type_t)root->via.array.ptr[0].via.u64;
+    return table_decode(msg_table((int)m->type), &root->via.array.ptr[1], &m->arena, &m->hello, error);
+}
+
+static int unpack_failed(msgpack_unpack_return why, heddle_error_t *error)
+{
+    if (why == MSGPACK_UNPACK_NOMEM_ERROR) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a frame");
+    return error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is malformed");
+}
+
+int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
+{
+    memset(ret_msg, 0, sizeof *ret_msg);
+    if (frame.bytes > LIMIT_FRAME_BYTES) {
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "frame is too long");
+        error_expected(error, "up to %u bytes", LIMIT_FRAME_BYTES);
+        error_found(error, "%zu bytes", frame.bytes);
+        return rc;
+    }
+    int rc = scan_check(frame, &FRAME_LIMITS, "frame", error);
+    if (rc) return rc;
+    msgpack_unpacked tree;
+    msgpack_unpacked_init(&tree);
+    size_t used = 0;
+    msgpack_unpack_return got = msgpack_unpack_next(&tree, frame.data, frame.bytes, &used);
+    if (got != MSGPACK_UNPACK_SUCCESS || used != frame.bytes) rc = unpack_failed(got, error);
+    else rc = decode_root(&tree.data, ret_msg, error);
+    msgpack_unpacked_destroy(&tree);
+    if (rc) msg_fini(ret_msg);
+    return rc;
+}
+
+void msg_fini(msg_t *m)
+{
+    arena_fini(&m->arena);
+    memset(m, 0, sizeof *m);
+}
+
+void msg_from_error(const heddle_error_t *error, uint64_t req, msg_type_t of, msg_t *ret_msg)
+{
+    *ret_msg = (msg_t){.type = MSG_ERROR};
+    ret_msg->error = (msg_error_t){
+        .req = req, .of = (uint64_t)of, .version = error->version, .retriable = error->retriable != 0,
+        .code = heddle_err_name(error->code), .message = error->message, .adapter = error->adapter,
+        .worker = error->worker, .phase = error->phase, .expected = error->expected, .found = error->found,
+        .hint = error->hint,
+    };
+}
+
+void msg_to_error(const msg_error_t *m, heddle_error_t *ret_error)
+{
+    error_fail(ret_error, heddle_err_from_name(m->code), "%s", m->message ? m->message : "");
+    error_where(ret_error, m->adapter, m->version, m->worker, m->phase);
+    error_contrast(ret_error, m->expected, m->found);
+    if (m->hint) error_hint(ret_error, "%s", m->hint);
+    ret_error->retriable = m->retriable;
+}

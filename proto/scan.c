@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/scan.h"
+
+#include "core/errors.h"
+#include "proto/utf8.h"
+
+typedef enum { SCALAR, TEXT, BIN, ARRAY, MAP, EXT, RESERVED } kind_t;
+
+/* One header.  payload: bytes that follow it; elements: objects that follow it. */
+typedef struct { kind_t kind; size_t head_bytes; uint64_t payload_bytes, elements; } item_t;
+
+typedef struct { uint32_t at, bytes; } span_t;
+
+/* An open container. */
+typedef struct {
+    uint64_t left;      /* elements still to come; even in a map: a key is next */
+    bool is_map;
+    uint32_t key_count;
+    span_t keys[LIMIT_MAP_KEYS];
+} level_t;
+
+typedef struct {
+    const uint8_t *data;
+    size_t bytes, at;
+    const scan_limits_t *limits;
+    const char *what;
+    heddle_error_t *error;
+    uint64_t nodes, owed;   /* seen; declared and not seen yet */
+    uint32_t depth;
+    level_t levels[LIMIT_REPORT_DEPTH];
+} scan_t;
+
+/* Headers 0xc0..0xdf: what they begin, and the bytes of the length (or of the scalar) behind them. */
+static const struct { uint8_t kind, width; } HEADS[32] = {
+    {SCALAR, 0}, {RESERVED, 0}, {SCALAR, 0}, {SCALAR, 0},   /* nil, 0xc1, false, true */
+    {BIN, 1}, {BIN, 2}, {BIN, 4}, {EXT, 0}, {EXT, 0}, {EXT, 0},
+    {SCALAR, 4}, {SCALAR, 8},                               /* float 32, 64 */
+    {SCALAR, 1}, {SCALAR, 2}, {SCALAR, 4}, {SCALAR, 8},     /* uint */
+    {SCALAR, 1}, {SCALAR, 2}, {SCALAR, 4}, {SCALAR, 8},     /* int */
+    {EXT, 0}, {EXT, 0}, {EXT, 0}, {EXT, 0}, {EXT, 0},
+    {TEXT, 1}, {TEXT, 2}, {TEXT, 4}, {ARRAY, 2}, {ARRAY, 4}, {MAP, 2}, {MAP, 4},
+};
+
+static int refuse(const scan_t *s, int code, const char *why, const char *expected)
+{
+    int rc = error_fail(s->error, code, "%s is malformed at byte %zu of %zu: %s", s->what, s->at, s->bytes, why);
+    if (expected) error_contrast(s->error, expected, NULL);
+    if (s->at < s->bytes) error_found(s->error, "byte 0x%02x", s->data[s->at]);
+    else error_found(s->error, "the end");
+    return rc;
+}
+
+static void fill_item(item_t *item, kind_t kind, uint64_t n)
+{
+    item->kind = kind;
+    if (kind == TEXT || kind == BIN) item->payload_bytes = n;
+    if (kind == ARRAY) item->elements = n;
+    if (kind == MAP) item->elements = 2 * n;
+}
+
+/* False when the header itself is cut off. */
+static bool read_item(const scan_t *s, item_t *ret_item)
+{
+    const uint8_t *p = s->data + s->at;
+    uint8_t b = p[0];
+    *ret_item = (item_t){.kind = SCALAR, .head_bytes = 1};
+    if (b <= 0x7f || b >= 0xe0) return true;
+    if (b <= 0x8f) return fill_item(ret_item, MAP, b & 15), true;
+    if (b <= 0x9f) return fill_item(ret_item, ARRAY, b & 15), true;
+    if (b <= 0xbf) return fill_item(ret_item, TEXT, b & 31), true;
+    size_t width = HEADS[b - 0xc0].width;
+    if (s->bytes - s->at - 1 < width) return false;
+    uint64_t n = 0;
+    for (size_t i = 1; i <= width; i++) n = n << 8 | p[i];
+    ret_item->head_bytes = 1 + width;
+    fill_item(ret_item, HEADS[b - 0xc0].kind, n);
+    return true;
+}
+
+/* A key: a text that this map did not have yet. */
+static int check_key(scan_t *s, level_t *map, const item_t *item)
+{
+    if (item->kind != TEXT) return refuse(s, HEDDLE_ERR_PROTOCOL, "a key is no text", "a text");
+    if (!s->limits->keys) return HEDDLE_OK;
+    span_t key = {(uint32_t)(s->at + item->head_bytes), (uint32_t)item->payload_bytes};
+    for (uint32_t i = 0; i < map->key_count; i++) {
+        span_t old = map->keys[i];
+        if (old.bytes == key.bytes && !memcmp(s->data + old.at, s->data + key.at, key.bytes))
+            return refuse(s, HEDDLE_ERR_PROTOCOL, "a key comes twice in one map", "each key once");
+    }
+    map->keys[map->key_count++] = key;
+    return HEDDLE_OK;
+}
+
+static int check_payload(scan_t *s, const item_t *item)
+{
+    if (item->kind == RESERVED) return refuse(s, HEDDLE_ERR_PROTOCOL, "the byte is reserved", "a msgpack object");
+    if (item->kind == EXT) return refuse(s, HEDDLE_ERR_PROTOCOL, "ext types are not used here", "another type");
+    if (item->payload_bytes > s->bytes - s->at - item->head_bytes)
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "a text or bin is longer than what is left", "its bytes");
+    const uint8_t *text = s->data + s->at + item->head_bytes;
+    if (item->kind == TEXT && !utf8_is_valid(text, (size_t)item->payload_bytes))
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "a text is not UTF-8", "UTF-8");
+    return HEDDLE_OK;
+}
+
+/* Every object takes a byte at least: what all open containers together still want must fit into what is left. */
+static int open_container(scan_t *s, const item_t *item)
+{
+    const scan_limits_t *limits = s->limits;
+    if (s->depth == limits->depth) return refuse(s, HEDDLE_ERR_LIMIT, "too many containers in each other", NULL);
+    if (item->kind == MAP && limits->keys && item->elements / 2 > limits->keys)
+        return refuse(s, HEDDLE_ERR_LIMIT, "too many keys in one map", NULL);
+    s->owed += item->elements;
+    if (s->owed > s->bytes - s->at - item->head_bytes)
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "more elements are declared than bytes are left", "at most one a byte");
+    if (s->nodes + s->owed > limits->nodes) return refuse(s, HEDDLE_ERR_LIMIT, "too many objects", NULL);
+    if (!item->elements) return HEDDLE_OK;
+    level_t *level = &s->levels[s->depth++];
+    level->left = item->elements;
+    level->is_map = item->kind == MAP;
+    level->key_count = 0;
+    return HEDDLE_OK;
+}
+
+static int scan_object(scan_t *s)
+{
+    item_t item;
+    if (s->at == s->bytes || !read_item(s, &item)) return refuse(s, HEDDLE_ERR_PROTOCOL, "it is cut off", "more bytes");
+    s->nodes++;
+    s->owed--;
+    int rc = check_payload(s, &item);
+    if (rc) return rc;
+    if (s->depth > 0) {
+        level_t *level = &s->levels[s->depth - 1];
+        if (level->is_map && level->left % 2 == 0) rc = check_key(s, level, &item);
+        if (rc) return rc;
+        level->left--;
+    }
+    if (item.kind == ARRAY || item.kind == MAP) rc = open_container(s, &item);
+    s->at += rc ? 0 : item.head_bytes + (size_t)item.payload_bytes;
+    while (s->depth > 0 && s->levels[s->depth - 1].left == 0) s->depth--;
+    return rc;
+}
+
+int scan_check(bytes_t input, const scan_limits_t *limits, const char *what, heddle_error_t *error)
+{
+    scan_t s;
+    s.data = input.data, s.bytes = input.bytes, s.at = 0;
+    s.limits = limits, s.what = what, s.error = error;
+    s.nodes = 0, s.owed = 1, s.depth = 0;   /* levels are set as they open */
+    if (input.bytes > UINT32_MAX) return refuse(&s, HEDDLE_ERR_LIMIT, "it is too long", NULL);
+    while (s.owed > 0) {
+        int rc = scan_object(&s);
+        if (rc) return rc;
+    }
+    return s.at == s.bytes ? HEDDLE_OK : refuse(&s, HEDDLE_ERR_PROTOCOL, "bytes follow the end", "the end");
+}

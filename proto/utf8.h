@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* proto/utf8.h: is it UTF-8?  Strict: no overlong form, no surrogate, nothing above U+10FFFF.  NUL is a character like
+ * any other.  Pure functions, any thread. */
+#ifndef PROTO_UTF8_H
+#define PROTO_UTF8_H
+
+#include "core/bytes.h"
+
+/* Bytes of the longest valid beginning; equal to `bytes` when all of it is valid. */
+size_t utf8_prefix(const void *data, size_t bytes);
+static inline bool utf8_is_valid(const void *data, size_t bytes) { return utf8_prefix(data, bytes) == bytes; }
+/* Appends the text with '?' for each byte that is not part of a valid character: as many bytes as came in. */
+void utf8_add_clean(buf_t *out, const void *data, size_t bytes);
+
+#endif
