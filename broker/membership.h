@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/membership.h (PURE): who is there: sessions of workers and publishers, their tokens, leases and subscriptions.
+ * Soft state: it is gone with the process, and members restate it.
+ *
+ *   state       event                                   -> next      said
+ *   -           JOIN, OPEN                              -> READY     WELCOME(token)
+ *   READY       HEARTBEAT, any frame of the token       -> READY     the lease counts from its receipt
+ *   READY       lease over (not while settling,
+ *               not in the grace after a late tick)     -> LOST
+ *   READY       LEAVE                                   -> LEFT      BYE
+ *   READY       same life joins again                   -> replaced by the new session, at once
+ *   READY       another life joins under the name:
+ *                 connection gone, or silent for two
+ *                 heartbeats                            -> fenced, replaced     ERROR fenced to the old one
+ *                 live                                  -> READY     ERROR worker_alive to the joiner, retriable
+ *   LOST LEFT   a join under the name                   -> replaced
+ *   LOST LEFT   10 minutes                              -> forgotten
+ *
+ * token = epoch << 32 | counter.  Two tokens of one name never both count: only READY rows are found by token.
+ * Rows are stable in memory until membership_reap or the next join under the same name. One thread, nothing blocks. */
+#ifndef BROKER_MEMBERSHIP_H
+#define BROKER_MEMBERSHIP_H
+
+#include "broker/outbox.h"
+#include <uthash.h>
+
+#define MEMBER_LISTED_US 600000000ull   /* lost and left ones are listed for 10 minutes */
+#define MEMBER_ENDED_MAX 4096u          /* and at most so many of them */
+
+typedef enum { MEMBER_READY = 1, MEMBER_DRAINING, MEMBER_LEFT, MEMBER_LOST } member_state_t;
+
+typedef struct member_sub {
+    char adapter[HEDDLE_NAME_MAX + 1];
+    uint64_t decision, version, since_ms;           /* last applied here, and the version that is served; 0, 0: none */
+    uint64_t fetching, bytes_done, data_bytes, source, held_count;   /* of the last heartbeat */
+} member_sub_t;
+
+typedef struct member {
+    uint64_t token, peer;
+    role_t role;                                    /* ROLE_WORKER or ROLE_PUBLISHER */
+    member_state_t state;
+    key16_t life;
+    char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
+    uint64_t pid;
+    uint64_t joined_ms, heard_us, lease_end_us, ended_us, ended_ms;
+    bool is_gone;                                   /* a send to its connection said GONE */
+    bool needs_resync;                              /* a send was refused (queue full): restate at its next heartbeat */
+    char backend[16], ucx[32];
+    uint8_t *address; size_t address_bytes;         /* data plane, opaque */
+    char *export_dir;                               /* never NULL; "" none */
+    char **labels; uint32_t label_count;            /* "k=v" */
+    char **devices; uint32_t device_count;
+    member_sub_t *subs; uint32_t sub_count;         /* a publisher has one: its adapter */
+    uint64_t slots, slots_total, slots_free, slots_held;
+    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
+    UT_hash_handle by_token;                        /* READY rows only */
+} member_t;
+
+typedef struct membership {
+    uint64_t epoch, counter, lease_us, keep;
+    uint64_t grace_end_us;                          /* nobody expires before: settling, or the broker was late itself */
+    uint64_t tick_us;                               /* last tick, to notice lateness */
+    member_t *tokens;                               /* uthash by token */
+    member_t **workers;    size_t worker_count, worker_capacity;        /* ascending by name, all states */
+    member_t **publishers; size_t publisher_count, publisher_capacity;  /* ascending by adapter, READY only */
+    size_t ended_count;
+    uint64_t fenced_count;                          /* messages under a stale token, all told */
+} membership_t;
+
+void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep);
+void membership_fini(membership_t *m);
+/* A start: tokens of this epoch from now on; nobody expires before grace_end_us. */
+void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t grace_end_us);
+
+/* ---- reading ---- */
+member_t *membership_by_token(const membership_t *m, uint64_t token);              /* READY only, else NULL */
+member_t *membership_worker(const membership_t *m, const char *name);              /* any state */
+member_t *membership_publisher(const membership_t *m, const char *adapter);        /* READY only */
+member_sub_t *member_sub(const member_t *member, const char *adapter);             /* NULL: not subscribed */
+bool member_is_ready(const member_t *member);                                      /* accepts NULL */
+uint64_t member_silent_ms(const member_t *member, uint64_t now_us);                /* heartbeat age */
+const char *member_state_name(member_state_t state);
+
+/* ---- changing ---- */
+
+/* What HELLO said of the connection. */
+typedef struct { uint64_t peer; role_t role; key16_t life; const char *host; uint64_t pid; } member_hello_t;
+
+/* Checks a JOIN: names, labels, subscriptions, slots, UCX version, a live holder of the name.  OK · BAD_NAME · USAGE · LIMIT ·
+ * TOO_FEW_SLOTS · UCX_VERSION · WORKER_ALIVE (error->retriable, *ret_retry_ms set). */
+int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello, uint64_t now_us,
+                           uint64_t *ret_retry_ms, heddle_error_t *error);
+/* Admits.  *ret_fenced_peer, *ret_fenced_token: the session of another life that this one replaces while READY (0: none).
+ * NO_MEMORY: nothing changed. */
+int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now, member_t **ret_member,
+                    uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token);
+/* The same for a publisher; the registry has decided that it may write. `token`: of membership_next_token. */
+int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle_error_t *error);
+int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token, instant_t now,
+                    member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token);
+uint64_t membership_next_token(membership_t *m);
+void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
+/* A frame of a live token came: that is a sign of life too. */
+void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
+/* READY -> LEFT or LOST. A publisher's row is freed by this. */
+void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now);
+/* Time passed.  Notices its own lateness first: after more than half a lease it grants everybody one lease of grace. */
+void membership_tick(membership_t *m, instant_t now);
+/* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and asks again. */
+member_t *membership_lapsed(const membership_t *m, uint64_t now_us);
+/* When the next lease ends; CLOCK_NEVER when none. */
+uint64_t membership_deadline(const membership_t *m);
+
+#endif
