@@ -10,26 +10,13 @@ mkdir -p "$LOGS"
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/heddle-demo.XXXXXX")
 unset HEDDLE_BROKER
 export PATH="$BIN:$PATH"
-declare -A PID=()
 RESULTS=()
 FAILED=0
 LEASE=2s
 
-# ---- the stage: start, stop, check ------------------------------------------------------------------------------
+. tests/lib/stage.sh
 
-cleanup() {
-  trap - EXIT INT TERM
-  local pids=()
-  for name in "${!PID[@]}"; do pids+=("${PID[$name]}"); done
-  for pid in "${pids[@]:-}"; do [ -n "$pid" ] && kill -TERM "$pid" 2>/dev/null; done
-  for pid in "${pids[@]:-}"; do [ -n "$pid" ] && timeout 5 tail --pid="$pid" -f /dev/null 2>/dev/null; done
-  for pid in "${pids[@]:-}"; do [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null; done
-  wait 2>/dev/null
-  rm -rf "$WORK"
-}
-trap cleanup EXIT
-trap 'echo; echo "interrupted: stopping what was started"; exit 130' INT
-trap 'exit 143' TERM
+# ---- what a step looks like ------------------------------------------------------------------------------------
 
 say() { printf '   %s\n' "$*"; }
 step() { printf '\n%s\n' "$*"; STEP=$*; STEP_OK=1; }
@@ -40,24 +27,6 @@ check() { # check TEXT COMMAND...: the command's success is the answer
 }
 end() { # closes a step
   if [ "$STEP_OK" = 1 ]; then RESULTS+=("PASS  $STEP"); else RESULTS+=("FAIL  $STEP"); FAILED=1; fi
-}
-# start NAME COMMAND...: runs it and waits for its first line, which it leaves in LINE
-start() {
-  local name=$1 fd
-  shift
-  mkfifo "$WORK/$name.fifo"
-  "$@" >"$WORK/$name.fifo" 2>>"$LOGS/$name.err" &
-  PID[$name]=$!
-  exec {fd}<"$WORK/$name.fifo"
-  rm "$WORK/$name.fifo"
-  if ! IFS= read -r -t 15 LINE <&"$fd"; then
-    printf '   FAIL  %s did not get ready; its log: %s\n' "$name" "$LOGS/$name.err"
-    tail -3 "$LOGS/$name.err" | sed 's/^/         /'
-    exit 1
-  fi
-  printf '%s\n' "$LINE" >>"$LOGS/$name.out"
-  cat <&"$fd" >>"$LOGS/$name.out" &
-  exec {fd}<&-
 }
 start_worker() { # start_worker NAME [OPTION...]
   local name=$1
@@ -70,7 +39,6 @@ start_broker() { # start_broker ENDPOINT
   BROKER=$(jq -r .endpoint <<<"$LINE")
   say "broker     pid ${PID[broker]}  $BROKER  epoch $(jq -r .epoch <<<"$LINE")"
 }
-ask() { heddle "$@" --broker "$BROKER" -o json 2>>"$LOGS/ask.err"; }
 mb() { awk -v b="$1" 'BEGIN { printf "%.1f MB", b / 1e6 }'; }
 adapter() { [ -d "$WORK/v$1" ] || mkadapter --shape qwen2.5-0.5b --rank 16 --seed "$1" "$WORK/v$1" >>"$LOGS/mkadapter.log"; }
 bytes_in() { ask workers | jq --arg n "$1" '[.workers[] | select(.name == $n) | .counters.bytes_in] | add // 0'; }

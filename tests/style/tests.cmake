@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+add_test(NAME style_rooms COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/rooms.py)
+heddle_test_properties(style_rooms style 30)
