@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transfer/frame.h"
+
+/* Reasons of REFUSED on the wire; everything else that could go wrong is the peer's own affair and reads AGAIN. */
+static const struct { uint32_t wire; int err; } REASONS[] = {
+    {1, HEDDLE_ERR_NOT_FOUND}, {2, HEDDLE_ERR_LIMIT}, {3, HEDDLE_ERR_AGAIN}};
+#define REASON_COUNT (sizeof REASONS / sizeof *REASONS)
+
+static uint32_t reason_of(int err)
+{
+    for (size_t i = 0; i < REASON_COUNT; i++)
+        if (REASONS[i].err == err) return REASONS[i].wire;
+    return 3;
+}
+
+static int err_of(uint32_t reason)
+{
+    for (size_t i = 0; i < REASON_COUNT; i++)
+        if (REASONS[i].wire == reason) return REASONS[i].err;
+    return 0;
+}
+
+static uint8_t *put_u32(uint8_t *at, uint32_t v) { le32_put(at, v); return at + 4; }
+static uint8_t *put_u64(uint8_t *at, uint64_t v) { le64_put(at, v); return at + 8; }
+
+static uint8_t *put_head(uint8_t *at, const frame_t *f)
+{
+    uint32_t count = f->kind == FRAME_HI ? (uint32_t)f->hi.address.bytes : f->count;
+    at[0] = (uint8_t)f->kind;
+    at[1] = FRAME_VERSION;
+    le16_put(at + 2, (uint16_t)count);
+    le32_put(at + 4, 0);
+    return put_u64(at + 8, f->line);
+}
+
+size_t frame_encode(const frame_t *f, uint8_t *out)
+{
+    uint8_t *at = put_head(out, f);
+    switch (f->kind) {
+    case FRAME_HI:
+        at = put_u64(put_u64(at, f->hi.token), f->hi.answer);
+        memcpy(at, f->hi.address.data, f->hi.address.bytes);
+        at += f->hi.address.bytes;
+        break;
+    case FRAME_ASK:
+        memcpy(at, f->ask.key.b, sizeof f->ask.key.b);
+        at += sizeof f->ask.key.b;
+        for (uint32_t i = 0; i < f->count; i++) {
+            const frame_range_t *r = &f->ask.ranges[i];
+            at = put_u32(put_u64(put_u64(at, r->ask), r->offset), r->bytes);
+        }
+        break;
+    case FRAME_UNASK:
+        for (uint32_t i = 0; i < f->count; i++) at = put_u64(at, f->unask.asks[i]);
+        break;
+    case FRAME_DATA:
+        at = put_u32(put_u64(put_u64(at, f->data.ask), f->data.offset), f->data.bytes);
+        break;
+    case FRAME_BEAT:
+        break;
+    case FRAME_REFUSED:
+        for (uint32_t i = 0; i < f->count; i++)
+            at = put_u32(put_u64(at, f->refused.rows[i].ask), reason_of(f->refused.rows[i].err));
+        break;
+    }
+    return (size_t)(at - out);
+}
+
+static bool decode_hi(const uint8_t *at, size_t address_bytes, frame_t *f)
+{
+    if (address_bytes == 0 || address_bytes > LIMIT_ADDRESS_BYTES) return false;
+    f->hi.token = le64_get(at);
+    f->hi.answer = le64_get(at + 8);
+    f->hi.address = bytes_of(at + 16, address_bytes);
+    return f->hi.token != 0;
+}
+
+static bool decode_ask(const uint8_t *at, frame_t *f)
+{
+    memcpy(f->ask.key.b, at, sizeof f->ask.key.b);
+    at += sizeof f->ask.key.b;
+    for (uint32_t i = 0; i < f->count; i++, at += 20)
+        f->ask.ranges[i] = (frame_range_t){le64_get(at), le64_get(at + 8), le32_get(at + 16)};
+    return true;
+}
+
+static bool decode_unask(const uint8_t *at, frame_t *f)
+{
+    for (uint32_t i = 0; i < f->count; i++) f->unask.asks[i] = le64_get(at + 8u * i);
+    return true;
+}
+
+static bool decode_refused(const uint8_t *at, frame_t *f)
+{
+    for (uint32_t i = 0; i < f->count; i++, at += 12) {
+        f->refused.rows[i] = (frame_refusal_t){le64_get(at), err_of(le32_get(at + 8))};
+        if (f->refused.rows[i].err == 0) return false;
+    }
+    return true;
+}
+
+static bool decode_data(const uint8_t *at, frame_t *f)
+{
+    f->data.ask = le64_get(at);
+    f->data.offset = le64_get(at + 8);
+    f->data.bytes = le32_get(at + 16);
+    return true;
+}
+
+/* The one length that a frame of this kind and count may have; 0: the count is out of range. */
+static size_t length_of(uint32_t kind, uint32_t count)
+{
+    bool rows = count >= 1 && count <= LIMIT_ASK_RANGES;
+    switch (kind) {
+    case FRAME_HI: return FRAME_HI_BYTES + count;
+    case FRAME_ASK: return rows ? FRAME_ASK_BYTES(count) : 0;
+    case FRAME_UNASK: return rows ? FRAME_UNASK_BYTES(count) : 0;
+    case FRAME_DATA: return count == 0 ? FRAME_DATA_BYTES : 0;
+    case FRAME_BEAT: return count == 0 ? FRAME_HEAD_BYTES : 0;
+    case FRAME_REFUSED: return rows ? FRAME_REFUSED_BYTES(count) : 0;
+    default: return 0;
+    }
+}
+
+bool frame_decode(bytes_t in, frame_t *f)
+{
+    const uint8_t *at = in.data;
+    if (in.bytes < FRAME_HEAD_BYTES || at[1] != FRAME_VERSION || le32_get(at + 4) != 0) return false;
+    f->count = le16_get(at + 2);
+    f->line = le64_get(at + 8);
+    if (f->line == 0 || in.bytes != length_of(at[0], f->count)) return false;
+    f->kind = (frame_kind_t)at[0];
+    at += FRAME_HEAD_BYTES;
+    switch (f->kind) {
+    case FRAME_HI: return decode_hi(at, f->count, f);
+    case FRAME_ASK: return decode_ask(at, f);
+    case FRAME_UNASK: return decode_unask(at, f);
+    case FRAME_DATA: return decode_data(at, f);
+    case FRAME_BEAT: return true;
+    case FRAME_REFUSED: return decode_refused(at, f);
+    }
+    return false;
+}
