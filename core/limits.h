@@ -44,6 +44,10 @@
 #define LIMIT_PENDING_QUERIES 1024u         /* waits, activations, verifications in progress at a broker */
 #define LIMIT_EVENTS 10000u                 /* kept by a broker */
 #define LIMIT_PEERS 65536u
+#define LIMIT_ADAPTERS 16384u             /* names ever published to at one broker */
+#define LIMIT_HISTORY 1024u               /* ended versions of an adapter that a broker remembers */
+#define LIMIT_QUEUE_FRAMES 4096u            /* waiting for one connection, each way: a join with 256 adapters is answered by a few frames for each */
+#define LIMIT_ENDPOINTS 8u                  /* in one list of brokers */
 
 #define LIMIT_ASK_RANGES 16u                /* ranges in one ASK frame */
 #define LIMIT_ASKS_PER_PEER 1024u           /* standing asks that one source keeps for one peer */
