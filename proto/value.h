@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/value.h: bodies of reports: JSON trees (jansson) <-> msgpack.  Integers, reals, texts, true, false, null, arrays,
- * objects with text keys.  Decoding is limited by LIMIT_REPORT_NODES and depth 16. */
+ * objects with text keys.  Both ways are limited by LIMIT_REPORT_NODES and LIMIT_REPORT_DEPTH, so what is encoded can be
+ * decoded.  Objects keep the order of their keys.  No thread may share a value; nothing blocks. */
 #ifndef PROTO_VALUE_H
 #define PROTO_VALUE_H
 
@@ -8,10 +9,12 @@
 #include <heddle/error.h>
 #include <jansson.h>
 
+/* Appends one value.  LIMIT, or NO_MEMORY (also for a NULL value); `out` is then as it was. */
 int value_encode(const json_t *value, buf_t *out);
-/* On OK the caller owns *ret_value (json_decref). */
+/* PROTOCOL, LIMIT or NO_MEMORY.  On OK the caller owns *ret_value (json_decref). */
 int value_decode(bytes_t body, json_t **ret_value, heddle_error_t *error);
-/* The error object of contract.md as JSON: {"code","exit","message","adapter",...}; unknown fields are null. */
+/* The error object of contract.md as JSON: {"code","exit","message","adapter",...}; unknown fields are null.
+ * NULL when out of memory. */
 json_t *value_from_error(const heddle_error_t *error);
 
 #endif
