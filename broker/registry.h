@@ -109,9 +109,8 @@ void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, inst
 /* A version ends: failed with a reason (error may be NULL for the other states). */
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state, const heddle_error_t *error,
                          instant_t now, outbox_t *out);
-/* Which committed versions are more than `keep` besides the active one (most recently activated are kept): up to the
- * outbox's room of STATE(retired) records.  True when there are more. */
-bool registry_decide_keep(const adapter_row_t *a, uint64_t keep, instant_t now, outbox_t *out);
+/* Committed versions that are more than `keep` besides the active one (the most recently activated are kept): at most `cap`. */
+size_t registry_excess(const adapter_row_t *a, uint64_t keep, const version_row_t **ret_rows, size_t cap);
 
 /* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it did not. */
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error);

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/outbox.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void outbox_fini(outbox_t *o)
+{
+    free(o->sends);
+    buf_fini(&o->frames);
+    arena_fini(&o->texts);
+    *o = (outbox_t){0};
+}
+
+void outbox_clear(outbox_t *o)
+{
+    o->record_count = 0;
+    o->send_count = 0;
+    buf_clear(&o->frames);
+    arena_fini(&o->texts);
+    o->failed = false;
+}
+
+record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, instant_t now)
+{
+    if (!outbox_has_room(o, 1)) return NULL;
+    record_t *r = &o->records[o->record_count++];
+    *r = (record_t){.kind = kind, .adapter = adapter, .at_ms = now.wall_ms, .step = -1,
+                    .request_id = "", .writer = "", .base_model = "", .kind_text = "", .features = "", .meta = "",
+                    .message = "", .worker = "", .phase = "", .by = "", .host = ""};
+    return r;
+}
+
+bool outbox_has_room(const outbox_t *o, int records) { return records <= OUTBOX_RECORDS - o->record_count; }
+
+static bool has_room_for_send(outbox_t *o)
+{
+    if (o->send_count < o->send_capacity) return true;
+    size_t capacity = o->send_capacity ? o->send_capacity * 2 : 64;
+    send_t *sends = realloc(o->sends, capacity * sizeof *sends);
+    if (!sends) return false;
+    o->sends = sends;
+    o->send_capacity = capacity;
+    return true;
+}
+
+void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
+{
+    size_t at = o->frames.bytes;
+    if (!has_room_for_send(o) || msg_encode(m, &o->frames) != HEDDLE_OK) {
+        o->failed = true;
+        return;
+    }
+    o->sends[o->send_count++] = (send_t){.peer = peer, .type = m->type, .at = at, .bytes = o->frames.bytes - at};
+}
+
+const char *outbox_text(outbox_t *o, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    size_t bytes = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    const char *copy = arena_text(&o->texts, text, bytes);
+    if (!copy) o->failed = true;
+    return copy ? copy : "";
+}
