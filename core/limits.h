@@ -47,7 +47,6 @@
 #define LIMIT_ADAPTERS 16384u             /* names ever published to at one broker */
 #define LIMIT_HISTORY 1024u               /* ended versions of an adapter that a broker remembers */
 #define LIMIT_QUEUE_FRAMES 4096u            /* waiting for one connection, each way: a join with 256 adapters is answered by a few frames for each */
-#define LIMIT_ENDPOINTS 8u                  /* in one list of brokers */
 
 #define LIMIT_ASK_RANGES 16u                /* ranges in one ASK frame */
 #define LIMIT_ASKS_PER_PEER 1024u           /* standing asks that one source keeps for one peer */

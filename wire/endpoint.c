@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an endpoint may look like, and who can reach it. */
+#include "wire/endpoint.h"
+
+#include "core/errors.h"
+#include "wire/wire.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+
+static bool host_is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (!strcmp(host, "localhost")) return true;
+    if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+static bool is_host_name(const char *host)
+{
+    return host[0] && host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")] == 0;
+}
+
+/* The host without brackets; false when it cannot be one. */
+static bool take_host(const char *text, size_t bytes, bool listen, char ret_host[ENDPOINT_BYTES])
+{
+    bool bracketed = bytes >= 2 && text[0] == '[' && text[bytes - 1] == ']';
+    if (bracketed) text++, bytes -= 2;
+    memcpy(ret_host, text, bytes);
+    ret_host[bytes] = 0;
+    if (bracketed) return inet_pton(AF_INET6, ret_host, &(struct in6_addr){0}) == 1;
+    return is_host_name(ret_host) || (listen && !strcmp(ret_host, "*"));
+}
+
+static bool port_is_valid(const char *port, bool listen)
+{
+    if (listen && (!strcmp(port, "*") || !strcmp(port, "0"))) return true;
+    size_t digits = strspn(port, "0123456789");
+    return digits > 0 && digits <= 5 && !port[digits] && atoi(port) > 0 && atoi(port) <= 65535;
+}
+
+static bool check_tcp(const char *rest, bool listen, bool *ret_loopback)
+{
+    const char *colon = strrchr(rest, ':');
+    char host[ENDPOINT_BYTES];
+    if (!colon || !port_is_valid(colon + 1, listen) || !take_host(rest, (size_t)(colon - rest), listen, host)) return false;
+    *ret_loopback = host_is_loopback(host);
+    return true;
+}
+
+static bool check_ipc(const char *path, bool *ret_loopback)
+{
+    *ret_loopback = true;
+    return path[0] && strcmp(path, "*") != 0 && strlen(path) < sizeof ((struct sockaddr_un *)0)->sun_path;
+}
+
+int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, heddle_error_t *error)
+{
+    bool loopback = false, good = false;
+    if (strlen(endpoint) < ENDPOINT_BYTES - 1) { /* one of that length may have been cut */
+        if (!strncmp(endpoint, "tcp://", 6)) good = check_tcp(endpoint + 6, listen, &loopback);
+        if (!strncmp(endpoint, "ipc://", 6)) good = check_ipc(endpoint + 6, &loopback);
+    }
+    if (good) {
+        if (ret_loopback) *ret_loopback = loopback;
+        return HEDDLE_OK;
+    }
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not an address to %s", endpoint, listen ? "listen on" : "connect to");
+    error_contrast(error, listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH" : "tcp://HOST:PORT or ipc:///PATH", endpoint);
+    error_hint(error, "for example tcp://127.0.0.1:7700");
+    return rc;
+}
+
+bool endpoint_next(const char **list, char ret_endpoint[ENDPOINT_BYTES])
+{
+    const char *from = *list;
+    if (!from) return false;
+    size_t bytes = strcspn(from, ",");
+    *list = from[bytes] ? from + bytes + 1 : NULL;
+    if (bytes >= ENDPOINT_BYTES) bytes = ENDPOINT_BYTES - 1;
+    memcpy(ret_endpoint, from, bytes);
+    ret_endpoint[bytes] = 0;
+    return true;
+}
+
+int wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_error_t *error)
+{
+    bool all = true;
+    char one[ENDPOINT_BYTES];
+    for (const char *rest = endpoints; endpoint_next(&rest, one);) {
+        bool loopback;
+        int rc = wire_check_endpoint(one, false, &loopback, error);
+        if (rc) return rc;
+        all &= loopback;
+    }
+    if (ret_loopback) *ret_loopback = all;
+    return HEDDLE_OK;
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/loop.h"
+
+#include <errno.h>
+#include <heddle/error.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+/* One thing that the loop looks after: a socket or descriptor with `ready`, or a source with `work`. */
+typedef struct {
+    void *socket;
+    int fd;
+    int item;                        /* place in the poll set; -1: not in it */
+    bool dead;                       /* removed; swept before the next poll, as a turn may be walking the table */
+    void (*ready)(void *self);
+    bool (*work)(void *self);
+    bool (*arm)(void *self);
+    void *self;
+} entry_t;
+
+typedef struct post {
+    struct post *next;
+    void (*fn)(void *self, void *arg);
+    void *self, *arg;
+} post_t;
+
+struct loop {
+    const clock_ops_t *clock;
+    uint64_t now_us;
+    uint64_t (*tick)(void *self, uint64_t now_us);
+    void *tick_self;
+    void (*flush)(void *self);
+    void *flush_self;
+    entry_t *entries;                /* and items: both have room for `capacity` */
+    zmq_pollitem_t *items;
+    int entry_count, item_count, capacity;
+    bool changed;                    /* the poll set is to be built anew */
+    int wake_fd;
+    atomic_bool stopped;
+    _Atomic(post_t *) posts;         /* last posted first; ENDED once nothing is taken any more */
+};
+
+static post_t ended_mark;
+#define ENDED (&ended_mark)
+
+static void drain_wake(void *self)
+{
+    loop_t *l = self;
+    uint64_t count;
+    while (read(l->wake_fd, &count, sizeof count) < 0 && errno == EINTR) {}
+}
+
+int loop_new(const clock_ops_t *clock, loop_t **ret_loop)
+{
+    loop_t *l = calloc(1, sizeof *l);
+    if (!l) return HEDDLE_ERR_NO_MEMORY;
+    l->clock = clock;
+    l->now_us = clock_now(clock);
+    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (l->wake_fd < 0 || loop_add_fd(l, l->wake_fd, drain_wake, l)) goto fail;
+    *ret_loop = l;
+    return HEDDLE_OK;
+fail:
+    loop_destroy(&l);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+static void drop_posts(post_t *p)
+{
+    while (p && p != ENDED) {
+        post_t *next = p->next;
+        free(p);
+        p = next;
+    }
+}
+
+void loop_destroy(loop_t **loop)
+{
+    loop_t *l = loop ? *loop : NULL;
+    if (!l) return;
+    *loop = NULL;
+    drop_posts(atomic_load(&l->posts));
+    if (l->wake_fd >= 0) close(l->wake_fd);
+    free(l->entries);
+    free(l->items);
+    free(l);
+}
+
+uint64_t loop_now(const loop_t *l) { return l->now_us; }
+
+/* Room in both tables, so that building the poll set cannot fail. */
+static bool make_room(loop_t *l)
+{
+    if (l->entry_count < l->capacity) return true;
+    int capacity = l->capacity ? 2 * l->capacity : 8;
+    entry_t *entries = realloc(l->entries, (size_t)capacity * sizeof *entries);
+    if (entries) l->entries = entries;
+    zmq_pollitem_t *items = entries ? realloc(l->items, (size_t)capacity * sizeof *items) : NULL;
+    if (!items) return false;
+    l->items = items;
+    l->capacity = capacity;
+    return true;
+}
+
+static int add(loop_t *l, entry_t entry)
+{
+    if (!make_room(l)) return HEDDLE_ERR_NO_MEMORY;
+    entry.item = -1;
+    l->entries[l->entry_count++] = entry;
+    l->changed = true;
+    return HEDDLE_OK;
+}
+
+static void bury(loop_t *l, entry_t *entry)
+{
+    entry->dead = true;
+    l->changed = true;
+}
+
+int loop_add_fd(loop_t *l, int fd, void (*on_ready)(void *self), void *self)
+{
+    return add(l, (entry_t){.fd = fd, .ready = on_ready, .self = self});
+}
+
+void loop_remove_fd(loop_t *l, int fd)
+{
+    for (int i = 0; i < l->entry_count; i++)
+        if (l->entries[i].ready && !l->entries[i].socket && l->entries[i].fd == fd) bury(l, &l->entries[i]);
+}
+
+int loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(void *self), void *self)
+{
+    return add(l, (entry_t){.fd = fd, .work = work, .arm = arm, .self = self});
+}
+
+void loop_remove_source(loop_t *l, void *self)
+{
+    for (int i = 0; i < l->entry_count; i++)
+        if (l->entries[i].work && l->entries[i].self == self) bury(l, &l->entries[i]);
+}
+
+int loop_add_socket(loop_t *l, void *socket, void (*on_ready)(void *self), void *self)
+{
+    return add(l, (entry_t){.socket = socket, .fd = -1, .ready = on_ready, .self = self});
+}
+
+void loop_remove_socket(loop_t *l, void *socket)
+{
+    for (int i = 0; i < l->entry_count; i++)
+        if (l->entries[i].socket == socket) bury(l, &l->entries[i]);
+}
+
+void loop_set_tick(loop_t *l, uint64_t (*tick)(void *self, uint64_t now_us), void *self)
+{
+    l->tick = tick;
+    l->tick_self = self;
+}
+
+void loop_set_flush(loop_t *l, void (*flush)(void *self), void *self)
+{
+    l->flush = flush;
+    l->flush_self = self;
+}
+
+void loop_wake(loop_t *l)
+{
+    int saved = errno;
+    uint64_t one = 1;
+    while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR) {} /* EAGAIN: it is awake 2^64 times already */
+    errno = saved;
+}
+
+void loop_stop(loop_t *l)
+{
+    atomic_store(&l->stopped, true);
+    loop_wake(l);
+}
+
+int loop_post(loop_t *l, void (*fn)(void *self, void *arg), void *self, void *arg)
+{
+    post_t *p = malloc(sizeof *p);
+    if (!p) return HEDDLE_ERR_NO_MEMORY;
+    *p = (post_t){.fn = fn, .self = self, .arg = arg};
+    post_t *head = atomic_load(&l->posts);
+    do {
+        if (head == ENDED) {
+            free(p);
+            return HEDDLE_ERR_CLOSED;
+        }
+        p->next = head;
+    } while (!atomic_compare_exchange_weak(&l->posts, &head, p));
+    if (!head) loop_wake(l); /* whoever posted first has woken it for all */
+    return HEDDLE_OK;
+}
+
+/* Takes all posts, leaves `mark` in their place, and runs them in the order of posting. */
+static bool run_posts(loop_t *l, post_t *mark)
+{
+    post_t *taken = atomic_exchange(&l->posts, mark), *p = NULL;
+    if (taken == ENDED) return false;
+    while (taken) {
+        post_t *next = taken->next;
+        taken->next = p;
+        p = taken;
+        taken = next;
+    }
+    bool any = p != NULL;
+    while (p) {
+        post_t *next = p->next;
+        p->fn(p->self, p->arg);
+        free(p);
+        p = next;
+    }
+    return any;
+}
+
+/* Entries are copied before the call: it may add others and move the table.  A source's descriptor does not count: work
+ * runs anyway, and only its arm hook makes some descriptors calm again. */
+static bool run_ready(loop_t *l)
+{
+    bool any = false;
+    for (int i = 0, n = l->entry_count; i < n; i++) {
+        entry_t e = l->entries[i];
+        if (e.dead || !e.ready || e.item < 0 || !l->items[e.item].revents) continue;
+        e.ready(e.self);
+        any = true;
+    }
+    return any;
+}
+
+static bool run_work(loop_t *l)
+{
+    bool more = false;
+    for (int i = 0, n = l->entry_count; i < n; i++) {
+        entry_t e = l->entries[i];
+        if (!e.dead && e.work) more |= e.work(e.self);
+    }
+    return more;
+}
+
+static bool may_sleep(loop_t *l)
+{
+    bool asleep = true;
+    for (int i = 0; i < l->entry_count; i++) {
+        entry_t e = l->entries[i];
+        if (!e.dead && e.work && e.arm) asleep &= e.arm(e.self);
+    }
+    return asleep;
+}
+
+static void build_items(loop_t *l)
+{
+    int kept = 0;
+    l->item_count = 0;
+    for (int i = 0; i < l->entry_count; i++) {
+        entry_t e = l->entries[i];
+        if (e.dead) continue;
+        e.item = e.socket || e.fd >= 0 ? l->item_count++ : -1;
+        if (e.item >= 0) l->items[e.item] = (zmq_pollitem_t){.socket = e.socket, .fd = e.fd, .events = ZMQ_POLLIN};
+        l->entries[kept++] = e;
+    }
+    l->entry_count = kept;
+    l->changed = false;
+}
+
+/* From the clock as it is now: the turn itself took time. */
+static long sleep_ms(const loop_t *l, uint64_t until_us)
+{
+    uint64_t now = clock_now(l->clock), left_ms = until_us > now ? (until_us - now - 1) / 1000 + 1 : 0;
+    for (int i = 0; i < l->entry_count; i++)
+        if (l->entries[i].work && l->entries[i].fd >= 0 && left_ms > LOOP_SOURCE_SLEEP_MS) left_ms = LOOP_SOURCE_SLEEP_MS;
+    return left_ms < INT_MAX ? (long)left_ms : INT_MAX;
+}
+
+static void wait_ready(loop_t *l, long timeout_ms)
+{
+    if (l->changed) build_items(l);
+    if (zmq_poll(l->items, l->item_count, timeout_ms) >= 0) return;
+    for (int i = 0; i < l->item_count; i++) l->items[i].revents = 0;
+    if (errno == ETERM) atomic_store(&l->stopped, true); /* the process is taking ZeroMQ down: there is nothing to wait for */
+}
+
+void loop_turn(loop_t *l, uint64_t until_us)
+{
+    l->now_us = clock_now(l->clock);
+    uint64_t deadline = l->tick ? l->tick(l->tick_self, l->now_us) : CLOCK_NEVER;
+    if (deadline > until_us) deadline = until_us;
+    bool busy = atomic_load(&l->posts) && run_posts(l, NULL);
+    busy |= run_ready(l);
+    busy |= run_work(l);
+    if (l->flush) l->flush(l->flush_self);
+    wait_ready(l, busy || !may_sleep(l) ? 0 : sleep_ms(l, deadline));
+}
+
+void loop_run(loop_t *l)
+{
+    while (!atomic_load(&l->stopped)) loop_turn(l, CLOCK_NEVER);
+    run_posts(l, ENDED);
+    if (l->flush) l->flush(l->flush_self);
+}

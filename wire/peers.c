@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/peers.h"
+
+#include <stdlib.h>
+
+#define HASH_NONFATAL_OOM 1
+#define uthash_nonfatal_oom(peer) ((peer)->unfit = true)
+#include <uthash.h>
+#include <utlist.h>
+
+typedef struct peer {
+    uint64_t number;
+    uint32_t routing_id;
+    bool unfit;                      /* memory ran out while it was added */
+    UT_hash_handle hh, by_number;    /* hh: by routing id */
+    struct peer *prev, *next;        /* in the order of being heard, the latest at the end */
+} peer_entry_t;
+
+struct peers {
+    peer_entry_t *by_routing, *by_number, *heard;
+    uint64_t last_number;
+    uint32_t count, limit;
+};
+
+peers_t *peers_new(uint32_t limit)
+{
+    peers_t *p = calloc(1, sizeof *p);
+    if (p) p->limit = limit;
+    return p;
+}
+
+/* Out of both tables: HASH_DELETE must not see an entry whose adding failed. */
+static void unlink_entry(peers_t *p, peer_entry_t *e)
+{
+    HASH_DELETE(hh, p->by_routing, e);
+    HASH_DELETE(by_number, p->by_number, e);
+    DL_DELETE(p->heard, e);
+    p->count--;
+    free(e);
+}
+
+void peers_destroy(peers_t **peers)
+{
+    peers_t *p = peers ? *peers : NULL;
+    if (!p) return;
+    *peers = NULL;
+    while (p->heard) unlink_entry(p, p->heard);
+    free(p);
+}
+
+static uint64_t add(peers_t *p, uint32_t routing_id)
+{
+    if (p->count >= p->limit) unlink_entry(p, p->heard);
+    peer_entry_t *e = calloc(1, sizeof *e);
+    if (!e) return 0;
+    e->routing_id = routing_id;
+    e->number = p->last_number + 1;
+    HASH_ADD(hh, p->by_routing, routing_id, sizeof e->routing_id, e);
+    if (e->unfit) goto fail;
+    HASH_ADD(by_number, p->by_number, number, sizeof e->number, e);
+    if (e->unfit) {
+        HASH_DELETE(hh, p->by_routing, e);
+        goto fail;
+    }
+    DL_APPEND(p->heard, e);
+    p->count++;
+    return p->last_number = e->number;
+fail:
+    free(e);
+    return 0;
+}
+
+uint64_t peers_heard(peers_t *p, uint32_t routing_id)
+{
+    peer_entry_t *e;
+    HASH_FIND(hh, p->by_routing, &routing_id, sizeof routing_id, e);
+    if (!e) return add(p, routing_id);
+    DL_DELETE(p->heard, e);
+    DL_APPEND(p->heard, e);
+    return e->number;
+}
+
+static peer_entry_t *entry_of(const peers_t *p, uint64_t number)
+{
+    peer_entry_t *e;
+    HASH_FIND(by_number, p->by_number, &number, sizeof number, e);
+    return e;
+}
+
+bool peers_find(const peers_t *p, uint64_t number, uint32_t *ret_routing_id)
+{
+    const peer_entry_t *e = entry_of(p, number);
+    if (e) *ret_routing_id = e->routing_id;
+    return e != NULL;
+}
+
+void peers_forget(peers_t *p, uint64_t number)
+{
+    peer_entry_t *e = entry_of(p, number);
+    if (e) unlink_entry(p, e);
+}
+
+uint32_t peers_count(const peers_t *p) { return p->count; }

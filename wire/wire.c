@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/wire.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+#include "core/log.h"
+#include "wire/endpoint.h"
+#include "wire/peers.h"
+
+#include <czmq.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+
+enum {
+    HANDSHAKE_MS = 5000,             /* a connection that does not speak ZMTP by then is dropped */
+    HEARTBEAT_MS = 2000,             /* ZMTP's own; the session's heartbeats prove the application */
+    HEARTBEAT_TIMEOUT_MS = 10000,    /* less loses peers when thousands connect at once (measured) */
+    RECONNECT_MS = 100,
+    RECONNECT_MAX_MS = 2000,
+    CONNECT_MS = 3000,
+    BACKLOG = 4096,
+    TRIES_PER_ENDPOINT = 2,          /* then the next of the list; libzmq's pause lies between the two */
+    DESCRIPTORS_SPARE = 16,          /* more than a first socket and its context take */
+    WIRES_MAX = 2048,                /* of one process */
+    SOCKETS_MAX = 6 * WIRES_MAX + 64 /* a dialling wire has three, and three more while it is being redialled */
+};
+
+/* One connection to a broker and the tale of it; both are replaced together, so that nothing of an old one is heard. */
+typedef struct { zsock_t *dealer, *monitor; } line_t;
+
+struct wire {
+    loop_t *loop;
+    wire_sink_t sink;
+    void *self;
+    void *handle;                    /* of the ROUTER or the DEALER */
+    char endpoint[ENDPOINT_BYTES];
+    zsock_t *router;                 /* listen */
+    peers_t *peers;
+    line_t line;                     /* dial */
+    void *monitor;
+    char *list;
+    const char *rest;                /* of the list, after the endpoint that is being tried */
+    int tries;                       /* at this endpoint, without success */
+    bool up, redial;
+};
+
+static pthread_once_t zeromq_once = PTHREAD_ONCE_INIT;
+static atomic_int wires_open;
+
+/* A library has no business with the host's signals: CZMQ would take SIGINT and SIGTERM. */
+static void start_zeromq(void)
+{
+    zsys_handler_set(NULL);
+    zmq_ctx_set(zsys_init(), ZMQ_MAX_SOCKETS, SOCKETS_MAX);
+}
+
+/* CZMQ and libzmq abort the process when a socket finds no descriptor left: look before. */
+static bool descriptors_are_left(void)
+{
+    int fds[DESCRIPTORS_SPARE], count = 0;
+    while (count < DESCRIPTORS_SPARE && (fds[count] = eventfd(0, EFD_CLOEXEC)) >= 0) count++;
+    for (int i = 0; i < count; i++) close(fds[i]);
+    return count == DESCRIPTORS_SPARE;
+}
+
+static int no_sockets(heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no descriptor or socket is left for a connection");
+    error_hint(error, "raise the limit of open files (ulimit -n)");
+    return rc;
+}
+
+static void set_options(zsock_t *s, const char *endpoint)
+{
+    zsock_set_ipv6(s, !strncmp(endpoint, "tcp://[", 7));
+    zsock_set_linger(s, 0);
+    zsock_set_sndtimeo(s, 0);
+    zsock_set_sndhwm(s, (int)LIMIT_QUEUE_FRAMES);
+    zsock_set_rcvhwm(s, (int)LIMIT_QUEUE_FRAMES);
+    zsock_set_maxmsgsize(s, (int)LIMIT_FRAME_BYTES);
+    zsock_set_handshake_ivl(s, HANDSHAKE_MS);
+    zsock_set_heartbeat_ivl(s, HEARTBEAT_MS);
+    zsock_set_heartbeat_timeout(s, HEARTBEAT_TIMEOUT_MS);
+}
+
+/* ---- frames in ---- */
+
+static bool take_part(void *handle, zmq_msg_t *ret_part)
+{
+    zmq_msg_init(ret_part);
+    int rc;
+    do rc = zmq_msg_recv(ret_part, handle, ZMQ_DONTWAIT);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0) zmq_msg_close(ret_part);
+    return rc >= 0;
+}
+
+/* A message arrives whole or not at all, so its parts are here. */
+static void drop_parts(void *handle)
+{
+    zmq_msg_t part;
+    while (take_part(handle, &part)) {
+        bool more = zmq_msg_more(&part);
+        zmq_msg_close(&part);
+        if (!more) return;
+    }
+}
+
+/* Ids that the ROUTER made: a zero byte and 32 bits. */
+static uint64_t peer_of(wire_t *w, zmq_msg_t *id, const char **ret_bad)
+{
+    const uint8_t *b = zmq_msg_data(id);
+    if (zmq_msg_size(id) != 5 || b[0] != 0) {
+        *ret_bad = "a routing id of the peer's own choice";
+        return 0;
+    }
+    uint64_t number = peers_heard(w->peers, le32_get(b + 1));
+    if (!number) *ret_bad = "no memory for one more peer";
+    return number;
+}
+
+static bool receive(wire_t *w)
+{
+    zmq_msg_t id, frame;
+    const char *bad = NULL;
+    peer_t from = 0;
+    if (w->peers) {
+        if (!take_part(w->handle, &id)) return false;
+        from = peer_of(w, &id, &bad);
+        zmq_msg_close(&id);
+    }
+    if (!take_part(w->handle, &frame)) return false;
+    if (zmq_msg_more(&frame)) {
+        drop_parts(w->handle);
+        bad = bad ? bad : "a message of more than one frame";
+    } else if (zmq_msg_size(&frame) == 0) {
+        bad = bad ? bad : "an empty frame";
+    }
+    if (!bad) w->sink.on_frame(w->self, from, bytes_of(zmq_msg_data(&frame), zmq_msg_size(&frame)));
+    else if (w->sink.on_bad_frame) w->sink.on_bad_frame(w->self, from, bad);
+    zmq_msg_close(&frame);
+    return true;
+}
+
+static void on_readable(void *self)
+{
+    wire_t *w = self;
+    for (int i = 0; i < LOOP_TURN_FRAMES && !w->redial && receive(w); i++) {}
+}
+
+/* ---- frames out ---- */
+
+static int send_result(int rc)
+{
+    return rc >= 0 ? HEDDLE_OK : errno == EAGAIN ? HEDDLE_ERR_SLOW : HEDDLE_ERR_GONE;
+}
+
+static int try_send(wire_t *w, uint32_t routing_id, bytes_t frame)
+{
+    if (w->peers) {
+        uint8_t id[5] = {0};
+        le32_put(id + 1, routing_id);
+        int rc = send_result(zmq_send(w->handle, id, sizeof id, ZMQ_SNDMORE | ZMQ_DONTWAIT));
+        if (rc) return rc;
+    }
+    return send_result(zmq_send(w->handle, frame.data, frame.bytes, ZMQ_DONTWAIT));
+}
+
+int wire_send(wire_t *w, peer_t to, bytes_t frame)
+{
+    uint32_t routing_id = 0;
+    if (frame.bytes == 0 || frame.bytes > LIMIT_FRAME_BYTES) return HEDDLE_ERR_LIMIT;
+    if (w->peers ? !peers_find(w->peers, to, &routing_id) : !w->up) return HEDDLE_ERR_GONE;
+    int rc = try_send(w, routing_id, frame);
+    if (rc != HEDDLE_ERR_SLOW) return rc;
+    /* libzmq looks at what its I/O thread says (room again, connected) only now and then; asking for events makes it. */
+    int events;
+    zmq_getsockopt(w->handle, ZMQ_EVENTS, &events, &(size_t){sizeof events});
+    return try_send(w, routing_id, frame);
+}
+
+void wire_forget(wire_t *w, peer_t peer)
+{
+    if (w->peers) peers_forget(w->peers, peer);
+}
+
+const char *wire_endpoint(const wire_t *w) { return w->endpoint; }
+
+/* ---- dial ---- */
+
+static void close_line(line_t *line)
+{
+    zsock_destroy(&line->dealer);
+    zsock_destroy(&line->monitor);
+}
+
+static int open_line(const char *endpoint, line_t *ret_line)
+{
+    static atomic_uint count;
+    char tale[48];
+    snprintf(tale, sizeof tale, "inproc://heddle-line-%u", atomic_fetch_add(&count, 1));
+    if (!descriptors_are_left()) return HEDDLE_ERR_NO_MEMORY;
+    line_t line = {zsock_new(ZMQ_DEALER), zsock_new(ZMQ_PAIR)};
+    void *dealer = zsock_resolve(line.dealer);
+    set_options(line.dealer, endpoint);
+    zsock_set_immediate(line.dealer, 1);
+    zsock_set_reconnect_ivl(line.dealer, RECONNECT_MS);
+    zsock_set_reconnect_ivl_max(line.dealer, RECONNECT_MAX_MS);
+    zsock_set_connect_timeout(line.dealer, CONNECT_MS);
+    int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED;
+    if (zmq_socket_monitor(dealer, tale, events) || zmq_connect(zsock_resolve(line.monitor), tale) || zmq_connect(dealer, endpoint)) {
+        close_line(&line);
+        return HEDDLE_ERR_USAGE;
+    }
+    *ret_line = line;
+    return HEDDLE_OK;
+}
+
+static void set_line(wire_t *w, bool up)
+{
+    if (w->up == up) return;
+    w->up = up;
+    w->sink.on_line(w->self, up);
+}
+
+static void on_event(wire_t *w, uint16_t event)
+{
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        w->tries = 0;
+        set_line(w, true);
+    } else if (event == ZMQ_EVENT_DISCONNECTED) {
+        set_line(w, false);
+    } else if (++w->tries >= TRIES_PER_ENDPOINT && strchr(w->list, ',')) {
+        w->redial = true;
+    }
+}
+
+/* An event is two frames: number and value, and the endpoint. */
+static void on_monitor(void *self)
+{
+    wire_t *w = self;
+    zmq_msg_t part;
+    for (int i = 0; i < LOOP_TURN_FRAMES && !w->redial && take_part(w->monitor, &part); i++) {
+        uint16_t event = 0;
+        if (zmq_msg_size(&part) >= sizeof event) memcpy(&event, zmq_msg_data(&part), sizeof event);
+        if (zmq_msg_more(&part)) drop_parts(w->monitor);
+        zmq_msg_close(&part);
+        on_event(w, event);
+    }
+}
+
+static void drop_line(wire_t *w)
+{
+    if (w->handle) loop_remove_socket(w->loop, w->handle);
+    if (w->monitor) loop_remove_socket(w->loop, w->monitor);
+    w->handle = w->monitor = NULL;
+    close_line(&w->line);
+}
+
+/* Replaces the line, if there is one.  The dealer comes first in the loop: frames of a connection are read before the word
+ * that it ended. */
+static int take_line(wire_t *w, line_t *line)
+{
+    void *handle = zsock_resolve(line->dealer), *monitor = zsock_resolve(line->monitor);
+    if (loop_add_socket(w->loop, handle, on_readable, w) || loop_add_socket(w->loop, monitor, on_monitor, w)) {
+        loop_remove_socket(w->loop, handle);
+        close_line(line);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    drop_line(w);
+    w->line = *line;
+    w->handle = handle;
+    w->monitor = monitor;
+    w->tries = 0;
+    return HEDDLE_OK;
+}
+
+/* To the next endpoint of the list.  On failure nothing is changed. */
+static int connect_next(wire_t *w)
+{
+    char endpoint[ENDPOINT_BYTES];
+    const char *rest = w->rest ? w->rest : w->list;
+    line_t line;
+    endpoint_next(&rest, endpoint);
+    int rc = open_line(endpoint, &line);
+    if (!rc) rc = take_line(w, &line);
+    if (rc) return rc;
+    w->rest = rest;
+    memcpy(w->endpoint, endpoint, sizeof endpoint);
+    return HEDDLE_OK;
+}
+
+/* A work hook: redial is asked for inside callbacks of the very sockets that it replaces.  Without a descriptor for the new
+ * line the old one stays; whoever wanted another will ask again. */
+static bool redial_now(void *self)
+{
+    wire_t *w = self;
+    if (!w->redial) return false;
+    w->redial = false;
+    w->tries = 0;
+    int rc = connect_next(w);
+    if (rc) log_emit(LOG_WARN, "wire.redial", "%s stays: no new connection: %s", w->endpoint, heddle_err_name(rc));
+    else set_line(w, false);
+    return !rc;
+}
+
+static bool nothing_to_redial(void *self) { return !((wire_t *)self)->redial; }
+
+void wire_redial(wire_t *w)
+{
+    if (!w->peers) w->redial = true;
+}
+
+/* ---- make and close ---- */
+
+static int new_wire(loop_t *loop, const wire_sink_t *sink, void *self, wire_t **ret_wire)
+{
+    pthread_once(&zeromq_once, start_zeromq);
+    wire_t *w = calloc(1, sizeof *w);
+    if (!w) return HEDDLE_ERR_NO_MEMORY;
+    if (atomic_fetch_add(&wires_open, 1) >= WIRES_MAX) {
+        atomic_fetch_sub(&wires_open, 1);
+        free(w);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    w->loop = loop;
+    w->sink = *sink;
+    w->self = self;
+    *ret_wire = w;
+    return HEDDLE_OK;
+}
+
+int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire, heddle_error_t *error)
+{
+    wire_t *w = NULL;
+    int rc = wire_check_endpoints(endpoints, NULL, error);
+    if (rc) return rc;
+    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->list = strdup(endpoints))) rc = no_sockets(error);
+    if (!rc && (rc = connect_next(w))) {
+        if (rc == HEDDLE_ERR_USAGE) error_fail(error, rc, "%.200s cannot be connected to", endpoints);
+        else no_sockets(error);
+    }
+    if (!rc && loop_add_source(loop, -1, redial_now, nothing_to_redial, w)) rc = no_sockets(error);
+    if (rc) wire_close(&w);
+    else *ret_wire = w;
+    return rc;
+}
+
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == limit.rlim_max) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* libzmq unlinks the path of an ipc endpoint before it binds, also when somebody listens there. */
+static bool ipc_is_taken(const char *endpoint)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strncmp(endpoint, "ipc://", 6) != 0) return false;
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", endpoint + 6);
+    if (address.sun_path[0] == '@') address.sun_path[0] = 0; /* the abstract namespace */
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(endpoint + 6));
+    bool taken = connect(fd, (struct sockaddr *)&address, bytes) == 0;
+    close(fd);
+    return taken;
+}
+
+static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
+{
+    int rc;
+    switch (err) {
+    case EADDRINUSE:
+        rc = error_fail(error, HEDDLE_ERR_ADDRESS_IN_USE, "another program listens on %s", endpoint);
+        error_contrast(error, "a free address", endpoint);
+        error_hint(error, "`ss -ltnp` names the program; take another port, or * for any free one");
+        return rc;
+    case EACCES: case EPERM:
+        rc = error_fail(error, HEDDLE_ERR_INTERNAL, "not allowed to listen on %s", endpoint);
+        error_hint(error, "ports below 1024 need privileges; a socket file needs a writable directory");
+        return rc;
+    case EMFILE: case ENFILE: case ENOMEM:
+        return no_sockets(error);
+    default:
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "cannot listen on %s: %s", endpoint, zmq_strerror(err));
+        error_expected(error, "an address of this machine");
+        error_found(error, "%s", endpoint);
+        error_hint(error, "tcp://127.0.0.1:PORT is reachable from this machine alone");
+        return rc;
+    }
+}
+
+static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
+{
+    w->router = zsock_new(ZMQ_ROUTER);
+    w->handle = zsock_resolve(w->router);
+    set_options(w->router, endpoint);
+    zsock_set_router_mandatory(w->router, 1);
+    zsock_set_backlog(w->router, BACKLOG);
+    if (ipc_is_taken(endpoint)) return bind_failed(endpoint, EADDRINUSE, error);
+    if (zmq_bind(w->handle, endpoint)) return bind_failed(endpoint, errno, error);
+    if (zmq_getsockopt(w->handle, ZMQ_LAST_ENDPOINT, w->endpoint, &(size_t){sizeof w->endpoint}))
+        return bind_failed(endpoint, errno, error);
+    return loop_add_socket(w->loop, w->handle, on_readable, w) ? no_sockets(error) : HEDDLE_OK;
+}
+
+int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire, heddle_error_t *error)
+{
+    wire_t *w = NULL;
+    int rc = wire_check_endpoint(endpoint, true, NULL, error);
+    if (rc) return rc;
+    raise_descriptor_limit();
+    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->peers = peers_new(LIMIT_PEERS))) rc = no_sockets(error);
+    if (!rc) rc = bind_router(w, endpoint, error);
+    if (rc) wire_close(&w);
+    else *ret_wire = w;
+    return rc;
+}
+
+void wire_close(wire_t **wire)
+{
+    wire_t *w = wire ? *wire : NULL;
+    if (!w) return;
+    *wire = NULL;
+    loop_remove_source(w->loop, w);
+    drop_line(w);
+    zsock_destroy(&w->router);
+    peers_destroy(&w->peers);
+    free(w->list);
+    free(w);
+    atomic_fetch_sub(&wires_open, 1);
+}
