@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/manifest.h: what a snapshot's bytes mean.
  *
- *   arena   | region: tensors sorted by name, each at a 4 KiB boundary, padding zero | manifest, at round_up(region_bytes, 4096) |
+ *   arena   | region: tensors sorted by name, each in whole 4 KiB pages, padding zero | manifest, at round_up(region_bytes, 4096) |
  *   chunk   region / 1024 rounded down to a power of two, 64 KiB .. 256 KiB; the last one is short
  *
  * The manifest is one msgpack map: v, kind, features[], chunk_bytes, region_bytes, data_bytes, count, config (bin),
  * metadata (bin: the JSON text of safetensors' __metadata__, "" where there was none), and columns (bin, little-endian, unaligned):
  *   names     the names one after the other            name_ends u32 x count     end of each in names
  *   dtypes    u8 x count (heddle_dtype_t)               ndims     u8 x count
- *   dims      u64, all extents one after the other      offsets   u64 x count     bytes  u64 x count
+ *   dims      u64, all extents one after the other      offsets   u64 x count     sizes  u64 x count: bytes of each
  *   chunks    16 x chunk_count: XXH3-128 of each chunk's leaves
  * Content only: no step, time or writer.  Every number from outside is checked before it is used: columns of the right
- * length, names sorted and unique UTF-8, offsets exactly what layout gives, bytes = product of dims, no overflow.
+ * length, names sorted and unique UTF-8, offsets exactly what layout gives, sizes = product of dims, no overflow.  Keys that are
+ * not known are skipped; one that is missing or of another type is refused.  region_bytes is a whole number of pages, never 0.
  *
  * h1 = BLAKE2b-256 of: "heddle/h1\n" | u64 config bytes | config | u64 count | for each tensor in order of name: u32 name
  * bytes, name, u32 dtype-name bytes, dtype name ("BF16"), u32 ndim, u64 x ndim dims, u64 bytes | then every leaf's u64 in
@@ -54,7 +55,8 @@ void     manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest
 void     manifest_h1_begin(const manifest_t *m, h1_t *ret_h1);
 
 /* Layout: tensors in any order -> region.  The table's own order is kept in `places` (places[i] = offset of input row i).
- * Checks names, dtypes, shapes, overflow, duplicates, limits.  BAD_ADAPTER or LIMIT names the tensor. */
+ * Checks names, dtypes, shapes, overflow, duplicates, limits; there must be a tensor, and a byte in one of them.
+ * BAD_ADAPTER or LIMIT names the tensor; NO_MEMORY.  On OK the caller calls layout_fini. */
 typedef struct layout {
     uint32_t count;
     uint32_t *order;      /* owned: input rows sorted by name (bytes) */
@@ -64,9 +66,13 @@ typedef struct layout {
 } layout_t;
 int  layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error);
 void layout_fini(layout_t *l);
+/* Zeroes what no tensor covers.  Whoever fills a region that held something else before calls it: padding is digested. */
+void layout_zero_padding(const layout_t *l, void *region);
+/* Starts h1 with everything but the leaves, as manifest_h1_begin does for a manifest. */
+void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t config, h1_t *ret_h1);
 
 /* Digests the filled region in one pass and encodes the manifest into `out`; gives h1.  `features`: sorted, comma-separated.
- * Padding in the region must be zero already. */
+ * Padding in the region must be zero already.  NO_MEMORY, or LIMIT when config or metadata are too long. */
 typedef struct { const heddle_tensor_t *tensors; const layout_t *layout; bytes_t config, metadata; const char *kind, *features; const void *region; } manifest_input_t;
 int  manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1);
 /* Largest number of bytes that manifest_build may need for this input: room for the arena is taken before the digest pass. */

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/input_file.h"
+
+#include "core/errors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define READ_MAX (1u << 30)   /* of one call: Linux reads at most 2 GiB at once */
+
+void input_path_shown(const char *dir, const char *name, char ret_shown[256])
+{
+    size_t dir_bytes = strlen(dir), room = 255 - sizeof ".../" - strlen(name);
+    while (dir_bytes > 1 && dir[dir_bytes - 1] == '/') dir_bytes--;
+    size_t cut = dir_bytes > room ? dir_bytes - room : 0;
+    while (cut && cut < dir_bytes && ((unsigned char)dir[cut] & 0xc0) == 0x80) cut++;   /* not inside a UTF-8 sequence */
+    char path[256];
+    snprintf(path, sizeof path, "%s%.*s/%s", cut ? "..." : "", (int)(dir_bytes - cut), dir + cut, name);
+    error_text(ret_shown, 256, path);
+}
+
+static const char *type_name(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket"
+         : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+}
+
+static int refuse_type(const char *shown, const char *found, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is no regular file", shown);
+    error_contrast(error, "a regular file", found);
+    error_hint(error, "give a directory that PEFT's save_pretrained wrote");
+    return rc;
+}
+
+static int fail_system(const char *what, const char *shown, int err, heddle_error_t *error)
+{
+    int rc = error_fail(error, err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL, "cannot %s %s: %s", what, shown, strerror(err));
+    error_contrast(error, "a file that can be read", strerror(err));
+    error_hint(error, err == EACCES || err == EPERM ? "PEFT saves with mode 0600: run as the user who saved it, or chmod it"
+                                                    : "look at the file system, then publish again");
+    return rc;
+}
+
+static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
+{
+    if (err == ENOENT || err == ENOTDIR) {
+        struct stat link;
+        bool dangling = fstatat(f->dir_fd, f->name, &link, AT_SYMLINK_NOFOLLOW) == 0;
+        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no %s", f->shown);
+        error_contrast(error, f->name, dangling ? "a symbolic link to nothing" : "no such file");
+        return rc;
+    }
+    if (err == ENXIO || err == ENODEV) return refuse_type(f->shown, "a socket or device", error);
+    if (err == ELOOP) return refuse_type(f->shown, "symbolic links in a circle", error);
+    return fail_system("open", f->shown, err, error);
+}
+
+int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file, heddle_error_t *error)
+{
+    *ret_file = (input_file_t){.fd = -1, .dir_fd = dir_fd, .name = name};
+    input_path_shown(dir, name, ret_file->shown);
+    int fd = openat(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0) return fail_open(ret_file, errno, error);
+    ret_file->fd = fd;
+    int rc = HEDDLE_OK;
+    if (fstat(fd, &ret_file->opened)) rc = fail_system("stat", ret_file->shown, errno, error);
+    else if (!S_ISREG(ret_file->opened.st_mode)) rc = refuse_type(ret_file->shown, type_name(ret_file->opened.st_mode), error);
+    if (rc) input_file_close(ret_file);
+    return rc;
+}
+
+int input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t bytes, heddle_error_t *error)
+{
+    for (uint8_t *at = to; bytes > 0;) {
+        ssize_t n = pread(f->fd, at, bytes < READ_MAX ? (size_t)bytes : READ_MAX, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail_system("read", f->shown, errno, error);
+        if (n == 0) {
+            int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is shorter than it was: it changed while it was read", f->shown);
+            error_expected(error, "%" PRIu64 " bytes", (uint64_t)f->opened.st_size);
+            error_found(error, "an end at byte %" PRIu64, offset);
+            error_hint(error, "publish when the save is over; a trainer should save into a new directory and rename it");
+            return rc;
+        }
+        at += n;
+        offset += (uint64_t)n;
+        bytes -= (uint64_t)n;
+    }
+    return HEDDLE_OK;
+}
+
+static bool same_time(struct timespec a, struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+
+/* How the file differs from what it was at open, or NULL. */
+static const char *difference(const input_file_t *f, const struct stat *now, const struct stat *named)
+{
+    const struct stat *then = &f->opened;
+    if (now->st_size != then->st_size) return now->st_size > then->st_size ? "it grew" : "it shrank";
+    if (!same_time(now->st_mtim, then->st_mtim)) return "it was written to";
+    if (named->st_ino != then->st_ino || named->st_dev != then->st_dev) return "another file took its name";
+    if (!same_time(now->st_ctim, then->st_ctim)) return "its name, mode or owner changed";
+    return NULL;
+}
+
+int input_file_check_unchanged(const input_file_t *f, heddle_error_t *error)
+{
+    struct stat now, named;
+    if (fstat(f->fd, &now)) return fail_system("stat", f->shown, errno, error);
+    const char *how = fstatat(f->dir_fd, f->name, &named, 0) ? "its name is gone" : difference(f, &now, &named);
+    if (!how) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s changed while it was read", f->shown);
+    error_contrast(error, "a file that stays as it is", how);
+    error_hint(error, "publish when the save is over; a trainer should save into a new directory and rename it");
+    return rc;
+}
+
+void input_file_close(input_file_t *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    f->fd = -1;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/safetensors.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+#include "proto/json_text.h"
+#include "proto/tensor.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define WHAT "the header"
+#define HINT_DAMAGED "the file is damaged: save the adapter again"
+
+typedef struct { heddle_tensor_t tensor; uint64_t start; } row_t;
+
+/* A table in the making. */
+typedef struct { buf_t rows; uint32_t count; bytes_t metadata; arena_t arena; heddle_error_t *error; } builder_t;
+
+static int refuse_tensor(builder_t *b, const char *name, const char *why, const char *expected)
+{
+    int rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%s' in the header %s", tensor_shown(bytes_of(name, strlen(name))).text, why);
+    error_contrast(b->error, expected, NULL);
+    error_hint(b->error, HINT_DAMAGED);
+    return rc;
+}
+
+static int fail_memory(heddle_error_t *error) { return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a safetensors header"); }
+
+static bool is_count(const json_t *value) { return json_is_integer(value) && json_integer_value(value) >= 0; }
+
+static int take_dtype(builder_t *b, const json_t *entry, heddle_tensor_t *t)
+{
+    const json_t *dtype = json_object_get(entry, "dtype");
+    t->dtype = heddle_dtype_from_name(json_string_value(dtype));
+    if (t->dtype >= 0) return HEDDLE_OK;
+    int rc = refuse_tensor(b, t->name, "has an unknown dtype", "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
+    error_found(b->error, "%.64s", dtype && json_is_string(dtype) ? json_string_value(dtype) : "no text");
+    error_hint(b->error, "cast the tensor to one of these types and save the adapter again");
+    return rc;
+}
+
+static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
+{
+    const json_t *shape = json_object_get(entry, "shape");
+    size_t ndim = json_array_size(shape);
+    if (ndim > LIMIT_TENSOR_DIMS) {
+        int rc = error_fail(b->error, HEDDLE_ERR_LIMIT, "tensor '%s' in the header has too many dimensions",
+                            tensor_shown(bytes_of(t->name, strlen(t->name))).text);
+        error_expected(b->error, "at most %u", LIMIT_TENSOR_DIMS);
+        error_found(b->error, "%zu", ndim);
+        error_hint(b->error, HINT_DAMAGED);
+        return rc;
+    }
+    uint64_t *dims = arena_alloc(&b->arena, 8 * ndim);
+    if (!dims) return fail_memory(b->error);
+    for (size_t d = 0; d < ndim; d++) {
+        if (!is_count(json_array_get(shape, d))) ndim = SIZE_MAX;
+        else dims[d] = (uint64_t)json_integer_value(json_array_get(shape, d));
+    }
+    if (!json_is_array(shape) || ndim == SIZE_MAX) {
+        int rc = refuse_tensor(b, t->name, "has no shape", "\"shape\": a list of integers, none negative");
+        error_found(b->error, "something else");
+        return rc;
+    }
+    t->ndim = (uint32_t)ndim;
+    t->dims = dims;
+    const char *why = tensor_shape_problem(t->dtype, t->ndim, dims, &t->data_bytes);
+    if (!why) return HEDDLE_OK;
+    int rc = refuse_tensor(b, t->name, why, "whole bytes, at most 1 TiB");
+    error_found(b->error, "%s with %zu dimensions, the first %" PRIu64, heddle_dtype_name(t->dtype), ndim, ndim ? dims[0] : 0);
+    return rc;
+}
+
+static int take_offsets(builder_t *b, const json_t *entry, row_t *row)
+{
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const json_t *start = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !is_count(start) || !is_count(end)) {
+        int rc = refuse_tensor(b, row->tensor.name, "has no place", "\"data_offsets\": [begin, end]");
+        error_found(b->error, "something else");
+        return rc;
+    }
+    row->start = (uint64_t)json_integer_value(start);
+    uint64_t stop = (uint64_t)json_integer_value(end);
+    if (stop >= row->start && stop - row->start == row->tensor.data_bytes) return HEDDLE_OK;
+    int rc = refuse_tensor(b, row->tensor.name, "has a place of another size than its shape", NULL);
+    error_expected(b->error, "%" PRIu64 " bytes", row->tensor.data_bytes);
+    error_found(b->error, "data_offsets [%" PRIu64 ", %" PRIu64 "]", row->start, stop);
+    return rc;
+}
+
+static int take_entry(builder_t *b, const char *name, const json_t *entry)
+{
+    if (b->count == LIMIT_TENSORS) {
+        int rc = error_fail(b->error, HEDDLE_ERR_LIMIT, WHAT " lists too many tensors");
+        error_expected(b->error, "at most %u", LIMIT_TENSORS);
+        error_found(b->error, "more");
+        error_hint(b->error, "publish it as several adapters");
+        return rc;
+    }
+    if (json_object_size(entry) != 3) {
+        int rc = refuse_tensor(b, name, "is not described as safetensors does it", "{\"dtype\", \"shape\", \"data_offsets\"}");
+        error_found(b->error, json_is_object(entry) ? "%zu members" : "no object", json_object_size(entry));
+        return rc;
+    }
+    row_t row = {.tensor = {.size = sizeof row.tensor, .name = arena_text(&b->arena, name, strlen(name))}};
+    if (!row.tensor.name) return fail_memory(b->error);
+    int rc = take_dtype(b, entry, &row.tensor);
+    if (!rc) rc = take_shape(b, entry, &row.tensor);
+    if (!rc) rc = take_offsets(b, entry, &row);
+    if (rc) return rc;
+    buf_add(&b->rows, &row, sizeof row);
+    b->count++;
+    return b->rows.failed ? fail_memory(b->error) : HEDDLE_OK;
+}
+
+static int check_texts(const json_t *metadata, heddle_error_t *error)
+{
+    const char *name = NULL;
+    json_t *value = NULL;
+    bool texts = json_is_object(metadata);
+    if (texts) json_object_foreach((json_t *)metadata, name, value)
+        if (!json_is_string(value)) {
+            texts = false;
+            break;
+        }
+    if (texts) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "__metadata__ in the header is not a map from text to text");
+    error_contrast(error, "{\"name\": \"text\", ...}", NULL);
+    error_found(error, name ? "'%.100s' is no text" : "no object", name);
+    error_hint(error, "save numbers and lists of the metadata as texts");
+    return rc;
+}
+
+static int take_metadata(builder_t *b, bytes_t text, const json_t *value)
+{
+    int rc = HEDDLE_OK;
+    if (text.bytes > LIMIT_METADATA_BYTES) {
+        rc = error_fail(b->error, HEDDLE_ERR_LIMIT, "__metadata__ in the header is too long");
+        error_expected(b->error, "at most %u bytes", LIMIT_METADATA_BYTES);
+        error_found(b->error, "%zu bytes", text.bytes);
+        error_hint(b->error, "keep large texts out of the adapter's file");
+    } else if (b->metadata.bytes) {
+        rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER, "__metadata__ in the header is there twice");
+        error_contrast(b->error, "each name once", "two");
+        error_hint(b->error, HINT_DAMAGED);
+    } else {
+        rc = check_texts(value, b->error);
+    }
+    if (rc) return rc;
+    b->metadata = bytes_of(arena_copy(&b->arena, text.data, text.bytes), text.bytes);
+    return b->metadata.data ? HEDDLE_OK : fail_memory(b->error);
+}
+
+int safetensors_check_metadata(bytes_t metadata, heddle_error_t *error)
+{
+    if (metadata.bytes == 0) return HEDDLE_OK;
+    json_t *value = NULL;
+    int rc = json_text_load(metadata, "__metadata__", &value, error);
+    if (!rc) rc = check_texts(value, error);
+    json_decref(value);
+    return rc;
+}
+
+static int take_member(builder_t *b, const json_members_t *members, const json_member_t *member)
+{
+    json_t *key = NULL, *value = NULL;
+    int rc = json_member_load(members, member->key, &key, b->error);
+    if (!rc) rc = json_member_load(members, member->value, &value, b->error);
+    if (!rc) {
+        const char *name = json_string_value(key);
+        rc = strcmp(name, "__metadata__") ? take_entry(b, name, value) : take_metadata(b, member->value, value);
+    }
+    json_decref(key);
+    json_decref(value);
+    return rc;
+}
+
+/* By place; an empty tensor comes before the one that begins where it lies. */
+static int by_place(const void *a, const void *b)
+{
+    const row_t *x = a, *y = b;
+    if (x->start != y->start) return x->start < y->start ? -1 : 1;
+    return (x->tensor.data_bytes > y->tensor.data_bytes) - (x->tensor.data_bytes < y->tensor.data_bytes);
+}
+
+static void sort_rows(row_t *rows, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        if (by_place(&rows[i - 1], &rows[i]) <= 0) continue;
+        qsort(rows, count, sizeof *rows, by_place);   /* foreign writers only */
+        return;
+    }
+}
+
+/* Sorted by place, each tensor begins where the one before it ends, and the last ends with the file. */
+static int check_cover(builder_t *b, uint64_t data_bytes)
+{
+    const row_t *rows = (const row_t *)b->rows.data;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < b->count; i++) {
+        uint64_t start = rows[i].start;
+        if (start != at) {
+            int rc = refuse_tensor(b, rows[i].tensor.name, start > at ? "leaves a hole before it" : "overlaps the one before it", NULL);
+            error_expected(b->error, "a begin at byte %" PRIu64 " of the data", at);
+            error_found(b->error, "%" PRIu64, start);
+            return rc;
+        }
+        at += rows[i].tensor.data_bytes;   /* no overflow: start was a signed 64-bit number, bytes at most 2^40 */
+    }
+    if (at == data_bytes) return HEDDLE_OK;
+    int rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER,
+                        at > data_bytes ? "the file is truncated" : "the file goes on after the last tensor");
+    error_expected(b->error, "%" PRIu64 " bytes of tensors", at);
+    error_found(b->error, "%" PRIu64, data_bytes);
+    error_hint(b->error, at > data_bytes ? "a copy or a save ended early, or still runs: save the adapter again" : HINT_DAMAGED);
+    return rc;
+}
+
+static int split_rows(builder_t *b, safetensors_t *t)
+{
+    const row_t *rows = (const row_t *)b->rows.data;
+    t->tensors = calloc(b->count + 1u, sizeof *t->tensors);
+    t->starts = calloc(b->count + 1u, sizeof *t->starts);
+    if (!t->tensors || !t->starts) return fail_memory(b->error);
+    for (uint32_t i = 0; i < b->count; i++) {
+        t->tensors[i] = rows[i].tensor;
+        t->starts[i] = rows[i].start;
+    }
+    t->count = b->count;
+    t->metadata = b->metadata;
+    return HEDDLE_OK;
+}
+
+static int take_members(builder_t *b, bytes_t header)
+{
+    json_members_t members;
+    json_member_t member;
+    bool more = true;
+    int rc = json_members_begin(header, WHAT, &members, b->error);
+    while (!rc) {
+        rc = json_members_next(&members, &member, &more, b->error);
+        if (!rc && !more) break;
+        if (!rc) rc = take_member(b, &members, &member);
+    }
+    return rc;
+}
+
+int safetensors_parse(bytes_t header, uint64_t data_bytes, safetensors_t *ret_table, heddle_error_t *error)
+{
+    builder_t b = {.error = error};
+    safetensors_t table = {0};
+    int rc = take_members(&b, header);
+    if (!rc) {
+        sort_rows((row_t *)b.rows.data, b.count);
+        rc = check_cover(&b, data_bytes);
+    }
+    if (!rc) rc = split_rows(&b, &table);
+    table.arena = b.arena;
+    buf_fini(&b.rows);
+    if (rc) safetensors_fini(&table);
+    else *ret_table = table;
+    return rc;
+}
+
+void safetensors_fini(safetensors_t *t)
+{
+    free(t->tensors);
+    free(t->starts);
+    arena_fini(&t->arena);
+    *t = (safetensors_t){0};
+}
