@@ -59,7 +59,8 @@ typedef struct member {
 typedef struct membership {
     uint64_t epoch, counter, lease_us, keep;
     uint64_t grace_end_us;                          /* nobody expires before: settling, or the broker was late itself */
-    uint64_t tick_us;                               /* last tick, to notice lateness */
+    uint64_t tick_us;                               /* last tick, to notice lateness; 0: none yet */
+    uint64_t reap_us;                               /* when the next lost or left one is forgotten; CLOCK_NEVER: none */
     member_t *tokens;                               /* uthash by token */
     member_t **workers;    size_t worker_count, worker_capacity;        /* ascending by name, all states */
     member_t **publishers; size_t publisher_count, publisher_capacity;  /* ascending by adapter, READY only */
@@ -104,11 +105,12 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
 /* READY -> LEFT or LOST. A publisher's row is freed by this. */
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now);
-/* Time passed.  Notices its own lateness first: after more than half a lease it grants everybody one lease of grace. */
+/* Time passed.  Ticks are due every quarter of a lease (membership_deadline says so): one that is late by
+ * more than half a lease grants everybody a lease of grace.  Forgets lost and left ones that were listed long enough. */
 void membership_tick(membership_t *m, instant_t now);
 /* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and asks again. */
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us);
-/* When the next lease ends; CLOCK_NEVER when none. */
+/* When the next tick is due: a lease ends, or a quarter of a lease has passed; CLOCK_NEVER without members. */
 uint64_t membership_deadline(const membership_t *m);
 
 #endif

@@ -2,10 +2,11 @@
 /* What the registry decides: answers and records, from a registry that is only looked at. */
 #include "broker/registry.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
-#include "core/clock.h"
 
+#include <heddle/publisher.h>
 #include <stdlib.h>
 
 #define DEADLINE_DEFAULT_MS 60000u

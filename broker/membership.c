@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define HASH_NONFATAL_OOM 1
+#include "broker/membership.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+
+/* ---- rows ---- */
+
+static void free_texts(char **texts, uint32_t count)
+{
+    for (uint32_t i = 0; texts && i < count; i++) free(texts[i]);
+    free(texts);
+}
+
+static void free_member(member_t *m)
+{
+    if (!m) return;
+    free_texts(m->labels, m->label_count);
+    free_texts(m->devices, m->device_count);
+    free(m->address);
+    free(m->export_dir);
+    free(m->subs);
+    free(m);
+}
+
+/* NULL only when memory ran out: an empty list has one (unused) place. */
+static char **copy_texts(const char **texts, uint32_t count)
+{
+    char **copy = calloc(count + 1, sizeof *copy);
+    for (uint32_t i = 0; copy && i < count; i++) {
+        copy[i] = strdup(texts[i]);
+        if (copy[i]) continue;
+        free_texts(copy, i);
+        return NULL;
+    }
+    return copy;
+}
+
+static bool copy_address(member_t *m, bytes_t address)
+{
+    m->address = malloc(address.bytes + 1);
+    if (!m->address) return false;
+    if (address.bytes) memcpy(m->address, address.data, address.bytes);
+    m->address_bytes = address.bytes;
+    return true;
+}
+
+void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep)
+{
+    *m = (membership_t){.lease_us = lease_us, .keep = keep, .reap_us = CLOCK_NEVER};
+}
+
+void membership_fini(membership_t *m)
+{
+    HASH_CLEAR(by_token, m->tokens);
+    for (size_t i = 0; i < m->worker_count; i++) free_member(m->workers[i]);
+    for (size_t i = 0; i < m->publisher_count; i++) free_member(m->publishers[i]);
+    free(m->workers);
+    free(m->publishers);
+    *m = (membership_t){0};
+}
+
+void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t grace_end_us)
+{
+    m->epoch = epoch;
+    m->counter = 0;
+    m->tick_us = now_us;
+    m->grace_end_us = grace_end_us;
+}
+
+/* ---- reading ---- */
+
+static const char *key_of(const member_t *m) { return m->role == ROLE_WORKER ? m->name : m->subs[0].adapter; }
+
+/* Index of the name among rows sorted by their key, or where it belongs. */
+static size_t place_of(member_t *const *rows, size_t count, const char *key, bool *ret_found)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (strcmp(key_of(rows[mid]), key) < 0) low = mid + 1;
+        else high = mid;
+    }
+    *ret_found = low < count && !strcmp(key_of(rows[low]), key);
+    return low;
+}
+
+member_t *membership_by_token(const membership_t *m, uint64_t token)
+{
+    member_t *found = NULL;
+    HASH_FIND(by_token, m->tokens, &token, sizeof token, found);
+    return found;
+}
+
+member_t *membership_worker(const membership_t *m, const char *name)
+{
+    bool found;
+    size_t at = place_of(m->workers, m->worker_count, name, &found);
+    return found ? m->workers[at] : NULL;
+}
+
+member_t *membership_publisher(const membership_t *m, const char *adapter)
+{
+    bool found;
+    size_t at = place_of(m->publishers, m->publisher_count, adapter, &found);
+    return found ? m->publishers[at] : NULL;
+}
+
+member_sub_t *member_sub(const member_t *member, const char *adapter)
+{
+    for (uint32_t i = 0; i < member->sub_count; i++)
+        if (!strcmp(member->subs[i].adapter, adapter)) return &member->subs[i];
+    return NULL;
+}
+
+bool member_is_ready(const member_t *member) { return member && member->state == MEMBER_READY; }
+
+uint64_t member_silent_ms(const member_t *member, uint64_t now_us)
+{
+    return now_us > member->heard_us ? (now_us - member->heard_us) / 1000 : 0;
+}
+
+const char *member_state_name(member_state_t state)
+{
+    static const char *const NAMES[] = {[MEMBER_READY] = "ready", [MEMBER_DRAINING] = "draining", [MEMBER_LEFT] = "left",
+                                        [MEMBER_LOST] = "lost"};
+    return state >= MEMBER_READY && state <= MEMBER_LOST ? NAMES[state] : "unknown";
+}
+
+/* ---- who may come in ---- */
+
+static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
+{
+    if (!join->adapter_count || join->adapter_count > LIMIT_ADAPTERS_PER_WORKER) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s subscribes to %u adapters", join->name, join->adapter_count);
+        error_expected(error, "1 to %u", LIMIT_ADAPTERS_PER_WORKER);
+        error_hint(error, "name them with --adapter");
+        return rc;
+    }
+    for (uint32_t i = 0; i < join->adapter_count; i++) {
+        int rc = name_check("adapter", join->adapters[i].adapter, error);
+        if (rc) return rc;
+        for (uint32_t k = 0; k < i; k++)
+            if (!strcmp(join->adapters[i].adapter, join->adapters[k].adapter))
+                return error_fail(error, HEDDLE_ERR_USAGE, "worker %s subscribes to %s twice", join->name,
+                                  join->adapters[i].adapter);
+    }
+    return HEDDLE_OK;
+}
+
+static int check_names(const msg_join_t *join, heddle_error_t *error)
+{
+    int rc = name_check("worker", join->name, error);
+    for (uint32_t i = 0; !rc && i < join->label_count; i++) rc = label_check(join->labels[i], error);
+    return rc ? rc : check_subscriptions(join, error);
+}
+
+static int check_slots(const membership_t *m, const msg_join_t *join, heddle_error_t *error)
+{
+    uint64_t need = 2 + m->keep;
+    if (!join->slots || join->slots >= need) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_TOO_FEW_SLOTS, "worker %s has %llu slots for each adapter, %llu are needed", join->name,
+                        (unsigned long long)join->slots, (unsigned long long)need);
+    error_where(error, NULL, 0, join->name, NULL);
+    error_expected(error, "%llu or more: the active version, the arriving one, and %llu kept", (unsigned long long)need,
+                   (unsigned long long)m->keep);
+    error_found(error, "%llu", (unsigned long long)join->slots);
+    error_hint(error, "--slots %llu, or a broker with a smaller --keep", (unsigned long long)need);
+    return rc;
+}
+
+static const member_t *other_ucx(member_t *const *rows, size_t count, const char *ucx, const char *but)
+{
+    for (size_t i = 0; i < count; i++) {
+        const member_t *m = rows[i];
+        if (member_is_ready(m) && !strcmp(m->backend, "ucx") && strcmp(m->ucx, ucx) && strcmp(key_of(m), but)) return m;
+    }
+    return NULL;
+}
+
+/* UCX processes of different versions do not understand each other: said here, before one of them crashes. */
+static int check_ucx(const membership_t *m, const char *backend, const char *ucx, const char *who, const char *but_worker,
+                     const char *but_adapter, heddle_error_t *error)
+{
+    if (!backend || strcmp(backend, "ucx")) return HEDDLE_OK;
+    const member_t *other = other_ucx(m->workers, m->worker_count, ucx, but_worker);
+    if (!other) other = other_ucx(m->publishers, m->publisher_count, ucx, but_adapter);
+    if (!other) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_UCX_VERSION, "%s has UCX %s, %s has UCX %s", who, ucx, other->name, other->ucx);
+    error_contrast(error, other->ucx, ucx);
+    error_hint(error, "install the same UCX version on all hosts of the cluster");
+    return rc;
+}
+
+static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "worker %s is alive on %s, pid %llu, heard of %llu ms ago", holder->name,
+                        holder->host, (unsigned long long)holder->pid, (unsigned long long)member_silent_ms(holder, now_us));
+    error_where(error, NULL, 0, holder->name, NULL);
+    error_contrast(error, "a name that no live worker has", holder->name);
+    error_hint(error, "choose another --name, or end that worker");
+    error->retriable = 1;
+    return rc;
+}
+
+int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello, uint64_t now_us,
+                           uint64_t *ret_retry_ms, heddle_error_t *error)
+{
+    int rc = check_names(join, error);
+    if (!rc) rc = check_slots(m, join, error);
+    if (!rc) rc = check_ucx(m, join->backend, join->ucx, join->name, join->name, "", error);
+    if (rc) return rc;
+    const member_t *holder = membership_worker(m, join->name);
+    if (!holder && m->worker_count >= LIMIT_PEERS)
+        return error_fail(error, HEDDLE_ERR_LIMIT, "worker %s would be one too many: %u are here", join->name, LIMIT_PEERS);
+    bool is_other = member_is_ready(holder) && memcmp(&holder->life, &hello->life, sizeof hello->life) != 0;
+    if (!is_other || holder->is_gone || now_us - holder->heard_us >= m->lease_us / 2) return HEDDLE_OK;
+    *ret_retry_ms = m->lease_us / 4000;
+    return worker_alive(holder, now_us, error);
+}
+
+int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle_error_t *error)
+{
+    int rc = name_check("adapter", open->adapter, error);
+    if (!rc) rc = name_check("writer", open->writer, error);
+    if (!rc) rc = check_ucx(m, open->backend, open->ucx, open->writer, "", open->adapter, error);
+    return rc;
+}
+
+/* ---- coming in ---- */
+
+uint64_t membership_next_token(membership_t *m) { return m->epoch << 32 | ++m->counter; }
+
+static member_t *new_member(const membership_t *m, role_t role, const char *name, const member_hello_t *hello, instant_t now)
+{
+    member_t *member = calloc(1, sizeof *member);
+    if (!member) return NULL;
+    *member = (member_t){.peer = hello->peer, .role = role, .state = MEMBER_READY, .life = hello->life, .pid = hello->pid,
+                         .joined_ms = now.wall_ms, .heard_us = now.us, .lease_end_us = now.us + m->lease_us};
+    error_text(member->name, sizeof member->name, name);
+    error_text(member->host, sizeof member->host, hello->host ? hello->host : "");
+    return member;
+}
+
+static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t count, instant_t now)
+{
+    member->subs = calloc(count, sizeof *member->subs);
+    if (!member->subs) return false;
+    member->sub_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        member->subs[i] = (member_sub_t){.decision = subs[i].decision, .version = subs[i].version, .since_ms = now.wall_ms};
+        error_text(member->subs[i].adapter, sizeof member->subs[i].adapter, subs[i].adapter);
+    }
+    return true;
+}
+
+static bool set_transport(member_t *member, const char *backend, const char *ucx, bytes_t address)
+{
+    error_text(member->backend, sizeof member->backend, backend ? backend : "");
+    error_text(member->ucx, sizeof member->ucx, ucx ? ucx : "");
+    return copy_address(member, address);
+}
+
+static member_t *worker_of(const membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now)
+{
+    member_t *w = new_member(m, ROLE_WORKER, join->name, hello, now);
+    if (!w) return NULL;
+    w->slots = w->slots_total = join->slots ? join->slots : 2 + m->keep;
+    w->labels = copy_texts(join->labels, join->label_count);
+    w->label_count = w->labels ? join->label_count : 0;
+    w->devices = copy_texts(join->devices, join->device_count);
+    w->device_count = w->devices ? join->device_count : 0;
+    w->export_dir = strdup(join->export_dir ? join->export_dir : "");
+    if (w->labels && w->devices && w->export_dir && add_subs(w, join->adapters, join->adapter_count, now) &&
+        set_transport(w, join->backend, join->ucx, join->address))
+        return w;
+    free_member(w);
+    return NULL;
+}
+
+static bool grow(member_t ***rows, size_t count, size_t *capacity)
+{
+    if (count < *capacity) return true;
+    size_t more = *capacity ? *capacity * 2 : 16;
+    member_t **bigger = realloc(*rows, more * sizeof **rows);
+    if (!bigger) return false;
+    *rows = bigger;
+    *capacity = more;
+    return true;
+}
+
+static bool add_token(membership_t *m, member_t *member)
+{
+    HASH_ADD(by_token, m->tokens, token, sizeof member->token, member);
+    return member->by_token.tbl != NULL;
+}
+
+/* READY: a fence or its own new life ends it here.  LOST or LEFT: its row makes place. */
+static void take_over(membership_t *m, const member_t *new, member_t *old, uint64_t *ret_peer, uint64_t *ret_token)
+{
+    bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
+    if (old->state != MEMBER_READY) {
+        m->ended_count--;
+        return;
+    }
+    HASH_DELETE(by_token, m->tokens, old);
+    if (is_same_life) return;
+    *ret_peer = old->peer;
+    *ret_token = old->token;
+}
+
+/* What a new session under an old name goes on counting: sessions and messages that were fenced. */
+static uint64_t fenced_before(const member_t *old)
+{
+    return old->fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST);
+}
+
+int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now, member_t **ret_member,
+                    uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token)
+{
+    bool found;
+    size_t at = place_of(m->workers, m->worker_count, join->name, &found);
+    member_t *w = worker_of(m, join, hello, now);
+    if (!w || !grow(&m->workers, m->worker_count, &m->worker_capacity)) goto fail;
+    w->token = membership_next_token(m);
+    if (!add_token(m, w)) goto fail;
+    *ret_fenced_peer = *ret_fenced_token = 0;
+    if (found) {
+        member_t *old = m->workers[at];
+        bool was_replaced = old->state == MEMBER_READY && !memcmp(&old->life, &w->life, sizeof w->life);
+        w->fenced = was_replaced ? old->fenced : fenced_before(old);
+        take_over(m, w, old, ret_fenced_peer, ret_fenced_token);
+        free_member(old);
+    } else {
+        memmove(m->workers + at + 1, m->workers + at, (m->worker_count++ - at) * sizeof *m->workers);
+    }
+    m->workers[at] = w;
+    *ret_member = w;
+    return HEDDLE_OK;
+fail:
+    free_member(w);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+static member_t *publisher_of(const membership_t *m, const msg_open_t *open, const member_hello_t *hello, instant_t now)
+{
+    member_t *p = new_member(m, ROLE_PUBLISHER, open->writer, hello, now);
+    if (!p) return NULL;
+    msg_subscription_t own = {.adapter = open->adapter};
+    p->export_dir = strdup("");
+    if (p->export_dir && add_subs(p, &own, 1, now) && set_transport(p, open->backend, open->ucx, open->address)) return p;
+    free_member(p);
+    return NULL;
+}
+
+int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token, instant_t now,
+                    member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token)
+{
+    bool found;
+    size_t at = place_of(m->publishers, m->publisher_count, open->adapter, &found);
+    member_t *p = publisher_of(m, open, hello, now);
+    if (!p || !grow(&m->publishers, m->publisher_count, &m->publisher_capacity)) goto fail;
+    p->token = token;
+    if (!add_token(m, p)) goto fail;
+    *ret_fenced_peer = *ret_fenced_token = 0;
+    if (found) {
+        take_over(m, p, m->publishers[at], ret_fenced_peer, ret_fenced_token);
+        free_member(m->publishers[at]);
+    } else {
+        memmove(m->publishers + at + 1, m->publishers + at, (m->publisher_count++ - at) * sizeof *m->publishers);
+    }
+    m->publishers[at] = p;
+    *ret_member = p;
+    return HEDDLE_OK;
+fail:
+    free_member(p);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+/* ---- being here ---- */
+
+void membership_heard(membership_t *m, member_t *member, uint64_t now_us)
+{
+    member->heard_us = now_us;
+    member->lease_end_us = now_us + m->lease_us;
+    member->is_gone = false;
+}
+
+static void take_progress(member_t *member, const msg_progress_t *p)
+{
+    member_sub_t *sub = member_sub(member, p->adapter);
+    if (!sub) return;
+    sub->fetching = p->fetching;
+    sub->bytes_done = p->bytes_done;
+    sub->data_bytes = p->data_bytes;
+    sub->source = p->source;
+    sub->held_count = p->held_count;
+}
+
+void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us)
+{
+    membership_heard(m, member, now_us);
+    if (member->role != ROLE_WORKER) return;
+    for (uint32_t i = 0; i < hb->adapter_count; i++) take_progress(member, &hb->adapters[i]);
+    member->slots_total = hb->slots_total;
+    member->slots_free = hb->slots_free;
+    member->slots_held = hb->slots_held;
+    member->bytes_in = hb->bytes_in;
+    member->bytes_out = hb->bytes_out;
+    member->chunks_bad = hb->chunks_bad;
+    member->retries = hb->retries;
+    if (hb->fenced > member->fenced) member->fenced = hb->fenced;
+}
+
+/* ---- going ---- */
+
+static void forget_publisher(membership_t *m, member_t *member)
+{
+    bool found;
+    size_t at = place_of(m->publishers, m->publisher_count, key_of(member), &found);
+    memmove(m->publishers + at, m->publishers + at + 1, (--m->publisher_count - at) * sizeof *m->publishers);
+    free_member(member);
+}
+
+void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now)
+{
+    HASH_DELETE(by_token, m->tokens, member);
+    if (member->role == ROLE_PUBLISHER) {
+        forget_publisher(m, member);
+        return;
+    }
+    member->state = state;
+    member->ended_us = now.us;
+    member->ended_ms = now.wall_ms;
+    m->ended_count++;
+    uint64_t reap_us = now.us + MEMBER_LISTED_US;
+    if (reap_us < m->reap_us) m->reap_us = reap_us;
+}
+
+static member_t *longest_ended(const membership_t *m)
+{
+    member_t *oldest = NULL;
+    for (size_t i = 0; i < m->worker_count; i++) {
+        member_t *w = m->workers[i];
+        if (w->state != MEMBER_READY && (!oldest || w->ended_us < oldest->ended_us)) oldest = w;
+    }
+    return oldest;
+}
+
+static void forget_worker(membership_t *m, member_t *w)
+{
+    bool found;
+    size_t at = place_of(m->workers, m->worker_count, w->name, &found);
+    memmove(m->workers + at, m->workers + at + 1, (--m->worker_count - at) * sizeof *m->workers);
+    m->ended_count--;
+    free_member(w);
+}
+
+static void reap(membership_t *m, uint64_t now_us)
+{
+    member_t *oldest;
+    while ((oldest = longest_ended(m)) != NULL) {
+        if (m->ended_count <= MEMBER_ENDED_MAX && oldest->ended_us + MEMBER_LISTED_US > now_us) break;
+        forget_worker(m, oldest);
+    }
+    m->reap_us = oldest ? oldest->ended_us + MEMBER_LISTED_US : CLOCK_NEVER;
+}
+
+void membership_tick(membership_t *m, instant_t now)
+{
+    uint64_t due_us = m->tick_us + m->lease_us / 4;
+    bool is_late = m->tick_us && now.us > due_us + m->lease_us / 2;
+    if (is_late && m->tokens && now.us + m->lease_us > m->grace_end_us) m->grace_end_us = now.us + m->lease_us;
+    m->tick_us = now.us;
+    if (now.us >= m->reap_us || m->ended_count > MEMBER_ENDED_MAX) reap(m, now.us);
+}
+
+static bool is_lapsed(const member_t *member, uint64_t now_us) { return member_is_ready(member) && member->lease_end_us <= now_us; }
+
+member_t *membership_lapsed(const membership_t *m, uint64_t now_us)
+{
+    if (now_us < m->grace_end_us) return NULL;
+    for (size_t i = 0; i < m->worker_count; i++)
+        if (is_lapsed(m->workers[i], now_us)) return m->workers[i];
+    for (size_t i = 0; i < m->publisher_count; i++)
+        if (is_lapsed(m->publishers[i], now_us)) return m->publishers[i];
+    return NULL;
+}
+
+static uint64_t earliest_lease(member_t *const *rows, size_t count)
+{
+    uint64_t first = CLOCK_NEVER;
+    for (size_t i = 0; i < count; i++)
+        if (member_is_ready(rows[i]) && rows[i]->lease_end_us < first) first = rows[i]->lease_end_us;
+    return first;
+}
+
+uint64_t membership_deadline(const membership_t *m)
+{
+    if (!m->tokens) return m->reap_us;
+    uint64_t workers = earliest_lease(m->workers, m->worker_count);
+    uint64_t publishers = earliest_lease(m->publishers, m->publisher_count);
+    uint64_t lease = workers < publishers ? workers : publishers;
+    if (lease < m->grace_end_us) lease = m->grace_end_us;
+    uint64_t tick = m->tick_us + m->lease_us / 4;
+    uint64_t next = lease < tick ? lease : tick;
+    return next < m->reap_us ? next : m->reap_us;
+}
