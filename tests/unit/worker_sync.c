@@ -1,0 +1,772 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of worker/sync.h, cell by cell; its notes; and seeded random runs against its invariants. */
+#include "core/errors.h"
+#include "worker/sync.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static sync_action_t out[SYNC_ACTIONS_MAX];
+static char said[4096];
+
+static digest_t digest_of(uint64_t version)
+{
+    digest_t d = {{0}};
+    memcpy(d.b, &version, sizeof version);
+    return d;
+}
+
+static const char *NAMES[] = {
+    [SA_RESERVE] = "RESERVE", [SA_FETCH] = "FETCH", [SA_RESOURCE] = "RESOURCE", [SA_CANCEL] = "CANCEL", [SA_SEND_STAGED] = "STAGED",
+    [SA_SEND_ACTIVE] = "ACTIVE", [SA_SEND_NACK] = "NACK", [SA_OFFER] = "offer", [SA_FLIP] = "FLIP", [SA_KEEP] = "KEEP", [SA_DROP] = "DROP"};
+
+/* "RESERVE 7, offer version.failed 7 no_slot" */
+static void render(const sync_t *s, int count)
+{
+    size_t at = 0;
+    said[0] = 0;
+    for (int i = 0; i < count; i++) {
+        const sync_action_t *a = &out[i];
+        at += (size_t)snprintf(said + at, sizeof said - at, "%s%s", i ? ", " : "", NAMES[a->kind]);
+        if (a->kind == SA_OFFER) at += (size_t)snprintf(said + at, sizeof said - at, " %d", a->event);
+        at += (size_t)snprintf(said + at, sizeof said - at, " %d", (int)a->version);
+        if (a->kind == SA_SEND_ACTIVE || (a->kind == SA_SEND_NACK && a->decision))
+            at += (size_t)snprintf(said + at, sizeof said - at, " d%d", (int)a->decision);
+        if (a->kind == SA_SEND_NACK) at += (size_t)snprintf(said + at, sizeof said - at, " %s", heddle_err_name(s->nack.error.code));
+    }
+}
+
+static uint64_t now;
+
+static int feed(sync_t *s, sync_event_t ev)
+{
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
+    if (!ev.error && (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT)) ev.error = &why;
+    if ((ev.kind == SY_ANNOUNCE || ev.kind == SY_COMMIT || ev.kind == SY_UP) && digest_equal(&ev.digest, &(digest_t){{0}}))
+        ev.digest = digest_of(ev.version);
+    int n = sync_step(s, &ev, now, out);
+    render(s, n < 0 ? 0 : n);
+    return n;
+}
+
+static int fed(sync_t *s, sync_event_kind_t kind, uint64_t version) { return feed(s, (sync_event_t){.kind = kind, .version = version}); }
+static void announce(sync_t *s, uint64_t v) { feed(s, (sync_event_t){.kind = SY_ANNOUNCE, .version = v, .deadline_us = 60000000}); }
+static void commit(sync_t *s, uint64_t v, uint64_t d) { feed(s, (sync_event_t){.kind = SY_COMMIT, .version = v, .decision = d}); }
+static void up(sync_t *s, uint64_t v, uint64_t d, const uint64_t *keep, uint32_t n)
+{
+    feed(s, (sync_event_t){.kind = SY_UP, .version = v, .decision = d, .slot_count = 3, .keep = keep, .keep_count = n});
+}
+
+static sync_state_t state_of(const sync_t *s, uint64_t v)
+{
+    const sync_entry_t *e = sync_find(s, v);
+    return e ? e->state : SYNC_ABSENT;
+}
+
+static int leaving_slot(const sync_t *s)
+{
+    for (unsigned i = 0; i < SYNC_ENTRIES; i++)
+        if (s->entries[i].state == SYNC_LEAVING) return s->entries[i].slot;
+    return -1;
+}
+
+static void drain(sync_t *s)
+{
+    for (int slot; (slot = leaving_slot(s)) >= 0;) feed(s, (sync_event_t){.kind = SY_DRAINED, .slot = slot});
+}
+
+/* Stages (and with a decision activates) one version. */
+static void stage(sync_t *s, uint64_t v)
+{
+    announce(s, v);
+    fed(s, SY_SLOT, v);
+    fed(s, SY_FETCHED, v);
+    if (s->app) fed(s, SY_APP_STAGED, v);
+}
+
+static void serve(sync_t *s, uint64_t v, uint64_t d)
+{
+    stage(s, v);
+    commit(s, v, d);
+    if (s->app) fed(s, SY_APP_ACTIVATE, v);
+    cr_assert_eq(state_of(s, v), SYNC_ACTIVE);
+}
+
+/* Version 7 in `state`; 3 slots. */
+static void bring(sync_t *s, bool app, sync_state_t state)
+{
+    now = 1000;
+    sync_init(s, app);
+    up(s, 0, 0, NULL, 0);
+    switch (state) {
+    case SYNC_WAITING:    /* three slots taken: 1 active, 2 kept, 3 staged */
+        serve(s, 2, 1);
+        serve(s, 1, 2);
+        stage(s, 3);
+        announce(s, 7);
+        break;
+    case SYNC_RESERVING: announce(s, 7); break;
+    case SYNC_FETCHING: announce(s, 7); fed(s, SY_SLOT, 7); break;
+    case SYNC_ARRIVED: announce(s, 7); fed(s, SY_SLOT, 7); fed(s, SY_FETCHED, 7); break;
+    case SYNC_STAGED: stage(s, 7); break;
+    case SYNC_ACTIVE: serve(s, 7, 5); break;
+    case SYNC_KEPT: serve(s, 7, 5); serve(s, 6, 6); break;
+    case SYNC_LEAVING: stage(s, 7); fed(s, SY_ABORT, 7); break;
+    default: break;
+    }
+    if (state != SYNC_LEAVING) cr_assert_eq(state_of(s, 7), state, "state %d", state);
+}
+
+/* Rows: event; columns: state.  "next|actions"; next as a letter: a w r f A S V K L = absent .. leaving, N: NOT_FOUND. */
+typedef struct { sync_event_kind_t kind; const char *cells[9]; } row_t;
+
+#define FAILED "offer 10 7"
+#define STALE "offer 9 7"
+#define RETIRED "offer 11 7"
+
+/* With AUTO: columns absent waiting reserving fetching (arrived: none) staged active kept leaving. */
+static const row_t AUTO[] = {
+    {SY_ANNOUNCE, {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {SY_SLOT, {"a|", "w|", "f|FETCH 7", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_FETCHED, {"a|", "w|", "r|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_FETCH_FAILED, {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_APP_STAGED, {"N|", "N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
+    {SY_APP_ACTIVATE, {"N|", "N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
+    {SY_APP_REJECT, {"N|", "N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+    {SY_COMMIT, {"a|", "w|offer 9 7", "r|", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7",
+                 "V|FLIP 7, KEEP 6, ACTIVE 7 d9, offer 8 7", "L|"}},
+    {SY_ABORT, {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", NULL, "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+    {SY_RETIRE, {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7", NULL, "L|" RETIRED ", DROP 7", "V|",
+                 "L|" RETIRED ", DROP 7", "L|"}},
+    {SY_DOWN, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_TICK, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_DRAINED, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "a|"}},
+};
+
+/* With an application: what differs. */
+static const row_t APP[] = {
+    {SY_ANNOUNCE, {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {SY_SLOT, {"a|", "w|", "f|FETCH 7", "f|", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "f|", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_FETCHED, {"a|", "w|", "r|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_FETCH_FAILED, {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_APP_STAGED, {"N|", "N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
+    {SY_APP_ACTIVATE, {"N|", "N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
+    {SY_APP_REJECT, {"N|", "N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7", "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+    {SY_COMMIT, {"a|", "w|offer 9 7", "r|", "f|", "A|", "S|offer 7 7", "V|ACTIVE 7 d9, offer 8 7", "K|offer 7 7", "L|"}},
+    {SY_ABORT, {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", "L|" FAILED ", DROP 7",
+                "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+    {SY_RETIRE, {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7", "L|" RETIRED ", DROP 7",
+                 "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
+};
+
+static char letter(const sync_t *s, int rc, uint64_t v)
+{
+    if (rc == HEDDLE_ERR_NOT_FOUND) return 'N';
+    sync_state_t state = state_of(s, v);
+    if (state == SYNC_ABSENT && leaving_slot(s) >= 0) return 'L';
+    return "awrfASVKL"[state];
+}
+
+static void check_cell(bool app, sync_event_kind_t kind, sync_state_t state, const char *cell)
+{
+    sync_t s;
+    bring(&s, app, state);
+    sync_event_t ev = {.kind = kind, .version = 7, .decision = 9, .deadline_us = 60000000, .slot = leaving_slot(&s)};
+    int rc = feed(&s, ev);
+    char found[4200];
+    snprintf(found, sizeof found, "%c|%s", letter(&s, rc, 7), said);
+    cr_expect_str_eq(found, cell, "%s: event %d in state %d: found %s, expected %s", app ? "app" : "auto", kind, state, found, cell);
+}
+
+Test(sync, every_cell_auto)
+{
+    for (size_t r = 0; r < sizeof AUTO / sizeof *AUTO; r++)
+        for (int state = SYNC_ABSENT; state < SYNC_STATE_COUNT; state++)
+            if (AUTO[r].cells[state]) check_cell(false, AUTO[r].kind, (sync_state_t)state, AUTO[r].cells[state]);
+}
+
+Test(sync, every_cell_app)
+{
+    for (size_t r = 0; r < sizeof APP / sizeof *APP; r++)
+        for (int state = SYNC_ABSENT; state < SYNC_STATE_COUNT; state++)
+            check_cell(true, APP[r].kind, (sync_state_t)state, APP[r].cells[state]);
+}
+
+Test(sync, up_drops_what_was_restated_and_is_not_kept)
+{
+    static const struct { sync_state_t state; const char *cell; } CASES[] = {
+        {SYNC_ARRIVED, "L|" RETIRED ", DROP 7"}, {SYNC_STAGED, "L|" RETIRED ", DROP 7"}, {SYNC_ACTIVE, "V|"}, {SYNC_KEPT, "L|" RETIRED ", DROP 7"}};
+    for (size_t i = 0; i < 4; i++) {
+        sync_t s;
+        bring(&s, true, CASES[i].state);
+        fed(&s, SY_DOWN, 0);
+        sync_restate(&s);
+        up(&s, 0, 0, &(uint64_t){6}, 1);
+        char found[4200];
+        snprintf(found, sizeof found, "%c|%s", letter(&s, 0, 7), said);
+        cr_expect_str_eq(found, CASES[i].cell, "%s", found);
+    }
+}
+
+Test(sync, up_keeps_what_came_after_the_join)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    fed(&s, SY_FETCHED, 7);    /* between JOIN and WELCOME */
+    cr_assert_str_eq(said, "offer 6 7");
+    up(&s, 0, 0, NULL, 0);
+    cr_assert_str_eq(said, "STAGED 7");
+    cr_assert_eq(state_of(&s, 7), SYNC_STAGED);
+}
+
+Test(sync, what_the_join_restated_is_not_said_again)
+{
+    sync_t s;
+    bring(&s, false, SYNC_KEPT);
+    stage(&s, 8);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    up(&s, 6, 6, (uint64_t[]){7, 8}, 2);
+    cr_assert_str_eq(said, "");
+    fed(&s, SY_DOWN, 0);    /* a WELCOME that answers no restatement: everything is said */
+    up(&s, 6, 6, NULL, 0);
+    cr_assert_str_eq(said, "STAGED 8, ACTIVE 6 d6");
+}
+
+Test(sync, welcome_is_a_missed_commit)
+{
+    sync_t s;
+    bring(&s, false, SYNC_STAGED);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    up(&s, 7, 3, NULL, 0);
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d3, offer 8 7");
+    cr_assert_eq(s.applied.decision, 3);
+}
+
+Test(sync, lapsed_session_applies_nothing_queued)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 4);
+    fed(&s, SY_DOWN, 0);
+    fed(&s, SY_FETCHED, 7);
+    cr_assert_str_eq(said, "offer 6 7");    /* staged, not active, nothing sent */
+    commit(&s, 7, 4);                       /* a frame of the old session */
+    cr_assert_str_eq(said, "");
+    cr_assert_eq(state_of(&s, 7), SYNC_STAGED);
+    up(&s, 0, 0, NULL, 0);
+    cr_assert_str_eq(said, "STAGED 7");
+    cr_assert_null(sync_active(&s));
+}
+
+Test(sync, application_cannot_activate_after_the_lapse)
+{
+    sync_t s;
+    bring(&s, true, SYNC_STAGED);
+    commit(&s, 7, 4);
+    cr_assert_str_eq(said, "offer 7 7");
+    fed(&s, SY_DOWN, 0);
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), HEDDLE_ERR_FENCED);
+    up(&s, 7, 4, NULL, 0);
+    cr_assert_str_eq(said, "STAGED 7, offer 7 7");
+}
+
+Test(sync, decisions_never_go_back)
+{
+    sync_t s;
+    bring(&s, false, SYNC_KEPT);    /* 7 kept (d5), 6 active (d6) */
+    commit(&s, 7, 5);
+    cr_assert_str_eq(said, "");
+    commit(&s, 7, 6);
+    cr_assert_str_eq(said, "");
+    commit(&s, 6, 6);
+    cr_assert_str_eq(said, "ACTIVE 6 d6");    /* the answer was lost */
+    commit(&s, 7, 8);
+    commit(&s, 6, 7);
+    cr_assert_str_eq(said, "");
+    cr_assert_eq(sync_active(&s)->version, 7);
+    fed(&s, SY_DOWN, 0);
+    up(&s, 6, 7, NULL, 0);    /* a registry that went back */
+    cr_assert_eq(sync_active(&s)->version, 7);
+}
+
+Test(sync, commit_before_staged_is_remembered)
+{
+    sync_t s;
+    bring(&s, false, SYNC_ABSENT);
+    serve(&s, 1, 1);
+    commit(&s, 7, 2);    /* before its announcement */
+    cr_assert_str_eq(said, "offer 9 7");
+    announce(&s, 7);
+    fed(&s, SY_SLOT, 7);
+    fed(&s, SY_ABORT, 7);    /* not while the decision names it */
+    fed(&s, SY_RETIRE, 7);
+    cr_assert_str_eq(said, "");
+    fed(&s, SY_FETCHED, 7);
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, KEEP 1, ACTIVE 7 d2, offer 8 7");
+}
+
+Test(sync, later_announcement_preempts)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    announce(&s, 8);
+    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 8");
+    fed(&s, SY_SLOT, 8);
+    cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
+    drain(&s);
+    fed(&s, SY_ABORT, 8);
+    cr_assert_str_eq(said, "offer 10 8, CANCEL 8, DROP 8, RESERVE 7");    /* the older one comes back */
+}
+
+Test(sync, preempted_version_waits_for_its_own_slot_to_drain)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    announce(&s, 8);
+    fed(&s, SY_ABORT, 8);
+    cr_assert_str_eq(said, "offer 10 8, DROP 8");    /* 7 is still leaving another slot: its key is shared */
+    drain(&s);
+    cr_assert_eq(state_of(&s, 7), SYNC_RESERVING);
+}
+
+Test(sync, named_version_is_finished_first)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 1);
+    announce(&s, 8);
+    cr_assert_str_eq(said, "");
+    commit(&s, 8, 2);    /* a step forward: 7 is still worth finishing */
+    fed(&s, SY_FETCHED, 7);
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, RESERVE 8");
+    fed(&s, SY_SLOT, 8);
+    fed(&s, SY_FETCHED, 8);
+    cr_assert_eq(sync_active(&s)->version, 8);
+    cr_assert_eq(s.applied.decision, 2);
+}
+
+Test(sync, step_back_takes_the_name_away)
+{
+    sync_t s;
+    bring(&s, false, SYNC_ABSENT);
+    serve(&s, 1, 1);
+    announce(&s, 7);
+    fed(&s, SY_SLOT, 7);
+    commit(&s, 7, 2);
+    commit(&s, 1, 3);    /* rolled back while 7 was coming */
+    cr_assert_str_eq(said, "ACTIVE 1 d3, offer 8 1");
+    fed(&s, SY_FETCHED, 7);
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7");
+    cr_assert_eq(sync_active(&s)->version, 1);
+}
+
+Test(sync, step_back_to_a_version_that_is_not_here_preempts)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 1);
+    announce(&s, 3);
+    commit(&s, 3, 2);
+    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 3");
+    cr_assert_eq(state_of(&s, 7), SYNC_WAITING);    /* later than the decision: it may be staged again */
+}
+
+Test(sync, overtaken_versions_do_not_wait)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    announce(&s, 8);
+    fed(&s, SY_SLOT, 8);
+    cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
+    commit(&s, 8, 1);
+    cr_assert_eq(state_of(&s, 7), SYNC_ABSENT);
+    announce(&s, 9);
+    fed(&s, SY_FETCHED, 8);
+    fed(&s, SY_SLOT, 9);
+    announce(&s, 10);
+    commit(&s, 10, 2);
+    cr_assert_eq(state_of(&s, 9), SYNC_ABSENT);
+}
+
+Test(sync, no_slot_waits_a_little_and_fails)
+{
+    sync_t s;
+    bring(&s, false, SYNC_WAITING);
+    serve(&s, 1, 10);    /* nothing to evict: 3 is named and refused by nobody */
+    commit(&s, 3, 11);
+    cr_assert_eq(sync_active(&s)->version, 3);
+    cr_assert_eq(sync_deadline(&s), 1000 + SYNC_SLOT_WAIT_US);
+    now = sync_deadline(&s) - 1;
+    fed(&s, SY_TICK, 0);
+    cr_assert_str_eq(said, "");
+    now++;
+    fed(&s, SY_TICK, 0);
+    cr_assert_str_eq(said, "NACK 7 no_slot, offer 10 7");
+    cr_assert_str_eq(s.nack.error.phase, "announce");
+    cr_assert_eq(state_of(&s, 7), SYNC_ABSENT);
+    cr_assert_eq(sync_deadline(&s), CLOCK_NEVER);
+}
+
+Test(sync, released_slot_is_taken)
+{
+    sync_t s;
+    bring(&s, false, SYNC_WAITING);    /* 1 active, 2 kept, 3 staged */
+    fed(&s, SY_RETIRE, 2);
+    cr_assert_str_eq(said, "offer 11 2, DROP 2");
+    drain(&s);
+    cr_assert_str_eq(said, "RESERVE 7");
+}
+
+Test(sync, overtaken_staged_version_makes_room)
+{
+    sync_t s;
+    bring(&s, false, SYNC_WAITING);
+    now = sync_deadline(&s);
+    fed(&s, SY_TICK, 0);
+    cr_assert_str_eq(said, "DROP 3");
+    drain(&s);
+    cr_assert_eq(state_of(&s, 7), SYNC_RESERVING);
+}
+
+Test(sync, late_joiner_waits_for_a_slot_for_ever)
+{
+    sync_t s;
+    bring(&s, false, SYNC_ABSENT);
+    serve(&s, 1, 1);
+    serve(&s, 2, 2);
+    serve(&s, 3, 3);
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7});
+    now = sync_deadline(&s);
+    fed(&s, SY_TICK, 0);
+    cr_assert_str_eq(said, "NACK 7 no_slot, offer 10 7");
+    cr_assert_eq(sync_deadline(&s), CLOCK_NEVER);
+    fed(&s, SY_RETIRE, 1);
+    drain(&s);
+    cr_assert_str_eq(said, "RESERVE 7");
+}
+
+Test(sync, patience_is_a_quarter_of_a_short_deadline)
+{
+    sync_t s;
+    bring(&s, false, SYNC_ABSENT);
+    serve(&s, 1, 1);
+    serve(&s, 2, 2);
+    serve(&s, 3, 3);
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7, .deadline_us = 400000});
+    cr_assert_eq(sync_deadline(&s), now + 100000);
+}
+
+Test(sync, a_named_version_is_tried_again)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 1);
+    uint64_t pause = SYNC_RETRY_US;
+    for (int i = 0; i < 7; i++, pause = i < 5 ? SYNC_RETRY_US << i : SYNC_RETRY_US << 4) {
+        fed(&s, SY_FETCH_FAILED, 7);
+        cr_assert_str_eq(said, "NACK 7 internal, offer 10 7, DROP 7");
+        drain(&s);
+        cr_assert_eq(sync_deadline(&s), now + pause, "%d", i);
+        now += pause;
+        fed(&s, SY_TICK, 0);
+        cr_assert_str_eq(said, "RESERVE 7");
+        fed(&s, SY_SLOT, 7);
+    }
+    fed(&s, SY_FETCHED, 7);
+    cr_assert_eq(sync_active(&s)->version, 7);
+}
+
+Test(sync, no_memory_for_a_named_version_is_tried_again)
+{
+    sync_t s;
+    bring(&s, false, SYNC_RESERVING);
+    commit(&s, 7, 1);
+    fed(&s, SY_NO_SLOT, 7);
+    cr_assert_str_eq(said, "NACK 7 internal, offer 10 7");
+    cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
+    now = sync_deadline(&s);
+    fed(&s, SY_TICK, 0);
+    cr_assert_str_eq(said, "RESERVE 7");
+}
+
+Test(sync, own_deadline_when_the_abort_is_lost)
+{
+    static const struct { sync_state_t state; const char *said, *phase; } CASES[] = {
+        {SYNC_RESERVING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"}, {SYNC_FETCHING, "NACK 7 deadline, offer 10 7, CANCEL 7, DROP 7", "fetch"},
+        {SYNC_ARRIVED, "NACK 7 deadline, offer 10 7, DROP 7", "stage"}};
+    for (size_t i = 0; i < 3; i++) {
+        sync_t s;
+        bring(&s, true, CASES[i].state);
+        cr_assert_eq(sync_deadline(&s), 1000 + 60000000 + SYNC_GRACE_US);
+        fed(&s, SY_DOWN, 0);    /* not while the broker is away */
+        cr_assert_eq(sync_deadline(&s), CLOCK_NEVER);
+        now = 100000000;
+        fed(&s, SY_TICK, 0);
+        cr_assert_str_eq(said, "");
+        up(&s, 0, 0, NULL, 0);  /* and then it has time to say its word */
+        cr_assert_eq(sync_deadline(&s), now + SYNC_GRACE_US);
+        now += SYNC_GRACE_US;
+        fed(&s, SY_TICK, 0);
+        cr_assert_str_eq(said, CASES[i].said);
+        cr_assert_str_eq(s.nack.error.phase, CASES[i].phase);
+    }
+}
+
+Test(sync, staged_versions_do_not_expire)
+{
+    sync_t s;
+    bring(&s, false, SYNC_STAGED);
+    cr_assert_eq(sync_deadline(&s), CLOCK_NEVER);
+}
+
+Test(sync, nack_is_said_after_the_broker_came_back)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    fed(&s, SY_DOWN, 0);
+    fed(&s, SY_FETCH_FAILED, 7);
+    cr_assert_str_eq(said, "offer 10 7, DROP 7");
+    sync_restate(&s);
+    up(&s, 0, 0, NULL, 0);
+    cr_assert_str_eq(said, "NACK 7 internal");
+    fed(&s, SY_DOWN, 0);
+    up(&s, 0, 0, NULL, 0);
+    cr_assert_str_eq(said, "");
+}
+
+Test(sync, activation_is_said_after_the_broker_came_back)
+{
+    sync_t s;
+    bring(&s, true, SYNC_STAGED);
+    commit(&s, 7, 4);
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7) >= 0, true);
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, offer 8 7");
+    fed(&s, SY_DOWN, 0);
+    up(&s, 7, 4, NULL, 0);
+    cr_assert_str_eq(said, "ACTIVE 7 d4");
+}
+
+Test(sync, rejected_commit_leaves_the_version_and_stays_stale)
+{
+    sync_t s;
+    bring(&s, true, SYNC_KEPT);    /* 6 active (d6), 7 kept */
+    commit(&s, 7, 7);
+    fed(&s, SY_APP_REJECT, 7);
+    cr_assert_str_eq(said, "NACK 7 d7 internal, " STALE);
+    cr_assert_eq(sync_active(&s)->version, 6);
+    commit(&s, 7, 7);
+    cr_assert_str_eq(said, "");
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), HEDDLE_ERR_NOT_FOUND);
+    commit(&s, 7, 8);    /* a new decision is a new chance */
+    cr_assert_str_eq(said, "offer 7 7");
+    fed(&s, SY_APP_ACTIVATE, 7);
+    cr_assert_str_eq(said, "FLIP 7, KEEP 6, ACTIVE 7 d8, offer 8 7");
+}
+
+Test(sync, retired_active_version_is_served_until_another_is)
+{
+    sync_t s;
+    bring(&s, false, SYNC_ACTIVE);
+    fed(&s, SY_RETIRE, 7);
+    cr_assert_eq(sync_active(&s)->version, 7);
+    stage(&s, 8);
+    commit(&s, 8, 9);
+    cr_assert_str_eq(said, "FLIP 8, DROP 7, ACTIVE 8 d9, offer 8 8");
+    drain(&s);
+    cr_assert_eq(state_of(&s, 7), SYNC_ABSENT);
+}
+
+Test(sync, retired_mark_is_taken_back_by_a_welcome_that_keeps_it)
+{
+    sync_t s;
+    bring(&s, false, SYNC_ACTIVE);
+    fed(&s, SY_RETIRE, 7);
+    up(&s, 7, 5, NULL, 0);
+    stage(&s, 8);
+    commit(&s, 8, 9);
+    cr_assert_str_eq(said, "FLIP 8, KEEP 7, ACTIVE 8 d9, offer 8 8");
+}
+
+Test(sync, one_version_has_one_digest)
+{
+    sync_t s;
+    bring(&s, false, SYNC_STAGED);
+    digest_t other = digest_of(99);
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7, .digest = other});
+    cr_assert_str_eq(said, "NACK 7 digest_mismatch, offer 10 7");
+    cr_assert(s.nack.error.expected[0] && s.nack.error.found[0]);
+    feed(&s, (sync_event_t){.kind = SY_COMMIT, .version = 7, .decision = 4, .digest = other});
+    cr_assert_str_eq(said, "NACK 7 d4 digest_mismatch, offer 9 7");
+    cr_assert_null(sync_active(&s));
+}
+
+Test(sync, application_is_offered_a_commit_once)
+{
+    sync_t s;
+    bring(&s, true, SYNC_STAGED);
+    commit(&s, 7, 4);
+    cr_assert_str_eq(said, "offer 7 7");
+    fed(&s, SY_TICK, 0);
+    announce(&s, 8);
+    cr_assert_str_eq(said, "RESERVE 8");
+}
+
+Test(sync, too_many_announcements_refuse_the_oldest)
+{
+    sync_t s;
+    bring(&s, false, SYNC_ABSENT);
+    serve(&s, 1, 1);
+    serve(&s, 2, 2);
+    serve(&s, 3, 3);
+    for (uint64_t v = 10; v < 10 + SYNC_WAITING_MAX; v++) announce(&s, v);
+    cr_assert_str_eq(said, "");
+    announce(&s, 50);
+    cr_assert_str_eq(said, "NACK 10 limit, offer 10 10");
+    fed(&s, SY_RETIRE, 1);
+    drain(&s);
+    cr_assert_str_eq(said, "RESERVE 50");
+}
+
+/* --- random runs ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    sync_t s;
+    uint64_t rng, next_version, next_decision, highest_applied, active;
+    uint64_t in_slot[LIMIT_SLOTS];    /* version whose memory a slot holds; 0: free */
+    bool leaving[LIMIT_SLOTS];        /* the slot was dropped and is not drained: a reader, a send or an ask is in it */
+    uint64_t reserving, fetching;
+} world_t;
+
+static uint64_t roll(world_t *w, uint64_t n)
+{
+    w->rng ^= w->rng << 13;
+    w->rng ^= w->rng >> 7;
+    w->rng ^= w->rng << 17;
+    return w->rng % n;
+}
+
+static void obey(world_t *w, int count)
+{
+    cr_assert_leq(count, (int)SYNC_ACTIONS_MAX);
+    for (int i = 0; i < count; i++) {
+        const sync_action_t *a = &out[i];
+        switch (a->kind) {
+        case SA_RESERVE:
+            cr_assert_lt(a->slot, (int)w->s.slot_count);
+            cr_assert(w->in_slot[a->slot] == 0 && !w->leaving[a->slot], "slot %d is not free", a->slot);
+            cr_assert_eq(w->reserving + w->fetching, 0);
+            w->in_slot[a->slot] = w->reserving = a->version;
+            break;
+        case SA_FETCH:
+            cr_assert(w->reserving == a->version && w->in_slot[a->slot] == a->version);
+            w->reserving = 0;
+            w->fetching = a->version;
+            break;
+        case SA_CANCEL: cr_assert_eq(w->fetching, a->version); w->fetching = 0; break;
+        case SA_DROP:
+            cr_assert_eq(w->in_slot[a->slot], a->version);
+            cr_assert_neq(w->active, a->version, "the active version was dropped");
+            if (w->reserving == a->version) w->reserving = 0;
+            w->leaving[a->slot] = true;
+            break;
+        case SA_FLIP:
+            cr_assert(w->s.up);
+            cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] && w->fetching != a->version);
+            cr_assert_gt(a->decision, w->highest_applied, "decision %d after %d", (int)a->decision, (int)w->highest_applied);
+            w->active = a->version;
+            break;
+        case SA_SEND_ACTIVE:
+            cr_assert(w->s.up && a->version == w->active && a->decision >= w->highest_applied);
+            w->highest_applied = a->decision;
+            break;
+        case SA_SEND_STAGED: case SA_SEND_NACK: cr_assert(w->s.up); break;
+        default: break;
+        }
+    }
+}
+
+static void check(world_t *w)
+{
+    unsigned active = 0, coming = 0, waiting = 0;
+    uint64_t used = 0;
+    for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &w->s.entries[i];
+        active += e->state == SYNC_ACTIVE;
+        coming += e->state == SYNC_RESERVING || e->state == SYNC_FETCHING;
+        waiting += e->state == SYNC_WAITING;
+        bool owns = e->state >= SYNC_RESERVING;
+        cr_assert_eq(owns, e->slot >= 0);
+        if (!owns) continue;
+        cr_assert(!(used >> e->slot & 1), "two versions in slot %d", e->slot);
+        used |= 1ull << e->slot;
+        cr_assert_eq(w->in_slot[e->slot], e->version);
+    }
+    cr_assert(active <= 1 && coming <= 1 && waiting <= SYNC_WAITING_MAX + 2);
+    cr_assert_eq(active == 1, w->active != 0);
+    cr_assert_leq(w->s.applied.decision, w->s.decided.decision);
+}
+
+/* One random event that the world allows, with now and then one that it does not. */
+static sync_event_t any_event(world_t *w)
+{
+    sync_event_t ev = {.version = 1 + roll(w, w->next_version), .slot = (int)roll(w, 4), .deadline_us = roll(w, 2) ? 3000000 : 0, .slot_count = 3};
+    switch (roll(w, 16)) {
+    case 0: case 1: ev.kind = SY_ANNOUNCE; ev.version = ++w->next_version; break;
+    case 2: ev.kind = SY_ANNOUNCE; break;
+    case 3: case 4: case 5: ev.kind = SY_COMMIT; ev.decision = roll(w, 4) ? ++w->next_decision : 1 + roll(w, w->next_decision + 1); break;
+    case 6: ev.kind = roll(w, 2) ? SY_ABORT : SY_RETIRE; break;
+    case 7: ev.kind = w->s.up ? SY_DOWN : SY_UP; ev.decision = roll(w, w->next_decision + 1); break;
+    case 8: case 9: ev.kind = w->reserving ? (roll(w, 8) ? SY_SLOT : SY_NO_SLOT) : SY_TICK; ev.version = w->reserving; break;
+    case 10: case 11: ev.kind = w->fetching ? (roll(w, 6) ? SY_FETCHED : SY_FETCH_FAILED) : SY_TICK; ev.version = w->fetching; break;
+    case 12: ev.kind = SY_TICK; break;
+    case 13: ev.kind = (sync_event_kind_t)(SY_APP_STAGED + roll(w, 3)); break;
+    case 14: ev.kind = SY_APP_STAGED; break;
+    default: ev.kind = SY_DRAINED; break;
+    }
+    return ev;
+}
+
+static void random_run(uint64_t seed, bool app)
+{
+    world_t w = {.rng = seed * 2654435761u + 1, .next_version = 1};
+    now = 1;
+    sync_init(&w.s, app);
+    for (int i = 0; i < 2000; i++) {
+        now += roll(&w, 300000);
+        if (!w.s.up && roll(&w, 3) == 0) sync_restate(&w.s);
+        sync_event_t ev = any_event(&w);
+        uint64_t keep[4] = {roll(&w, w.next_version), roll(&w, w.next_version), w.next_version, 1};
+        if (ev.kind == SY_UP) ev.keep = keep, ev.keep_count = 4;
+        if (ev.kind == SY_DRAINED) {
+            if (!w.leaving[ev.slot]) continue;
+            w.in_slot[ev.slot] = 0;
+            w.leaving[ev.slot] = false;
+        }
+        if (ev.kind == SY_NO_SLOT) {
+            for (int slot = 0; slot < 4; slot++)
+                if (w.in_slot[slot] == w.reserving && !w.leaving[slot]) w.in_slot[slot] = 0;
+            w.reserving = 0;
+        }
+        if (ev.kind == SY_FETCHED || ev.kind == SY_FETCH_FAILED) w.fetching = 0;
+        if (ev.kind == SY_FETCH_FAILED) ev.error = NULL;
+        int n = feed(&w.s, ev);
+        if (n > 0) obey(&w, n);
+        check(&w);
+    }
+}
+
+Test(sync, random_runs_keep_the_invariants)
+{
+    const char *text = getenv("HEDDLE_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
+    fprintf(stderr, "sync: seeds %llu..%llu\n", (unsigned long long)seed, (unsigned long long)seed + 199);
+    for (uint64_t i = 0; i < 200; i++) random_run(seed + i, i & 1);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/slots.h"
+
+#include "core/errors.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+/* Bits of slot->refs above the count of readers. */
+#define CLOSED (1u << 31)    /* no new readers */
+#define WANTED (1u << 30)    /* the last reader wakes the loop */
+#define ORPHAN (1u << 29)    /* the table was closed: the last reader frees the slot's memory */
+#define READERS (ORPHAN - 1)
+
+typedef struct {
+    char name[HEDDLE_NAME_MAX + 1];
+    _Atomic(slot_t *) active;
+    _Atomic(slot_t *) slots[LIMIT_SLOTS];   /* filled once each, by the loop; freed with the table */
+} shelf_t;
+
+struct slots {
+    slots_ops_t ops;
+    atomic_uint owners;      /* the worker, and each slot: the last to go frees the table */
+    atomic_uint wakers;      /* releases between "mine is the last hold" and "the loop is told" */
+    uint32_t count;
+    uint32_t *by_name;       /* adapter numbers in order of name */
+    shelf_t shelves[];
+};
+
+/* --- the table ------------------------------------------------------------------------------------------------- */
+
+static void sort_names(slots_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        uint32_t at = i;
+        for (; at > 0 && strcmp(s->shelves[s->by_name[at - 1]].name, s->shelves[i].name) > 0; at--)
+            s->by_name[at] = s->by_name[at - 1];
+        s->by_name[at] = i;
+    }
+}
+
+int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops, slots_t **ret_slots)
+{
+    slots_t *s = calloc(1, sizeof *s + count * sizeof *s->shelves);
+    if (!s) return HEDDLE_ERR_NO_MEMORY;
+    s->by_name = calloc(count, sizeof *s->by_name);
+    if (!s->by_name) goto fail;
+    s->ops = *ops;
+    s->count = count;
+    atomic_init(&s->owners, 1);
+    for (uint32_t i = 0; i < count; i++) error_text(s->shelves[i].name, sizeof s->shelves[i].name, adapters[i]);
+    sort_names(s);
+    *ret_slots = s;
+    return HEDDLE_OK;
+fail:
+    free(s);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+static void forget_content(slot_t *slot)
+{
+    manifest_fini(&slot->manifest);
+    slot->manifest = (manifest_t){0};
+    slot->view = (heddle_manifest_t){0};
+    free(slot->names);
+    free(slot->name_starts);
+    free(slot->dims);
+    slot->names = NULL;
+    slot->name_starts = NULL;
+    slot->dims = NULL;
+}
+
+static void unown(slots_t *s)
+{
+    if (atomic_fetch_sub(&s->owners, 1) != 1) return;
+    for (uint32_t a = 0; a < s->count; a++)
+        for (uint32_t i = 0; i < LIMIT_SLOTS; i++) free(atomic_load(&s->shelves[a].slots[i]));
+    free(s->by_name);
+    free(s);
+}
+
+/* The slot's memory goes; the struct itself stays until the table goes. */
+static void dispose(slot_t *slot)
+{
+    forget_content(slot);
+    region_unref(&slot->region);
+    unown(slot->table);
+}
+
+static slot_t *slot_of(const slots_t *s, uint32_t adapter, uint32_t index)
+{
+    return atomic_load(&((slots_t *)s)->shelves[adapter].slots[index]);
+}
+
+void slots_unmap_all(slots_t *s)
+{
+    for (uint32_t a = 0; a < s->count; a++)
+        for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+            slot_t *slot = slot_of(s, a, i);
+            if (slot && slot->region) s->ops.unmap(s->ops.self, slot->region);
+        }
+}
+
+void slots_close(slots_t **slots)
+{
+    slots_t *s = slots ? *slots : NULL;
+    if (!s) return;
+    *slots = NULL;
+    for (uint32_t a = 0; a < s->count; a++)
+        for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+            slot_t *slot = slot_of(s, a, i);
+            if (slot && (atomic_fetch_or(&slot->refs, CLOSED | ORPHAN) & READERS) == 0) dispose(slot);
+        }
+    /* A release that saw its slot before it was orphaned may be about to wake the loop: it is over in one write. */
+    while (atomic_load(&s->wakers) > 0) sched_yield();
+    unown(s);
+}
+
+int slots_find(const slots_t *s, const char *adapter)
+{
+    uint32_t low = 0, high = s->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int order = strcmp(adapter, s->shelves[s->by_name[middle]].name);
+        if (order == 0) return (int)s->by_name[middle];
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return -1;
+}
+
+const char *slots_adapter(const slots_t *s, uint32_t adapter) { return s->shelves[adapter].name; }
+slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index) { return slot_of(s, adapter, index); }
+
+/* --- readers: any thread --------------------------------------------------------------------------------------- */
+
+/* True with a hold; false when the slot is closed, and then nothing of it but refs was touched. */
+static bool hold(slot_t *slot)
+{
+    if (!(atomic_fetch_add(&slot->refs, 1) & CLOSED)) return true;
+    slot_release(&slot);
+    return false;
+}
+
+static int acquire_active(shelf_t *shelf, slot_t **ret_slot)
+{
+    for (;;) {
+        slot_t *slot = atomic_load(&shelf->active);
+        if (!slot) return HEDDLE_ERR_NOT_FOUND;
+        if (!hold(slot)) continue;
+        if (slot == atomic_load(&shelf->active)) {
+            *ret_slot = slot;
+            return HEDDLE_OK;
+        }
+        slot_release(&slot);    /* lost a race with the flip: look again */
+    }
+}
+
+int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot)
+{
+    shelf_t *shelf = &s->shelves[adapter];
+    if (version == 0) return acquire_active(shelf, ret_slot);
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        slot_t *slot = atomic_load(&shelf->slots[i]);
+        if (!slot) break;    /* slots are made in order of index */
+        if (atomic_load(&slot->version) != version || !hold(slot)) continue;
+        if (atomic_load(&slot->version) == version) {
+            *ret_slot = slot;
+            return HEDDLE_OK;
+        }
+        slot_release(&slot);
+    }
+    return HEDDLE_ERR_NOT_FOUND;
+}
+
+/* Whoever will wake the loop says so before it lets go: after that, only `wakers` keeps the table alive. */
+void slot_release(slot_t **held)
+{
+    slot_t *slot = held ? *held : NULL;
+    if (!slot) return;
+    *held = NULL;
+    slots_t *table = slot->table;
+    unsigned refs = atomic_load(&slot->refs);
+    for (;;) {
+        bool last = (refs & READERS) == 1, tells = last && (refs & (WANTED | ORPHAN)) == WANTED;
+        if (tells) atomic_fetch_add(&table->wakers, 1);
+        bool done = atomic_compare_exchange_weak(&slot->refs, &refs, refs - 1);
+        if (done && tells) table->ops.wake(table->ops.self);
+        if (tells) atomic_fetch_sub(&table->wakers, 1);
+        if (!done) continue;
+        if (last && (refs & ORPHAN)) dispose(slot);
+        return;
+    }
+}
+
+/* --- the loop's side ------------------------------------------------------------------------------------------- */
+
+static int new_slot(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot)
+{
+    slot_t *slot = calloc(1, sizeof *slot);
+    if (!slot) return HEDDLE_ERR_NO_MEMORY;
+    atomic_init(&slot->refs, CLOSED);
+    slot->table = s;
+    slot->adapter = adapter;
+    slot->index = index;
+    atomic_fetch_add(&s->owners, 1);
+    atomic_store(&s->shelves[adapter].slots[index], slot);
+    *ret_slot = slot;
+    return HEDDLE_OK;
+}
+
+/* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the manifest grows. */
+static uint64_t with_room(uint64_t bytes)
+{
+    uint64_t step = 64u << 10;
+    while (step < bytes / 32) step *= 2;
+    return (bytes + step - 1) / step * step;
+}
+
+static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
+{
+    if (slot->region && slot->region->bytes >= bytes) return HEDDLE_OK;
+    if (slot->region) {
+        s->ops.unmap(s->ops.self, slot->region);
+        region_unref(&slot->region);
+    }
+    region_t *region = NULL;
+    int rc = region_new((size_t)with_room(bytes), &region, error);
+    if (rc) return rc;
+    rc = region_view(region);
+    if (!rc) rc = s->ops.map(s->ops.self, region);
+    if (!rc) {
+        slot->region = region;
+        return HEDDLE_OK;
+    }
+    region_unref(&region);
+    return error_fail(error, rc, "a region of %llu bytes cannot be mapped", (unsigned long long)bytes);
+}
+
+int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot, heddle_error_t *error)
+{
+    slot_t *slot = NULL;
+    for (uint32_t i = 0; i <= index; i++) {
+        slot = slot_of(s, adapter, i);
+        if (!slot && new_slot(s, adapter, i, &slot)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+    }
+    if (slot->state != SLOT_FREE) return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
+    int rc = make_region(s, slot, bytes, error);
+    if (rc) return rc;
+    slot->state = SLOT_RESERVED;
+    *ret_slot = slot;
+    return HEDDLE_OK;
+}
+
+/* Names with NULs and aligned extents: what a caller of the public interface is given. */
+static int copy_table(slot_t *slot, const manifest_t *m)
+{
+    size_t dim_count = m->dims.bytes / sizeof(uint64_t);
+    slot->names = malloc(m->names.bytes + m->tensor_count + 1);
+    slot->name_starts = calloc((size_t)m->tensor_count + 1, sizeof *slot->name_starts);
+    slot->dims = calloc(dim_count + 1, sizeof *slot->dims);
+    if (!slot->names || !slot->name_starts || !slot->dims) return HEDDLE_ERR_NO_MEMORY;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < m->tensor_count; i++) {
+        manifest_row_t row;
+        manifest_row(m, i, &row);
+        slot->name_starts[i] = at;
+        memcpy(slot->names + at, row.name.data, row.name.bytes);
+        at += (uint32_t)row.name.bytes;
+        slot->names[at++] = 0;
+    }
+    for (size_t d = 0; d < dim_count; d++) slot->dims[d] = le64_get((const uint8_t *)m->dims.data + d * sizeof(uint64_t));
+    return HEDDLE_OK;
+}
+
+static void fill_view(slot_t *slot, const seal_t *seal)
+{
+    const manifest_t *m = &slot->manifest;
+    const char *adapter = slots_adapter(slot->table, slot->adapter);
+    slot->h1 = seal->h1;
+    digest_text(&seal->h1, slot->digest);
+    tag_text(adapter, seal->version, &seal->h1, slot->tag);
+    slot->view = (heddle_manifest_t){
+        .size = sizeof slot->view, .adapter = adapter, .version = seal->version, .digest = slot->digest, .tag = slot->tag,
+        .config = m->config.data, .config_bytes = m->config.bytes, .tensor_count = m->tensor_count,
+        .chunk_count = m->chunk_count, .data_bytes = m->data_bytes, .step = seal->step};
+}
+
+int slot_seal(slot_t *slot, const seal_t *seal)
+{
+    if (slot->state != SLOT_RESERVED) return HEDDLE_ERR_INTERNAL;
+    int rc = copy_table(slot, seal->manifest);
+    if (rc) {
+        forget_content(slot);
+        return rc;
+    }
+    slot->manifest = *seal->manifest;
+    *seal->manifest = (manifest_t){0};
+    fill_view(slot, seal);
+    slot->state = SLOT_SEALED;
+    atomic_store(&slot->version, seal->version);
+    atomic_fetch_and(&slot->refs, ~CLOSED);
+    return HEDDLE_OK;
+}
+
+void slots_activate(slots_t *s, slot_t *slot)
+{
+    shelf_t *shelf = &s->shelves[slot->adapter];
+    slot_t *before = atomic_load(&shelf->active);
+    if (before == slot) return;
+    slot->state = SLOT_ACTIVE;
+    atomic_store(&shelf->active, slot);
+    if (before) before->state = SLOT_KEPT;
+}
+
+void slot_drop(slot_t *slot, uint64_t now_us)
+{
+    if (slot->state == SLOT_FREE || slot->state == SLOT_ACTIVE || slot->state == SLOT_LEAVING) return;
+    slot->state = SLOT_LEAVING;
+    slot->leaving_us = now_us;
+    atomic_fetch_or(&slot->refs, CLOSED | WANTED);
+    atomic_store(&slot->version, 0);
+}
+
+uint32_t slot_readers(const slot_t *slot) { return atomic_load(&((slot_t *)slot)->refs) & READERS; }
+bool slot_is_unread(const slot_t *slot) { return slot->state == SLOT_LEAVING && slot_readers(slot) == 0; }
+
+void slot_free(slot_t *slot)
+{
+    if (!slot_is_unread(slot)) return;
+    atomic_fetch_and(&slot->refs, ~WANTED);
+    forget_content(slot);
+    slot->state = SLOT_FREE;
+}
+
+slots_count_t slots_count(const slots_t *s, uint32_t adapter)
+{
+    slots_count_t count = {0, 0};
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(s, adapter, i);
+        if (!slot) break;
+        count.used += slot->state != SLOT_FREE;
+        count.held += slot_readers(slot) > 0;
+    }
+    return count;
+}

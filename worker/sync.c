@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/sync.h"
+
+#include "core/errors.h"
+
+/* One step in progress. */
+typedef struct { sync_t *s; const sync_event_t *ev; uint64_t now; sync_action_t *out; int count; } step_t;
+
+/* --- looking ----------------------------------------------------------------------------------------------------- */
+
+#define EACH(s, e) (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
+
+static sync_entry_t *find(sync_t *s, uint64_t version)
+{
+    for EACH(s, e)
+        if (e->state != SYNC_ABSENT && e->state != SYNC_LEAVING && e->version == version) return e;
+    return NULL;
+}
+
+static sync_entry_t *find_state(sync_t *s, sync_state_t state)
+{
+    for EACH(s, e)
+        if (e->state == state) return e;
+    return NULL;
+}
+
+static bool is_coming(const sync_entry_t *e) { return e->state == SYNC_RESERVING || e->state == SYNC_FETCHING; }
+
+static sync_entry_t *find_coming(sync_t *s)
+{
+    for EACH(s, e)
+        if (is_coming(e)) return e;
+    return NULL;
+}
+
+const sync_entry_t *sync_find(const sync_t *s, uint64_t version) { return find((sync_t *)s, version); }
+const sync_entry_t *sync_active(const sync_t *s) { return find_state((sync_t *)s, SYNC_ACTIVE); }
+const sync_entry_t *sync_fetching(const sync_t *s) { return find_coming((sync_t *)s); }
+
+/* A decision that is not applied yet chose this version, and no later one went back behind it. */
+static bool is_named(const sync_t *s, const sync_entry_t *e) { return e->decision > s->applied.decision; }
+
+static bool is_leaving(sync_t *s, uint64_t version)
+{
+    for EACH(s, e)
+        if (e->state == SYNC_LEAVING && e->version == version) return true;
+    return false;
+}
+
+static int find_free_slot(sync_t *s)
+{
+    uint64_t used = 0;    /* LIMIT_SLOTS bits */
+    for EACH(s, e)
+        if (e->state != SYNC_ABSENT && e->slot >= 0) used |= 1ull << e->slot;
+    for (uint32_t i = 0; i < s->slot_count && i < LIMIT_SLOTS; i++)
+        if (!(used >> i & 1)) return (int)i;
+    return -1;
+}
+_Static_assert(LIMIT_SLOTS <= 64, "one bit a slot");
+
+/* --- saying ------------------------------------------------------------------------------------------------------ */
+
+static sync_action_t *act(step_t *st, sync_action_kind_t kind, const sync_entry_t *e)
+{
+    sync_action_t *a = &st->out[st->count++];
+    *a = (sync_action_t){.kind = kind, .version = e->version, .decision = e->decision, .slot = e->slot, .digest = e->digest};
+    return a;
+}
+
+static void offer(step_t *st, const sync_entry_t *e, int event, int err)
+{
+    sync_action_t *a = act(st, SA_OFFER, e);
+    a->event = event;
+    a->err = err;
+}
+
+static void say_staged(step_t *st, sync_entry_t *e)
+{
+    e->reported = st->s->up;
+    if (st->s->up) act(st, SA_SEND_STAGED, e);
+}
+
+static void say_active(step_t *st, const sync_entry_t *e)
+{
+    st->s->active_reported = st->s->up;
+    if (st->s->up) act(st, SA_SEND_ACTIVE, e)->decision = st->s->applied.decision;
+}
+
+/* Tells broker and application that this worker cannot have the version, or (decision > 0) cannot switch to it. */
+static void say_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
+{
+    sync_t *s = st->s;
+    s->nack.version = e->version;
+    s->nack.decision = decision;
+    s->nack.error = *error;
+    s->nack.pending = !s->up;
+    if (s->up) act(st, SA_SEND_NACK, e)->decision = decision;
+    offer(st, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
+}
+
+/* --- changing ---------------------------------------------------------------------------------------------------- */
+
+static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
+
+/* The version is not wanted here any more. */
+static void leave(step_t *st, sync_entry_t *e)
+{
+    if (e->slot < 0) {
+        forget(e);
+        return;
+    }
+    if (e->state == SYNC_FETCHING) act(st, SA_CANCEL, e);
+    e->state = SYNC_LEAVING;
+    act(st, SA_DROP, e);
+}
+
+/* A decision for a later version is known: it is not worth a fetch. */
+static bool is_overtaken(const sync_t *s, const sync_entry_t *e) { return e->version < s->decided.version; }
+
+/* Only the newest few wait: the oldest of too many is refused. */
+static void bound_waiting(step_t *st)
+{
+    sync_entry_t *oldest = NULL;
+    uint32_t count = 0;
+    for EACH(st->s, e) {
+        if (e->state != SYNC_WAITING) continue;
+        count++;
+        if (!is_named(st->s, e) && (!oldest || e->order < oldest->order)) oldest = e;
+    }
+    if (count <= SYNC_WAITING_MAX || !oldest) return;
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_LIMIT, "more than %u versions wait for a slot; this is the oldest", SYNC_WAITING_MAX);
+    error_where(&error, NULL, oldest->version, NULL, "announce");
+    say_nack(st, oldest, 0, &error);
+    forget(oldest);
+}
+
+static sync_entry_t *add_waiting(sync_t *s, uint64_t version, const digest_t *digest)
+{
+    sync_entry_t *e = find_state(s, SYNC_ABSENT);
+    *e = (sync_entry_t){.state = SYNC_WAITING, .slot = -1, .version = version, .digest = *digest, .deadline_us = CLOCK_NEVER,
+                        .patience_us = SYNC_SLOT_WAIT_US};
+    return e;
+}
+
+/* The slot of a coming version is given back; the version waits again. */
+static sync_entry_t *wait_again(step_t *st, sync_entry_t *e)
+{
+    sync_entry_t *again = add_waiting(st->s, e->version, &e->digest);
+    int slot = again->slot;
+    *again = *e;
+    again->state = SYNC_WAITING;
+    again->slot = slot;
+    leave(st, e);
+    return again;
+}
+
+/* A failure before the commit.  A version that is named, or that nobody waits for, is tried again after a pause. */
+static void fail(step_t *st, sync_entry_t *e, const heddle_error_t *error)
+{
+    say_nack(st, e, 0, error);
+    if (!is_named(st->s, e) && e->deadline_us != CLOCK_NEVER) {
+        leave(st, e);
+        return;
+    }
+    sync_entry_t *again = wait_again(st, e);
+    again->start_us = st->now + (SYNC_RETRY_US << (again->tries < 4 ? again->tries : 4));
+    again->tries++;
+}
+
+/* Gives the slot back at once: nothing was ever in it. */
+static void on_no_slot(step_t *st, sync_entry_t *e)
+{
+    e->slot = -1;
+    e->state = SYNC_WAITING;
+    fail(st, e, st->ev->error);
+}
+
+static void flip(step_t *st, sync_entry_t *e)
+{
+    sync_t *s = st->s;
+    sync_entry_t *before = find_state(s, SYNC_ACTIVE);
+    s->applied = (decision_t){e->decision, e->version, e->digest};
+    if (before != e) act(st, SA_FLIP, e);
+    if (before && before != e) {
+        before->state = SYNC_KEPT;
+        if (before->retired) leave(st, before);
+        else act(st, SA_KEEP, before);
+    }
+    e->state = SYNC_ACTIVE;
+    e->retired = false;
+    say_active(st, e);
+    offer(st, e, HEDDLE_EVENT_ACTIVE, 0);
+}
+
+static bool is_ready(const sync_entry_t *e) { return e->state == SYNC_STAGED || e->state == SYNC_ACTIVE || e->state == SYNC_KEPT; }
+
+/* Serves what is decided and ready: of several the greatest decision. */
+static void apply(step_t *st)
+{
+    sync_entry_t *best = NULL;
+    for EACH(st->s, e)
+        if (is_ready(e) && is_named(st->s, e) && (!best || e->decision > best->decision)) best = e;
+    if (!best) return;
+    if (!st->s->app || best->state == SYNC_ACTIVE) {
+        flip(st, best);
+    } else if (best->offered != best->decision) {
+        best->offered = best->decision;
+        offer(st, best, HEDDLE_EVENT_COMMIT, 0);
+    }
+}
+
+/* The waiting one that comes first: the named one, else the one announced last. */
+static sync_entry_t *find_head(step_t *st)
+{
+    sync_entry_t *head = NULL;
+    for EACH(st->s, e) {
+        if (e->state != SYNC_WAITING || e->start_us || is_leaving(st->s, e->version)) continue;
+        bool named = is_named(st->s, e), head_named = head && is_named(st->s, head);
+        if (!head || named > head_named || (named == head_named && e->order > head->order)) head = e;
+    }
+    return head;
+}
+
+/* Starts the next fetch where there is one and a slot for it. */
+static void start(step_t *st)
+{
+    sync_t *s = st->s;
+    for EACH(s, e)
+        if (e->start_us <= st->now) e->start_us = 0;
+    sync_entry_t *head = find_head(st), *coming = find_coming(s);
+    if (head && coming && !is_named(s, coming) && (is_named(s, head) || head->order > coming->order)) {
+        sync_entry_t *again = wait_again(st, coming);
+        if (is_overtaken(s, again)) forget(again);
+        coming = NULL;
+    }
+    int slot = head && !coming ? find_free_slot(s) : -1;
+    bool blocked = head && !coming && slot < 0 && !head->complained;
+    if (!blocked) s->give_up_us = CLOCK_NEVER;
+    else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = st->now + head->patience_us;
+    if (slot < 0) return;
+    head->slot = slot;
+    head->state = SYNC_RESERVING;
+    act(st, SA_RESERVE, head);
+}
+
+/* --- the broker's words -------------------------------------------------------------------------------------------- */
+
+static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, const digest_t *named, const char *phase)
+{
+    char here[HEDDLE_DIGEST_TEXT], there[HEDDLE_DIGEST_TEXT];
+    digest_text(&e->digest, here);
+    digest_text(named, there);
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH, "the broker names version %llu with another digest than the one known here",
+               (unsigned long long)e->version);
+    error_where(&error, NULL, e->version, NULL, phase);
+    error_contrast(&error, there, here);
+    say_nack(st, e, decision, &error);
+}
+
+static void take_deadline(step_t *st, sync_entry_t *e)
+{
+    uint64_t left = st->ev->deadline_us;
+    e->deadline_us = left ? st->now + left + SYNC_GRACE_US : CLOCK_NEVER;
+    e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
+}
+
+static void on_announce(step_t *st, sync_entry_t *e)
+{
+    sync_t *s = st->s;
+    if (e && !digest_equal(&e->digest, &st->ev->digest)) {
+        refuse_digest(st, e, 0, &st->ev->digest, "announce");
+        return;
+    }
+    if (!e) {
+        e = add_waiting(s, st->ev->version, &st->ev->digest);
+        e->order = ++s->order;
+        if (s->decided.version == e->version) e->decision = s->decided.decision;
+        bound_waiting(st);
+    }
+    take_deadline(st, e);
+    if (e->state == SYNC_FETCHING) act(st, SA_RESOURCE, e);
+    else if (e->state == SYNC_STAGED || e->state == SYNC_KEPT) say_staged(st, e);
+    else if (e->state == SYNC_ACTIVE) say_active(st, e);
+}
+
+/* A decision greater than all before.  What is remembered is applied when its version is ready. */
+static void decide(step_t *st, const decision_t *d)
+{
+    sync_t *s = st->s;
+    s->decided = *d;
+    sync_entry_t *named = find(s, d->version), *active = find_state(s, SYNC_ACTIVE);
+    for EACH(s, e) {
+        if (e->version > d->version) e->decision = 0;    /* a step back: what lies ahead of it is not to be served */
+        if (e->state == SYNC_WAITING && e != named && is_overtaken(s, e)) forget(e);
+    }
+    if (named && !digest_equal(&named->digest, &d->digest)) refuse_digest(st, named, d->decision, &d->digest, "activate");
+    else if (named) named->decision = d->decision;
+    if (active && active != named && !(named && is_ready(named))) {
+        sync_entry_t missing = {.version = d->version, .digest = d->digest, .decision = d->decision, .slot = -1};
+        offer(st, &missing, HEDDLE_EVENT_STALE, 0);
+    }
+}
+
+static void on_commit(step_t *st, sync_entry_t *e)
+{
+    sync_t *s = st->s;
+    const sync_event_t *ev = st->ev;
+    if (ev->decision > s->decided.decision && ev->decision > s->applied.decision)
+        decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
+    else if (ev->decision == s->applied.decision && e && e->state == SYNC_ACTIVE)
+        say_active(st, e);
+}
+
+static void on_abort(step_t *st, sync_entry_t *e)
+{
+    if (e->state == SYNC_ACTIVE || e->state == SYNC_KEPT || is_named(st->s, e)) return;
+    offer(st, e, HEDDLE_EVENT_FAILED, st->ev->error ? st->ev->error->code : HEDDLE_ERR_VERSION_FAILED);
+    leave(st, e);
+}
+
+static void retire(step_t *st, sync_entry_t *e)
+{
+    if (is_named(st->s, e)) return;
+    if (e->state == SYNC_ACTIVE) {
+        e->retired = true;
+        return;
+    }
+    offer(st, e, HEDDLE_EVENT_RETIRED, 0);
+    leave(st, e);
+}
+
+static bool is_kept(const sync_event_t *ev, uint64_t version)
+{
+    for (uint32_t i = 0; i < ev->keep_count; i++)
+        if (ev->keep[i] == version) return true;
+    return ev->decision && ev->version == version;
+}
+
+static void on_down(step_t *st)
+{
+    sync_t *s = st->s;
+    s->up = s->active_reported = false;
+    s->decided = s->applied;
+    for EACH(s, e) {
+        if (is_named(s, e)) e->decision = e->offered = 0;
+        e->reported = e->restated = false;
+    }
+}
+
+/* What was restated and is not kept leaves; what happened since the restatement is said. */
+static void on_up(step_t *st)
+{
+    sync_t *s = st->s;
+    const sync_event_t *ev = st->ev;
+    s->up = true;
+    s->slot_count = ev->slot_count;
+    s->give_up_us = CLOCK_NEVER;
+    if (ev->decision > s->applied.decision) decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
+    for EACH(s, e) {
+        if (sync_is_held(e) && is_kept(ev, e->version)) e->retired = false;
+        else if (sync_is_held(e) && e->restated) retire(st, e);
+        if (e->state == SYNC_STAGED && !e->reported) say_staged(st, e);
+        if (e->deadline_us < st->now + SYNC_GRACE_US) e->deadline_us = st->now + SYNC_GRACE_US;
+    }
+    const sync_entry_t *active = sync_active(s);
+    if (active && !s->active_reported) say_active(st, active);
+    if (s->nack.pending) {
+        sync_entry_t failed = {.version = s->nack.version, .slot = -1};
+        s->nack.pending = false;
+        act(st, SA_SEND_NACK, &failed)->decision = s->nack.decision;
+    }
+}
+
+/* --- the fetch's and the application's words ------------------------------------------------------------------------ */
+
+static void become_staged(step_t *st, sync_entry_t *e)
+{
+    e->state = SYNC_STAGED;
+    say_staged(st, e);
+    if (!st->s->app) offer(st, e, HEDDLE_EVENT_STAGED, 0);
+}
+
+static void on_fetched(step_t *st, sync_entry_t *e)
+{
+    if (!st->s->app) {
+        become_staged(st, e);
+        return;
+    }
+    e->state = SYNC_ARRIVED;
+    offer(st, e, HEDDLE_EVENT_ARRIVED, 0);
+}
+
+static int on_app_staged(step_t *st, sync_entry_t *e)
+{
+    if (e->state == SYNC_ARRIVED) become_staged(st, e);
+    return is_ready(e) ? HEDDLE_OK : HEDDLE_ERR_NOT_FOUND;
+}
+
+static int on_app_activate(step_t *st, sync_entry_t *e)
+{
+    if (e->state == SYNC_ACTIVE) return HEDDLE_OK;
+    if (!is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
+    if (!st->s->up) return HEDDLE_ERR_FENCED;
+    if (!is_named(st->s, e)) return HEDDLE_ERR_NOT_FOUND;
+    flip(st, e);
+    return HEDDLE_OK;
+}
+
+static int on_app_reject(step_t *st, sync_entry_t *e)
+{
+    bool ready = e->state == SYNC_STAGED || e->state == SYNC_KEPT;
+    if (ready && is_named(st->s, e)) {
+        uint64_t decision = e->decision;
+        e->decision = 0;
+        say_nack(st, e, decision, st->ev->error);
+        return HEDDLE_OK;
+    }
+    if (e->state != SYNC_ARRIVED && e->state != SYNC_STAGED) return HEDDLE_ERR_NOT_FOUND;
+    say_nack(st, e, 0, st->ev->error);
+    leave(st, e);
+    return HEDDLE_OK;
+}
+
+static void on_drained(step_t *st)
+{
+    for EACH(st->s, e)
+        if (e->state == SYNC_LEAVING && e->slot == st->ev->slot) forget(e);
+}
+
+/* --- time ---------------------------------------------------------------------------------------------------------- */
+
+static bool can_expire(const sync_t *s, const sync_entry_t *e)
+{
+    return s->up && (e->state == SYNC_WAITING || is_coming(e) || e->state == SYNC_ARRIVED) && !is_named(s, e);
+}
+
+static bool expire_one(step_t *st)
+{
+    for EACH(st->s, e) {
+        if (!can_expire(st->s, e) || st->now < e->deadline_us) continue;
+        heddle_error_t error;
+        error_fail(&error, HEDDLE_ERR_DEADLINE, "the deadline ran out on the worker, and no word came from the broker");
+        error_where(&error, NULL, e->version, NULL, e->state == SYNC_ARRIVED ? "stage" : "fetch");
+        say_nack(st, e, 0, &error);
+        leave(st, e);
+        return true;
+    }
+    return false;
+}
+
+/* A staged version that an announcement overtook before anybody decided for it. */
+static bool drop_overtaken(step_t *st, const sync_entry_t *head)
+{
+    for EACH(st->s, e)
+        if (e->state == SYNC_STAGED && !is_named(st->s, e) && e->version < head->version && e->order < head->order) {
+            leave(st, e);
+            return true;
+        }
+    return false;
+}
+
+static void give_up_waiting(step_t *st)
+{
+    sync_t *s = st->s;
+    sync_entry_t *head = find_head(st);
+    if (!s->up || !head || st->now < s->give_up_us) return;
+    s->give_up_us = CLOCK_NEVER;
+    if (drop_overtaken(st, head)) return;
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use", s->slot_count);
+    error_where(&error, NULL, head->version, NULL, "announce");
+    say_nack(st, head, 0, &error);
+    head->complained = true;
+    if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(head);
+}
+
+static void on_tick(step_t *st)
+{
+    if (!expire_one(st)) give_up_waiting(st);
+}
+
+uint64_t sync_deadline(const sync_t *s)
+{
+    uint64_t next = s->up ? s->give_up_us : CLOCK_NEVER;
+    for EACH((sync_t *)s, e) {
+        if (can_expire(s, e) && e->deadline_us < next) next = e->deadline_us;
+        if (e->state == SYNC_WAITING && e->start_us && e->start_us < next) next = e->start_us;
+    }
+    return next;
+}
+
+/* --- the table ------------------------------------------------------------------------------------------------------ */
+
+/* Events about one version; a state that is not named here refuses the event. */
+static int on_version(step_t *st, sync_entry_t *e)
+{
+    switch (st->ev->kind) {
+    case SY_ABORT: on_abort(st, e); break;
+    case SY_RETIRE: retire(st, e); break;
+    case SY_SLOT:
+        if (e->state != SYNC_RESERVING) break;
+        e->state = SYNC_FETCHING;
+        act(st, SA_FETCH, e);
+        break;
+    case SY_NO_SLOT:
+        if (e->state == SYNC_RESERVING) on_no_slot(st, e);
+        break;
+    case SY_FETCHED:
+        if (e->state == SYNC_FETCHING) on_fetched(st, e);
+        break;
+    case SY_FETCH_FAILED:
+        if (e->state != SYNC_FETCHING) break;
+        e->state = SYNC_RESERVING;    /* the fetch has ended: nothing to cancel */
+        fail(st, e, st->ev->error);
+        break;
+    case SY_APP_STAGED: return on_app_staged(st, e);
+    case SY_APP_ACTIVATE: return on_app_activate(st, e);
+    case SY_APP_REJECT: return on_app_reject(st, e);
+    default: break;
+    }
+    return HEDDLE_OK;
+}
+
+static bool is_from_application(sync_event_kind_t kind) { return kind >= SY_APP_STAGED && kind <= SY_APP_REJECT; }
+
+static int dispatch(step_t *st)
+{
+    sync_t *s = st->s;
+    sync_entry_t *e = find(s, st->ev->version);
+    switch (st->ev->kind) {
+    case SY_UP: on_up(st); return HEDDLE_OK;
+    case SY_DOWN: on_down(st); return HEDDLE_OK;
+    case SY_TICK: on_tick(st); return HEDDLE_OK;
+    case SY_DRAINED: on_drained(st); return HEDDLE_OK;
+    case SY_ANNOUNCE:
+        if (s->up) on_announce(st, e);
+        return HEDDLE_OK;
+    case SY_COMMIT:
+        if (s->up) on_commit(st, e);
+        return HEDDLE_OK;
+    default: break;
+    }
+    if (!e) return is_from_application(st->ev->kind) ? HEDDLE_ERR_NOT_FOUND : HEDDLE_OK;
+    return on_version(st, e);
+}
+
+int sync_step(sync_t *s, const sync_event_t *event, uint64_t now_us, sync_action_t out[])
+{
+    step_t st = {.s = s, .ev = event, .now = now_us, .out = out};
+    int rc = dispatch(&st);
+    if (rc) return rc;
+    if (s->up) apply(&st);
+    start(&st);
+    return st.count;
+}
+
+void sync_init(sync_t *s, bool app)
+{
+    *s = (sync_t){.app = app, .give_up_us = CLOCK_NEVER};
+    for EACH(s, e) forget(e);
+}
+
+void sync_restate(sync_t *s)
+{
+    s->active_reported = true;
+    for EACH(s, e) {
+        e->restated = sync_is_held(e);
+        e->reported = e->state == SYNC_STAGED;
+    }
+}
