@@ -52,7 +52,7 @@ static const char SCHEMA[] =
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
     PUT_EPOCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER,
-    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, SQL_COUNT
+    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, GET_CONFIG, SQL_COUNT
 } sql_t;
 
 static const char *const SQL[SQL_COUNT] = {
@@ -74,6 +74,7 @@ static const char *const SQL[SQL_COUNT] = {
     [ALL_STATES] = "SELECT state, state_at, code, message, worker, phase, adapter, version FROM versions"
                    " WHERE state IS NOT NULL ORDER BY adapter, version",
     [ALL_WRITERS] = "SELECT adapter, token, name, host, pid, life, since_at FROM writers ORDER BY adapter",
+    [GET_CONFIG] = "SELECT config FROM versions WHERE adapter = ? AND version = ?",
 };
 
 struct store {
@@ -362,6 +363,27 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
 {
     int rc = HEDDLE_OK;
     for (int i = 0; i < KIND_COUNT && !rc; i++) rc = load_kind(s, &KINDS[i], each, self, error);
+    return rc;
+}
+
+int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error)
+{
+    row_t row = {.sql = s->sql[GET_CONFIG]};
+    put_text(&row, adapter);
+    put_u64(&row, version);
+    if (!row.code) row.code = sqlite3_step(row.sql);
+    int rc = HEDDLE_OK;
+    if (row.code == SQLITE_ROW) {
+        bytes_t config = take_blob(&(row_t){.sql = row.sql});
+        buf_add(out, config.data, config.bytes);
+        if (out->failed) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a config");
+    } else if (row.code == SQLITE_DONE) {
+        rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%.300s: no %.128s@%llu", s->file, adapter, (unsigned long long)version);
+    } else {
+        rc = refuse(s, row.code, "read a config", error);
+    }
+    sqlite3_reset(row.sql);
+    sqlite3_clear_bindings(row.sql);
     return rc;
 }
 

@@ -35,6 +35,9 @@ int  store_load(store_t *s, int (*each)(void *self, const record_t *record), voi
  * under us: whether it happened is unknown, end the process. */
 int  store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error);
 
+/* Appends the adapter_config.json of a version as it was published.  NOT_FOUND · DATA_DIR · NO_MEMORY. */
+int  store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error);
+
 const char *store_dir(const store_t *s);       /* absolute */
 const char *store_cluster(const store_t *s);
 uint64_t    store_epoch(const store_t *s);     /* of this run; from 1 */

@@ -233,6 +233,20 @@ Test(store, every_field_comes_back)
     store_close(&s);
 }
 
+Test(store, a_config_can_be_read_alone)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+    buf_t out = {0};
+    buf_add_text(&out, ">");
+    cr_assert_eq(store_config(s, "policy", 1, &out, NULL), HEDDLE_OK);
+    cr_assert_str_eq(buf_text(&out), ">{\"r\":16}");
+    cr_assert_eq(store_config(s, "policy", 2, &out, NULL), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(out.bytes, 9);
+    buf_fini(&out);
+    store_close(&s);
+}
+
 Test(store, load_goes_by_kind_then_adapter_then_number)
 {
     record_t in[] = {adapter_record("b"),        adapter_record("a"),        version_record("b", 1),

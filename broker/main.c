@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle-broker: options, the ready line, and how it ends.  What it does between the two is in main_daemon.c. */
+#include "broker/main_daemon.h"
+#include "broker/registry.h"
+
+#include "core/errors.h"
+#include "core/log.h"
+#include "core/option.h"
+#include "proto/value.h"
+
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LEASE_MIN_MS = 100, LEASE_MAX_MS = 3600000 };
+
+typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
+
+typedef struct {
+    const char *listen, *data;
+    uint32_t lease_ms;
+    int64_t keep;
+    bool insecure, quiet;
+    int output, log_level;
+} args_t;
+
+#define AT(field) offsetof(args_t, field)
+static const option_t OPTIONS[] = {
+    {"listen", 0, OPTION_TEXT, "EP", NULL, "tcp://127.0.0.1:7700", "where clients connect; :* takes any free port", AT(listen)},
+    {"data", 0, OPTION_TEXT, "DIR", NULL, NULL, "what must survive a crash; default $XDG_STATE_HOME/heddle", AT(data)},
+    {"lease", 0, OPTION_DURATION, "DUR", NULL, "4s", "a member silent for so long is lost", AT(lease_ms)},
+    {"keep", 0, OPTION_INTEGER, "N", NULL, "1", "versions kept besides the active one", AT(keep)},
+    {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that other hosts can reach", AT(insecure)},
+    {0}};
+static const option_t COMMON[] = {
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: a failure is an object on stdout too", AT(output)},
+    {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr", AT(log_level)},
+    {0}};
+static const option_set_t SET = {
+    "heddle-broker", "[OPTION...]", "Tracks adapter versions and workers.  The bytes of adapters never pass through it.",
+    "Prints one line of JSON on stdout once clients can connect; ends with 0 on SIGTERM and SIGINT.",
+    OPTIONS, COMMON, NULL, 0};
+
+/* ---- what goes to stdout and stderr ---------------------------------------------------------------------------- */
+
+static void print_line(json_t *object)
+{
+    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    if (text) puts(text);
+    free(text);
+    json_decref(object);
+    fflush(stdout);
+}
+
+/* The arguments may be wrong before -o is reached: look for it by itself. */
+static int output_wanted(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return OUTPUT_JSON;
+    }
+    return OUTPUT_TABLE;
+}
+
+static int fail(const args_t *args, const heddle_error_t *e)
+{
+    if (args->output == OUTPUT_JSON)
+        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "broker", "ok", 0, "error",
+                             value_from_error(e)));
+    fprintf(stderr, "heddle-broker: %s: %s\n", heddle_err_name(e->code), e->message);
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
+    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
+    return heddle_err_exit(e->code);
+}
+
+static void print_ready(const daemon_facts_t *f)
+{
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s}", "schema", "heddle/1", "kind", "ready",
+                         "ok", 1, "role", "broker", "pid", (json_int_t)getpid(), "endpoint", f->endpoint, "cluster", f->cluster,
+                         "epoch", (json_int_t)f->epoch, "data_dir", f->data_dir, "wire", "min", (int)WIRE_VERSION_MIN, "max",
+                         (int)WIRE_VERSION_MAX, "heddle", heddle_version()));
+}
+
+/* ---- arguments ------------------------------------------------------------------------------------------------- */
+
+/* $XDG_STATE_HOME/heddle, else ~/.local/state/heddle; a relative XDG_STATE_HOME does not count, as its standard says. */
+static int default_data(char *to, size_t size, heddle_error_t *error)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    const struct passwd *me = home && *home ? NULL : getpwuid(getuid());
+    if (me) home = me->pw_dir;
+    int n = -1;
+    if (state && *state == '/') n = snprintf(to, size, "%s/heddle", state);
+    else if (home && *home == '/') n = snprintf(to, size, "%s/.local/state/heddle", home);
+    if (n > 0 && (size_t)n < size) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "no place for the data: neither XDG_STATE_HOME nor HOME is a usable path");
+    error_contrast(error, "--data DIR", "none");
+    error_hint(error, "name a directory with --data");
+    return rc;
+}
+
+static int refuse_range(const char *option, const char *range, long long found, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle-broker: %s is out of range", option);
+    error_expected(error, "%s", range);
+    error_found(error, "%lld", found);
+    error_hint(error, "see heddle-broker --help");
+    return rc;
+}
+
+static int check(const args_t *args, heddle_error_t *error)
+{
+    char range[64];
+    snprintf(range, sizeof range, "%d to %d ms", LEASE_MIN_MS, LEASE_MAX_MS);
+    if (args->lease_ms < LEASE_MIN_MS || args->lease_ms > LEASE_MAX_MS)
+        return refuse_range("--lease", range, args->lease_ms, error);
+    snprintf(range, sizeof range, "0 to %u", REGISTRY_KEEP_MAX);
+    if (args->keep < 0 || args->keep > REGISTRY_KEEP_MAX) return refuse_range("--keep", range, args->keep, error);
+    return HEDDLE_OK;
+}
+
+/* ---- the process ----------------------------------------------------------------------------------------------- */
+
+/* Before any thread: whoever starts later inherits the mask, and the loop reads the signals from a descriptor. */
+static void settle_process(void)
+{
+    sigset_t mine;
+    sigemptyset(&mine);
+    sigaddset(&mine, SIGTERM);
+    sigaddset(&mine, SIGINT);
+    sigprocmask(SIG_BLOCK, &mine, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    umask(077);
+}
+
+static int serve(const args_t *args, heddle_error_t *error)
+{
+    daemon_opts_t opts = {.listen = args->listen, .data = args->data, .lease_ms = args->lease_ms, .keep = (uint64_t)args->keep,
+                          .insecure = args->insecure};
+    daemon_t *d = NULL;
+    int rc = daemon_open(&opts, &d, error);
+    if (rc) return rc;
+    daemon_facts_t facts;
+    daemon_facts(d, &facts);
+    print_ready(&facts);
+    rc = daemon_run(d, error);
+    daemon_close(&d);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    args_t args = {0};
+    heddle_error_t error = {0};
+    char data[4096];
+    int rc = option_parse(&SET, argc, argv, &args, NULL, &error);
+    if (rc == 1) return 0;
+    if (rc) args.output = output_wanted(argc, argv);
+    else rc = check(&args, &error);
+    if (!rc && !args.data) {
+        rc = default_data(data, sizeof data, &error);
+        args.data = data;
+    }
+    if (!rc) {
+        log_set_level(args.quiet && args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)args.log_level);
+        settle_process();
+        rc = serve(&args, &error);
+    }
+    return rc ? fail(&args, &error) : 0;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/main_daemon.h"
+
+#include "broker/node.h"
+#include "broker/store.h"
+#include "core/digest.h"
+#include "core/errors.h"
+#include "core/log.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+struct daemon {
+    const clock_ops_t *clock;
+    store_t *store;
+    loop_t *loop;
+    wire_t *wire;
+    broker_t *broker;
+    int signal_fd;
+    char *endpoint;            /* as bound */
+    uint64_t next_us;          /* when the broker wants its next tick, as its last flush said */
+    uint64_t logged_seq;       /* events up to here are in the log */
+    bool is_refusing;          /* the last commit failed */
+    heddle_error_t end;        /* why it ended; code 0: a signal */
+};
+
+static instant_t now_of(const daemon_t *d) { return (instant_t){.us = loop_now(d->loop), .wall_ms = clock_wall(d->clock)}; }
+
+/* ---- what the broker asks for ---------------------------------------------------------------------------------- */
+
+static int io_send(void *self, uint64_t peer, bytes_t frame) { return wire_send(((daemon_t *)self)->wire, peer, frame); }
+static void io_forget(void *self, uint64_t peer) { wire_forget(((daemon_t *)self)->wire, peer); }
+
+static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
+{
+    daemon_t *d = self;
+    heddle_error_t why;
+    int rc = store_commit(d->store, records, count, &why);
+    if (rc && error) *error = why;
+    if (rc && !d->is_refusing) log_emit(LOG_ERROR, "store.refused", "%s: %s", heddle_err_name(rc), why.message);
+    if (!rc && d->is_refusing) log_emit(LOG_WARN, "store.recovered", "%s takes records again", store_dir(d->store));
+    d->is_refusing = rc != HEDDLE_OK;
+    return rc;
+}
+
+static void io_fatal(void *self, const heddle_error_t *error)
+{
+    daemon_t *d = self;
+    log_emit(LOG_ERROR, "broker.fatal", "%s: %s", heddle_err_name(error->code), error->message);
+    if (!d->end.code) d->end = *error;
+    loop_stop(d->loop);
+}
+
+static void io_random(void *self, void *data, size_t bytes)
+{
+    (void)self;
+    random_bytes(data, bytes);
+}
+
+static uint64_t io_registry_bytes(void *self) { return store_bytes(((daemon_t *)self)->store); }
+
+static int io_config(void *self, const char *adapter, uint64_t version, buf_t *out)
+{
+    return store_config(((daemon_t *)self)->store, adapter, version, out, NULL);
+}
+
+/* ---- a turn of the loop ---------------------------------------------------------------------------------------- */
+
+static void on_frame(void *self, peer_t from, bytes_t frame)
+{
+    daemon_t *d = self;
+    broker_frame(d->broker, from, frame, now_of(d));
+}
+
+static void on_bad_frame(void *self, peer_t from, const char *why)
+{
+    daemon_t *d = self;
+    broker_bad_frame(d->broker, from, why, now_of(d));
+}
+
+static uint64_t tick(void *self, uint64_t now_us)
+{
+    daemon_t *d = self;
+    if (now_us >= d->next_us) broker_tick(d->broker, now_of(d));
+    return d->next_us;
+}
+
+static void log_event(const event_row_t *e)
+{
+    char version[24] = "";
+    if (e->version) snprintf(version, sizeof version, "@%llu", (unsigned long long)e->version);
+    log_emit(e->code ? LOG_WARN : LOG_INFO, events_name(e->type), "%s%s%s%s%s%s%s%s", e->adapter, version, e->worker[0] ? " " : "",
+             e->worker, e->message[0] ? ": " : "", e->message, e->code ? " " : "", e->code ? heddle_err_name(e->code) : "");
+}
+
+static void flush(void *self)
+{
+    daemon_t *d = self;
+    d->next_us = broker_flush(d->broker, now_of(d));
+    const events_t *events = &d->broker->events;
+    uint64_t first = events_first(events);
+    if (d->logged_seq + 1 < first) d->logged_seq = first - 1;
+    while (d->logged_seq < events->last_seq) log_event(events_at(events, ++d->logged_seq));
+}
+
+static void on_signal(void *self)
+{
+    daemon_t *d = self;
+    struct signalfd_siginfo info;
+    if (read(d->signal_fd, &info, sizeof info) != (ssize_t)sizeof info) return;
+    log_emit(LOG_INFO, "broker.ending", "signal %s from pid %d", info.ssi_signo == SIGTERM ? "TERM" : "INT", (int)info.ssi_pid);
+    loop_stop(d->loop);
+}
+
+/* ---- open ------------------------------------------------------------------------------------------------------ */
+
+static int check_endpoint(const daemon_opts_t *opts, heddle_error_t *error)
+{
+    bool is_loopback = false;
+    int rc = wire_check_endpoint(opts->listen, true, &is_loopback, error);
+    if (rc || is_loopback || opts->insecure) return rc;
+    rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS, "%.200s can be reached from other hosts, and nothing asks who connects",
+                    opts->listen);
+    error_contrast(error, "a loopback address: tcp://127.0.0.1:PORT, tcp://[::1]:PORT or ipc://PATH", opts->listen);
+    error_hint(error, "in a network that only your own machines can reach, say --insecure");
+    return rc;
+}
+
+static int out_of_memory(heddle_error_t *error) { return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to start the broker"); }
+
+static int listen_on(daemon_t *d, const char *endpoint, heddle_error_t *error)
+{
+    static const wire_sink_t SINK = {.on_frame = on_frame, .on_bad_frame = on_bad_frame};
+    int rc = loop_new(d->clock, &d->loop);
+    if (rc) return out_of_memory(error);
+    rc = wire_listen(d->loop, endpoint, &SINK, d, &d->wire, error);
+    if (rc) return rc;
+    d->endpoint = strdup(wire_endpoint(d->wire));
+    return d->endpoint ? HEDDLE_OK : out_of_memory(error);
+}
+
+static int load_record(void *self, const record_t *record) { return broker_load(self, record); }
+
+static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
+{
+    broker_io_t io = {.self = d, .send = io_send, .forget = io_forget, .commit = io_commit, .fatal = io_fatal, .random = io_random,
+                      .registry_bytes = io_registry_bytes, .config = io_config};
+    broker_opts_t with = {.lease_ms = opts->lease_ms, .keep = opts->keep, .cluster = store_cluster(d->store),
+                          .endpoint = d->endpoint, .data_dir = store_dir(d->store), .pid = (uint64_t)getpid()};
+    random_bytes(&with.seed, sizeof with.seed);
+    int rc = broker_new(&with, &io, &d->broker, error);
+    if (rc) return rc;
+    heddle_error_t why = {0};
+    rc = store_load(d->store, load_record, d->broker, &why);
+    if (!rc) rc = broker_start(d->broker, now_of(d));
+    if (rc && why.code) *error = why;
+    else if (rc) error_fail(error, rc, "%.300s: the registry cannot be restored: %s", store_dir(d->store), heddle_err_text(rc));
+    return rc;
+}
+
+static int watch(daemon_t *d, heddle_error_t *error)
+{
+    sigset_t mine;
+    sigemptyset(&mine);
+    sigaddset(&mine, SIGTERM);
+    sigaddset(&mine, SIGINT);
+    d->signal_fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (d->signal_fd < 0) return error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
+    loop_set_tick(d->loop, tick, d);
+    loop_set_flush(d->loop, flush, d);
+    return loop_add_fd(d->loop, d->signal_fd, on_signal, d) ? out_of_memory(error) : HEDDLE_OK;
+}
+
+/* The data before the address: a second broker of the same directory hears about that, whatever its port. */
+int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error)
+{
+    int rc = check_endpoint(opts, error);
+    if (rc) return rc;
+    daemon_t *d = calloc(1, sizeof *d);
+    if (!d) return out_of_memory(error);
+    d->clock = clock_system();
+    d->signal_fd = -1;
+    rc = store_open(opts->data, &d->store, error);
+    if (!rc) rc = listen_on(d, opts->listen, error);
+    if (!rc) rc = restore(d, opts, error);
+    if (!rc) rc = watch(d, error);
+    if (rc) daemon_close(&d);
+    else *ret_daemon = d;
+    return rc;
+}
+
+void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts)
+{
+    *ret_facts = (daemon_facts_t){.endpoint = d->endpoint, .cluster = store_cluster(d->store), .data_dir = store_dir(d->store),
+                                  .epoch = store_epoch(d->store)};
+}
+
+int daemon_run(daemon_t *d, heddle_error_t *error)
+{
+    loop_run(d->loop);
+    if (d->end.code) *error = d->end;
+    return d->end.code;
+}
+
+void daemon_close(daemon_t **daemon)
+{
+    daemon_t *d = *daemon;
+    if (!d) return;
+    *daemon = NULL;
+    if (d->loop && d->signal_fd >= 0) loop_remove_fd(d->loop, d->signal_fd);
+    if (d->signal_fd >= 0) close(d->signal_fd);
+    broker_destroy(&d->broker);
+    wire_close(&d->wire);
+    loop_destroy(&d->loop);
+    store_close(&d->store);
+    free(d->endpoint);
+    free(d);
+}
