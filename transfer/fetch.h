@@ -11,13 +11,23 @@
  *   running    SOURCES (new list)       ASK from the first live source while its window has room
  *              GOOD(piece)              ASK more; DONE when all are good
  *              BAD(piece, token)        source quarantined: its open asks DROP_ASK, pieces back to todo, next source
- *              REFUSED(piece, token)    the same; err AGAIN: the source may be asked later
- *              GONE(token)              pieces back to todo, next source
+ *              REFUSED(piece, token)    open asks DROP_ASK, pieces back to todo, next source; err AGAIN: asked again after
+ *                                       need_us; err GONE: as GONE; any other: lost
+ *              GONE(token)              lost: pieces back to todo, next source
  *              BEAT(token)              deadline moves
  *              TICK                     source past its deadline: DROP_PEER, as GONE; no source left: NEED_SOURCES once, again every need_us
  *              CANCEL                   DROP_ASK for all open; then ended
  *   ended      anything                 nothing
- * FAILED: no good source for fail_us, or one piece bad from `bad_limit` different sources (code DIGEST_MISMATCH). */
+ * FAILED: no good source for fail_us (code GONE), or one piece bad from `bad_limit` different sources (code
+ * DIGEST_MISMATCH); its open asks are dropped first.
+ *
+ * One source is asked at a time: the first live one of the list, so that the load stays as it was planned.  A lost source
+ * is asked again when a new list names it; a quarantined one never.  Asks of a source that a new list leaves out are
+ * dropped.  "No good source" is counted from when the last live one went until one delivers or beats: naming dead
+ * sources again and again does not stop it.  Until a source's rate is known its deadline is 4 x deadline_min_us.
+ * GOOD is believed from anybody, also late; where the piece is open elsewhere by then, that ask is dropped.
+ *
+ * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 10 bytes a piece). */
 #ifndef TRANSFER_FETCH_H
 #define TRANSFER_FETCH_H
 
@@ -30,7 +40,7 @@ typedef struct { uint64_t token; } fetch_source_t;
 typedef struct {
     uint32_t count;                 /* pieces */
     uint32_t piece_bytes;           /* all but the last; only for pacing */
-    uint64_t window_bytes;          /* in flight per source */
+    uint64_t window_bytes;          /* in flight per source, at least one piece; 0: LIMIT_WINDOW_BYTES */
     uint64_t deadline_min_us, deadline_max_us;   /* 0: 1 s, 30 s */
     uint64_t fail_us;               /* without any source: 0 = never fail, the caller's deadline rules */
     uint64_t need_us;               /* between two NEED_SOURCES; 0: 500 ms */
@@ -51,6 +61,7 @@ typedef enum { FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_F
 typedef struct { fetch_action_kind_t kind; uint32_t piece; uint64_t token; int err; } fetch_action_t;
 
 typedef struct fetch fetch_t;
+/* NO_MEMORY.  `have` is copied (bit p of byte p/8).  A fetch with nothing to move is DONE at its first event. */
 int      fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch);
 void     fetch_destroy(fetch_t **f);
 /* Writes at most `cap` actions and returns how many; when it returns `cap`, call again with FE_TICK until it returns less. */

@@ -1,0 +1,808 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state table of transfer/fetch.h cell by cell, then whole fetches from lossy, bad, slow and dying sources in virtual
+ * time.  HEDDLE_TEST_SEED sets the first seed of the random runs; a failure prints the one that failed. */
+#include "transfer/fetch.h"
+
+#include <criterion/criterion.h>
+#include <heddle/error.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE 65536u
+#define MS 1000ull
+#define SECOND 1000000ull
+enum { A = 101, B = 102, C = 103 };
+
+static fetch_t *f;
+static uint64_t now;
+static fetch_action_t acts[256];
+static int act_count;
+
+static void start_with(fetch_plan_t plan)
+{
+    if (!plan.piece_bytes) plan.piece_bytes = PIECE;
+    if (!plan.window_bytes) plan.window_bytes = 4 * PIECE;
+    now = 1000;
+    cr_assert_eq(fetch_new(&plan, now, &f), HEDDLE_OK);
+}
+
+static void start(uint32_t count) { start_with((fetch_plan_t){.count = count}); }
+static void stop(void) { fetch_destroy(&f); }
+
+static int step(fetch_event_t e) { return act_count = fetch_step(f, &e, now, acts, 256); }
+static int tick(void) { return step((fetch_event_t){.kind = FE_TICK}); }
+static int good(uint32_t piece, uint64_t token) { return step((fetch_event_t){.kind = FE_GOOD, .piece = piece, .token = token}); }
+static int bad(uint32_t piece, uint64_t token) { return step((fetch_event_t){.kind = FE_BAD, .piece = piece, .token = token}); }
+static int gone(uint64_t token) { return step((fetch_event_t){.kind = FE_GONE, .token = token}); }
+static int beat(uint64_t token) { return step((fetch_event_t){.kind = FE_BEAT, .token = token}); }
+static int refused(uint32_t piece, uint64_t token, int err)
+{
+    return step((fetch_event_t){.kind = FE_REFUSED, .piece = piece, .token = token, .err = err});
+}
+
+static int sources(int n, const uint64_t *tokens)
+{
+    fetch_source_t list[16];
+    for (int i = 0; i < n; i++) list[i].token = tokens[i];
+    return step((fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = n});
+}
+#define SOURCES(...) sources((int)(sizeof((uint64_t[]){__VA_ARGS__}) / 8), (uint64_t[]){__VA_ARGS__})
+
+/* The actions as one line: "ask 0@101 ask 1@101 need done". */
+static const char *said(void)
+{
+    static char text[8192];
+    static const char *const words[] = {"ask", "drop", "close", "need", "done", "failed"};
+    size_t n = 0;
+    text[0] = 0;
+    for (int i = 0; i < act_count; i++) {
+        const fetch_action_t *a = &acts[i];
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", i ? " " : "", words[a->kind]);
+        if (a->kind <= FA_DROP_ASK) n += (size_t)snprintf(text + n, sizeof text - n, " %u@%llu", a->piece, (unsigned long long)a->token);
+        if (a->kind == FA_DROP_PEER) n += (size_t)snprintf(text + n, sizeof text - n, " %llu", (unsigned long long)a->token);
+        if (a->kind == FA_FAILED) n += (size_t)snprintf(text + n, sizeof text - n, " %s", heddle_err_name(a->err));
+    }
+    return text;
+}
+#define SAID(expected) cr_assert_str_eq(said(), expected)
+
+/* -- SOURCES ------------------------------------------------------------------------------------------------------ */
+
+Test(fetch, sources_ask_the_first_one_up_to_its_window, .fini = stop)
+{
+    start(6);
+    SOURCES(A, B);
+    SAID("ask 0@101 ask 1@101 ask 2@101 ask 3@101");
+    tick();
+    SAID("");
+}
+
+Test(fetch, a_list_without_the_source_drops_what_was_open_there, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    SOURCES(B);
+    SAID("drop 0@101 drop 1@101 ask 0@102 ask 1@102");
+}
+
+Test(fetch, a_list_that_keeps_the_source_leaves_its_asks_alone, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    SOURCES(B, A, A);
+    SAID("");
+    good(0, A);
+    good(1, A);
+    SAID("done");
+}
+
+Test(fetch, an_empty_list_needs_sources, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    step((fetch_event_t){.kind = FE_SOURCES});
+    SAID("drop 0@101 drop 1@101 need");
+}
+
+Test(fetch, a_list_longer_than_the_table_is_cut, .fini = stop)
+{
+    start(1);
+    sources(10, (uint64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+    for (uint64_t t = 1; t < 8; t++) {
+        gone(t);
+        cr_assert_eq(acts[0].token, t + 1);
+    }
+    gone(8);
+    SAID("need");
+}
+
+/* -- GOOD --------------------------------------------------------------------------------------------------------- */
+
+Test(fetch, good_asks_more_and_the_last_one_is_done, .fini = stop)
+{
+    start(5);
+    SOURCES(A);
+    good(0, A);
+    SAID("ask 4@101");
+    for (uint32_t p = 1; p < 4; p++) cr_assert_eq(good(p, A), 0);
+    cr_assert_eq(fetch_good_count(f), 4);
+    cr_assert(fetch_is_good(f, 3) && !fetch_is_good(f, 4) && !fetch_is_good(f, 5));
+    good(4, A);
+    SAID("done");
+    cr_assert_eq(fetch_from(f, A), 5);
+    cr_assert_eq(fetch_from(f, B), 0);
+}
+
+Test(fetch, good_without_a_token_counts_for_the_source_that_was_asked, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    good(0, 0);
+    cr_assert_eq(fetch_from(f, A), 1);
+}
+
+Test(fetch, a_late_good_is_believed_and_the_ask_elsewhere_is_dropped, .fini = stop)
+{
+    start(3);
+    SOURCES(A, B);
+    gone(A);
+    SAID("ask 0@102 ask 1@102 ask 2@102");
+    good(1, A);
+    SAID("drop 1@102");
+    cr_assert_eq(fetch_from(f, A), 1);
+    good(1, B);
+    SAID("");
+    cr_assert_eq(fetch_good_count(f), 1);
+}
+
+Test(fetch, a_good_for_a_piece_that_is_not_open_or_does_not_exist, .fini = stop)
+{
+    start(6);
+    SOURCES(A);
+    good(5, 0); /* fresh: never asked */
+    SAID("");
+    cr_assert(fetch_is_good(f, 5));
+    good(6, A);
+    good(UINT32_MAX, A);
+    cr_assert_eq(fetch_good_count(f), 1);
+    gone(A);
+    good(0, A); /* returned */
+    SOURCES(B);
+    SAID("ask 1@102 ask 2@102 ask 3@102 ask 4@102");
+}
+
+/* -- BAD ---------------------------------------------------------------------------------------------------------- */
+
+Test(fetch, bad_quarantines_the_source_for_ever, .fini = stop)
+{
+    start(3);
+    SOURCES(A, B);
+    bad(1, A);
+    SAID("drop 0@101 drop 2@101 ask 1@102 ask 0@102 ask 2@102");
+    gone(B);
+    SOURCES(A);
+    SAID("");
+    now += SECOND;
+    tick();
+    SAID("need");
+    SOURCES(C);
+    SAID("ask 1@103 ask 0@103 ask 2@103");
+    gone(A); /* stays quarantined, not merely lost */
+    gone(C);
+    SOURCES(A);
+    now += SECOND;
+    tick();
+    SAID("need");
+    uint64_t lost[4];
+    cr_assert_eq(fetch_lost(f, lost, 4), 3);
+    cr_assert_eq(lost[0], A);
+    cr_assert_eq(fetch_lost(f, lost, 1), 1);
+}
+
+Test(fetch, one_piece_bad_from_three_sources_fails, .fini = stop)
+{
+    start(2);
+    SOURCES(A, B, C);
+    bad(0, A);
+    bad(0, A); /* the same source does not count twice */
+    SAID("");
+    bad(0, B);
+    SAID("drop 1@102 ask 0@103 ask 1@103");
+    bad(0, C);
+    SAID("drop 1@103 failed digest_mismatch");
+}
+
+Test(fetch, bad_pieces_of_different_numbers_do_not_add_up, .fini = stop)
+{
+    start(3);
+    SOURCES(A, B, C);
+    bad(0, A);
+    bad(1, B);
+    bad(2, C);
+    SAID("drop 1@103 drop 0@103 need");
+}
+
+Test(fetch, a_late_bad_quarantines_and_leaves_the_ask_elsewhere_alone, .fini = stop)
+{
+    start(2);
+    SOURCES(A, B);
+    gone(A);
+    bad(0, A);
+    SAID("");
+    good(0, B);
+    good(1, B);
+    SAID("done");
+}
+
+Test(fetch, bad_of_nobody_and_of_no_piece_is_ignored, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    bad(0, C);
+    bad(2, A);
+    SAID("");
+    good(0, A);
+    good(1, A);
+    SAID("done");
+}
+
+/* -- REFUSED ------------------------------------------------------------------------------------------------------ */
+
+Test(fetch, refused_loses_the_source_until_a_list_names_it_again, .fini = stop)
+{
+    start(3);
+    SOURCES(A, B);
+    refused(0, A, HEDDLE_ERR_NOT_FOUND);
+    SAID("drop 1@101 drop 2@101 ask 0@102 ask 1@102 ask 2@102");
+    now += 60 * SECOND;
+    beat(B);
+    gone(B);
+    SAID("need");
+    SOURCES(A);
+    SAID("ask 0@101 ask 1@101 ask 2@101");
+}
+
+Test(fetch, refused_for_now_rests_the_source, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    refused(1, A, HEDDLE_ERR_AGAIN);
+    SAID("drop 0@101 need");
+    cr_assert_eq(fetch_lost(f, (uint64_t[1]){0}, 1), 0);
+    SOURCES(A); /* named again: rests on */
+    SAID("");
+    cr_assert_eq(fetch_deadline(f), now + 500 * MS);
+    now += 500 * MS;
+    tick();
+    SAID("ask 1@101 ask 0@101");
+}
+
+Test(fetch, a_resting_source_behind_the_one_that_is_asked_wakes_nobody, .fini = stop)
+{
+    start(8);
+    SOURCES(A);
+    refused(0, A, HEDDLE_ERR_AGAIN);
+    SOURCES(B, A);
+    now += SECOND;
+    tick();
+    cr_assert_gt(fetch_deadline(f), now);
+}
+
+Test(fetch, a_rested_source_is_asked_again_before_those_behind_it, .fini = stop)
+{
+    start(6);
+    SOURCES(A, B);
+    refused(0, A, HEDDLE_ERR_AGAIN);
+    now += 500 * MS;
+    good(0, B);
+    SAID("ask 4@101 ask 5@101");
+}
+
+Test(fetch, refused_with_gone_ends_all_asks_at_once_and_its_echoes_are_ignored, .fini = stop)
+{
+    start(3);
+    SOURCES(A, B);
+    refused(0, A, HEDDLE_ERR_GONE);
+    SAID("ask 0@102 ask 1@102 ask 2@102");
+    refused(1, A, HEDDLE_ERR_GONE);
+    SAID("");
+    gone(A);
+    SAID("");
+}
+
+Test(fetch, refused_of_nobody_and_of_no_piece_is_ignored, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    refused(0, C, HEDDLE_ERR_NOT_FOUND);
+    refused(9, A, HEDDLE_ERR_NOT_FOUND);
+    SAID("");
+}
+
+/* -- GONE, BEAT, TICK --------------------------------------------------------------------------------------------- */
+
+Test(fetch, gone_resumes_at_the_next_source_where_it_was_lost, .fini = stop)
+{
+    start(8);
+    SOURCES(A, B);
+    good(0, A);
+    good(1, A);
+    gone(A);
+    SAID("ask 2@102 ask 3@102 ask 4@102 ask 5@102");
+    gone(C);
+    SAID("");
+}
+
+Test(fetch, a_silent_source_is_closed_at_its_deadline, .fini = stop)
+{
+    start(2);
+    SOURCES(A, B);
+    cr_assert_eq(fetch_deadline(f), now + 4 * SECOND);
+    now = fetch_deadline(f) - 1;
+    tick();
+    SAID("");
+    now++;
+    tick();
+    SAID("close 101 ask 0@102 ask 1@102");
+    gone(A); /* the echo */
+    SAID("");
+}
+
+Test(fetch, a_source_with_nothing_open_has_no_deadline, .fini = stop)
+{
+    start(1);
+    SOURCES(A, B);
+    gone(A);
+    good(0, B);
+    SAID("done");
+    cr_assert_eq(fetch_deadline(f), CLOCK_NEVER);
+}
+
+Test(fetch, beat_moves_the_deadline, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    now += 3 * SECOND;
+    beat(A);
+    SAID("");
+    cr_assert_eq(fetch_deadline(f), now + 4 * SECOND);
+    beat(C);
+    now += 3 * SECOND;
+    tick();
+    SAID("");
+}
+
+Test(fetch, a_beat_of_a_lost_source_does_not_revive_it, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    gone(A);
+    beat(A);
+    now += 500 * MS;
+    tick();
+    SAID("need");
+}
+
+/* One piece every `gap_us` from A until 60 came; the deadline then. */
+static uint64_t allowance_at(uint64_t gap_us, uint64_t window_bytes)
+{
+    start_with((fetch_plan_t){.count = 200, .window_bytes = window_bytes});
+    SOURCES(A);
+    for (uint32_t p = 0; p < 60; p++) {
+        now += gap_us;
+        good(p, A);
+    }
+    uint64_t us = fetch_deadline(f) - now;
+    stop();
+    return us;
+}
+
+Test(fetch, the_deadline_follows_the_observed_rate)
+{
+    uint64_t us = allowance_at(100 * MS, 32 * PIECE); /* a window takes 3.2 s */
+    cr_assert(us > 12 * SECOND && us < 13 * SECOND, "%llu", (unsigned long long)us);
+    cr_assert_eq(allowance_at(1 * MS, 32 * PIECE), 1 * SECOND);    /* not below the least */
+    cr_assert_eq(allowance_at(2 * SECOND, 32 * PIECE), 30 * SECOND); /* not above the greatest */
+}
+
+Test(fetch, waiting_for_a_source_that_beats_is_no_slow_link, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 200, .window_bytes = 32 * PIECE});
+    SOURCES(A);
+    for (uint32_t p = 0; p < 100; p++) {
+        now += 900 * MS;
+        beat(A);
+        now += p % 2 ? 11 * MS : 1 * MS;
+        good(p, A);
+    }
+    uint64_t us = fetch_deadline(f) - now;
+    cr_assert(us < 2 * SECOND, "%llu", (unsigned long long)us);
+}
+
+Test(fetch, need_sources_is_said_once_and_again_after_a_while, .fini = stop)
+{
+    start(2);
+    cr_assert_leq(fetch_deadline(f), now);
+    tick();
+    SAID("need");
+    tick();
+    SAID("");
+    cr_assert_eq(fetch_deadline(f), now + 500 * MS);
+    now += 500 * MS;
+    tick();
+    SAID("need");
+    SOURCES(A);
+    gone(A); /* at once: the pace stays */
+    SAID("");
+}
+
+Test(fetch, no_source_for_too_long_fails, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 2, .fail_us = 3 * SECOND, .need_us = SECOND});
+    tick();
+    for (int i = 0; i < 2; i++) { /* naming dead sources does not stop the count */
+        now += SECOND;
+        SOURCES(A);
+        gone(A);
+        SAID("need");
+    }
+    cr_assert_eq(fetch_deadline(f), now + SECOND);
+    now += SECOND;
+    tick();
+    SAID("failed gone");
+}
+
+Test(fetch, a_sign_of_life_starts_the_count_anew, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 2, .fail_us = 3 * SECOND, .need_us = 10 * SECOND});
+    tick();
+    now += 2 * SECOND;
+    SOURCES(A);
+    beat(A);
+    now += 2 * SECOND;
+    gone(A);
+    SAID("");
+    cr_assert_eq(fetch_deadline(f), now + 3 * SECOND);
+    now += 3 * SECOND;
+    tick();
+    SAID("failed gone");
+}
+
+/* -- CANCEL, ended, small room ------------------------------------------------------------------------------------ */
+
+Test(fetch, cancel_drops_what_is_open, .fini = stop)
+{
+    start(3);
+    SOURCES(A);
+    good(0, A);
+    step((fetch_event_t){.kind = FE_CANCEL});
+    SAID("drop 1@101 drop 2@101");
+}
+
+static void ends_quietly(void)
+{
+    for (int kind = FE_SOURCES; kind <= FE_CANCEL; kind++)
+        for (uint32_t piece = 0; piece < 2; piece++) {
+            fetch_source_t list = {B};
+            step((fetch_event_t){.kind = (fetch_event_kind_t)kind, .piece = piece, .token = A, .sources = &list, .source_count = 1});
+            SAID("");
+        }
+    cr_assert_eq(fetch_deadline(f), CLOCK_NEVER);
+    stop();
+}
+
+Test(fetch, after_the_end_nothing_does_anything)
+{
+    start(2);
+    SOURCES(A);
+    step((fetch_event_t){.kind = FE_CANCEL});
+    ends_quietly();
+    start(1);
+    SOURCES(A);
+    good(0, A);
+    ends_quietly();
+    start_with((fetch_plan_t){.count = 2, .bad_limit = 1});
+    SOURCES(A);
+    bad(0, A);
+    SAID("drop 1@101 failed digest_mismatch");
+    ends_quietly();
+}
+
+Test(fetch, every_action_comes_through_a_window_of_one)
+{
+    fetch_action_t a;
+    fetch_source_t list[] = {{A}, {B}};
+    char order[64] = "";
+    start(4);
+    fetch_event_t e = {.kind = FE_SOURCES, .sources = list, .source_count = 2}, t = {.kind = FE_TICK};
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
+    e = (fetch_event_t){.kind = FE_BAD, .piece = 0, .token = A};
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) {
+        cr_assert(a.kind == FA_DROP_ASK ? a.token == A : a.kind == FA_ASK && a.token == B);
+        strcat(order, a.kind == FA_DROP_ASK ? "d" : "b");
+    }
+    now += 4 * SECOND;
+    for (int n = fetch_step(f, &t, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, a.kind == FA_DROP_PEER ? "c" : "n");
+    fetch_source_t third = {C};
+    e = (fetch_event_t){.kind = FE_SOURCES, .sources = &third, .source_count = 1};
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
+    e.kind = FE_CANCEL;
+    cr_assert_eq(fetch_step(f, &e, now, &a, 0), 0);
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "d");
+    cr_assert_str_eq(order, "aaaadddbbbbcnaaaadddd");
+    stop();
+}
+
+Test(fetch, while_actions_wait_the_deadline_is_now, .fini = stop)
+{
+    fetch_action_t a;
+    start(4);
+    SOURCES(A);
+    fetch_event_t e = {.kind = FE_BAD, .piece = 0, .token = A};
+    cr_assert_eq(fetch_step(f, &e, now, &a, 1), 1);
+    cr_assert_eq(fetch_deadline(f), 0);
+}
+
+/* -- plans -------------------------------------------------------------------------------------------------------- */
+
+Test(fetch, what_is_there_already_is_not_asked)
+{
+    uint8_t have[20];
+    memset(have, 0xff, sizeof have);
+    have[0] = 0xfe;
+    have[17] = 0x7f; /* pieces 0 and 143 are missing */
+    start_with((fetch_plan_t){.count = 160, .have = have});
+    memset(have, 0, sizeof have);
+    cr_assert_eq(fetch_good_count(f), 158);
+    SOURCES(A);
+    SAID("ask 0@101 ask 143@101");
+    stop();
+}
+
+Test(fetch, a_fetch_of_nothing_is_done_at_its_first_event)
+{
+    start(0);
+    tick();
+    SAID("done");
+    stop();
+    uint8_t all = 7;
+    start_with((fetch_plan_t){.count = 3, .have = &all});
+    SOURCES(A);
+    SAID("done");
+    stop();
+    start(0);
+    step((fetch_event_t){.kind = FE_CANCEL});
+    SAID("");
+    stop();
+}
+
+Test(fetch, a_window_smaller_than_a_piece_lets_one_through)
+{
+    start_with((fetch_plan_t){.count = 3, .window_bytes = 1});
+    SOURCES(A);
+    SAID("ask 0@101");
+    stop();
+    fetch_plan_t plan = {.count = 40, .piece_bytes = PIECE}; /* the default window */
+    cr_assert_eq(fetch_new(&plan, 0, &f), HEDDLE_OK);
+    cr_assert_eq(SOURCES(A), 32);
+    stop();
+    plan = (fetch_plan_t){.count = 40, .window_bytes = UINT64_MAX};
+    cr_assert_eq(fetch_new(&plan, 0, &f), HEDDLE_OK);
+    cr_assert_eq(SOURCES(A), 40);
+    stop();
+    fetch_destroy(NULL);
+}
+
+Test(fetch, sources_without_number_are_bounded_and_quarantine_outlives_them, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 400, .bad_limit = 1000});
+    SOURCES(A);
+    good(0, A);
+    bad(1, A);
+    for (uint64_t t = 1000; t < 1200; t++) { /* come and go */
+        SOURCES(t);
+        cr_assert_eq(acts[act_count - 1].token, t);
+        if (t % 3 == 0) good(acts[act_count - 1].piece, t);
+    }
+    SOURCES(A);
+    for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_ASK);
+    cr_assert_eq(fetch_from(f, A), 1);
+    for (uint64_t t = 2000; t < 2063; t++) { /* all places taken by bad ones */
+        SOURCES(t);
+        cr_assert_eq(acts[act_count - 1].token, t);
+        bad(acts[act_count - 1].piece, t);
+    }
+    SOURCES(B);
+    for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_ASK);
+}
+
+/* -- whole fetches ------------------------------------------------------------------------------------------------ */
+
+enum { PEERS = 6, WORLD_MAX = 1024 };
+typedef enum { HONEST, LOSSY, ROTTEN, SLOW, MORTAL, STOPPING, BEHIND } temper_t;
+typedef struct { uint64_t at_us, token; uint32_t piece; bool used; } parcel_t;
+
+typedef struct {
+    uint64_t rng, seed;
+    uint32_t count, window;
+    uint8_t *open;             /* peer (1..) that has an open ask for the piece, 0: none */
+    temper_t temper[PEERS];
+    bool out[PEERS], rotten[PEERS];
+    uint32_t in_flight[PEERS];
+    uint64_t busy_us[PEERS];   /* a link sends one piece after the other */
+    parcel_t parcels[WORLD_MAX];
+    uint64_t asks, losses, answer_us;
+    bool done, failed;
+} world_t;
+
+static uint64_t roll(world_t *w, uint64_t n)
+{
+    w->rng ^= w->rng << 13;
+    w->rng ^= w->rng >> 7;
+    w->rng ^= w->rng << 17;
+    return w->rng % n;
+}
+
+#define MUST(cond) cr_assert(cond, "seed %llu: %s", (unsigned long long)w->seed, #cond)
+
+static void take_ask(world_t *w, uint32_t piece, uint64_t token)
+{
+    unsigned peer = (unsigned)token - 1;
+    MUST(peer < PEERS && piece < w->count);
+    MUST(!w->rotten[peer]);
+    MUST(!w->open[piece] && !fetch_is_good(f, piece));
+    MUST(++w->in_flight[peer] <= w->window);
+    w->open[piece] = (uint8_t)token;
+    w->asks++;
+    uint64_t cost_us = w->temper[peer] == SLOW ? 200 * MS : 1 + roll(w, 2 * MS);
+    if (w->busy_us[peer] < now) w->busy_us[peer] = now;
+    w->busy_us[peer] += cost_us;
+    if (w->temper[peer] == STOPPING && roll(w, 20) == 0) w->out[peer] = true; /* says no more, not even goodbye */
+    for (unsigned i = 0; i < WORLD_MAX; i++)
+        if (!w->parcels[i].used) {
+            w->parcels[i] = (parcel_t){w->busy_us[peer], token, piece, true};
+            return;
+        }
+    MUST(!"parcels are bounded by the windows");
+}
+
+static void close_ask(world_t *w, uint32_t piece)
+{
+    w->in_flight[w->open[piece] - 1]--;
+    w->open[piece] = 0;
+}
+
+static void lose(world_t *w, uint64_t token)
+{
+    w->losses++;
+    for (uint32_t p = 0; p < w->count; p++)
+        if (w->open[p] == token) close_ask(w, p);
+    for (unsigned i = 0; i < WORLD_MAX; i++)
+        if (w->parcels[i].used && w->parcels[i].token == token) w->parcels[i].used = false;
+}
+
+static void take_actions(world_t *w)
+{
+    for (int i = 0; i < act_count; i++) {
+        const fetch_action_t *a = &acts[i];
+        MUST(!w->done && !w->failed);
+        switch (a->kind) {
+        case FA_ASK: take_ask(w, a->piece, a->token); break;
+        case FA_DROP_ASK:
+            MUST(w->open[a->piece] == a->token);
+            close_ask(w, a->piece);
+            for (unsigned k = 0; k < WORLD_MAX; k++)
+                if (w->parcels[k].piece == a->piece && w->parcels[k].token == a->token) w->parcels[k].used = false;
+            break;
+        case FA_DROP_PEER:
+            MUST(w->out[a->token - 1] || w->temper[a->token - 1] == SLOW);
+            lose(w, a->token);
+            break;
+        case FA_NEED_SOURCES: if (!w->answer_us) w->answer_us = now + roll(w, 300 * MS); break;
+        case FA_DONE: w->done = true; break;
+        case FA_FAILED: w->failed = true; break;
+        }
+    }
+}
+
+static void deliver(world_t *w, parcel_t *parcel)
+{
+    parcel_t p = *parcel;
+    unsigned peer = (unsigned)p.token - 1;
+    temper_t temper = w->temper[peer];
+    if (temper == MORTAL && roll(w, 40) == 0) {
+        lose(w, p.token); /* before the event: what was open there ended with it */
+        gone(p.token);
+        return;
+    }
+    parcel->used = false;
+    if (temper == BEHIND && roll(w, 4) == 0) { /* has not got it yet */
+        *parcel = (parcel_t){now + 250 * MS, p.token, p.piece, true};
+        beat(p.token);
+        return;
+    }
+    close_ask(w, p.piece);
+    if (temper == LOSSY && roll(w, 20) == 0) {
+        w->losses++;
+        refused(p.piece, p.token, roll(w, 2) ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NOT_FOUND);
+    } else if (temper == ROTTEN && roll(w, 30) == 0) {
+        w->losses++;
+        w->rotten[peer] = true;
+        bad(p.piece, p.token);
+    } else {
+        good(p.piece, p.token);
+    }
+}
+
+/* The broker: some of the peers in some order, an honest one among them most of the time. */
+static void name_sources(world_t *w)
+{
+    uint64_t list[PEERS];
+    int n = 0;
+    for (uint64_t t = 1; t <= PEERS; t++)
+        if (roll(w, 2) || (t == 1 && roll(w, 4))) list[n++] = t;
+    for (int i = n - 1; i > 0; i--) {
+        int k = (int)roll(w, (uint64_t)i + 1);
+        uint64_t swap = list[i];
+        list[i] = list[k];
+        list[k] = swap;
+    }
+    w->answer_us = 0;
+    w->losses++; /* what the list leaves out */
+    sources(n, list);
+}
+
+static void run_one(uint64_t seed, uint32_t count)
+{
+    world_t *w = calloc(1, sizeof *w);
+    w->seed = seed;
+    w->rng = seed * 0x9e3779b97f4a7c15ull | 1;
+    w->count = count;
+    w->window = 1 + (uint32_t)roll(w, 32);
+    w->open = calloc(count, 1);
+    for (unsigned p = 1; p < PEERS; p++) w->temper[p] = (temper_t)roll(w, BEHIND + 1);
+    start_with((fetch_plan_t){.count = count, .window_bytes = w->window * PIECE});
+    name_sources(w);
+    take_actions(w);
+    while (!w->done && !w->failed) {
+        uint64_t at = fetch_deadline(f);
+        parcel_t *next = NULL;
+        for (unsigned i = 0; i < WORLD_MAX; i++) {
+            parcel_t *p = &w->parcels[i];
+            if (p->used && !w->out[p->token - 1] && p->at_us < at) {
+                at = p->at_us;
+                next = p;
+            }
+        }
+        bool asked = w->answer_us && w->answer_us <= at;
+        if (asked) at = w->answer_us;
+        MUST(at != CLOCK_NEVER);
+        if (at > now) now = at;
+        MUST(now < 4 * 3600 * SECOND);
+        if (asked) name_sources(w);
+        else if (next) deliver(w, next);
+        else tick();
+        take_actions(w);
+    }
+    MUST(w->done && fetch_good_count(f) == count);
+    for (uint32_t p = 0; p < count; p++) MUST(fetch_is_good(f, p) && !w->open[p]);
+    uint64_t from = 0;
+    for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
+    MUST(from == count);
+    MUST(w->asks <= count + w->losses * w->window);
+    MUST(fetch_deadline(f) == CLOCK_NEVER);
+    stop();
+    free(w->open);
+    free(w);
+}
+
+Test(fetch, whole_fetches_end_good_whatever_the_sources_do)
+{
+    const char *env = getenv("HEDDLE_TEST_SEED");
+    uint64_t first = env ? strtoull(env, NULL, 10) : 1;
+    cr_log_info("seeds from %llu", (unsigned long long)first);
+    for (uint64_t seed = first; seed < first + 300; seed++) run_one(seed, 1 + (uint32_t)(seed * 37 % 300));
+}
+
+Test(fetch, fifty_thousand_pieces) { run_one(7, 50000); }
