@@ -21,7 +21,7 @@ void mem_stop(transfer_t *t, bool stopped);
 void mem_drop_data(transfer_t *t, uint32_t count);
 /* The `nth` DATA that it sends from now on (1 = the next) arrives with the byte at `byte` (modulo its length) flipped. */
 void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte);
-/* What it sends from now on arrives at `until_us` or later, in order.  0 ends it. */
+/* What it sends from now on arrives at `until_us` or later, in order.  0 ends it; order is kept. */
 void mem_delay(transfer_t *t, uint64_t until_us);
 /* Refuses every ask it gets from now on with `err` (NOT_FOUND, LIMIT or AGAIN).  0 ends it. */
 void mem_refuse(transfer_t *t, int err);

@@ -21,8 +21,9 @@ typedef struct transfer transfer_t;
 
 typedef enum {
     TR_ARRIVED,      /* the range of `ask` lies in its place */
-    TR_REFUSED,      /* the source will not serve `ask`: err NOT_FOUND (unknown key), LIMIT (out of range, too many), AGAIN (serve deadline, shutting down) */
-    TR_BEAT,         /* the source of `token` is alive and has nothing to send yet */
+    TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too many), AGAIN (the
+                      * source itself gets no further), PROTOCOL (it answered with something else), GONE */
+    TR_BEAT,         /* the source of `token` is alive and has nothing to send yet, or our own rate holds the asks back */
     TR_PEER_GONE,    /* no more from `token`: every ask of it has ended before this event (each as TR_REFUSED with err GONE) */
     TR_UNSHARED      /* no send of `key` is in flight any more: the region may be reused or unmapped */
 } tr_kind_t;
@@ -30,7 +31,7 @@ typedef struct { tr_kind_t kind; uint64_t ask; uint64_t token; share_key_t key; 
 
 typedef struct {
     uint64_t bytes_in, bytes_out;       /* payload of DATA */
-    uint64_t asks_in, asks_out, data_in, data_out, refused_in, refused_out, beats_in, beats_out, late, maps;
+    uint64_t asks_in, asks_out, data_in, data_out, refused_in, refused_out, beats_in, beats_out, late, maps, malformed;
 } tr_counters_t;
 
 typedef enum { TR_MODE_AUTO, TR_MODE_EAGER, TR_MODE_RENDEZVOUS } tr_mode_t;
@@ -56,9 +57,12 @@ typedef struct transfer_ops {
     int  (*share)(transfer_t *t, region_t *r, share_key_t key);    /* nothing readable until extended */
     int  (*extend)(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);   /* verified: answer the asks that waited for it */
     void (*unshare)(transfer_t *t, share_key_t key);               /* new asks refused; TR_UNSHARED once no send is in flight */
-    int  (*greet)(transfer_t *t, const peer_ref_t *peer);          /* connect and say HI ahead of the first ask; idempotent */
+    /* Connect and say HI ahead of the first ask; idempotent.  Errors as for ask. */
+    int  (*greet)(transfer_t *t, const peer_ref_t *peer);
+    /* AGAIN: too many open, no token yet, or TR_PEER_GONE of this peer is not drained yet; GONE: cannot connect; LIMIT:
+     * more than LIMIT_WINDOW_BYTES, or outside `into`, which stays mapped until the ask has ended or was dropped. */
     int  (*ask)(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into, uint64_t at,
-                uint64_t *ret_ask);                                /* AGAIN: too many open; GONE: cannot connect */
+                uint64_t *ret_ask);
     void (*drop_ask)(transfer_t *t, uint64_t ask);                 /* soft (UNASK): what still comes is discarded; no event follows */
     void (*drop_peer)(transfer_t *t, uint64_t token);              /* hard: force close; events as for TR_PEER_GONE */
     void (*set_rate)(transfer_t *t, uint64_t max_rate_bytes);
@@ -68,6 +72,9 @@ typedef struct transfer_ops {
     bool (*arm)(transfer_t *t);                                    /* true: safe to sleep on fd */
     int  (*fd)(transfer_t *t);                                     /* -1: none */
     void (*counters)(transfer_t *t, tr_counters_t *ret);
+    /* True when nothing writes into `r` any more: always with eager data; with rendezvous, once no dropped ask has an open
+     * receive.  Memory of dropped asks is reused, and unmapped, only then. */
+    bool (*idle)(transfer_t *t, const region_t *r);
 } transfer_ops_t;
 
 /* The memory backend: a test double with fault knobs (transfer/mem.h), all in one process. */

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transfer/exchange.h: both ends of every conversation, whatever carries it.
+ *
+ * A backend is a carrier: it connects, sends frames, and calls the upcalls below.  All else (who may read what, standing
+ * asks, refusals, deadlines, beats, pacing, which event comes before which) is here once, so that every backend keeps
+ * the same contract.  `struct transfer` is the first member of each backend's own struct.
+ *
+ *            receive.c                                   serve.c
+ *   ask() -> gathered -ASK-> sent ------------------> standing: held (key unknown) | waiting (bytes unknown) | ready
+ *            arrived <------------------------DATA--------- ready            refusing <- deadline, unshare, limit
+ *            refused <---------------------REFUSED--------- refusing
+ *            dropped -UNASK-> freed ------------------> freed
+ *
+ * One thread.  Upcalls only change state and may come from inside the carrier's callbacks; sends, connects and
+ * disconnects happen in ask(), greet(), drop_peer() and events(), never in an upcall.  After open nothing on the path of
+ * a range takes memory. */
+#ifndef TRANSFER_EXCHANGE_H
+#define TRANSFER_EXCHANGE_H
+
+#include "transfer/extents.h"
+#include "transfer/frame.h"
+#include "transfer/pace.h"
+#include "transfer/transfer.h"
+
+#define HASH_NONFATAL_OOM 1   /* a library must not exit when memory runs out */
+#include <uthash.h>
+
+#define EXCHANGE_PEERS_MAX 1024u        /* a descriptor each: the usual soft limit of a process */
+#define EXCHANGE_SHARES_MAX 1024u
+#define EXCHANGE_ASKS_MAX 4096u         /* open asks of one process: 32 windows of 2 MB in chunks of 64 KiB, twice over */
+#define EXCHANGE_STANDING_MAX 16384u    /* asks that all peers together may have standing here */
+#define EXCHANGE_RING_MAX 8192u         /* > asks + peers + shares: reserved, so that no event can be lost */
+#define EXCHANGE_FORGOTTEN_MAX 64u      /* keys that are refused at once because they were unshared here */
+#define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
+#define EXCHANGE_RETIRE_US 1000000u     /* a connection made under an older token is closed after being quiet so long */
+#define EXCHANGE_DATA_SENDS 32u         /* DATA in flight to one peer: a window of 2 MB in chunks of 64 KiB */
+#define EXCHANGE_SENDS (EXCHANGE_DATA_SENDS + 8u)
+#define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
+#define EXCHANGE_TURN_PROGRESS 64u      /* carrier turns in one events() */
+
+typedef struct peer peer_t;
+typedef struct share share_t;
+
+/* One frame on its way.  From a fixed pool of its peer; the carrier keeps it, and with it the frame's bytes (UCX 1.13
+ * does not copy headers) and the share's region, until exchange_sent. */
+typedef struct send {
+    peer_t *peer;
+    share_t *share;                     /* of DATA; else NULL */
+    struct send *next;                  /* free list */
+    const void *payload;
+    uint32_t payload_bytes, frame_bytes;
+    uint8_t *frame;                     /* `small`, but for HI */
+    uint8_t small[FRAME_SMALL_MAX];
+} send_t;
+
+/* Source side: one asked range that is not answered yet.  In one queue besides its peer's list. */
+typedef enum { STANDING_HELD, STANDING_WAITING, STANDING_READY, STANDING_REFUSING } standing_state_t;
+typedef struct standing {
+    standing_state_t state;
+    int err;                            /* REFUSING */
+    uint32_t bytes;
+    uint64_t id, offset, since_us;
+    share_key_t key;
+    peer_t *peer;
+    share_t *share;                     /* NULL while HELD */
+    struct standing *prev, *next;       /* held: transfer's; waiting: share's; ready, refusing: peer's */
+    struct standing *peer_prev, *peer_next;
+} standing_t;
+
+struct share {
+    share_key_t key;
+    region_t *region;
+    extents_t extents;
+    uint32_t sends;                     /* in flight */
+    bool ending;                        /* unshared: TR_UNSHARED when sends is 0 */
+    uint64_t moved_us;                  /* last extend */
+    standing_t *waiting;
+    UT_hash_handle hh;
+};
+
+/* Receiver side. */
+typedef enum { ASK_FREE, ASK_GATHERED, ASK_SENT, ASK_RECEIVING, ASK_DROPPED, ASK_DRAINING } ask_state_t;
+typedef struct ask {
+    ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: dropped while a receive is open */
+    uint32_t bytes;
+    uint64_t id;                        /* generation << 16 | index: a stale DATA never finds a reused entry */
+    uint64_t offset, at;
+    share_key_t key;
+    region_t *into;
+    peer_t *peer;
+    struct ask *prev, *next;            /* gathered, dropped: peer's; free: transfer's */
+} ask_t;
+
+/* What map() hangs on a region. */
+typedef struct { uint32_t receiving; void *registration; } mapping_t;
+
+typedef enum { PEER_ACCEPTED, PEER_OPEN, PEER_CLOSING, PEER_CLOSED } peer_state_t;
+struct peer {
+    peer_state_t state;                 /* ACCEPTED: HI came, not connected back yet */
+    bool broken;                        /* a send was refused: ends in the next turn */
+    bool retiring;
+    bool disconnecting;
+    void *link;                         /* the carrier's */
+    uint64_t token;
+    uint64_t line, remote_line;         /* remote 0: no HI came yet */
+    uint64_t answer;                    /* the remote line that our HI answers */
+    uint64_t sent_us, heard_us, moved_us, quiet_us;
+    uint32_t asks_open, gathered_count, standing_count, in_flight, data_in_flight;
+    ask_t *gathered, *dropped;
+    standing_t *standing, *ready, *refusing;
+    send_t *free_sends;
+    bool dirty;                         /* on the transfer's list of peers with something to send */
+    struct peer *dirty_prev, *dirty_next, *prev, *next;
+    UT_hash_handle by_token, by_line;
+    uint32_t address_bytes;
+    uint8_t address[LIMIT_ADDRESS_BYTES];
+    uint8_t hi_frame[FRAME_MAX];
+    send_t hi, sends[EXCHANGE_SENDS];
+};
+
+typedef struct carrier_ops {
+    /* Sets p->link; GONE when it cannot. */
+    int  (*connect)(transfer_t *t, peer_t *p, bytes_t address);
+    /* By force; in-flight sends end with exchange_sent(ok = false), then exchange_closed.  May do both at once. */
+    void (*disconnect)(transfer_t *t, peer_t *p);
+    /* Takes `s`; exchange_sent may be called before it returns. */
+    void (*send)(transfer_t *t, peer_t *p, send_t *s);
+    /* One bounded turn; false when nothing moved. */
+    bool (*progress)(transfer_t *t);
+    bytes_t (*address)(transfer_t *t);
+} carrier_ops_t;
+
+struct transfer {
+    const carrier_ops_t *carrier;
+    uint64_t token, next_line, now_us;
+    uint64_t serve_us, beat_us, next_timer_us;
+    uint32_t turn_sends;
+    bool stalled;                       /* all that is left to send waits for the pace */
+    bool reap_due;                      /* a peer ended and is not disconnected yet */
+    int refuse_err;                     /* test knob: refuse every ask with this */
+    pace_t pace;
+    tr_counters_t counters;
+
+    peer_t *peers, *closing, *dirty;
+    uint32_t peer_count, dirty_count;
+    peer_t *by_token, *by_line;         /* uthash heads */
+
+    share_t *shares;                    /* uthash head */
+    uint32_t share_count;
+    share_key_t forgotten[EXCHANGE_FORGOTTEN_MAX];
+    uint32_t forgotten_next, forgotten_count;
+    standing_t *standing, *standing_free, *held;
+    uint32_t standing_used;
+
+    ask_t *asks, *asks_free;
+    uint32_t asks_used;
+    uint64_t ask_generation;
+
+    tr_event_t *ring;
+    uint32_t ring_head, ring_count, ring_reserved, gone_undrained;
+};
+
+/* Life (exchange.c).  `first_line` grows from one incarnation of a process to the next, or is random. */
+int  exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_opts_t *opts, uint64_t first_line);
+/* Ends every peer; no events.  Then: carrier progress until exchange_quiet, then exchange_fini. */
+void exchange_shut(transfer_t *t);
+bool exchange_quiet(transfer_t *t);
+void exchange_fini(transfer_t *t);
+
+/* Rows of every backend's table that are the same. */
+int  exchange_address(transfer_t *t, bytes_t *ret_address);
+void exchange_set_token(transfer_t *t, uint64_t token);
+void exchange_set_rate(transfer_t *t, uint64_t max_rate_bytes);
+int  exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap);
+uint64_t exchange_deadline(transfer_t *t);
+void exchange_counters(transfer_t *t, tr_counters_t *ret_counters);
+int  exchange_greet(transfer_t *t, const peer_ref_t *peer);
+void exchange_drop_peer(transfer_t *t, uint64_t token);
+int  exchange_map(transfer_t *t, region_t *r);
+void exchange_unmap(transfer_t *t, region_t *r);
+bool exchange_idle(transfer_t *t, const region_t *r);
+int  exchange_share(transfer_t *t, region_t *r, share_key_t key);
+int  exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
+void exchange_unshare(transfer_t *t, share_key_t key);
+int  exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into,
+                  uint64_t at, uint64_t *ret_ask);
+void exchange_drop_ask(transfer_t *t, uint64_t ask);
+/* True when events() has something to do now. */
+bool exchange_pending(const transfer_t *t);
+
+/* Upcalls of the carrier. */
+void exchange_frame(transfer_t *t, const frame_t *f);                       /* all kinds but DATA */
+/* DATA begins: where its bytes belong, or NULL: late, unasked or out of shape; discard it. */
+void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
+/* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
+void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);
+void exchange_sent(transfer_t *t, send_t *s, bool ok);
+void exchange_broken(transfer_t *t, peer_t *p);                             /* the link failed */
+void exchange_closed(transfer_t *t, peer_t *p);                             /* the link of a disconnected peer is no more */
+
+/* Between the files of the exchange. */
+bool ring_reserve(transfer_t *t);                       /* room for one event that must come */
+void ring_release(transfer_t *t);                       /* it will not come after all */
+void ring_push(transfer_t *t, const tr_event_t *event); /* uses up one reservation */
+void ring_offer(transfer_t *t, const tr_event_t *event);/* dropped when there is no room */
+void exchange_schedule(transfer_t *t, uint64_t at_us);  /* the timers run at `at_us` or before */
+void peer_touch(transfer_t *t, peer_t *p);              /* has something to send */
+send_t *peer_send_begin(peer_t *p);                     /* NULL: all are in flight */
+void peer_send(transfer_t *t, send_t *s, const frame_t *f);
+int  peer_find(transfer_t *t, const peer_ref_t *ref, peer_t **ret_peer);   /* connects; GONE, AGAIN */
+peer_t *peer_of_line(transfer_t *t, uint64_t line);
+void peer_end(transfer_t *t, peer_t *p);                /* state and events only: safe in upcalls */
+void peers_hi(transfer_t *t, const frame_t *f);
+bool peer_connect_back(transfer_t *t, peer_t *p);
+void peers_reap(transfer_t *t);
+void peers_timers(transfer_t *t);
+void serve_frame(transfer_t *t, peer_t *p, const frame_t *f);              /* ASK, UNASK */
+bool serve_refusals(transfer_t *t, peer_t *p);          /* each sends at most one frame; true when it sent one */
+bool serve_data(transfer_t *t, peer_t *p);
+void serve_sent(transfer_t *t, share_t *s);             /* one DATA of it is no longer in flight */
+void serve_end_peer(transfer_t *t, peer_t *p);
+void serve_timers(transfer_t *t);
+void serve_fini(transfer_t *t);
+void receive_refused(transfer_t *t, peer_t *p, const frame_t *f);
+bool receive_unasks(transfer_t *t, peer_t *p);
+bool receive_asks(transfer_t *t, peer_t *p);
+void receive_end_peer(transfer_t *t, peer_t *p);
+
+#endif

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transfer/mem.h"
+
+#include "core/errors.h"
+#include "transfer/exchange.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+typedef struct mem mem_t;
+
+/* In the mailbox of its receiver.  The bytes stay the sender's until it is delivered, as with a real carrier. */
+typedef struct message {
+    enum { MAIL_FRAME, MAIL_PAYLOAD, MAIL_BROKEN } kind;
+    uint64_t at_us;                 /* not before */
+    mem_t *from;
+    send_t *send;                   /* FRAME, PAYLOAD */
+    bool corrupt;
+    uint32_t corrupt_at;
+    void *into;                     /* PAYLOAD: the open receive of a rendezvous */
+    uint64_t ask;
+    uint64_t line;                  /* BROKEN: the receiver's own line */
+    struct message *prev, *next;
+} message_t;
+
+struct mem {
+    transfer_t base;
+    uint32_t id;
+    uint8_t address[4];
+    bool rendezvous, stopped, killed;
+    uint32_t drop_count, corrupt_nth, corrupt_at;
+    uint64_t delay_until_us, last_at_us;
+    message_t *mail;
+    mem_t *prev, *next;
+};
+
+static mem_t *all;                  /* the process's transfers; one thread */
+static uint32_t last_id;
+
+static mem_t *mem_of(transfer_t *t) { return (mem_t *)t; }
+
+static mem_t *find(uint32_t id)
+{
+    mem_t *m;
+    DL_SEARCH_SCALAR(all, m, id, id);
+    return m;
+}
+
+/* A link is the id of the other end, which may be gone by the time it is looked up. */
+static void *link_of(uint32_t id) { return (void *)(uintptr_t)id; }
+static mem_t *other_end(const peer_t *p) { return find((uint32_t)(uintptr_t)p->link); }
+
+static message_t *post(mem_t *to, message_t message)
+{
+    message_t *m = malloc(sizeof *m);
+    if (!m) abort();                /* a test double: nobody to tell */
+    *m = message;
+    DL_APPEND(to->mail, m);
+    return m;
+}
+
+static void post_broken(mem_t *to, const peer_t *p) { post(to, (message_t){.kind = MAIL_BROKEN, .line = p->line}); }
+
+static void unpost(mem_t *of, message_t *m)
+{
+    DL_DELETE(of->mail, m);
+    free(m);
+}
+
+/* The carrier. */
+
+static int mem_connect(transfer_t *t, peer_t *p, bytes_t address)
+{
+    (void)t;
+    mem_t *to = address.bytes == 4 ? find(le32_get(address.data)) : NULL;
+    if (!to || to->killed) return HEDDLE_ERR_GONE;
+    p->link = link_of(to->id);
+    return HEDDLE_OK;
+}
+
+/* Takes back what `p` sent and `to` did not receive yet. */
+static void cancel(mem_t *to, const peer_t *p, transfer_t *sender)
+{
+    message_t *m, *next;
+    DL_FOREACH_SAFE(to->mail, m, next) {
+        if (!m->send || m->send->peer != p) continue;
+        if (m->kind == MAIL_PAYLOAD) exchange_arrived(&to->base, m->ask, false);
+        exchange_sent(sender, m->send, false);
+        unpost(to, m);
+    }
+}
+
+static bool is_same_connection(const peer_t *p, const peer_t *q)
+{
+    return q->remote_line == p->line || q->line == p->remote_line;
+}
+
+/* Receives that are open for rendezvous data of `q` end now: nothing is written after a disconnect. */
+static void cancel_receives(mem_t *to, const peer_t *q)
+{
+    message_t *m, *next;
+    DL_FOREACH_SAFE(to->mail, m, next) {
+        if (m->kind != MAIL_PAYLOAD || m->send->peer != q) continue;
+        exchange_arrived(&to->base, m->ask, false);
+        exchange_sent(&m->from->base, m->send, false);
+        unpost(to, m);
+    }
+}
+
+static void mem_disconnect(transfer_t *t, peer_t *p)
+{
+    mem_t *to = other_end(p);
+    if (to) {
+        cancel(to, p, t);
+        for (peer_t *q = to->base.peers; q; q = q->next) {
+            if (other_end(q) != mem_of(t) || !is_same_connection(p, q)) continue;
+            cancel_receives(mem_of(t), q);
+            post_broken(to, q);
+        }
+    }
+    exchange_closed(t, p);
+}
+
+static void mem_send(transfer_t *t, peer_t *p, send_t *s)
+{
+    mem_t *m = mem_of(t), *to = other_end(p);
+    bool data = s->share != NULL;
+    if (!to || to->killed) {
+        exchange_sent(t, s, false);
+        return;
+    }
+    if (data && m->drop_count > 0) {
+        m->drop_count--;
+        exchange_sent(t, s, true);
+        return;
+    }
+    if (m->delay_until_us > m->last_at_us) m->last_at_us = m->delay_until_us;
+    bool corrupt = data && m->corrupt_nth > 0 && --m->corrupt_nth == 0;
+    post(to, (message_t){.kind = MAIL_FRAME, .at_us = m->last_at_us, .from = m, .send = s, .corrupt = corrupt, .corrupt_at = m->corrupt_at});
+}
+
+static void land(mem_t *to, message_t *m)
+{
+    const send_t *s = m->send;
+    memcpy(m->into, s->payload, s->payload_bytes);
+    if (m->corrupt) ((uint8_t *)m->into)[m->corrupt_at % s->payload_bytes] ^= 0xff;
+    exchange_arrived(&to->base, m->ask, true);
+}
+
+/* False when the payload comes in a second step. */
+static bool deliver_data(mem_t *to, message_t *m, const frame_t *f)
+{
+    m->into = exchange_place(&to->base, f, m->send->payload_bytes);
+    m->ask = f->data.ask;
+    if (!m->into) return true;
+    if (m->from->rendezvous) {
+        m->kind = MAIL_PAYLOAD;
+        DL_DELETE(to->mail, m);
+        DL_APPEND(to->mail, m);
+        return false;
+    }
+    land(to, m);
+    return true;
+}
+
+static bool deliver_frame(mem_t *to, message_t *m)
+{
+    frame_t f;
+    if (!frame_decode(bytes_of(m->send->frame, m->send->frame_bytes), &f)) to->base.counters.malformed++;
+    else if (f.kind == FRAME_DATA) return deliver_data(to, m, &f);
+    else exchange_frame(&to->base, &f);
+    return true;
+}
+
+static void deliver_broken(mem_t *to, uint64_t line)
+{
+    peer_t *p;
+    DL_SEARCH_SCALAR(to->base.peers, p, line, line);
+    if (p) exchange_broken(&to->base, p);
+}
+
+static message_t *first_due(const mem_t *m, uint64_t now_us)
+{
+    message_t *mail;
+    for (mail = m->mail; mail && mail->at_us > now_us; mail = mail->next) continue;
+    return mail;
+}
+
+static bool mem_progress(transfer_t *t)
+{
+    mem_t *to = mem_of(t);
+    message_t *m = first_due(to, t->now_us);
+    if (!m) return false;
+    bool done = true;
+    switch (m->kind) {
+    case MAIL_BROKEN: deliver_broken(to, m->line); break;
+    case MAIL_FRAME: done = deliver_frame(to, m); break;
+    case MAIL_PAYLOAD: land(to, m); break;
+    }
+    if (!done) return true;
+    if (m->send) exchange_sent(&m->from->base, m->send, true);
+    unpost(to, m);
+    return true;
+}
+
+static bytes_t mem_address(transfer_t *t) { return bytes_of(mem_of(t)->address, sizeof mem_of(t)->address); }
+
+static const carrier_ops_t CARRIER = {mem_connect, mem_disconnect, mem_send, mem_progress, mem_address};
+
+/* The table. */
+
+static void mem_close(transfer_t **t)
+{
+    mem_t *m = t && *t ? mem_of(*t) : NULL;
+    if (!m) return;
+    *t = NULL;
+    mem_kill(&m->base);
+    exchange_shut(&m->base);
+    while (m->mail) {
+        if (m->mail->send) exchange_sent(&m->mail->from->base, m->mail->send, false);
+        unpost(m, m->mail);
+    }
+    DL_DELETE(all, m);
+    exchange_fini(&m->base);
+    free(m);
+}
+
+static int mem_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_t *error)
+{
+    mem_t *m = calloc(1, sizeof *m);
+    if (!m) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a transfer");
+    m->id = ++last_id;
+    m->rendezvous = opts->mode == TR_MODE_RENDEZVOUS;
+    le32_put(m->address, m->id);
+    DL_APPEND(all, m);
+    if (exchange_init(&m->base, &CARRIER, opts, (uint64_t)m->id << 32 | 1) != HEDDLE_OK) {
+        transfer_t *half = &m->base;
+        mem_close(&half);
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a transfer");
+    }
+    *ret = &m->base;
+    return HEDDLE_OK;
+}
+
+static const char *mem_version(void) { return ""; }
+
+static void mem_devices(transfer_t *t, char *ret_list, size_t size)
+{
+    (void)t;
+    error_text(ret_list, size, "memory");
+}
+
+static int mem_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
+{
+    return mem_of(t)->stopped || mem_of(t)->killed ? 0 : exchange_events(t, now_us, out, cap);
+}
+
+static uint64_t mem_deadline(transfer_t *t)
+{
+    const mem_t *m = mem_of(t);
+    if (m->stopped || m->killed) return CLOCK_NEVER;
+    uint64_t due = exchange_deadline(t);
+    for (const message_t *mail = m->mail; mail; mail = mail->next) due = mail->at_us < due ? mail->at_us : due;
+    return due > t->now_us ? due : t->now_us;
+}
+
+static bool mem_arm(transfer_t *t) { return !exchange_pending(t) && !first_due(mem_of(t), t->now_us); }
+
+static int mem_fd(transfer_t *t)
+{
+    (void)t;
+    return -1;
+}
+
+const transfer_ops_t transfer_mem_ops = {
+    .name = "mem",
+    .open = mem_open,
+    .close = mem_close,
+    .version = mem_version,
+    .devices = mem_devices,
+    .address = exchange_address,
+    .set_token = exchange_set_token,
+    .map = exchange_map,
+    .unmap = exchange_unmap,
+    .share = exchange_share,
+    .extend = exchange_extend,
+    .unshare = exchange_unshare,
+    .greet = exchange_greet,
+    .ask = exchange_ask,
+    .drop_ask = exchange_drop_ask,
+    .drop_peer = exchange_drop_peer,
+    .set_rate = exchange_set_rate,
+    .events = mem_events,
+    .deadline = mem_deadline,
+    .arm = mem_arm,
+    .fd = mem_fd,
+    .counters = exchange_counters,
+    .idle = exchange_idle,
+};
+
+/* Knobs. */
+
+void mem_kill(transfer_t *t)
+{
+    mem_t *m, *killed = mem_of(t);
+    if (killed->killed) return;
+    killed->killed = true;
+    DL_FOREACH(all, m) {
+        if (m == killed) continue;
+        message_t *mail, *next;
+        DL_FOREACH_SAFE(m->mail, mail, next) {
+            if (mail->from != killed) continue;
+            if (mail->kind == MAIL_PAYLOAD) exchange_arrived(&m->base, mail->ask, false);
+            exchange_sent(t, mail->send, false);
+            unpost(m, mail);
+        }
+        for (peer_t *p = m->base.peers; p; p = p->next)
+            if (other_end(p) == killed) post_broken(m, p);
+    }
+}
+
+void mem_stop(transfer_t *t, bool stopped) { mem_of(t)->stopped = stopped; }
+void mem_drop_data(transfer_t *t, uint32_t count) { mem_of(t)->drop_count = count; }
+
+void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte)
+{
+    mem_of(t)->corrupt_nth = nth;
+    mem_of(t)->corrupt_at = byte;
+}
+
+void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
+
+void mem_refuse(transfer_t *t, int err) { t->refuse_err = err; }

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Receiver side of the exchange: asks, UNASK, and where DATA lands. */
+#include "transfer/exchange.h"
+
+#include <assert.h>
+#include <utlist.h>
+
+#define ASK_INDEX_BITS 16u
+_Static_assert(EXCHANGE_ASKS_MAX <= 1u << ASK_INDEX_BITS, "an ask's id holds its index");
+
+static ask_t *ask_take(transfer_t *t)
+{
+    ask_t *a = t->asks_free;
+    if (a) t->asks_free = a->next;
+    else if (t->asks_used < EXCHANGE_ASKS_MAX) a = &t->asks[t->asks_used++];
+    if (a) a->id = ++t->ask_generation << ASK_INDEX_BITS | (uint64_t)(a - t->asks);
+    return a;
+}
+
+static void ask_free(transfer_t *t, ask_t *a)
+{
+    a->state = ASK_FREE;
+    a->peer = NULL;
+    a->next = t->asks_free;
+    t->asks_free = a;
+}
+
+/* NULL for an id that is not in use any more. */
+static ask_t *find_ask(transfer_t *t, uint64_t id)
+{
+    uint64_t index = id & ((1u << ASK_INDEX_BITS) - 1);
+    if (index >= t->asks_used) return NULL;
+    ask_t *a = &t->asks[index];
+    return a->id == id && a->state != ASK_FREE ? a : NULL;
+}
+
+static bool is_open(const ask_t *a) { return a->state == ASK_GATHERED || a->state == ASK_SENT || a->state == ASK_RECEIVING; }
+
+static mapping_t *mapping_of(const ask_t *a) { return a->into->backend; }
+
+static void ungather(ask_t *a)
+{
+    DL_DELETE(a->peer->gathered, a);
+    a->peer->gathered_count--;
+}
+
+/* The caller has, or will never have, the event: the entry is free, or drains while its receive is open. */
+static void leave(transfer_t *t, ask_t *a)
+{
+    a->peer->asks_open--;
+    if (a->state == ASK_RECEIVING) {
+        a->state = ASK_DRAINING;
+        a->peer = NULL;
+        return;
+    }
+    ask_free(t, a);
+}
+
+static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
+{
+    ring_push(t, &(tr_event_t){.kind = kind, .ask = a->id, .token = a->peer->token, .key = a->key, .err = err});
+    if (kind == TR_REFUSED && a->state == ASK_SENT) pace_refund(&t->pace, a->bytes);
+    leave(t, a);
+}
+
+int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into,
+                 uint64_t at, uint64_t *ret_ask)
+{
+    assert(into->backend && "map() comes before ask()");
+    if (bytes == 0 || bytes > LIMIT_WINDOW_BYTES || at > into->bytes || bytes > into->bytes - at) return HEDDLE_ERR_LIMIT;
+    peer_t *p;
+    int rc = peer_find(t, from, &p);
+    if (rc != HEDDLE_OK) return rc;
+    if (p->asks_open >= LIMIT_ASKS_PER_PEER || !ring_reserve(t)) return HEDDLE_ERR_AGAIN;
+    ask_t *a = ask_take(t);
+    if (!a) {
+        ring_release(t);
+        return HEDDLE_ERR_AGAIN;
+    }
+    a->state = ASK_GATHERED;
+    a->bytes = bytes;
+    a->offset = offset;
+    a->at = at;
+    a->key = key;
+    a->into = into;
+    a->peer = p;
+    DL_APPEND(p->gathered, a);
+    p->asks_open++;
+    *ret_ask = a->id;
+    peer_touch(t, p);
+    if (++p->gathered_count >= LIMIT_ASK_RANGES && p->state == PEER_OPEN && pace_ready(&t->pace, t->now_us)) receive_asks(t, p);
+    return HEDDLE_OK;
+}
+
+void exchange_drop_ask(transfer_t *t, uint64_t id)
+{
+    ask_t *a = find_ask(t, id);
+    if (!a || !is_open(a)) return;
+    ring_release(t);
+    if (a->state == ASK_GATHERED) ungather(a);
+    if (a->state == ASK_SENT) {
+        a->state = ASK_DROPPED;
+        a->peer->asks_open--;
+        DL_APPEND(a->peer->dropped, a);
+        peer_touch(t, a->peer);
+        return;
+    }
+    leave(t, a);
+}
+
+bool receive_unasks(transfer_t *t, peer_t *p)
+{
+    send_t *s = p->dropped ? peer_send_begin(p) : NULL;
+    if (!s) return false;
+    frame_t f = {.kind = FRAME_UNASK, .line = p->line};
+    while (p->dropped && f.count < LIMIT_ASK_RANGES) {
+        ask_t *a = p->dropped;
+        f.unask.asks[f.count++] = a->id;
+        DL_DELETE(p->dropped, a);
+        ask_free(t, a);
+    }
+    peer_send(t, s, &f);
+    return true;
+}
+
+/* One ASK: up to 16 gathered ranges of one key, as many as the pace allows. */
+bool receive_asks(transfer_t *t, peer_t *p)
+{
+    send_t *s = p->gathered ? peer_send_begin(p) : NULL;
+    if (!s) return false;
+    frame_t f = {.kind = FRAME_ASK, .line = p->line};
+    f.ask.key = p->gathered->key;
+    do {
+        ask_t *a = p->gathered;
+        f.ask.ranges[f.count++] = (frame_range_t){a->id, a->offset, a->bytes};
+        ungather(a);
+        a->state = ASK_SENT;
+        pace_take(&t->pace, a->bytes);
+    } while (p->gathered && f.count < LIMIT_ASK_RANGES && !memcmp(&p->gathered->key, &f.ask.key, sizeof f.ask.key) &&
+             pace_ready(&t->pace, t->now_us));
+    t->counters.asks_out += f.count;
+    peer_send(t, s, &f);
+    return true;
+}
+
+void receive_refused(transfer_t *t, peer_t *p, const frame_t *f)
+{
+    for (uint32_t i = 0; i < f->count; i++) {
+        ask_t *a = find_ask(t, f->refused.rows[i].ask);
+        if (!a || a->state != ASK_SENT || a->peer != p) continue;
+        t->counters.refused_in++;
+        end_ask(t, a, TR_REFUSED, f->refused.rows[i].err);
+    }
+}
+
+void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes)
+{
+    ask_t *a = find_ask(t, f->data.ask);
+    if (!a || a->state != ASK_SENT || a->peer->remote_line != f->line) {
+        t->counters.late++;
+        return NULL;
+    }
+    a->peer->heard_us = t->now_us;
+    if (f->data.offset != a->offset || f->data.bytes != a->bytes || payload_bytes != a->bytes) {
+        end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
+        return NULL;
+    }
+    a->state = ASK_RECEIVING;
+    mapping_of(a)->receiving++;
+    return (uint8_t *)a->into->base + a->at;
+}
+
+void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
+{
+    ask_t *a = find_ask(t, id);
+    assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
+    mapping_of(a)->receiving--;
+    if (a->state == ASK_DRAINING) {
+        t->counters.late++;
+        ask_free(t, a);
+        return;
+    }
+    a->state = ASK_SENT;
+    if (ok) {
+        t->counters.data_in++;
+        t->counters.bytes_in += a->bytes;
+        end_ask(t, a, TR_ARRIVED, HEDDLE_OK);
+    } else {
+        end_ask(t, a, TR_REFUSED, HEDDLE_ERR_GONE);
+    }
+}
+
+void receive_end_peer(transfer_t *t, peer_t *p)
+{
+    for (uint32_t i = 0; i < t->asks_used && (p->asks_open || p->dropped); i++) {
+        ask_t *a = &t->asks[i];
+        if (a->state == ASK_FREE || a->peer != p) continue;
+        if (a->state == ASK_GATHERED) ungather(a);
+        if (a->state == ASK_DROPPED) {
+            DL_DELETE(p->dropped, a);
+            ask_free(t, a);
+        } else {
+            end_ask(t, a, TR_REFUSED, HEDDLE_ERR_GONE);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Source side of the exchange: shares, standing asks, DATA and REFUSED. */
+#include "transfer/exchange.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+/* Asks beyond a peer's limit are refused by name, this many of them at a time; a peer that goes on is not answered. */
+#define REFUSALS_MAX 64u
+
+/* Standing asks: entries of one pool, each in its peer's list and in the queue of its state. */
+
+static standing_t *standing_take(transfer_t *t)
+{
+    standing_t *s = t->standing_free;
+    if (s) t->standing_free = s->next;
+    else if (t->standing_used < EXCHANGE_STANDING_MAX) s = &t->standing[t->standing_used++];
+    return s;
+}
+
+static standing_t **queue_of(transfer_t *t, standing_t *s)
+{
+    switch (s->state) {
+    case STANDING_HELD: return &t->held;
+    case STANDING_WAITING: return &s->share->waiting;
+    case STANDING_READY: return &s->peer->ready;
+    case STANDING_REFUSING: break;
+    }
+    return &s->peer->refusing;
+}
+
+static void enqueue(transfer_t *t, standing_t *s, standing_state_t state)
+{
+    s->state = state;
+    standing_t **queue = queue_of(t, s);
+    DL_APPEND(*queue, s);
+    if (state == STANDING_READY || state == STANDING_REFUSING) peer_touch(t, s->peer);
+}
+
+static void move(transfer_t *t, standing_t *s, standing_state_t state)
+{
+    standing_t **queue = queue_of(t, s);
+    DL_DELETE(*queue, s);
+    enqueue(t, s, state);
+}
+
+static void refuse(transfer_t *t, standing_t *s, int err)
+{
+    s->err = err;
+    move(t, s, STANDING_REFUSING);
+}
+
+static void standing_free(transfer_t *t, standing_t *s)
+{
+    standing_t **queue = queue_of(t, s);
+    DL_DELETE(*queue, s);
+    DL_DELETE2(s->peer->standing, s, peer_prev, peer_next);
+    s->peer->standing_count--;
+    s->next = t->standing_free;
+    t->standing_free = s;
+}
+
+/* Shares. */
+
+static share_t *find_share(transfer_t *t, const share_key_t *key)
+{
+    share_t *share;
+    HASH_FIND(hh, t->shares, key, sizeof *key, share);
+    return share;
+}
+
+static bool is_forgotten(const transfer_t *t, const share_key_t *key)
+{
+    for (uint32_t i = 0; i < t->forgotten_count; i++)
+        if (!memcmp(&t->forgotten[i], key, sizeof *key)) return true;
+    return false;
+}
+
+static void forget_key(transfer_t *t, const share_key_t *key)
+{
+    t->forgotten[t->forgotten_next] = *key;
+    t->forgotten_next = (t->forgotten_next + 1) % EXCHANGE_FORGOTTEN_MAX;
+    if (t->forgotten_count < EXCHANGE_FORGOTTEN_MAX) t->forgotten_count++;
+}
+
+static void free_share(transfer_t *t, share_t *share)
+{
+    HASH_DELETE(hh, t->shares, share);
+    t->share_count--;
+    extents_fini(&share->extents);
+    region_unref(&share->region);
+    free(share);
+}
+
+static void end_share(transfer_t *t, share_t *share)
+{
+    ring_push(t, &(tr_event_t){.kind = TR_UNSHARED, .key = share->key});
+    free_share(t, share);
+}
+
+static bool is_inside(const share_t *share, uint64_t offset, uint64_t bytes)
+{
+    return offset <= share->region->bytes && bytes <= share->region->bytes - offset;
+}
+
+/* Where an ask for a live share belongs. */
+static void settle(transfer_t *t, standing_t *s, share_t *share)
+{
+    s->share = share;
+    if (!is_inside(share, s->offset, s->bytes)) refuse(t, s, HEDDLE_ERR_LIMIT);
+    else if (extents_cover(&share->extents, s->offset, s->bytes)) move(t, s, STANDING_READY);
+    else {
+        move(t, s, STANDING_WAITING);
+        exchange_schedule(t, t->now_us + t->serve_us);
+    }
+}
+
+int exchange_share(transfer_t *t, region_t *r, share_key_t key)
+{
+    share_t *share = find_share(t, &key);
+    if (share) return share->ending ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_USAGE;
+    if (t->share_count >= EXCHANGE_SHARES_MAX || !ring_reserve(t)) return HEDDLE_ERR_LIMIT;
+    share = calloc(1, sizeof *share);
+    if (share) {
+        share->key = key;
+        HASH_ADD(hh, t->shares, key, sizeof share->key, share);
+    }
+    if (!share || !share->hh.tbl) {
+        free(share);
+        ring_release(t);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    share->region = region_ref(r);
+    share->moved_us = t->now_us;
+    t->share_count++;
+    standing_t *s, *next;
+    DL_FOREACH_SAFE(t->held, s, next) {
+        if (!memcmp(&s->key, &key, sizeof key)) settle(t, s, share);
+    }
+    return HEDDLE_OK;
+}
+
+int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes)
+{
+    share_t *share = find_share(t, &key);
+    if (!share || share->ending) return HEDDLE_ERR_NOT_FOUND;
+    if (!is_inside(share, offset, bytes)) return HEDDLE_ERR_LIMIT;
+    if (!extents_add(&share->extents, offset, bytes)) return HEDDLE_ERR_NO_MEMORY;
+    share->moved_us = t->now_us;
+    standing_t *s, *next;
+    DL_FOREACH_SAFE(share->waiting, s, next) {
+        if (extents_cover(&share->extents, s->offset, s->bytes)) move(t, s, STANDING_READY);
+    }
+    return HEDDLE_OK;
+}
+
+void exchange_unshare(transfer_t *t, share_key_t key)
+{
+    share_t *share = find_share(t, &key);
+    if (!share || share->ending) return;
+    share->ending = true;
+    forget_key(t, &key);
+    for (peer_t *p = t->peers; p; p = p->next) {
+        standing_t *s, *next;
+        for (s = p->standing; s; s = next) {
+            next = s->peer_next;
+            if (s->share == share && s->state != STANDING_REFUSING) refuse(t, s, HEDDLE_ERR_NOT_FOUND);
+        }
+    }
+    if (share->sends == 0) end_share(t, share);
+}
+
+void serve_sent(transfer_t *t, share_t *share)
+{
+    if (--share->sends == 0 && share->ending) end_share(t, share);
+}
+
+/* Frames of receivers. */
+
+/* Why an ask is refused at once; 0: it is not. */
+static int refusal_of(const transfer_t *t, const standing_t *s, const share_t *share)
+{
+    if (t->refuse_err) return t->refuse_err;
+    if (s->peer->standing_count > LIMIT_ASKS_PER_PEER) return HEDDLE_ERR_LIMIT;
+    if (s->bytes == 0 || s->bytes > LIMIT_WINDOW_BYTES) return HEDDLE_ERR_LIMIT;
+    if (share ? share->ending : is_forgotten(t, &s->key)) return HEDDLE_ERR_NOT_FOUND;
+    return 0;
+}
+
+static void on_range(transfer_t *t, peer_t *p, const share_key_t *key, const frame_range_t *range, share_t *share)
+{
+    t->counters.asks_in++;
+    standing_t *s = p->standing_count < LIMIT_ASKS_PER_PEER + REFUSALS_MAX ? standing_take(t) : NULL;
+    if (!s) return;
+    *s = (standing_t){.id = range->ask, .offset = range->offset, .bytes = range->bytes, .since_us = t->now_us, .key = *key, .peer = p};
+    if (p->standing_count++ == 0) {
+        p->sent_us = t->now_us;
+        exchange_schedule(t, t->now_us + t->beat_us);
+    }
+    DL_APPEND2(p->standing, s, peer_prev, peer_next);
+    enqueue(t, s, STANDING_HELD);
+    int err = refusal_of(t, s, share);
+    if (err) refuse(t, s, err);
+    else if (share) settle(t, s, share);
+    else exchange_schedule(t, t->now_us + EXCHANGE_HOLD_US);
+}
+
+static void on_unask(transfer_t *t, peer_t *p, uint64_t id)
+{
+    standing_t *s;
+    for (s = p->standing; s && s->id != id; s = s->peer_next) continue;
+    if (s) standing_free(t, s);
+}
+
+void serve_frame(transfer_t *t, peer_t *p, const frame_t *f)
+{
+    if (f->kind == FRAME_UNASK) {
+        for (uint32_t i = 0; i < f->count; i++) on_unask(t, p, f->unask.asks[i]);
+        return;
+    }
+    share_t *share = find_share(t, &f->ask.key);
+    for (uint32_t i = 0; i < f->count; i++) on_range(t, p, &f->ask.key, &f->ask.ranges[i], share);
+}
+
+/* What goes out. */
+
+bool serve_refusals(transfer_t *t, peer_t *p)
+{
+    send_t *s = p->refusing ? peer_send_begin(p) : NULL;
+    if (!s) return false;
+    frame_t f = {.kind = FRAME_REFUSED, .line = p->line};
+    while (p->refusing && f.count < LIMIT_ASK_RANGES) {
+        f.refused.rows[f.count++] = (frame_refusal_t){p->refusing->id, p->refusing->err};
+        standing_free(t, p->refusing);
+    }
+    t->counters.refused_out += f.count;
+    p->sent_us = t->now_us;
+    peer_send(t, s, &f);
+    return true;
+}
+
+bool serve_data(transfer_t *t, peer_t *p)
+{
+    standing_t *ready = p->ready;
+    send_t *s = ready && p->data_in_flight < EXCHANGE_DATA_SENDS ? peer_send_begin(p) : NULL;
+    if (!s) return false;
+    frame_t f;
+    f.kind = FRAME_DATA;
+    f.count = 0;
+    f.line = p->line;
+    f.data.ask = ready->id;
+    f.data.offset = ready->offset;
+    f.data.bytes = ready->bytes;
+    s->share = ready->share;
+    s->payload = (const uint8_t *)ready->share->region->base + ready->offset;
+    s->payload_bytes = ready->bytes;
+    s->share->sends++;
+    p->data_in_flight++;
+    p->sent_us = t->now_us;
+    standing_free(t, ready);
+    pace_take(&t->pace, s->payload_bytes);
+    peer_send(t, s, &f);
+    return true;
+}
+
+/* Ends. */
+
+void serve_end_peer(transfer_t *t, peer_t *p)
+{
+    while (p->standing) standing_free(t, p->standing);
+}
+
+static void expire_waiting(transfer_t *t, share_t *share)
+{
+    while (share->waiting) {
+        uint64_t since = share->waiting->since_us > share->moved_us ? share->waiting->since_us : share->moved_us;
+        if (t->now_us < since + t->serve_us) {
+            exchange_schedule(t, since + t->serve_us);
+            return;
+        }
+        refuse(t, share->waiting, HEDDLE_ERR_AGAIN);
+    }
+}
+
+void serve_timers(transfer_t *t)
+{
+    while (t->held && t->now_us >= t->held->since_us + EXCHANGE_HOLD_US) refuse(t, t->held, HEDDLE_ERR_NOT_FOUND);
+    if (t->held) exchange_schedule(t, t->held->since_us + EXCHANGE_HOLD_US);
+    share_t *share, *next;
+    HASH_ITER(hh, t->shares, share, next) expire_waiting(t, share);
+}
+
+void serve_fini(transfer_t *t)
+{
+    share_t *share, *next;
+    HASH_ITER(hh, t->shares, share, next) free_share(t, share);
+}
