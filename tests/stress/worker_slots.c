@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers acquire and release while the loop flips, drops, rewrites and reuses slots; then close with holds still out.
+ * A reader that sees bytes of another version than it holds, or bytes that change, fails the run.  Plain main: also
+ * runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
+#include "tests/unit/worker_arena.h"
+#include "worker/slots.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum { SLOTS = 3, ARENAS = 4, READERS_MAX = 16 };
+
+static atomic_uint woken, torn, parked;
+static atomic_bool stop, closing;
+static atomic_ulong acquired, missed;
+static test_arena_t arenas[ARENAS];
+
+static void wake(void *self) { (void)self; atomic_fetch_add(&woken, 1); }
+static int map(void *self, region_t *r) { (void)self; (void)r; return 0; }
+static void unmap(void *self, region_t *r) { (void)self; (void)r; }
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void check(const slot_t *held, uint64_t at)
+{
+    const test_arena_t *a = &arenas[held->view.version % ARENAS];
+    const uint8_t *view = held->region->view;
+    if (view[at] != a->bytes[at] || !digest_equal(&held->h1, &a->h1)) atomic_fetch_add(&torn, 1);
+}
+
+static atomic_ulong newest;
+
+static void *reader(void *arg)
+{
+    slots_t *s = arg;
+    uint64_t n = 0;
+    slot_t *kept = NULL;
+    while (!atomic_load(&stop)) {
+        slot_t *held = NULL;
+        uint64_t version = n % 3 == 0 ? atomic_load(&newest) - n % 2 : 0;
+        if (slots_acquire(s, 0, version, &held)) {
+            atomic_fetch_add(&missed, 1);
+            continue;
+        }
+        atomic_fetch_add(&acquired, 1);
+        if (version && held->view.version != version) atomic_fetch_add(&torn, 1);
+        for (uint64_t i = 0; i < 8; i++) check(held, (n * 131 + i * 997) % arenas[0].region_bytes);
+        if (++n % 64 == 0) {    /* now and then one is held for long */
+            slot_release(&kept);
+            kept = held;
+        } else {
+            slot_release(&held);
+        }
+        if (n % 16 == 0) sched_yield();    /* few cores: the loop must get its turn */
+    }
+    atomic_fetch_add(&parked, 1);
+    while (!atomic_load(&closing)) {}
+    if (kept)
+        for (uint64_t i = 0; i < arenas[0].region_bytes; i += 61) check(kept, i);
+    slot_release(&kept);
+    return NULL;
+}
+
+static void write_version(slots_t *s, uint32_t index, uint64_t version)
+{
+    const test_arena_t *a = &arenas[version % ARENAS];
+    slot_t *slot = NULL;
+    manifest_t m;
+    if (slots_reserve(s, 0, index, a->arena_bytes, &slot, NULL)) abort();
+    memset(slot->region->base, 0xee, a->region_bytes);
+    memcpy(slot->region->base, a->bytes, a->arena_bytes);
+    const uint8_t *view = slot->region->view;
+    if (manifest_decode(bytes_of(view + manifest_offset(a->region_bytes), a->manifest_bytes), &m, NULL)) abort();
+    if (slot_seal(slot, &(seal_t){.version = version, .h1 = a->h1, .step = -1, .manifest = &m})) abort();
+    slots_activate(s, slot);
+    atomic_store(&newest, version);
+}
+
+static bool is_free(slots_t *s, uint32_t index)
+{
+    slot_t *slot = slots_at(s, 0, index);
+    if (slot && slot_is_unread(slot)) slot_free(slot);
+    return !slot || slot->state == SLOT_FREE;
+}
+
+/* The loop's part: one version more whenever a slot is free; what was kept is dropped. */
+static uint64_t run(slots_t *s, double until)
+{
+    uint64_t version = 1;
+    while (seconds() < until) {
+        for (uint32_t i = 0; i < SLOTS; i++)
+            if (is_free(s, i)) write_version(s, i, ++version);
+        for (uint32_t i = 0; i < SLOTS; i++) {
+            slot_t *slot = slots_at(s, 0, i);
+            if (slot && slot->state == SLOT_KEPT && slot->view.version + 1 < version) slot_drop(slot, 0);
+        }
+    }
+    return version;
+}
+
+int main(int argc, char **argv)
+{
+    double duration = argc > 1 ? atof(argv[1]) : 2;
+    int count = argc > 2 ? atoi(argv[2]) : 4;
+    if (count < 1 || count > READERS_MAX) return 2;
+    static const char *const NAMES[] = {"policy"};
+    slots_t *s = NULL;
+    for (uint64_t i = 0; i < ARENAS; i++) arenas[i] = arena_make(i, 2, 64);
+    if (slots_new(NAMES, 1, &(slots_ops_t){.wake = wake, .map = map, .unmap = unmap}, &s)) return 9;
+    write_version(s, 0, 1);
+    pthread_t threads[READERS_MAX];
+    for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, reader, s);
+    uint64_t versions = run(s, seconds() + duration);
+    atomic_store(&stop, true);
+    /* Holds still out are released by their threads while and after the table is closed: acquire has ended by then. */
+    while (atomic_load(&parked) < (unsigned)count) {}
+    atomic_store(&closing, true);
+    slots_unmap_all(s);
+    slots_close(&s);
+    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < ARENAS; i++) free(arenas[i].bytes);
+    printf("slots: %llu versions, %lu holds, %lu misses, %u wakes, %u torn\n", (unsigned long long)versions, atomic_load(&acquired),
+           atomic_load(&missed), atomic_load(&woken), atomic_load(&torn));
+    return atomic_load(&torn) || versions < 20 || atomic_load(&acquired) < 100;
+}

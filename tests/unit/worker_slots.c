@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots: states, holds, warm reuse, and what outlives close. */
+#include "core/errors.h"
+#include "tests/unit/worker_arena.h"
+#include "worker/slots.h"
+
+#include <criterion/criterion.h>
+
+static int wakes, maps, unmaps;
+static void wake(void *self) { (void)self; wakes++; }
+static int map(void *self, region_t *r) { (void)self; (void)r; maps++; return HEDDLE_OK; }
+static void unmap(void *self, region_t *r) { (void)self; (void)r; unmaps++; }
+static const slots_ops_t OPS = {.wake = wake, .map = map, .unmap = unmap};
+
+static slots_t *table(void)
+{
+    static const char *const NAMES[] = {"policy", "critic", "a", "tenant-42"};
+    slots_t *s = NULL;
+    cr_assert_eq(slots_new(NAMES, 4, &OPS, &s), HEDDLE_OK);
+    return s;
+}
+
+static slot_t *seal(slots_t *s, uint32_t index, uint64_t version)
+{
+    test_arena_t a = arena_make(version, 4, 100);
+    slot_t *slot = NULL;
+    cr_assert_eq(slots_reserve(s, 0, index, a.arena_bytes, &slot, NULL), HEDDLE_OK);
+    memcpy(slot->region->base, a.bytes, a.arena_bytes);
+    manifest_t m;
+    bytes_t encoded = bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes);
+    cr_assert_eq(manifest_decode(encoded, &m, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = 100, .manifest = &m}), HEDDLE_OK);
+    free(a.bytes);
+    return slot;
+}
+
+static void close_table(slots_t **s)
+{
+    slots_unmap_all(*s);
+    slots_close(s);
+}
+
+Test(slots, adapters_are_found_by_name)
+{
+    slots_t *s = table();
+    cr_assert_eq(slots_find(s, "policy"), 0);
+    cr_assert_eq(slots_find(s, "critic"), 1);
+    cr_assert_eq(slots_find(s, "a"), 2);
+    cr_assert_eq(slots_find(s, "tenant-42"), 3);
+    cr_assert_eq(slots_find(s, ""), -1);
+    cr_assert_eq(slots_find(s, "zzz"), -1);
+    cr_assert_str_eq(slots_adapter(s, 3), "tenant-42");
+    close_table(&s);
+    cr_assert_null(s);
+    slots_close(&s);
+    slots_close(NULL);
+}
+
+Test(slots, nothing_to_acquire_before_a_seal)
+{
+    slots_t *s = table();
+    slot_t *held = NULL, *slot = NULL;
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(slots_reserve(s, 0, 0, 5000, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(slots_acquire(s, 0, 7, &held), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_null(held);
+    close_table(&s);
+}
+
+Test(slots, states_in_order)
+{
+    slots_t *s = table();
+    slot_t *held = NULL, *one = seal(s, 0, 1), *two;
+    cr_assert_eq(one->state, SLOT_SEALED);
+    cr_assert_eq(slots_acquire(s, 0, 1, &held), HEDDLE_OK);    /* by version, before it is active */
+    slot_release(&held);
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_ERR_NOT_FOUND);
+    slots_activate(s, one);
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
+    cr_assert_eq(held, one);
+    two = seal(s, 1, 2);
+    slots_activate(s, two);
+    cr_assert(one->state == SLOT_KEPT && two->state == SLOT_ACTIVE);
+    cr_assert_eq(slot_readers(one), 1);
+    slots_activate(s, two);    /* again: nothing changes */
+    cr_assert(one->state == SLOT_KEPT && two->state == SLOT_ACTIVE);
+    slot_release(&held);
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
+    cr_assert_eq(held->view.version, 2);
+    slot_release(&held);
+    slots_activate(s, one);    /* a rollback */
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
+    cr_assert_eq(held->view.version, 1);
+    slot_release(&held);
+    close_table(&s);
+}
+
+Test(slots, view_tells_all)
+{
+    slots_t *s = table();
+    slot_t *slot = seal(s, 0, 3);
+    test_arena_t a = arena_make(3, 4, 100);
+    char text[HEDDLE_DIGEST_TEXT];
+    digest_text(&a.h1, text);
+    cr_assert_str_eq(slot->view.digest, text);
+    cr_assert_eq(strncmp(slot->view.tag, "policy@3:", 9), 0);
+    cr_assert_str_eq(slot->view.adapter, "policy");
+    cr_assert(slot->view.version == 3 && slot->view.step == 100 && slot->view.tensor_count == 4);
+    cr_assert_eq(slot->view.data_bytes, 4 * 100 * 16 * 4);
+    cr_assert(slot->view.config_bytes == strlen(ARENA_CONFIG) && !memcmp(slot->view.config, ARENA_CONFIG, strlen(ARENA_CONFIG)));
+    cr_assert_str_eq(slot->names + slot->name_starts[1], "base_model.model.layers.0.self_attn.q_proj.lora_B.weight");
+    cr_assert(slot->dims[slot->manifest.dim_starts[3]] == 100 && slot->dims[slot->manifest.dim_starts[3] + 1] == 16);
+    free(a.bytes);
+    close_table(&s);
+}
+
+Test(slots, dropped_slot_is_closed_to_new_readers_and_waits_for_the_old)
+{
+    slots_t *s = table();
+    slot_t *a = NULL, *b = NULL, *c = NULL, *one = seal(s, 0, 1);
+    slots_acquire(s, 0, 1, &a);
+    slots_acquire(s, 0, 1, &b);
+    slot_drop(one, 42);
+    cr_assert(one->state == SLOT_LEAVING && one->leaving_us == 42);
+    cr_assert_eq(slots_acquire(s, 0, 1, &c), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_not(slot_is_unread(one));
+    slot_free(one);    /* refused: it is read */
+    cr_assert_eq(one->state, SLOT_LEAVING);
+    cr_assert_eq(slots_reserve(s, 0, 0, 100, &c, NULL), HEDDLE_ERR_NO_SLOT);
+    cr_assert_eq(((const uint8_t *)a->region->view)[10], arena_byte(1, 10));
+    wakes = 0;
+    slot_release(&a);
+    cr_assert_eq(wakes, 0);
+    slot_release(&b);
+    cr_assert_eq(wakes, 1);    /* the last one tells */
+    cr_assert(slot_is_unread(one));
+    slot_free(one);
+    cr_assert_eq(one->state, SLOT_FREE);
+    close_table(&s);
+}
+
+Test(slots, release_of_a_slot_that_nobody_wants_is_silent)
+{
+    slots_t *s = table();
+    slot_t *held = NULL;
+    slots_activate(s, seal(s, 0, 1));
+    wakes = 0;
+    slots_acquire(s, 0, 0, &held);
+    slot_release(&held);
+    slot_release(&held);
+    slot_release(NULL);
+    cr_assert_eq(wakes, 0);
+    close_table(&s);
+}
+
+Test(slots, active_slot_cannot_be_dropped)
+{
+    slots_t *s = table();
+    slot_t *one = seal(s, 0, 1), *held = NULL;
+    slots_activate(s, one);
+    slot_drop(one, 1);
+    cr_assert_eq(one->state, SLOT_ACTIVE);
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
+    slot_release(&held);
+    close_table(&s);
+}
+
+Test(slots, memory_is_reused_while_it_is_large_enough)
+{
+    slots_t *s = table();
+    maps = unmaps = 0;
+    slot_t *slot = seal(s, 0, 1);
+    const void *base = slot->region->base;
+    for (uint64_t v = 2; v < 50; v++) {
+        slot_drop(slot, 0);
+        slot_free(slot);
+        cr_assert_eq(seal(s, 0, v), slot);
+        cr_assert_eq(slot->region->base, base);
+    }
+    cr_assert(maps == 1 && unmaps == 0);
+    slot_drop(slot, 0);
+    slot_free(slot);
+    cr_assert_eq(slots_reserve(s, 0, 0, slot->region->bytes + 1, &slot, NULL), HEDDLE_OK);
+    cr_assert(maps == 2 && unmaps == 1);
+    close_table(&s);
+    cr_assert_eq(unmaps, 2);
+}
+
+Test(slots, later_slot_makes_the_ones_before)
+{
+    slots_t *s = table();
+    slot_t *slot = NULL;
+    cr_assert_eq(slots_reserve(s, 1, 2, 100, &slot, NULL), HEDDLE_OK);
+    cr_assert_not_null(slots_at(s, 1, 0));
+    cr_assert_eq(slots_at(s, 1, 0)->state, SLOT_FREE);
+    cr_assert_eq(slots_count(s, 1).used, 1);
+    cr_assert_null(slots_at(s, 1, 3));
+    close_table(&s);
+}
+
+Test(slots, impossible_size_is_an_error_and_leaves_the_slot_free)
+{
+    slots_t *s = table();
+    slot_t *slot = NULL;
+    heddle_error_t error;
+    cr_assert_eq(slots_reserve(s, 0, 0, 1ull << 45, &slot, &error), HEDDLE_ERR_NO_MEMORY);
+    cr_assert(error.message[0] != 0);
+    cr_assert_eq(slots_count(s, 0).used, 0);
+    cr_assert_eq(slots_reserve(s, 0, 0, 4096, &slot, NULL), HEDDLE_OK);
+    close_table(&s);
+}
+
+Test(slots, seal_is_refused_twice)
+{
+    slots_t *s = table();
+    slot_t *one = seal(s, 0, 1);
+    manifest_t m = {0};
+    cr_assert_eq(slot_seal(one, &(seal_t){.version = 2, .manifest = &m}), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(one->view.version, 1);
+    close_table(&s);
+}
+
+Test(slots, counts)
+{
+    slots_t *s = table();
+    slot_t *a = NULL, *b = NULL;
+    seal(s, 0, 1);
+    slots_activate(s, seal(s, 1, 2));
+    slots_acquire(s, 0, 0, &a);
+    slots_acquire(s, 0, 0, &b);
+    cr_assert(slots_count(s, 0).used == 2 && slots_count(s, 0).held == 1);
+    slot_release(&a);
+    slot_release(&b);
+    cr_assert(slots_count(s, 0).used == 2 && slots_count(s, 0).held == 0);
+    close_table(&s);
+}
+
+Test(slots, holds_outlive_close)
+{
+    slots_t *s = table();
+    slot_t *a = NULL, *b = NULL, *c = NULL;
+    slots_activate(s, seal(s, 0, 1));
+    seal(s, 1, 2);
+    seal(s, 2, 3);
+    slots_acquire(s, 0, 1, &a);
+    slots_acquire(s, 0, 1, &b);
+    slots_acquire(s, 0, 2, &c);
+    slot_drop(c, 0);
+    wakes = 0;
+    close_table(&s);
+    cr_assert_eq(((const uint8_t *)a->region->view)[10], arena_byte(1, 10));
+    cr_assert_eq(((const uint8_t *)c->region->view)[10], arena_byte(2, 10));
+    cr_assert_str_eq(a->view.adapter, "policy");
+    slot_release(&a);
+    cr_assert_eq(((const uint8_t *)b->region->view)[10], arena_byte(1, 10));
+    slot_release(&c);
+    slot_release(&b);    /* the table goes here: the address sanitizer sees a leak or a use */
+    cr_assert_eq(wakes, 0, "nobody is there to be woken");
+}
