@@ -3,26 +3,38 @@
  *
  *   state     event                          -> next       sends / reports
  *   DOWN      LINE_UP                        -> GREETING   HELLO
- *   GREETING  HELLO_OK                       -> JOINING    the caller's JOIN or OPEN (SO_JOIN); admin: -> READY
- *             ERROR                          -> REFUSED    reports REFUSED; retriable ones are tried again after retry_us
- *             no answer for hello_us         -> GREETING   HELLO again, jittered; after 3 a redial
- *   JOINING   WELCOME                        -> READY      reports JOINED(token, epoch, lease)
- *             ERROR                          -> REFUSED
- *             no answer                      -> GREETING
- *   READY     heartbeat due (lease / 4)                    SO_HEARTBEAT
+ *   GREETING  HELLO_OK                       -> JOINING    the caller's JOIN or OPEN (SO_JOIN); admin: -> READY, SO_JOINED
+ *             ERROR(of HELLO)                -> REFUSED    SO_REFUSED; a retriable one is tried again after its retry_ms
+ *             no answer for SESSION_HELLO_US -> GREETING   HELLO again; the third time -> DOWN, SO_REDIAL
+ *   JOINING   WELCOME(req)                   -> READY      SO_JOINED; the lease counts from when the JOIN was SENT
+ *             ERROR(req, of JOIN, OPEN)      -> REFUSED    SO_REFUSED
+ *             no answer                      -> as GREETING
+ *   these and REFUSED: LINE_DOWN             -> DOWN       LINE_UP -> GREETING, HELLO
+ *   READY     heartbeat due (lease / 4)                    SO_HEARTBEAT, while the line is up
  *             HEARTBEAT_OK(seq)                            the lease counts from when that heartbeat was SENT
- *             lease over                     -> GREETING   reports LAPSED: the caller drops what was queued; HELLO
+ *             lease over                     -> GREETING   SO_LAPSED: the caller drops what was queued; HELLO (line down: -> DOWN)
  *             LINE_DOWN                      stays READY until the lease is over; LINE_UP -> GREETING at once (a new
  *                                            connection is unknown to the broker), the token is kept for prev_token
- *             ERROR(fenced, not_found of the token) -> GREETING  reports LAPSED
- *             LEAVE                          -> LEAVING    SO_LEAVE
- *   LEAVING   BYE, or leave_us over          -> LEFT       reports LEFT
- * Frames of a stale token are dropped before anybody sees them: session_accepts(). */
+ *             ERROR(own token, no version, fenced or not_found) -> GREETING   SO_LAPSED, HELLO
+ *             LEAVE                          -> LEAVING    SO_LEAVE (line down, admin: -> LEFT)
+ *   LEAVING   BYE, LINE_DOWN, LINE_UP, or SESSION_LEAVE_US over -> LEFT   SO_LEFT
+ *   any other LEAVE                          -> LEFT       SO_LEFT
+ *   LEFT      anything                                     nothing
+ *
+ * A lease that ends in any state before LEAVING is reported once, as SO_LAPSED, and before the event is looked at: a frame
+ * that was queued behind it is never delivered.  Frames of another token, answers to another request and frames that a
+ * client does not get are dropped.  Waits are jittered by a quarter either way. */
 #ifndef CLIENT_SESSION_H
 #define CLIENT_SESSION_H
 
 #include "core/clock.h"
 #include "proto/msg.h"
+
+#define SESSION_HELLO_US 1000000u        /* for the answer to HELLO, JOIN or OPEN */
+#define SESSION_HELLOS 3u
+#define SESSION_RETRY_US 1000000u        /* where the ERROR names no retry_ms */
+#define SESSION_LEAVE_US 1000000u
+#define SESSION_BEATS 16u
 
 typedef enum { SESSION_DOWN, SESSION_GREETING, SESSION_JOINING, SESSION_READY, SESSION_REFUSED, SESSION_LEAVING, SESSION_LEFT } session_state_t;
 
@@ -39,9 +51,10 @@ typedef struct session {
     uint64_t token, epoch, lease_us, keep, wire;
     char cluster[HEDDLE_NAME_MAX + 1];
     uint64_t next_us;                    /* next thing to do in this state */
-    uint64_t lease_end_us;               /* by own clock */
+    uint64_t lease_end_us;               /* by own clock; 0: no lease */
+    uint64_t asked_us;                   /* when the JOIN or OPEN of `req` was sent */
     uint64_t heartbeat_seq, req;
-    struct { uint64_t seq, sent_us; } beats[16];   /* when each recent heartbeat was sent */
+    struct { uint64_t seq, sent_us; } beats[SESSION_BEATS];   /* when each recent heartbeat was sent */
     unsigned hello_count;
     uint64_t fenced_count, rng;
     bool line_up;
@@ -68,7 +81,8 @@ void     session_init(session_t *s, const session_opts_t *opts);
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);   /* -> bits of session_out_t */
 uint64_t session_deadline(const session_t *s);
 void     session_hello(const session_t *s, msg_t *ret_msg);
-/* The lease of the current token is still good at `now`: checked before every COMMIT is applied. */
+/* The lease of the current token is still good at `now`: checked before every COMMIT is applied.  Also true while a new
+ * connection is being greeted and the old lease runs on. */
 bool     session_is_live(const session_t *s, uint64_t now_us);
 
 #endif

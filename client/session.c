@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+
+#define BEAT_MIN_US 10000u    /* whatever lease a broker names */
+
+static uint64_t jitter(session_t *s, uint64_t us)
+{
+    s->rng ^= s->rng << 13;
+    s->rng ^= s->rng >> 7;
+    s->rng ^= s->rng << 17;
+    return us - us / 4 + s->rng % (us / 2 + 1);
+}
+
+void session_init(session_t *s, const session_opts_t *opts)
+{
+    *s = (session_t){.opts = *opts, .state = SESSION_DOWN, .next_us = CLOCK_NEVER};
+    s->rng = opts->seed * 0x9e3779b97f4a7c15ull | 1; /* xorshift stands still at 0 */
+}
+
+/* -- transitions -------------------------------------------------------------------------------------------------- */
+
+static unsigned greet(session_t *s, uint64_t now_us)
+{
+    s->state = SESSION_GREETING;
+    s->hello_count++;
+    s->next_us = now_us + jitter(s, SESSION_HELLO_US);
+    return SO_HELLO;
+}
+
+static unsigned go_down(session_t *s)
+{
+    s->state = SESSION_DOWN;
+    s->next_us = CLOCK_NEVER;
+    return 0;
+}
+
+static unsigned begin_anew(session_t *s, uint64_t now_us)
+{
+    s->hello_count = 0;
+    return s->line_up ? greet(s, now_us) : go_down(s);
+}
+
+static unsigned leave_for_good(session_t *s)
+{
+    s->state = SESSION_LEFT;
+    s->next_us = CLOCK_NEVER;
+    s->lease_end_us = 0;
+    return SO_LEFT;
+}
+
+/* The token is void, by the clock or by the broker's word. */
+static unsigned lapse(session_t *s, uint64_t now_us)
+{
+    s->lease_end_us = 0;
+    s->fenced_count++;
+    return SO_LAPSED | (s->state == SESSION_READY ? begin_anew(s, now_us) : 0);
+}
+
+static bool is_over(const session_t *s, uint64_t now_us)
+{
+    return s->lease_end_us && now_us >= s->lease_end_us && s->state != SESSION_LEAVING;
+}
+
+static uint64_t beat_every(const session_t *s) { return s->lease_us / 4 > BEAT_MIN_US ? s->lease_us / 4 : BEAT_MIN_US; }
+
+static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
+{
+    uint64_t ms = m->retry_ms < LIMIT_DURATION_MS ? m->retry_ms : LIMIT_DURATION_MS;
+    s->state = SESSION_REFUSED;
+    s->next_us = m->retriable ? now_us + jitter(s, ms ? ms * 1000 : SESSION_RETRY_US) : CLOCK_NEVER;
+    return SO_REFUSED;
+}
+
+/* -- frames ------------------------------------------------------------------------------------------------------- */
+
+static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_us)
+{
+    if (m->wire < WIRE_VERSION_MIN || m->wire > WIRE_VERSION_MAX) return 0;
+    s->wire = m->wire;
+    s->keep = m->keep;
+    error_text(s->cluster, sizeof s->cluster, m->cluster ? m->cluster : "");
+    if (s->opts.role == ROLE_ADMIN) {
+        s->epoch = m->epoch;
+        s->state = SESSION_READY;
+        s->next_us = CLOCK_NEVER;
+        return SO_JOINED;
+    }
+    s->state = SESSION_JOINING;
+    s->req++;
+    s->asked_us = now_us;
+    s->next_us = now_us + jitter(s, SESSION_HELLO_US);
+    return SO_JOIN;
+}
+
+static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us)
+{
+    if (m->req != s->req || !m->token || !m->lease_ms) return 0;
+    s->token = m->token;
+    s->epoch = m->epoch;
+    s->lease_us = (m->lease_ms < LIMIT_DURATION_MS ? m->lease_ms : LIMIT_DURATION_MS) * 1000;
+    s->lease_end_us = s->asked_us + s->lease_us;
+    memset(s->beats, 0, sizeof s->beats);
+    s->heartbeat_seq = 0;
+    s->hello_count = 0;
+    s->state = SESSION_READY;
+    s->next_us = now_us + beat_every(s);
+    return SO_JOINED;
+}
+
+static unsigned on_heartbeat_ok(session_t *s, const msg_heartbeat_ok_t *m)
+{
+    if (m->token != s->token || !m->seq) return 0;
+    uint64_t sent_us = s->beats[m->seq % SESSION_BEATS].sent_us;
+    if (s->beats[m->seq % SESSION_BEATS].seq == m->seq && s->lease_end_us < sent_us + s->lease_us)
+        s->lease_end_us = sent_us + s->lease_us;
+    return 0;
+}
+
+static bool voids_token(const session_t *s, const msg_error_t *m)
+{
+    int code = heddle_err_from_name(m->code);
+    return m->token && m->token == s->token && !m->version && (code == HEDDLE_ERR_FENCED || code == HEDDLE_ERR_NOT_FOUND);
+}
+
+/* False for another session's frames, and for types that a client does not get in READY. */
+static bool is_for_us(const session_t *s, const msg_t *m)
+{
+    switch (m->type) {
+    case MSG_ANNOUNCE: return m->announce.token == s->token;
+    case MSG_SOURCES:  return m->sources.token == s->token;
+    case MSG_COMMIT:   return m->commit.token == s->token;
+    case MSG_ABORT:    return m->abort.token == s->token;
+    case MSG_RETIRE:   return m->retire.token == s->token;
+    case MSG_RELEASE:  return m->release.token == s->token;
+    case MSG_ROLLOUT:  return m->rollout.token == s->token;
+    case MSG_VERIFY:   return m->verify.token == s->token;
+    case MSG_ERROR:    return !m->error.token || m->error.token == s->token;
+    case MSG_PUBLISHED: case MSG_REPORT: return true;
+    default: return false;
+    }
+}
+
+static unsigned on_frame_ready(session_t *s, const msg_t *m, uint64_t now_us)
+{
+    if (m->type == MSG_HEARTBEAT_OK) return on_heartbeat_ok(s, &m->heartbeat_ok);
+    if (m->type == MSG_ERROR && voids_token(s, &m->error)) return lapse(s, now_us);
+    return is_for_us(s, m) ? SO_DELIVER : 0;
+}
+
+static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
+{
+    switch (s->state) {
+    case SESSION_GREETING:
+        if (m->type == MSG_HELLO_OK) return on_hello_ok(s, &m->hello_ok, now_us);
+        return m->type == MSG_ERROR && m->error.of == MSG_HELLO ? refuse(s, &m->error, now_us) : 0;
+    case SESSION_JOINING:
+        if (m->type == MSG_WELCOME) return on_welcome(s, &m->welcome, now_us);
+        if (m->type != MSG_ERROR || m->error.req != s->req) return 0;
+        return m->error.of == MSG_JOIN || m->error.of == MSG_OPEN ? refuse(s, &m->error, now_us) : 0;
+    case SESSION_READY:
+        return on_frame_ready(s, m, now_us);
+    case SESSION_LEAVING:
+        return m->type == MSG_BYE && m->bye.token == s->token ? leave_for_good(s) : 0;
+    case SESSION_DOWN: case SESSION_REFUSED: case SESSION_LEFT: break;
+    }
+    return 0;
+}
+
+/* -- line, time, leave -------------------------------------------------------------------------------------------- */
+
+static unsigned on_line(session_t *s, uint64_t now_us)
+{
+    if (s->state == SESSION_LEFT) return 0;
+    if (s->state == SESSION_LEAVING) return leave_for_good(s);
+    if (!s->line_up && s->state == SESSION_READY) return 0;
+    return begin_anew(s, now_us);
+}
+
+static unsigned beat(session_t *s, uint64_t now_us)
+{
+    if (!s->line_up || !s->lease_end_us) return 0;
+    s->heartbeat_seq++;
+    s->beats[s->heartbeat_seq % SESSION_BEATS].seq = s->heartbeat_seq;
+    s->beats[s->heartbeat_seq % SESSION_BEATS].sent_us = now_us;
+    s->next_us = now_us + beat_every(s);
+    return SO_HEARTBEAT;
+}
+
+static unsigned on_tick(session_t *s, uint64_t now_us)
+{
+    if (now_us < s->next_us) return 0;
+    switch (s->state) {
+    case SESSION_GREETING: case SESSION_JOINING:
+        if (s->hello_count < SESSION_HELLOS) return greet(s, now_us);
+        s->line_up = false; /* whatever the wire says: nobody is there */
+        s->hello_count = 0;
+        return go_down(s) | SO_REDIAL;
+    case SESSION_REFUSED: return begin_anew(s, now_us);
+    case SESSION_READY:   return beat(s, now_us);
+    case SESSION_LEAVING: return leave_for_good(s);
+    case SESSION_DOWN: case SESSION_LEFT: break;
+    }
+    return 0;
+}
+
+static unsigned on_leave(session_t *s, uint64_t now_us)
+{
+    if (s->state == SESSION_LEAVING || s->state == SESSION_LEFT) return 0;
+    if (s->state != SESSION_READY || !s->line_up || !s->lease_end_us) return leave_for_good(s);
+    s->state = SESSION_LEAVING;
+    s->req++;
+    s->next_us = now_us + SESSION_LEAVE_US;
+    return SO_LEAVE;
+}
+
+unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us)
+{
+    if (event->kind == SE_LINE_UP || event->kind == SE_LINE_DOWN) s->line_up = event->kind == SE_LINE_UP;
+    unsigned out = 0;
+    if (is_over(s, now_us)) {
+        bool was_ready = s->state == SESSION_READY;
+        out = lapse(s, now_us);
+        if (was_ready && event->kind != SE_LEAVE) return out;
+        out &= ~(unsigned)SO_HELLO; /* who leaves greets nobody */
+    }
+    switch (event->kind) {
+    case SE_LINE_UP: case SE_LINE_DOWN: return out | on_line(s, now_us);
+    case SE_FRAME: return out | on_frame(s, event->msg, now_us);
+    case SE_TICK:  return out | on_tick(s, now_us);
+    case SE_LEAVE: return out | on_leave(s, now_us);
+    }
+    return out;
+}
+
+/* -- what it knows ------------------------------------------------------------------------------------------------ */
+
+uint64_t session_deadline(const session_t *s)
+{
+    uint64_t next_us = s->state == SESSION_READY && !s->line_up ? CLOCK_NEVER : s->next_us;
+    bool leased = s->lease_end_us && s->state != SESSION_LEAVING;
+    return leased && s->lease_end_us < next_us ? s->lease_end_us : next_us;
+}
+
+void session_hello(const session_t *s, msg_t *ret_msg)
+{
+    *ret_msg = (msg_t){.type = MSG_HELLO};
+    ret_msg->hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX, .role = s->opts.role,
+                                   .pid = s->opts.pid, .life = s->opts.life, .heddle = heddle_version(), .host = s->opts.host};
+}
+
+bool session_is_live(const session_t *s, uint64_t now_us) { return s->lease_end_us && now_us < s->lease_end_us; }
