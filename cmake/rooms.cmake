@@ -28,6 +28,7 @@ function(heddle_plugin name)
     set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${HEDDLE_LIB_DIR}/heddle)
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(${name} PRIVATE ${ARG_LINK})
+    target_link_options(${name} PRIVATE -Wl,--exclude-libs,ALL)   # the rooms inside it stay inside
     install(TARGETS ${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/heddle)
   endif()
 endfunction()

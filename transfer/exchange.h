@@ -79,6 +79,7 @@ struct share {
 };
 
 /* Receiver side. */
+#define ASK_INDEX_BITS 16u
 typedef enum { ASK_FREE, ASK_GATHERED, ASK_SENT, ASK_RECEIVING, ASK_DROPPED, ASK_DRAINING } ask_state_t;
 typedef struct ask {
     ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: dropped while a receive is open */
@@ -101,6 +102,7 @@ struct peer {
     bool retiring;
     bool disconnecting;
     void *link;                         /* the carrier's */
+    transfer_t *transfer;
     uint64_t token;
     uint64_t line, remote_line;         /* remote 0: no HI came yet */
     uint64_t answer;                    /* the remote line that our HI answers */

@@ -33,6 +33,7 @@ static peer_t *peer_new(transfer_t *t, uint64_t token)
         ring_release(t);
         return NULL;
     }
+    p->transfer = t;
     p->line = t->next_line++;
     p->heard_us = p->moved_us = p->sent_us = t->now_us;
     for (size_t i = 0; i < EXCHANGE_SENDS; i++) {

@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <utlist.h>
 
-#define ASK_INDEX_BITS 16u
 _Static_assert(EXCHANGE_ASKS_MAX <= 1u << ASK_INDEX_BITS, "an ask's id holds its index");
 
 static ask_t *ask_take(transfer_t *t)

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finding and loading the UCX plugin, and the check of its interface. */
+#include "transfer/transfer.h"
+
+#include "core/errors.h"
+
+#include <dlfcn.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define PLUGIN "transfer_ucx.so"
+
+/* Read by UCX while it is being loaded, and by nothing after: set for that moment only, so that neither the host process
+ * nor its children inherit them.  A variable that the user set stays.  (Everything else: transfer/ucx.c.) */
+static const struct { const char *name, *value; } LOAD_SETTINGS[] = {
+    {"UCX_HANDLE_ERRORS", "none"},           /* no SEGV, BUS, ILL, FPE handlers in the host process */
+    {"UCX_DEBUG_SIGNO", "0"},                /* nor SIGHUP */
+    {"UCX_MEM_EVENTS", "n"},                 /* mmap and munmap stay as they are: TCP registers no memory */
+    {"UCX_WARN_UNUSED_ENV_VARS", "n"},
+    {"UCX_LOG_LEVEL", "fatal"},              /* a peer that dies is an event, not a line on stderr */
+};
+#define LOAD_SETTING_COUNT (sizeof LOAD_SETTINGS / sizeof *LOAD_SETTINGS)
+
+static void *open_with_settings(const char *path)
+{
+    bool ours[LOAD_SETTING_COUNT];
+    for (size_t i = 0; i < LOAD_SETTING_COUNT; i++) {
+        ours[i] = getenv(LOAD_SETTINGS[i].name) == NULL;
+        if (ours[i]) setenv(LOAD_SETTINGS[i].name, LOAD_SETTINGS[i].value, 0);
+    }
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < LOAD_SETTING_COUNT; i++)
+        if (ours[i]) unsetenv(LOAD_SETTINGS[i].name);
+    return plugin;
+}
+
+/* Directory of the file that `path` names, with `below` appended. */
+static bool beside(const char *path, const char *below, char ret_dir[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return false;
+    int n = snprintf(ret_dir, PATH_MAX, "%.*s%s", (int)(slash - path), path, below);
+    return n > 0 && n < PATH_MAX;
+}
+
+/* Where the plugin may be, in order; false when `i` is past the last or that place has no name. */
+static bool candidate(int i, char ret_dir[PATH_MAX])
+{
+    static const char marker;
+    char program[PATH_MAX];
+    Dl_info self;
+    ssize_t n;
+    switch (i) {
+    case 0: {
+        const char *given = getenv("HEDDLE_PLUGIN_DIR");
+        return given && *given && snprintf(ret_dir, PATH_MAX, "%s", given) < PATH_MAX;
+    }
+    case 1:                                  /* bin/heddle -> lib/heddle */
+        n = readlink("/proc/self/exe", program, sizeof program - 1);
+        if (n <= 0) return false;
+        program[n] = 0;
+        return beside(program, "/../lib/heddle", ret_dir);
+    case 2:                                  /* lib/libheddle.so -> lib/heddle */
+        return dladdr(&marker, &self) && self.dli_fname && beside(self.dli_fname, "/heddle", ret_dir);
+    case 3:
+        return snprintf(ret_dir, PATH_MAX, "%s", HEDDLE_INSTALLED_PLUGIN_DIR) < PATH_MAX;
+    default:
+        return false;
+    }
+}
+#define CANDIDATES 4
+
+static bool find_plugin(char ret_path[PATH_MAX + sizeof PLUGIN + 1])
+{
+    char dir[PATH_MAX];
+    for (int i = 0; i < CANDIDATES; i++) {
+        if (!candidate(i, dir)) continue;
+        snprintf(ret_path, PATH_MAX + sizeof PLUGIN + 1, "%s/" PLUGIN, dir);
+        if (access(ret_path, R_OK) == 0) return true;
+        if (i == 0) return false;            /* named by the user: no other will do */
+    }
+    return false;
+}
+
+static int fail_missing(heddle_error_t *error)
+{
+    const char *given = getenv("HEDDLE_PLUGIN_DIR");
+    error_fail(error, HEDDLE_ERR_INTERNAL, "the data plane's plugin " PLUGIN " was not found%s%s", given ? " in " : "", given ? given : "");
+    error_expected(error, "%s/" PLUGIN, given ? given : HEDDLE_INSTALLED_PLUGIN_DIR);
+    error_hint(error, "install Heddle again, or name the directory that has it: HEDDLE_PLUGIN_DIR");
+    return HEDDLE_ERR_INTERNAL;
+}
+
+static int fail_open(const char *path, heddle_error_t *error)
+{
+    const char *why = dlerror();
+    bool no_ucx = why && (strstr(why, "libucp.so") || strstr(why, "libucs.so") || strstr(why, "libuct.so"));
+    error_fail(error, HEDDLE_ERR_INTERNAL, no_ucx ? "UCX is not installed: %s" : "the data plane's plugin cannot be loaded: %s", why ? why : path);
+    if (no_ucx) error_hint(error, "Debian and Ubuntu: sudo apt install libucx0");
+    return HEDDLE_ERR_INTERNAL;
+}
+
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static const transfer_ops_t *loaded;
+
+static int load(heddle_error_t *error)
+{
+    char path[PATH_MAX + sizeof PLUGIN + 1];
+    if (!find_plugin(path)) return fail_missing(error);
+    void *plugin = open_with_settings(path);
+    if (!plugin) return fail_open(path, error);
+    loaded = dlsym(plugin, "transfer_ops");   /* never unloaded: UCX leaves a thread behind */
+    if (loaded) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_INTERNAL, "%s is not a plugin of this version", path);
+}
+
+int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error)
+{
+    int rc = transfer_check_device(device, true, error);
+    if (rc != HEDDLE_OK) return rc;
+    pthread_mutex_lock(&load_lock);
+    if (!loaded) rc = load(error);
+    if (rc == HEDDLE_OK) *ret_ops = loaded;
+    pthread_mutex_unlock(&load_lock);
+    return rc;
+}
+
+/* Interfaces that are up, with a comma between; returns the flags of `device`, 0 when it is not among them. */
+static unsigned list_interfaces(const char *device, char *ret_list, size_t size)
+{
+    struct ifaddrs *first, *a;
+    unsigned flags = 0;
+    ret_list[0] = 0;
+    if (getifaddrs(&first) != 0) return 0;
+    for (a = first; a; a = a->ifa_next) {
+        if (!(a->ifa_flags & IFF_UP) || !a->ifa_addr || a->ifa_addr->sa_family != AF_PACKET) continue;
+        size_t used = strlen(ret_list);
+        snprintf(ret_list + used, size - used, "%s%s", used ? ", " : "", a->ifa_name);
+        if (!strcmp(a->ifa_name, device)) flags = a->ifa_flags;
+    }
+    freeifaddrs(first);
+    return flags;
+}
+
+int transfer_check_device(const char *device, bool insecure, heddle_error_t *error)
+{
+    const char *name = device ? device : "lo";
+    char up[160];
+    unsigned flags = list_interfaces(name, up, sizeof up);
+    if (flags == 0) {
+        error_fail(error, HEDDLE_ERR_USAGE, "there is no network interface %s that is up", name);
+        error_expected(error, "one of %s", up);
+        error_found(error, "%s", name);
+        error_hint(error, "name the interface of the data plane: --data-device");
+        return HEDDLE_ERR_USAGE;
+    }
+    if (insecure || (flags & IFF_LOOPBACK)) return HEDDLE_OK;
+    error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
+               "network interface %s is not loopback: whoever can reach UCX over TCP can write this process's memory", name);
+    error_expected(error, "a loopback interface, such as lo");
+    error_found(error, "%s", name);
+    error_hint(error, "on a private network that you trust: --insecure");
+    return HEDDLE_ERR_INSECURE_ADDRESS;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The UCX backend: opening, closing, and its table, the one symbol that the plugin exports. */
+#include "transfer/ucx.h"
+
+#include "core/digest.h"
+#include "core/errors.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CLOSE_WAIT_US 2000000u
+
+/* Settings of this context; a UCX_* variable that the user set wins.  Those that UCX reads when it is loaded are set
+ * by transfer/load.c. */
+static const struct { const char *name, *value; } SETTINGS[] = {
+    /* In PEER error mode the only transport between processes of a machine without RDMA, and the only one of 1.13 that
+     * notices a killed peer at once. */
+    {"TLS", "tcp,self"},
+    /* A whole chunk and its header in one segment (256 KiB + header): else UCX assembles fragments with one more copy.
+     * Small frames are copied out through the send buffer, for which the default is enough: DATA never passes it. */
+    {"TCP_RX_SEG_SIZE", "512K"},
+    /* A pulled cable is noticed after 5 s. */
+    {"TCP_KEEPIDLE", "2s"},
+    {"TCP_KEEPINTVL", "1s"},
+    {"TCP_KEEPCNT", "3"},
+};
+
+static bool is_set_by_user(const char *name)
+{
+    char variable[64];
+    snprintf(variable, sizeof variable, "UCX_%s", name);
+    return getenv(variable) != NULL;
+}
+
+static int fail_ucx(const char *what, ucs_status_t status, const char *device, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_INTERNAL, "UCX could not %s on network interface %s: %s", what, device, ucs_status_string(status));
+    error_hint(error, "is the interface up?  UCX_LOG_LEVEL=info shows what UCX says; unset UCX_* variables that you do not need");
+    return HEDDLE_ERR_INTERNAL;
+}
+
+static ucs_status_t configure(const char *device, ucp_config_t **ret_config)
+{
+    ucp_config_t *config;
+    ucs_status_t status = ucp_config_read(NULL, NULL, &config);
+    if (status != UCS_OK) return status;
+    for (size_t i = 0; i < sizeof SETTINGS / sizeof *SETTINGS && status == UCS_OK; i++)
+        if (!is_set_by_user(SETTINGS[i].name)) status = ucp_config_modify(config, SETTINGS[i].name, SETTINGS[i].value);
+    /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
+    if (status == UCS_OK) status = ucp_config_modify(config, "NET_DEVICES", device);
+    if (status != UCS_OK) ucp_config_release(config);
+    else *ret_config = config;
+    return status;
+}
+
+static ucs_status_t make_context(ucx_t *u)
+{
+    ucp_config_t *config;
+    ucs_status_t status = configure(u->device, &config);
+    if (status != UCS_OK) return status;
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
+    status = ucp_init(&params, config, &u->context);
+    ucp_config_release(config);
+    return status;
+}
+
+static ucs_status_t make_worker(ucx_t *u)
+{
+    /* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once. */
+    ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SERIALIZED};
+    ucs_status_t status = ucp_worker_create(u->context, &params, &u->worker);
+    if (status == UCS_OK) status = ucp_worker_get_address(u->worker, &u->address, &u->address_bytes);
+    if (status == UCS_OK) status = ucp_worker_get_efd(u->worker, &u->fd);
+    if (status == UCS_OK) status = ucx_listen(u);
+    if (status != UCS_OK) return status;
+    ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
+    status = ucp_worker_query(u->worker, &attr);
+    if (status == UCS_OK && (attr.max_am_header < FRAME_MAX || u->address_bytes > LIMIT_ADDRESS_BYTES)) status = UCS_ERR_EXCEEDS_LIMIT;
+    /* UCX's other descriptors are not close-on-exec: who starts programs closes them. */
+    if (status == UCS_OK) fcntl(u->fd, F_SETFD, FD_CLOEXEC);
+    return status;
+}
+
+/* UCX starts a thread that would take the process's signals: it is born with all of them blocked. */
+static int start(ucx_t *u, heddle_error_t *error)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const char *what = "start";
+    ucs_status_t status = make_context(u);
+    if (status == UCS_OK) {
+        what = "open a worker";
+        status = make_worker(u);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status == UCS_OK ? HEDDLE_OK : fail_ucx(what, status, u->device, error);
+}
+
+static void wait_for_closes(ucx_t *u)
+{
+    const clock_ops_t *clock = clock_system();
+    uint64_t end = clock_now(clock) + CLOSE_WAIT_US;
+    while (!exchange_quiet(&u->base) && clock_now(clock) < end) {
+        if (ucp_worker_progress(u->worker) || ucp_worker_arm(u->worker) != UCS_OK) continue;
+        poll(&(struct pollfd){.fd = u->fd, .events = POLLIN}, 1, 10);
+    }
+}
+
+static void ucx_close(transfer_t **t)
+{
+    ucx_t *u = t && *t ? ucx_of(*t) : NULL;
+    if (!u) return;
+    *t = NULL;
+    if (u->worker) {
+        exchange_shut(&u->base);
+        wait_for_closes(u);
+        /* UCX aborts the process when a worker goes with requests pending: what does not end in time is left to it. */
+        if (!exchange_quiet(&u->base)) return;
+        if (u->address) ucp_worker_release_address(u->worker, u->address);
+        ucp_worker_destroy(u->worker);
+    }
+    if (u->context) ucp_cleanup(u->context);
+    exchange_fini(&u->base);
+    free(u->receives);
+    free(u);
+}
+
+static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_t *error)
+{
+    ucx_t *u = calloc(1, sizeof *u);
+    if (!u) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the data plane");
+    transfer_t *t = &u->base;
+    uint64_t line;
+    random_bytes(&line, sizeof line);
+    u->fd = -1;
+    u->rendezvous = opts->mode == TR_MODE_RENDEZVOUS;
+    error_text(u->device, sizeof u->device, opts->device ? opts->device : "lo");
+    u->receives = calloc(EXCHANGE_ASKS_MAX, sizeof *u->receives);
+    int rc = u->receives ? exchange_init(t, &ucx_carrier, opts, line >> 1 | 1) : HEDDLE_ERR_NO_MEMORY;
+    if (rc != HEDDLE_OK) error_fail(error, rc, "no memory for the data plane");
+    else rc = start(u, error);
+    if (rc != HEDDLE_OK) ucx_close(&t);
+    else *ret = t;
+    return rc;
+}
+
+static const char *ucx_version(void)
+{
+    static char text[32];
+    unsigned major, minor, release;
+    ucp_get_version(&major, &minor, &release);
+    snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);
+    return text;
+}
+
+static void ucx_devices(transfer_t *t, char *ret_list, size_t size) { error_text(ret_list, size, ucx_of(t)->device); }
+
+/* Nothing is registered with TCP; with RDMA the pages are pinned here, once, and not at the first chunk. */
+static int ucx_map(transfer_t *t, region_t *r)
+{
+    int rc = exchange_map(t, r);
+    if (rc != HEDDLE_OK) return rc;
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .address = r->base,
+        .length = r->bytes,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+    ucp_mem_h handle;
+    if (ucp_mem_map(ucx_of(t)->context, &params, &handle) != UCS_OK) {
+        exchange_unmap(t, r);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    ((mapping_t *)r->backend)->registration = handle;
+    return HEDDLE_OK;
+}
+
+static void ucx_unmap(transfer_t *t, region_t *r)
+{
+    const mapping_t *m = r->backend;
+    if (!m) return;
+    ucp_mem_unmap(ucx_of(t)->context, m->registration);
+    exchange_unmap(t, r);
+}
+
+static bool ucx_arm(transfer_t *t) { return !exchange_pending(t) && ucp_worker_arm(ucx_of(t)->worker) == UCS_OK; }
+
+static int ucx_fd(transfer_t *t) { return ucx_of(t)->fd; }
+
+extern const transfer_ops_t transfer_ops __attribute__((visibility("default")));
+const transfer_ops_t transfer_ops = {
+    .name = "ucx",
+    .open = ucx_open,
+    .close = ucx_close,
+    .version = ucx_version,
+    .devices = ucx_devices,
+    .address = exchange_address,
+    .set_token = exchange_set_token,
+    .map = ucx_map,
+    .unmap = ucx_unmap,
+    .share = exchange_share,
+    .extend = exchange_extend,
+    .unshare = exchange_unshare,
+    .greet = exchange_greet,
+    .ask = exchange_ask,
+    .drop_ask = exchange_drop_ask,
+    .drop_peer = exchange_drop_peer,
+    .set_rate = exchange_set_rate,
+    .events = exchange_events,
+    .deadline = exchange_deadline,
+    .arm = ucx_arm,
+    .fd = ucx_fd,
+    .counters = exchange_counters,
+    .idle = exchange_idle,
+};

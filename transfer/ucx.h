@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transfer/ucx.h: the UCX backend's own struct.  Included by transfer/ucx*.c only.
+ *
+ * Active messages and nothing else: no remote keys, no listener.  Every endpoint is in PEER error mode, is made
+ * explicitly by both sides (else the passive side leaks a descriptor for each), and is closed by force.  One AM id; the
+ * frame is the AM header, DATA's payload the AM data.  See transfer/exchange.h for everything that is not carrying. */
+#ifndef TRANSFER_UCX_H
+#define TRANSFER_UCX_H
+
+#include "transfer/exchange.h"
+
+#include <ucp/api/ucp.h>
+
+typedef struct { struct ucx *ucx; uint64_t ask; } receive_t;   /* an open receive of a rendezvous */
+
+typedef struct ucx {
+    transfer_t base;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_address_t *address;
+    size_t address_bytes;
+    int fd;
+    bool rendezvous;
+    char device[64];
+    receive_t *receives;                   /* by index of the ask */
+} ucx_t;
+
+static inline ucx_t *ucx_of(transfer_t *t) { return (ucx_t *)t; }
+
+/* ucx_link.c */
+extern const carrier_ops_t ucx_carrier;
+ucs_status_t ucx_listen(ucx_t *u);         /* messages come to the exchange from now on */
+
+#endif

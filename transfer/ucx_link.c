@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Endpoints and active messages. */
+#include "transfer/ucx.h"
+
+#define MESSAGE_ID 1u
+
+static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
+{
+    (void)endpoint;
+    (void)status;
+    peer_t *p = arg;
+    exchange_broken(p->transfer, p);
+}
+
+static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
+{
+    ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .address = address.data,
+        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+        .err_handler = {.cb = on_error, .arg = p},
+    };
+    ucp_ep_h endpoint;
+    if (ucp_ep_create(ucx_of(t)->worker, &params, &endpoint) != UCS_OK) return HEDDLE_ERR_GONE;
+    p->link = endpoint;
+    return HEDDLE_OK;
+}
+
+static void on_closed(void *request, ucs_status_t status, void *arg)
+{
+    (void)status;
+    peer_t *p = arg;
+    exchange_closed(p->transfer, p);
+    ucp_request_free(request);
+}
+
+static void ucx_disconnect(transfer_t *t, peer_t *p)
+{
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .flags = UCP_EP_CLOSE_FLAG_FORCE,
+        .cb.send = on_closed,
+        .user_data = p,
+    };
+    ucs_status_ptr_t request = ucp_ep_close_nbx(p->link, &param);
+    if (!UCS_PTR_IS_PTR(request)) exchange_closed(t, p);
+}
+
+static void on_sent(void *request, ucs_status_t status, void *arg)
+{
+    send_t *s = arg;
+    exchange_sent(s->peer->transfer, s, status == UCS_OK);
+    ucp_request_free(request);
+}
+
+static void ucx_send(transfer_t *t, peer_t *p, send_t *s)
+{
+    bool rendezvous = s->share && ucx_of(t)->rendezvous;
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        .flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
+        .cb.send = on_sent,
+        .user_data = s,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+    ucs_status_ptr_t request = ucp_am_send_nbx(p->link, MESSAGE_ID, s->frame, s->frame_bytes, s->share ? s->payload : NULL,
+                                               s->share ? s->payload_bytes : 0, &param);
+    if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, UCS_PTR_STATUS(request) == UCS_OK);
+}
+
+static void on_received(void *request, ucs_status_t status, size_t bytes, void *arg)
+{
+    (void)bytes;
+    receive_t *r = arg;
+    exchange_arrived(&r->ucx->base, r->ask, status == UCS_OK);
+    ucp_request_free(request);
+}
+
+/* Rendezvous: the data move into their place now, or later. */
+static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void *into, size_t bytes)
+{
+    receive_t *r = &u->receives[ask % (1u << ASK_INDEX_BITS)];
+    *r = (receive_t){u, ask};
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        .cb.recv_am = on_received,
+        .user_data = r,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+    ucs_status_ptr_t request = ucp_am_recv_data_nbx(u->worker, descriptor, into, bytes, &param);
+    if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
+    exchange_arrived(&u->base, ask, UCS_PTR_STATUS(request) == UCS_OK);
+    return UCS_OK;
+}
+
+static ucs_status_t on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param)
+{
+    ucx_t *u = arg;
+    frame_t f;
+    if (!frame_decode(bytes_of(header, header_bytes), &f) || (bytes > 0 && f.kind != FRAME_DATA)) {
+        u->base.counters.malformed++;
+        return UCS_OK;
+    }
+    if (f.kind != FRAME_DATA) {
+        exchange_frame(&u->base, &f);
+        return UCS_OK;
+    }
+    void *into = exchange_place(&u->base, &f, bytes);
+    if (!into) return UCS_OK;                      /* a rendezvous that nobody receives ends at the sender too */
+    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) return receive_into(u, f.data.ask, data, into, bytes);
+    memcpy(into, data, bytes);
+    exchange_arrived(&u->base, f.data.ask, true);
+    return UCS_OK;
+}
+
+ucs_status_t ucx_listen(ucx_t *u)
+{
+    ucp_am_handler_param_t param = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                      UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = MESSAGE_ID,
+        .flags = UCP_AM_FLAG_WHOLE_MSG,
+        .cb = on_message,
+        .arg = u,
+    };
+    return ucp_worker_set_am_recv_handler(u->worker, &param);
+}
+
+static bool ucx_progress(transfer_t *t) { return ucp_worker_progress(ucx_of(t)->worker) != 0; }
+
+static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, ucx_of(t)->address_bytes); }
+
+const carrier_ops_t ucx_carrier = {ucx_connect, ucx_disconnect, ucx_send, ucx_progress, ucx_address};
