@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/field.h: a struct as a table of fields.  One encoder and one decoder walk the tables of proto/msg_table.c; tests
- * and docs/protocol.md are checked against the same tables.
+/* proto/field.h: a struct as a table of fields.  One encoder and one decoder walk the tables of
+ * proto/msg_table.c; tests and docs/protocol.md are checked against the same tables.
  *
  *   kind     in the struct                          on the wire            `max` is
  *   u64      uint64_t                               integer >= 0           the largest value
@@ -15,9 +15,9 @@
  *   texts    const char ** and uint32_t             array of str           texts, each up to `text_max` bytes
  *   u64s     uint64_t * and uint32_t                array of integers      numbers
  *
- * Encoding writes the fields in the order of the table and leaves out those that are zero and not required, so equal
- * structs have equal bytes.  A required text or name must not be empty, neither here nor there.  Tables are const; one
- * struct belongs to one thread. */
+ * Encoding writes the fields in the order of the table and leaves out those that are zero and not required,
+ * so equal structs have equal bytes.  A required text or name must not be empty, neither here nor there.
+ * Tables are const; one struct belongs to one thread. */
 #ifndef PROTO_FIELD_H
 #define PROTO_FIELD_H
 
@@ -25,9 +25,9 @@
 #include <heddle/error.h>
 
 /* X(NAME, name in docs and errors) */
-#define FIELD_KINDS(X)                                                                                                \
-    X(U64, "u64") X(I64, "i64") X(BOOL, "bool") X(TEXT, "text") X(NAME, "name") X(BIN, "bin") X(KEY16, "key16")       \
-    X(DIGEST, "digest") X(LIST, "list") X(TEXTS, "texts") X(U64S, "u64s")
+#define FIELD_KINDS(X)                                                                                     \
+    X(U64, "u64") X(I64, "i64") X(BOOL, "bool") X(TEXT, "text") X(NAME, "name") X(BIN, "bin")                \
+    X(KEY16, "key16") X(DIGEST, "digest") X(LIST, "list") X(TEXTS, "texts") X(U64S, "u64s")
 
 typedef enum {
 #define X(NAME, name) FIELD_##NAME,
@@ -55,12 +55,15 @@ struct field {
 const char *field_kind_name(field_kind_t kind);
 
 /* Appends one map.  LIMIT: a value is over its limit.  PROTOCOL: a required text is empty, or a name is none.
- * Texts that are not UTF-8 go with '?' in place of the bad bytes.  Running out of memory shows in out->failed. */
+ * Texts that are not UTF-8 go with '?' in place of the bad bytes.  Running out of memory shows in
+ * out->failed. */
 int  table_encode(const table_t *table, const void *row, buf_t *out);
 
-/* Fills a zeroed row from a map that passed the scan: texts, lists and rows are in the arena, bins borrow from the input.
- * Texts that are absent are "", not NULL.  PROTOCOL, LIMIT or NO_MEMORY with key, expected and found. */
+/* Fills a zeroed row from a map that passed the scan: texts, lists and rows are in the arena, bins borrow
+ * from the input.  Texts that are absent are "", not NULL.  PROTOCOL, LIMIT or NO_MEMORY with key,
+ * expected and found. */
 struct msgpack_object;
-int  table_decode(const table_t *table, const struct msgpack_object *map, arena_t *arena, void *row, heddle_error_t *error);
+int table_decode(const table_t *table, const struct msgpack_object *map, arena_t *arena, void *row,
+                 heddle_error_t *error);
 
 #endif

@@ -41,7 +41,10 @@ static void describe_wanted(const field_t *f, heddle_error_t *error)
     case FIELD_KEY16: error_expected(error, "%s: a bin of 16 bytes", kind); break;
     case FIELD_DIGEST: error_expected(error, "%s: a bin of 32 bytes", kind); break;
     case FIELD_LIST: error_expected(error, "%s: up to %" PRIu64 " maps", kind, f->max); break;
-    case FIELD_TEXTS: error_expected(error, "%s: up to %" PRIu64 " texts of up to %" PRIu64 " bytes", kind, f->max, f->text_max); break;
+    case FIELD_TEXTS:
+        error_expected(error, "%s: up to %" PRIu64 " texts of up to %" PRIu64 " bytes", kind, f->max,
+                       f->text_max);
+        break;
     case FIELD_U64S: error_expected(error, "%s: up to %" PRIu64 " integers >= 0", kind, f->max); break;
     }
 }
@@ -67,10 +70,12 @@ static void describe_found(const msgpack_object *o, heddle_error_t *error)
 static int refuse(const decoder_t *d, int code, const field_t *f, const char *why)
 {
     if (!d->list) return error_fail(d->error, code, "%s: %s: %s", d->message, f->key, why);
-    return error_fail(d->error, code, "%s: %s[%" PRIu32 "].%s: %s", d->message, d->list, d->index, f->key, why);
+    return error_fail(d->error, code, "%s: %s[%" PRIu32 "].%s: %s", d->message, d->list, d->index, f->key,
+                      why);
 }
 
-static int refuse_value(const decoder_t *d, int code, const field_t *f, const msgpack_object *o, const char *why)
+static int refuse_value(const decoder_t *d, int code, const field_t *f, const msgpack_object *o,
+                        const char *why)
 {
     int rc = refuse(d, code, f, why);
     describe_wanted(f, d->error);
@@ -88,12 +93,16 @@ static int over_limit(const decoder_t *d, const field_t *f, const msgpack_object
     return refuse_value(d, HEDDLE_ERR_LIMIT, f, o, "over the limit");
 }
 
-static int no_memory(const decoder_t *d, const field_t *f) { return refuse(d, HEDDLE_ERR_NO_MEMORY, f, "no memory for it"); }
+static int no_memory(const decoder_t *d, const field_t *f)
+{
+    return refuse(d, HEDDLE_ERR_NO_MEMORY, f, "no memory for it");
+}
 
 /* Pointers are written as bytes: the lists have many types. */
 static void set_pointer(void *place, const void *p) { memcpy(place, &p, sizeof p); }
 
-static int take_u64(const decoder_t *d, const field_t *f, const msgpack_object *o, uint64_t max, uint64_t *place)
+static int take_u64(const decoder_t *d, const field_t *f, const msgpack_object *o, uint64_t max,
+                    uint64_t *place)
 {
     if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER) return wrong_kind(d, f, o);
     if (o->via.u64 > max) return over_limit(d, f, o);
@@ -124,13 +133,16 @@ static int take_text(const decoder_t *d, const field_t *f, const msgpack_object 
     const char *data = o->via.str.ptr;
     uint32_t bytes = o->via.str.size;
     if (bytes > max) return over_limit(d, f, o);
-    if (bytes && memchr(data, 0, bytes)) return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "a NUL is in the text");
-    if (!bytes && f->required && f->kind != FIELD_TEXTS) return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "must not be empty");
+    if (bytes && memchr(data, 0, bytes))
+        return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "a NUL is in the text");
+    if (!bytes && f->required && f->kind != FIELD_TEXTS)
+        return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "must not be empty");
     const char *text = arena_text(d->arena, data, bytes);
     if (!text) return no_memory(d, f);
     if (bytes && f->kind == FIELD_NAME && !name_is_valid(text)) {
         int rc = refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "no allowed name");
-        error_contrast(d->error, "name: a letter or digit, then up to 127 of letters, digits, '.', '_', '-'", text);
+        error_contrast(d->error, "name: a letter or digit, then up to 127 of letters, digits, '.', '_', '-'",
+                       text);
         return rc;
     }
     set_pointer(place, text);
@@ -145,7 +157,8 @@ static int take_bin(const decoder_t *d, const field_t *f, const msgpack_object *
     return HEDDLE_OK;
 }
 
-static int take_fixed(const decoder_t *d, const field_t *f, const msgpack_object *o, size_t bytes, void *place)
+static int take_fixed(const decoder_t *d, const field_t *f, const msgpack_object *o, size_t bytes,
+                      void *place)
 {
     if (o->type != MSGPACK_OBJECT_BIN || o->via.bin.size != bytes) return wrong_kind(d, f, o);
     memcpy(place, o->via.bin.ptr, bytes);
@@ -154,7 +167,8 @@ static int take_fixed(const decoder_t *d, const field_t *f, const msgpack_object
 
 static int take_row(const decoder_t *d, const table_t *table, const msgpack_object_map *map, void *row);
 
-static int take_item(const decoder_t *d, const field_t *f, const msgpack_object *o, uint32_t index, void *items)
+static int take_item(const decoder_t *d, const field_t *f, const msgpack_object *o, uint32_t index,
+                     void *items)
 {
     if (f->kind == FIELD_TEXTS) return take_text(d, f, o, f->text_max, (const char **)items + index);
     if (f->kind == FIELD_U64S) return take_u64(d, f, o, UINT64_MAX, (uint64_t *)items + index);
@@ -245,7 +259,8 @@ static int take_row(const decoder_t *d, const table_t *table, const msgpack_obje
     return check_required(d, table, seen);
 }
 
-int table_decode(const table_t *table, const struct msgpack_object *map, arena_t *arena, void *row, heddle_error_t *error)
+int table_decode(const table_t *table, const struct msgpack_object *map, arena_t *arena, void *row,
+                 heddle_error_t *error)
 {
     decoder_t d = {.arena = arena, .error = error, .message = table->name};
     return take_row(&d, table, &map->via.map, row);

@@ -93,6 +93,13 @@ static int put_i64(encoder_t *e, int64_t value, uint64_t max)
     return HEDDLE_OK;
 }
 
+static int put_bool(encoder_t *e, bool value)
+{
+    if (value) msgpack_pack_true(&e->packer);
+    else msgpack_pack_false(&e->packer);
+    return HEDDLE_OK;
+}
+
 static int put_row(encoder_t *e, const table_t *table, const void *row);
 
 static int put_list(encoder_t *e, const field_t *f, const void *row)
@@ -117,7 +124,7 @@ static int put_value(encoder_t *e, const field_t *f, const void *row)
     switch (f->kind) {
     case FIELD_U64: return put_u64(e, *(const uint64_t *)place, f->max);
     case FIELD_I64: return put_i64(e, *(const int64_t *)place, f->max);
-    case FIELD_BOOL: return *(const bool *)place ? msgpack_pack_true(&e->packer) : msgpack_pack_false(&e->packer), HEDDLE_OK;
+    case FIELD_BOOL: return put_bool(e, *(const bool *)place);
     case FIELD_TEXT: return put_text(e, pointer_at(place), f->max);
     case FIELD_NAME: return put_name(e, pointer_at(place), f);
     case FIELD_BIN: return put_bin(e, bin->data, bin->bytes, f->max);
@@ -135,7 +142,8 @@ static bool is_text(const field_t *f) { return f->kind == FIELD_TEXT || f->kind 
 static int put_row(encoder_t *e, const table_t *table, const void *row)
 {
     uint32_t present = 0;
-    for (uint32_t i = 0; i < table->count; i++) present += table->fields[i].required || !is_zero(&table->fields[i], row);
+    for (uint32_t i = 0; i < table->count; i++)
+        present += table->fields[i].required || !is_zero(&table->fields[i], row);
     msgpack_pack_map(&e->packer, present);
     for (uint32_t i = 0; i < table->count; i++) {
         const field_t *f = &table->fields[i];

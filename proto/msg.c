@@ -51,7 +51,8 @@ static int check_shape(const msgpack_object *root, heddle_error_t *error)
         return rc;
     }
     if (item[0].via.u64 <= INT32_MAX && msg_table((int)item[0].via.u64)) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "message type %llu is not known", (unsigned long long)item[0].via.u64);
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "message type %llu is not known",
+                        (unsigned long long)item[0].via.u64);
     error_expected(error, "a type of wire versions %u to %u", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
     error_found(error, "%llu", (unsigned long long)item[0].via.u64);
     error_hint(error, "the peer may run a newer Heddle");
@@ -68,7 +69,8 @@ static int decode_root(const msgpack_object *root, msg_t *m, heddle_error_t *err
 
 static int unpack_failed(msgpack_unpack_return why, heddle_error_t *error)
 {
-    if (why == MSGPACK_UNPACK_NOMEM_ERROR) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a frame");
+    if (why == MSGPACK_UNPACK_NOMEM_ERROR)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a frame");
     return error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is malformed");
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fields of every message, in the order in which they are written.  Appending a row that is not required is a
- * compatible change; anything else is a new wire version.  docs/protocol.md has the same rows with their meaning. */
+/* The fields of every message, in the order in which they are written.  Appending a row that is not required
+ * is a compatible change; anything else is a new wire version.  docs/protocol.md has the same rows with their
+ * meaning. */
 #include "core/limits.h"
 #include "proto/field.h"
 #include "proto/msg.h"
@@ -21,8 +22,10 @@
 #define BIN(s, m, max, need) ROW(s, m, bytes_t, BIN, max, need)
 #define KEY16(s, m, need) ROW(s, m, key16_t, KEY16, 16, need)
 #define DIGEST(s, m, need) ROW(s, m, digest_t, DIGEST, 32, need)
-#define LIST(s, m, n, type, max, need, table) ROW(s, m, type *, LIST, max, need, COUNTED(s, n), .rows = &(table))
-#define TEXTS(s, m, n, max, each) ROW(s, m, const char **, TEXTS, max, OPTIONAL, COUNTED(s, n), .text_max = each)
+#define LIST(s, m, n, type, max, need, table)                                                                \
+    ROW(s, m, type *, LIST, max, need, COUNTED(s, n), .rows = &(table))
+#define TEXTS(s, m, n, max, each)                                                                            \
+    ROW(s, m, const char **, TEXTS, max, OPTIONAL, COUNTED(s, n), .text_max = each)
 #define U64S(s, m, n, max) ROW(s, m, uint64_t *, U64S, max, OPTIONAL, COUNTED(s, n))
 
 #define ANY UINT64_MAX          /* tokens, request ids: opaque to who gets them */
@@ -140,7 +143,8 @@ static const field_t JOIN_FIELDS[] = {
     U64(msg_join_t, prev_token, ANY, OPTIONAL),
     NAME(msg_join_t, name, REQUIRED),
     TEXTS(msg_join_t, labels, label_count, LIMIT_LABELS, LABEL_BYTES),
-    LIST(msg_join_t, adapters, adapter_count, msg_subscription_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL, SUBSCRIPTION),
+    LIST(msg_join_t, adapters, adapter_count, msg_subscription_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL,
+         SUBSCRIPTION),
     LIST(msg_join_t, held, held_count, msg_held_t, LIMIT_HELD, OPTIONAL, HELD),
     TEXT(msg_join_t, backend, LIMIT_WORD_BYTES, OPTIONAL),
     TEXT(msg_join_t, ucx, LIMIT_WORD_BYTES, OPTIONAL),
@@ -166,13 +170,15 @@ static const field_t WELCOME_FIELDS[] = {
     U64(msg_welcome_t, epoch, EPOCH, REQUIRED),
     U64(msg_welcome_t, lease_ms, LIMIT_DURATION_MS, REQUIRED),
     U64(msg_welcome_t, slots, LIMIT_SLOTS, OPTIONAL),
-    LIST(msg_welcome_t, adapters, adapter_count, msg_decision_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL, DECISION),
+    LIST(msg_welcome_t, adapters, adapter_count, msg_decision_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL,
+         DECISION),
     LIST(msg_welcome_t, keep, keep_count, msg_keep_t, LIMIT_HELD, OPTIONAL, KEEP),
 };
 static const field_t HEARTBEAT_FIELDS[] = {
     U64(msg_heartbeat_t, token, ANY, REQUIRED),
     U64(msg_heartbeat_t, seq, ANY, REQUIRED),
-    LIST(msg_heartbeat_t, adapters, adapter_count, msg_progress_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL, PROGRESS),
+    LIST(msg_heartbeat_t, adapters, adapter_count, msg_progress_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL,
+         PROGRESS),
     U64(msg_heartbeat_t, slots_total, LIMIT_EXACT, OPTIONAL),
     U64(msg_heartbeat_t, slots_free, LIMIT_EXACT, OPTIONAL),
     U64(msg_heartbeat_t, slots_held, LIMIT_EXACT, OPTIONAL),
@@ -393,7 +399,8 @@ static const field_t PING_FIELDS[] = {
     U64(msg_ping_t, nonce, ANY, OPTIONAL),
 };
 
-#define LONGEST(fields) _Static_assert(sizeof(fields) / sizeof *(fields) <= 64, "the decoder's mask of seen keys")
+#define LONGEST(fields)                                                                                      \
+    _Static_assert(sizeof(fields) / sizeof *(fields) <= 64, "the decoder's mask of seen keys")
 #define X(NAME, number, name, who) LONGEST(NAME##_FIELDS);
 MSG_TYPES(X)
 #undef X

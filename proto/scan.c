@@ -43,7 +43,8 @@ static const struct { uint8_t kind, width; } HEADS[32] = {
 
 static int refuse(const scan_t *s, int code, const char *why, const char *expected)
 {
-    int rc = error_fail(s->error, code, "%s is malformed at byte %zu of %zu: %s", s->what, s->at, s->bytes, why);
+    int rc = error_fail(s->error, code, "%s is malformed at byte %zu of %zu: %s", s->what, s->at, s->bytes,
+                        why);
     if (expected) error_contrast(s->error, expected, NULL);
     if (s->at < s->bytes) error_found(s->error, "byte 0x%02x", s->data[s->at]);
     else error_found(s->error, "the end");
@@ -94,8 +95,10 @@ static int check_key(scan_t *s, level_t *map, const item_t *item)
 
 static int check_payload(scan_t *s, const item_t *item)
 {
-    if (item->kind == RESERVED) return refuse(s, HEDDLE_ERR_PROTOCOL, "the byte is reserved", "a msgpack object");
-    if (item->kind == EXT) return refuse(s, HEDDLE_ERR_PROTOCOL, "ext types are not used here", "another type");
+    if (item->kind == RESERVED)
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "the byte is reserved", "a msgpack object");
+    if (item->kind == EXT)
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "ext types are not used here", "another type");
     if (item->payload_bytes > s->bytes - s->at - item->head_bytes)
         return refuse(s, HEDDLE_ERR_PROTOCOL, "a text or bin is longer than what is left", "its bytes");
     const uint8_t *text = s->data + s->at + item->head_bytes;
@@ -104,16 +107,18 @@ static int check_payload(scan_t *s, const item_t *item)
     return HEDDLE_OK;
 }
 
-/* Every object takes a byte at least: what all open containers together still want must fit into what is left. */
+/* Every object takes a byte at least: what all open containers still want must fit into what is left. */
 static int open_container(scan_t *s, const item_t *item)
 {
     const scan_limits_t *limits = s->limits;
-    if (s->depth == limits->depth) return refuse(s, HEDDLE_ERR_LIMIT, "too many containers in each other", NULL);
+    if (s->depth == limits->depth)
+        return refuse(s, HEDDLE_ERR_LIMIT, "too many containers in each other", NULL);
     if (item->kind == MAP && limits->keys && item->elements / 2 > limits->keys)
         return refuse(s, HEDDLE_ERR_LIMIT, "too many keys in one map", NULL);
     s->owed += item->elements;
     if (s->owed > s->bytes - s->at - item->head_bytes)
-        return refuse(s, HEDDLE_ERR_PROTOCOL, "more elements are declared than bytes are left", "at most one a byte");
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "more elements are declared than bytes are left",
+                      "at most one a byte");
     if (s->nodes + s->owed > limits->nodes) return refuse(s, HEDDLE_ERR_LIMIT, "too many objects", NULL);
     if (!item->elements) return HEDDLE_OK;
     level_t *level = &s->levels[s->depth++];
@@ -126,7 +131,8 @@ static int open_container(scan_t *s, const item_t *item)
 static int scan_object(scan_t *s)
 {
     item_t item;
-    if (s->at == s->bytes || !read_item(s, &item)) return refuse(s, HEDDLE_ERR_PROTOCOL, "it is cut off", "more bytes");
+    if (s->at == s->bytes || !read_item(s, &item))
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "it is cut off", "more bytes");
     s->nodes++;
     s->owed--;
     int rc = check_payload(s, &item);

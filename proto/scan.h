@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/scan.h: the look over msgpack bytes from outside, before any of them is decoded.
  *
- * msgpack-c allocates what a header declares: five bytes can ask for gigabytes.  So nothing is handed to it before this
- * scan has passed, which allocates nothing and does not recurse: exactly one value and no byte after it; depth, number
- * of objects and keys per map within limits; never more elements declared than bytes left; texts whole and valid UTF-8;
- * keys are texts, none twice in a map; no ext type, no reserved byte.  Pure, any thread. */
+ * msgpack-c allocates what a header declares: five bytes can ask for gigabytes.  So nothing is handed to it
+ * before this scan has passed, which allocates nothing and does not recurse: exactly one value and no byte
+ * after it; depth, number of objects and keys per map within limits; never more elements declared than bytes
+ * left; texts whole and valid UTF-8; keys are texts, none twice in a map; no ext type, no reserved byte.
+ * Pure, any thread. */
 #ifndef PROTO_SCAN_H
 #define PROTO_SCAN_H
 
@@ -15,7 +16,8 @@
 typedef struct {
     uint32_t depth;   /* containers in each other; at most LIMIT_REPORT_DEPTH */
     uint32_t nodes;   /* objects in all: containers, keys, values */
-    uint32_t keys;    /* pairs in one map, at most LIMIT_MAP_KEYS; 0: any number, and the caller looks for duplicates */
+    uint32_t keys;    /* pairs in one map, at most LIMIT_MAP_KEYS; 0: any number, and the caller looks for
+                         duplicates */
 } scan_limits_t;
 
 /* PROTOCOL or LIMIT; the message begins with `what` ("frame") and says at which byte. */

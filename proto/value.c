@@ -35,7 +35,8 @@ static int put_array(writer_t *w, const json_t *array, uint32_t depth)
     size_t count = json_array_size(array);
     msgpack_pack_array(&w->packer, count);
     int rc = HEDDLE_OK;
-    for (size_t i = 0; i < count && rc == HEDDLE_OK; i++) rc = put_value(w, json_array_get(array, i), depth + 1);
+    for (size_t i = 0; i < count && rc == HEDDLE_OK; i++)
+        rc = put_value(w, json_array_get(array, i), depth + 1);
     return rc;
 }
 
@@ -55,7 +56,8 @@ static int put_object(writer_t *w, const json_t *object, uint32_t depth)
 static int put_value(writer_t *w, const json_t *value, uint32_t depth)
 {
     bool container = json_is_array(value) || json_is_object(value);
-    if (++w->nodes > LIMIT_REPORT_NODES || (container && depth == LIMIT_REPORT_DEPTH)) return HEDDLE_ERR_LIMIT;
+    if (++w->nodes > LIMIT_REPORT_NODES || (container && depth == LIMIT_REPORT_DEPTH))
+        return HEDDLE_ERR_LIMIT;
     if (!value) return HEDDLE_ERR_NO_MEMORY;   /* what failed constructors of jansson leave */
     switch (json_typeof(value)) {
     case JSON_OBJECT: return put_object(w, value, depth);
@@ -90,7 +92,10 @@ static int refuse(heddle_error_t *error, const char *expected, const char *found
     return rc;
 }
 
-static int no_memory(heddle_error_t *error) { return error_fail(error, HEDDLE_ERR_NO_MEMORY, "report: no memory to decode it"); }
+static int no_memory(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "report: no memory to decode it");
+}
 
 static int take(const msgpack_object *o, json_t **ret_value, heddle_error_t *error);
 
@@ -109,8 +114,10 @@ static int take_object(const msgpack_object_map *from, json_t *object, heddle_er
 {
     for (uint32_t i = 0; i < from->size; i++) {
         const msgpack_object_str *key = &from->ptr[i].key.via.str;
-        if (key->size && memchr(key->ptr, 0, key->size)) return refuse(error, "keys without NUL", "a key with a NUL");
-        if (json_object_getn(object, key->ptr, key->size)) return refuse(error, "each key once", "a key that comes twice");
+        if (key->size && memchr(key->ptr, 0, key->size))
+            return refuse(error, "keys without NUL", "a key with a NUL");
+        if (json_object_getn(object, key->ptr, key->size))
+            return refuse(error, "each key once", "a key that comes twice");
         json_t *item;
         int rc = take(&from->ptr[i].val, &item, error);
         if (rc) return rc;
@@ -166,7 +173,8 @@ int value_decode(bytes_t body, json_t **ret_value, heddle_error_t *error)
     size_t used = 0;
     msgpack_unpack_return got = msgpack_unpack_next(&tree, body.data, body.bytes, &used);
     if (got == MSGPACK_UNPACK_NOMEM_ERROR) rc = no_memory(error);
-    else if (got != MSGPACK_UNPACK_SUCCESS || used != body.bytes) rc = refuse(error, "one msgpack value", "malformed bytes");
+    else if (got != MSGPACK_UNPACK_SUCCESS || used != body.bytes)
+        rc = refuse(error, "one msgpack value", "malformed bytes");
     else rc = take(&tree.data, ret_value, error);
     msgpack_unpacked_destroy(&tree);
     return rc;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/value.h: bodies of reports: JSON trees (jansson) <-> msgpack.  Integers, reals, texts, true, false, null, arrays,
- * objects with text keys.  Both ways are limited by LIMIT_REPORT_NODES and LIMIT_REPORT_DEPTH, so what is encoded can be
- * decoded.  Objects keep the order of their keys.  No thread may share a value; nothing blocks. */
+/* proto/value.h: bodies of reports: JSON trees (jansson) <-> msgpack.  Integers, reals, texts, true, false,
+ * null, arrays, objects with text keys.  Both ways are limited by LIMIT_REPORT_NODES and LIMIT_REPORT_DEPTH,
+ * so what is encoded can be decoded.  Objects keep the order of their keys.  No thread may share a value;
+ * nothing blocks. */
 #ifndef PROTO_VALUE_H
 #define PROTO_VALUE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* docs/protocol.md tells what the tables of fields say: each message with its number and who sends it, each key with its
- * kind and limit, in order, and no key besides. */
+/* docs/protocol.md tells what the tables of fields say: each message with its number and who sends it, each
+ * key with its kind and limit, in order, and no key besides. */
 #include "proto_sample.h"
 
 #include <ctype.h>
@@ -48,7 +48,9 @@ static void limit_cell(const field_t *f, char *ret_cell, size_t size)
     case FIELD_TEXT:
     case FIELD_NAME:
     case FIELD_BIN: snprintf(ret_cell, size, "%llu bytes", max); return;
-    case FIELD_TEXTS: snprintf(ret_cell, size, "%llu of %llu bytes", max, (unsigned long long)f->text_max); return;
+    case FIELD_TEXTS:
+        snprintf(ret_cell, size, "%llu of %llu bytes", max, (unsigned long long)f->text_max);
+        return;
     case FIELD_LIST:
     case FIELD_U64S: snprintf(ret_cell, size, "%llu", max); return;
     default: *ret_cell = 0; return;   /* the kind says it all */
@@ -61,8 +63,8 @@ static void expected_row(const field_t *f, char *ret_row, size_t size)
     char limit[64];
     limit_cell(f, limit, sizeof limit);
     const char *of = f->kind == FIELD_LIST ? " of " : "", *rows = f->kind == FIELD_LIST ? f->rows->name : "";
-    snprintf(ret_row, size, "| `%s` | %s%s%s%s | %s | ", f->key, field_kind_name(f->kind), of, rows, f->required ? ", required" : "",
-             limit);
+    snprintf(ret_row, size, "| `%s` | %s%s%s%s | %s | ", f->key, field_kind_name(f->kind), of, rows,
+             f->required ? ", required" : "", limit);
 }
 
 static void check_table(const char *heading, const table_t *t)
@@ -74,7 +76,8 @@ static void check_table(const char *heading, const table_t *t)
         at = strstr(at, want);
         cr_assert(at, "docs/protocol.md, \"%s\": no row \"%s...\" in its place", heading, want);
         at += strlen(want);
-        cr_assert(isalnum((unsigned char)*at) || *at == '`' || *at == '"', "\"%s\": no meaning behind %s", heading, want);
+        cr_assert(isalnum((unsigned char)*at) || *at == '`' || *at == '"', "\"%s\": no meaning behind %s",
+                  heading, want);
     }
     uint32_t rows = 0;
     for (char *p = text; (p = strstr(p, "\n| `")); p++) rows++;
@@ -109,7 +112,8 @@ Test(docs, who_sends_each)
 #undef X
     for (size_t i = 0; i < TYPE_COUNT; i++) {
         char *text = section(SENDERS[i].heading);
-        cr_assert(strstr(text, SENDERS[i].who), "\"### %s\" does not say \"%s\"", SENDERS[i].heading, SENDERS[i].who);
+        cr_assert(strstr(text, SENDERS[i].who), "\"### %s\" does not say \"%s\"", SENDERS[i].heading,
+                  SENDERS[i].who);
         free(text);
     }
 }
@@ -122,13 +126,16 @@ Test(docs, worked_example)
     for (; line; line = strtok(NULL, "\n")) {
         if (strncmp(line, "    ", 4)) continue;
         unsigned byte;
-        for (char *p = line + 4; isxdigit((unsigned char)p[0]) && isxdigit((unsigned char)p[1]) && sscanf(p, "%2x", &byte) == 1; p += 3)
+        for (char *p = line + 4;
+             isxdigit((unsigned char)p[0]) && isxdigit((unsigned char)p[1]) && sscanf(p, "%2x", &byte) == 1;
+             p += 3)
             buf_add(&b, &(uint8_t){(uint8_t)byte}, 1);
     }
     msg_t m;
     heddle_error_t e = {0};
     cr_assert_eq(msg_decode(buf_view(&b), &m, &e), HEDDLE_OK, "%s", e.message);
-    cr_assert(m.type == MSG_COMMIT && m.commit.token == 30064771074 && m.commit.version == 3 && m.commit.decision == 4);
+    cr_assert(m.type == MSG_COMMIT && m.commit.token == 30064771074 && m.commit.version == 3 &&
+              m.commit.decision == 4);
     cr_assert_str_eq(m.commit.adapter, "policy");
     buf_t again = {0};
     cr_assert_eq(msg_encode(&m, &again), HEDDLE_OK);

@@ -98,7 +98,8 @@ static void write_golden(void)
 
 static void parse_hex(const char *hex, buf_t *ret_bytes)
 {
-    for (unsigned byte; sscanf(hex, "%2x", &byte) == 1; hex += 2) buf_add(ret_bytes, &(uint8_t){(uint8_t)byte}, 1);
+    for (unsigned byte; sscanf(hex, "%2x", &byte) == 1; hex += 2)
+        buf_add(ret_bytes, &(uint8_t){(uint8_t)byte}, 1);
 }
 
 Test(golden, every_message)
@@ -107,7 +108,8 @@ Test(golden, every_message)
     FILE *f = open_source("tests/golden/messages.txt", "r");
     static char name[32], hex[8192];
     for (size_t i = 0; i < TYPE_COUNT; i++) {
-        cr_assert_eq(fscanf(f, "%31s %8191s", name, hex), 2, "the golden file ends before %s", msg_name(TYPES[i]));
+        cr_assert_eq(fscanf(f, "%31s %8191s", name, hex), 2, "the golden file ends before %s",
+                     msg_name(TYPES[i]));
         cr_assert_str_eq(name, msg_name(TYPES[i]));
         buf_t want = {0}, got = encoded_sample(TYPES[i]);
         parse_hex(hex, &want);
@@ -151,7 +153,8 @@ Test(msg, zero_fields_are_left_out_and_come_back_as_zero)
     cr_assert_eq(msg_decode(buf_view(&b), &back, NULL), HEDDLE_OK);
     cr_assert_str_eq(back.query.name, "");
     cr_assert_str_eq(back.query.expected, "");
-    cr_assert(back.query.version == 0 && !back.query.exact && back.query.workers == NULL && back.query.worker_count == 0);
+    cr_assert(back.query.version == 0 && !back.query.exact && back.query.workers == NULL &&
+              back.query.worker_count == 0);
     msg_fini(&back);
     buf_fini(&b);
 }
@@ -181,7 +184,8 @@ Test(encode, refuses_what_no_peer_would_take)
 {
     static char long_text[LIMIT_TEXT_BYTES + 2], config[LIMIT_CONFIG_BYTES];
     memset(long_text, 'x', LIMIT_TEXT_BYTES + 1);
-    assert_not_encoded(&(msg_t){.type = MSG_ERROR, .error = {.code = "limit", .message = long_text}}, HEDDLE_ERR_LIMIT);
+    assert_not_encoded(&(msg_t){.type = MSG_ERROR, .error = {.code = "limit", .message = long_text}},
+                       HEDDLE_ERR_LIMIT);
     assert_not_encoded(&(msg_t){.type = MSG_HELLO, .hello = {.role = 4}}, HEDDLE_ERR_LIMIT);
     assert_not_encoded(&(msg_t){.type = MSG_RETIRE, .retire = {.adapter = "../x"}}, HEDDLE_ERR_PROTOCOL);
     assert_not_encoded(&(msg_t){.type = MSG_RETIRE}, HEDDLE_ERR_PROTOCOL);
@@ -195,7 +199,9 @@ Test(encode, refuses_what_no_peer_would_take)
 
 Test(encode, bytes_that_are_not_utf8_become_question_marks)
 {
-    msg_t m = {.type = MSG_NACK, .nack = {.adapter = "a", .code = "internal", .message = "caf\xe9 \xc3\xa9 \xff\xf0\x9f"}}, back;
+    msg_t m = {.type = MSG_NACK,
+               .nack = {.adapter = "a", .code = "internal", .message = "caf\xe9 \xc3\xa9 \xff\xf0\x9f"}},
+          back;
     buf_t b = {0};
     cr_assert_eq(msg_encode(&m, &b), HEDDLE_OK);
     cr_assert_eq(msg_decode(buf_view(&b), &back, NULL), HEDDLE_OK);
@@ -218,13 +224,27 @@ Test(encode, largest_join_fits)
         snprintf(names[i], sizeof names[i], "%0128zu", i);
         held[i] = (msg_held_t){names[i], LIMIT_EXACT, HELD_ACTIVE, {{1}}};
     }
-    for (size_t i = 0; i < LIMIT_ADAPTERS_PER_WORKER; i++) adapters[i] = (msg_subscription_t){names[i], LIMIT_EXACT, LIMIT_EXACT};
+    for (size_t i = 0; i < LIMIT_ADAPTERS_PER_WORKER; i++)
+        adapters[i] = (msg_subscription_t){names[i], LIMIT_EXACT, LIMIT_EXACT};
     for (size_t i = 0; i < LIMIT_LABELS; i++) labels[i] = label;
     for (size_t i = 0; i < LIMIT_DEVICES; i++) devices[i] = names[i];
-    msg_t m = {.type = MSG_JOIN, .join = {.req = UINT64_MAX, .epoch = UINT32_MAX, .slots = LIMIT_SLOTS, .prev_token = UINT64_MAX,
-        .name = names[0], .labels = labels, .label_count = LIMIT_LABELS, .adapters = adapters,
-        .adapter_count = LIMIT_ADAPTERS_PER_WORKER, .held = held, .held_count = LIMIT_HELD, .devices = devices,
-        .device_count = LIMIT_DEVICES, .address = {address, sizeof address}, .export_dir = dir}}, back;
+    msg_t m = {.type = MSG_JOIN,
+               .join = {.req = UINT64_MAX,
+                        .epoch = UINT32_MAX,
+                        .slots = LIMIT_SLOTS,
+                        .prev_token = UINT64_MAX,
+                        .name = names[0],
+                        .labels = labels,
+                        .label_count = LIMIT_LABELS,
+                        .adapters = adapters,
+                        .adapter_count = LIMIT_ADAPTERS_PER_WORKER,
+                        .held = held,
+                        .held_count = LIMIT_HELD,
+                        .devices = devices,
+                        .device_count = LIMIT_DEVICES,
+                        .address = {address, sizeof address},
+                        .export_dir = dir}},
+          back;
     buf_t b = {0};
     cr_assert_eq(msg_encode(&m, &b), HEDDLE_OK);
     heddle_error_t e = {0};
@@ -297,6 +317,7 @@ Test(decode, wrong_kinds_of_every_field) { for_each_field(check_kinds); }
 /* Appends a value one over the limit of the field; false where there is no such value in a frame. */
 static bool add_over_limit(buf_t *b, const field_t *f)
 {
+    int fill;
     if (f->max >= LIMIT_FRAME_BYTES && f->kind != FIELD_U64 && f->kind != FIELD_I64) return false;
     switch (f->kind) {
     case FIELD_U64:
@@ -318,7 +339,8 @@ static bool add_over_limit(buf_t *b, const field_t *f)
     case FIELD_TEXTS:
     case FIELD_U64S:
         raw_array(b, f->max + 1);
-        memset(buf_grow(b, f->max + 1), f->kind == FIELD_LIST ? 0x80 : f->kind == FIELD_TEXTS ? 0xa0 : 0, f->max + 1);
+        fill = f->kind == FIELD_LIST ? 0x80 : f->kind == FIELD_TEXTS ? 0xa0 : 0;   /* {} "" 0 */
+        memset(buf_grow(b, f->max + 1), fill, f->max + 1);
         return true;
     default: return false;
     }
@@ -372,7 +394,8 @@ Test(decode, embedded_nul_bad_name_empty_text) { for_each_field(check_texts); }
 
 Test(decode, unknown_keys_are_skipped_whatever_they_hold)
 {
-    static const char *const STRANGE[] = {"\xc0", "\x81\xa1z\x91\x91\x01", "\xcb\x3f\xf8zzzzzz", "\xa3xyz", "\xc4\x02zz"};
+    static const char *const STRANGE[] = {"\xc0", "\x81\xa1z\x91\x91\x01", "\xcb\x3f\xf8zzzzzz", "\xa3xyz",
+                                          "\xc4\x02zz"};
     for (size_t i = 0; i < sizeof STRANGE / sizeof *STRANGE; i++) {
         buf_t b = {0};
         raw_type(&b, MSG_PING);
@@ -395,8 +418,9 @@ Test(decode, unknown_keys_are_skipped_whatever_they_hold)
 Test(decode, unknown_types_and_other_shapes_are_refused)
 {
     static const struct { const char *bytes; size_t n; } BAD[] = {
-        {"\x92\x00\x80", 3}, {"\x92\x1d\x80", 3}, {"\x92\xcf\x80\0\0\0\0\0\0\x01\x80", 11}, {"\x92\xff\x80", 3},
-        {"\x91\x1c", 2}, {"\x93\x1c\x80\x80", 4}, {"\x92\x1c\x90", 3}, {"\x92\xa1x\x80", 4}, {"\x90", 1}, {"\x80", 1}, {"\xc0", 1}, {"\x1c", 1}};
+        {"\x92\x00\x80", 3}, {"\x92\x1d\x80", 3}, {"\x92\xcf\x80\0\0\0\0\0\0\x01\x80", 11},
+        {"\x92\xff\x80", 3}, {"\x91\x1c", 2}, {"\x93\x1c\x80\x80", 4}, {"\x92\x1c\x90", 3}, {"\x92\xa1x\x80", 4},
+        {"\x90", 1}, {"\x80", 1}, {"\xc0", 1}, {"\x1c", 1}};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         heddle_error_t e = {0};
         cr_assert_eq(decode_only(bytes_of(BAD[i].bytes, BAD[i].n), &e), HEDDLE_ERR_PROTOCOL, "%zu", i);
@@ -423,7 +447,8 @@ Test(damage, cut_anywhere_or_followed_by_a_byte)
     for (size_t i = 0; i < TYPE_COUNT; i++) {
         buf_t b = encoded_sample(TYPES[i]);
         for (size_t n = 0; n < b.bytes; n++)
-            cr_assert_eq(decode_only(bytes_of(b.data, n), NULL), HEDDLE_ERR_PROTOCOL, "%s cut at %zu", msg_name(TYPES[i]), n);
+            cr_assert_eq(decode_only(bytes_of(b.data, n), NULL), HEDDLE_ERR_PROTOCOL, "%s cut at %zu",
+                         msg_name(TYPES[i]), n);
         buf_add(&b, "\xc0", 1);
         cr_assert_eq(decode_only(buf_view(&b), NULL), HEDDLE_ERR_PROTOCOL);
         buf_fini(&b);
@@ -463,7 +488,8 @@ static void decode_damaged(bytes_t frame, size_t *taken, size_t *refused)
 
 Test(damage, any_one_byte_changed)
 {
-    static const uint8_t HEADS[] = {0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc6, 0xc9, 0xcf, 0xd9, 0xdb, 0xdd, 0xdf, 0xff};
+    static const uint8_t HEADS[] = {0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0,
+                                    0xc1, 0xc6, 0xc9, 0xcf, 0xd9, 0xdb, 0xdd, 0xdf, 0xff};
     size_t taken = 0, refused = 0;
     for (size_t i = 0; i < TYPE_COUNT; i++) {
         buf_t b = encoded_sample(TYPES[i]);

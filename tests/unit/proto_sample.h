@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of messages made from the tables: every field set, and a second writer of msgpack that owes nothing to the
- * encoder under test. */
+/* Samples of messages made from the tables: every field set, and a second writer of msgpack that owes nothing
+ * to the encoder under test. */
 #ifndef TESTS_PROTO_SAMPLE_H
 #define TESTS_PROTO_SAMPLE_H
 
@@ -39,9 +39,18 @@ static inline void raw_sized(buf_t *b, uint64_t n, uint8_t fix, uint64_t fix_max
     else raw_head(b, heads[2], n, 4);
 }
 
-static inline void raw_array(buf_t *b, uint64_t n) { raw_sized(b, n, 0x90, 15, (const uint8_t[]){0, 0xdc, 0xdd}); }
-static inline void raw_map(buf_t *b, uint64_t n) { raw_sized(b, n, 0x80, 15, (const uint8_t[]){0, 0xde, 0xdf}); }
-static inline void raw_str_head(buf_t *b, uint64_t n) { raw_sized(b, n, 0xa0, 31, (const uint8_t[]){0xd9, 0xda, 0xdb}); }
+static inline void raw_array(buf_t *b, uint64_t n)
+{
+    raw_sized(b, n, 0x90, 15, (const uint8_t[]){0, 0xdc, 0xdd});
+}
+static inline void raw_map(buf_t *b, uint64_t n)
+{
+    raw_sized(b, n, 0x80, 15, (const uint8_t[]){0, 0xde, 0xdf});
+}
+static inline void raw_str_head(buf_t *b, uint64_t n)
+{
+    raw_sized(b, n, 0xa0, 31, (const uint8_t[]){0xd9, 0xda, 0xdb});
+}
 static inline void raw_text(buf_t *b, const char *text)
 {
     raw_str_head(b, strlen(text));
@@ -75,7 +84,10 @@ static inline void raw_i64(buf_t *b, int64_t v)
 /* --- members of a row by field --- */
 
 static inline void *member(const field_t *f, void *row) { return (uint8_t *)row + f->offset; }
-static inline const void *member_const(const field_t *f, const void *row) { return (const uint8_t *)row + f->offset; }
+static inline const void *member_const(const field_t *f, const void *row)
+{
+    return (const uint8_t *)row + f->offset;
+}
 static inline void *pointer_of(const field_t *f, const void *row)
 {
     void *p;
@@ -94,7 +106,10 @@ static inline void set_list(const field_t *f, void *row, void *items, uint32_t c
     memcpy((uint8_t *)row + f->count_offset, &count, sizeof count);
 }
 static inline bool is_list(const field_t *f) { return f->kind >= FIELD_LIST; }
-static inline size_t item_bytes(const field_t *f) { return f->kind == FIELD_LIST ? f->rows->row_bytes : sizeof(void *); }
+static inline size_t item_bytes(const field_t *f)
+{
+    return f->kind == FIELD_LIST ? f->rows->row_bytes : sizeof(void *);
+}
 
 /* --- a row with every field set; `seed` counts up, so no two fields are alike --- */
 
@@ -143,7 +158,10 @@ static inline void fill_field(const field_t *f, void *row, arena_t *a, uint32_t 
     case FIELD_U64: *(uint64_t *)at = sample_u64(f->max, s); break;
     case FIELD_I64: *(int64_t *)at = -(int64_t)s; break;
     case FIELD_BOOL: *(bool *)at = true; break;
-    case FIELD_TEXT: text = sample_text(a, f->key, " \xc3\xa9 ", f->max, s); memcpy(at, &text, sizeof text); break;
+    case FIELD_TEXT:
+        text = sample_text(a, f->key, " \xc3\xa9 ", f->max, s);
+        memcpy(at, &text, sizeof text);
+        break;
     case FIELD_NAME: text = sample_text(a, f->key, "-", f->max, s); memcpy(at, &text, sizeof text); break;
     case FIELD_BIN: *(bytes_t *)at = bytes_of(sample_bytes(a, 5, s), 5); break;
     case FIELD_KEY16: memcpy(at, sample_bytes(a, 16, s), 16); break;
@@ -225,7 +243,8 @@ static inline void for_each_field(visit_t visit)
         for (uint32_t k = 0; k < t->count; k++) {
             const field_t *f = &t->fields[k];
             visit(TYPES[i], NULL, f);
-            for (uint32_t j = 0; f->kind == FIELD_LIST && j < f->rows->count; j++) visit(TYPES[i], f, &f->rows->fields[j]);
+            for (uint32_t j = 0; f->kind == FIELD_LIST && j < f->rows->count; j++)
+                visit(TYPES[i], f, &f->rows->fields[j]);
         }
     }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must be refused before anything is decoded, and costs no memory: the list of hazards of msgpack decoders. */
+/* What must be refused before anything is decoded, and costs no memory: the list of hazards of msgpack
+ * decoders. */
 #include "core/limits.h"
 #include "proto/scan.h"
 #include "proto/utf8.h"
@@ -14,7 +15,8 @@ static int scan(const void *data, size_t bytes, heddle_error_t *error)
 }
 
 typedef struct { const char *bytes; size_t n; int code; const char *why; } case_t;
-#define CASE(bytes, code, why) {bytes, sizeof bytes - 1, code, why}
+#define WHOLE(bytes) {bytes, sizeof bytes - 1, HEDDLE_OK, ""}
+#define BAD(bytes, code, why) {bytes, sizeof bytes - 1, HEDDLE_ERR_##code, why}
 
 static void check_cases(const case_t *cases, size_t count)
 {
@@ -31,14 +33,15 @@ static void check_cases(const case_t *cases, size_t count)
 Test(scan, whole_objects)
 {
     static const case_t GOOD[] = {
-        CASE("\xc0", 0, ""), CASE("\xc2", 0, ""), CASE("\xc3", 0, ""), CASE("\x7f", 0, ""), CASE("\xe0", 0, ""),
-        CASE("\xcc\xff", 0, ""), CASE("\xcd\xff\xff", 0, ""), CASE("\xce\1\2\3\4", 0, ""), CASE("\xcf\1\2\3\4\5\6\7\x08", 0, ""),
-        CASE("\xd0\x80", 0, ""), CASE("\xd1\x80\0", 0, ""), CASE("\xd2\x80\0\0\0", 0, ""), CASE("\xd3\x80\0\0\0\0\0\0\0", 0, ""),
-        CASE("\xca\0\0\0\0", 0, ""), CASE("\xcb\0\0\0\0\0\0\0\0", 0, ""),
-        CASE("\xa0", 0, ""), CASE("\xa2xy", 0, ""), CASE("\xd9\x01x", 0, ""), CASE("\xda\0\x01x", 0, ""), CASE("\xdb\0\0\0\x01x", 0, ""),
-        CASE("\xc4\x01\xff", 0, ""), CASE("\xc5\0\x01\xff", 0, ""), CASE("\xc6\0\0\0\x01\xff", 0, ""),
-        CASE("\x90", 0, ""), CASE("\x92\x01\x90", 0, ""), CASE("\xdc\0\x01\xc0", 0, ""), CASE("\xdd\0\0\0\x01\xc0", 0, ""),
-        CASE("\x80", 0, ""), CASE("\x82\xa1x\x01\xa1y\x81\xa1x\xc0", 0, ""), CASE("\xde\0\x01\xa0\xc0", 0, ""), CASE("\xdf\0\0\0\x01\xa0\xc0", 0, ""),
+        WHOLE("\xc0"), WHOLE("\xc2"), WHOLE("\xc3"), WHOLE("\x7f"), WHOLE("\xe0"), WHOLE("\xcc\xff"),
+        WHOLE("\xcd\xff\xff"), WHOLE("\xce\1\2\3\4"), WHOLE("\xcf\1\2\3\4\5\6\7\x08"),
+        WHOLE("\xd0\x80"), WHOLE("\xd1\x80\0"), WHOLE("\xd2\x80\0\0\0"),
+        WHOLE("\xd3\x80\0\0\0\0\0\0\0"), WHOLE("\xca\0\0\0\0"), WHOLE("\xcb\0\0\0\0\0\0\0\0"),
+        WHOLE("\xa0"), WHOLE("\xa2xy"), WHOLE("\xd9\x01x"), WHOLE("\xda\0\x01x"),
+        WHOLE("\xdb\0\0\0\x01x"), WHOLE("\xc4\x01\xff"), WHOLE("\xc5\0\x01\xff"),
+        WHOLE("\xc6\0\0\0\x01\xff"), WHOLE("\x90"), WHOLE("\x92\x01\x90"), WHOLE("\xdc\0\x01\xc0"),
+        WHOLE("\xdd\0\0\0\x01\xc0"), WHOLE("\x80"), WHOLE("\x82\xa1x\x01\xa1y\x81\xa1x\xc0"),
+        WHOLE("\xde\0\x01\xa0\xc0"), WHOLE("\xdf\0\0\0\x01\xa0\xc0"),
     };
     CHECK(GOOD);
 }
@@ -46,15 +49,15 @@ Test(scan, whole_objects)
 Test(scan, bombs)
 {
     static const case_t BOMBS[] = {
-        CASE("\xdd\x08\0\0\0", HEDDLE_ERR_PROTOCOL, "more elements"),       /* 4.3 GB from five bytes */
-        CASE("\xdd\xff\xff\xff\xff", HEDDLE_ERR_PROTOCOL, "more elements"),
-        CASE("\xdf\xff\xff\xff\xff", HEDDLE_ERR_LIMIT, "too many keys"),
-        CASE("\xdf\0\0\0\x02\xa1x\xc0", HEDDLE_ERR_PROTOCOL, "more elements"),
-        CASE("\x93\x01\x02", HEDDLE_ERR_PROTOCOL, "more elements"),
-        CASE("\x93\x01\x93\x01\x02\x03", HEDDLE_ERR_PROTOCOL, "more elements"),  /* each fits alone, both do not */
-        CASE("\xc6\xff\xff\xff\xff", HEDDLE_ERR_PROTOCOL, "longer than what is left"),
-        CASE("\xdb\xff\xff\xff\xff" "abc", HEDDLE_ERR_PROTOCOL, "longer than what is left"),
-        CASE("\xa2x", HEDDLE_ERR_PROTOCOL, "longer than what is left"),
+        BAD("\xdd\x08\0\0\0", PROTOCOL, "more elements"), /* 4.3 GB from five bytes */
+        BAD("\xdd\xff\xff\xff\xff", PROTOCOL, "more elements"),
+        BAD("\xdf\xff\xff\xff\xff", LIMIT, "too many keys"),
+        BAD("\xdf\0\0\0\x02\xa1x\xc0", PROTOCOL, "more elements"),
+        BAD("\x93\x01\x02", PROTOCOL, "more elements"),
+        BAD("\x93\x01\x93\x01\x02\x03", PROTOCOL, "more elements"), /* each fits alone, both do not */
+        BAD("\xc6\xff\xff\xff\xff", PROTOCOL, "longer than what is left"),
+        BAD("\xdb\xff\xff\xff\xff" "abc", PROTOCOL, "longer than what is left"),
+        BAD("\xa2x", PROTOCOL, "longer than what is left"),
     };
     CHECK(BOMBS);
 }
@@ -89,7 +92,7 @@ Test(scan, number_of_objects)
     memset(nils, 0xc0, sizeof nils);
     memcpy(nils, "\xdc\xff\xff", 3);
     heddle_error_t e;
-    cr_assert_eq(scan(nils, 3 + 0xffff, &e), HEDDLE_OK, "%s", e.message);   /* with the array: LIMIT_FRAME_NODES */
+    cr_assert_eq(scan(nils, 3 + 0xffff, &e), HEDDLE_OK, "%s", e.message);   /* with the array: the limit */
     static uint8_t more[5 + LIMIT_FRAME_NODES];
     memset(more, 0xc0, sizeof more);
     memcpy(more, "\xdd\0\x01\0\0", 5);
@@ -121,14 +124,14 @@ Test(scan, number_of_keys)
 Test(scan, keys)
 {
     static const case_t KEYS[] = {
-        CASE("\x82\xa1x\x01\xa1x\x02", HEDDLE_ERR_PROTOCOL, "twice"),
-        CASE("\x83\xa1x\x91\x01\xa1y\x81\xa1x\xc0\xa1x\x02", HEDDLE_ERR_PROTOCOL, "twice"),   /* containers between them */
-        CASE("\x82\xa1x\x01\xd9\x01x\x02", HEDDLE_ERR_PROTOCOL, "twice"),                     /* another header, the same key */
-        CASE("\x82\xa0\x01\xa0\x02", HEDDLE_ERR_PROTOCOL, "twice"),
-        CASE("\x81\x01\x01", HEDDLE_ERR_PROTOCOL, "no text"),
-        CASE("\x81\xc4\x01x\x01", HEDDLE_ERR_PROTOCOL, "no text"),
-        CASE("\x81\x90\x01", HEDDLE_ERR_PROTOCOL, "no text"),
-        CASE("\x82\xa1x\xa1x\xa1y\xa1x", HEDDLE_OK, ""),                                      /* values may be equal */
+        BAD("\x82\xa1x\x01\xa1x\x02", PROTOCOL, "twice"),
+        BAD("\x83\xa1x\x91\x01\xa1y\x81\xa1x\xc0\xa1x\x02", PROTOCOL, "twice"), /* containers between them */
+        BAD("\x82\xa1x\x01\xd9\x01x\x02", PROTOCOL, "twice"), /* another header, the same key */
+        BAD("\x82\xa0\x01\xa0\x02", PROTOCOL, "twice"),
+        BAD("\x81\x01\x01", PROTOCOL, "no text"),
+        BAD("\x81\xc4\x01x\x01", PROTOCOL, "no text"),
+        BAD("\x81\x90\x01", PROTOCOL, "no text"),
+        WHOLE("\x82\xa1x\xa1x\xa1y\xa1x"), /* values may be equal */
     };
     CHECK(KEYS);
 }
@@ -136,13 +139,16 @@ Test(scan, keys)
 Test(scan, types_that_are_not_used)
 {
     static const case_t TYPES[] = {
-        CASE("\xc1", HEDDLE_ERR_PROTOCOL, "reserved"),
-        CASE("\x91\xc1", HEDDLE_ERR_PROTOCOL, "reserved"),
-        CASE("\xc7\x01\x05x", HEDDLE_ERR_PROTOCOL, "ext"), CASE("\xc8\0\x01\x05x", HEDDLE_ERR_PROTOCOL, "ext"),
-        CASE("\xc9\0\0\0\x01\x05x", HEDDLE_ERR_PROTOCOL, "ext"),
-        CASE("\xd4\x05x", HEDDLE_ERR_PROTOCOL, "ext"), CASE("\xd5\x05xx", HEDDLE_ERR_PROTOCOL, "ext"),
-        CASE("\xd6\xff\0\0\0\0", HEDDLE_ERR_PROTOCOL, "ext"), CASE("\xd7\xff\0\0\0\0\0\0\0\0", HEDDLE_ERR_PROTOCOL, "ext"),
-        CASE("\xd8\x05" "0123456789abcdef", HEDDLE_ERR_PROTOCOL, "ext"),
+        BAD("\xc1", PROTOCOL, "reserved"),
+        BAD("\x91\xc1", PROTOCOL, "reserved"),
+        BAD("\xc7\x01\x05x", PROTOCOL, "ext"),
+        BAD("\xc8\0\x01\x05x", PROTOCOL, "ext"),
+        BAD("\xc9\0\0\0\x01\x05x", PROTOCOL, "ext"),
+        BAD("\xd4\x05x", PROTOCOL, "ext"),
+        BAD("\xd5\x05xx", PROTOCOL, "ext"),
+        BAD("\xd6\xff\0\0\0\0", PROTOCOL, "ext"),
+        BAD("\xd7\xff\0\0\0\0\0\0\0\0", PROTOCOL, "ext"),
+        BAD("\xd8\x05" "0123456789abcdef", PROTOCOL, "ext"),
     };
     CHECK(TYPES);
 }
@@ -150,10 +156,13 @@ Test(scan, types_that_are_not_used)
 Test(scan, ends)
 {
     static const case_t ENDS[] = {
-        CASE("", HEDDLE_ERR_PROTOCOL, "cut off"), CASE("\xcd\x01", HEDDLE_ERR_PROTOCOL, "cut off"),
-        CASE("\xdd\0\0", HEDDLE_ERR_PROTOCOL, "cut off"), CASE("\xd9", HEDDLE_ERR_PROTOCOL, "cut off"),
-        CASE("\xc0\xc0", HEDDLE_ERR_PROTOCOL, "follow the end"), CASE("\x90\x90", HEDDLE_ERR_PROTOCOL, "follow the end"),
-        CASE("\xa1xy", HEDDLE_ERR_PROTOCOL, "follow the end"),
+        BAD("", PROTOCOL, "cut off"),
+        BAD("\xcd\x01", PROTOCOL, "cut off"),
+        BAD("\xdd\0\0", PROTOCOL, "cut off"),
+        BAD("\xd9", PROTOCOL, "cut off"),
+        BAD("\xc0\xc0", PROTOCOL, "follow the end"),
+        BAD("\x90\x90", PROTOCOL, "follow the end"),
+        BAD("\xa1xy", PROTOCOL, "follow the end"),
     };
     CHECK(ENDS);
 }
@@ -161,8 +170,11 @@ Test(scan, ends)
 Test(scan, texts_are_utf8)
 {
     static const case_t TEXTS[] = {
-        CASE("\xa1\xff", HEDDLE_ERR_PROTOCOL, "not UTF-8"), CASE("\x81\xa1\x80\x01", HEDDLE_ERR_PROTOCOL, "not UTF-8"),
-        CASE("\x91\xa2\xc3x", HEDDLE_ERR_PROTOCOL, "not UTF-8"), CASE("\xa2\xc3\xa9", HEDDLE_OK, ""), CASE("\xc4\x01\xff", HEDDLE_OK, ""),
+        BAD("\xa1\xff", PROTOCOL, "not UTF-8"),
+        BAD("\x81\xa1\x80\x01", PROTOCOL, "not UTF-8"),
+        BAD("\x91\xa2\xc3x", PROTOCOL, "not UTF-8"),
+        WHOLE("\xa2\xc3\xa9"),
+        WHOLE("\xc4\x01\xff"),
     };
     CHECK(TEXTS);
 }
@@ -170,13 +182,20 @@ Test(scan, texts_are_utf8)
 /* Unicode 15 table 3-7, each row's corners and what lies beyond them. */
 Test(utf8, corners)
 {
-    static const char *const GOOD[] = {"", "a", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xec\xbf\xbf", "\xed\x9f\xbf",
-        "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf3\xbf\xbf\xbf", "\xf4\x8f\xbf\xbf"};
-    static const char *const BAD[] = {"\x80", "\xbf", "\xc0\xaf", "\xc1\xbf", "\xc2", "\xc2\x7f", "\xc2\xc0", "\xe0\x9f\xbf",
-        "\xed\xa0\x80", "\xed\xbf\xbf", "\xe1\x80", "\xe1\x80\x7f", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
-        "\xf1\x80\x80", "\xf1\x80\x80\xc0", "\xf8\x88\x80\x80\x80", "\xfe", "\xff"};
-    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) cr_assert(utf8_is_valid(GOOD[i], strlen(GOOD[i])), "good %zu", i);
-    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) cr_assert_not(utf8_is_valid(BAD[i], strlen(BAD[i])), "bad %zu", i);
+    static const char *const GOOD[] = {
+        "", "a", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xec\xbf\xbf", "\xed\x9f\xbf",
+        "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf3\xbf\xbf\xbf", "\xf4\x8f\xbf\xbf",
+    };
+    static const char *const BAD[] = {
+        "\x80", "\xbf", "\xc0\xaf", "\xc1\xbf", "\xc2", "\xc2\x7f", "\xc2\xc0", "\xe0\x9f\xbf",
+        "\xed\xa0\x80", "\xed\xbf\xbf", "\xe1\x80", "\xe1\x80\x7f", "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xf1\x80\x80", "\xf1\x80\x80\xc0",
+        "\xf8\x88\x80\x80\x80", "\xfe", "\xff",
+    };
+    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++)
+        cr_assert(utf8_is_valid(GOOD[i], strlen(GOOD[i])), "good %zu", i);
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        cr_assert_not(utf8_is_valid(BAD[i], strlen(BAD[i])), "bad %zu", i);
     cr_assert(utf8_is_valid("\0", 1));
     cr_assert_eq(utf8_prefix("ab\xff" "c", 4), 2);
 }

@@ -19,7 +19,8 @@ static json_t *round_trip(const json_t *value)
 
 Test(value, every_kind_comes_back_in_order)
 {
-    const char *text = "{\"z\":[1,-1,0,9223372036854775807,-9223372036854775808,1.5,-0.25,true,false,null,\"\",\"caf\xc3\xa9\"],"
+    const char *text = "{\"z\":[1,-1,0,9223372036854775807,-9223372036854775808,1.5,-0.25,true,false,null,"
+                       "\"\",\"caf\xc3\xa9\"],"
                        "\"a\":{\"b\":{},\"c\":[]},\"\":[[[]]]}";
     json_t *value = json_loads(text, 0, NULL);
     json_t *back = round_trip(value);
@@ -103,24 +104,29 @@ Test(value, refused)
 {
     static const struct { const char *bytes; size_t n; int code; } BAD[] = {
 #define CASE(bytes, code) {bytes, sizeof bytes - 1, HEDDLE_ERR_##code}
-        CASE("", PROTOCOL), CASE("\xc1", PROTOCOL), CASE("\xc4\x01x", PROTOCOL), CASE("\x91\xc4\x01x", PROTOCOL),
-        CASE("\xd4\x05x", PROTOCOL), CASE("\xdd\x08\0\0\0", PROTOCOL), CASE("\xdf\x08\0\0\0", PROTOCOL), CASE("\xc0\xc0", PROTOCOL),
-        CASE("\x82\xa1x\x01\xa1x\x02", PROTOCOL), CASE("\x81\x01\x02", PROTOCOL), CASE("\x81\xa2x\0\x02", PROTOCOL),
-        CASE("\xa1\xff", PROTOCOL), CASE("\xcf\x80\0\0\0\0\0\0\0", PROTOCOL), CASE("\xcb\x7f\xf0\0\0\0\0\0\0", PROTOCOL),
-        CASE("\xca\x7f\xc0\0\0", PROTOCOL), CASE("\x81\xa1x\x92\x01\xcb\x7f\xf8\0\0\0\0\0\0", PROTOCOL),
+        CASE("", PROTOCOL), CASE("\xc1", PROTOCOL), CASE("\xc4\x01x", PROTOCOL),
+        CASE("\x91\xc4\x01x", PROTOCOL), CASE("\xd4\x05x", PROTOCOL),
+        CASE("\xdd\x08\0\0\0", PROTOCOL), CASE("\xdf\x08\0\0\0", PROTOCOL),
+        CASE("\xc0\xc0", PROTOCOL), CASE("\x82\xa1x\x01\xa1x\x02", PROTOCOL),
+        CASE("\x81\x01\x02", PROTOCOL), CASE("\x81\xa2x\0\x02", PROTOCOL),
+        CASE("\xa1\xff", PROTOCOL), CASE("\xcf\x80\0\0\0\0\0\0\0", PROTOCOL),
+        CASE("\xcb\x7f\xf0\0\0\0\0\0\0", PROTOCOL), CASE("\xca\x7f\xc0\0\0", PROTOCOL),
+        CASE("\x81\xa1x\x92\x01\xcb\x7f\xf8\0\0\0\0\0\0", PROTOCOL),
         CASE("\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x90", LIMIT),
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         json_t *value = NULL;
         heddle_error_t e = {0};
-        cr_assert_eq(value_decode(bytes_of(BAD[i].bytes, BAD[i].n), &value, &e), BAD[i].code, "case %zu: %s", i, e.message);
+        cr_assert_eq(value_decode(bytes_of(BAD[i].bytes, BAD[i].n), &value, &e), BAD[i].code, "case %zu: %s",
+                     i, e.message);
         cr_assert(!value && e.message[0], "case %zu", i);
     }
 }
 
 Test(value, any_one_byte_changed_or_cut)
 {
-    json_t *value = json_loads("{\"name\":\"policy\",\"list\":[1,2.5,{\"deep\":[null,true]}],\"n\":-70000}", 0, NULL);
+    json_t *value =
+        json_loads("{\"name\":\"policy\",\"list\":[1,2.5,{\"deep\":[null,true]}],\"n\":-70000}", 0, NULL);
     buf_t b = {0};
     cr_assert_eq(value_encode(value, &b), HEDDLE_OK);
     for (size_t at = 0; at < b.bytes; at++) {
@@ -148,9 +154,11 @@ Test(error_object, all_fields)
     error_hint(&e, "release policy@2");
     json_t *value = value_from_error(&e);
     char *text = json_dumps(value, JSON_COMPACT);
-    cr_assert_str_eq(text, "{\"code\":\"no_slot\",\"exit\":9,\"message\":\"policy@4: every slot is held\",\"adapter\":\"policy\","
-                           "\"version\":4,\"worker\":\"w2\",\"phase\":\"fetch\",\"expected\":\"a free slot\","
-                           "\"found\":\"3 slots held by readers\",\"hint\":\"release policy@2\",\"retriable\":true}");
+    cr_assert_str_eq(
+        text, "{\"code\":\"no_slot\",\"exit\":9,\"message\":\"policy@4: every slot is held\","
+              "\"adapter\":\"policy\","
+              "\"version\":4,\"worker\":\"w2\",\"phase\":\"fetch\",\"expected\":\"a free slot\","
+              "\"found\":\"3 slots held by readers\",\"hint\":\"release policy@2\",\"retriable\":true}");
     free(text);
     json_decref(value);
 }
@@ -161,8 +169,10 @@ Test(error_object, unknown_is_null)
     error_fail(&e, HEDDLE_ERR_NOT_FOUND, "%s", "");
     json_t *value = value_from_error(&e);
     char *text = json_dumps(value, JSON_COMPACT);
-    cr_assert_str_eq(text, "{\"code\":\"not_found\",\"exit\":3,\"message\":null,\"adapter\":null,\"version\":null,\"worker\":null,"
-                           "\"phase\":null,\"expected\":null,\"found\":null,\"hint\":null,\"retriable\":false}");
+    cr_assert_str_eq(
+        text, "{\"code\":\"not_found\",\"exit\":3,\"message\":null,\"adapter\":null,\"version\":null,"
+              "\"worker\":null,\"phase\":null,\"expected\":null,\"found\":null,\"hint\":null,"
+              "\"retriable\":false}");
     free(text);
     json_decref(value);
 }
