@@ -293,8 +293,9 @@ static bool grow(member_t ***rows, size_t count, size_t *capacity)
     return true;
 }
 
-static bool add_token(membership_t *m, member_t *member)
+static bool add_token(membership_t *m, member_t *member, uint64_t now_us)
 {
+    if (!m->tokens) m->tick_us = now_us;   /* no tick was due while nobody was here */
     HASH_ADD(by_token, m->tokens, token, sizeof member->token, member);
     return member->by_token.tbl != NULL;
 }
@@ -327,7 +328,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     member_t *w = worker_of(m, join, hello, now);
     if (!w || !grow(&m->workers, m->worker_count, &m->worker_capacity)) goto fail;
     w->token = membership_next_token(m);
-    if (!add_token(m, w)) goto fail;
+    if (!add_token(m, w, now.us)) goto fail;
     *ret_fenced_peer = *ret_fenced_token = 0;
     if (found) {
         member_t *old = m->workers[at];
@@ -365,7 +366,7 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
     member_t *p = publisher_of(m, open, hello, now);
     if (!p || !grow(&m->publishers, m->publisher_count, &m->publisher_capacity)) goto fail;
     p->token = token;
-    if (!add_token(m, p)) goto fail;
+    if (!add_token(m, p, now.us)) goto fail;
     *ret_fenced_peer = *ret_fenced_token = 0;
     if (found) {
         take_over(m, p, m->publishers[at], ret_fenced_peer, ret_fenced_token);

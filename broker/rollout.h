@@ -32,6 +32,7 @@
 
 #define ROLLOUT_ENDED_TRACKS 8u        /* tracks of ended versions kept for an adapter, to show how they ended */
 #define ROLLOUT_PUSH_US 20000ull       /* ROLLOUT messages that only count on are so far apart, at least */
+#define ROLLOUT_CANDIDATES 64u         /* holders that the planner chooses from */
 
 typedef enum { COPY_NONE, COPY_ANNOUNCED, COPY_FETCHING, COPY_ARRIVED, COPY_STAGED, COPY_COMMITTED, COPY_ACTIVE, COPY_KEPT,
                COPY_STALE, COPY_FAILED } copy_state_t;
@@ -41,9 +42,12 @@ typedef struct { char name[HEDDLE_NAME_MAX + 1]; source_kind_t kind; uint64_t by
 typedef struct copy_row {
     char worker[HEDDLE_NAME_MAX + 1];
     uint64_t token;                    /* 0: the worker is gone */
+    key16_t life;                      /* of its process: eligible it stays over a new session, not over a new process */
     copy_state_t state;
     bool is_eligible;
-    uint64_t since_ms, announced_us, bytes_done;
+    bool has_reached;                  /* served this version's latest decision, or a later one */
+    uint64_t since_ms, bytes_done;
+    uint64_t announced_us;             /* 0: not announced yet, nobody had the bytes */
     uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;   /* durations; 0: not yet */
     uint64_t planned[PLANNER_SOURCES]; /* tokens of the sources that were announced */
     copy_served_t *served; uint32_t served_count;   /* who served how many bytes, as STAGED said */
@@ -60,18 +64,25 @@ typedef struct track {
     uint64_t publisher;                /* token of the session that published it, or restated that it serves it: gets ROLLOUT */
     bool is_served;                    /* that session still has the bytes */
     bool is_released;                  /* RELEASE was sent */
-    bool is_lost, is_staged_said, is_dirty, is_ended;
-    uint64_t created_us, deadline_us;  /* deadline_us: CLOCK_NEVER when past or none */
+    bool is_lost;                      /* committed, and nobody has the bytes */
     bool is_late;                      /* the deadline has passed */
+    bool is_ended;
+    bool is_staged_said;               /* the event */
+    bool is_dirty;                     /* something changed: to be looked at, and told */
+    uint64_t created_us, deadline_us;
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
     uint64_t bytes_moved;              /* reported in STAGED, all told */
-    uint64_t pushed, push_us;          /* signature and time of the last ROLLOUT; push_us 0: none yet */
+    uint64_t pushed, push_us;          /* signature and time of the last ROLLOUT (first: of the publication) */
+    uint64_t pushed_state;             /* what of the signature is told at once */
 } track_t;
 
 typedef struct rollout {
     track_t **tracks; size_t track_count, track_capacity;   /* ascending by adapter, version */
     uint64_t lease_us, seed, keep;
     uint64_t settle_end_us;            /* nothing is decided before */
+    bool is_settled;                   /* that time has come */
+    bool is_dirty;                     /* a track is */
+    uint64_t due_us;                   /* when a track is to be looked at again by time alone */
 } rollout_t;
 
 /* What the functions below look at, together. */
@@ -115,27 +126,34 @@ int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);
 /* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the WELCOME's decisions and
  * keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was queued.  NO_MEMORY. */
 int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena, msg_welcome_t *welcome);
-/* Sends a worker what it lacks of one adapter ("" : of all): ANNOUNCE of the active or the newest version, COMMIT. */
-void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, events_t *ev, outbox_t *out);
+/* Sends a worker what it lacks of one adapter (NULL: of all): ANNOUNCE of the active or the newest version, COMMIT.  `again`:
+ * also what was sent before and is not answered yet. */
+void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, bool again, events_t *ev, outbox_t *out);
+/* A publisher was admitted; `serving`: a version whose region it still has, 0: none. */
 void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t serving);
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
 void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb);
 int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev, outbox_t *out, heddle_error_t *error);
 int  rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev, outbox_t *out, heddle_error_t *error);
-int  rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev, heddle_error_t *error);
+int  rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev, outbox_t *out, heddle_error_t *error);
 int  rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m, events_t *ev, outbox_t *out,
                           heddle_error_t *error);
 
 /* ---- deciding ---- */
 
-/* One look at every track whose time or state calls for it: DECISION, STATE failed, retired.  Changes nothing; sends follow
- * in rollout_apply.  Call again after each apply until it adds no record. */
+/* Soft consequences of what was said and of time: deadlines that passed, versions that are lost or found, sources for those who
+ * wait for one.  Costs nothing when nothing changed.  To be called before rollout_decide. */
+void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
+/* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call again after each apply
+ * until it adds no record. */
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
-/* A record was committed and applied to the registry: COMMIT, ABORT, RETIRE, RELEASE go out, copies move on, events are said.
- * `v` shows the registry after it. */
-void rollout_apply(rollout_t *ro, view_t v, const record_t *record, events_t *ev, outbox_t *out);
-/* Time passed: lateness, lost versions, retries, releases; ROLLOUT to publishers that have something new (at most one a version). */
+/* A record was committed and applied to the registry, which `v` shows: COMMIT, ABORT, RETIRE go out, copies move on, events
+ * are said.  `was_held`: the adapter was, before. */
+void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev, outbox_t *out);
+/* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a version). */
 void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
-uint64_t rollout_deadline(const rollout_t *ro, uint64_t now_us);
+/* Where a version is, to the session that asked again for it. */
+void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version, const member_t *publisher, outbox_t *out);
+uint64_t rollout_deadline(const rollout_t *ro);
 
 #endif

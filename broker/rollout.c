@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tracks and copies: where they are kept, and what can be read of them. */
+#include "broker/rollout_part.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- rows ---- */
+
+static void free_copy(copy_row_t *c)
+{
+    free(c->served);
+    free(c);
+}
+
+static void free_track(track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++) free_copy(t->copies[i]);
+    free(t->copies);
+    free(t);
+}
+
+void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed)
+{
+    *ro = (rollout_t){.lease_us = lease_us, .keep = keep, .seed = seed, .due_us = CLOCK_NEVER};
+}
+
+void rollout_fini(rollout_t *ro)
+{
+    for (size_t i = 0; i < ro->track_count; i++) free_track(ro->tracks[i]);
+    free(ro->tracks);
+    *ro = (rollout_t){0};
+}
+
+bool rollout_is_settling(const rollout_t *ro, uint64_t now_us) { return now_us < ro->settle_end_us; }
+uint64_t rollout_deadline(const rollout_t *ro) { return ro->due_us; }
+
+/* Room for one more pointer. */
+static bool grow(void *array, size_t count, size_t *capacity)
+{
+    if (count < *capacity) return true;
+    size_t more = *capacity ? *capacity * 2 : 8;
+    void **rows = realloc(*(void **)array, more * sizeof *rows);
+    if (!rows) return false;
+    *(void **)array = rows;
+    *capacity = more;
+    return true;
+}
+
+/* ---- tracks ---- */
+
+static int compare_track(const track_t *t, const char *adapter, uint64_t version)
+{
+    int order = strcmp(t->adapter, adapter);
+    return order ? order : t->version < version ? -1 : t->version > version;
+}
+
+static size_t track_place(const rollout_t *ro, const char *adapter, uint64_t version)
+{
+    size_t low = 0, high = ro->track_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (compare_track(ro->tracks[mid], adapter, version) < 0) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+size_t track_first(const rollout_t *ro, const char *adapter) { return track_place(ro, adapter, 0); }
+
+track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version)
+{
+    size_t at = track_place(ro, adapter, version);
+    return at < ro->track_count && !compare_track(ro->tracks[at], adapter, version) ? ro->tracks[at] : NULL;
+}
+
+track_t *track_add(rollout_t *ro, const char *adapter, uint64_t version, uint64_t now_us)
+{
+    size_t at = track_place(ro, adapter, version);
+    if (at < ro->track_count && !compare_track(ro->tracks[at], adapter, version)) return ro->tracks[at];
+    track_t *t = calloc(1, sizeof *t);
+    if (!t || !grow(&ro->tracks, ro->track_count, &ro->track_capacity)) {
+        free(t);
+        return NULL;
+    }
+    error_text(t->adapter, sizeof t->adapter, adapter);
+    t->version = version;
+    t->created_us = t->push_us = now_us;
+    t->deadline_us = CLOCK_NEVER;
+    memmove(ro->tracks + at + 1, ro->tracks + at, (ro->track_count++ - at) * sizeof *ro->tracks);
+    ro->tracks[at] = t;
+    track_touch(ro, t);
+    return t;
+}
+
+void track_forget_ended(rollout_t *ro, const char *adapter)
+{
+    size_t first = track_first(ro, adapter), ended = 0, end = first;
+    for (; end < ro->track_count && !strcmp(ro->tracks[end]->adapter, adapter); end++) ended += ro->tracks[end]->is_ended;
+    for (size_t i = first; i < ro->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
+        if (!ro->tracks[i]->is_ended) {
+            i++;
+            continue;
+        }
+        free_track(ro->tracks[i]);
+        memmove(ro->tracks + i, ro->tracks + i + 1, (--ro->track_count - i) * sizeof *ro->tracks);
+        ended--;
+    }
+}
+
+void track_touch(rollout_t *ro, track_t *t) { ro->is_dirty = t->is_dirty = true; }
+
+/* ---- copies ---- */
+
+static size_t copy_place(const track_t *t, const char *worker, bool *ret_found)
+{
+    size_t low = 0, high = t->copy_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (strcmp(t->copies[mid]->worker, worker) < 0) low = mid + 1;
+        else high = mid;
+    }
+    *ret_found = low < t->copy_count && !strcmp(t->copies[low]->worker, worker);
+    return low;
+}
+
+copy_row_t *track_copy(const track_t *t, const char *worker)
+{
+    bool found;
+    size_t at = copy_place(t, worker, &found);
+    return found ? t->copies[at] : NULL;
+}
+
+copy_row_t *copy_of(const track_t *t, const member_t *member)
+{
+    copy_row_t *c = t ? track_copy(t, member->name) : NULL;
+    return c && c->token == member->token ? c : NULL;
+}
+
+/* What a process keeps of a copy over a new session: that it is waited for, and that it is under way. */
+static void renew(copy_row_t *c, const member_t *member)
+{
+    bool is_eligible = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
+    free(c->served);
+    *c = (copy_row_t){.token = member->token, .life = member->life, .is_eligible = is_eligible};
+    error_text(c->worker, sizeof c->worker, member->name);
+}
+
+copy_row_t *copy_add(track_t *t, const member_t *member)
+{
+    bool found;
+    size_t at = copy_place(t, member->name, &found);
+    if (found && t->copies[at]->token != member->token) renew(t->copies[at], member);
+    if (found) return t->copies[at];
+    copy_row_t *c = calloc(1, sizeof *c);
+    if (!c || !grow(&t->copies, t->copy_count, &t->copy_capacity)) {
+        free(c);
+        return NULL;
+    }
+    renew(c, member);
+    memmove(t->copies + at + 1, t->copies + at, (t->copy_count++ - at) * sizeof *t->copies);
+    t->copies[at] = c;
+    return c;
+}
+
+void copy_drop(track_t *t, const char *worker)
+{
+    bool found;
+    size_t at = copy_place(t, worker, &found);
+    if (!found) return;
+    free_copy(t->copies[at]);
+    memmove(t->copies + at, t->copies + at + 1, (--t->copy_count - at) * sizeof *t->copies);
+}
+
+void copy_move(copy_row_t *c, copy_state_t state, instant_t now)
+{
+    if (c->state != state) c->since_ms = now.wall_ms;
+    c->state = state;
+}
+
+void copy_fail(copy_row_t *c, int code, const char *phase, const char *message, instant_t now)
+{
+    copy_move(c, COPY_FAILED, now);
+    c->code = code;
+    error_text(c->phase, sizeof c->phase, phase);
+    error_text(c->message, sizeof c->message, message);
+}
+
+bool copy_in_flight(const copy_row_t *c) { return c->token && c->state <= COPY_ARRIVED; }
+
+bool copy_holds(const copy_row_t *c) { return c && c->token && c->state >= COPY_STAGED && c->state <= COPY_KEPT; }
+
+const char *copy_phase(const copy_row_t *c)
+{
+    switch (c->state) {
+    case COPY_FETCHING:  return "fetch";
+    case COPY_ARRIVED:   return "stage";
+    case COPY_STAGED: case COPY_COMMITTED: case COPY_ACTIVE: case COPY_KEPT: case COPY_STALE: return "activate";
+    case COPY_FAILED:    return c->phase;
+    case COPY_NONE: case COPY_ANNOUNCED: break;
+    }
+    return "announce";
+}
+
+/* ---- reading ---- */
+
+uint32_t track_present(const track_t *t, bool eligible_only)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < t->copy_count; i++) count += t->copies[i]->token && (t->copies[i]->is_eligible || !eligible_only);
+    return count;
+}
+
+uint32_t track_holder_count(const track_t *t)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; t && !t->is_ended && i < t->copy_count; i++) count += copy_holds(t->copies[i]);
+    return count;
+}
+
+uint32_t track_active_count(const track_t *t)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; t && i < t->copy_count; i++) count += t->copies[i]->token && t->copies[i]->state == COPY_ACTIVE;
+    return count;
+}
+
+bool track_has_source(const track_t *t) { return t && (t->is_served || track_holder_count(t) > 0); }
+
+bool track_is_complete(const track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (t->copies[i]->is_eligible && copy_in_flight(t->copies[i])) return false;
+    return track_holder_count(t) > 0;
+}
+
+const char *copy_state_name(copy_state_t state)
+{
+    static const char *const NAMES[] = {"announced", "announced", "fetching", "arrived", "staged", "committed", "active", "kept",
+                                        "stale", "failed"};
+    return state >= COPY_NONE && state <= COPY_FAILED ? NAMES[state] : "unknown";
+}
+
+copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
+{
+    return c->state == COPY_ACTIVE && a->active != version ? COPY_STALE : c->state;
+}
+
+const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+{
+    const track_t *t = rollout_track(ro, a->name, v->version);
+    switch (v->state) {
+    case VERSION_SUPERSEDED: return "superseded";
+    case VERSION_FAILED:     return "failed";
+    case VERSION_RETIRED:    return "retired";
+    case VERSION_STAGING:    return t && (track_is_complete(t) || (t->is_late && track_holder_count(t))) ? "staged" : "staging";
+    case VERSION_COMMITTED:  break;
+    }
+    if (t && t->is_lost) return "lost";
+    return a->active == v->version ? "active" : "kept";
+}
+
+void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size)
+{
+    char since[25];
+    clock_text(a->decided_ms, since);
+    snprintf(ret_text, size, "%s is held at %s@%llu by %s since %s", a->name, a->name, (unsigned long long)a->active, a->held_by,
+             since);
+}
+
+/* Does this copy count for the version's rollout, and did it get there? */
+static bool counts(const copy_row_t *c, bool any_eligible) { return c->is_eligible || (!any_eligible && c->token); }
+
+static bool is_there(const copy_row_t *c, const version_row_t *v) { return v->decision ? c->has_reached : copy_holds(c); }
+
+static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
+{
+    *row = (missing_row_t){.worker = c->worker, .phase = c->token ? copy_phase(c) : c->phase, .code = c->code};
+    if (c->code) snprintf(row->message, sizeof row->message, "%s", c->message);
+    else if (t->is_ended) row->code = HEDDLE_ERR_VERSION_FAILED;
+    else if (t->is_late) row->code = HEDDLE_ERR_DEADLINE;
+    if (c->code) return;
+    if (c->state == COPY_FETCHING)
+        snprintf(row->message, sizeof row->message, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
+                 (unsigned long long)v->data_bytes);
+    else snprintf(row->message, sizeof row->message, "%s", copy_state_name(c->state));
+}
+
+rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, missing_row_t *rows, uint32_t cap)
+{
+    rollout_sum_t sum = {.state = rollout_state(ro, a, v), .decision = v->decision, .activation = v->activation,
+                         .deadline_ms = v->deadline_ms, .code = v->code};
+    const track_t *t = rollout_track(ro, a->name, v->version);
+    if (!t) return sum;
+    if (v->state == VERSION_STAGING && a->held && !strcmp(sum.state, "staged")) sum.code = HEDDLE_ERR_HELD;
+    if (t->is_lost) sum.code = HEDDLE_ERR_VERSION_LOST;
+    bool any_eligible = track_present(t, true) > 0;
+    sum.eligible = track_present(t, true);
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        if (!counts(c, any_eligible)) continue;
+        sum.staged += copy_holds(c) || (c->token && c->has_reached);
+        sum.active += c->token && c->has_reached;
+        if (is_there(c, v)) continue;
+        if (sum.missing_count < cap) tell_missing(t, c, v, &rows[sum.missing_count]);
+        sum.missing_count++;
+    }
+    return sum;
+}
