@@ -10,7 +10,7 @@
 #define LIMIT_TENSOR_NAME_BYTES 1024u
 #define LIMIT_TENSOR_DIMS 16u               /* PEFT's deepest is 4 */
 #define LIMIT_MANIFEST_BYTES (64u << 20)
-#define LIMIT_CONFIG_BYTES (1u << 20)       /* adapter_config.json; a real one has 1-40 KB */
+#define LIMIT_CONFIG_BYTES (1u << 19)       /* adapter_config.json: half a frame, as PUBLISH carries it; a real one has 1-40 KB */
 #define LIMIT_METADATA_BYTES (1u << 20)
 #define LIMIT_SAFETENSORS_HEADER 100000000u /* upstream's own cap */
 #define LIMIT_JSON_DEPTH 64u
