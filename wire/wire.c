@@ -24,7 +24,7 @@ enum {
     BACKLOG = 4096,
     TRIES_PER_ENDPOINT = 2,          /* then the next of the list; libzmq's pause lies between the two */
     DESCRIPTORS_SPARE = 16,          /* more than a first socket and its context take */
-    WIRES_MAX = 2048,                /* of one process */
+    WIRES_MAX = 2048,                /* in one process */
     SOCKETS_MAX = 6 * WIRES_MAX + 64 /* a dialling wire has three, and three more while it is being redialled */
 };
 
