@@ -89,7 +89,7 @@ track_t *track_add(rollout_t *ro, const char *adapter, uint64_t version, uint64_
     error_text(t->adapter, sizeof t->adapter, adapter);
     t->version = version;
     t->created_us = t->push_us = now_us;
-    t->deadline_us = CLOCK_NEVER;
+    t->deadline_us = t->due_us = CLOCK_NEVER;
     memmove(ro->tracks + at + 1, ro->tracks + at, (ro->track_count++ - at) * sizeof *ro->tracks);
     ro->tracks[at] = t;
     track_touch(ro, t);

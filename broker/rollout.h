@@ -70,6 +70,7 @@ typedef struct track {
     bool is_staged_said;               /* the event */
     bool is_dirty;                     /* something changed: to be looked at, and told */
     uint64_t created_us, deadline_us;
+    uint64_t due_us;                   /* when it is to be looked at by time alone */
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
     uint64_t bytes_moved;              /* reported in STAGED, all told */
     uint64_t pushed, push_us;          /* signature and time of the last ROLLOUT (first: of the publication) */
@@ -82,7 +83,7 @@ typedef struct rollout {
     uint64_t settle_end_us;            /* nothing is decided before */
     bool is_settled;                   /* that time has come */
     bool is_dirty;                     /* a track is */
-    uint64_t due_us;                   /* when a track is to be looked at again by time alone */
+    uint64_t due_us;                   /* the earliest of the tracks', and of settling */
 } rollout_t;
 
 /* What the functions below look at, together. */

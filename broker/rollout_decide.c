@@ -14,9 +14,9 @@ static bool same_adapter(const track_t *t, const char *adapter) { return !strcmp
 
 /* ---- time ---- */
 
-static void sooner(rollout_t *ro, uint64_t at_us)
+static void sooner(track_t *t, uint64_t at_us)
 {
-    if (at_us < ro->due_us) ro->due_us = at_us;
+    if (at_us < t->due_us) t->due_us = at_us;
 }
 
 /* Half the members may not have been back before: who is ready now is who the rollout waits for. */
@@ -67,7 +67,7 @@ static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)
         if (!c->token || c->state != COPY_FAILED || !c->retry_us) continue;
         member_t *m = membership_by_token(s->v.members, c->token);
         if (m && c->retry_us <= s->v.now.us) wake_member(s, m, a, false);
-        else sooner(s->ro, c->retry_us);
+        else sooner(t, c->retry_us);
     }
 }
 
@@ -75,6 +75,7 @@ static void look_at(step_t *s, track_t *t)
 {
     const adapter_row_t *a = registry_adapter(s->v.registry, t->adapter);
     const version_row_t *row = registry_version(a, t->version);
+    t->due_us = CLOCK_NEVER;
     if (!row || t->is_ended) return;
     look_at_sources(s, a, row, t);
     if (!t->is_late && s->v.now.us >= t->deadline_us) {
@@ -86,11 +87,11 @@ static void look_at(step_t *s, track_t *t)
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
     if (a->active == t->version) retry_failed(s, a, t);
-    if (!t->is_late) sooner(s->ro, t->deadline_us);
+    if (!t->is_late) sooner(t, t->deadline_us);
     if (row->state == VERSION_STAGING && t->sourceless_us) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
         if (end_us <= s->v.now.us) track_touch(s->ro, t);
-        else sooner(s->ro, end_us);
+        else sooner(t, end_us);
     }
 }
 
@@ -99,9 +100,12 @@ void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
     step_t s = {ro, v, ev, out};
     bool is_time = v.now.us >= ro->due_us || (!ro->is_settled && v.now.us >= ro->settle_end_us);
     if (!ro->is_dirty && !is_time) return;
-    ro->due_us = ro->is_settled || v.now.us >= ro->settle_end_us ? CLOCK_NEVER : ro->settle_end_us;
     if (!ro->is_settled && v.now.us >= ro->settle_end_us) end_settling(&s);
-    for (size_t i = 0; i < ro->track_count; i++) look_at(&s, ro->tracks[i]);
+    for (size_t i = 0; i < ro->track_count; i++)
+        if (ro->tracks[i]->is_dirty || v.now.us >= ro->tracks[i]->due_us) look_at(&s, ro->tracks[i]);
+    ro->due_us = ro->is_settled ? CLOCK_NEVER : ro->settle_end_us;
+    for (size_t i = 0; i < ro->track_count; i++)
+        if (ro->tracks[i]->due_us < ro->due_us) ro->due_us = ro->tracks[i]->due_us;
 }
 
 /* ---- policy ---- */
@@ -358,7 +362,7 @@ static bool push(step_t *s, const adapter_row_t *a, const version_row_t *row, tr
     bool is_fresh = !t->pushed && !sum.staged && !strcmp(sum.state, "staging");   /* PUBLISHED said as much */
     bool is_urgent = urgent != t->pushed_state && !is_fresh;
     if (!is_urgent && s->v.now.us < t->push_us + ROLLOUT_PUSH_US) {
-        sooner(s->ro, t->push_us + ROLLOUT_PUSH_US);
+        sooner(t, t->push_us + ROLLOUT_PUSH_US);
         return false;
     }
     send_rollout(s->ro, a, row, publisher, s->out);
@@ -390,6 +394,7 @@ void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
     for (size_t i = 0; i < ro->track_count; i++) {
         track_t *t = ro->tracks[i];
         if (t->is_dirty) t->is_dirty = !flush_track(&s, t);
+        if (t->due_us < ro->due_us) ro->due_us = t->due_us;
         ro->is_dirty |= t->is_dirty;
     }
 }

@@ -72,9 +72,11 @@ void wake_member(step_t *s, member_t *member, const adapter_row_t *a, bool again
     const version_row_t *row = registry_staging(a);
     const track_t *t = row ? rollout_track(s->ro, a->name, row->version) : NULL;
     const copy_row_t *c = t ? copy_of(t, member) : NULL;
+    bool is_awaited = c && c->is_eligible;   /* a rollout waits for it: the newest first */
+    if (is_awaited) wake_newest(s, a, member, again);
     bool newer_in_flight = c && copy_in_flight(c) && c->announced_us;
     bool has_active = wake_active(s, a, member, newer_in_flight, again);
-    if (has_active || newer_in_flight || (c && c->is_eligible)) wake_newest(s, a, member, again);
+    if (has_active && !is_awaited) wake_newest(s, a, member, again);
 }
 
 void wake_adapter(step_t *s, const adapter_row_t *a, bool again)
