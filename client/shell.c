@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/shell.h"
+
+#include "client/broker_address.h"
+#include "client/event_queue.h"
+#include "core/errors.h"
+#include "core/log.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define TURN_EVENTS 64   /* transfer events handed over in one turn */
+
+struct shell {
+    loop_t *loop;
+    wire_t *wire;
+    node_io_t io;
+    const node_ops_t *ops;
+    void *node;
+    uint64_t transfer_due_us;          /* what the last tick knew of the transfer's deadline */
+    pthread_t thread;
+    bool running;
+    event_queue_t events;
+    int interrupt_fd;
+};
+
+/* ---- what the node asks for ---- */
+
+static int send_frame(void *self, bytes_t frame) { return wire_send(((shell_t *)self)->wire, 0, frame); }
+static void redial(void *self) { wire_redial(((shell_t *)self)->wire); }
+static void tell(void *self, const heddle_event_t *event) { event_queue_push(&((shell_t *)self)->events, event); }
+
+/* ---- what the loop says ---- */
+
+static void on_frame(void *self, peer_t from, bytes_t frame)
+{
+    shell_t *s = self;
+    (void)from;
+    s->ops->frame(s->node, frame, loop_now(s->loop));
+}
+
+static void on_line(void *self, bool up)
+{
+    shell_t *s = self;
+    s->ops->line(s->node, up, loop_now(s->loop));
+}
+
+static void on_bad_frame(void *self, peer_t from, const char *why)
+{
+    shell_t *s = self;
+    (void)from;
+    log_emit(LOG_DEBUG, "wire.bad_frame", "%s sent %s", wire_endpoint(s->wire), why);
+}
+
+static uint64_t transfer_deadline(const shell_t *s) { return s->io.t ? s->io.tr->deadline(s->io.t) : CLOCK_NEVER; }
+
+static uint64_t tick(void *self, uint64_t now_us)
+{
+    shell_t *s = self;
+    uint64_t node_us = s->ops->tick(s->node, now_us);
+    s->transfer_due_us = transfer_deadline(s);
+    return node_us < s->transfer_due_us ? node_us : s->transfer_due_us;
+}
+
+/* Bounded: a batch of transfer events, then one piece of the node's own work. */
+static bool work(void *self)
+{
+    shell_t *s = self;
+    uint64_t now_us = loop_now(s->loop);
+    tr_event_t events[TURN_EVENTS];
+    int count = s->io.t ? s->io.tr->events(s->io.t, now_us, events, TURN_EVENTS) : 0;
+    for (int i = 0; i < count; i++) s->ops->transfer(s->node, &events[i], now_us);
+    bool more = s->ops->work && s->ops->work(s->node, now_us);
+    return more || count > 0;
+}
+
+/* Progress may have brought the transfer's deadline forward without an event: then the tick has to hear of it first. */
+static bool arm(void *self)
+{
+    shell_t *s = self;
+    return !s->io.t || (transfer_deadline(s) >= s->transfer_due_us && s->io.tr->arm(s->io.t));
+}
+
+/* ---- open ---- */
+
+static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
+{
+    bool loopback = false;
+    const char *broker = broker_address(opts->broker);
+    int rc = wire_check_endpoints(broker, &loopback, error);
+    if (rc) return rc;
+    if (!loopback && !opts->insecure) {
+        rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS, "the broker's address %s is reached over a network, and nothing is encrypted or signed yet", broker);
+        error_contrast(error, "a loopback address", broker);
+        error_hint(error, "--insecure allows it, on a network that you trust");
+        return rc;
+    }
+    return opts->transfer ? transfer_check_device(opts->data_device, opts->insecure, error) : HEDDLE_OK;
+}
+
+static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
+{
+    transfer_opts_t transfer = {.device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes, .clock = s->io.clock};
+    int rc = transfer_ucx_load(opts->data_device, &s->io.tr, error);
+    return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
+}
+
+static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
+{
+    static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame};
+    int rc = opts->transfer ? open_transfer(s, opts, error) : HEDDLE_OK;
+    if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or descriptor is left for a loop");
+    if (!rc) rc = wire_dial(s->loop, broker_address(opts->broker), &SINK, s, &s->wire, error);
+    if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work, arm, s))
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a loop");
+    return rc;
+}
+
+/* Threads inherit the mask: signals are the application's, on its own threads. */
+static void block_signals(sigset_t *ret_old)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, ret_old);
+}
+
+int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
+{
+    int rc = check_addresses(opts, error);
+    if (rc) return rc;
+    shell_t *s = calloc(1, sizeof *s);
+    if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
+    s->io = (node_io_t){.self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
+    s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->interrupt_fd < 0) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no descriptor is left for a client");
+    sigset_t old;
+    block_signals(&old);
+    if (!rc) rc = open_parts(s, opts, error);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc) shell_close(&s);
+    else *ret_shell = s;
+    return rc;
+}
+
+const node_io_t *shell_io(shell_t *s) { return &s->io; }
+
+/* ---- run ---- */
+
+static void *run(void *self)
+{
+    loop_run(((shell_t *)self)->loop);
+    return NULL;
+}
+
+int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error)
+{
+    s->ops = ops;
+    s->node = node;
+    loop_set_tick(s->loop, tick, s);
+    sigset_t old;
+    block_signals(&old);
+    s->running = pthread_create(&s->thread, NULL, run, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!s->running) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no thread can be started");
+    pthread_setname_np(s->thread, "heddle");
+    return HEDDLE_OK;
+}
+
+void shell_stop(shell_t *s)
+{
+    if (!s->running) return;
+    loop_stop(s->loop);
+    pthread_join(s->thread, NULL);
+    s->running = false;
+}
+
+void shell_close(shell_t **shell)
+{
+    shell_t *s = shell ? *shell : NULL;
+    if (!s) return;
+    *shell = NULL;
+    shell_stop(s);
+    if (s->io.t) s->io.tr->close(&s->io.t);
+    wire_close(&s->wire);
+    loop_destroy(&s->loop);
+    event_queue_fini(&s->events);
+    if (s->interrupt_fd >= 0) close(s->interrupt_fd);
+    free(s);
+}
+
+/* ---- calls in ---- */
+
+typedef struct {
+    shell_t *shell;
+    void (*fn)(void *node, void *arg, uint64_t now_us);
+    void *arg;
+    sem_t done;
+} call_t;
+
+static void run_call(void *self, void *arg)
+{
+    call_t *call = self;
+    (void)arg;
+    call->fn(call->shell->node, call->arg, loop_now(call->shell->loop));
+    sem_post(&call->done);
+}
+
+int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg)
+{
+    if (!s->running) return HEDDLE_ERR_CLOSED;
+    call_t call = {.shell = s, .fn = fn, .arg = arg};
+    sem_init(&call.done, 0, 0);
+    int rc = loop_post(s->loop, run_call, &call, NULL);
+    while (!rc && sem_wait(&call.done) != 0) {} /* EINTR: the loop has a pointer into this frame */
+    sem_destroy(&call.done);
+    return rc;
+}
+
+void shell_wake(shell_t *s) { loop_wake(s->loop); }
+
+/* ---- events out ---- */
+
+void shell_interrupt(shell_t *s)
+{
+    int saved = errno;
+    eventfd_write(s->interrupt_fd, 1);
+    errno = saved;
+}
+
+int shell_fd(const shell_t *s) { return s->events.fd; }
+
+int shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event)
+{
+    uint64_t end_us = timeout_ms < 0 ? CLOCK_NEVER : clock_now(s->io.clock) + (uint64_t)timeout_ms * 1000;
+    for (;;) {
+        if (eventfd_read(s->interrupt_fd, &(eventfd_t){0}) == 0) return HEDDLE_ERR_INTERRUPTED;
+        if (event_queue_pop(&s->events, ret_event)) return HEDDLE_OK;
+        uint64_t now_us = clock_now(s->io.clock);
+        if (now_us >= end_us) return HEDDLE_ERR_AGAIN;
+        struct pollfd fds[] = {{.fd = s->events.fd, .events = POLLIN}, {.fd = s->interrupt_fd, .events = POLLIN}};
+        poll(fds, 2, end_us == CLOCK_NEVER ? -1 : (int)((end_us - now_us - 1) / 1000 + 1));
+    }
+}
