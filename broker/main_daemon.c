@@ -87,7 +87,8 @@ static void on_bad_frame(void *self, peer_t from, const char *why)
 static uint64_t tick(void *self, uint64_t now_us)
 {
     daemon_t *d = self;
-    if (now_us >= d->next_us) broker_tick(d->broker, now_of(d));
+    (void)now_us;
+    broker_tick(d->broker, now_of(d));
     return d->next_us;
 }
 

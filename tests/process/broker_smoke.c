@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real heddle-broker: how it starts, what it refuses to start with, what survives its death, how it ends. */
+#include "tests/process/child.h"
+#include "tests/process/line.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 10000, TERM_MS = 1000 };
+
+static char dir[64];
+
+static void make_dir(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/heddle-broker-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+}
+
+static void remove_dir(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    cr_assert_eq(system(command), 0);
+}
+
+TestSuite(broker, .init = make_dir, .fini = remove_dir, .timeout = 60);
+
+static const char *path_of(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+/* ---- a broker -------------------------------------------------------------------------------------------------- */
+
+typedef struct { child_t child; json_t *ready; char endpoint[128]; } running_t;
+
+static void start_with(running_t *r, const char *data, const char *const env[])
+{
+    char line[4096];
+    const char *argv[] = {"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--lease", "4s", data ? "--data" : NULL, data, NULL};
+    child_start(&r->child, argv, env);
+    if (!child_line(&r->child, line, sizeof line, PATIENCE_MS)) {
+        int status = child_end(&r->child, 0);
+        cr_assert_fail("no ready line; ended with %d: %s", status, r->child.err);
+    }
+    r->ready = json_loads(line, 0, NULL);
+    cr_assert_not_null(r->ready, "%s", line);
+    snprintf(r->endpoint, sizeof r->endpoint, "%s", json_string_value(json_object_get(r->ready, "endpoint")));
+}
+
+static void start(running_t *r) { start_with(r, dir, NULL); }
+
+static int end(running_t *r, int number)
+{
+    json_decref(r->ready);
+    child_signal(&r->child, number);
+    return child_end(&r->child, TERM_MS);
+}
+
+static void dial(line_t *l, const running_t *r, role_t role) { cr_assert(line_dial(l, r->endpoint, role, PATIENCE_MS)); }
+
+static int64_t number_at(const json_t *object, const char *key, const char *inner)
+{
+    const json_t *v = json_object_get(object, key);
+    if (inner) v = json_object_get(v, inner);
+    cr_assert(json_is_integer(v), "%s", key);
+    return json_integer_value(v);
+}
+
+static const char *text_at(const json_t *object, const char *key, const char *inner)
+{
+    const json_t *v = json_object_get(object, key);
+    if (inner) v = json_object_get(v, inner);
+    return json_is_string(v) ? json_string_value(v) : "";
+}
+
+/* How many versions the adapter has; -1 when the broker knows none of that name. */
+static int64_t version_count(const running_t *r)
+{
+    line_t l;
+    dial(&l, r, ROLE_ADMIN);
+    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "adapters"});
+    const json_t *list = json_object_get(body, "adapters");
+    int64_t count = json_array_size(list) ? number_at(json_array_get(list, 0), "version_count", NULL) : -1;
+    json_decref(body);
+    line_hang_up(&l);
+    return count;
+}
+
+/* ---- starting and ending --------------------------------------------------------------------------------------- */
+
+Test(broker, ready_line_and_status)
+{
+    running_t r;
+    start(&r);
+    static const struct { const char *key; char type; } FIELDS[] = {
+        {"schema", 's'}, {"kind", 's'}, {"ok", 'b'}, {"role", 's'}, {"pid", 'i'}, {"endpoint", 's'}, {"cluster", 's'}, {"epoch", 'i'},
+        {"data_dir", 's'}, {"wire", 'o'}, {"heddle", 's'}};
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        const json_t *v = json_object_get(r.ready, FIELDS[i].key);
+        bool fits = FIELDS[i].type == 's' ? json_is_string(v) : FIELDS[i].type == 'i' ? json_is_integer(v)
+                  : FIELDS[i].type == 'b' ? json_is_true(v) : json_is_object(v);
+        cr_assert(fits, "%s", FIELDS[i].key);
+    }
+    cr_assert_str_eq(text_at(r.ready, "kind", NULL), "ready");
+    cr_assert_str_eq(text_at(r.ready, "role", NULL), "broker");
+    cr_assert_str_eq(text_at(r.ready, "data_dir", NULL), dir);
+    cr_assert_eq(number_at(r.ready, "pid", NULL), r.child.pid);
+    cr_assert_eq(number_at(r.ready, "epoch", NULL), 1);
+    cr_assert_leq(number_at(r.ready, "wire", "min"), number_at(r.ready, "wire", "max"));
+    line_t l;
+    dial(&l, &r, ROLE_ADMIN);
+    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "status"});
+    cr_assert_str_eq(text_at(body, "broker", "endpoint"), r.endpoint);
+    cr_assert_str_eq(text_at(body, "broker", "cluster"), text_at(r.ready, "cluster", NULL));
+    cr_assert_str_eq(text_at(body, "broker", "state"), "ready");
+    cr_assert_eq(number_at(body, "broker", "pid"), r.child.pid);
+    cr_assert_gt(number_at(body, "broker", "registry_bytes"), 0);
+    json_decref(body);
+    line_hang_up(&l);
+    cr_assert_eq(end(&r, SIGTERM), 0, "%s", r.child.err);
+}
+
+Test(broker, ends_on_both_signals_with_clients_connected)
+{
+    static const int SIGNALS[] = {SIGTERM, SIGINT};
+    for (int i = 0; i < 2; i++) {
+        running_t r;
+        line_t l;
+        start(&r);
+        dial(&l, &r, ROLE_PUBLISHER);
+        line_open(&l, "policy");
+        cr_assert_eq(end(&r, SIGNALS[i]), 0, "signal %d: %s", SIGNALS[i], r.child.err);
+        line_hang_up(&l);
+    }
+}
+
+Test(broker, data_go_where_the_standard_says)
+{
+    char env[3][128], want[128];
+    running_t r;
+    snprintf(env[0], sizeof env[0], "XDG_STATE_HOME=%s/state", dir);
+    start_with(&r, NULL, (const char *const[]){env[0], NULL});
+    snprintf(want, sizeof want, "%s/state/heddle", dir);
+    cr_assert_str_eq(text_at(r.ready, "data_dir", NULL), want);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+    struct stat st;
+    cr_assert(stat(want, &st) == 0 && (st.st_mode & 0777) == 0700);
+    snprintf(env[1], sizeof env[1], "HOME=%s", dir);
+    start_with(&r, NULL, (const char *const[]){"XDG_STATE_HOME", env[1], NULL});
+    snprintf(want, sizeof want, "%s/.local/state/heddle", dir);
+    cr_assert_str_eq(text_at(r.ready, "data_dir", NULL), want);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+
+/* ---- refusals: exit status, text on stderr, object on stdout with -o json -------------------------------------- */
+
+static json_t *refused(const char *const argv[], const char *const env[], int status, const char *code)
+{
+    child_t c;
+    char line[4096];
+    child_start(&c, argv, env);
+    bool said = child_line(&c, line, sizeof line, PATIENCE_MS);
+    cr_assert_eq(child_end(&c, PATIENCE_MS), status, "%s: %s", code, c.err);
+    cr_assert(strstr(c.err, code) && strstr(c.err, "hint:"), "%s: %s", code, c.err);
+    cr_assert(said, "nothing on stdout");
+    json_t *object = json_loads(line, 0, NULL);
+    cr_assert_str_eq(text_at(object, "kind", NULL), "broker");
+    cr_assert(json_is_false(json_object_get(object, "ok")));
+    cr_assert_str_eq(text_at(object, "error", "code"), code);
+    cr_assert_eq(number_at(object, "error", "exit"), status);
+    return object;
+}
+
+static json_t *refused_data(const char *data, int status, const char *code)
+{
+    return refused((const char *const[]){"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*", "--data", data, NULL}, NULL, status, code);
+}
+
+Test(broker, one_broker_a_directory)
+{
+    running_t r;
+    start(&r);
+    json_t *object = refused_data(dir, 4, "data_locked");
+    char pid[32];
+    snprintf(pid, sizeof pid, "pid %d", r.child.pid);
+    cr_assert(strstr(text_at(object, "error", "message"), pid), "%s", text_at(object, "error", "message"));
+    json_decref(object);
+    cr_assert_eq(version_count(&r), -1);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+
+Test(broker, a_port_that_is_taken)
+{
+    running_t r;
+    start(&r);
+    json_t *object = refused((const char *const[]){"heddle-broker", "-o", "json", "--listen", r.endpoint, "--data", path_of("other"), NULL},
+                             NULL, 9, "address_in_use");
+    cr_assert(strstr(text_at(object, "error", "message"), strrchr(r.endpoint, ':')), "%s", text_at(object, "error", "message"));
+    json_decref(object);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+
+Test(broker, an_address_that_others_can_reach)
+{
+    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://0.0.0.0:*", "--data", dir, NULL, NULL};
+    json_decref(refused(argv, NULL, 2, "insecure_address"));
+    cr_assert_neq(access(path_of("registry.db"), F_OK), 0, "refused before anything was made");
+    argv[7] = "--insecure";
+    child_t c;
+    char line[4096];
+    child_start(&c, argv, NULL);
+    cr_assert(child_line(&c, line, sizeof line, PATIENCE_MS));
+    child_signal(&c, SIGTERM);
+    cr_assert_eq(child_end(&c, TERM_MS), 0, "%s", c.err);
+}
+
+Test(broker, arguments_that_are_wrong)
+{
+    static const char *const ROWS[][4] = {
+        {"--lease", "1ms"}, {"--lease", "2h"}, {"--keep", "62"}, {"--keep", "-1"}, {"--keep", "x"}, {"--listen", "nonsense"},
+        {"--listen", "tcp://127.0.0.1:99999"}, {"--what", "x"}, {"surplus", NULL}, {"--data", ""}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        const char *argv[] = {"heddle-broker", "--data", dir, "-o", "json", ROWS[i][0], ROWS[i][1], NULL};
+        json_decref(refused(argv, NULL, 2, "usage"));
+    }
+    json_decref(refused((const char *const[]){"heddle-broker", "--output=json", NULL},
+                        (const char *const[]){"HOME=relative", "XDG_STATE_HOME=also/relative", NULL}, 2, "usage"));
+}
+
+/* As root a directory of mode 0555 can be written all the same: there it is a read-only mount. */
+Test(broker, a_directory_that_cannot_be_written)
+{
+    if (geteuid() == 0) {
+        if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", dir, "tmpfs", 0, "size=1m") ||
+            mount("none", dir, NULL, MS_REMOUNT | MS_RDONLY, "size=1m"))
+            cr_skip("no mount namespace here");
+    } else {
+        cr_assert_eq(chmod(dir, 0555), 0);
+    }
+    char uid[32];
+    snprintf(uid, sizeof uid, "uid %u", geteuid());
+    json_t *object = refused_data(dir, 9, "data_dir");
+    cr_assert(strstr(text_at(object, "error", "message"), dir) && strstr(text_at(object, "error", "found"), uid));
+    json_decref(object);
+    if (geteuid() == 0) umount(dir);
+    else chmod(dir, 0700);
+    object = refused_data("/dev/null", 9, "data_dir");
+    cr_assert(strstr(text_at(object, "error", "message"), "/dev/null"));
+    json_decref(object);
+}
+
+/* ---- what survives --------------------------------------------------------------------------------------------- */
+
+Test(broker, killed_and_started_again)
+{
+    running_t r;
+    line_t l;
+    uint64_t version = 0;
+    start(&r);
+    dial(&l, &r, ROLE_PUBLISHER);
+    line_open(&l, "policy");
+    for (uint8_t content = 1; content <= 3; content++) cr_assert_eq(line_publish(&l, "policy", content, &version), HEDDLE_OK);
+    cr_assert_eq(version, 3);
+    char cluster[64];
+    snprintf(cluster, sizeof cluster, "%s", text_at(r.ready, "cluster", NULL));
+    cr_assert_eq(end(&r, SIGKILL), 128 + SIGKILL);
+    line_hang_up(&l);
+    start(&r);
+    cr_assert_eq(number_at(r.ready, "epoch", NULL), 2);
+    cr_assert_str_eq(text_at(r.ready, "cluster", NULL), cluster);
+    dial(&l, &r, ROLE_ADMIN);
+    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "versions", .name = "policy", .version = 3});
+    const json_t *row = json_array_get(json_object_get(body, "versions"), 0);
+    digest_t digest = {{3}};
+    char text[HEDDLE_DIGEST_TEXT];
+    digest_text(&digest, text);
+    cr_assert_str_eq(text_at(row, "digest", NULL), text);
+    json_decref(body);
+    line_hang_up(&l);
+    cr_assert_eq(version_count(&r), 3);
+    dial(&l, &r, ROLE_PUBLISHER);
+    line_open(&l, "policy");
+    cr_assert_eq(line_publish(&l, "policy", 4, &version), HEDDLE_OK);
+    cr_assert_eq(version, 4, "numbers go on");
+    line_hang_up(&l);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+
+Test(broker, garbage_harms_nobody)
+{
+    running_t r;
+    line_t bad, good;
+    start(&r);
+    dial(&good, &r, ROLE_ADMIN);
+    static const struct { const char *bytes; size_t count; } FRAMES[] = {{"\xc1", 1}, {"\x92\x01", 2}, {"GET / HTTP/1.1\r\n\r\n", 18},
+                                                                         {"\x92\x17\xdf\xff\xff\xff\xff", 7}, {"\x92\xcd\x03\xe7\x80", 5}};
+    for (size_t i = 0; i < sizeof FRAMES / sizeof *FRAMES; i++) {
+        msg_t m;
+        dial(&bad, &r, ROLE_ADMIN);
+        line_send_raw(&bad, bytes_of(FRAMES[i].bytes, FRAMES[i].count));
+        cr_assert(line_read(&bad, MSG_ERROR, MSG_ERROR, &m), "frame %zu was not answered", i);
+        cr_assert_str_eq(m.error.code, "protocol");
+        msg_fini(&m);
+        line_hang_up(&bad);
+        json_decref(line_ask(&good, &(msg_query_t){.req = 1, .op = "status"}));
+    }
+    line_hang_up(&good);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+
+#ifdef HEDDLE_TEST_BUILD
+/* The third commit is the publication: the first is the epoch's, the second the writer's. */
+static uint64_t publish_at(const char *failpoint, int *ret_code, running_t *r)
+{
+    line_t l;
+    char env[96];
+    uint64_t version = 0;
+    snprintf(env, sizeof env, "HEDDLE_FAILPOINTS=%s", failpoint);
+    start_with(r, dir, (const char *const[]){env, NULL});
+    dial(&l, r, ROLE_PUBLISHER);
+    line_open(&l, "policy");
+    *ret_code = line_publish(&l, "policy", 1, &version);
+    line_hang_up(&l);
+    return version;
+}
+
+Test(broker, killed_before_the_commit_nothing_happened)
+{
+    running_t r;
+    int code;
+    publish_at("store.before_commit=kill:3", &code, &r);
+    cr_assert_neq(code, HEDDLE_OK);
+    json_decref(r.ready);
+    cr_assert_eq(child_end(&r.child, PATIENCE_MS), 128 + SIGKILL);
+    start(&r);
+    cr_assert_leq(version_count(&r), 0);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+
+Test(broker, killed_after_the_commit_it_did)
+{
+    running_t r;
+    int code;
+    publish_at("store.after_commit=kill:3", &code, &r);
+    cr_assert_neq(code, HEDDLE_OK, "nobody was told");
+    json_decref(r.ready);
+    cr_assert_eq(child_end(&r.child, PATIENCE_MS), 128 + SIGKILL);
+    start(&r);
+    cr_assert_eq(version_count(&r), 1);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+
+Test(broker, a_commit_that_fails_is_an_answer)
+{
+    running_t r;
+    line_t l;
+    int code;
+    publish_at("store.before_commit=error:3", &code, &r);
+    cr_assert_eq(code, HEDDLE_ERR_NO_SPACE);
+    cr_assert_leq(version_count(&r), 0);
+    uint64_t version = 0;
+    dial(&l, &r, ROLE_PUBLISHER);
+    line_open(&l, "policy");
+    cr_assert_eq(line_publish(&l, "policy", 1, &version), HEDDLE_OK);
+    cr_assert_eq(version, 1);
+    line_hang_up(&l);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
+#endif
+
+/* ---- a full disk ----------------------------------------------------------------------------------------------- */
+
+static void fill(void)
+{
+    static const char page[4096];
+    int fd = open(path_of("ballast"), O_WRONLY | O_CREAT, 0600);
+    while (write(fd, page, sizeof page) > 0) continue;
+    cr_assert_eq(errno, ENOSPC);
+    close(fd);
+}
+
+static void expect_state(const running_t *r, const char *state)
+{
+    line_t l;
+    dial(&l, r, ROLE_ADMIN);
+    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "status"});
+    cr_assert_str_eq(text_at(body, "broker", "state"), state);
+    json_decref(body);
+    line_hang_up(&l);
+}
+
+/* The tmpfs is in a mount namespace of this test's own, which the broker inherits. */
+Test(broker, a_full_disk_stops_publishing_and_nothing_else)
+{
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", dir, "tmpfs", 0, "size=1m"))
+        cr_skip("needs root and a mount namespace");
+    running_t r;
+    line_t l;
+    uint64_t version = 0;
+    start(&r);
+    dial(&l, &r, ROLE_PUBLISHER);
+    line_open(&l, "policy");
+    cr_assert_eq(line_publish(&l, "policy", 1, &version), HEDDLE_OK);
+    fill();
+    int code = HEDDLE_OK;
+    uint8_t content = 2;
+    for (; code == HEDDLE_OK && content < 250; content++) code = line_publish(&l, "policy", content, &version);
+    cr_assert_eq(code, HEDDLE_ERR_NO_SPACE);
+    expect_state(&r, "read_only");
+    cr_assert_eq(unlink(path_of("ballast")), 0);
+    uint64_t next = 0;
+    cr_assert_eq(line_publish(&l, "policy", content, &next), HEDDLE_OK);
+    cr_assert_eq(next, version + 1, "no number was used up");
+    expect_state(&r, "ready");
+    line_hang_up(&l);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+    umount(dir);
+}
+
+Test(broker, a_full_disk_at_the_start)
+{
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", dir, "tmpfs", 0, "size=1m"))
+        cr_skip("needs root and a mount namespace");
+    fill();
+    json_decref(refused_data(dir, 9, "no_space"));
+    umount(dir);
+}
