@@ -73,13 +73,13 @@ static ucs_status_t make_worker(ucx_t *u)
     /* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once. */
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     ucs_status_t status = ucp_worker_create(u->context, &params, &u->worker);
-    if (status == UCS_OK) status = ucp_worker_get_address(u->worker, &u->address, &u->address_bytes);
+    if (status == UCS_OK) status = ucx_address_make(u);
     if (status == UCS_OK) status = ucp_worker_get_efd(u->worker, &u->fd);
     if (status == UCS_OK) status = ucx_listen(u);
     if (status != UCS_OK) return status;
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
     status = ucp_worker_query(u->worker, &attr);
-    if (status == UCS_OK && (attr.max_am_header < FRAME_MAX || u->address_bytes > LIMIT_ADDRESS_BYTES)) status = UCS_ERR_EXCEEDS_LIMIT;
+    if (status == UCS_OK && (attr.max_am_header < FRAME_MAX)) status = UCS_ERR_EXCEEDS_LIMIT;
     /* UCX's other descriptors are not close-on-exec: who starts programs closes them. */
     if (status == UCS_OK) fcntl(u->fd, F_SETFD, FD_CLOEXEC);
     return status;
@@ -121,7 +121,6 @@ static void ucx_close(transfer_t **t)
         wait_for_closes(u);
         /* UCX aborts the process when a worker goes with requests pending: what does not end in time is left to it. */
         if (!exchange_quiet(&u->base)) return;
-        if (u->address) ucp_worker_release_address(u->worker, u->address);
         ucp_worker_destroy(u->worker);
     }
     if (u->context) ucp_cleanup(u->context);

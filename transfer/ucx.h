@@ -17,7 +17,7 @@ typedef struct ucx {
     transfer_t base;
     ucp_context_h context;
     ucp_worker_h worker;
-    ucp_address_t *address;
+    uint8_t address[LIMIT_ADDRESS_BYTES];  /* ucx_address.c's envelope */
     size_t address_bytes;
     int fd;
     bool rendezvous;
@@ -26,6 +26,12 @@ typedef struct ucx {
 } ucx_t;
 
 static inline ucx_t *ucx_of(transfer_t *t) { return (ucx_t *)t; }
+
+/* ucx_address.c: a worker address in an envelope: "UCX" version major minor, XXH64.  UCX asserts on addresses that it did
+ * not make, so those of others (garbage, another release, another backend) must not reach it. */
+ucs_status_t ucx_address_make(ucx_t *u);
+/* The worker address inside; NULL when it is none of this release's. */
+const ucp_address_t *ucx_address_open(bytes_t envelope);
 
 /* ucx_link.c */
 extern const carrier_ops_t ucx_carrier;

@@ -16,11 +16,12 @@ static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
 {
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .address = address.data,
+        .address = ucx_address_open(address),
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = p},
     };
     ucp_ep_h endpoint;
+    if (!params.address) return HEDDLE_ERR_GONE;
     if (ucp_ep_create(ucx_of(t)->worker, &params, &endpoint) != UCS_OK) return HEDDLE_ERR_GONE;
     p->link = endpoint;
     return HEDDLE_OK;

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# One suite against every transfer backend; what needs two processes; a tool that measures.
+set(dir ${CMAKE_CURRENT_LIST_DIR})
+
+function(heddle_contract_program name)
+  add_executable(${name} ${ARGN})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_compile_options(${name} PRIVATE -Wno-missing-prototypes)
+  target_link_libraries(${name} PRIVATE heddle_transfer PkgConfig::criterion)
+  add_dependencies(${name} transfer_ucx)
+endfunction()
+
+heddle_contract_program(contract_transfer ${dir}/transfer.c ${dir}/rig.c)
+foreach(backend mem mem-rendezvous ucx ucx-rendezvous)
+  add_test(NAME contract_transfer_${backend} COMMAND contract_transfer -j1)
+  heddle_test_properties(contract_transfer_${backend} contract 300)
+  set_property(TEST contract_transfer_${backend} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${backend})
+endforeach()
+
+heddle_contract_program(transfer_pair ${dir}/transfer_pair.c)

@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract of transfer/transfer.h, the same for every backend. */
+#include "core/limits.h"
+#include "tests/contract/rig.h"
+
+#include <criterion/criterion.h>
+
+#define PIECE 65536u
+#define LONG_US 20000000u               /* a limit, never waited out */
+
+static const share_key_t KEY = {{1, 2, 3, 4}}, OTHER = {{5, 6, 7, 8}};
+
+TestSuite(transfer, .timeout = 60);
+
+Test(transfer, ranges_arrive_with_their_bytes)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    rig_share_all(r, 0, KEY);
+    const struct { uint64_t offset; uint32_t bytes; } ranges[] = {
+        {0, 1}, {4096, 4096}, {10001, 77}, {65536, 65536}, {131072, 131072}, {262144, 262144}, {(1u << 20) - 5, 5}};
+    const int count = sizeof ranges / sizeof *ranges;
+    uint64_t asks[sizeof ranges / sizeof *ranges];
+    for (int i = 0; i < count; i++) asks[i] = rig_ask(r, 1, 0, KEY, ranges[i].offset, ranges[i].bytes);
+    cr_assert(rig_until(r, rig_has_arrived, 1, count, LONG_US));
+    uint64_t bytes = 0;
+    for (int i = 0; i < count; i++) {
+        const tr_event_t *e = rig_ended(r, 1, asks[i]);
+        cr_assert(e && e->kind == TR_ARRIVED && e->token == r->nodes[0].ref.token && e->err == HEDDLE_OK);
+        cr_assert(rig_is_pattern(r, 1, ranges[i].offset, ranges[i].bytes), "range %d", i);
+        bytes += ranges[i].bytes;
+    }
+    cr_assert(rig_is_all(r, 1, 0, 1, 4095), "nothing lands beside a range");
+    tr_counters_t in = rig_counters(r, 1);
+    cr_assert_eq(in.bytes_in, bytes);
+    cr_assert_eq(in.data_in, (uint64_t)count);
+    cr_assert_eq(in.asks_out, (uint64_t)count);
+    cr_assert_eq(in.maps, 1);
+    cr_assert_eq(in.late, 0);
+    rig_close(r);
+}
+
+/* The source's counters move when its sends complete, which may be after the arrival. */
+static bool has_sent(rig_t *r, int node, int count) { return rig_counters(r, node).data_out >= (uint64_t)count; }
+
+Test(transfer, a_range_may_land_elsewhere)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_share_all(r, 0, KEY);
+    node_t *n = &r->nodes[1];
+    uint64_t ask;
+    cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, 0, PIECE, n->region, 3 * PIECE, &ask), HEDDLE_OK);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US) && rig_until(r, has_sent, 0, 1, LONG_US));
+    cr_assert(rig_is_all(r, 1, 0, 0, 3 * PIECE));
+    cr_assert_eq(memcmp((uint8_t *)n->region->base + 3 * PIECE, r->nodes[0].region->base, PIECE), 0);
+    cr_assert_eq(rig_counters(r, 0).bytes_out, PIECE);
+    rig_close(r);
+}
+
+Test(transfer, what_cannot_be_right_is_refused_by_ask)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    node_t *n = &r->nodes[1];
+    const peer_ref_t *from = &r->nodes[0].ref;
+    uint64_t ask = 77;
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, 0, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, LIMIT_WINDOW_BYTES + 1, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, (1u << 18) - PIECE + 1, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, UINT64_MAX, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(ask, 77, "written only on success");
+    peer_ref_t nobody = {999, {"nobody there", 12}}, empty = {998, {NULL, 0}};
+    cr_assert_eq(r->ops->ask(n->t, &nobody, KEY, 0, PIECE, n->region, 0, &ask), HEDDLE_ERR_GONE);
+    cr_assert_eq(r->ops->greet(n->t, &empty), HEDDLE_ERR_GONE);
+    cr_assert_eq(r->ops->extend(n->t, KEY, 0, 1), HEDDLE_ERR_NOT_FOUND);
+    rig_share_all(r, 1, KEY);
+    cr_assert_eq(r->ops->share(n->t, n->region, KEY), HEDDLE_ERR_USAGE);
+    cr_assert_eq(r->ops->extend(n->t, KEY, 1u << 18, 1), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->extend(n->t, KEY, UINT64_MAX, 2), HEDDLE_ERR_LIMIT);
+    rig_close(r);
+}
+
+Test(transfer, an_ask_before_its_share_waits)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    uint64_t ask = rig_ask(r, 1, 0, KEY, PIECE, PIECE);
+    rig_pass(r, 100000);
+    cr_assert_null(rig_ended(r, 1, ask));
+    rig_share_all(r, 0, KEY);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    cr_assert(rig_is_pattern(r, 1, PIECE, PIECE));
+    rig_close(r);
+}
+
+Test(transfer, a_standing_ask_is_answered_when_its_bytes_are_there)
+{
+    rig_t *r = rig_open(2, 1u << 18, &(transfer_opts_t){.beat_ms = 50});
+    node_t *source = &r->nodes[0];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    uint64_t first = rig_ask(r, 1, 0, KEY, 0, PIECE), second = rig_ask(r, 1, 0, KEY, PIECE, PIECE);
+    r->ops->extend(source->t, KEY, PIECE / 2, PIECE / 2);
+    rig_pass(r, 20000);
+    r->ops->extend(source->t, KEY, 0, PIECE / 2);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    cr_assert_eq(rig_ended(r, 1, first)->kind, TR_ARRIVED);
+    rig_pass(r, 20000);
+    cr_assert_null(rig_ended(r, 1, second));
+    r->ops->extend(source->t, KEY, PIECE, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 2, LONG_US));
+    cr_assert(rig_is_pattern(r, 1, 0, 2 * PIECE));
+    rig_close(r);
+}
+
+static bool has_beats(rig_t *r, int node, int count) { return rig_events(r, node, TR_BEAT) >= count; }
+
+Test(transfer, a_source_with_nothing_to_send_says_that_it_is_alive)
+{
+    rig_t *r = rig_open(2, 1u << 18, &(transfer_opts_t){.beat_ms = 40});
+    node_t *source = &r->nodes[0];
+    cr_assert_eq(r->ops->greet(r->nodes[1].t, &source->ref), HEDDLE_OK);
+    rig_pass(r, 200000);
+    cr_assert_eq(rig_events(r, 1, TR_BEAT), 0, "nothing asked, nothing said");
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, has_beats, 1, 4, LONG_US));
+    cr_assert_eq(r->nodes[1].events[0].token, source->ref.token);
+    r->ops->extend(source->t, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    int beats = rig_events(r, 1, TR_BEAT);
+    rig_pass(r, 200000);
+    cr_assert_leq(rig_events(r, 1, TR_BEAT), beats + 1, "and nothing after");
+    cr_assert_geq(rig_counters(r, 0).beats_out, 4);
+    cr_assert_geq(rig_counters(r, 1).beats_in, 4);
+    rig_close(r);
+}
+
+Test(transfer, ranges_beyond_the_region_are_refused)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    node_t *n = &r->nodes[1];
+    rig_share_all(r, 0, KEY);
+    const uint64_t offsets[] = {(1u << 18) - PIECE + 1, 1u << 18, UINT64_MAX - 10, UINT64_MAX - PIECE + 1};
+    for (int i = 0; i < 4; i++) {
+        uint64_t ask;
+        cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, offsets[i], PIECE, n->region, 0, &ask), HEDDLE_OK);
+        cr_assert(rig_until(r, rig_has_events, 1, i + 1, LONG_US));
+        const tr_event_t *e = rig_ended(r, 1, ask);
+        cr_assert(e->kind == TR_REFUSED && e->err == HEDDLE_ERR_LIMIT);
+    }
+    cr_assert_eq(rig_counters(r, 0).refused_out, 4);
+    cr_assert_eq(rig_counters(r, 1).refused_in, 4);
+    rig_close(r);
+}
+
+Test(transfer, an_unknown_key_is_held_then_refused)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_share_all(r, 0, KEY);
+    uint64_t ask = rig_ask(r, 1, 0, OTHER, 0, PIECE);
+    rig_pass(r, 1500000);
+    cr_assert_null(rig_ended(r, 1, ask), "held: the source may hear of it after its receivers");
+    cr_assert(rig_until(r, rig_has_events, 1, 1, LONG_US));
+    cr_assert(rig_ended(r, 1, ask)->kind == TR_REFUSED && rig_ended(r, 1, ask)->err == HEDDLE_ERR_NOT_FOUND);
+    rig_close(r);
+}
+
+Test(transfer, unshare_refuses_what_stands_and_what_comes)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    node_t *source = &r->nodes[0];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    uint64_t standing = rig_ask(r, 1, 0, KEY, 0, PIECE);
+    rig_pass(r, 50000);
+    r->ops->unshare(source->t, KEY);
+    r->ops->unshare(source->t, KEY);
+    cr_assert(rig_until(r, rig_has_events, 1, 1, LONG_US));
+    cr_assert_eq(rig_ended(r, 1, standing)->err, HEDDLE_ERR_NOT_FOUND);
+    uint64_t before = r->is_mem ? r->now_us : clock_now(clock_system());
+    uint64_t late = rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_events, 1, 2, LONG_US));
+    uint64_t after = r->is_mem ? r->now_us : clock_now(clock_system());
+    cr_assert_eq(rig_ended(r, 1, late)->err, HEDDLE_ERR_NOT_FOUND);
+    cr_assert_lt(after - before, 1900000, "a key that was unshared here is not held");
+    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1);
+    /* The same key again: a slot that got the same version back. */
+    rig_share_all(r, 0, KEY);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    rig_close(r);
+}
+
+static bool has_stuck(rig_t *r, int node, int unused)
+{
+    (void)unused;
+    uint64_t before = rig_counters(r, node).data_out;
+    rig_pass(r, 30000);
+    return rig_counters(r, node).data_out == before;
+}
+
+static bool has_been_asked(rig_t *r, int node, int count) { return rig_counters(r, node).asks_in >= (uint64_t)count; }
+
+/* Node 1 asks for all of node 0's `bytes` and is then still: the carrier fills up, sends stay in flight. */
+static void fill_up(rig_t *r, uint64_t bytes)
+{
+    rig_share_all(r, 0, KEY);
+    cr_assert_eq(r->ops->greet(r->nodes[1].t, &r->nodes[0].ref), HEDDLE_OK);
+    rig_pass(r, 50000);
+    r->nodes[1].still = true;             /* every 16 asks are a frame, sent when the last was asked */
+    for (uint64_t at = 0; at < bytes; at += LIMIT_CHUNK_MAX_BYTES) rig_ask(r, 1, 0, KEY, at, LIMIT_CHUNK_MAX_BYTES);
+    cr_assert(rig_until(r, has_been_asked, 0, (int)(bytes / LIMIT_CHUNK_MAX_BYTES), LONG_US));
+    cr_assert(rig_until(r, has_stuck, 0, 0, LONG_US));
+    cr_assert_lt(rig_counters(r, 0).bytes_out, bytes, "the test needs sends in flight");
+}
+
+#define BIG (32u << 20)                  /* more than the sockets between two processes take */
+
+Test(transfer, unshared_comes_after_the_last_send_in_flight)
+{
+    rig_t *r = rig_open(2, BIG, NULL);
+    fill_up(r, BIG);
+    r->ops->unshare(r->nodes[0].t, KEY);
+    rig_pass(r, 100000);
+    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 0, "the region is still being read");
+    cr_assert_eq(r->ops->share(r->nodes[0].t, r->nodes[0].region, KEY), HEDDLE_ERR_AGAIN);
+    r->nodes[1].still = false;
+    cr_assert(rig_until(r, rig_has_events, 0, 1, LONG_US));
+    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1);
+    cr_assert(rig_until(r, rig_has_events, 1, BIG / LIMIT_CHUNK_MAX_BYTES, LONG_US), "each ask ends: arrived or refused");
+    cr_assert_gt(rig_events(r, 1, TR_ARRIVED), 0);
+    cr_assert_gt(rig_events(r, 1, TR_REFUSED), 0);
+    rig_close(r);
+}
+
+Test(transfer, a_receiver_that_takes_nothing_is_dropped_by_the_source)
+{
+    rig_t *r = rig_open(2, BIG, &(transfer_opts_t){.serve_deadline_ms = 300});
+    fill_up(r, BIG);
+    r->ops->unshare(r->nodes[0].t, KEY);
+    cr_assert(rig_until(r, rig_has_events, 0, 2, LONG_US));
+    cr_assert_eq(rig_events(r, 0, TR_PEER_GONE), 1);
+    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1, "the region is free");
+    r->nodes[1].still = false;
+    cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
+    rig_close(r);
+}
+
+Test(transfer, a_source_that_gets_no_further_says_so)
+{
+    rig_t *r = rig_open(2, 1u << 18, &(transfer_opts_t){.serve_deadline_ms = 300, .beat_ms = 50});
+    node_t *source = &r->nodes[0];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    uint64_t ask = rig_ask(r, 1, 0, KEY, PIECE, PIECE);
+    for (int i = 0; i < 4; i++) {
+        rig_pass(r, 100000);
+        r->ops->extend(source->t, KEY, (uint64_t)i * 4096, 4096);     /* it gets on: no reason to refuse */
+    }
+    cr_assert_null(rig_ended(r, 1, ask));
+    cr_assert(rig_until(r, rig_has_events, 1, 1, LONG_US));
+    cr_assert(rig_ended(r, 1, ask)->kind == TR_REFUSED && rig_ended(r, 1, ask)->err == HEDDLE_ERR_AGAIN);
+    rig_close(r);
+}
+
+Test(transfer, a_dropped_ask_that_stood_is_taken_back)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    node_t *source = &r->nodes[0], *receiver = &r->nodes[1];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    uint64_t dropped = rig_ask(r, 1, 0, KEY, 0, PIECE), kept = rig_ask(r, 1, 0, KEY, PIECE, PIECE);
+    rig_pass(r, 50000);
+    r->ops->drop_ask(receiver->t, dropped);
+    r->ops->drop_ask(receiver->t, dropped);
+    rig_pass(r, 50000);
+    r->ops->extend(source->t, KEY, 0, 2 * PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    cr_assert_eq(rig_ended(r, 1, kept)->kind, TR_ARRIVED);
+    cr_assert_null(rig_ended(r, 1, dropped), "no event follows");
+    cr_assert_eq(rig_counters(r, 1).data_in, 1);
+    cr_assert_eq(rig_counters(r, 1).late, 0);
+    cr_assert(rig_is_all(r, 1, 0, 0, PIECE));
+    rig_close(r);
+}
+
+static bool is_idle(rig_t *r, int node, int unused)
+{
+    (void)unused;
+    return r->ops->idle(r->nodes[node].t, r->nodes[node].region);
+}
+
+static bool has_late(rig_t *r, int node, int count) { return rig_counters(r, node).late >= (uint64_t)count; }
+
+Test(transfer, a_reused_destination_sees_no_late_write)
+{
+    const int count = 16;
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    node_t *receiver = &r->nodes[1];
+    rig_share_all(r, 0, KEY);
+    cr_assert_eq(r->ops->greet(receiver->t, &r->nodes[0].ref), HEDDLE_OK);
+    rig_pass(r, 50000);
+    uint64_t asks[16];
+    for (int i = 0; i < count; i++) asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    receiver->still = true;
+    cr_assert(rig_until(r, has_been_asked, 0, count, LONG_US));
+    cr_assert(rig_until(r, has_stuck, 0, 0, LONG_US));
+    for (int i = 0; i < count; i++) r->ops->drop_ask(receiver->t, asks[i]);
+    cr_assert(is_idle(r, 1, 0), "nothing was open yet");
+    memset(receiver->region->base, 0xee, receiver->region->bytes);
+    receiver->still = false;
+    cr_assert(rig_until(r, has_late, 1, count, LONG_US));
+    cr_assert(rig_is_all(r, 1, 0xee, 0, 1u << 20));
+    cr_assert_eq(rig_events(r, 1, TR_ARRIVED), 0);
+    cr_assert(rig_until(r, has_sent, 0, count, LONG_US), "the source's sends end too");
+    rig_close(r);
+}
+
+Test(transfer, asks_dropped_at_any_moment_leave_an_idle_region)
+{
+    rig_t *r = rig_open(2, 4u << 20, NULL);
+    node_t *receiver = &r->nodes[1];
+    rig_share_all(r, 0, KEY);
+    for (int round = 0; round < 30; round++) {
+        uint64_t asks[16];
+        for (int i = 0; i < 16; i++) asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES);
+        for (int i = 0; i < round % 10; i++) rig_turn(r);
+        for (int i = 0; i < 16; i++) r->ops->drop_ask(receiver->t, asks[i]);
+        cr_assert(rig_until(r, is_idle, 1, 0, LONG_US));
+        memset(receiver->region->base, round, receiver->region->bytes);
+        rig_pass(r, 3000);
+        cr_assert(rig_is_all(r, 1, (uint8_t)round, 0, 4u << 20), "round %d", round);
+        receiver->count = 0;
+    }
+    rig_close(r);
+}
+
+/* Every ask ends before TR_PEER_GONE, and nothing of that peer comes after it. */
+static void assert_ended_in_order(const rig_t *r, int node, uint64_t token, int asks)
+{
+    const node_t *n = &r->nodes[node];
+    int ended = 0, gone = 0;
+    for (int i = 0; i < n->count; i++) {
+        const tr_event_t *e = &n->events[i];
+        if (e->token != token || e->kind == TR_BEAT) continue;
+        cr_assert_eq(gone, 0, "an event after TR_PEER_GONE");
+        if (e->kind == TR_PEER_GONE) gone++;
+        else ended++;
+        if (e->kind == TR_REFUSED) cr_assert_eq(e->err, HEDDLE_ERR_GONE);
+    }
+    cr_assert_eq(gone, 1);
+    cr_assert_eq(ended, asks);
+}
+
+Test(transfer, a_dropped_peer_ends_its_asks_and_may_come_back)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    node_t *source = &r->nodes[0], *receiver = &r->nodes[1];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    for (int i = 0; i < 16; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    rig_pass(r, 50000);
+    r->ops->drop_peer(receiver->t, source->ref.token);
+    r->ops->drop_peer(receiver->t, source->ref.token);
+    uint64_t ask;
+    cr_assert_eq(r->ops->ask(receiver->t, &source->ref, KEY, 0, PIECE, receiver->region, 0, &ask), HEDDLE_ERR_AGAIN,
+                 "not before the events were seen");
+    r->ops->extend(source->t, KEY, 0, 1u << 20);
+    cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
+    assert_ended_in_order(r, 1, source->ref.token, 16);
+    cr_assert(rig_until(r, rig_has_gone, 0, 1, LONG_US), "the other end sees it too");
+    cr_assert(rig_until(r, is_idle, 1, 0, LONG_US));
+    cr_assert(rig_is_all(r, 1, 0, 0, 1u << 20));
+    receiver->count = source->count = 0;
+    for (int i = 0; i < 16; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 16, LONG_US));
+    cr_assert(rig_is_pattern(r, 1, 0, 1u << 20));
+    rig_close(r);
+}
+
+Test(transfer, a_peer_that_comes_back_before_its_end_was_seen_is_served)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    node_t *source = &r->nodes[0], *receiver = &r->nodes[1];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    rig_pass(r, 50000);
+    source->still = true;
+    r->ops->drop_peer(receiver->t, source->ref.token);
+    rig_pass(r, 20000);
+    cr_assert_eq(rig_events(r, 1, TR_PEER_GONE), 1);
+    receiver->count = 0;
+    for (int i = 0; i < 16; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    rig_pass(r, 20000);
+    source->still = false;
+    r->ops->extend(source->t, KEY, 0, 1u << 20);
+    /* Either the new connection was told from the old one, or both went down with it: then once more, as a fetch does. */
+    cr_assert(rig_until(r, rig_has_events, 1, 16, LONG_US));
+    if (rig_events(r, 1, TR_ARRIVED) < 16) {
+        cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
+        receiver->count = 0;
+        for (int i = 0; i < 16; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+        cr_assert(rig_until(r, rig_has_arrived, 1, 16, LONG_US));
+    }
+    cr_assert(rig_is_pattern(r, 1, 0, 1u << 20));
+    rig_close(r);
+}
+
+Test(transfer, a_stopped_source_is_no_event_and_can_be_dropped)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    node_t *source = &r->nodes[0], *receiver = &r->nodes[1];
+    rig_share_all(r, 0, KEY);
+    cr_assert_eq(r->ops->greet(receiver->t, &source->ref), HEDDLE_OK);
+    rig_pass(r, 50000);
+    source->still = true;
+    for (int i = 0; i < 16; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    rig_pass(r, 300000);
+    cr_assert_eq(receiver->count, 0, "nobody but the caller's deadline tells");
+    r->ops->drop_peer(receiver->t, source->ref.token);
+    cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
+    assert_ended_in_order(r, 1, source->ref.token, 16);
+    cr_assert(rig_until(r, is_idle, 1, 0, LONG_US));
+    memset(receiver->region->base, 0xee, receiver->region->bytes);
+    source->still = false;
+    cr_assert(rig_until(r, rig_has_gone, 0, 1, LONG_US));
+    rig_pass(r, 50000);
+    cr_assert(rig_is_all(r, 1, 0xee, 0, 1u << 20), "no byte after the drop");
+    rig_close(r);
+}
+
+Test(transfer, a_closed_transfer_is_gone_for_its_peers)
+{
+    rig_t *r = rig_open(3, 1u << 20, NULL);
+    cr_assert_eq(r->ops->share(r->nodes[0].t, r->nodes[0].region, KEY), HEDDLE_OK);
+    for (int i = 0; i < 8; i++) {
+        rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+        rig_ask(r, 2, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    }
+    rig_pass(r, 50000);
+    rig_close_node(r, 0);
+    for (int i = 1; i <= 2; i++) {
+        cr_assert(rig_until(r, rig_has_gone, i, 1, LONG_US));
+        assert_ended_in_order(r, i, r->nodes[0].ref.token, 8);
+    }
+    rig_close(r);
+}
+
+Test(transfer, both_ends_ask_each_other)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    memcpy(r->nodes[1].region->base, r->nodes[0].region->base, 1u << 19);      /* each has one half */
+    memset(r->nodes[0].region->base, 0, 1u << 19);
+    for (int i = 0; i < 2; i++) cr_assert_eq(r->ops->share(r->nodes[i].t, r->nodes[i].region, KEY), HEDDLE_OK);
+    cr_assert_eq(r->ops->extend(r->nodes[0].t, KEY, 1u << 19, 1u << 19), HEDDLE_OK);
+    cr_assert_eq(r->ops->extend(r->nodes[1].t, KEY, 0, 1u << 19), HEDDLE_OK);
+    for (int i = 0; i < 8; i++) {
+        rig_ask(r, 0, 1, KEY, (uint64_t)i * PIECE, PIECE);
+        rig_ask(r, 1, 0, KEY, (1u << 19) + (uint64_t)i * PIECE, PIECE);
+    }
+    cr_assert(rig_until(r, rig_has_arrived, 0, 8, LONG_US));
+    cr_assert(rig_until(r, rig_has_arrived, 1, 8, LONG_US));
+    for (int i = 0; i < 2; i++) cr_assert(rig_is_pattern(r, i, 0, 1u << 20));
+    r->ops->drop_peer(r->nodes[0].t, r->nodes[1].ref.token);
+    cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
+    rig_close(r);
+}
+
+Test(transfer, greetings_at_once_and_twice_make_one_connection)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(r->ops->greet(r->nodes[0].t, &r->nodes[1].ref), HEDDLE_OK);
+        cr_assert_eq(r->ops->greet(r->nodes[1].t, &r->nodes[0].ref), HEDDLE_OK);
+    }
+    rig_pass(r, 50000);
+    rig_share_all(r, 0, KEY);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    r->ops->drop_peer(r->nodes[1].t, r->nodes[0].ref.token);
+    cr_assert(rig_until(r, rig_has_gone, 0, 1, LONG_US) && rig_until(r, rig_has_gone, 1, 1, LONG_US));
+    rig_pass(r, 50000);
+    cr_assert_eq(rig_events(r, 0, TR_PEER_GONE) + rig_events(r, 1, TR_PEER_GONE), 2);
+    rig_close(r);
+}
+
+Test(transfer, one_source_serves_many)
+{
+    rig_t *r = rig_open(5, 1u << 20, NULL);
+    rig_share_all(r, 0, KEY);
+    for (int by = 1; by < 5; by++)
+        for (int i = 0; i < 16; i++) rig_ask(r, by, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    for (int by = 1; by < 5; by++) {
+        cr_assert(rig_until(r, rig_has_arrived, by, 16, LONG_US));
+        cr_assert(rig_is_pattern(r, by, 0, 1u << 20));
+    }
+    cr_assert(rig_until(r, has_sent, 0, 64, LONG_US));
+    rig_close(r);
+}
+
+/* Each node extends its own share by what arrived. */
+Test(transfer, a_chain_relays_while_it_receives)
+{
+    rig_t *r = rig_open(4, 1u << 20, NULL);
+    uint64_t asks[4][16];
+    int seen[4] = {0};
+    rig_share_all(r, 0, KEY);
+    for (int by = 1; by < 4; by++) {
+        cr_assert_eq(r->ops->share(r->nodes[by].t, r->nodes[by].region, KEY), HEDDLE_OK);
+        for (int i = 0; i < 16; i++) asks[by][i] = rig_ask(r, by, by - 1, KEY, (uint64_t)i * PIECE, PIECE);
+    }
+    while (!rig_has_arrived(r, 3, 16)) {
+        rig_turn(r);
+        for (int by = 1; by < 4; by++) {
+            for (; seen[by] < r->nodes[by].count; seen[by]++) {
+                const tr_event_t *e = &r->nodes[by].events[seen[by]];
+                for (int i = 0; e->kind == TR_ARRIVED && i < 16; i++)
+                    if (asks[by][i] == e->ask) r->ops->extend(r->nodes[by].t, KEY, (uint64_t)i * PIECE, PIECE);
+            }
+        }
+    }
+    for (int by = 1; by < 4; by++) cr_assert(rig_is_pattern(r, by, 0, 1u << 20));
+    rig_close(r);
+}
+
+Test(transfer, more_asks_than_the_window_all_arrive)
+{
+    const int count = LIMIT_ASKS_PER_PEER;
+    rig_t *r = rig_open(2, (size_t)count * 4096, NULL);
+    node_t *n = &r->nodes[1];
+    rig_share_all(r, 0, KEY);
+    for (int i = 0; i < count; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * 4096, 4096);
+    uint64_t ask;
+    cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, 0, 4096, n->region, 0, &ask), HEDDLE_ERR_AGAIN);
+    cr_assert(rig_until(r, rig_has_arrived, 1, count, LONG_US));
+    cr_assert(rig_is_pattern(r, 1, 0, (uint64_t)count * 4096));
+    rig_ask(r, 1, 0, KEY, 0, 4096);
+    cr_assert(rig_until(r, rig_has_arrived, 1, count + 1, LONG_US));
+    rig_close(r);
+}
+
+/* 4 MB at 10 MB/s take at least 0.3 s, whoever of the two is limited: a bucket of 50 ms goes at once, and may be full again soon. */
+static void assert_rate(uint64_t source_rate, uint64_t receiver_rate)
+{
+    rig_t *r = rig_open(2, 4u << 20, &(transfer_opts_t){.beat_ms = 20});
+    r->ops->set_rate(r->nodes[0].t, source_rate);
+    r->ops->set_rate(r->nodes[1].t, receiver_rate);
+    rig_share_all(r, 0, KEY);
+    uint64_t begun = r->is_mem ? r->now_us : clock_now(clock_system());
+    for (int i = 0; i < 64; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 64, LONG_US));
+    uint64_t took = (r->is_mem ? r->now_us : clock_now(clock_system())) - begun;
+    cr_assert_geq(took, 300000, "%llu us", (unsigned long long)took);
+    if (r->is_mem) cr_assert_leq(took, 425000, "%llu us", (unsigned long long)took);
+    cr_assert_geq(rig_events(r, 1, TR_ARRIVED), 64);
+    cr_assert(rig_is_pattern(r, 1, 0, 4u << 20));
+    rig_close(r);
+}
+
+Test(transfer, a_limited_source_keeps_its_rate) { assert_rate(10000000, 0); }
+Test(transfer, a_limited_receiver_keeps_its_rate) { assert_rate(0, 10000000); }
+
+Test(transfer, who_waits_for_a_rate_is_alive)
+{
+    for (int limited = 0; limited < 2; limited++) {
+        rig_t *r = rig_open(2, 1u << 20, &(transfer_opts_t){.beat_ms = 20});
+        r->ops->set_rate(r->nodes[limited].t, 200000);            /* a piece in 330 ms */
+        rig_share_all(r, 0, KEY);
+        for (int i = 0; i < 4; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+        cr_assert(rig_until(r, has_beats, 1, 8, LONG_US), "limited: node %d", limited);
+        cr_assert_lt(rig_events(r, 1, TR_ARRIVED), 4);
+        rig_close(r);
+    }
+}
+
+Test(transfer, a_new_token_lets_transfers_finish_and_then_counts)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    node_t *source = &r->nodes[0], *receiver = &r->nodes[1];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    rig_pass(r, 50000);
+    r->ops->set_token(receiver->t, 900);
+    r->ops->set_token(source->t, 901);
+    rig_pass(r, 1500000);
+    cr_assert_eq(receiver->count - rig_events(r, 1, TR_BEAT), 0, "an open ask keeps its connection");
+    r->ops->extend(source->t, KEY, 0, 1u << 20);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US) && rig_until(r, rig_has_gone, 0, 1, LONG_US), "then it goes");
+    cr_assert_eq(source->events[source->count - 1].token, 102);
+    source->ref.token = 901;
+    rig_ask(r, 1, 0, KEY, PIECE, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 2, LONG_US));
+    receiver->ref.token = 900;
+    cr_assert_eq(r->ops->greet(source->t, &receiver->ref), HEDDLE_OK);
+    r->ops->drop_peer(source->t, 900);
+    cr_assert(rig_until(r, rig_has_gone, 1, 2, LONG_US));
+    cr_assert_eq(receiver->events[receiver->count - 1].token, 901);
+    rig_close(r);
+}
+
+Test(transfer, without_a_token_nobody_is_asked)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    r->ops->set_token(r->nodes[1].t, 0);
+    uint64_t ask;
+    cr_assert_eq(r->ops->ask(r->nodes[1].t, &r->nodes[0].ref, KEY, 0, PIECE, r->nodes[1].region, 0, &ask), HEDDLE_ERR_AGAIN);
+    rig_close(r);
+}
+
+Test(transfer, it_sleeps_when_nothing_is_to_be_done)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_share_all(r, 0, KEY);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    rig_pass(r, 50000);
+    int armed = 0;
+    for (int i = 0; i < 50; i++) {
+        rig_turn(r);
+        armed += r->ops->arm(r->nodes[0].t) && r->ops->arm(r->nodes[1].t);
+    }
+    cr_assert_gt(armed, 40, "armed %d times in 50", armed);
+    char list[64];
+    r->ops->devices(r->nodes[0].t, list, sizeof list);
+    cr_assert_gt(strlen(list), 0);
+    rig_close(r);
+}
+
+Test(transfer, a_region_is_seen_through_its_view)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_share_all(r, 0, KEY);
+    cr_assert_eq(region_view(r->nodes[1].region), HEDDLE_OK);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    cr_assert_eq(memcmp(r->nodes[1].region->view, r->nodes[0].region->base, PIECE), 0);
+    rig_close(r);
+}
