@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The worker's node against a broker of a few lines, with real encoding, real digests and the memory backend. */
+#include "tests/unit/worker_world.h"
+
+TestSuite(node, .fini = world_end);
+
+static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); }    /* 1.1 MB, 18 chunks */
+
+Test(node, joins_and_says_who_it_is)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.slots = 4, .export_dir = "/x"});
+    const msg_t *m = find_said(w, MSG_HELLO, 0);
+    cr_assert(m && m->hello.role == ROLE_WORKER);
+    m = find_said(w, MSG_JOIN, 0);
+    cr_assert_not_null(m);
+    cr_assert_str_eq(m->join.name, "w1");
+    cr_assert(m->join.adapter_count == 2 && !strcmp(m->join.adapters[1].adapter, "critic"));
+    cr_assert(m->join.label_count == 1 && !strcmp(m->join.labels[0], "zone=a"));
+    cr_assert(m->join.slots == 4 && m->join.held_count == 0 && m->join.address.bytes > 0);
+    cr_assert(!strcmp(m->join.backend, "mem") && !strcmp(m->join.export_dir, "/x") && m->join.device_count == 1);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_JOINED);
+    cr_assert(e->token == w->token && e->epoch == 1);
+}
+
+Test(node, fetches_stages_and_activates)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(w, o, &a, 1, 1);
+    const msg_t *staged = last_said(w, MSG_STAGED);
+    cr_assert_not_null(staged);
+    cr_assert(staged->staged.version == 1 && digest_equal(&staged->staged.digest, &a.h1));
+    cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == a.region_bytes);
+    cr_assert(staged->staged.sources[0].kind == SOURCE_PUBLISHER && !strcmp(staged->staged.sources[0].name, "trainer"));
+    const msg_t *active = last_said(w, MSG_ACTIVE);
+    cr_assert(active && active->active.decision == 1 && digest_equal(&active->active.digest, &a.h1));
+    cr_assert(serves(w, &a, 1));
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_ACTIVE);
+    cr_assert(e && e->version == 1 && e->step == 10 && e->decision == 1 && !strncmp(e->tag, "policy@1:", 9));
+    cr_assert(count_events(w, HEDDLE_EVENT_FETCHING) == 1 && count_events(w, HEDDLE_EVENT_STAGED) == 1);
+    free(a.bytes);
+}
+
+Test(node, old_version_serves_while_the_new_one_comes)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    bring_version(w, o, &a, 1, 1);
+    origin_serve(o, &b, 2);
+    msg_source_t source = source_of(o);
+    announce_to(w, &b, 2, &source, 1);
+    uint64_t due = 0;
+    while (count_said(w, MSG_STAGED) < 2) {
+        world_turn(&due);
+        cr_assert(serves(w, &a, 1));
+    }
+    run_for(1000000);
+    cr_assert(serves(w, &a, 1), "staged is not active");
+    commit_to(w, &b, 2, 2);
+    cr_assert(serves(w, &b, 2));
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, memory_is_warm_after_the_first_versions)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    for (uint64_t v = 1; v <= 20; v++) {
+        test_arena_t a = arena(v);
+        bring_version(w, o, &a, v, v);
+        cr_assert(serves(w, &a, v), "%d", (int)v);
+        if (v > 1) tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, v - 1, "policy"}});
+        run_for(1000);
+        free(a.bytes);
+    }
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    cr_assert_leq(c.maps, 3);
+    cr_assert_eq(c.bytes_in > 20 * 1100000u, true);
+}
+
+Test(node, second_worker_fetches_from_the_first)
+{
+    worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(w1, o, &a, 1, 1);
+    mem_kill(o->t);    /* the publisher is gone */
+    msg_source_t source = source_worker(w1);
+    announce_to(w2, &a, 1, &source, 1);
+    run_for(100000);
+    commit_to(w2, &a, 1, 1);
+    cr_assert(serves(w2, &a, 1));
+    const msg_t *staged = last_said(w2, MSG_STAGED);
+    cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].kind == SOURCE_WORKER);
+    cr_assert_eq(staged->staged.sources[0].bytes, a.region_bytes);
+    free(a.bytes);
+}
+
+Test(node, relays_while_it_receives)
+{
+    worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    msg_source_t from_w1 = source_worker(w1), from_origin = source_of(o);
+    announce_to(w2, &a, 1, &from_w1, 1);    /* before w1 has heard of it */
+    run_for(100000);
+    announce_to(w1, &a, 1, &from_origin, 1);
+    run_for(200000);
+    cr_assert_not_null(last_said(w1, MSG_STAGED));
+    cr_assert_not_null(last_said(w2, MSG_STAGED));
+    tr_counters_t c;
+    transfer_mem_ops.counters(o->t, &c);
+    cr_assert_lt(c.bytes_out, a.arena_bytes + 4096, "the publisher sends the bytes once");
+    free(a.bytes);
+}
+
+Test(node, corrupt_chunk_comes_from_the_next_source)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *bad = origin_start(0, TR_MODE_EAGER), *good = origin_start(1, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(bad, &a, 1);
+    origin_serve(good, &a, 1);
+    mem_corrupt_data(bad->t, 5, 777);
+    msg_source_t sources[] = {source_of(bad), source_of(good)};
+    announce_to(w, &a, 1, sources, 2);
+    run_for(1000000);
+    commit_to(w, &a, 1, 1);
+    cr_assert(serves(w, &a, 1));
+    cr_assert_eq(w->node->counters.chunks_bad, 1);
+    const msg_t *staged = last_said(w, MSG_STAGED);
+    cr_assert_eq(staged->staged.source_count, 2);
+    cr_assert_eq(staged->staged.sources[0].bytes + staged->staged.sources[1].bytes, a.region_bytes);
+    run_for(5000000);
+    cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.chunks_bad, 1);
+    free(a.bytes);
+}
+
+Test(node, asks_the_broker_when_every_source_is_lost)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *bad = origin_start(0, TR_MODE_EAGER), *good = origin_start(1, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(bad, &a, 1);
+    origin_serve(good, &a, 1);
+    mem_corrupt_data(bad->t, 5, 777);
+    msg_source_t source = source_of(bad);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(1000000);
+    const msg_t *need = last_said(w, MSG_NEED_SOURCES);
+    cr_assert(need && need->need_sources.version == 1 && need->need_sources.lost_count == 1 && need->need_sources.lost[0] == bad->token);
+    cr_assert_null(last_said(w, MSG_STAGED));
+    source = source_of(good);
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
+    run_for(1000000);
+    cr_assert_not_null(last_said(w, MSG_STAGED));
+    free(a.bytes);
+}
+
+Test(node, dead_source_costs_no_more_than_a_window)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *first = origin_start(0, TR_MODE_EAGER), *second = origin_start(1, TR_MODE_EAGER);
+    test_arena_t a = arena_make(1, 24, 3000);    /* 4.6 MB */
+    origin_serve(first, &a, 1);
+    origin_serve(second, &a, 1);
+    msg_source_t sources[] = {source_of(first), source_of(second)};
+    announce_to(w, &a, 1, sources, 2);
+    uint64_t due = 0;
+    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < a.region_bytes / 2) world_turn(&due);
+    mem_kill(first->t);
+    run_for(1000000);
+    cr_assert_not_null(last_said(w, MSG_STAGED));
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    cr_assert_lt(c.bytes_in, a.arena_bytes + LIMIT_WINDOW_BYTES);
+    cr_assert_gt(w->node->counters.retries, 0);
+    free(a.bytes);
+}
+
+Test(node, wrong_manifest_is_refused_before_it_is_decoded)
+{
+    worker_t *w = worker_joined(0, NULL);
+    test_arena_t a = arena(1);
+    msg_source_t sources[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        origin_t *o = origin_start(i, TR_MODE_EAGER);
+        origin_serve(o, &a, 1);
+        sources[i] = source_of(o);
+    }
+    a.manifest_digest.b[0] ^= 1;
+    for (uint32_t i = 0; i < 3; i++) {
+        announce_to(w, &a, 1, &sources[i], 1);
+        run_for(1000000);
+    }
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack && !strcmp(nack->nack.code, "digest_mismatch") && !strcmp(nack->nack.phase, "verify"));
+    cr_assert_eq(slots_count(w->node->slots, 0).used, 0);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
+    cr_assert(e && e->code == HEDDLE_ERR_DIGEST_MISMATCH && e->message[0]);
+    free(a.bytes);
+}
+
+Test(node, manifest_that_is_none_is_refused)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    uint8_t *manifest = a.bytes + manifest_offset(a.region_bytes);
+    memset(manifest, 0xc1, 64);
+    a.manifest_digest = digest_blake2b(manifest, a.manifest_bytes);    /* as announced, and still no manifest */
+    bring_version(w, o, &a, 1, 1);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack && !strcmp(nack->nack.code, "protocol") && !strcmp(nack->nack.phase, "verify"));
+    free(a.bytes);
+}
+
+Test(node, region_of_another_size_is_refused)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    a.region_bytes -= 100;    /* same place for the manifest */
+    bring_version(w, o, &a, 1, 1);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack && !strcmp(nack->nack.code, "protocol"));
+    free(a.bytes);
+}
+
+Test(node, wrong_digest_of_the_whole_is_refused)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    a.h1.b[3] ^= 1;
+    bring_version(w, o, &a, 1, 0);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack && !strcmp(nack->nack.code, "digest_mismatch") && !strcmp(nack->nack.phase, "verify"));
+    cr_assert(nack->nack.expected[0] && nack->nack.found[0]);
+    cr_assert_null(last_said(w, MSG_STAGED));
+    run_for(1000000);
+    cr_assert_eq(slots_count(w->node->slots, 0).used, 0);
+    free(a.bytes);
+}
+
+Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    uint64_t due = 0;
+    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) == 0) world_turn(&due);
+    mem_delay(o->t, world_now_us + 300000);    /* what is on its way comes late */
+    world_turn(&due);
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
+    cr_assert(e && e->code == HEDDLE_ERR_DEADLINE);
+    cr_assert_str_eq(e->message, "the deadline ran out");
+    mem_delay(o->t, 0);
+    origin_t *p = origin_start(1, TR_MODE_EAGER);
+    bring_version(w, p, &b, 2, 1);    /* takes the same slot */
+    run_for(1000000);
+    cr_assert(serves(w, &b, 2));
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, late_bytes_do_no_harm_with_rendezvous_either)
+{
+    worker_t *w = worker_start(0, TR_MODE_RENDEZVOUS, NULL);
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(1000);
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1), b = arena(2);
+    for (int turns = 1; turns < 12; turns++) {
+        origin_serve(o, &a, (uint64_t)turns * 2 + 1);
+        msg_source_t source = source_of(o);
+        announce_to(w, &a, (uint64_t)turns * 2 + 1, &source, 1);
+        uint64_t due = 0;
+        for (int i = 0; i < turns; i++) world_turn(&due);    /* somewhere on the way */
+        tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, (uint64_t)turns * 2 + 1, "policy", "deadline", "over"}});
+        bring_version(w, p, &b, (uint64_t)turns * 2 + 2, (uint64_t)turns);
+        cr_assert(serves(w, &b, (uint64_t)turns * 2 + 2), "%d", turns);
+        tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, (uint64_t)turns * 2, "policy"}});
+        run_for(1000);
+    }
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, no_slot_names_who_holds_what)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    slot_t *held[3] = {NULL};
+    test_arena_t a;
+    for (uint64_t v = 1; v <= 3; v++) {
+        a = arena(v);
+        bring_version(w, o, &a, v, v);
+        cr_assert_eq(slots_acquire(w->node->slots, 0, 0, &held[v - 1]), HEDDLE_OK);
+        free(a.bytes);
+    }
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
+    run_for(2000000);
+    a = arena(4);
+    origin_serve(o, &a, 4);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 4, &source, 1);
+    run_for(500000);
+    cr_assert_null(last_said(w, MSG_NACK), "a reader may be about to finish");
+    run_for(1000000);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack && !strcmp(nack->nack.code, "no_slot") && !strcmp(nack->nack.phase, "announce"));
+    cr_assert(strstr(nack->nack.message, "version 1 held by 1 reader for 3.0 s"), "%s", nack->nack.message);
+    cr_assert(strstr(nack->nack.message, "all 3 slots") && nack->nack.hint[0]);
+    slot_release(&held[0]);
+    run_for(1000);
+    announce_to(w, &a, 4, &source, 1);
+    run_for(100000);
+    cr_assert_eq(last_said(w, MSG_STAGED)->staged.version, 4);
+    for (int i = 1; i < 3; i++) slot_release(&held[i]);
+    free(a.bytes);
+}
+
+Test(node, slot_with_a_reader_is_not_reused)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t first = arena(1);
+    bring_version(w, o, &first, 1, 1);
+    slot_t *held = NULL;
+    slots_acquire(w->node->slots, 0, 0, &held);
+    for (uint64_t v = 2; v <= 9; v++) {
+        test_arena_t a = arena(v);
+        bring_version(w, o, &a, v, v);
+        tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, v - 1, "policy"}});
+        run_for(1000);
+        cr_assert(serves(w, &a, v));
+        cr_assert_eq(memcmp(held->region->view, first.bytes, first.arena_bytes), 0);
+        free(a.bytes);
+    }
+    slot_release(&held);
+    free(first.bytes);
+}
+
+Test(node, lapsed_session_applies_nothing_that_was_queued)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    bring_version(w, o, &a, 1, 1);
+    origin_serve(o, &b, 2);
+    msg_source_t source = source_of(o);
+    announce_to(w, &b, 2, &source, 1);
+    run_for(100000);
+    w->deaf = true;
+    uint64_t old = w->token;
+    world_now_us += 10000000;    /* stopped for ten seconds */
+    worker_node_ops.tick(w->node, world_now_us);
+    tell_worker(w, &(msg_t){.type = MSG_COMMIT, .commit = {old, 2, 2, "policy", b.h1}});
+    cr_assert(serves(w, &a, 1));
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_LOST_BROKER), 1);
+    w->deaf = false;
+    w->decision = (msg_decision_t){"policy", 2, 2, b.h1};    /* and the broker says it again */
+    w->keep[0] = (msg_keep_t){.adapter = "policy", .version = 2};
+    w->keep_count = 1;
+    run_for(2000000);
+    cr_assert_neq(w->token, old);
+    cr_assert(serves(w, &b, 2));
+    const msg_t *join = last_said(w, MSG_JOIN);
+    cr_assert(join->join.held_count == 2 && join->join.prev_token == old && join->join.adapters[0].decision == 1);
+    cr_assert_geq(last_said(w, MSG_ACTIVE)->active.decision, 2);
+    run_for(2000000);
+    cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.fenced, 1);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, broker_restart_fetches_nothing_again)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena_make(2, 24, 3000);
+    bring_version(w, o, &a, 1, 1);
+    origin_serve(o, &b, 2);
+    msg_source_t source = source_of(o);
+    announce_to(w, &b, 2, &source, 1);
+    uint64_t due = 0;
+    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < b.region_bytes / 3) world_turn(&due);
+    worker_node_ops.line(w->node, false, world_now_us);
+    w->cut = true;
+    run_for(500000);    /* the fetch goes on and ends */
+    cr_assert_null(w->node->adapters[0].pull);
+    cr_assert_eq(count_said(w, MSG_STAGED), 1);
+    w->cut = false;
+    w->decision = (msg_decision_t){"policy", 1, 1, a.h1};
+    w->keep[0] = (msg_keep_t){.adapter = "policy", .version = 1};
+    w->keep[1] = (msg_keep_t){.adapter = "policy", .version = 2};
+    w->keep_count = 2;
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(100000);
+    const msg_t *join = last_said(w, MSG_JOIN);
+    cr_assert_eq(join->join.held_count, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const msg_held_t *h = &join->join.held[i];
+        cr_assert(h->version == 1 ? h->state == HELD_ACTIVE : h->state == HELD_STAGED);
+    }
+    announce_to(w, &b, 2, &source, 1);    /* the broker says it again: held already */
+    commit_to(w, &b, 2, 2);
+    cr_assert(serves(w, &b, 2));
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    cr_assert_eq(c.bytes_in, a.region_bytes + a.manifest_bytes + b.region_bytes + b.manifest_bytes);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, welcome_drops_what_is_not_kept)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    bring_version(w, o, &a, 1, 1);
+    bring_version(w, o, &b, 2, 2);
+    w->decision = (msg_decision_t){"policy", 2, 2, b.h1};
+    worker_node_ops.line(w->node, false, world_now_us);
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(100000);
+    slot_t *held = NULL;
+    cr_assert_eq(slots_acquire(w->node->slots, 0, 1, &held), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(serves(w, &b, 2));
+    cr_assert_eq(last_event(w, HEDDLE_EVENT_RETIRED)->version, 1);
+    cr_assert_eq(slots_count(w->node->slots, 0).used, 1);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, application_loads_and_switches)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
+    cr_assert_null(last_said(w, MSG_STAGED));
+    slot_t *held = NULL;
+    cr_assert_eq(slots_acquire(w->node->slots, 0, 1, &held), HEDDLE_OK);    /* to load it */
+    slot_release(&held);
+    cr_assert_eq(worker_node_activate(w->node, 0, 1, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    world_now_us += 250000;
+    cr_assert_eq(worker_node_staged(w->node, 0, 1, world_now_us), HEDDLE_OK);
+    cr_assert_eq(last_said(w, MSG_STAGED)->staged.stage_us >= 250000, true);
+    commit_to(w, &a, 1, 1);
+    cr_assert_not_null(last_event(w, HEDDLE_EVENT_COMMIT));
+    cr_assert_not(serves(w, &a, 1));
+    world_now_us += 7000;
+    cr_assert_eq(worker_node_activate(w->node, 0, 1, world_now_us), HEDDLE_OK);
+    cr_assert(serves(w, &a, 1));
+    cr_assert_eq(last_said(w, MSG_ACTIVE)->active.activate_us, 7000);
+    cr_assert_eq(worker_node_staged(w->node, 0, 9, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    free(a.bytes);
+}
+
+Test(node, application_rejects)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    cr_assert_eq(worker_node_reject(w->node, 0, 1, "rank 64 is more than 32", world_now_us), HEDDLE_OK);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack->nack.decision == 0 && !strcmp(nack->nack.phase, "stage") && strstr(nack->nack.message, "rank 64"));
+    run_for(1000);
+    cr_assert_eq(slots_count(w->node->slots, 0).used, 0);
+    origin_serve(o, &b, 2);
+    announce_to(w, &b, 2, &source, 1);
+    run_for(100000);
+    worker_node_staged(w->node, 0, 2, world_now_us);
+    commit_to(w, &b, 2, 5);
+    cr_assert_eq(worker_node_reject(w->node, 0, 2, "engine said no", world_now_us), HEDDLE_OK);
+    nack = last_said(w, MSG_NACK);
+    cr_assert(nack->nack.decision == 5 && !strcmp(nack->nack.phase, "activate"));
+    cr_assert_eq(last_event(w, HEDDLE_EVENT_STALE)->code, HEDDLE_ERR_VERSION_FAILED);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, verify_hashes_the_slot_again)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(w, o, &a, 1, 1);
+    tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
+    run_for(1000);
+    const msg_t *v = last_said(w, MSG_VERIFIED);
+    cr_assert(v && v->verified.req == 77 && v->verified.exported == EXPORTED_UNKNOWN && digest_equal(&v->verified.digest, &a.h1));
+    ((uint8_t *)slots_at(w->node->slots, 0, 0)->region->base)[4097] ^= 1;    /* memory goes bad */
+    tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 78, 1, "policy"}});
+    run_for(1000);
+    v = last_said(w, MSG_VERIFIED);
+    cr_assert(v->verified.req == 78 && !digest_equal(&v->verified.digest, &a.h1));
+    tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 79, 5, "policy"}});
+    v = last_said(w, MSG_VERIFIED);
+    cr_assert(v->verified.req == 79 && !strcmp(v->verified.code, "not_found"));
+    free(a.bytes);
+}
+
+Test(node, verify_asks_the_application_for_its_copy)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.answers_verify = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(w, o, &a, 1, 1);
+    digest_t other = a.h1;
+    other.b[0] ^= 1;
+    const struct { const digest_t *answer; exported_t expected; } CASES[] = {{&a.h1, EXPORTED_MATCH}, {&other, EXPORTED_DIFFERS}, {NULL, EXPORTED_UNKNOWN}};
+    for (uint64_t i = 0; i < 3; i++) {
+        tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, i, 1, "policy"}});
+        run_for(1000);
+        cr_assert_eq(count_events(w, HEDDLE_EVENT_VERIFY), i + 1);
+        cr_assert_eq(count_said(w, MSG_VERIFIED), i);
+        cr_assert_eq(worker_node_verified(w->node, 0, 1, CASES[i].answer, world_now_us), HEDDLE_OK);
+        cr_assert_eq(last_said(w, MSG_VERIFIED)->verified.exported, CASES[i].expected);
+    }
+    cr_assert_eq(worker_node_verified(w->node, 0, 1, NULL, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 9, 1, "policy"}});
+    run_for(CHECK_ANSWER_US - 1000000);
+    cr_assert_eq(count_said(w, MSG_VERIFIED), 3);
+    run_for(2000000);    /* no answer */
+    cr_assert_eq(last_said(w, MSG_VERIFIED)->verified.exported, EXPORTED_UNKNOWN);
+    free(a.bytes);
+}
+
+Test(node, too_many_verifications_are_refused)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.answers_verify = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(w, o, &a, 1, 1);
+    for (uint64_t i = 0; i <= CHECKS_MAX; i++) tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, i, 1, "policy"}});
+    cr_assert_str_eq(last_said(w, MSG_VERIFIED)->verified.code, "limit");
+    run_for(1000);
+    free(a.bytes);
+}
+
+Test(node, another_clusters_registry_is_refused)
+{
+    worker_t *w = worker_joined(0, NULL);
+    w->cluster = "c2";
+    worker_node_ops.line(w->node, false, world_now_us);
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(1000);
+    cr_assert_eq(count_said(w, MSG_JOIN), 1);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
+    cr_assert(e && strstr(e->message, "another cluster"));
+    w->cluster = "c1";
+    run_for(20000000);
+    worker_node_ops.line(w->node, true, world_now_us);    /* the wire dialled anew */
+    run_for(1000000);
+    cr_assert_eq(count_said(w, MSG_JOIN), 2);
+}
+
+Test(node, name_that_is_alive_is_waited_for)
+{
+    worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
+    w->refuse = "worker_alive";
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(30000000);
+    cr_assert_gt(count_events(w, HEDDLE_EVENT_REFUSED), 10);
+    cr_assert_eq(last_event(w, HEDDLE_EVENT_REFUSED)->retriable, 1);
+    w->refuse = NULL;
+    run_for(1000000);
+    cr_assert_not_null(last_event(w, HEDDLE_EVENT_JOINED));
+}
+
+Test(node, name_that_is_alive_is_given_up_after_the_timeout)
+{
+    worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.join_timeout_us = 3000000});
+    w->refuse = "worker_alive";
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(2900000);
+    cr_assert_null(last_event(w, HEDDLE_EVENT_LEFT));
+    run_for(200000);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
+    cr_assert(e->code == HEDDLE_ERR_WORKER_ALIVE && !e->retriable);
+    cr_assert_not_null(last_event(w, HEDDLE_EVENT_LEFT));
+}
+
+Test(node, leaves)
+{
+    worker_t *w = worker_joined(0, NULL);
+    worker_node_leave(w->node, world_now_us);
+    run_for(1000);
+    cr_assert_not_null(last_said(w, MSG_LEAVE));
+    cr_assert_not_null(last_event(w, HEDDLE_EVENT_LEFT));
+}
+
+Test(node, heartbeats_carry_progress_and_counters)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    bring_version(w, o, &a, 1, 1);
+    slot_t *held = NULL;
+    slots_acquire(w->node->slots, 0, 0, &held);
+    origin_serve(o, &b, 2);
+    mem_drop_data(o->t, 1000);    /* nothing comes */
+    msg_source_t source = source_of(o);
+    announce_to(w, &b, 2, &source, 1);
+    run_for(1500000);
+    const msg_t *m = last_said(w, MSG_HEARTBEAT);
+    cr_assert(m && m->heartbeat.adapter_count == 2);
+    cr_assert(m->heartbeat.adapters[0].fetching == 2 && m->heartbeat.adapters[0].held_count == 1);
+    cr_assert_eq(m->heartbeat.adapters[0].data_bytes, b.region_bytes);
+    cr_assert(m->heartbeat.slots_total == 6 && m->heartbeat.slots_free == 4 && m->heartbeat.slots_held == 1);
+    cr_assert_geq(m->heartbeat.bytes_in, a.region_bytes);
+    slot_release(&held);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, odd_messages_change_nothing)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    bring_version(w, o, &a, 1, 1);
+    worker_node_ops.frame(w->node, bytes_of("\xc1garbage", 8), world_now_us);
+    worker_node_ops.frame(w->node, bytes_of("", 0), world_now_us);
+    msg_source_t source = source_of(o);
+    uint64_t real = w->token;
+    w->token = real - 1;    /* stale */
+    announce_to(w, &b, 2, &source, 1);
+    commit_to(w, &b, 2, 2);
+    w->token = real;
+    tell_worker(w, &(msg_t){.type = MSG_COMMIT, .commit = {real, 1, 9, "unknown", a.h1}});
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {real, 8, "policy", &source, 1}});
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {real, 8, "policy"}});
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {real, 8, "policy", "deadline", ""}});
+    tell_worker(w, &(msg_t){.type = MSG_PING, .ping = {1}});
+    run_for(100000);
+    cr_assert(serves(w, &a, 1));
+    cr_assert_eq(count_said(w, MSG_NACK), 0);
+    const struct { uint64_t region, manifest; uint32_t parts; } BAD[] = {{0, 10, 1}, {10, 0, 1}, {1ull << 41, 10, 1}, {10, 1ull << 30, 1}, {10, 10, 2}, {10, 10, 0}};
+    for (uint32_t i = 0; i < 6; i++) {
+        msg_part_t parts[2] = {{BAD[i].region, BAD[i].manifest, a.manifest_digest}};
+        tell_worker(w, &(msg_t){.type = MSG_ANNOUNCE, .announce = {.token = real, .version = 5, .adapter = "policy", .parts = parts, .part_count = BAD[i].parts}});
+        cr_assert_eq(count_said(w, MSG_NACK), i + 1, "%u", i);
+        cr_assert_str_eq(last_said(w, MSG_NACK)->nack.phase, "announce");
+    }
+    cr_assert_eq(slots_count(w->node->slots, 0).used, 1);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, impossible_sizes_are_no_memory_and_not_a_crash)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    msg_source_t source = source_of(o);
+    test_arena_t a = arena(1);
+    uint8_t *bytes = a.bytes;
+    a.region_bytes = 1ull << 40;
+    announce_to(w, &a, 1, &source, 1);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack && !strcmp(nack->nack.code, "no_memory"));
+    free(bytes);
+}
+
+Test(node, nack_that_could_not_be_sent_is_sent_after_the_next_welcome)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    worker_node_ops.line(w->node, false, world_now_us);
+    w->cut = true;
+    worker_node_reject(w->node, 0, 1, "no", world_now_us);
+    cr_assert_eq(count_said(w, MSG_NACK), 0);
+    w->cut = false;
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(100000);
+    cr_assert_eq(count_said(w, MSG_NACK), 1);
+    cr_assert_eq(last_said(w, MSG_NACK)->nack.token, w->token);
+    free(a.bytes);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/check.h"
+
+int checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify_t *m)
+{
+    for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++) {
+        if (check->state != CHECK_FREE) continue;
+        slot_t *slot = NULL;
+        if (m->version == 0 || slots_acquire(slots, adapter, m->version, &slot)) return HEDDLE_ERR_NOT_FOUND;
+        *check = (check_t){.state = CHECK_HASHING, .adapter = adapter, .req = m->req, .version = m->version, .slot = slot};
+        manifest_h1_begin(&slot->manifest, &check->h);
+        return HEDDLE_OK;
+    }
+    return HEDDLE_ERR_LIMIT;
+}
+
+/* In turn, so that a large adapter does not keep a small one waiting. */
+check_t *checks_hashing(checks_t *c)
+{
+    for (uint32_t i = 0; i < CHECKS_MAX; i++) {
+        check_t *check = &c->rows[++c->turn % CHECKS_MAX];
+        if (check->state == CHECK_HASHING) return check;
+    }
+    return NULL;
+}
+
+bool check_work(check_t *check, const clock_ops_t *clock)
+{
+    uint64_t leaves[CHECK_PIECE_BYTES / LIMIT_PAGE_BYTES], before_us = clock_now(clock);
+    uint64_t left = check->slot->manifest.region_bytes - check->at;
+    size_t bytes = left < CHECK_PIECE_BYTES ? (size_t)left : CHECK_PIECE_BYTES;
+    digest_leaves((const uint8_t *)check->slot->region->view + check->at, bytes, leaves);
+    h1_add_leaves(&check->h, leaves, (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
+    check->at += bytes;
+    bool done = check->at == check->slot->manifest.region_bytes;
+    if (done) check->found = h1_final(&check->h);
+    check->hash_us += clock_now(clock) - before_us;
+    return done;
+}
+
+check_t *checks_asking(checks_t *c, uint32_t adapter, uint64_t version)
+{
+    for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)
+        if (check->state == CHECK_ASKING && check->adapter == adapter && check->version == version) return check;
+    return NULL;
+}
+
+check_t *checks_overdue(checks_t *c, uint64_t now_us)
+{
+    for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)
+        if (check->state == CHECK_ASKING && now_us >= check->deadline_us) return check;
+    return NULL;
+}
+
+uint64_t checks_deadline(const checks_t *c)
+{
+    uint64_t next = CLOCK_NEVER;
+    for (const check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)
+        if (check->state == CHECK_ASKING && check->deadline_us < next) next = check->deadline_us;
+    return next;
+}
+
+void check_end(check_t *check)
+{
+    slot_release(&check->slot);
+    check->state = CHECK_FREE;
+}
+
+void checks_fini(checks_t *c)
+{
+    for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)
+        if (check->state != CHECK_FREE) check_end(check);
+}

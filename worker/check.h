@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/check.h: VERIFY answered: a slot is hashed again, piece by piece, and the application is asked for the digest of its
+ * own copy.
+ *
+ *   FREE -> HASHING (one piece a check_work) -> ASKING (the application: up to CHECK_ANSWER_US) -> FREE, answered
+ *
+ * A check holds its slot like a reader.  Loop thread only. */
+#ifndef WORKER_CHECK_H
+#define WORKER_CHECK_H
+
+#include "core/clock.h"
+#include "proto/msg.h"
+#include "worker/slots.h"
+
+#define CHECKS_MAX 8u
+#define CHECK_ANSWER_US 30000000u
+#define CHECK_PIECE_BYTES LIMIT_CHUNK_MAX_BYTES
+
+typedef enum { CHECK_FREE, CHECK_HASHING, CHECK_ASKING } check_state_t;
+
+typedef struct {
+    check_state_t state;
+    uint32_t adapter;
+    uint64_t req, version, hash_us, at, deadline_us;
+    slot_t *slot;               /* held */
+    h1_t h;
+    digest_t found;
+} check_t;
+
+typedef struct { check_t rows[CHECKS_MAX]; uint32_t turn; } checks_t;
+
+/* OK; NOT_FOUND: the version is not here; LIMIT: too many at once. */
+int  checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify_t *m);
+/* A check that has a piece to hash; NULL. */
+check_t *checks_hashing(checks_t *c);
+/* Hashes one piece; true when the digest is complete: check->found. */
+bool check_work(check_t *check, const clock_ops_t *clock);
+/* The check that waits for the application's answer about a version; NULL. */
+check_t *checks_asking(checks_t *c, uint32_t adapter, uint64_t version);
+/* One whose answer is overdue; NULL. */
+check_t *checks_overdue(checks_t *c, uint64_t now_us);
+uint64_t checks_deadline(const checks_t *c);
+void check_end(check_t *check);
+void checks_fini(checks_t *c);
+
+#endif

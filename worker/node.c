@@ -1,0 +1,645 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/node.h"
+
+#include "core/errors.h"
+#include "core/failpoint.h"
+#include "core/log.h"
+
+#include <stdlib.h>
+
+enum { SETTLE_TURNS = 200, SETTLE_US = 100000 };
+
+static void feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us);
+
+/* --- the application is told ------------------------------------------------------------------------------------------- */
+
+static void tell(worker_node_t *n, heddle_event_t *event)
+{
+    event->size = sizeof *event;
+    event->at_ms = clock_wall(n->io.clock);
+    event->epoch = n->session.epoch;
+    event->token = n->session.token;
+    n->io.event(n->io.self, event);
+}
+
+static void tell_error(worker_node_t *n, int type, const heddle_error_t *error, int retriable)
+{
+    heddle_event_t event = {.type = type, .code = error->code, .retriable = retriable, .step = -1};
+    memcpy(event.adapter, error->adapter, sizeof event.adapter);
+    error_text(event.message, sizeof event.message, error->message);
+    tell(n, &event);
+}
+
+/* Why a version failed here: what sync said, or the broker. */
+static const heddle_error_t *reason_of(const adapter_t *a, uint64_t version, int code)
+{
+    if (a->sync.nack.version == version && a->sync.nack.error.code == code) return &a->sync.nack.error;
+    return a->error.code == code ? &a->error : NULL;
+}
+
+static void offer(worker_node_t *n, const adapter_t *a, const sync_action_t *action)
+{
+    const announced_t *w = announced_find(a, action->version);
+    heddle_event_t event = {.type = action->event, .version = action->version, .decision = action->decision,
+                            .code = action->err, .step = w ? w->step : -1, .data_bytes = w ? w->data_bytes : 0};
+    error_text(event.adapter, sizeof event.adapter, a->name);
+    digest_text(&action->digest, event.digest);
+    tag_text(a->name, action->version, &action->digest, event.tag);
+    const heddle_error_t *why = action->err ? reason_of(a, action->version, action->err) : NULL;
+    if (action->err) error_text(event.message, sizeof event.message, why ? why->message : heddle_err_text(action->err));
+    if (why) event.retriable = why->retriable;
+    tell(n, &event);
+}
+
+static void tell_fetching(worker_node_t *n, const adapter_t *a, const announced_t *w)
+{
+    sync_action_t action = {.kind = SA_OFFER, .event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1};
+    offer(n, a, &action);
+}
+
+/* --- slots -------------------------------------------------------------------------------------------------------------- */
+
+static void answer(adapter_t *a, sync_event_kind_t kind, uint64_t version)
+{
+    a->has_answer = true;
+    a->answer = (sync_event_t){.kind = kind, .version = version, .error = &a->error};
+}
+
+static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
+{
+    const announced_t *w = announced_find(a, action->version);
+    slot_t *slot;
+    int rc = w ? slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error)
+               : error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
+    if (rc) error_where(&a->error, a->name, action->version, n->opts.name, "announce");
+    answer(a, rc ? SY_NO_SLOT : SY_SLOT, action->version);
+}
+
+/* Shares the slot before a byte is there: whoever asks early waits here, and is served as chunks turn out good. */
+static int share_slot(worker_node_t *n, adapter_t *a, slot_t *slot, const announced_t *w)
+{
+    int rc = n->io.tr->share(n->io.t, slot->region, w->key);
+    if (rc) return error_fail(&a->error, rc == HEDDLE_ERR_NO_MEMORY ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s", heddle_err_text(rc));
+    a->shares[slot->index].key = w->key;
+    a->shares[slot->index].shared = true;
+    return HEDDLE_OK;
+}
+
+static void start_pull(worker_node_t *n, adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    announced_t *w = (announced_t *)announced_find(a, action->version);
+    slot_t *slot = slots_at(n->slots, a->index, (uint32_t)action->slot);
+    int rc = share_slot(n, a, slot, w);
+    if (!rc && pull_new(&n->io, w, slot, &n->counters, now_us, &a->pull))
+        rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
+    if (!rc) {
+        tell_fetching(n, a, w);
+        return;
+    }
+    error_where(&a->error, a->name, action->version, n->opts.name, "fetch");
+    answer(a, SY_FETCH_FAILED, action->version);
+}
+
+static void drop(worker_node_t *n, adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    slot_t *slot = slots_at(n->slots, a->index, (uint32_t)action->slot);
+    if (slot) slot_drop(slot, now_us);
+    if (a->shares[action->slot].shared) n->io.tr->unshare(n->io.t, a->shares[action->slot].key);
+}
+
+/* Nobody reads the slot, nothing of it is being sent, nothing can be written into it. */
+static bool is_drained(const worker_node_t *n, const adapter_t *a, const slot_t *slot)
+{
+    bool is_asked_for = a->pull && pull_slot(a->pull) == slot;
+    return slot_is_unread(slot) && !a->shares[slot->index].shared && !is_asked_for && n->io.tr->idle(n->io.t, slot->region);
+}
+
+static void drain(worker_node_t *n, adapter_t *a, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        if (e->state != SYNC_LEAVING) continue;
+        slot_t *slot = slots_at(n->slots, a->index, (uint32_t)e->slot);
+        if (slot && slot->state != SLOT_FREE && !is_drained(n, a, slot)) continue;
+        if (slot) slot_free(slot);
+        feed(n, a, &(sync_event_t){.kind = SY_DRAINED, .slot = e->slot}, now_us);
+    }
+}
+
+/* --- sync's actions ------------------------------------------------------------------------------------------------------ */
+
+static void flip(worker_node_t *n, adapter_t *a, const sync_action_t *action)
+{
+    (void)FAILPOINT("worker.before_flip");
+    slots_activate(n->slots, slots_at(n->slots, a->index, (uint32_t)action->slot));
+    (void)FAILPOINT("worker.after_flip");
+}
+
+static void send_nack(worker_node_t *n, adapter_t *a, const sync_action_t *action)
+{
+    if (say_nack(n, a, action->version, action->decision, &a->sync.nack.error)) a->sync.nack.pending = true;    /* after the next WELCOME */
+}
+
+static void execute(worker_node_t *n, adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    bool fails = action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
+    heddle_error_t *why = &a->sync.nack.error;
+    if (fails && why->code == HEDDLE_ERR_NO_SLOT && !why->hint[0]) describe_slots(n, a, why, now_us);
+    switch (action->kind) {
+    case SA_RESERVE: reserve(n, a, action); break;
+    case SA_FETCH: start_pull(n, a, action, now_us); break;
+    case SA_RESOURCE:
+        if (a->pull) pull_resource(a->pull, now_us);
+        break;
+    case SA_CANCEL: pull_destroy(&a->pull); break;
+    case SA_SEND_STAGED: say_staged(n, a, action, now_us); break;
+    case SA_SEND_ACTIVE: say_active(n, a, action, now_us); break;
+    case SA_SEND_NACK: send_nack(n, a, action); break;
+    case SA_OFFER: offer(n, a, action); break;
+    case SA_FLIP: flip(n, a, action); break;
+    case SA_KEEP: break;    /* the flip left it in its slot */
+    case SA_DROP: drop(n, a, action, now_us); break;
+    }
+}
+
+/* Announcements of versions that sync has nothing to do with any more. */
+static void forget_announced(adapter_t *a)
+{
+    for (announced_t **at = &a->announced; *at;) {
+        announced_t *w = *at;
+        if (sync_find(&a->sync, w->version) || (a->pull && pull_what(a->pull) == w)) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        free(w);
+    }
+}
+
+static int step(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us)
+{
+    sync_action_t actions[SYNC_ACTIONS_MAX];
+    int count = sync_step(&a->sync, event, now_us, actions);
+    for (int i = 0; i < count; i++) execute(n, a, &actions[i], now_us);
+    return count < 0 ? count : HEDDLE_OK;
+}
+
+static int feed_result(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us)
+{
+    int rc = step(n, a, event, now_us);
+    while (a->has_answer) {
+        sync_event_t next = a->answer;
+        a->has_answer = false;
+        step(n, a, &next, now_us);
+    }
+    forget_announced(a);
+    return rc;
+}
+
+static void feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us) { feed_result(n, a, event, now_us); }
+
+/* What a pull has come to. */
+static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
+{
+    if (!a->pull) return;
+    uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
+    uint32_t count;
+    if (pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) && n->up) say_need_sources(n, a, version, lost, count);
+    pull_state_t state = pull_state(a->pull);
+    if (state != PULL_DONE && state != PULL_FAILED) return;
+    if (state == PULL_FAILED) a->error = *pull_error(a->pull);
+    pull_destroy(&a->pull);
+    error_where(&a->error, a->name, version, n->opts.name, NULL);
+    feed(n, a, &(sync_event_t){.kind = state == PULL_DONE ? SY_FETCHED : SY_FETCH_FAILED, .version = version, .error = &a->error}, now_us);
+}
+
+/* --- the broker's messages ------------------------------------------------------------------------------------------------ */
+
+static adapter_t *find_adapter(worker_node_t *n, const char *name)
+{
+    int index = slots_find(n->slots, name);
+    return index < 0 ? NULL : &n->adapters[index];
+}
+
+static int check_announce(const msg_announce_t *m, heddle_error_t *error)
+{
+    const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
+    if (!part) return error_fail(error, HEDDLE_ERR_PROTOCOL, "a version in %u parts was announced, and this release takes one", m->part_count);
+    if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
+        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0)
+        return error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
+    return HEDDLE_OK;
+}
+
+static announced_t *remember(adapter_t *a, const msg_announce_t *m)
+{
+    announced_t *w = (announced_t *)announced_find(a, m->version);
+    if (!w) {
+        w = calloc(1, sizeof *w);
+        if (!w) return NULL;
+        w->version = m->version;
+        w->h1 = m->digest;
+        w->region_bytes = m->parts[0].region_bytes;
+        w->manifest_bytes = m->parts[0].manifest_bytes;
+        w->manifest_digest = m->parts[0].manifest_digest;
+        w->data_bytes = m->data_bytes;
+        w->step = m->step;
+        memcpy(&w->key, &m->key, sizeof w->key);
+        w->next = a->announced;
+        a->announced = w;
+    }
+    announced_sources(w, m->sources, m->source_count);
+    return w;
+}
+
+static void greet_sources(worker_node_t *n, const announced_t *w)
+{
+    for (uint32_t i = 0; i < w->source_count; i++) {
+        peer_ref_t peer = {w->sources[i].token, bytes_of(w->sources[i].address, w->sources[i].address_bytes)};
+        n->io.tr->greet(n->io.t, &peer);    /* connecting takes longer than a small fetch; a failure shows at the ask */
+    }
+}
+
+static void on_announce(worker_node_t *n, adapter_t *a, const msg_announce_t *m, uint64_t now_us)
+{
+    heddle_error_t error;
+    const announced_t *w = NULL;
+    if (!check_announce(m, &error)) {
+        w = remember(a, m);
+        if (!w) error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for an announcement");
+    }
+    if (!w) {
+        error_where(&error, a->name, m->version, n->opts.name, "announce");
+        say_nack(n, a, m->version, 0, &error);
+        return;
+    }
+    greet_sources(n, w);
+    feed(n, a, &(sync_event_t){.kind = SY_ANNOUNCE, .version = m->version, .digest = m->digest, .deadline_us = m->deadline_ms * 1000}, now_us);
+}
+
+static void on_sources(worker_node_t *n, adapter_t *a, const msg_sources_t *m, uint64_t now_us)
+{
+    announced_t *w = (announced_t *)announced_find(a, m->version);
+    if (!w) return;
+    announced_sources(w, m->sources, m->source_count);
+    greet_sources(n, w);
+    if (a->pull && pull_what(a->pull) == w) pull_resource(a->pull, now_us);
+}
+
+static void on_commit(worker_node_t *n, adapter_t *a, const msg_commit_t *m, uint64_t now_us)
+{
+    if (!session_is_live(&n->session, now_us)) return;
+    a->commit_us = now_us;
+    feed(n, a, &(sync_event_t){.kind = SY_COMMIT, .version = m->version, .decision = m->decision, .digest = m->digest}, now_us);
+}
+
+static void on_abort(worker_node_t *n, adapter_t *a, const msg_abort_t *m, uint64_t now_us)
+{
+    error_fail(&a->error, heddle_err_from_name(m->code), "%s", m->message);
+    feed(n, a, &(sync_event_t){.kind = SY_ABORT, .version = m->version, .error = &a->error}, now_us);
+}
+
+static void on_verify(worker_node_t *n, adapter_t *a, const msg_verify_t *m)
+{
+    int rc = checks_start(&n->checks, n->slots, a->index, m);
+    if (rc) say_verified(n, a->index, &(msg_verified_t){.req = m->req, .version = m->version, .code = heddle_err_name(rc)});
+}
+
+static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
+{
+    adapter_t *a = NULL;
+    switch (m->type) {
+    case MSG_ANNOUNCE:
+        if ((a = find_adapter(n, m->announce.adapter))) on_announce(n, a, &m->announce, now_us);
+        break;
+    case MSG_SOURCES:
+        if ((a = find_adapter(n, m->sources.adapter))) on_sources(n, a, &m->sources, now_us);
+        break;
+    case MSG_COMMIT:
+        if ((a = find_adapter(n, m->commit.adapter))) on_commit(n, a, &m->commit, now_us);
+        break;
+    case MSG_ABORT:
+        if ((a = find_adapter(n, m->abort.adapter))) on_abort(n, a, &m->abort, now_us);
+        break;
+    case MSG_RETIRE:
+        if ((a = find_adapter(n, m->retire.adapter))) feed(n, a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
+        break;
+    case MSG_VERIFY:
+        if ((a = find_adapter(n, m->verify.adapter))) on_verify(n, a, &m->verify);
+        break;
+    case MSG_ERROR: log_emit(LOG_DEBUG, "worker.error", "the broker refused a %s: %s", msg_name((int)m->error.of), m->error.message); break;
+    default: break;
+    }
+    if (a) drain(n, a, now_us);
+}
+
+/* --- the session ----------------------------------------------------------------------------------------------------------- */
+
+static void go_down(worker_node_t *n, uint64_t now_us)
+{
+    n->up = false;
+    for (uint32_t i = 0; i < n->adapter_count; i++) feed(n, &n->adapters[i], &(sync_event_t){.kind = SY_DOWN}, now_us);
+}
+
+static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t *m, uint64_t *keep, uint64_t now_us)
+{
+    sync_event_t event = {.kind = SY_UP, .slot_count = m->slots < LIMIT_SLOTS ? (uint32_t)m->slots : LIMIT_SLOTS, .keep = keep};
+    for (uint32_t i = 0; i < m->adapter_count; i++) {
+        if (strcmp(m->adapters[i].adapter, a->name) != 0) continue;
+        event.decision = m->adapters[i].decision;
+        event.version = m->adapters[i].version;
+        event.digest = m->adapters[i].digest;
+    }
+    for (uint32_t i = 0; i < m->keep_count; i++)
+        if (!strcmp(m->keep[i].adapter, a->name)) keep[event.keep_count++] = m->keep[i].version;
+    a->commit_us = now_us;
+    feed(n, a, &event, now_us);
+    drain(n, a, now_us);
+}
+
+static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
+{
+    n->up = true;
+    n->join_end_us = CLOCK_NEVER;
+    memcpy(n->cluster, n->session.cluster, sizeof n->cluster);
+    n->io.tr->set_token(n->io.t, n->session.token);
+    heddle_event_t event = {.type = HEDDLE_EVENT_JOINED, .step = -1};
+    tell(n, &event);
+    uint64_t *keep = calloc(m->keep_count + 1u, sizeof *keep);
+    for (uint32_t i = 0; keep && i < n->adapter_count; i++) welcome_adapter(n, &n->adapters[i], m, keep, now_us);
+    if (!keep) log_emit(LOG_ERROR, "worker.memory", "no memory to take a welcome");
+    free(keep);
+}
+
+/* Decisions and versions of another registry mean nothing here: old ones would look new, and new ones old. */
+static void join(worker_node_t *n)
+{
+    if (!n->cluster[0] || !strcmp(n->cluster, n->session.cluster)) {
+        say_join(n);
+        return;
+    }
+    error_fail(&n->join_error, HEDDLE_ERR_REQUEST_CONFLICT, "the broker has the registry of another cluster (%s) than this worker joined before (%s)",
+               n->session.cluster, n->cluster);
+    tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 1);
+}
+
+static void on_refused(worker_node_t *n, const msg_error_t *m, uint64_t now_us)
+{
+    msg_to_error(m, &n->join_error);
+    if (n->join_error.code == HEDDLE_ERR_WORKER_ALIVE && n->opts.join_timeout_us && n->join_end_us == CLOCK_NEVER)
+        n->join_end_us = now_us + n->opts.join_timeout_us;
+    tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, m->retriable);
+}
+
+static void on_lapsed(worker_node_t *n, const msg_t *m)
+{
+    heddle_error_t error;
+    if (m && m->type == MSG_ERROR) msg_to_error(&m->error, &error);
+    else error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "no word from the broker for a lease; serving goes on");
+    tell_error(n, m && m->type == MSG_ERROR ? HEDDLE_EVENT_FENCED : HEDDLE_EVENT_LOST_BROKER, &error, 1);
+}
+
+static void obey_session(worker_node_t *n, unsigned out, const msg_t *m, uint64_t now_us)
+{
+    if (n->up && (n->session.state != SESSION_READY || (out & SO_LAPSED))) go_down(n, now_us);
+    if (out & SO_LAPSED) on_lapsed(n, m);
+    if (out & SO_HELLO) {
+        msg_t hello;
+        session_hello(&n->session, &hello);
+        say(n, &hello);
+    }
+    if (out & SO_JOIN) join(n);
+    if (out & SO_JOINED) on_joined(n, &m->welcome, now_us);
+    if (out & SO_REFUSED) on_refused(n, &m->error, now_us);
+    if (out & SO_HEARTBEAT) say_heartbeat(n);
+    if (out & SO_LEAVE) say(n, &(msg_t){.type = MSG_LEAVE, .leave = {n->session.token, n->session.req}});
+    if (out & SO_REDIAL) n->io.redial(n->io.self);
+    if (out & SO_DELIVER) deliver(n, m, now_us);
+    if (out & SO_LEFT) tell(n, &(heddle_event_t){.type = HEDDLE_EVENT_LEFT, .step = -1});
+}
+
+static void step_session(worker_node_t *n, session_event_kind_t kind, const msg_t *m, uint64_t now_us)
+{
+    obey_session(n, session_step(&n->session, &(session_event_t){kind, m}, now_us), m, now_us);
+}
+
+/* --- node_ops ---------------------------------------------------------------------------------------------------------------- */
+
+static void node_line(void *self, bool up, uint64_t now_us) { step_session(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us); }
+
+static void node_frame(void *self, bytes_t frame, uint64_t now_us)
+{
+    msg_t m;
+    heddle_error_t error;
+    if (msg_decode(frame, &m, &error)) {
+        log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s", error.message);
+        return;
+    }
+    step_session(self, SE_FRAME, &m, now_us);
+    msg_fini(&m);
+}
+
+static void on_unshared(worker_node_t *n, const share_key_t *key, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < n->adapter_count; i++)
+        for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++) {
+            adapter_t *a = &n->adapters[i];
+            if (!a->shares[slot].shared || memcmp(&a->shares[slot].key, key, sizeof *key) != 0) continue;
+            a->shares[slot].shared = false;
+            drain(n, a, now_us);
+        }
+}
+
+static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)
+{
+    worker_node_t *n = self;
+    if (event->kind == TR_UNSHARED) {
+        on_unshared(n, &event->key, now_us);
+        return;
+    }
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        if (!n->adapters[i].pull) continue;
+        pull_transfer(n->adapters[i].pull, event, now_us);
+        look_at_pull(n, &n->adapters[i], now_us);
+    }
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static uint64_t tick_adapter(worker_node_t *n, adapter_t *a, uint64_t now_us)
+{
+    uint64_t next = CLOCK_NEVER;
+    drain(n, a, now_us);
+    if (now_us >= sync_deadline(&a->sync)) feed(n, a, &(sync_event_t){.kind = SY_TICK}, now_us);
+    if (a->pull) next = pull_tick(a->pull, now_us);
+    look_at_pull(n, a, now_us);
+    return earlier(next, sync_deadline(&a->sync));
+}
+
+static void answer_check(worker_node_t *n, check_t *check, exported_t exported)
+{
+    say_verified(n, check->adapter, &(msg_verified_t){.req = check->req, .version = check->version, .hash_us = check->hash_us,
+                                                      .exported = exported, .digest = check->found});
+    check_end(check);
+}
+
+static void give_up_joining(worker_node_t *n, uint64_t now_us)
+{
+    n->join_end_us = CLOCK_NEVER;
+    tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 0);
+    worker_node_leave(n, now_us);
+}
+
+static uint64_t node_tick(void *self, uint64_t now_us)
+{
+    worker_node_t *n = self;
+    step_session(n, SE_TICK, NULL, now_us);
+    if (now_us >= n->join_end_us) give_up_joining(n, now_us);
+    for (check_t *check; (check = checks_overdue(&n->checks, now_us));) answer_check(n, check, EXPORTED_UNKNOWN);
+    uint64_t next = earlier(n->join_end_us, checks_deadline(&n->checks));
+    for (uint32_t i = 0; i < n->adapter_count; i++) next = earlier(next, tick_adapter(n, &n->adapters[i], now_us));
+    return earlier(next, session_deadline(&n->session));
+}
+
+static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
+{
+    if (!check_work(check, n->io.clock)) return;
+    if (!n->opts.answers_verify) {
+        answer_check(n, check, EXPORTED_UNKNOWN);
+        return;
+    }
+    check->state = CHECK_ASKING;
+    check->deadline_us = now_us + CHECK_ANSWER_US;
+    sync_action_t action = {.kind = SA_OFFER, .event = HEDDLE_EVENT_VERIFY, .version = check->version, .digest = check->slot->h1};
+    offer(n, &n->adapters[check->adapter], &action);
+}
+
+static adapter_t *next_to_digest(worker_node_t *n)
+{
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        adapter_t *a = &n->adapters[(n->turn + i) % n->adapter_count];
+        if (a->pull && pull_has_work(a->pull)) return a;
+    }
+    return NULL;
+}
+
+/* One digest: of a pull in turn, else of a check. */
+static bool node_work(void *self, uint64_t now_us)
+{
+    worker_node_t *n = self;
+    adapter_t *a = next_to_digest(n);
+    check_t *check = a ? NULL : checks_hashing(&n->checks);
+    if (a) {
+        n->turn = a->index + 1;
+        pull_work(a->pull, now_us);
+        look_at_pull(n, a, now_us);
+    } else if (check) {
+        hash_piece(n, check, now_us);
+    }
+    return next_to_digest(n) || checks_hashing(&n->checks);
+}
+
+const node_ops_t worker_node_ops = {.line = node_line, .frame = node_frame, .transfer = node_transfer, .tick = node_tick, .work = node_work};
+
+/* --- the application's words ------------------------------------------------------------------------------------------------ */
+
+int worker_node_staged(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
+{
+    return feed_result(n, &n->adapters[adapter], &(sync_event_t){.kind = SY_APP_STAGED, .version = version}, now_us);
+}
+
+int worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
+{
+    int rc = feed_result(n, &n->adapters[adapter], &(sync_event_t){.kind = SY_APP_ACTIVATE, .version = version}, now_us);
+    drain(n, &n->adapters[adapter], now_us);
+    return rc;
+}
+
+int worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason, uint64_t now_us)
+{
+    adapter_t *a = &n->adapters[adapter];
+    const sync_entry_t *e = sync_find(&a->sync, version);
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
+    error_where(&error, a->name, version, n->opts.name, e && e->decision > a->sync.applied.decision ? "activate" : "stage");
+    int rc = feed_result(n, a, &(sync_event_t){.kind = SY_APP_REJECT, .version = version, .error = &error}, now_us);
+    drain(n, a, now_us);
+    return rc;
+}
+
+int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, const digest_t *digest, uint64_t now_us)
+{
+    (void)now_us;
+    check_t *check = checks_asking(&n->checks, adapter, version);
+    if (!check) return HEDDLE_ERR_NOT_FOUND;
+    answer_check(n, check, !digest ? EXPORTED_UNKNOWN : digest_equal(digest, &check->slot->h1) ? EXPORTED_MATCH : EXPORTED_DIFFERS);
+    return HEDDLE_OK;
+}
+
+void worker_node_leave(worker_node_t *n, uint64_t now_us) { step_session(n, SE_LEAVE, NULL, now_us); }
+
+/* --- life --------------------------------------------------------------------------------------------------------------------- */
+
+static void wake(void *self) { worker_node_t *n = self; n->opts.wake(n->opts.wake_self); }
+static int map(void *self, region_t *r) { worker_node_t *n = self; return n->io.tr->map(n->io.t, r); }
+static void unmap(void *self, region_t *r) { worker_node_t *n = self; n->io.tr->unmap(n->io.t, r); }
+
+int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node)
+{
+    worker_node_t *n = calloc(1, sizeof *n + opts->adapter_count * sizeof *n->adapters);
+    if (!n) return HEDDLE_ERR_NO_MEMORY;
+    n->opts = *opts;
+    n->io = *io;
+    n->join_end_us = CLOCK_NEVER;
+    slots_ops_t ops = {.self = n, .wake = wake, .map = map, .unmap = unmap};
+    if (slots_new(opts->adapters, opts->adapter_count, &ops, &n->slots)) goto fail;
+    n->adapter_count = opts->adapter_count;
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        n->adapters[i].index = i;
+        n->adapters[i].name = slots_adapter(n->slots, i);
+        sync_init(&n->adapters[i].sync, opts->app);
+    }
+    session_init(&n->session, &(session_opts_t){.role = ROLE_WORKER, .life = opts->life, .host = opts->host, .pid = opts->pid, .seed = opts->seed});
+    *ret_node = n;
+    return HEDDLE_OK;
+fail:
+    worker_node_destroy(&n);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+static void free_adapter(worker_node_t *n, adapter_t *a)
+{
+    pull_destroy(&a->pull);
+    while (a->announced) {
+        announced_t *w = a->announced;
+        a->announced = w->next;
+        free(w);
+    }
+    for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++)
+        if (a->shares[slot].shared) n->io.tr->unshare(n->io.t, a->shares[slot].key);
+}
+
+/* Lets what is in flight land or leave before the memory is unregistered; a peer that does not move is not waited for. */
+static void settle_transfer(worker_node_t *n)
+{
+    tr_event_t events[16];
+    uint64_t end_us = clock_now(n->io.clock) + SETTLE_US;
+    for (int turn = 0; turn < SETTLE_TURNS && clock_now(n->io.clock) < end_us; turn++)
+        n->io.tr->events(n->io.t, clock_now(n->io.clock), events, 16);
+}
+
+void worker_node_destroy(worker_node_t **node)
+{
+    worker_node_t *n = node ? *node : NULL;
+    if (!n) return;
+    *node = NULL;
+    checks_fini(&n->checks);
+    for (uint32_t i = 0; i < n->adapter_count; i++) free_adapter(n, &n->adapters[i]);
+    if (n->slots) {
+        settle_transfer(n);
+        slots_unmap_all(n->slots);
+    }
+    slots_close(&n->slots);
+    buf_fini(&n->frame);
+    free(n);
+}

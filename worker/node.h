@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/node.h: a worker without thread and sockets: session, and for each adapter sync, one pull, and slots, wired
+ * together.  It decides nothing: sync does.
+ *
+ *   frame -> session -> sync -> actions: reserve, pull, send, flip, drop ...   (node.c)
+ *   transfer -> pull -> sync                                                    messages out: node_say.c
+ *
+ * One thread.  worker_node_* below node_ops are called on it too (through shell_call). */
+#ifndef WORKER_NODE_H
+#define WORKER_NODE_H
+
+#include "client/node.h"
+#include "client/session.h"
+#include "worker/check.h"
+#include "worker/pull.h"
+#include "worker/slots.h"
+#include "worker/sync.h"
+
+/* Texts are borrowed for the node's life and valid already (names, labels). */
+typedef struct {
+    const char *name, *host, *export_dir;        /* export_dir NULL: none */
+    const char *const *adapters; uint32_t adapter_count;
+    const char *const *labels; uint32_t label_count;
+    uint32_t slots;                              /* per adapter; 0: the broker's default */
+    bool app, answers_verify;
+    uint64_t join_timeout_us;                    /* 0: never */
+    uint64_t pid, seed;
+    key16_t life;
+    void (*wake)(void *self); void *wake_self;   /* [any thread] makes the node tick soon */
+} worker_opts_t;
+
+typedef struct {
+    uint32_t index;
+    const char *name;
+    sync_t sync;
+    announced_t *announced;                      /* versions that sync knows and were announced here */
+    pull_t *pull;                                /* of the version that is FETCHING */
+    struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
+    uint64_t commit_us;                          /* when the last COMMIT came */
+    bool has_answer;                             /* to RESERVE or FETCH, fed when the step's actions are done */
+    sync_event_t answer;
+    heddle_error_t error;                        /* of `answer`, or of the last ABORT */
+} adapter_t;
+
+typedef struct worker_node {
+    worker_opts_t opts;
+    node_io_t io;
+    session_t session;
+    slots_t *slots;
+    checks_t checks;
+    pull_counters_t counters;
+    buf_t frame;                                 /* being sent */
+    uint32_t turn;                               /* whose digest is next */
+    bool up;
+    char cluster[HEDDLE_NAME_MAX + 1];           /* of the first WELCOME: a registry of another cluster is refused */
+    uint64_t join_end_us;                        /* when the name has been alive for too long; CLOCK_NEVER */
+    heddle_error_t join_error;                   /* the last refusal */
+    uint32_t adapter_count;
+    adapter_t adapters[];
+} worker_node_t;
+
+extern const node_ops_t worker_node_ops;
+
+/* `io` is copied; its transfer is open. NO_MEMORY. */
+int  worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node);
+/* Slots with readers outlive it. */
+void worker_node_destroy(worker_node_t **node);
+
+/* What the application says; NOT_FOUND and FENCED as in heddle/worker.h. */
+int  worker_node_staged(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us);
+int  worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us);
+int  worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason, uint64_t now_us);
+int  worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, const digest_t *digest, uint64_t now_us);
+void worker_node_leave(worker_node_t *n, uint64_t now_us);
+
+/* node_say.c: messages of this worker. */
+int  say(worker_node_t *n, const msg_t *m);      /* OK, or what io.send said */
+void say_join(worker_node_t *n);
+void say_heartbeat(worker_node_t *n);
+void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us);
+void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us);
+int  say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision, const heddle_error_t *error);
+void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count);
+void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result);
+const announced_t *announced_find(const adapter_t *a, uint64_t version);
+/* NO_SLOT made clear: which versions sit in the slots, who reads them, for how long. */
+void describe_slots(const worker_node_t *n, const adapter_t *a, heddle_error_t *error, uint64_t now_us);
+
+#endif

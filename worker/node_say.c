@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of a worker: built from the state of its node. */
+#include "core/errors.h"
+#include "core/failpoint.h"
+#include "worker/node.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { DEVICES_MAX = 16 };
+
+int say(worker_node_t *n, const msg_t *m)
+{
+    buf_clear(&n->frame);
+    int rc = msg_encode(m, &n->frame);
+    return rc ? rc : n->io.send(n->io.self, buf_view(&n->frame));
+}
+
+const announced_t *announced_find(const adapter_t *a, uint64_t version)
+{
+    const announced_t *w = a->announced;
+    while (w && w->version != version) w = w->next;
+    return w;
+}
+
+/* --- JOIN ------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t split_devices(char *list, const char *ret_devices[DEVICES_MAX])
+{
+    uint32_t count = 0;
+    char *save = NULL;
+    for (char *name = strtok_r(list, ",", &save); name && count < DEVICES_MAX; name = strtok_r(NULL, ",", &save))
+        ret_devices[count++] = name;
+    return count;
+}
+
+static uint64_t held_state(sync_state_t state)
+{
+    switch (state) {
+    case SYNC_ARRIVED: return HELD_SEALED;
+    case SYNC_STAGED: return HELD_STAGED;
+    case SYNC_ACTIVE: return HELD_ACTIVE;
+    default: return HELD_KEPT;
+    }
+}
+
+static uint32_t list_held(const worker_node_t *n, msg_held_t *held)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n->adapter_count; i++)
+        for (uint32_t e = 0; e < SYNC_ENTRIES && count < LIMIT_HELD; e++) {
+            const sync_entry_t *entry = &n->adapters[i].sync.entries[e];
+            if (sync_is_held(entry))
+                held[count++] = (msg_held_t){n->adapters[i].name, entry->version, held_state(entry->state), entry->digest};
+        }
+    return count;
+}
+
+void say_join(worker_node_t *n)
+{
+    char list[256] = "";
+    const char *devices[DEVICES_MAX];
+    n->io.tr->devices(n->io.t, list, sizeof list);
+    msg_subscription_t *adapters = calloc(n->adapter_count, sizeof *adapters);
+    msg_held_t *held = calloc(LIMIT_HELD, sizeof *held);
+    if (!adapters || !held) goto done;    /* no answer will come, and the session asks again */
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        const adapter_t *a = &n->adapters[i];
+        adapters[i] = (msg_subscription_t){a->name, a->sync.applied.decision, a->sync.applied.version};
+    }
+    msg_t m = {.type = MSG_JOIN};
+    m.join = (msg_join_t){
+        .req = n->session.req, .epoch = n->session.epoch, .slots = n->opts.slots, .prev_token = n->session.token, .name = n->opts.name,
+        .labels = (const char **)n->opts.labels, .label_count = n->opts.label_count, .adapters = adapters,
+        .adapter_count = n->adapter_count, .held = held, .held_count = list_held(n, held), .backend = n->io.tr->name,
+        .ucx = n->io.tr->version(), .devices = devices, .device_count = split_devices(list, devices), .export_dir = n->opts.export_dir};
+    if (n->io.tr->address(n->io.t, &m.join.address)) goto done;
+    if (say(n, &m) == HEDDLE_OK)
+        for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);
+done:
+    free(adapters);
+    free(held);
+}
+
+/* --- HEARTBEAT -------------------------------------------------------------------------------------------------------- */
+
+static msg_progress_t progress_of(const worker_node_t *n, const adapter_t *a)
+{
+    msg_progress_t p = {.adapter = a->name, .held_count = slots_count(n->slots, a->index).held};
+    if (!a->pull) return p;
+    p.fetching = pull_what(a->pull)->version;
+    p.bytes_done = pull_bytes_done(a->pull);
+    p.data_bytes = pull_what(a->pull)->region_bytes;
+    p.source = pull_source(a->pull);
+    return p;
+}
+
+void say_heartbeat(worker_node_t *n)
+{
+    tr_counters_t c;
+    n->io.tr->counters(n->io.t, &c);
+    msg_progress_t *rows = calloc(n->adapter_count, sizeof *rows);
+    if (!rows) return;    /* the next one is due soon */
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){
+        .token = n->session.token, .seq = n->session.heartbeat_seq, .adapters = rows, .adapter_count = n->adapter_count,
+        .bytes_in = c.bytes_in, .bytes_out = c.bytes_out, .chunks_bad = n->counters.chunks_bad, .retries = n->counters.retries,
+        .fenced = n->session.fenced_count};
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        const adapter_t *a = &n->adapters[i];
+        slots_count_t count = slots_count(n->slots, i);
+        rows[i] = progress_of(n, a);
+        m.heartbeat.slots_total += a->sync.slot_count;
+        m.heartbeat.slots_free += a->sync.slot_count > count.used ? a->sync.slot_count - count.used : 0;
+        m.heartbeat.slots_held += count.held;
+    }
+    say(n, &m);
+    free(rows);
+}
+
+/* --- about versions --------------------------------------------------------------------------------------------------- */
+
+void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    if (FAILPOINT("worker.before_staged")) return;
+    msg_served_t rows[PULL_SERVED_MAX];
+    const announced_t *w = announced_find(a, action->version);
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = n->session.token, .version = action->version, .adapter = a->name, .digest = action->digest};
+    if (w && w->sealed_us) {
+        m.staged.connect_us = w->connect_us;
+        m.staged.fetch_us = w->fetch_us;
+        m.staged.verify_us = w->verify_us;
+        m.staged.stage_us = now_us - w->sealed_us;
+        m.staged.sources = rows;
+        for (uint32_t i = 0; i < w->served_count; i++)
+            rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind, w->served[i].bytes, w->served[i].name};
+    }
+    say(n, &m);
+}
+
+void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    msg_t m = {.type = MSG_ACTIVE};
+    m.active = (msg_active_t){.token = n->session.token, .version = action->version, .decision = action->decision,
+                              .activate_us = a->commit_us ? now_us - a->commit_us : 0, .adapter = a->name, .digest = action->digest};
+    say(n, &m);
+}
+
+int say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision, const heddle_error_t *error)
+{
+    msg_t m = {.type = MSG_NACK};
+    m.nack = (msg_nack_t){.token = n->session.token, .version = version, .decision = decision, .adapter = a->name, .phase = error->phase,
+                          .code = heddle_err_name(error->code), .message = error->message, .expected = error->expected,
+                          .found = error->found, .hint = error->hint};
+    return say(n, &m);
+}
+
+void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count)
+{
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = n->session.token, .version = version, .adapter = a->name, .lost = lost, .lost_count = count};
+    say(n, &m);
+}
+
+void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result)
+{
+    msg_t m = {.type = MSG_VERIFIED, .verified = *result};
+    m.verified.token = n->session.token;
+    m.verified.adapter = n->adapters[adapter].name;
+    say(n, &m);
+}
+
+/* --- NO_SLOT ---------------------------------------------------------------------------------------------------------- */
+
+void describe_slots(const worker_node_t *n, const adapter_t *a, heddle_error_t *error, uint64_t now_us)
+{
+    buf_t text = {0};
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        const slot_t *slot = e->slot >= 0 ? slots_at(n->slots, a->index, (uint32_t)e->slot) : NULL;
+        if (!slot) continue;
+        uint32_t readers = slot_readers(slot);
+        buf_printf(&text, "%sversion %" PRIu64, text.bytes ? ", " : "", e->version);
+        if (readers) buf_printf(&text, " held by %u reader%s", readers, readers == 1 ? "" : "s");
+        if (slot->state == SLOT_LEAVING) buf_printf(&text, " for %.1f s since it was to go", (double)(now_us - slot->leaving_us) / 1e6);
+    }
+    error_fail(error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use: %s", a->sync.slot_count, buf_text(&text));
+    error_where(error, a->name, a->sync.nack.version, n->opts.name, "announce");
+    error_expected(error, "a free slot");
+    error_found(error, "%s", buf_text(&text));
+    error_hint(error, "release snapshots that are no longer used, or run the worker with more --slots");
+    buf_fini(&text);
+}

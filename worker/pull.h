@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/pull.h: one version on its way into a slot.
+ *
+ *   MANIFEST  its pieces are fetched; whole, its BLAKE2b-256 is compared before anything of it is decoded
+ *   CHUNKS    chunks are fetched; each is digested (one a step of pull_work) and compared with the manifest: good ones
+ *             are served on at once, bad ones come again from another source
+ *   CLOSING   all chunks are good: h1 over all leaves is compared with the announced digest, the slot is sealed
+ *   DONE      sealed; pull_destroy is all that is left            FAILED  pull->error tells; the slot stays RESERVED
+ *
+ * Loop thread only.  The pull borrows the announcement and the slot until pull_destroy, which drops every open ask: after
+ * it the memory may still be written to until ops->idle says so. */
+#ifndef WORKER_PULL_H
+#define WORKER_PULL_H
+
+#include "client/node.h"
+#include "core/limits.h"
+#include "proto/msg.h"
+#include "transfer/fetch.h"
+#include "worker/slots.h"
+
+#define PULL_PIECE_BYTES LIMIT_CHUNK_MIN_BYTES   /* of a manifest */
+#define PULL_SERVED_MAX 32u
+#define PULL_BAD_LIMIT 3u                        /* manifests that may come wrong before the version fails here */
+
+/* Who can serve a version: a copy of what a message said. */
+typedef struct {
+    uint64_t token, kind;                        /* source_kind_t */
+    char name[HEDDLE_NAME_MAX + 1];
+    uint8_t address[LIMIT_ADDRESS_BYTES];
+    uint32_t address_bytes;
+} source_t;
+
+/* What came from whom. */
+typedef struct { uint64_t token, kind, bytes; char name[HEDDLE_NAME_MAX + 1]; } served_t;
+
+/* One announced version: what to fetch, from whom, and how that went. */
+typedef struct announced {
+    struct announced *next;
+    uint64_t version, region_bytes, manifest_bytes, data_bytes;
+    digest_t h1, manifest_digest;
+    share_key_t key;
+    int64_t step;
+    source_t sources[LIMIT_SOURCES];             /* in the order to be tried */
+    uint32_t source_count;
+    uint64_t connect_us, fetch_us, verify_us, sealed_us;   /* to the first bytes; then to the last; in digests; when */
+    served_t served[PULL_SERVED_MAX];
+    uint32_t served_count;
+} announced_t;
+
+static inline uint64_t announced_bytes(const announced_t *a) { return manifest_offset(a->region_bytes) + a->manifest_bytes; }
+/* Copies the list of a message.  Sources without an address, or with one that is too long, are left out. */
+void announced_sources(announced_t *a, const msg_source_t *sources, uint32_t count);
+
+typedef enum { PULL_MANIFEST, PULL_CHUNKS, PULL_CLOSING, PULL_DONE, PULL_FAILED } pull_state_t;
+typedef struct pull pull_t;
+
+typedef struct { uint64_t chunks_bad, retries; } pull_counters_t;
+
+/* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the version's key already; what is
+ * verified is served on.  NO_MEMORY. */
+int  pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters_t *counters, uint64_t now_us, pull_t **ret_pull);
+/* Drops what is asked; the share stays. */
+void pull_destroy(pull_t **pull);
+/* announced->sources changed. */
+void pull_resource(pull_t *p, uint64_t now_us);
+void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us);
+/* There is a digest to do: one bounded piece of it a call of pull_work. */
+bool pull_has_work(const pull_t *p);
+void pull_work(pull_t *p, uint64_t now_us);
+/* Returns the next deadline. */
+uint64_t pull_tick(pull_t *p, uint64_t now_us);
+
+pull_state_t pull_state(const pull_t *p);
+const heddle_error_t *pull_error(const pull_t *p);
+const announced_t *pull_what(const pull_t *p);
+const slot_t *pull_slot(const pull_t *p);
+uint64_t pull_bytes_done(const pull_t *p);       /* of the region */
+uint64_t pull_source(const pull_t *p);           /* token of who sent last; 0: nobody yet */
+/* True once after every source was lost; tokens of those that were (at most cap). */
+bool pull_needs_sources(pull_t *p, uint64_t *ret_lost, uint32_t cap, uint32_t *ret_count);
+
+#endif
