@@ -110,6 +110,7 @@ typedef struct heddle_event {
     char digest[HEDDLE_DIGEST_TEXT];
     char tag[HEDDLE_TAG_TEXT];
     char message[512];
+    char cluster[HEDDLE_NAME_MAX + 1];     /* JOINED: which broker's registry this is */
 } heddle_event_t;
 
 /* Stable name of an event type as the tools print it, e.g. "version.arrived"; "unknown" out of range. */
