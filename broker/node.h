@@ -23,6 +23,7 @@
  *              for names and versions; for events `after` is the first seq wanted, and next = the seq after the last looked at).
  *   store.c    commit and load.   main.c  sockets, loop, signals.
  *
+ * Files: node.c (a turn, commit, sends), node_session.c (HELLO to LEAVE), node_version.c (PUBLISH to NACK), node_query.c (questions).
  * Nothing blocks but io.commit.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H
@@ -59,7 +60,9 @@ typedef struct broker_peer {
     char host[HEDDLE_NAME_MAX + 1];
     uint64_t pid, wire, heard_us;
     uint64_t token;                    /* of its session; 0: none */
-    UT_hash_handle hh;                 /* in order of heard_us: the head was silent longest */
+    char name[HEDDLE_NAME_MAX + 1];    /* of its latest session, "" before the first */
+    uint64_t fenced_token;             /* the stale token that it was last told of: events say each once */
+    UT_hash_handle hh;
 } broker_peer_t;
 #define BROKER_IDLE_PEERS 1024u        /* connections without a session that are remembered; the most silent goes first */
 
@@ -77,6 +80,9 @@ typedef struct broker {
     bool is_read_only;                 /* the last commit failed: `status` says read_only */
     uint64_t retry_us;                 /* then: when deciding is tried again */
     bool is_broken;                    /* fatal was called */
+    bool has_abandoned;                /* a writer's session may have ended without its record being closed */
+    bool is_stirred;                   /* something happened that a waiting question may wait for */
+    uint64_t seen_seq;                 /* events that waiting questions were shown */
     uint64_t sent[32], received[32];   /* messages by type */
     uint64_t bad_frames, dropped_sends;
 } broker_t;

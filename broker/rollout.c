@@ -113,6 +113,11 @@ void track_forget_ended(rollout_t *ro, const char *adapter)
 
 void track_touch(rollout_t *ro, track_t *t) { ro->is_dirty = t->is_dirty = true; }
 
+void rollout_stir(rollout_t *ro)
+{
+    for (size_t i = 0; i < ro->track_count; i++) track_touch(ro, ro->tracks[i]);
+}
+
 /* ---- copies ---- */
 
 static size_t copy_place(const track_t *t, const char *worker, bool *ret_found)

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A turn of the broker: frames come in, records are made durable, sends leave. */
+#include "broker/node_part.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+
+#define LEASE_DEFAULT_MS 4000u
+#define COMMIT_RETRY_US 1000000ull    /* after a failed commit, what was left undecided is tried again so much later */
+
+/* ---- life ---- */
+
+int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker, heddle_error_t *error)
+{
+    if (opts->keep > REGISTRY_KEEP_MAX) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "the broker cannot keep %llu versions", (unsigned long long)opts->keep);
+        error_expected(error, "0 to %u", REGISTRY_KEEP_MAX);
+        error_found(error, "%llu", (unsigned long long)opts->keep);
+        return rc;
+    }
+    broker_t *b = calloc(1, sizeof *b);
+    if (!b) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the broker");
+    b->opts = *opts;
+    b->io = *io;
+    if (!b->opts.lease_ms) b->opts.lease_ms = LEASE_DEFAULT_MS;
+    registry_init(&b->registry);
+    membership_init(&b->members, b->opts.lease_ms * 1000, opts->keep);
+    rollout_init(&b->rollout, b->opts.lease_ms * 1000, opts->keep, opts->seed);
+    pending_init(&b->pending);
+    *ret_broker = b;
+    return HEDDLE_OK;
+}
+
+void broker_destroy(broker_t **broker)
+{
+    broker_t *b = *broker;
+    if (!b) return;
+    *broker = NULL;
+    broker_peer_t *peer, *next;
+    HASH_ITER(hh, b->peers, peer, next)
+    {
+        HASH_DEL(b->peers, peer);
+        free(peer);
+    }
+    pending_fini(&b->pending);
+    rollout_fini(&b->rollout);
+    membership_fini(&b->members);
+    registry_fini(&b->registry);
+    events_fini(&b->events);
+    outbox_fini(&b->out);
+    free(b);
+}
+
+int broker_load(broker_t *b, const record_t *record) { return registry_apply(&b->registry, record); }
+
+int broker_start(broker_t *b, instant_t now)
+{
+    if (!b->registry.epoch) return HEDDLE_ERR_INTERNAL;
+    uint64_t lease_us = b->opts.lease_ms * 1000;
+    uint64_t settle_end_us = b->registry.adapter_count ? now.us + lease_us : now.us;   /* nobody can come back to nothing */
+    int rc = events_init(&b->events, b->registry.epoch);
+    if (rc) return rc;
+    b->started_us = now.us;
+    b->started_ms = now.wall_ms;
+    membership_start(&b->members, b->registry.epoch, now.us, settle_end_us);
+    rc = rollout_start(&b->rollout, broker_view(b, now), settle_end_us);
+    if (rc) return rc;
+    b->has_abandoned = true;
+    event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
+    events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch, b->registry.adapter_count);
+    broker_settle(b, now);
+    return HEDDLE_OK;
+}
+
+bool broker_is_settling(const broker_t *b, uint64_t now_us) { return rollout_is_settling(&b->rollout, now_us); }
+
+/* ---- records ---- */
+
+static void end_broken(broker_t *b, int code, const char *what, heddle_error_t *error)
+{
+    b->is_broken = true;
+    if (what) error_fail(error, code, "%s", what);
+    b->io.fatal(b->io.self, error);
+}
+
+/* On disk: from here on memory must follow, or the process must end. */
+static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
+{
+    for (int i = 0; i < b->out.record_count; i++) {
+        const record_t *rec = &b->out.records[i];
+        const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
+        bool was_held = a && a->held;
+        int rc = registry_apply(&b->registry, rec);
+        if (rc) {
+            end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
+            return false;
+        }
+        rollout_apply(&b->rollout, broker_view(b, now), rec, was_held, &b->events, &b->out);
+    }
+    b->out.record_count = 0;
+    return true;
+}
+
+bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error)
+{
+    *ret_error = (heddle_error_t){0};
+    int rc = b->out.failed ? error_fail(ret_error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change") : HEDDLE_OK;
+    if (!rc && b->out.record_count) {
+        rc = b->io.commit(b->io.self, b->out.records, b->out.record_count, ret_error);
+        b->is_read_only = rc != HEDDLE_OK;
+    }
+    if (!rc && apply_records(b, now, ret_error)) return true;
+    if (rc == HEDDLE_ERR_DATA_DIR) end_broken(b, rc, NULL, ret_error);
+    if (rc) b->retry_us = now.us + COMMIT_RETRY_US;
+    outbox_clear(&b->out);
+    return false;
+}
+
+/* ---- sends ---- */
+
+static void note_send(broker_t *b, const send_t *send, int rc)
+{
+    b->sent[send->type]++;
+    if (rc == HEDDLE_OK) return;
+    b->dropped_sends++;
+    broker_peer_t *peer = broker_peer(b, send->peer);
+    member_t *member = peer && peer->token ? membership_by_token(&b->members, peer->token) : NULL;
+    if (!member) return;
+    if (rc == HEDDLE_ERR_GONE) member->is_gone = true;
+    else member->needs_resync = true;
+}
+
+void broker_let_go(broker_t *b)
+{
+    if (b->out.failed) {   /* something is missing here: everybody is told again at his next heartbeat */
+        for (member_t *m = b->members.tokens; m; m = m->by_token.next) m->needs_resync = true;
+    }
+    for (size_t i = 0; i < b->out.send_count; i++) {
+        const send_t *send = &b->out.sends[i];
+        note_send(b, send, b->io.send(b->io.self, send->peer, outbox_frame(&b->out, i)));
+    }
+    outbox_clear(&b->out);
+}
+
+void broker_settle(broker_t *b, instant_t now)
+{
+    heddle_error_t error;
+    for (;;) {
+        rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
+        broker_let_go(b);   /* what was said so far stands, whatever becomes of the decisions */
+        if (now.us < b->retry_us) break;   /* the disk refused a moment ago */
+        rollout_decide(&b->rollout, broker_view(b, now), &b->out);
+        if (!b->out.record_count || !broker_make_durable(b, now, &error)) break;
+    }
+    broker_let_go(b);
+    b->is_stirred = true;
+}
+
+/* ---- refusals ---- */
+
+static uint64_t request_of(const msg_t *m)
+{
+    switch (m->type) {
+    case MSG_JOIN:    return m->join.req;
+    case MSG_OPEN:    return m->open.req;
+    case MSG_PUBLISH: return m->publish.req;
+    case MSG_QUERY:   return m->query.req;
+    case MSG_LEAVE:   return m->leave.req;
+    default:          return 0;
+    }
+}
+
+void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms)
+{
+    msg_t m;
+    msg_from_error(error, request_of(c->m), c->m->type, &m);
+    m.error.retry_ms = retry_ms;
+    outbox_send(&c->b->out, c->from, &m);
+}
+
+static void send_fenced(broker_t *b, uint64_t peer, uint64_t token, uint64_t req, msg_type_t of, const char *name)
+{
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_FENCED, "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
+               (unsigned long long)token, *name ? " of " : "", name);
+    error_hint(&error, "say HELLO and join again");
+    msg_t m;
+    msg_from_error(&error, req, of, &m);
+    m.error.token = token;
+    outbox_send(&b->out, peer, &m);
+}
+
+void broker_tell_fenced(const call_t *c, uint64_t token)
+{
+    send_fenced(c->b, c->from, token, request_of(c->m), c->m->type, c->peer->name);
+}
+
+void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char *name)
+{
+    send_fenced(b, peer, token, 0, (msg_type_t)0, name);
+}
+
+/* ---- dispatch ---- */
+
+typedef enum { NEEDS_NOTHING, NEEDS_HELLO, NEEDS_TOKEN, NEEDS_WORKER } needs_t;
+typedef struct { void (*handle)(const call_t *c); needs_t needs; } route_t;
+
+static const route_t ROUTES[] = {
+    [MSG_HELLO] = {on_hello, NEEDS_NOTHING},      [MSG_JOIN] = {on_join, NEEDS_HELLO},
+    [MSG_OPEN] = {on_open, NEEDS_HELLO},          [MSG_QUERY] = {on_query, NEEDS_HELLO},
+    [MSG_PUBLISH] = {on_publish, NEEDS_HELLO},    [MSG_HEARTBEAT] = {on_heartbeat, NEEDS_TOKEN},
+    [MSG_LEAVE] = {on_leave, NEEDS_TOKEN},        [MSG_NEED_SOURCES] = {on_need_sources, NEEDS_WORKER},
+    [MSG_STAGED] = {on_staged, NEEDS_WORKER},     [MSG_ACTIVE] = {on_active, NEEDS_WORKER},
+    [MSG_NACK] = {on_nack, NEEDS_WORKER},         [MSG_VERIFIED] = {on_verified, NEEDS_WORKER},
+    [MSG_PING] = {NULL, NEEDS_NOTHING},
+};
+
+/* Messages of members begin with their token. */
+static uint64_t token_of(const msg_t *m) { return m->heartbeat.token; }
+
+static void out_of_place(call_t *c, const char *why)
+{
+    heddle_error_t error;
+    c->b->bad_frames++;
+    error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s %s", msg_name((int)c->m->type), why);
+    error_hint(&error, "docs/protocol.md tells who may send what, and when");
+    broker_refuse(c, &error, 0);
+}
+
+/* I4: a stale token changes nothing, and is counted. */
+static void fence(call_t *c)
+{
+    broker_t *b = c->b;
+    uint64_t token = token_of(c->m);
+    bool is_known = c->peer->fenced_token == token;
+    member_t *worker = c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
+    b->members.fenced_count++;
+    if (worker) worker->fenced++;
+    broker_tell_fenced(c, token);
+    if (is_known) return;
+    c->peer->fenced_token = token;
+    event_type_t type = c->peer->role == ROLE_PUBLISHER ? EVENT_WRITER_FENCED : EVENT_WORKER_FENCED;
+    event_row_t *e = events_add(&b->events, type, NULL, 0, c->peer->name, c->now);
+    events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
+    e->token = token;
+}
+
+/* The session that the message speaks for; false: it was answered. */
+static bool find_member(call_t *c, needs_t needs)
+{
+    member_t *member = membership_by_token(&c->b->members, token_of(c->m));
+    if (!member || member->peer != c->from) {
+        fence(c);
+        return false;
+    }
+    if (needs == NEEDS_WORKER && member->role != ROLE_WORKER) {
+        out_of_place(c, "is not for publishers to send");
+        return false;
+    }
+    c->member = member;
+    membership_heard(&c->b->members, member, c->now.us);
+    return true;
+}
+
+static void dispatch(call_t *c)
+{
+    size_t type = (size_t)c->m->type;
+    const route_t *route = type < sizeof ROUTES / sizeof *ROUTES ? &ROUTES[type] : NULL;
+    if (c->m->type == MSG_PING) return;
+    if (!route || !route->handle) out_of_place(c, "is not for the broker");
+    else if (route->needs != NEEDS_NOTHING && !c->peer) out_of_place(c, "came before HELLO");
+    else if (route->needs < NEEDS_TOKEN || find_member(c, route->needs)) route->handle(c);
+}
+
+static void tell_bad_frame(broker_t *b, uint64_t peer, const heddle_error_t *error)
+{
+    msg_t answer;
+    b->bad_frames++;
+    msg_from_error(error, 0, (msg_type_t)0, &answer);
+    outbox_send(&b->out, peer, &answer);
+    broker_let_go(b);
+}
+
+void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now)
+{
+    (void)now;
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_PROTOCOL, "frame is no message: %s", why);
+    tell_bad_frame(b, peer, &error);
+}
+
+void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
+{
+    if (b->is_broken) return;
+    heddle_error_t error;
+    msg_t m;
+    if (msg_decode(frame, &m, &error) != HEDDLE_OK) {
+        tell_bad_frame(b, from, &error);
+        return;
+    }
+    call_t c = {.b = b, .m = &m, .from = from, .peer = broker_peer(b, from), .now = now};
+    if (c.peer) c.peer->heard_us = now.us;
+    b->received[m.type]++;
+    dispatch(&c);
+    if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_let_go(b);
+    else broker_settle(b, now);
+    msg_fini(&m);
+}
+
+/* ---- time ---- */
+
+static void say_end(broker_t *b, const member_t *member, member_state_t state, instant_t now)
+{
+    bool is_lost = state == MEMBER_LOST;
+    uint64_t silent_ms = member_silent_ms(member, now.us);
+    event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED : is_lost ? EVENT_WORKER_LOST : EVENT_WORKER_LEFT;
+    const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
+    event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
+    e->token = member->token;
+    if (is_lost) events_say(e, HEDDLE_OK, "its lease ended: not heard of for %llu ms", (unsigned long long)silent_ms);
+}
+
+void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now)
+{
+    say_end(b, member, state, now);
+    broker_peer_t *peer = broker_peer(b, member->peer);
+    if (peer && peer->token == member->token) {
+        peer->token = 0;
+        b->idle_count++;
+    }
+    if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
+    pending_member_gone(&b->pending, member);
+    rollout_gone(&b->rollout, broker_view(b, now), member, state == MEMBER_LEFT);
+    membership_end(&b->members, member, state, now);
+}
+
+static void say_abandoned(broker_t *b, const adapter_row_t *a, instant_t now)
+{
+    if (a->writer.token >> 32 == b->registry.epoch) return;   /* said when its session ended */
+    event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
+    events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
+}
+
+/* Writers on disk whose session is gone: the record is closed, now or when the disk takes it again. */
+void broker_close_writers(broker_t *b, instant_t now)
+{
+    heddle_error_t error;
+    if (!b->has_abandoned || !b->rollout.is_settled) return;
+    b->has_abandoned = false;
+    for (size_t i = 0; i < b->registry.adapter_count; i++) {
+        const adapter_row_t *a = b->registry.adapters[i];
+        if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
+        say_abandoned(b, a, now);
+        registry_decide_close(a, now, &b->out);
+        if (outbox_has_room(&b->out, 1)) continue;
+        b->has_abandoned = true;   /* the rest at the next tick */
+        break;
+    }
+    if (!broker_make_durable(b, now, &error)) b->has_abandoned = true;
+}
+
+void broker_tick(broker_t *b, instant_t now)
+{
+    if (b->is_broken) return;
+    membership_tick(&b->members, now);
+    member_t *lapsed;
+    while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL) broker_end_member(b, lapsed, MEMBER_LOST, now);
+    if (b->retry_us && now.us >= b->retry_us) {
+        b->retry_us = 0;
+        rollout_stir(&b->rollout);
+    }
+    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout)) broker_settle(b, now);
+    if (!b->retry_us) broker_close_writers(b, now);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t broker_flush(broker_t *b, instant_t now)
+{
+    if (b->is_broken) return CLOCK_NEVER;
+    broker_answer_pending(b, now);
+    rollout_flush(&b->rollout, broker_view(b, now), &b->events, &b->out);
+    broker_let_go(b);
+    uint64_t next = earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
+    next = earlier(next, pending_deadline(&b->pending));
+    return b->retry_us ? earlier(next, b->retry_us) : next;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions: answered at once from a page, or when what they wait for has come. */
+#include "broker/node_part.h"
+
+#include "broker/report.h"
+#include "core/errors.h"
+#include "core/limits.h"
+#include "proto/value.h"
+
+/* ---- answers ---- */
+
+static void send_error(broker_t *b, uint64_t peer, uint64_t req, const heddle_error_t *error)
+{
+    msg_t m;
+    msg_from_error(error, req, MSG_QUERY, &m);
+    outbox_send(&b->out, peer, &m);
+}
+
+typedef struct { uint64_t peer, req, next; bool more; const char *next_name; int code; } answer_t;
+
+static void send_report(broker_t *b, const answer_t *to, const json_t *body)
+{
+    buf_t bytes = {0};
+    heddle_error_t error;
+    int rc = value_encode(body, &bytes);
+    if (rc) {
+        error_fail(&error, rc, "the answer cannot be put into a message");
+        send_error(b, to->peer, to->req, &error);
+    } else {
+        msg_t m = {.type = MSG_REPORT};
+        m.report = (msg_report_t){.req = to->req, .next = to->next, .more = to->more, .next_name = to->next_name ? to->next_name : "",
+                                  .body = buf_view(&bytes), .code = to->code ? heddle_err_name(to->code) : ""};
+        outbox_send(&b->out, to->peer, &m);
+    }
+    buf_fini(&bytes);
+}
+
+static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instant_t now)
+{
+    report_page_t page = {0};
+    heddle_error_t error;
+    if (report_page(b, q, now, &page, &error)) {
+        send_error(b, peer, q->req, &error);
+        return;
+    }
+    answer_t to = {.peer = peer, .req = q->req, .next = page.next, .more = page.more, .next_name = page.next_name};
+    send_report(b, &to, page.body);
+    json_decref(page.body);
+}
+
+static void answer_events(broker_t *b, const pending_row_t *row, instant_t now)
+{
+    msg_query_t q = {.req = row->req, .op = "events", .name = row->adapter, .worker = row->worker, .after = row->after,
+                     .epoch = row->epoch, .limit = row->limit, .after_name = "", .by = "", .expected = ""};
+    answer_page(b, row->peer, &q, now);
+}
+
+static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now)
+{
+    if (row->kind == PENDING_EVENTS) {
+        answer_events(b, row, now);
+        return;
+    }
+    json_t *body = NULL;
+    heddle_error_t error;
+    int rc = row->kind == PENDING_VERIFY ? report_verify(b, row, verdict, now, &body) : report_wait(b, row, verdict, now, &body);
+    if (rc) {
+        error_fail(&error, rc, "the answer cannot be made");
+        send_error(b, row->peer, row->req, &error);
+        return;
+    }
+    answer_t to = {.peer = row->peer, .req = row->req, .code = verdict->code};
+    send_report(b, &to, body);
+    json_decref(body);
+}
+
+/* ---- activate ---- */
+
+static bool is_ready_to_decide(const broker_t *b, const pending_row_t *row)
+{
+    return row->kind == PENDING_ACTIVATE && !row->is_decided && b->rollout.is_settled;
+}
+
+/* False: refused, *ret_error says why. */
+static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+{
+    const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
+    activate_by_t by = {.version = row->version, .by = row->by, .has_source = track_has_source(t),
+                        .has_staged = track_holder_count(t) > 0, .dry_run = row->dry_run};
+    row->moved_base = t ? t->bytes_moved : 0;
+    broker_let_go(b);   /* what others were told stands, also when this is not committed */
+    if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated, ret_error)) return false;
+    if (!broker_make_durable(b, now, ret_error)) return false;
+    row->is_decided = true;
+    broker_settle(b, now);
+    return true;
+}
+
+/* ---- questions ---- */
+
+static void ask_wait(const call_t *c, pending_kind_t kind)
+{
+    broker_t *b = c->b;
+    const msg_query_t *q = &c->m->query;
+    heddle_error_t error;
+    pending_row_t *row = NULL;
+    int rc = pending_add(&b->pending, kind, c->from, q->req, &row, &error);
+    if (!rc && kind == PENDING_ACTIVATE && !q->version) {
+        rc = error_fail(&error, HEDDLE_ERR_USAGE, "activate names no version");
+        error_contrast(&error, "NAME@V", q->name);
+    }
+    if (!rc) rc = pending_set_wait(row, q, broker_view(b, c->now), &error);
+    if (!rc && is_ready_to_decide(b, row) && !decide_activation(b, row, c->now, &error)) rc = error.code;
+    if (!rc) return;
+    broker_refuse(c, &error, 0);
+    if (row) pending_drop(&b->pending, row);
+}
+
+static int expect_digest(pending_row_t *row, const msg_query_t *q, const broker_t *b, heddle_error_t *error)
+{
+    const version_row_t *v = registry_version(registry_adapter(&b->registry, row->adapter), row->version);
+    if (q->expected && *q->expected) {
+        if (digest_parse(q->expected, &row->expected)) return HEDDLE_OK;
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.80s\" is no digest", q->expected);
+        error_expected(error, "h1: and 64 hexadecimal digits");
+        return rc;
+    }
+    if (!v) return error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu ended long ago", row->adapter, (unsigned long long)row->version);
+    row->expected = v->digest;
+    return HEDDLE_OK;
+}
+
+static void ask_verify(const call_t *c)
+{
+    broker_t *b = c->b;
+    heddle_error_t error;
+    pending_row_t *row = NULL;
+    int rc = pending_add(&b->pending, PENDING_VERIFY, c->from, c->m->query.req, &row, &error);
+    if (!rc) rc = pending_set_wait(row, &c->m->query, broker_view(b, c->now), &error);
+    if (!rc) rc = expect_digest(row, &c->m->query, b, &error);
+    if (!rc) rc = pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, c->now), &b->out, &error);
+    if (!rc) return;
+    broker_refuse(c, &error, 0);
+    if (row) pending_drop(&b->pending, row);
+}
+
+static void ask_events(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_query_t *q = &c->m->query;
+    heddle_error_t error;
+    events_filter_t f = {.epoch = q->epoch, .after = q->after, .adapter = q->name, .worker = q->worker};
+    if (!q->wait_ms || events_ready(&b->events, &f)) {
+        answer_page(b, c->from, q, c->now);
+        return;
+    }
+    pending_row_t *row = NULL;
+    if (pending_add(&b->pending, PENDING_EVENTS, c->from, q->req, &row, &error)) {
+        broker_refuse(c, &error, 0);
+        return;
+    }
+    row->asked_us = c->now.us;
+    row->deadline_us = c->now.us + q->wait_ms * 1000;
+    row->epoch = b->events.epoch;
+    row->after = b->events.last_seq + 1;   /* nothing before it was wanted */
+    row->limit = q->limit;
+    error_text(row->adapter, sizeof row->adapter, q->name ? q->name : "");
+    error_text(row->worker, sizeof row->worker, q->worker ? q->worker : "");
+}
+
+void on_query(const call_t *c)
+{
+    const char *op = c->m->query.op;
+    if (!strcmp(op, "wait")) ask_wait(c, PENDING_WAIT);
+    else if (!strcmp(op, "activate")) ask_wait(c, PENDING_ACTIVATE);
+    else if (!strcmp(op, "verify")) ask_verify(c);
+    else if (!strcmp(op, "events")) ask_events(c);
+    else answer_page(c->b, c->from, &c->m->query, c->now);
+}
+
+void on_verified(const call_t *c) { pending_verified(&c->b->pending, c->member, &c->m->verified); }
+
+/* ---- waiting ones ---- */
+
+static void finish(broker_t *b, pending_row_t *row, const heddle_error_t *verdict, instant_t now)
+{
+    answer_row(b, row, verdict, now);
+    pending_drop(&b->pending, row);
+}
+
+static void look_at(broker_t *b, pending_row_t *row, instant_t now)
+{
+    heddle_error_t verdict = {0};
+    if (is_ready_to_decide(b, row) && !decide_activation(b, row, now, &verdict)) {
+        send_error(b, row->peer, row->req, &verdict);
+        pending_drop(&b->pending, row);
+        return;
+    }
+    if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict)) finish(b, row, &verdict, now);
+    else if (row->kind == PENDING_EVENTS) row->after = b->events.last_seq + 1;   /* looked at, not wanted */
+}
+
+void broker_answer_pending(broker_t *b, instant_t now)
+{
+    bool has_news = b->is_stirred || b->events.last_seq != b->seen_seq;
+    if (!b->pending.rows || (!has_news && now.us < pending_deadline(&b->pending))) return;
+    b->is_stirred = false;
+    b->seen_seq = b->events.last_seq;
+    for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
+        next = row->next;
+        look_at(b, row, now);
+    }
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections and sessions: HELLO, JOIN, OPEN, HEARTBEAT, LEAVE. */
+#define HASH_NONFATAL_OOM 1
+#include "broker/node_part.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+
+/* ---- connections ---- */
+
+broker_peer_t *broker_peer(const broker_t *b, uint64_t peer)
+{
+    broker_peer_t *found = NULL;
+    HASH_FIND(hh, b->peers, &peer, sizeof peer, found);
+    return found;
+}
+
+void broker_forget_peer(broker_t *b, broker_peer_t *peer)
+{
+    if (!peer->token) b->idle_count--;
+    pending_drop_peer(&b->pending, peer->peer);
+    HASH_DEL(b->peers, peer);
+    b->io.forget(b->io.self, peer->peer);
+    free(peer);
+}
+
+/* Commands come and go, and nobody tells when: the most silent connection without a session makes place. */
+static void forget_idle(broker_t *b)
+{
+    broker_peer_t *silent = NULL, *peer, *next;
+    HASH_ITER(hh, b->peers, peer, next)
+    {
+        bool is_idle = !peer->token && !pending_has_peer(&b->pending, peer->peer);
+        if (is_idle && (!silent || peer->heard_us < silent->heard_us)) silent = peer;
+    }
+    if (silent) broker_forget_peer(b, silent);
+}
+
+static broker_peer_t *add_peer(broker_t *b, uint64_t number)
+{
+    if (b->idle_count >= BROKER_IDLE_PEERS) forget_idle(b);
+    if (HASH_COUNT(b->peers) >= LIMIT_PEERS) return NULL;
+    broker_peer_t *peer = calloc(1, sizeof *peer);
+    if (!peer) return NULL;
+    peer->peer = number;
+    HASH_ADD(hh, b->peers, peer, sizeof peer->peer, peer);
+    if (!peer->hh.tbl) {
+        free(peer);
+        return NULL;
+    }
+    b->idle_count++;
+    return peer;
+}
+
+static void refuse_wire(const call_t *c)
+{
+    const msg_hello_t *m = &c->m->hello;
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_WIRE_VERSION, "no common wire version: the broker speaks %u to %u, the peer %llu to %llu", WIRE_VERSION_MIN,
+               WIRE_VERSION_MAX, (unsigned long long)m->wire_min, (unsigned long long)m->wire_max);
+    error_expected(&error, "%u to %u", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+    error_found(&error, "%llu to %llu", (unsigned long long)m->wire_min, (unsigned long long)m->wire_max);
+    error_hint(&error, "upgrade the %s", m->wire_max < WIRE_VERSION_MIN ? "peer" : "broker");
+    broker_refuse(c, &error, 0);
+}
+
+static void welcome_peer(const call_t *c, uint64_t wire)
+{
+    const broker_t *b = c->b;
+    msg_t m = {.type = MSG_HELLO_OK};
+    m.hello_ok = (msg_hello_ok_t){.wire = wire, .epoch = b->registry.epoch, .lease_ms = b->opts.lease_ms, .keep = b->opts.keep,
+                                  .pid = b->opts.pid, .cluster = b->opts.cluster, .heddle = heddle_version()};
+    outbox_send(&c->b->out, c->from, &m);
+}
+
+void on_hello(const call_t *c)
+{
+    const msg_hello_t *m = &c->m->hello;
+    heddle_error_t error;
+    if (m->wire_min > WIRE_VERSION_MAX || m->wire_max < WIRE_VERSION_MIN) {
+        refuse_wire(c);
+        return;
+    }
+    if (m->role < ROLE_WORKER || m->role > ROLE_ADMIN) {
+        error_fail(&error, HEDDLE_ERR_PROTOCOL, "HELLO names role %llu", (unsigned long long)m->role);
+        error_contrast(&error, "1 worker, 2 publisher, 3 admin", NULL);
+        broker_refuse(c, &error, 0);
+        return;
+    }
+    broker_peer_t *peer = c->peer ? c->peer : add_peer(c->b, c->from);
+    if (!peer) {
+        error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "the broker has no place for another connection");
+        error_expected(&error, "at most %u connections", LIMIT_PEERS);
+        broker_refuse(c, &error, c->b->opts.lease_ms);
+        return;
+    }
+    uint64_t wire = m->wire_max < WIRE_VERSION_MAX ? m->wire_max : WIRE_VERSION_MAX;
+    peer->role = (role_t)m->role;
+    peer->life = m->life;
+    peer->pid = m->pid;
+    peer->wire = wire;
+    peer->heard_us = c->now.us;
+    error_text(peer->host, sizeof peer->host, m->host ? m->host : "");
+    welcome_peer(c, wire);
+}
+
+static member_hello_t hello_of(const broker_peer_t *peer)
+{
+    return (member_hello_t){.peer = peer->peer, .role = peer->role, .life = peer->life, .host = peer->host, .pid = peer->pid};
+}
+
+/* The connection speaks for this session from now on. */
+static void bind_peer(broker_t *b, broker_peer_t *peer, const member_t *member)
+{
+    if (!peer->token) b->idle_count--;
+    peer->token = member->token;
+    error_text(peer->name, sizeof peer->name, member->name);
+}
+
+static void unbind_peer(broker_t *b, uint64_t number, uint64_t token)
+{
+    broker_peer_t *peer = broker_peer(b, number);
+    if (!peer || peer->token != token) return;
+    peer->token = 0;
+    b->idle_count++;
+}
+
+static bool has_role(const call_t *c, role_t role)
+{
+    heddle_error_t error;
+    if (c->peer->role == role) return true;
+    error_fail(&error, HEDDLE_ERR_DENIED, "%s is not for a connection that said it is no %s", msg_name((int)c->m->type),
+               role == ROLE_WORKER ? "worker" : "publisher");
+    broker_refuse(c, &error, 0);
+    return false;
+}
+
+/* A session was replaced: by its own new life quietly, by another process with a word to both. */
+static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t *by, instant_t now)
+{
+    if (!token) return;
+    unbind_peer(b, peer, token);
+    broker_tell_replaced(b, peer, token, by->name);
+    event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
+    event_row_t *e = events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL, 0, by->name, now);
+    events_say(e, HEDDLE_ERR_FENCED, "a newer session took over, from %s, pid %llu", by->host, (unsigned long long)by->pid);
+    e->token = token;
+}
+
+/* ---- workers ---- */
+
+/* Is the connection of the name's holder still there?  A send tells. */
+static void probe(broker_t *b, const char *name, const key16_t *life)
+{
+    member_t *holder = membership_worker(&b->members, name);
+    if (!member_is_ready(holder) || !memcmp(&holder->life, life, sizeof *life)) return;
+    buf_t frame = {0};
+    msg_t ping = {.type = MSG_PING};
+    ping.ping.nonce = holder->token;
+    if (msg_encode(&ping, &frame) == HEDDLE_OK && b->io.send(b->io.self, holder->peer, buf_view(&frame)) == HEDDLE_ERR_GONE)
+        holder->is_gone = true;
+    b->sent[MSG_PING]++;
+    buf_fini(&frame);
+}
+
+static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t *welcome)
+{
+    msg_t m = {.type = MSG_WELCOME};
+    m.welcome = *welcome;
+    m.welcome.token = member->token;
+    m.welcome.epoch = c->b->registry.epoch;
+    m.welcome.lease_ms = c->b->opts.lease_ms;
+    m.welcome.slots = member->slots;
+    outbox_send(&c->b->out, c->from, &m);
+}
+
+/* The holder of the name goes without a word of its own: what waits for its answers must hear. */
+static void leave_place(broker_t *b, const member_t *old)
+{
+    if (!member_is_ready(old)) return;
+    pending_member_gone(&b->pending, old);
+    unbind_peer(b, old->peer, old->token);
+}
+
+/* One connection speaks for one session: another name (or adapter) over it ends the first. */
+static void end_former(const call_t *c, role_t role, const char *key)
+{
+    member_t *former = c->peer->token ? membership_by_token(&c->b->members, c->peer->token) : NULL;
+    if (!former) return;
+    const char *former_key = former->role == ROLE_WORKER ? former->name : former->subs[0].adapter;
+    if (former->role != role || strcmp(former_key, key)) broker_end_member(c->b, former, MEMBER_LEFT, c->now);
+}
+
+void on_join(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_join_t *join = &c->m->join;
+    heddle_error_t error;
+    uint64_t retry_ms = 0, fenced_peer, fenced_token;
+    if (!has_role(c, ROLE_WORKER)) return;
+    probe(b, join->name, &c->peer->life);
+    member_hello_t hello = hello_of(c->peer);
+    if (membership_decide_join(&b->members, join, &hello, c->now.us, &retry_ms, &error)) {
+        broker_refuse(c, &error, retry_ms);
+        return;
+    }
+    end_former(c, ROLE_WORKER, join->name);
+    leave_place(b, membership_worker(&b->members, join->name));
+    member_t *member;
+    arena_t arena = {0};
+    msg_welcome_t welcome = {.req = join->req};
+    if (membership_join(&b->members, join, &hello, c->now, &member, &fenced_peer, &fenced_token)) {
+        error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for worker %s", join->name);
+        broker_refuse(c, &error, b->opts.lease_ms);
+        return;
+    }
+    bind_peer(b, c->peer, member);
+    replaced(b, fenced_peer, fenced_token, member, c->now);
+    if (rollout_joined(&b->rollout, broker_view(b, c->now), member, join, &arena, &welcome)) {
+        error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds", join->name);
+        broker_refuse(c, &error, b->opts.lease_ms);
+        broker_end_member(b, member, MEMBER_LEFT, c->now);
+    } else {
+        send_welcome(c, member, &welcome);
+        event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
+        e->token = member->token;
+        rollout_wake(&b->rollout, broker_view(b, c->now), member, NULL, false, &b->events, &b->out);
+    }
+    arena_fini(&arena);
+}
+
+/* ---- publishers ---- */
+
+static open_by_t standing_of(const call_t *c, const char *adapter)
+{
+    broker_t *b = c->b;
+    const member_t *holder = membership_publisher(&b->members, adapter);
+    return (open_by_t){.token = membership_next_token(&b->members), .pid = c->peer->pid, .host = c->peer->host, .life = c->peer->life,
+                       .holder_is_live = holder || !b->rollout.is_settled,   /* after a start it may be on its way back */
+                       .heartbeat_age_ms = holder ? member_silent_ms(holder, c->now.us) : (c->now.us - b->started_us) / 1000};
+}
+
+static void welcome_publisher(const call_t *c, const member_t *member, uint64_t serving)
+{
+    const adapter_row_t *a = registry_adapter(&c->b->registry, member->subs[0].adapter);
+    const version_row_t *active = registry_active(a), *row = serving ? registry_version(a, serving) : NULL;
+    msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = a->active};
+    msg_keep_t keep = {.adapter = a->name, .version = serving};
+    if (active) decision.digest = active->digest;
+    if (row) keep.key = row->share_key;
+    msg_welcome_t welcome = {.req = c->m->open.req, .adapters = &decision, .adapter_count = 1, .keep = &keep,
+                             .keep_count = row && registry_is_live(row)};
+    send_welcome(c, member, &welcome);
+}
+
+void on_open(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_open_t *open = &c->m->open;
+    heddle_error_t error;
+    uint64_t fenced_peer, fenced_token;
+    member_t *member;
+    if (!has_role(c, ROLE_PUBLISHER)) return;
+    member_hello_t hello = hello_of(c->peer);
+    open_by_t by = standing_of(c, open->adapter);
+    int rc = membership_decide_open(&b->members, open, &error);
+    if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, &b->out, &error);
+    if (rc || !broker_make_durable(b, c->now, &error)) {
+        broker_refuse(c, &error, b->opts.lease_ms / 4);
+        return;
+    }
+    end_former(c, ROLE_PUBLISHER, open->adapter);
+    leave_place(b, membership_publisher(&b->members, open->adapter));
+    if (membership_open(&b->members, open, &hello, by.token, c->now, &member, &fenced_peer, &fenced_token)) {
+        b->has_abandoned = true;
+        error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for writer %s", open->writer);
+        broker_refuse(c, &error, b->opts.lease_ms);
+        return;
+    }
+    bind_peer(b, c->peer, member);
+    replaced(b, fenced_peer, fenced_token, member, c->now);
+    rollout_opened(&b->rollout, broker_view(b, c->now), member, open->serving);
+    welcome_publisher(c, member, open->serving);
+    event_row_t *e = events_add(&b->events, EVENT_WRITER_OPENED, open->adapter, 0, member->name, c->now);
+    e->token = member->token;
+}
+
+/* ---- both ---- */
+
+void on_heartbeat(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_heartbeat_t *hb = &c->m->heartbeat;
+    membership_heartbeat(&b->members, c->member, hb, c->now.us);
+    msg_t m = {.type = MSG_HEARTBEAT_OK};
+    m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
+    outbox_send(&b->out, c->from, &m);
+    if (c->member->role != ROLE_WORKER) return;
+    rollout_progress(&b->rollout, broker_view(b, c->now), c->member, hb);
+    if (!c->member->needs_resync) return;
+    c->member->needs_resync = false;
+    rollout_wake(&b->rollout, broker_view(b, c->now), c->member, NULL, true, &b->events, &b->out);
+}
+
+void on_leave(const call_t *c)
+{
+    broker_t *b = c->b;
+    msg_t m = {.type = MSG_BYE};
+    m.bye = (msg_bye_t){.token = c->member->token, .req = c->m->leave.req};
+    outbox_send(&b->out, c->from, &m);
+    broker_end_member(b, c->member, MEMBER_LEFT, c->now);
+    broker_let_go(b);
+    broker_close_writers(b, c->now);
+    broker_forget_peer(b, c->peer);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The path of a version, as its messages come in. */
+#include "broker/node_part.h"
+
+#include "core/errors.h"
+
+/* The writer that this token is, of the adapter that it publishes to; NULL: only a replay is answered. */
+static const member_t *writer_of(const call_t *c)
+{
+    const member_t *member = membership_by_token(&c->b->members, c->m->publish.token);
+    const adapter_row_t *a = registry_adapter(&c->b->registry, c->m->publish.adapter);
+    bool is_writer = member && member->peer == c->from && a && a->writer.token == member->token;
+    return is_writer ? member : NULL;
+}
+
+/* The session asked again for a version that is there: it has the bytes, and wants to hear where the version is. */
+static void stands_for(const call_t *c, const member_t *writer, uint64_t version)
+{
+    broker_t *b = c->b;
+    if (!writer) return;
+    const version_row_t *row = registry_version(registry_adapter(&b->registry, c->m->publish.adapter), version);
+    if (row && row->state == VERSION_STAGING) rollout_opened(&b->rollout, broker_view(b, c->now), writer, version);
+    rollout_tell(&b->rollout, broker_view(b, c->now), c->m->publish.adapter, version, writer, &b->out);
+}
+
+/* Neither the adapter's writer nor a replay: a stale token, or a live one of another adapter. */
+static void refuse_stranger(const call_t *c, heddle_error_t *error)
+{
+    broker_t *b = c->b;
+    const member_t *member = membership_by_token(&b->members, c->m->publish.token);
+    if (member && member->peer == c->from) {
+        error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it", c->m->publish.adapter);
+        broker_refuse(c, error, 0);
+        return;
+    }
+    b->members.fenced_count++;
+    broker_tell_fenced(c, c->m->publish.token);
+}
+
+void on_publish(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_publish_t *m = &c->m->publish;
+    const member_t *writer = writer_of(c);
+    publish_by_t by = {.peer = c->from, .writer = writer ? writer->name : NULL};
+    heddle_error_t error;
+    uint64_t version = 0;
+    bool created = false;
+    b->io.random(b->io.self, &by.share_key, sizeof by.share_key);
+    if (writer) membership_heard(&b->members, membership_by_token(&b->members, m->token), c->now.us);
+    int rc = registry_decide_publish(&b->registry, m, &by, c->now, &b->out, &version, &created, &error);
+    if (rc == HEDDLE_ERR_FENCED) {
+        refuse_stranger(c, &error);
+    } else if (rc || !broker_make_durable(b, c->now, &error)) {
+        broker_refuse(c, &error, 0);
+    } else if (!created) {
+        stands_for(c, writer, version);
+    } else if (rollout_published(&b->rollout, broker_view(b, c->now), m->adapter, version, m->token, &b->events, &b->out)) {
+        b->out.failed = true;
+    }
+}
+
+static void answer(const call_t *c, int rc, const heddle_error_t *error)
+{
+    if (rc) broker_refuse(c, error, 0);
+}
+
+void on_staged(const call_t *c)
+{
+    heddle_error_t error;
+    broker_t *b = c->b;
+    answer(c, rollout_staged(&b->rollout, broker_view(b, c->now), c->member, &c->m->staged, &b->events, &b->out, &error), &error);
+}
+
+void on_active(const call_t *c)
+{
+    heddle_error_t error;
+    broker_t *b = c->b;
+    answer(c, rollout_active(&b->rollout, broker_view(b, c->now), c->member, &c->m->active, &b->events, &b->out, &error), &error);
+}
+
+void on_nack(const call_t *c)
+{
+    heddle_error_t error;
+    broker_t *b = c->b;
+    answer(c, rollout_nack(&b->rollout, broker_view(b, c->now), c->member, &c->m->nack, &b->events, &b->out, &error), &error);
+}
+
+void on_need_sources(const call_t *c)
+{
+    heddle_error_t error;
+    broker_t *b = c->b;
+    answer(c, rollout_need_sources(&b->rollout, broker_view(b, c->now), c->member, &c->m->need_sources, &b->events, &b->out, &error),
+           &error);
+}
