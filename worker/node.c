@@ -19,6 +19,7 @@ static void tell(worker_node_t *n, heddle_event_t *event)
     event->at_ms = clock_wall(n->io.clock);
     event->epoch = n->session.epoch;
     event->token = n->session.token;
+    error_text(event->cluster, sizeof event->cluster, n->session.cluster);
     n->io.event(n->io.self, event);
 }
 

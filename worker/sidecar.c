@@ -140,7 +140,7 @@ static void on_arrived(sidecar_t *s, const heddle_event_t *e)
     char reason[768] = "";
     heddle_error_t error = {0};
     int rc = ensure_exported(s, e, &error);
-    if (rc) snprintf(reason, sizeof reason, "export: %s", error.message);
+    if (rc) snprintf(reason, sizeof reason, "export: %.700s", error.message);
     else if ((rc = run(s, s->args.on_stage, e, reason)) == HEDDLE_OK) {
         heddle_worker_staged(s->worker, e->adapter, e->version);
         return;
