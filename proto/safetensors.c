@@ -54,11 +54,13 @@ static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
     }
     uint64_t *dims = arena_alloc(&b->arena, 8 * ndim);
     if (!dims) return fail_memory(b->error);
+    bool counts = json_is_array(shape);
     for (size_t d = 0; d < ndim; d++) {
-        if (!is_count(json_array_get(shape, d))) ndim = SIZE_MAX;
-        else dims[d] = (uint64_t)json_integer_value(json_array_get(shape, d));
+        const json_t *extent = json_array_get(shape, d);
+        counts = counts && is_count(extent);
+        dims[d] = (uint64_t)json_integer_value(extent);
     }
-    if (!json_is_array(shape) || ndim == SIZE_MAX) {
+    if (!counts) {
         int rc = refuse_tensor(b, t->name, "has no shape", "\"shape\": a list of integers, none negative");
         error_found(b->error, "something else");
         return rc;
