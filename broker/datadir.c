@@ -30,7 +30,9 @@ static void hint_for(const char *path, int number, heddle_error_t *error)
     case ENOSPC:
     case EDQUOT: error_hint(error, "make room on the file system of %.150s; no data were lost", path); break;
     case EACCES:
-    case EPERM: error_hint(error, "chown %u %.120s, or choose another directory with --data", uid, path); break;
+    case EPERM:
+        error_hint(error, "chown %u %.120s, or choose another directory with --data", uid, path);
+        break;
     case EROFS: error_hint(error, "mount it writable, or choose another directory with --data"); break;
     case ENOTDIR:
     case EEXIST: error_hint(error, "choose a directory with --data"); break;
@@ -61,7 +63,9 @@ static int sync_parent(const char *path)
     if (slash) slash[slash == parent] = 0;
     int fd = open(slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return errno;
-    int number = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* EINVAL: a file system without a sync of directories */
+    int number = fsync(fd) == 0 || errno == EINVAL
+                     ? 0
+                     : errno; /* EINVAL: a file system without a sync of directories */
     close(fd);
     return number;
 }
@@ -70,8 +74,10 @@ static int make_one(const char *path, heddle_error_t *error)
 {
     struct stat st;
     if (stat(path, &st) == 0)
-        return S_ISDIR(st.st_mode) ? HEDDLE_OK : datadir_refuse(path, "use it as a directory", ENOTDIR, error);
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return datadir_refuse(path, "make the directory", errno, error);
+        return S_ISDIR(st.st_mode) ? HEDDLE_OK
+                                   : datadir_refuse(path, "use it as a directory", ENOTDIR, error);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return datadir_refuse(path, "make the directory", errno, error);
     int number = sync_parent(path);
     return number ? datadir_refuse(path, "sync the directory above", number, error) : HEDDLE_OK;
 }
@@ -79,7 +85,8 @@ static int make_one(const char *path, heddle_error_t *error)
 static int make_all(const char *path, heddle_error_t *error)
 {
     char at[PATH_MAX];
-    if (!*path || strlen(path) >= sizeof at) return datadir_refuse(path, "use the path", *path ? ENAMETOOLONG : ENOENT, error);
+    if (!*path || strlen(path) >= sizeof at)
+        return datadir_refuse(path, "use the path", *path ? ENAMETOOLONG : ENOENT, error);
     snprintf(at, sizeof at, "%s", path);
     for (char *end = at + strlen(at) - 1; end > at && *end == '/'; end--) *end = 0;
     int rc = HEDDLE_OK;
@@ -98,7 +105,8 @@ static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
     long pid = n > 0 ? strtol(text, NULL, 10) : 0;
     char owner[32] = "of unknown pid";
     if (pid > 0) snprintf(owner, sizeof owner, "with pid %ld", pid);
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%.300s: in use by another broker, %s", dir->path, owner);
+    int rc =
+        error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%.300s: in use by another broker, %s", dir->path, owner);
     error_expected(error, "one broker a data directory");
     error_found(error, "a broker %s", owner);
     error_hint(error, "end that broker first, or give this one a directory of its own with --data");
@@ -108,9 +116,11 @@ static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
 static int take_lock(datadir_t *dir, heddle_error_t *error)
 {
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (dir->lock_fd < 0) return datadir_refuse(dir->path, "open its file \"lock\" for writing", errno, error);
+    if (dir->lock_fd < 0)
+        return datadir_refuse(dir->path, "open its file \"lock\" for writing", errno, error);
     if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0)
-        return errno == EWOULDBLOCK ? refuse_locked(dir, error) : datadir_refuse(dir->path, "lock it", errno, error);
+        return errno == EWOULDBLOCK ? refuse_locked(dir, error)
+                                    : datadir_refuse(dir->path, "lock it", errno, error);
     char text[32];
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     errno = 0; /* a short write sets none */

@@ -30,21 +30,31 @@ typedef struct {
 
 #define AT(field) offsetof(args_t, field)
 static const option_t OPTIONS[] = {
-    {"listen", 0, OPTION_TEXT, "EP", NULL, "tcp://127.0.0.1:7700", "where clients connect; :* takes any free port", AT(listen)},
-    {"data", 0, OPTION_TEXT, "DIR", NULL, NULL, "what must survive a crash; default $XDG_STATE_HOME/heddle", AT(data)},
+    {"listen", 0, OPTION_TEXT, "EP", NULL, "tcp://127.0.0.1:7700",
+     "where clients connect; :* takes any free port", AT(listen)},
+    {"data", 0, OPTION_TEXT, "DIR", NULL, NULL, "what must survive a crash; default $XDG_STATE_HOME/heddle",
+     AT(data)},
     {"lease", 0, OPTION_DURATION, "DUR", NULL, "4s", "a member silent for so long is lost", AT(lease_ms)},
     {"keep", 0, OPTION_INTEGER, "N", NULL, "1", "versions kept besides the active one", AT(keep)},
-    {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that other hosts can reach", AT(insecure)},
+    {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that other hosts can reach",
+     AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
-    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: a failure is an object on stdout too", AT(output)},
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: a failure is an object on stdout too",
+     AT(output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
-    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr", AT(log_level)},
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr",
+     AT(log_level)},
     {0}};
 static const option_set_t SET = {
-    "heddle-broker", "[OPTION...]", "Tracks adapter versions and workers.  The bytes of adapters never pass through it.",
+    "heddle-broker",
+    "[OPTION...]",
+    "Tracks adapter versions and workers.  The bytes of adapters never pass through it.",
     "Prints one line of JSON on stdout once clients can connect; ends with 0 on SIGTERM and SIGINT.",
-    OPTIONS, COMMON, NULL, 0};
+    OPTIONS,
+    COMMON,
+    NULL,
+    0};
 
 /* ---- what goes to stdout and stderr ---------------------------------------------------------------------------- */
 
@@ -63,7 +73,8 @@ static int output_wanted(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return OUTPUT_JSON;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
+            return OUTPUT_JSON;
     }
     return OUTPUT_TABLE;
 }
@@ -82,9 +93,10 @@ static int fail(const args_t *args, const heddle_error_t *e)
 
 static void print_ready(const daemon_facts_t *f)
 {
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s}", "schema", "heddle/1", "kind", "ready",
-                         "ok", 1, "role", "broker", "pid", (json_int_t)getpid(), "endpoint", f->endpoint, "cluster", f->cluster,
-                         "epoch", (json_int_t)f->epoch, "data_dir", f->data_dir, "wire", "min", (int)WIRE_VERSION_MIN, "max",
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s}", "schema",
+                         "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "pid", (json_int_t)getpid(),
+                         "endpoint", f->endpoint, "cluster", f->cluster, "epoch", (json_int_t)f->epoch,
+                         "data_dir", f->data_dir, "wire", "min", (int)WIRE_VERSION_MIN, "max",
                          (int)WIRE_VERSION_MAX, "heddle", heddle_version()));
 }
 
@@ -100,7 +112,8 @@ static int default_data(char *to, size_t size, heddle_error_t *error)
     if (state && *state == '/') n = snprintf(to, size, "%s/heddle", state);
     else if (home && *home == '/') n = snprintf(to, size, "%s/.local/state/heddle", home);
     if (n > 0 && (size_t)n < size) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "no place for the data: neither XDG_STATE_HOME nor HOME is a usable path");
+    int rc = error_fail(error, HEDDLE_ERR_USAGE,
+                        "no place for the data: neither XDG_STATE_HOME nor HOME is a usable path");
     error_contrast(error, "--data DIR", "none");
     error_hint(error, "name a directory with --data");
     return rc;
@@ -122,7 +135,8 @@ static int check(const args_t *args, heddle_error_t *error)
     if (args->lease_ms < LEASE_MIN_MS || args->lease_ms > LEASE_MAX_MS)
         return refuse_range("--lease", range, args->lease_ms, error);
     snprintf(range, sizeof range, "0 to %u", REGISTRY_KEEP_MAX);
-    if (args->keep < 0 || args->keep > REGISTRY_KEEP_MAX) return refuse_range("--keep", range, args->keep, error);
+    if (args->keep < 0 || args->keep > REGISTRY_KEEP_MAX)
+        return refuse_range("--keep", range, args->keep, error);
     return HEDDLE_OK;
 }
 
@@ -142,7 +156,10 @@ static void settle_process(void)
 
 static int serve(const args_t *args, heddle_error_t *error)
 {
-    daemon_opts_t opts = {.listen = args->listen, .data = args->data, .lease_ms = args->lease_ms, .keep = (uint64_t)args->keep,
+    daemon_opts_t opts = {.listen = args->listen,
+                          .data = args->data,
+                          .lease_ms = args->lease_ms,
+                          .keep = (uint64_t)args->keep,
                           .insecure = args->insecure};
     daemon_t *d = NULL;
     int rc = daemon_open(&opts, &d, error);

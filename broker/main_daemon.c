@@ -30,11 +30,17 @@ struct daemon {
     heddle_error_t end;        /* why it ended; code 0: a signal */
 };
 
-static instant_t now_of(const daemon_t *d) { return (instant_t){.us = loop_now(d->loop), .wall_ms = clock_wall(d->clock)}; }
+static instant_t now_of(const daemon_t *d)
+{
+    return (instant_t){.us = loop_now(d->loop), .wall_ms = clock_wall(d->clock)};
+}
 
 /* ---- what the broker asks for ---------------------------------------------------------------------------------- */
 
-static int io_send(void *self, uint64_t peer, bytes_t frame) { return wire_send(((daemon_t *)self)->wire, peer, frame); }
+static int io_send(void *self, uint64_t peer, bytes_t frame)
+{
+    return wire_send(((daemon_t *)self)->wire, peer, frame);
+}
 static void io_forget(void *self, uint64_t peer) { wire_forget(((daemon_t *)self)->wire, peer); }
 
 static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
@@ -43,8 +49,10 @@ static int io_commit(void *self, const record_t *records, int count, heddle_erro
     heddle_error_t why;
     int rc = store_commit(d->store, records, count, &why);
     if (rc && error) *error = why;
-    if (rc && !d->is_refusing) log_emit(LOG_ERROR, "store.refused", "%s: %s", heddle_err_name(rc), why.message);
-    if (!rc && d->is_refusing) log_emit(LOG_WARN, "store.recovered", "%s takes records again", store_dir(d->store));
+    if (rc && !d->is_refusing)
+        log_emit(LOG_ERROR, "store.refused", "%s: %s", heddle_err_name(rc), why.message);
+    if (!rc && d->is_refusing)
+        log_emit(LOG_WARN, "store.recovered", "%s takes records again", store_dir(d->store));
     d->is_refusing = rc != HEDDLE_OK;
     return rc;
 }
@@ -96,8 +104,9 @@ static void log_event(const event_row_t *e)
 {
     char version[24] = "";
     if (e->version) snprintf(version, sizeof version, "@%llu", (unsigned long long)e->version);
-    log_emit(e->code ? LOG_WARN : LOG_INFO, events_name(e->type), "%s%s%s%s%s%s%s%s", e->adapter, version, e->worker[0] ? " " : "",
-             e->worker, e->message[0] ? ": " : "", e->message, e->code ? " " : "", e->code ? heddle_err_name(e->code) : "");
+    log_emit(e->code ? LOG_WARN : LOG_INFO, events_name(e->type), "%s%s%s%s%s%s%s%s", e->adapter, version,
+             e->worker[0] ? " " : "", e->worker, e->message[0] ? ": " : "", e->message, e->code ? " " : "",
+             e->code ? heddle_err_name(e->code) : "");
 }
 
 static void flush(void *self)
@@ -115,7 +124,8 @@ static void on_signal(void *self)
     daemon_t *d = self;
     struct signalfd_siginfo info;
     if (read(d->signal_fd, &info, sizeof info) != (ssize_t)sizeof info) return;
-    log_emit(LOG_INFO, "broker.ending", "signal %s from pid %d", info.ssi_signo == SIGTERM ? "TERM" : "INT", (int)info.ssi_pid);
+    log_emit(LOG_INFO, "broker.ending", "signal %s from pid %d", info.ssi_signo == SIGTERM ? "TERM" : "INT",
+             (int)info.ssi_pid);
     loop_stop(d->loop);
 }
 
@@ -126,14 +136,18 @@ static int check_endpoint(const daemon_opts_t *opts, heddle_error_t *error)
     bool is_loopback = false;
     int rc = wire_check_endpoint(opts->listen, true, &is_loopback, error);
     if (rc || is_loopback || opts->insecure) return rc;
-    rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS, "%.200s can be reached from other hosts, and nothing asks who connects",
-                    opts->listen);
-    error_contrast(error, "a loopback address: tcp://127.0.0.1:PORT, tcp://[::1]:PORT or ipc://PATH", opts->listen);
+    rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
+                    "%.200s can be reached from other hosts, and nothing asks who connects", opts->listen);
+    error_contrast(error, "a loopback address: tcp://127.0.0.1:PORT, tcp://[::1]:PORT or ipc://PATH",
+                   opts->listen);
     error_hint(error, "in a network that only your own machines can reach, say --insecure");
     return rc;
 }
 
-static int out_of_memory(heddle_error_t *error) { return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to start the broker"); }
+static int out_of_memory(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to start the broker");
+}
 
 static int listen_on(daemon_t *d, const char *endpoint, heddle_error_t *error)
 {
@@ -150,10 +164,20 @@ static int load_record(void *self, const record_t *record) { return broker_load(
 
 static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
-    broker_io_t io = {.self = d, .send = io_send, .forget = io_forget, .commit = io_commit, .fatal = io_fatal, .random = io_random,
-                      .registry_bytes = io_registry_bytes, .config = io_config};
-    broker_opts_t with = {.lease_ms = opts->lease_ms, .keep = opts->keep, .cluster = store_cluster(d->store),
-                          .endpoint = d->endpoint, .data_dir = store_dir(d->store), .pid = (uint64_t)getpid()};
+    broker_io_t io = {.self = d,
+                      .send = io_send,
+                      .forget = io_forget,
+                      .commit = io_commit,
+                      .fatal = io_fatal,
+                      .random = io_random,
+                      .registry_bytes = io_registry_bytes,
+                      .config = io_config};
+    broker_opts_t with = {.lease_ms = opts->lease_ms,
+                          .keep = opts->keep,
+                          .cluster = store_cluster(d->store),
+                          .endpoint = d->endpoint,
+                          .data_dir = store_dir(d->store),
+                          .pid = (uint64_t)getpid()};
     random_bytes(&with.seed, sizeof with.seed);
     int rc = broker_new(&with, &io, &d->broker, error);
     if (rc) return rc;
@@ -161,7 +185,9 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
     rc = store_load(d->store, load_record, d->broker, &why);
     if (!rc) rc = broker_start(d->broker, now_of(d));
     if (rc && why.code) *error = why;
-    else if (rc) error_fail(error, rc, "%.300s: the registry cannot be restored: %s", store_dir(d->store), heddle_err_text(rc));
+    else if (rc)
+        error_fail(error, rc, "%.300s: the registry cannot be restored: %s", store_dir(d->store),
+                   heddle_err_text(rc));
     return rc;
 }
 
@@ -172,7 +198,8 @@ static int watch(daemon_t *d, heddle_error_t *error)
     sigaddset(&mine, SIGTERM);
     sigaddset(&mine, SIGINT);
     d->signal_fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (d->signal_fd < 0) return error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
+    if (d->signal_fd < 0)
+        return error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
     loop_set_tick(d->loop, tick, d);
     loop_set_flush(d->loop, flush, d);
     return loop_add_fd(d->loop, d->signal_fd, on_signal, d) ? out_of_memory(error) : HEDDLE_OK;

@@ -12,31 +12,31 @@ static json_t *active_part(const adapter_row_t *a)
 {
     const version_row_t *v = registry_active(a);
     if (!a->active) return json_null();
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(a->active), "decision", part_count(a->decision),
-                     "tag", part_tag(a->name, a->active, v ? &v->digest : NULL), "digest", part_digest(v ? &v->digest : NULL),
-                     "since_at", part_time(a->decided_ms));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(a->active), "decision",
+                     part_count(a->decision), "tag", part_tag(a->name, a->active, v ? &v->digest : NULL),
+                     "digest", part_digest(v ? &v->digest : NULL), "since_at", part_time(a->decided_ms));
 }
 
 static json_t *newest_part(const broker_t *b, const adapter_row_t *a)
 {
     const version_row_t *v = registry_newest(a);
     if (!v) return json_null();
-    return json_pack("{s:o, s:s, s:o}", "version", part_count(v->version), "state", rollout_state(&b->rollout, a, v), "digest",
-                     part_digest(&v->digest));
+    return json_pack("{s:o, s:s, s:o}", "version", part_count(v->version), "state",
+                     rollout_state(&b->rollout, a, v), "digest", part_digest(&v->digest));
 }
 
 static json_t *held_part(const adapter_row_t *a)
 {
     if (!a->held) return json_null();
-    return json_pack("{s:o, s:o, s:o}", "by", part_text(a->held_by), "at", part_time(a->decided_ms), "version",
-                     part_count(a->active));
+    return json_pack("{s:o, s:o, s:o}", "by", part_text(a->held_by), "at", part_time(a->decided_ms),
+                     "version", part_count(a->active));
 }
 
 static json_t *writer_part(const writer_row_t *w)
 {
     if (!w->token) return json_null();
-    return json_pack("{s:s, s:o, s:o, s:o}", "name", w->name, "host", part_text(w->host), "pid", part_number(w->pid),
-                     "since_at", part_time(w->since_ms));
+    return json_pack("{s:s, s:o, s:o, s:o}", "name", w->name, "host", part_text(w->host), "pid",
+                     part_number(w->pid), "since_at", part_time(w->since_ms));
 }
 
 static const char *base_model(const adapter_row_t *a)
@@ -67,10 +67,11 @@ static following_t count_following(const broker_t *b, const adapter_row_t *a)
 json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a)
 {
     following_t f = count_following(b, a);
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", a->name, "active", active_part(a), "newest",
-                     newest_part(b, a), "held", held_part(a), "writer", writer_part(&a->writer), "base_model",
-                     part_text(base_model(a)), "version_count", part_count(a->version_count), "subscriber_count",
-                     part_count(f.subscribers), "current_count", part_count(f.current), "max_lag", part_count(f.max_lag));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", a->name, "active",
+                     active_part(a), "newest", newest_part(b, a), "held", held_part(a), "writer",
+                     writer_part(&a->writer), "base_model", part_text(base_model(a)), "version_count",
+                     part_count(a->version_count), "subscriber_count", part_count(f.subscribers),
+                     "current_count", part_count(f.current), "max_lag", part_count(f.max_lag));
 }
 
 /* The adapters after q->after_name that fit; sets the page's cursor. */
@@ -88,7 +89,8 @@ static json_t *adapters_list(const broker_t *b, const msg_query_t *q, report_pag
     return rows_end(&rows);
 }
 
-static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page, heddle_error_t *error)
+static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                           heddle_error_t *error)
 {
     (void)now;
     page->body = part_body("adapters", true, json_pack("{s:o}", "adapters", adapters_list(b, q, page)));
@@ -100,11 +102,12 @@ static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t no
 static json_t *broker_part(const broker_t *b, instant_t now)
 {
     uint64_t bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0;
-    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:s, s:s, s:o}", "endpoint", b->opts.endpoint, "cluster",
-                     b->opts.cluster, "epoch", part_count(b->registry.epoch), "pid", part_count(b->opts.pid), "heddle",
-                     heddle_version(), "wire", "min", (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
-                     part_ms(now.us - b->started_us), "state", b->is_read_only ? "read_only" : "ready", "data_dir",
-                     b->opts.data_dir, "registry_bytes", part_count(bytes));
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:s, s:s, s:o}", "endpoint",
+                     b->opts.endpoint, "cluster", b->opts.cluster, "epoch", part_count(b->registry.epoch),
+                     "pid", part_count(b->opts.pid), "heddle", heddle_version(), "wire", "min",
+                     (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
+                     part_ms(now.us - b->started_us), "state", b->is_read_only ? "read_only" : "ready",
+                     "data_dir", b->opts.data_dir, "registry_bytes", part_count(bytes));
 }
 
 static json_t *count_part(const broker_t *b)
@@ -118,15 +121,17 @@ static json_t *count_part(const broker_t *b)
         ready += b->members.workers[i]->state == MEMBER_READY;
         lost += b->members.workers[i]->state == MEMBER_LOST;
     }
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(b->registry.adapter_count), "versions",
-                     part_count(versions), "workers_ready", part_count(ready), "workers_lost", part_count(lost), "writers",
-                     part_count(writers));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(b->registry.adapter_count),
+                     "versions", part_count(versions), "workers_ready", part_count(ready), "workers_lost",
+                     part_count(lost), "writers", part_count(writers));
 }
 
-static int report_status(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page, heddle_error_t *error)
+static int report_status(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                         heddle_error_t *error)
 {
-    page->body = part_body("status", true, json_pack("{s:o, s:o, s:o}", "broker", broker_part(b, now), "count", count_part(b),
-                                                     "adapters", adapters_list(b, q, page)));
+    page->body = part_body("status", true,
+                           json_pack("{s:o, s:o, s:o}", "broker", broker_part(b, now), "count", count_part(b),
+                                     "adapters", adapters_list(b, q, page)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
@@ -139,7 +144,8 @@ static json_t *event_data(const event_row_t *e)
     if (ok && e->decision) ok = json_object_set_new(data, "decision", part_count(e->decision)) == 0;
     if (ok && e->token) ok = json_object_set_new(data, "token", part_count(e->token)) == 0;
     if (ok && e->bytes >= 0) ok = json_object_set_new(data, "bytes", part_count((uint64_t)e->bytes)) == 0;
-    if (ok && e->duration_ms >= 0) ok = json_object_set_new(data, "duration_ms", part_count((uint64_t)e->duration_ms)) == 0;
+    if (ok && e->duration_ms >= 0)
+        ok = json_object_set_new(data, "duration_ms", part_count((uint64_t)e->duration_ms)) == 0;
     if (ok) return data;
     json_decref(data);
     return NULL;
@@ -148,25 +154,29 @@ static json_t *event_data(const event_row_t *e)
 static json_t *event_part(const event_row_t *e, uint64_t epoch)
 {
     return part_body("event", true,
-                     json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "seq", part_count(e->seq), "epoch",
-                               part_count(epoch), "at", part_time(e->at_ms), "type", events_name(e->type), "adapter",
-                               part_text(e->adapter), "version", part_number(e->version), "worker", part_text(e->worker),
-                               "code", part_code(e->code), "message", part_text(e->message), "data", event_data(e)));
+                     json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "seq",
+                               part_count(e->seq), "epoch", part_count(epoch), "at", part_time(e->at_ms),
+                               "type", events_name(e->type), "adapter", part_text(e->adapter), "version",
+                               part_number(e->version), "worker", part_text(e->worker), "code",
+                               part_code(e->code), "message", part_text(e->message), "data", event_data(e)));
 }
 
 /* Stands for what is gone: the number before the first one that is there, so that numbers still rise. */
 static json_t *gap_part(const broker_t *b, const msg_query_t *q, uint64_t begin, instant_t now)
 {
-    event_row_t gap = {.seq = begin - 1, .at_ms = now.wall_ms, .type = EVENT_GAP, .bytes = -1, .duration_ms = -1};
+    event_row_t gap = {
+        .seq = begin - 1, .at_ms = now.wall_ms, .type = EVENT_GAP, .bytes = -1, .duration_ms = -1};
     if (q->epoch && q->epoch != b->events.epoch)
-        events_say(&gap, 0, "the broker was started again: what epoch %llu had after %llu is gone", (unsigned long long)q->epoch,
-                   (unsigned long long)q->after);
+        events_say(&gap, 0, "the broker was started again: what epoch %llu had after %llu is gone",
+                   (unsigned long long)q->epoch, (unsigned long long)q->after);
     else
-        events_say(&gap, 0, "events %llu to %llu are no longer kept", (unsigned long long)q->after, (unsigned long long)(begin - 1));
+        events_say(&gap, 0, "events %llu to %llu are no longer kept", (unsigned long long)q->after,
+                   (unsigned long long)(begin - 1));
     return event_part(&gap, b->events.epoch);
 }
 
-static int report_events(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page, heddle_error_t *error)
+static int report_events(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                         heddle_error_t *error)
 {
     const events_t *ev = &b->events;
     events_filter_t filter = {.epoch = q->epoch, .after = q->after, .adapter = q->name, .worker = q->worker};
@@ -181,18 +191,22 @@ static int report_events(const broker_t *b, const msg_query_t *q, instant_t now,
     }
     page->more = rows.full;
     page->next = seq;
-    page->body = part_body("events", true, json_pack("{s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "next", part_count(seq),
-                                                     "epoch", part_count(ev->epoch), "more", (int)page->more));
+    page->body =
+        part_body("events", true,
+                  json_pack("{s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "next", part_count(seq),
+                            "epoch", part_count(ev->epoch), "more", (int)page->more));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
 /* ---- which ----------------------------------------------------------------------------------------------------- */
 
-int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error)
+int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                heddle_error_t *error)
 {
     static const struct {
         const char *op;
-        int (*page)(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page, heddle_error_t *error);
+        int (*page)(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                    heddle_error_t *error);
     } PAGES[] = {{"status", report_status}, {"adapters", report_adapters}, {"versions", report_versions},
                  {"workers", report_workers}, {"events", report_events}};
     report_page_t page = {0};

@@ -80,7 +80,8 @@ bool rows_add(rows_t *r, json_t *row)
 {
     buf_clear(&r->scratch);
     if (!row || r->failed || value_encode(row, &r->scratch) != HEDDLE_OK) r->failed = true;
-    else if (json_array_size(r->list) > 0 && (json_array_size(r->list) >= r->limit || r->bytes + r->scratch.bytes > REPORT_PAGE_BYTES))
+    else if (json_array_size(r->list) > 0 &&
+             (json_array_size(r->list) >= r->limit || r->bytes + r->scratch.bytes > REPORT_PAGE_BYTES))
         r->full = true;
     if (r->failed || r->full) {
         json_decref(row);
@@ -103,7 +104,10 @@ json_t *rows_end(rows_t *r)
     return list;
 }
 
-int part_no_memory(heddle_error_t *error) { return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the answer"); }
+int part_no_memory(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the answer");
+}
 
 uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub)
 {

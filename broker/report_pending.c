@@ -26,8 +26,8 @@ static const digest_t *digest_of(const adapter_row_t *a, uint64_t version)
 
 static json_t *wait_worker(const wait_row_t *w, const adapter_row_t *a)
 {
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", w->worker, "version", part_number(w->version), "digest",
-                     part_digest(digest_of(a, w->version)), "state",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", w->worker, "version", part_number(w->version),
+                     "digest", part_digest(digest_of(a, w->version)), "state",
                      w->state == COPY_NONE ? json_null() : part_text(copy_state_name(w->state)), "since_at",
                      part_time(w->since_ms));
 }
@@ -35,11 +35,13 @@ static json_t *wait_worker(const wait_row_t *w, const adapter_row_t *a)
 static json_t *wait_missing(const wait_row_t *w, const heddle_error_t *verdict)
 {
     int code = w->code ? w->code : verdict->code == HEDDLE_ERR_DEADLINE ? HEDDLE_ERR_DEADLINE : HEDDLE_OK;
-    return json_pack("{s:s, s:o, s:o, s:o}", "worker", w->worker, "phase", part_text(w->phase), "code", part_code(code),
-                     "heartbeat_age_ms", w->member ? part_count(w->heartbeat_age_ms) : json_null());
+    return json_pack("{s:s, s:o, s:o, s:o}", "worker", w->worker, "phase", part_text(w->phase), "code",
+                     part_code(code), "heartbeat_age_ms",
+                     w->member ? part_count(w->heartbeat_age_ms) : json_null());
 }
 
-static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const heddle_error_t *verdict, bool missing)
+static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const heddle_error_t *verdict,
+                         bool missing)
 {
     rows_t rows;
     rows_init(&rows, 0, REPORT_WAIT_ROWS);
@@ -51,15 +53,16 @@ static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const hed
     return rows_end(&rows);
 }
 
-static json_t *wait_fields(const broker_t *b, const pending_row_t *row, const wait_view_t *w, const heddle_error_t *verdict,
-                           instant_t now)
+static json_t *wait_fields(const broker_t *b, const pending_row_t *row, const wait_view_t *w,
+                           const heddle_error_t *verdict, instant_t now)
 {
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
     const version_row_t *v = a ? registry_version(a, row->version) : NULL;
-    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",
-                     part_number(row->version), "digest", part_digest(v ? &v->digest : NULL), "decision",
-                     part_number(v ? v->decision : 0), "phase", row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active",
-                     "need_count", part_count(w->need), "have_count", part_count(w->have), "eligible_count",
+    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter,
+                     "version", part_number(row->version), "digest", part_digest(v ? &v->digest : NULL),
+                     "decision", part_number(v ? v->decision : 0), "phase",
+                     row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active", "need_count",
+                     part_count(w->need), "have_count", part_count(w->have), "eligible_count",
                      part_count(w->eligible), "elapsed_ms", part_ms(now.us - row->asked_us), "workers",
                      wait_list(w, a, verdict, false), "missing", wait_list(w, a, verdict, true));
 }
@@ -68,10 +71,11 @@ static json_t *wait_fields(const broker_t *b, const pending_row_t *row, const wa
 static json_t *activate_fields(const broker_t *b, const pending_row_t *row, json_t *fields)
 {
     const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
-    uint64_t moved = t && row->is_decided && t->bytes_moved > row->moved_base ? t->bytes_moved - row->moved_base : 0;
-    json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:o}", "from", part_number(row->activated.from), "to", part_count(row->version),
-                             "changed", (int)row->activated.changed, "held", (int)row->activated.held, "bytes_moved",
-                             part_count(moved));
+    uint64_t moved =
+        t && row->is_decided && t->bytes_moved > row->moved_base ? t->bytes_moved - row->moved_base : 0;
+    json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:o}", "from", part_number(row->activated.from), "to",
+                             part_count(row->version), "changed", (int)row->activated.changed, "held",
+                             (int)row->activated.held, "bytes_moved", part_count(moved));
     bool ok = fields && more && json_object_update(fields, more) == 0;
     json_decref(more);
     if (ok) return fields;
@@ -79,7 +83,8 @@ static json_t *activate_fields(const broker_t *b, const pending_row_t *row, json
     return NULL;
 }
 
-int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now, json_t **ret_body)
+int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+                json_t **ret_body)
 {
     wait_view_t view = {0};
     int rc = wait_view(row, &b->rollout, broker_view(b, now), &view);
@@ -95,21 +100,28 @@ int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_
 static json_t *verify_part(const pending_row_t *row, const verify_row_t *v)
 {
     bool hashed = v->is_answered && !v->code;
-    int code = v->code ? v->code : !v->is_answered ? HEDDLE_ERR_DEADLINE : v->is_match ? HEDDLE_OK : HEDDLE_ERR_DIGEST_MISMATCH;
-    json_t *exported = v->exported == EXPORTED_UNKNOWN ? json_null() : json_boolean(v->exported == EXPORTED_MATCH);
-    return json_pack("{s:s, s:o, s:o, s:b, s:o, s:o, s:o}", "worker", v->worker, "version", part_count(row->version), "digest",
-                     part_digest(hashed ? &v->digest : NULL), "match", (int)(hashed && v->is_match), "exported_match", exported,
-                     "hash_ms", hashed ? part_ms(v->hash_us) : json_null(), "code", part_code(code));
+    int code = v->code           ? v->code
+               : !v->is_answered ? HEDDLE_ERR_DEADLINE
+               : v->is_match     ? HEDDLE_OK
+                                 : HEDDLE_ERR_DIGEST_MISMATCH;
+    json_t *exported =
+        v->exported == EXPORTED_UNKNOWN ? json_null() : json_boolean(v->exported == EXPORTED_MATCH);
+    return json_pack("{s:s, s:o, s:o, s:b, s:o, s:o, s:o}", "worker", v->worker, "version",
+                     part_count(row->version), "digest", part_digest(hashed ? &v->digest : NULL), "match",
+                     (int)(hashed && v->is_match), "exported_match", exported, "hash_ms",
+                     hashed ? part_ms(v->hash_us) : json_null(), "code", part_code(code));
 }
 
-int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now, json_t **ret_body)
+int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+                  json_t **ret_body)
 {
     (void)b;
     rows_t rows;
     rows_init(&rows, 0, REPORT_WAIT_ROWS);
-    for (uint32_t i = 0; i < row->row_count && rows_add(&rows, verify_part(row, &row->rows[i])); i++) continue;
-    json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version", part_count(row->version),
-                               "expected", part_digest(&row->expected), "elapsed_ms", part_ms(now.us - row->asked_us), "workers",
-                               rows_end(&rows));
+    for (uint32_t i = 0; i < row->row_count && rows_add(&rows, verify_part(row, &row->rows[i])); i++)
+        continue;
+    json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",
+                               part_count(row->version), "expected", part_digest(&row->expected),
+                               "elapsed_ms", part_ms(now.us - row->asked_us), "workers", rows_end(&rows));
     return finish("verify", verdict, fields, ret_body);
 }

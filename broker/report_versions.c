@@ -43,25 +43,28 @@ static json_t *reason_part(const adapter_row_t *a, const version_row_t *v)
 static json_t *version_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = rollout_track(&b->rollout, a->name, v->version);
-    return json_pack(
-        "{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", part_count(v->version), "tag",
-        part_tag(a->name, v->version, &v->digest), "digest", part_digest(&v->digest), "state", rollout_state(&b->rollout, a, v),
-        "reason", reason_part(a, v), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
-        part_time(v->created_ms), "activated_at", part_time(v->activated_ms), "data_bytes", part_count(v->data_bytes),
-        "tensor_count", part_count(v->tensor_count), "features", features_part(v->features), "holder_count",
-        part_count(t ? track_holder_count(t) : 0), "active_count", part_count(t ? track_active_count(t) : 0), "meta",
-        meta_part(v->meta));
+    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
+                     part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
+                     part_digest(&v->digest), "state", rollout_state(&b->rollout, a, v), "reason",
+                     reason_part(a, v), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
+                     "created_at", part_time(v->created_ms), "activated_at", part_time(v->activated_ms),
+                     "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count),
+                     "features", features_part(v->features), "holder_count",
+                     part_count(t ? track_holder_count(t) : 0), "active_count",
+                     part_count(t ? track_active_count(t) : 0), "meta", meta_part(v->meta));
 }
 
 /* ---- what NAME@V adds ------------------------------------------------------------------------------------------ */
 
 static bool is_flatter_than(const json_t *value, unsigned depth)
 {
-    void *at = json_object_iter((json_t *)(uintptr_t)value); /* jansson has no const iterator; NULL for what is no object */
+    void *at = json_object_iter(
+        (json_t *)(uintptr_t)value); /* jansson has no const iterator; NULL for what is no object */
     bool ok = depth > 0;
     for (; ok && at; at = json_object_iter_next((json_t *)(uintptr_t)value, at))
         ok = is_flatter_than(json_object_iter_value(at), depth - 1);
-    for (size_t i = 0; ok && i < json_array_size(value); i++) ok = is_flatter_than(json_array_get(value, i), depth - 1);
+    for (size_t i = 0; ok && i < json_array_size(value); i++)
+        ok = is_flatter_than(json_array_get(value, i), depth - 1);
     return ok;
 }
 
@@ -70,7 +73,8 @@ static json_t *config_part(const broker_t *b, const adapter_row_t *a, const vers
 {
     buf_t stored = {0};
     bytes_t bytes = bytes_of(v->config, v->config_bytes);
-    if (!bytes.bytes && b->io.config && b->io.config(b->io.self, a->name, v->version, &stored) == HEDDLE_OK) bytes = buf_view(&stored);
+    if (!bytes.bytes && b->io.config && b->io.config(b->io.self, a->name, v->version, &stored) == HEDDLE_OK)
+        bytes = buf_view(&stored);
     bool fits = bytes.bytes > 0 && bytes.bytes <= REPORT_CONFIG_BYTES;
     json_t *config = fits ? json_loadb(bytes.data, bytes.bytes, 0, NULL) : NULL;
     buf_fini(&stored);
@@ -81,8 +85,8 @@ static json_t *config_part(const broker_t *b, const adapter_row_t *a, const vers
 
 static json_t *missing_part(const missing_row_t *m)
 {
-    return json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", part_text(m->phase), "code", part_code(m->code),
-                     "message", part_text(m->message));
+    return json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", part_text(m->phase), "code",
+                     part_code(m->code), "message", part_text(m->message));
 }
 
 static json_t *rollout_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
@@ -92,10 +96,14 @@ static json_t *rollout_part(const broker_t *b, const adapter_row_t *a, const ver
     rollout_sum_t sum = rollout_sum(&b->rollout, a, v, missing, MISSING_ROWS);
     rows_t rows;
     rows_init(&rows, 0, MISSING_ROWS);
-    for (uint32_t i = 0; i < sum.missing_count && i < MISSING_ROWS && rows_add(&rows, missing_part(&missing[i])); i++) continue;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[sum.activation < 3 ? sum.activation : 0],
-                     "deadline_ms", part_count(sum.deadline_ms), "eligible_count", part_count(sum.eligible), "staged_count",
-                     part_count(sum.staged), "active_count", part_count(sum.active), "missing", rows_end(&rows));
+    for (uint32_t i = 0;
+         i < sum.missing_count && i < MISSING_ROWS && rows_add(&rows, missing_part(&missing[i])); i++)
+        continue;
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "activation",
+                     ACTIVATIONS[sum.activation < 3 ? sum.activation : 0], "deadline_ms",
+                     part_count(sum.deadline_ms), "eligible_count", part_count(sum.eligible), "staged_count",
+                     part_count(sum.staged), "active_count", part_count(sum.active), "missing",
+                     rows_end(&rows));
 }
 
 static json_t *served_part(const copy_row_t *c)
@@ -103,9 +111,10 @@ static json_t *served_part(const copy_row_t *c)
     json_t *list = json_array();
     bool ok = list;
     for (uint32_t i = 0; ok && i < c->served_count; i++)
-        ok = json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "name", c->served[i].name, "kind",
-                                                   c->served[i].kind == SOURCE_PUBLISHER ? "publisher" : "worker", "bytes",
-                                                   part_count(c->served[i].bytes))) == 0;
+        ok = json_array_append_new(list,
+                                   json_pack("{s:s, s:s, s:o}", "name", c->served[i].name, "kind",
+                                             c->served[i].kind == SOURCE_PUBLISHER ? "publisher" : "worker",
+                                             "bytes", part_count(c->served[i].bytes))) == 0;
     if (ok) return list;
     json_decref(list);
     return NULL;
@@ -113,15 +122,20 @@ static json_t *served_part(const copy_row_t *c)
 
 static json_t *copy_part(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
 {
-    json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", part_span(c->announce_us), "connect_ms",
-                               part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us), "verify_ms", part_span(c->verify_us),
-                               "stage_ms", part_span(c->stage_us), "activate_ms", part_span(c->activate_us));
+    /* Announced in the turn it was published in: 0 ms, not unknown. */
+    json_t *announced = c->announced_us ? part_ms(c->announce_us) : part_span(c->announce_us);
+    json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced,
+                               "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
+                               "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
+                               "activate_ms", part_span(c->activate_us));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
-                     part_text(copy_state_name(copy_shown(c, a, version))), "since_at", part_time(c->since_ms), "bytes_done",
-                     part_count(c->bytes_done), "sources", served_part(c), "timing", timing);
+                     part_text(copy_state_name(copy_shown(c, a, version))), "since_at",
+                     part_time(c->since_ms), "bytes_done", part_count(c->bytes_done), "sources",
+                     served_part(c), "timing", timing);
 }
 
-static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_query_t *q, report_page_t *page)
+static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
+                           report_page_t *page)
 {
     const track_t *t = rollout_track(&b->rollout, a->name, q->version);
     rows_t rows;
@@ -136,12 +150,13 @@ static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_
     return rows_end(&rows);
 }
 
-static json_t *one_version(const broker_t *b, const adapter_row_t *a, const version_row_t *v, const msg_query_t *q, report_page_t *page)
+static json_t *one_version(const broker_t *b, const adapter_row_t *a, const version_row_t *v,
+                           const msg_query_t *q, report_page_t *page)
 {
     json_t *row = version_part(b, a, v);
-    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id", part_text(v->request_id),
-                             "writer", part_text(v->writer), "rollout", rollout_part(b, a, v), "workers",
-                             copies_list(b, a, q, page));
+    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id",
+                             part_text(v->request_id), "writer", part_text(v->writer), "rollout",
+                             rollout_part(b, a, v), "workers", copies_list(b, a, q, page));
     bool ok = row && more && json_object_update(row, more) == 0;
     json_decref(more);
     if (ok) return json_pack("[o]", row);
@@ -151,7 +166,8 @@ static json_t *one_version(const broker_t *b, const adapter_row_t *a, const vers
 
 /* ---- the page -------------------------------------------------------------------------------------------------- */
 
-static json_t *all_versions(const broker_t *b, const adapter_row_t *a, const msg_query_t *q, report_page_t *page)
+static json_t *all_versions(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
+                            report_page_t *page)
 {
     rows_t rows;
     rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
@@ -172,18 +188,20 @@ static int refuse_unknown(const adapter_row_t *a, const msg_query_t *q, heddle_e
         error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name);
         error_hint(error, "heddle adapters lists them");
     } else if (q->version > a->last_version) {
-        error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", name, (unsigned long long)q->version);
+        error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", name,
+                   (unsigned long long)q->version);
         error_expected(error, "%s@1 to %s@%llu", name, name, (unsigned long long)a->last_version);
     } else {
-        error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu ended too long ago: it is no longer remembered", name,
-                   (unsigned long long)q->version);
+        error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu ended too long ago: it is no longer remembered",
+                   name, (unsigned long long)q->version);
         error_hint(error, "heddle versions %.128s lists those that are", name);
     }
     error_where(error, name, q->version, NULL, NULL);
     return HEDDLE_ERR_NOT_FOUND;
 }
 
-int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page, heddle_error_t *error)
+int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                    heddle_error_t *error)
 {
     (void)now;
     const adapter_row_t *a = registry_adapter(&b->registry, q->name ? q->name : "");

@@ -8,8 +8,8 @@
 /* ---- one subscription ------------------------------------------------------------------------------------------ */
 
 /* The copy that tells how this worker stands: of what it serves, else of the newest version that it has anything of. */
-static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, const adapter_row_t *a, const member_sub_t *sub,
-                                      uint64_t *ret_version)
+static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, const adapter_row_t *a,
+                                      const member_sub_t *sub, uint64_t *ret_version)
 {
     for (size_t i = a->version_count; i-- > 0;) {
         uint64_t version = a->versions[i]->version;
@@ -23,7 +23,8 @@ static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, cons
     return NULL;
 }
 
-static json_t *state_part(const broker_t *b, const member_t *m, const adapter_row_t *a, const member_sub_t *sub)
+static json_t *state_part(const broker_t *b, const member_t *m, const adapter_row_t *a,
+                          const member_sub_t *sub)
 {
     uint64_t version = 0;
     const copy_row_t *c = a ? telling_copy(b, m, a, sub, &version) : NULL;
@@ -38,7 +39,8 @@ static json_t *kept_part(const broker_t *b, const member_t *m, const adapter_row
         const version_row_t *v = a->versions[i];
         const track_t *t = registry_is_live(v) ? rollout_track(&b->rollout, a->name, v->version) : NULL;
         const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
-        if (c && c->token && c->state == COPY_KEPT) ok = json_array_append_new(list, part_count(v->version)) == 0;
+        if (c && c->token && c->state == COPY_KEPT)
+            ok = json_array_append_new(list, part_count(v->version)) == 0;
     }
     if (ok) return list;
     json_decref(list);
@@ -49,8 +51,9 @@ static json_t *fetching_part(const broker_t *b, const member_sub_t *sub)
 {
     if (!sub->fetching) return json_null();
     const member_t *source = membership_by_token(&b->members, sub->source);
-    return json_pack("{s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done", part_count(sub->bytes_done),
-                     "data_bytes", part_count(sub->data_bytes), "source", part_text(source ? source->name : NULL));
+    return json_pack("{s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
+                     part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
+                     part_text(source ? source->name : NULL));
 }
 
 static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t *sub)
@@ -58,11 +61,12 @@ static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t
     const adapter_row_t *a = registry_adapter(&b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", sub->adapter, "version",
-                     part_number(sub->version), "decision", part_number(sub->decision), "tag",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", sub->adapter,
+                     "version", part_number(sub->version), "decision", part_number(sub->decision), "tag",
                      part_tag(sub->adapter, sub->version, digest), "digest", part_digest(digest), "state",
-                     state_part(b, m, a, sub), "lag", part_count(sub_lag(a, sub)), "since_at", part_time(sub->since_ms),
-                     "held_count", part_count(sub->held_count), "fetching", fetching_part(b, sub), "kept", kept_part(b, m, a));
+                     state_part(b, m, a, sub), "lag", part_count(sub_lag(a, sub)), "since_at",
+                     part_time(sub->since_ms), "held_count", part_count(sub->held_count), "fetching",
+                     fetching_part(b, sub), "kept", kept_part(b, m, a));
 }
 
 /* By name: a worker lists its subscriptions in the order of its command line. */
@@ -72,7 +76,9 @@ static json_t *subs_part(const broker_t *b, const member_t *m)
     bool ok = list;
     for (uint32_t i = 0; ok && i < m->sub_count; i++) {
         size_t at = json_array_size(list);
-        while (at > 0 && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "name")), m->subs[i].adapter) > 0) at--;
+        while (at > 0 && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "name")),
+                                m->subs[i].adapter) > 0)
+            at--;
         ok = json_array_insert_new(list, at, sub_part(b, m, &m->subs[i])) == 0;
     }
     if (ok) return list;
@@ -97,7 +103,9 @@ static json_t *labels_part(const member_t *m)
     bool ok = labels;
     for (uint32_t i = 0; ok && i < m->label_count; i++) {
         const char *equals = strchr(m->labels[i], '=');
-        if (equals) ok = json_object_setn_new(labels, m->labels[i], (size_t)(equals - m->labels[i]), json_string(equals + 1)) == 0;
+        if (equals)
+            ok = json_object_setn_new(labels, m->labels[i], (size_t)(equals - m->labels[i]),
+                                      json_string(equals + 1)) == 0;
     }
     if (ok) return labels;
     json_decref(labels);
@@ -108,40 +116,46 @@ static json_t *transport_part(const member_t *m)
 {
     json_t *devices = json_array();
     bool ok = devices;
-    for (uint32_t i = 0; ok && i < m->device_count; i++) ok = json_array_append_new(devices, json_string(m->devices[i])) == 0;
+    for (uint32_t i = 0; ok && i < m->device_count; i++)
+        ok = json_array_append_new(devices, json_string(m->devices[i])) == 0;
     if (!ok) {
         json_decref(devices);
         return NULL;
     }
-    return json_pack("{s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx", part_text(m->ucx), "devices", devices);
+    return json_pack("{s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx", part_text(m->ucx), "devices",
+                     devices);
 }
 
 /* Until the first heartbeat only what it joined with is known. */
 static json_t *slots_part(const member_t *m)
 {
     bool told = m->slots_total > 0;
-    return json_pack("{s:o, s:o, s:o}", "total", part_count(told ? m->slots_total : m->slots * m->sub_count), "free",
-                     told ? part_count(m->slots_free) : json_null(), "held", told ? part_count(m->slots_held) : json_null());
+    return json_pack("{s:o, s:o, s:o}", "total", part_count(told ? m->slots_total : m->slots * m->sub_count),
+                     "free", told ? part_count(m->slots_free) : json_null(), "held",
+                     told ? part_count(m->slots_held) : json_null());
 }
 
 static json_t *counters_part(const member_t *m)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(m->bytes_in), "bytes_out", part_count(m->bytes_out),
-                     "chunks_bad", part_count(m->chunks_bad), "retries", part_count(m->retries), "fenced", part_count(m->fenced));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(m->bytes_in), "bytes_out",
+                     part_count(m->bytes_out), "chunks_bad", part_count(m->chunks_bad), "retries",
+                     part_count(m->retries), "fenced", part_count(m->fenced));
 }
 
 static json_t *worker_part(const broker_t *b, const member_t *m, instant_t now)
 {
-    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", m->name, "token",
-                     part_count(m->token), "state", member_state_name(m->state), "current", (int)is_current(b, m), "host",
-                     part_text(m->host), "pid", part_number(m->pid), "labels", labels_part(m), "joined_at",
-                     part_time(m->joined_ms), "heartbeat_age_ms", part_count(member_silent_ms(m, now.us)), "transport",
-                     transport_part(m), "slots", slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
+    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", m->name,
+                     "token", part_count(m->token), "state", member_state_name(m->state), "current",
+                     (int)is_current(b, m), "host", part_text(m->host), "pid", part_number(m->pid), "labels",
+                     labels_part(m), "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
+                     part_count(member_silent_ms(m, now.us)), "transport", transport_part(m), "slots",
+                     slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
 }
 
 /* ---- the page -------------------------------------------------------------------------------------------------- */
 
-int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page, heddle_error_t *error)
+int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                   heddle_error_t *error)
 {
     const char *name = q->name && *q->name ? q->name : NULL;
     if (name && !membership_worker(&b->members, name)) {
@@ -154,7 +168,8 @@ int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, repor
     rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
     for (size_t i = 0; i < b->members.worker_count; i++) {
         const member_t *m = b->members.workers[i];
-        if (name ? strcmp(m->name, name) != 0 : q->after_name && strcmp(m->name, q->after_name) <= 0) continue;
+        if (name ? strcmp(m->name, name) != 0 : q->after_name && strcmp(m->name, q->after_name) <= 0)
+            continue;
         if (!rows_add(&rows, worker_part(b, m, now))) break;
         memcpy(page->next_name, m->name, sizeof page->next_name);
     }

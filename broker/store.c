@@ -19,18 +19,23 @@
 #define NUMBER(x) TEXT_OF(x)
 
 /* Columns in the order of put_version() and take_version(). */
-#define VERSION_COLUMNS                                                                                               \
-    "adapter, version, created_at, digest, region_bytes, manifest_bytes, manifest_digest, share_key, request_id, writer, "  \
-    "base_model, kind, features, step, data_bytes, tensor_count, chunk_count, activation, deadline_ms, config, meta"
+#define VERSION_COLUMNS                                                                                      \
+    "adapter, version, created_at, digest, region_bytes, manifest_bytes, manifest_digest, share_key, "       \
+    "request_id, writer, "                                                                                   \
+    "base_model, kind, features, step, data_bytes, tensor_count, chunk_count, activation, deadline_ms, "     \
+    "config, meta"
 
 /* References are checked at the commit: the records of one turn may come in any order. */
 static const char SCHEMA[] =
     "BEGIN IMMEDIATE;"
-    "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), cluster TEXT NOT NULL, epoch INTEGER NOT NULL) STRICT;"
+    "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), cluster TEXT NOT NULL, epoch INTEGER NOT "
+    "NULL) STRICT;"
     "CREATE TABLE adapters (name TEXT PRIMARY KEY, created_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
     "CREATE TABLE versions ("
-    " adapter TEXT NOT NULL REFERENCES adapters (name) DEFERRABLE INITIALLY DEFERRED, version INTEGER NOT NULL,"
-    " created_at INTEGER NOT NULL, digest BLOB NOT NULL, region_bytes INTEGER NOT NULL, manifest_bytes INTEGER NOT NULL,"
+    " adapter TEXT NOT NULL REFERENCES adapters (name) DEFERRABLE INITIALLY DEFERRED, version INTEGER NOT "
+    "NULL,"
+    " created_at INTEGER NOT NULL, digest BLOB NOT NULL, region_bytes INTEGER NOT NULL, manifest_bytes "
+    "INTEGER NOT NULL,"
     " manifest_digest BLOB NOT NULL, share_key BLOB NOT NULL, request_id TEXT NOT NULL, writer TEXT NOT NULL,"
     " base_model TEXT NOT NULL, kind TEXT NOT NULL, features TEXT NOT NULL, step INTEGER NOT NULL,"
     " data_bytes INTEGER NOT NULL, tensor_count INTEGER NOT NULL, chunk_count INTEGER NOT NULL,"
@@ -40,14 +45,18 @@ static const char SCHEMA[] =
     "CREATE TABLE decisions ("
     " adapter TEXT NOT NULL, decision INTEGER NOT NULL, version INTEGER NOT NULL, held INTEGER NOT NULL,"
     " decided_by TEXT NOT NULL, decided_at INTEGER NOT NULL, PRIMARY KEY (adapter, decision),"
-    " FOREIGN KEY (adapter, version) REFERENCES versions DEFERRABLE INITIALLY DEFERRED) STRICT, WITHOUT ROWID;"
+    " FOREIGN KEY (adapter, version) REFERENCES versions DEFERRABLE INITIALLY DEFERRED) STRICT, WITHOUT "
+    "ROWID;"
     "CREATE TABLE writers ("
-    " adapter TEXT PRIMARY KEY, token INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,"
+    " adapter TEXT PRIMARY KEY, token INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER "
+    "NOT NULL,"
     " life BLOB NOT NULL, since_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
-    "PRAGMA application_id = " NUMBER(APPLICATION_ID) ";"
-    "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
-    "INSERT INTO meta VALUES (1, lower(hex(randomblob(8))), 0);"
-    "COMMIT";
+    "PRAGMA application_id = " NUMBER(
+        APPLICATION_ID) ";"
+                        "PRAGMA user_version = " NUMBER(
+                            STORE_SCHEMA) ";"
+                                          "INSERT INTO meta VALUES (1, lower(hex(randomblob(8))), 0);"
+                                          "COMMIT";
 
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
@@ -61,16 +70,20 @@ static const char *const SQL[SQL_COUNT] = {
     [SQL_ROLLBACK] = "ROLLBACK",
     [PUT_EPOCH] = "UPDATE meta SET epoch = max(epoch, ?)",
     [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
-    [PUT_VERSION] = "INSERT INTO versions (" VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at) VALUES (?,?,?,?,?,?)",
+    [PUT_VERSION] =
+        "INSERT INTO versions (" VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at) "
+                     "VALUES (?,?,?,?,?,?)",
     [PUT_STATE] = "UPDATE versions SET state = ?, state_at = ?, code = ?, message = ?, worker = ?, phase = ?"
                   " WHERE adapter = ? AND version = ?",
-    [PUT_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at) VALUES (?,?,?,?,?,?,?)",
+    [PUT_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at) VALUES "
+                   "(?,?,?,?,?,?,?)",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
     [ALL_META] = "SELECT cluster, epoch FROM meta",
     [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
     [ALL_VERSIONS] = "SELECT " VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
-    [ALL_DECISIONS] = "SELECT adapter, decision, version, held, decided_by, decided_at FROM decisions ORDER BY adapter, decision",
+    [ALL_DECISIONS] = "SELECT adapter, decision, version, held, decided_by, decided_at FROM decisions ORDER "
+                      "BY adapter, decision",
     [ALL_STATES] = "SELECT state, state_at, code, message, worker, phase, adapter, version FROM versions"
                    " WHERE state IS NOT NULL ORDER BY adapter, version",
     [ALL_WRITERS] = "SELECT adapter, token, name, host, pid, life, since_at FROM writers ORDER BY adapter",
@@ -116,11 +129,14 @@ static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t
 {
     int primary = sqlite_code & 0xff;
     if (code == HEDDLE_ERR_NO_SPACE)
-        error_hint(error, "make room on the file system of %.120s; nothing was lost, and the same call works again",
+        error_hint(error,
+                   "make room on the file system of %.120s; nothing was lost, and the same call works again",
                    s->dir.path);
     else if (primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB)
-        error_hint(error, "nothing was changed: copy %.100s away, then restore a copy of it or choose another --data",
-                   s->dir.path);
+        error_hint(
+            error,
+            "nothing was changed: copy %.100s away, then restore a copy of it or choose another --data",
+            s->dir.path);
     else if (code == HEDDLE_ERR_DATA_LOCKED)
         error_hint(error, "another program has the file open: close it (sqlite3?)");
     else if (code == HEDDLE_ERR_DATA_DIR)
@@ -133,7 +149,8 @@ static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_er
 {
     int number = s->db ? sqlite3_system_errno(s->db) : 0;
     bool io = (sqlite_code & 0xff) == SQLITE_IOERR || (sqlite_code & 0xff) == SQLITE_CANTOPEN;
-    int code = store_code(sqlite_code, io ? number : 0); /* the errno is that of the last failure, however old */
+    int code =
+        store_code(sqlite_code, io ? number : 0); /* the errno is that of the last failure, however old */
     bool own_words = s->db && (sqlite3_errcode(s->db) & 0xff) == (sqlite_code & 0xff);
     error_fail(error, code, "%.300s: cannot %s: %.200s", s->file, what,
                own_words ? sqlite3_errmsg(s->db) : sqlite3_errstr(sqlite_code));
@@ -378,7 +395,8 @@ int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, 
         buf_add(out, config.data, config.bytes);
         if (out->failed) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a config");
     } else if (row.code == SQLITE_DONE) {
-        rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%.300s: no %.128s@%llu", s->file, adapter, (unsigned long long)version);
+        rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%.300s: no %.128s@%llu", s->file, adapter,
+                        (unsigned long long)version);
     } else {
         rc = refuse(s, row.code, "read a config", error);
     }
@@ -422,7 +440,8 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
     char what[48];
     snprintf(what, sizeof what, "write %d record%s", count, count == 1 ? "" : "s");
     int rc = refuse(s, code, what, error);
-    if (!sqlite3_get_autocommit(s->db)) run(s, SQL_ROLLBACK); /* some failures have rolled back by themselves */
+    if (!sqlite3_get_autocommit(s->db))
+        run(s, SQL_ROLLBACK); /* some failures have rolled back by themselves */
     return rc;
 }
 
@@ -458,8 +477,11 @@ static int open_database(store_t *s, heddle_error_t *error)
     int code = sqlite3_open_v2(s->file, &s->db, flags, NULL);
     if (code) return refuse(s, code, "open it", error);
     /* Exclusive: we have the directory's lock anyway, and WAL then needs no shared memory in a file. */
-    code = sqlite3_exec(s->db, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;"
-                               "PRAGMA cell_size_check = ON", NULL, NULL, NULL);
+    code =
+        sqlite3_exec(s->db,
+                     "PRAGMA locking_mode = EXCLUSIVE; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;"
+                     "PRAGMA cell_size_check = ON",
+                     NULL, NULL, NULL);
     return code ? refuse(s, code, "set it up", error) : HEDDLE_OK;
 }
 
@@ -473,8 +495,9 @@ static int refuse_foreign(const store_t *s, heddle_error_t *error)
 
 static int refuse_newer(const store_t *s, int64_t schema, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_DATA_NEWER, "%.300s: written by a newer Heddle: schema %lld, this one knows up to %d",
-                        s->file, (long long)schema, STORE_SCHEMA);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_NEWER,
+                        "%.300s: written by a newer Heddle: schema %lld, this one knows up to %d", s->file,
+                        (long long)schema, STORE_SCHEMA);
     error_expected(error, "schema %d or lower", STORE_SCHEMA);
     error_found(error, "schema %lld", (long long)schema);
     error_hint(error, "run the Heddle that wrote it, or a newer one; the data were left as they are");
@@ -507,7 +530,8 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
         s->epoch = take_u64(&row) + 1;
     }
     sqlite3_reset(row.sql);
-    if (code != SQLITE_ROW || row.code) return refuse(s, row.code ? row.code : SQLITE_CORRUPT, "read its epoch", error);
+    if (code != SQLITE_ROW || row.code)
+        return refuse(s, row.code ? row.code : SQLITE_CORRUPT, "read its epoch", error);
     return store_commit(s, &(record_t){.kind = RECORD_EPOCH, .epoch = s->epoch}, 1, error);
 }
 
@@ -522,8 +546,9 @@ static int prepare(store_t *s, heddle_error_t *error)
 
 static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
 {
-    int code = sqlite3_exec(s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
-                            NULL, NULL, NULL);
+    int code = sqlite3_exec(
+        s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
+        NULL, NULL, NULL);
     if (!code && fresh) code = sqlite3_exec(s->db, SCHEMA, NULL, NULL, NULL);
     return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
 }

@@ -47,7 +47,14 @@ typedef struct { child_t child; json_t *ready; char endpoint[128]; } running_t;
 static void start_with(running_t *r, const char *data, const char *const env[])
 {
     char line[4096];
-    const char *argv[] = {"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--lease", "4s", data ? "--data" : NULL, data, NULL};
+    const char *argv[] = {"heddle-broker",
+                          "--listen",
+                          "tcp://127.0.0.1:*",
+                          "--lease",
+                          "4s",
+                          data ? "--data" : NULL,
+                          data,
+                          NULL};
     child_start(&r->child, argv, env);
     if (!child_line(&r->child, line, sizeof line, PATIENCE_MS)) {
         int status = child_end(&r->child, 0);
@@ -67,7 +74,10 @@ static int end(running_t *r, int number)
     return child_end(&r->child, TERM_MS);
 }
 
-static void dial(line_t *l, const running_t *r, role_t role) { cr_assert(line_dial(l, r->endpoint, role, PATIENCE_MS)); }
+static void dial(line_t *l, const running_t *r, role_t role)
+{
+    cr_assert(line_dial(l, r->endpoint, role, PATIENCE_MS));
+}
 
 static int64_t number_at(const json_t *object, const char *key, const char *inner)
 {
@@ -103,9 +113,10 @@ Test(broker, ready_line_and_status)
 {
     running_t r;
     start(&r);
-    static const struct { const char *key; char type; } FIELDS[] = {
-        {"schema", 's'}, {"kind", 's'}, {"ok", 'b'}, {"role", 's'}, {"pid", 'i'}, {"endpoint", 's'}, {"cluster", 's'}, {"epoch", 'i'},
-        {"data_dir", 's'}, {"wire", 'o'}, {"heddle", 's'}};
+    static const struct { const char *key; char type;
+    } FIELDS[] = {{"schema", 's'},   {"kind", 's'},     {"ok", 'b'},      {"role", 's'},
+                  {"pid", 'i'},      {"endpoint", 's'}, {"cluster", 's'}, {"epoch", 'i'},
+                  {"data_dir", 's'}, {"wire", 'o'},     {"heddle", 's'}};
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
         const json_t *v = json_object_get(r.ready, FIELDS[i].key);
         bool fits = FIELDS[i].type == 's' ? json_is_string(v) : FIELDS[i].type == 'i' ? json_is_integer(v)
@@ -184,7 +195,9 @@ static json_t *refused(const char *const argv[], const char *const env[], int st
 
 static json_t *refused_data(const char *data, int status, const char *code)
 {
-    return refused((const char *const[]){"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*", "--data", data, NULL}, NULL, status, code);
+    return refused((const char *const[]){"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*",
+                                         "--data", data, NULL},
+                   NULL, status, code);
 }
 
 Test(broker, one_broker_a_directory)
@@ -204,16 +217,19 @@ Test(broker, a_port_that_is_taken)
 {
     running_t r;
     start(&r);
-    json_t *object = refused((const char *const[]){"heddle-broker", "-o", "json", "--listen", r.endpoint, "--data", path_of("other"), NULL},
+    json_t *object = refused((const char *const[]){"heddle-broker", "-o", "json", "--listen", r.endpoint,
+                                                   "--data", path_of("other"), NULL},
                              NULL, 9, "address_in_use");
-    cr_assert(strstr(text_at(object, "error", "message"), strrchr(r.endpoint, ':')), "%s", text_at(object, "error", "message"));
+    cr_assert(strstr(text_at(object, "error", "message"), strrchr(r.endpoint, ':')), "%s",
+              text_at(object, "error", "message"));
     json_decref(object);
     cr_assert_eq(end(&r, SIGTERM), 0);
 }
 
 Test(broker, an_address_that_others_can_reach)
 {
-    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://0.0.0.0:*", "--data", dir, NULL, NULL};
+    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://0.0.0.0:*",
+                          "--data",        dir,  NULL,   NULL};
     json_decref(refused(argv, NULL, 2, "insecure_address"));
     cr_assert_neq(access(path_of("registry.db"), F_OK), 0, "refused before anything was made");
     argv[7] = "--insecure";
@@ -227,22 +243,31 @@ Test(broker, an_address_that_others_can_reach)
 
 Test(broker, arguments_that_are_wrong)
 {
-    static const char *const ROWS[][4] = {
-        {"--lease", "1ms"}, {"--lease", "2h"}, {"--keep", "62"}, {"--keep", "-1"}, {"--keep", "x"}, {"--listen", "nonsense"},
-        {"--listen", "tcp://127.0.0.1:99999"}, {"--what", "x"}, {"surplus", NULL}, {"--data", ""}};
+    static const char *const ROWS[][4] = {{"--lease", "1ms"},
+                                          {"--lease", "2h"},
+                                          {"--keep", "62"},
+                                          {"--keep", "-1"},
+                                          {"--keep", "x"},
+                                          {"--listen", "nonsense"},
+                                          {"--listen", "tcp://127.0.0.1:99999"},
+                                          {"--what", "x"},
+                                          {"surplus", NULL},
+                                          {"--data", ""}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         const char *argv[] = {"heddle-broker", "--data", dir, "-o", "json", ROWS[i][0], ROWS[i][1], NULL};
         json_decref(refused(argv, NULL, 2, "usage"));
     }
     json_decref(refused((const char *const[]){"heddle-broker", "--output=json", NULL},
-                        (const char *const[]){"HOME=relative", "XDG_STATE_HOME=also/relative", NULL}, 2, "usage"));
+                        (const char *const[]){"HOME=relative", "XDG_STATE_HOME=also/relative", NULL}, 2,
+                        "usage"));
 }
 
 /* As root a directory of mode 0555 can be written all the same: there it is a read-only mount. */
 Test(broker, a_directory_that_cannot_be_written)
 {
     if (geteuid() == 0) {
-        if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", dir, "tmpfs", 0, "size=1m") ||
+        if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+            mount("none", dir, "tmpfs", 0, "size=1m") ||
             mount("none", dir, NULL, MS_REMOUNT | MS_RDONLY, "size=1m"))
             cr_skip("no mount namespace here");
     } else {
@@ -251,7 +276,8 @@ Test(broker, a_directory_that_cannot_be_written)
     char uid[32];
     snprintf(uid, sizeof uid, "uid %u", geteuid());
     json_t *object = refused_data(dir, 9, "data_dir");
-    cr_assert(strstr(text_at(object, "error", "message"), dir) && strstr(text_at(object, "error", "found"), uid));
+    cr_assert(strstr(text_at(object, "error", "message"), dir) &&
+              strstr(text_at(object, "error", "found"), uid));
     json_decref(object);
     if (geteuid() == 0) umount(dir);
     else chmod(dir, 0700);
@@ -270,7 +296,8 @@ Test(broker, killed_and_started_again)
     start(&r);
     dial(&l, &r, ROLE_PUBLISHER);
     line_open(&l, "policy");
-    for (uint8_t content = 1; content <= 3; content++) cr_assert_eq(line_publish(&l, "policy", content, &version), HEDDLE_OK);
+    for (uint8_t content = 1; content <= 3; content++)
+        cr_assert_eq(line_publish(&l, "policy", content, &version), HEDDLE_OK);
     cr_assert_eq(version, 3);
     char cluster[64];
     snprintf(cluster, sizeof cluster, "%s", text_at(r.ready, "cluster", NULL));
@@ -303,14 +330,21 @@ Test(broker, garbage_harms_nobody)
     line_t bad, good;
     start(&r);
     dial(&good, &r, ROLE_ADMIN);
-    static const struct { const char *bytes; size_t count; } FRAMES[] = {{"\xc1", 1}, {"\x92\x01", 2}, {"GET / HTTP/1.1\r\n\r\n", 18},
-                                                                         {"\x92\x17\xdf\xff\xff\xff\xff", 7}, {"\x92\xcd\x03\xe7\x80", 5}};
+    static const struct {
+        const char *bytes;
+        size_t count;
+        const char *code;
+    } FRAMES[] = {{"\xc1", 1, "protocol"},
+                  {"\x92\x01", 2, "protocol"},
+                  {"GET / HTTP/1.1\r\n\r\n", 18, "protocol"},
+                  {"\x92\x17\xdf\xff\xff\xff\xff", 7, "limit"}, /* a map of 2^32 - 1 keys */
+                  {"\x92\xcd\x03\xe7\x80", 5, "protocol"}};
     for (size_t i = 0; i < sizeof FRAMES / sizeof *FRAMES; i++) {
         msg_t m;
         dial(&bad, &r, ROLE_ADMIN);
         line_send_raw(&bad, bytes_of(FRAMES[i].bytes, FRAMES[i].count));
         cr_assert(line_read(&bad, MSG_ERROR, MSG_ERROR, &m), "frame %zu was not answered", i);
-        cr_assert_str_eq(m.error.code, "protocol");
+        cr_assert_str_eq(m.error.code, FRAMES[i].code);
         msg_fini(&m);
         line_hang_up(&bad);
         json_decref(line_ask(&good, &(msg_query_t){.req = 1, .op = "status"}));
@@ -416,7 +450,8 @@ Test(broker, a_full_disk_stops_publishing_and_nothing_else)
     fill();
     int code = HEDDLE_OK;
     uint8_t content = 2;
-    for (; code == HEDDLE_OK && content < 250; content++) code = line_publish(&l, "policy", content, &version);
+    for (; code == HEDDLE_OK && content < 250; content++)
+        code = line_publish(&l, "policy", content, &version);
     cr_assert_eq(code, HEDDLE_ERR_NO_SPACE);
     expect_state(&r, "read_only");
     cr_assert_eq(unlink(path_of("ballast")), 0);

@@ -19,13 +19,18 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     buf_add(&l->frames[l->frame_count++], frame.data, frame.bytes);
 }
 
-static void on_line(void *self, bool up) { ((line_t *)self)->is_up = up; }
+static void on_line(void *self, bool up)
+{
+    line_t *l = self;
+    l->is_lost |= !up;
+    l->is_up = up;
+}
 
-/* Turns until there is a frame (or the line is up, with `frame` false). */
+/* Turns until there is a frame (or the line is up, with `frame` false); false when it went down or time is over. */
 static bool turn(line_t *l, bool frame, uint64_t until_us)
 {
     while (frame ? l->frame_count == 0 : !l->is_up) {
-        if (clock_now(clock_system()) >= until_us) return false;
+        if (l->is_lost || clock_now(clock_system()) >= until_us) return false;
         loop_turn(l->loop, until_us);
     }
     return true;
@@ -39,8 +44,14 @@ bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms)
     cr_assert_eq(loop_new(clock_system(), &l->loop), HEDDLE_OK);
     cr_assert_eq(wire_dial(l->loop, endpoint, &SINK, l, &l->wire, &e), HEDDLE_OK, "%s", e.message);
     if (!turn(l, false, clock_now(clock_system()) + (uint64_t)timeout_ms * 1000)) return false;
-    msg_t hello = {.type = MSG_HELLO, .hello = {.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX, .role = role,
-                                                .pid = (uint64_t)getpid(), .life = {{(uint8_t)role, 7}}, .heddle = "test", .host = "here"}};
+    msg_t hello = {.type = MSG_HELLO,
+                   .hello = {.wire_min = WIRE_VERSION_MIN,
+                             .wire_max = WIRE_VERSION_MAX,
+                             .role = role,
+                             .pid = (uint64_t)getpid(),
+                             .life = {{(uint8_t)role, 7}},
+                             .heddle = "test",
+                             .host = "here"}};
     line_send(l, &hello);
     msg_t m;
     if (!line_read(l, MSG_HELLO_OK, MSG_HELLO_OK, &m)) return false;
@@ -91,8 +102,14 @@ bool line_read(line_t *l, msg_type_t type, msg_type_t or_type, msg_t *ret_msg)
 
 void line_open(line_t *l, const char *adapter)
 {
-    msg_t open = {.type = MSG_OPEN, .open = {.req = 1, .adapter = adapter, .writer = "test-writer", .backend = "mem", .ucx = "",
-                                             .address = {"here", 4}, .takeover = true}};
+    msg_t open = {.type = MSG_OPEN,
+                  .open = {.req = 1,
+                           .adapter = adapter,
+                           .writer = "test-writer",
+                           .backend = "mem",
+                           .ucx = "",
+                           .address = {"here", 4},
+                           .takeover = true}};
     line_send(l, &open);
     msg_t m;
     cr_assert(line_read(l, MSG_WELCOME, MSG_ERROR, &m));
@@ -107,10 +124,22 @@ int line_publish(line_t *l, const char *adapter, uint8_t content, uint64_t *ret_
     snprintf(id, sizeof id, "content-%u", content);
     msg_part_t part = {.region_bytes = 65536, .manifest_bytes = 300};
     msg_t publish = {.type = MSG_PUBLISH,
-                     .publish = {.token = l->token, .req = content, .deadline_ms = 60000, .activation = HEDDLE_ACTIVATION_MANUAL,
-                                 .adapter = adapter, .request_id = id, .digest = {{content}}, .parts = &part, .part_count = 1,
-                                 .step = -1, .data_bytes = 4096, .tensor_count = 1, .chunk_count = 1, .kind = "lora",
-                                 .base_model = "", .config = {"{}", 2}}};
+                     .publish = {.token = l->token,
+                                 .req = content,
+                                 .deadline_ms = 60000,
+                                 .activation = HEDDLE_ACTIVATION_MANUAL,
+                                 .adapter = adapter,
+                                 .request_id = id,
+                                 .digest = {{content}},
+                                 .parts = &part,
+                                 .part_count = 1,
+                                 .step = -1,
+                                 .data_bytes = 4096,
+                                 .tensor_count = 1,
+                                 .chunk_count = 1,
+                                 .kind = "lora",
+                                 .base_model = "",
+                                 .config = {"{}", 2}}};
     line_send(l, &publish);
     msg_t m;
     if (!line_read(l, MSG_PUBLISHED, MSG_ERROR, &m)) return HEDDLE_ERR_DEADLINE;

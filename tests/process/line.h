@@ -11,7 +11,7 @@
 typedef struct line {
     loop_t *loop;
     wire_t *wire;
-    bool is_up;
+    bool is_up, is_lost; /* lost: was up once */
     buf_t frames[64];    /* came, not yet read */
     int frame_count;
     uint64_t token;      /* after line_open */
@@ -22,7 +22,8 @@ bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms);
 void line_hang_up(line_t *l);
 void line_send(line_t *l, const msg_t *m);
 void line_send_raw(line_t *l, bytes_t frame);
-/* The next message of one of two types (the same twice for one); others are dropped.  False after 5 s.  On true the
+/* The next message of one of two types (the same twice for one); others are dropped.  False when
+ * the line went down, or after 5 s.  On true the
  * caller calls msg_fini. */
 bool line_read(line_t *l, msg_type_t type, msg_type_t or_type, msg_t *ret_msg);
 

@@ -60,10 +60,20 @@ static int io_config(void *self, const char *adapter, uint64_t version, buf_t *o
 
 static void start(void)
 {
-    static const broker_io_t IO = {.send = io_send, .forget = io_forget, .commit = io_commit, .fatal = io_fatal,
-                                   .random = io_random, .registry_bytes = io_bytes, .config = io_config};
-    static const broker_opts_t OPTS = {.lease_ms = 4000, .keep = 1, .cluster = "0123456789abcdef",
-                                       .endpoint = "tcp://127.0.0.1:7700", .data_dir = "/var/lib/heddle", .pid = 4711, .seed = 1};
+    static const broker_io_t IO = {.send = io_send,
+                                   .forget = io_forget,
+                                   .commit = io_commit,
+                                   .fatal = io_fatal,
+                                   .random = io_random,
+                                   .registry_bytes = io_bytes,
+                                   .config = io_config};
+    static const broker_opts_t OPTS = {.lease_ms = 4000,
+                                       .keep = 1,
+                                       .cluster = "0123456789abcdef",
+                                       .endpoint = "tcp://127.0.0.1:7700",
+                                       .data_dir = "/var/lib/heddle",
+                                       .pid = 4711,
+                                       .seed = 1};
     heddle_error_t e;
     cr_assert_eq(broker_new(&OPTS, &IO, &broker, &e), HEDDLE_OK);
     cr_assert_eq(broker_load(broker, &(record_t){.kind = RECORD_EPOCH, .epoch = 7}), HEDDLE_OK);
@@ -86,8 +96,14 @@ static void say(uint64_t peer, const msg_t *m)
 
 static void hello(uint64_t peer, role_t role)
 {
-    msg_t m = {.type = MSG_HELLO, .hello = {.wire_min = 1, .wire_max = 1, .role = role, .pid = 100 + peer, .heddle = "0.1.0",
-                                            .host = "gpu-1", .life = {{(uint8_t)peer}}}};
+    msg_t m = {.type = MSG_HELLO,
+               .hello = {.wire_min = 1,
+                         .wire_max = 1,
+                         .role = role,
+                         .pid = 100 + peer,
+                         .heddle = "0.1.0",
+                         .host = "gpu-1",
+                         .life = {{(uint8_t)peer}}}};
     say(peer, &m);
 }
 
@@ -95,10 +111,20 @@ static void join(uint64_t peer, const char *name, const char *zone)
 {
     hello(peer, ROLE_WORKER);
     msg_subscription_t subs[] = {{.adapter = "policy"}, {.adapter = "critic"}};
-    msg_t m = {.type = MSG_JOIN, .join = {.req = 1, .slots = 3, .name = name, .labels = (const char *[]){zone}, .label_count = 1,
-                                          .adapters = subs, .adapter_count = 2, .backend = "ucx", .ucx = "1.13.1",
-                                          .devices = (const char *[]){"lo"}, .device_count = 1, .address = {"addr", 4},
-                                          .export_dir = "/srv/w"}};
+    msg_t m = {.type = MSG_JOIN,
+               .join = {.req = 1,
+                        .slots = 3,
+                        .name = name,
+                        .labels = (const char *[]){zone},
+                        .label_count = 1,
+                        .adapters = subs,
+                        .adapter_count = 2,
+                        .backend = "ucx",
+                        .ucx = "1.13.1",
+                        .devices = (const char *[]){"lo"},
+                        .device_count = 1,
+                        .address = {"addr", 4},
+                        .export_dir = "/srv/w"}};
     say(peer, &m);
     cr_assert_neq(tokens[peer], 0);
 }
@@ -117,11 +143,26 @@ static void publish_with(uint64_t peer, uint64_t version, const char *config)
     char id[32];
     snprintf(id, sizeof id, "req-%d", (int)version);
     msg_t m = {.type = MSG_PUBLISH,
-               .publish = {.token = tokens[peer], .req = version, .deadline_ms = 60000, .activation = HEDDLE_ACTIVATION_ALL,
-                           .adapter = "policy", .request_id = id, .digest = digest_of(version), .parts = &part, .part_count = 1,
-                           .step = (int64_t)version * 100, .data_bytes = 60000, .tensor_count = 8, .chunk_count = 1, .kind = "lora",
-                           .base_model = "Qwen/Qwen2.5-0.5B", .features = (const char *[]){"dora", "rslora"}, .feature_count = 2,
-                           .config = {config, strlen(config)}, .meta = &meta, .meta_count = 1}};
+               .publish = {.token = tokens[peer],
+                           .req = version,
+                           .deadline_ms = 60000,
+                           .activation = HEDDLE_ACTIVATION_ALL,
+                           .adapter = "policy",
+                           .request_id = id,
+                           .digest = digest_of(version),
+                           .parts = &part,
+                           .part_count = 1,
+                           .step = (int64_t)version * 100,
+                           .data_bytes = 60000,
+                           .tensor_count = 8,
+                           .chunk_count = 1,
+                           .kind = "lora",
+                           .base_model = "Qwen/Qwen2.5-0.5B",
+                           .features = (const char *[]){"dora", "rslora"},
+                           .feature_count = 2,
+                           .config = {config, strlen(config)},
+                           .meta = &meta,
+                           .meta_count = 1}};
     say(peer, &m);
 }
 
@@ -130,25 +171,53 @@ static void publish(uint64_t peer, uint64_t version) { publish_with(peer, versio
 static void staged(uint64_t peer, uint64_t version)
 {
     msg_served_t from = {.token = tokens[9], .kind = SOURCE_PUBLISHER, .bytes = 60000, .name = "trainer-0"};
-    msg_t m = {.type = MSG_STAGED, .staged = {.token = tokens[peer], .version = version, .adapter = "policy", .digest = digest_of(version),
-                                              .connect_us = 10, .fetch_us = 2500, .verify_us = 30, .stage_us = 40, .sources = &from,
-                                              .source_count = 1}};
+    msg_t m = {.type = MSG_STAGED,
+               .staged = {.token = tokens[peer],
+                          .version = version,
+                          .adapter = "policy",
+                          .digest = digest_of(version),
+                          .connect_us = 10,
+                          .fetch_us = 2500,
+                          .verify_us = 30,
+                          .stage_us = 40,
+                          .sources = &from,
+                          .source_count = 1}};
     say(peer, &m);
 }
 
 static void active(uint64_t peer, uint64_t version, uint64_t decision)
 {
-    msg_t m = {.type = MSG_ACTIVE, .active = {.token = tokens[peer], .version = version, .decision = decision, .activate_us = 70,
-                                              .adapter = "policy", .digest = digest_of(version)}};
+    msg_t m = {.type = MSG_ACTIVE,
+               .active = {.token = tokens[peer],
+                          .version = version,
+                          .decision = decision,
+                          .activate_us = 70,
+                          .adapter = "policy",
+                          .digest = digest_of(version)}};
     say(peer, &m);
 }
 
 static void heartbeat(uint64_t peer, uint64_t seq, uint64_t fetching)
 {
-    msg_progress_t p = {.adapter = "policy", .fetching = fetching, .bytes_done = 100, .data_bytes = 60000, .source = tokens[9], .held_count = 1};
-    msg_t m = {.type = MSG_HEARTBEAT, .heartbeat = {.token = tokens[peer], .seq = seq, .adapters = &p, .adapter_count = 1, .slots_total = 6,
-                                                    .slots_free = 3, .slots_held = 1, .bytes_in = UINT64_MAX / 2, .bytes_out = 5,
-                                                    .chunks_bad = 1, .retries = 2, .fenced = 3}};
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = fetching,
+                        .bytes_done = 100,
+                        .data_bytes = 60000,
+                        .source = tokens[9],
+                        .held_count = 1};
+    msg_t m = {.type = MSG_HEARTBEAT,
+               .heartbeat = {.token = tokens[peer],
+                             .seq = seq,
+                             .adapters = &p,
+                             .adapter_count = 1,
+                             .slots_total = 6,
+                             .slots_free = 3,
+                             .slots_held = 1,
+                             .bytes_in = LIMIT_EXACT,
+                             .bytes_out = 5,
+                             .chunks_bad = 1,
+                             .retries = 2,
+                             .fenced = 3}};
     say(peer, &m);
 }
 
@@ -159,7 +228,13 @@ static void scene(void)
     join(2, "w2", "zone=b");
     join(1, "w1", "zone=a");
     hello(9, ROLE_PUBLISHER);
-    msg_t open = {.type = MSG_OPEN, .open = {.req = 1, .adapter = "policy", .writer = "trainer-0", .backend = "ucx", .ucx = "1.13.1", .address = {"addr", 4}}};
+    msg_t open = {.type = MSG_OPEN,
+                  .open = {.req = 1,
+                           .adapter = "policy",
+                           .writer = "trainer-0",
+                           .backend = "ucx",
+                           .ucx = "1.13.1",
+                           .address = {"addr", 4}}};
     say(9, &open);
     for (uint64_t version = 1; version <= 2; version++) {
         publish(9, version);
@@ -167,12 +242,24 @@ static void scene(void)
         for (uint64_t peer = 1; peer <= 2; peer++) active(peer, version, version);
     }
     hello(8, ROLE_ADMIN);
-    msg_t activate = {.type = MSG_QUERY, .query = {.req = 5, .op = "activate", .name = "policy", .version = 1, .by = "ann@host", .deadline_ms = 5000}};
+    msg_t activate = {.type = MSG_QUERY,
+                      .query = {.req = 5,
+                                .op = "activate",
+                                .name = "policy",
+                                .version = 1,
+                                .by = "ann@host",
+                                .deadline_ms = 5000}};
     say(8, &activate);
     for (uint64_t peer = 1; peer <= 2; peer++) active(peer, 1, 3);
     cr_assert_eq(report_req, 5);
     publish(9, 3);
-    msg_t nack = {.type = MSG_NACK, .nack = {.token = tokens[2], .version = 3, .adapter = "policy", .phase = "verify", .code = "digest_mismatch", .message = "chunk 0 differs"}};
+    msg_t nack = {.type = MSG_NACK,
+                  .nack = {.token = tokens[2],
+                           .version = 3,
+                           .adapter = "policy",
+                           .phase = "verify",
+                           .code = "digest_mismatch",
+                           .message = "chunk 0 differs"}};
     say(2, &nack);
     publish(9, 4);
     staged(1, 4);
@@ -206,8 +293,14 @@ static json_t *body_of(msg_query_t q)
 
 static json_t *waited(pending_kind_t kind, uint64_t version, int code)
 {
-    pending_row_t row = {.kind = kind, .adapter = "policy", .version = version, .phase = HEDDLE_PHASE_STAGED, .min = 1, .asked_us = now.us - 2000,
-                         .is_decided = true, .activated = {.from = 2, .decision = 3, .changed = true, .held = true}};
+    pending_row_t row = {.kind = kind,
+                         .adapter = "policy",
+                         .version = version,
+                         .phase = HEDDLE_PHASE_STAGED,
+                         .min = 1,
+                         .asked_us = now.us - 2000,
+                         .is_decided = true,
+                         .activated = {.from = 2, .decision = 3, .changed = true, .held = true}};
     heddle_error_t verdict = {0};
     if (code) error_fail(&verdict, code, "no");
     json_t *body = NULL;
@@ -217,11 +310,27 @@ static json_t *waited(pending_kind_t kind, uint64_t version, int code)
 
 static json_t *verified(void)
 {
-    verify_row_t rows[] = {
-        {.worker = "w1", .token = 1, .is_answered = true, .is_match = true, .digest = digest_of(1), .hash_us = 1500, .exported = EXPORTED_MATCH},
-        {.worker = "w2", .token = 2, .is_answered = true, .digest = digest_of(2), .hash_us = 1600, .exported = EXPORTED_DIFFERS},
-        {.worker = "w3", .token = 3}};
-    pending_row_t row = {.kind = PENDING_VERIFY, .adapter = "policy", .version = 1, .expected = digest_of(1), .rows = rows, .row_count = 3, .asked_us = now.us};
+    verify_row_t rows[] = {{.worker = "w1",
+                            .token = 1,
+                            .is_answered = true,
+                            .is_match = true,
+                            .digest = digest_of(1),
+                            .hash_us = 1500,
+                            .exported = EXPORTED_MATCH},
+                           {.worker = "w2",
+                            .token = 2,
+                            .is_answered = true,
+                            .digest = digest_of(2),
+                            .hash_us = 1600,
+                            .exported = EXPORTED_DIFFERS},
+                           {.worker = "w3", .token = 3}};
+    pending_row_t row = {.kind = PENDING_VERIFY,
+                         .adapter = "policy",
+                         .version = 1,
+                         .expected = digest_of(1),
+                         .rows = rows,
+                         .row_count = 3,
+                         .asked_us = now.us};
     heddle_error_t verdict;
     error_fail(&verdict, HEDDLE_ERR_DIGEST_MISMATCH, "w2 differs");
     json_t *body = NULL;
@@ -229,7 +338,10 @@ static json_t *verified(void)
     return body;
 }
 
-static const char *text_at(const json_t *object, const char *key) { return json_string_value(json_object_get(object, key)); }
+static const char *text_at(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
 
 /* ---- the contract ---------------------------------------------------------------------------------------------- */
 
@@ -238,12 +350,24 @@ static const char *text_at(const json_t *object, const char *key) { return json_
 typedef struct { const char *body, *path, *types; } field_row_t;
 
 static const field_row_t FIELDS[] = {
-    {"status", "broker.endpoint", "s"}, {"status", "broker.cluster", "s"}, {"status", "broker.epoch", "i"},
-    {"status", "broker.pid", "i"}, {"status", "broker.heddle", "s"}, {"status", "broker.wire", "x"},
-    {"status", "broker.uptime_ms", "n"}, {"status", "broker.state", "s"}, {"status", "broker.data_dir", "s"},
-    {"status", "broker.registry_bytes", "i"}, {"status", "broker", "o"}, {"status", "count", "o"}, {"status", "adapters", "a"},
-    {"status", "count.adapters", "i"}, {"status", "count.versions", "i"}, {"status", "count.workers_ready", "i"},
-    {"status", "count.workers_lost", "i"}, {"status", "count.writers", "i"},
+    {"status", "broker.endpoint", "s"},
+    {"status", "broker.cluster", "s"},
+    {"status", "broker.epoch", "i"},
+    {"status", "broker.pid", "i"},
+    {"status", "broker.heddle", "s"},
+    {"status", "broker.wire", "x"},
+    {"status", "broker.uptime_ms", "n"},
+    {"status", "broker.state", "s"},
+    {"status", "broker.data_dir", "s"},
+    {"status", "broker.registry_bytes", "i"},
+    {"status", "broker", "o"},
+    {"status", "count", "o"},
+    {"status", "adapters", "a"},
+    {"status", "count.adapters", "i"},
+    {"status", "count.versions", "i"},
+    {"status", "count.workers_ready", "i"},
+    {"status", "count.workers_lost", "i"},
+    {"status", "count.writers", "i"},
 #define ADAPTER(body)                                                                                                       \
     {body, "adapters[].name", "s"}, {body, "adapters[].active", "oN"}, {body, "adapters[].active.version", "i"},            \
     {body, "adapters[].active.decision", "i"}, {body, "adapters[].active.tag", "g"}, {body, "adapters[].active.digest", "d"}, \
@@ -254,7 +378,9 @@ static const field_row_t FIELDS[] = {
     {body, "adapters[].writer.pid", "i"}, {body, "adapters[].writer.since_at", "t"}, {body, "adapters[].base_model", "sN"}, \
     {body, "adapters[].version_count", "i"}, {body, "adapters[].subscriber_count", "i"},                                    \
     {body, "adapters[].current_count", "i"}, {body, "adapters[].max_lag", "i"}
-    ADAPTER("status"), ADAPTER("adapters"), {"adapters", "adapters", "a"},
+    ADAPTER("status"),
+    ADAPTER("adapters"),
+    {"adapters", "adapters", "a"},
 #define VERSION(body)                                                                                                       \
     {body, "adapter", "s"}, {body, "versions", "a"}, {body, "versions[].version", "i"}, {body, "versions[].tag", "g"},      \
     {body, "versions[].digest", "d"}, {body, "versions[].state", "s"}, {body, "versions[].reason", "xN"},                   \
@@ -262,44 +388,97 @@ static const field_row_t FIELDS[] = {
     {body, "versions[].data_bytes", "i"}, {body, "versions[].tensor_count", "i"}, {body, "versions[].features", "a"},       \
     {body, "versions[].features[]", "s"}, {body, "versions[].holder_count", "i"}, {body, "versions[].active_count", "i"},   \
     {body, "versions[].meta", "x"}
-    VERSION("versions"), VERSION("version"), {"version", "versions[].config", "xN"}, {"version", "versions[].request_id", "s"},
-    {"version", "versions[].writer", "s"}, {"version", "versions[].rollout", "o"}, {"version", "versions[].rollout.activation", "s"},
-    {"version", "versions[].rollout.deadline_ms", "i"}, {"version", "versions[].rollout.eligible_count", "i"},
-    {"version", "versions[].rollout.staged_count", "i"}, {"version", "versions[].rollout.active_count", "i"},
-    {"version", "versions[].rollout.missing", "a"}, {"version", "versions[].rollout.missing[].worker", "s"},
-    {"version", "versions[].rollout.missing[].phase", "sN"}, {"version", "versions[].rollout.missing[].code", "sN"},
-    {"version", "versions[].rollout.missing[].message", "sN"}, {"version", "versions[].workers", "a"},
-    {"version", "versions[].workers[].worker", "s"}, {"version", "versions[].workers[].state", "s"},
-    {"version", "versions[].workers[].since_at", "t"}, {"version", "versions[].workers[].bytes_done", "i"},
-    {"version", "versions[].workers[].sources", "a"}, {"version", "versions[].workers[].sources[].name", "s"},
-    {"version", "versions[].workers[].sources[].kind", "s"}, {"version", "versions[].workers[].sources[].bytes", "i"},
-    {"version", "versions[].workers[].timing", "o"}, {"version", "versions[].workers[].timing.announce_ms", "nN"},
-    {"version", "versions[].workers[].timing.connect_ms", "nN"}, {"version", "versions[].workers[].timing.fetch_ms", "nN"},
-    {"version", "versions[].workers[].timing.verify_ms", "nN"}, {"version", "versions[].workers[].timing.stage_ms", "nN"},
+    VERSION("versions"),
+    VERSION("version"),
+    {"version", "versions[].config", "xN"},
+    {"version", "versions[].request_id", "s"},
+    {"version", "versions[].writer", "s"},
+    {"version", "versions[].rollout", "o"},
+    {"version", "versions[].rollout.activation", "s"},
+    {"version", "versions[].rollout.deadline_ms", "i"},
+    {"version", "versions[].rollout.eligible_count", "i"},
+    {"version", "versions[].rollout.staged_count", "i"},
+    {"version", "versions[].rollout.active_count", "i"},
+    {"version", "versions[].rollout.missing", "a"},
+    {"version", "versions[].rollout.missing[].worker", "s"},
+    {"version", "versions[].rollout.missing[].phase", "sN"},
+    {"version", "versions[].rollout.missing[].code", "sN"},
+    {"version", "versions[].rollout.missing[].message", "sN"},
+    {"version", "versions[].workers", "a"},
+    {"version", "versions[].workers[].worker", "s"},
+    {"version", "versions[].workers[].state", "s"},
+    {"version", "versions[].workers[].since_at", "t"},
+    {"version", "versions[].workers[].bytes_done", "i"},
+    {"version", "versions[].workers[].sources", "a"},
+    {"version", "versions[].workers[].sources[].name", "s"},
+    {"version", "versions[].workers[].sources[].kind", "s"},
+    {"version", "versions[].workers[].sources[].bytes", "i"},
+    {"version", "versions[].workers[].timing", "o"},
+    {"version", "versions[].workers[].timing.announce_ms", "nN"},
+    {"version", "versions[].workers[].timing.connect_ms", "nN"},
+    {"version", "versions[].workers[].timing.fetch_ms", "nN"},
+    {"version", "versions[].workers[].timing.verify_ms", "nN"},
+    {"version", "versions[].workers[].timing.stage_ms", "nN"},
     {"version", "versions[].workers[].timing.activate_ms", "nN"},
-    {"workers", "workers", "a"}, {"workers", "workers[].name", "s"}, {"workers", "workers[].token", "i"}, {"workers", "workers[].state", "s"},
-    {"workers", "workers[].current", "b"}, {"workers", "workers[].host", "s"}, {"workers", "workers[].pid", "i"},
-    {"workers", "workers[].labels", "x"}, {"workers", "workers[].joined_at", "t"}, {"workers", "workers[].heartbeat_age_ms", "n"},
-    {"workers", "workers[].transport", "o"}, {"workers", "workers[].transport.backend", "sN"}, {"workers", "workers[].transport.ucx", "sN"},
-    {"workers", "workers[].transport.devices", "a"}, {"workers", "workers[].transport.devices[]", "s"},
-    {"workers", "workers[].slots", "o"}, {"workers", "workers[].slots.total", "i"}, {"workers", "workers[].slots.free", "iN"},
-    {"workers", "workers[].slots.held", "iN"}, {"workers", "workers[].adapters", "a"}, {"workers", "workers[].adapters[].name", "s"},
-    {"workers", "workers[].adapters[].version", "iN"}, {"workers", "workers[].adapters[].decision", "iN"},
-    {"workers", "workers[].adapters[].tag", "gN"}, {"workers", "workers[].adapters[].digest", "dN"},
-    {"workers", "workers[].adapters[].state", "sN"}, {"workers", "workers[].adapters[].lag", "i"},
-    {"workers", "workers[].adapters[].since_at", "tN"}, {"workers", "workers[].adapters[].held_count", "i"},
-    {"workers", "workers[].adapters[].fetching", "oN"}, {"workers", "workers[].adapters[].fetching.version", "i"},
-    {"workers", "workers[].adapters[].fetching.bytes_done", "i"}, {"workers", "workers[].adapters[].fetching.data_bytes", "i"},
-    {"workers", "workers[].adapters[].fetching.source", "sN"}, {"workers", "workers[].adapters[].kept", "a"},
-    {"workers", "workers[].adapters[].kept[]", "i"}, {"workers", "workers[].counters", "o"},
-    {"workers", "workers[].counters.bytes_in", "i"}, {"workers", "workers[].counters.bytes_out", "i"},
-    {"workers", "workers[].counters.chunks_bad", "i"}, {"workers", "workers[].counters.retries", "i"},
+    {"workers", "workers", "a"},
+    {"workers", "workers[].name", "s"},
+    {"workers", "workers[].token", "i"},
+    {"workers", "workers[].state", "s"},
+    {"workers", "workers[].current", "b"},
+    {"workers", "workers[].host", "s"},
+    {"workers", "workers[].pid", "i"},
+    {"workers", "workers[].labels", "x"},
+    {"workers", "workers[].joined_at", "t"},
+    {"workers", "workers[].heartbeat_age_ms", "n"},
+    {"workers", "workers[].transport", "o"},
+    {"workers", "workers[].transport.backend", "sN"},
+    {"workers", "workers[].transport.ucx", "sN"},
+    {"workers", "workers[].transport.devices", "a"},
+    {"workers", "workers[].transport.devices[]", "s"},
+    {"workers", "workers[].slots", "o"},
+    {"workers", "workers[].slots.total", "i"},
+    {"workers", "workers[].slots.free", "iN"},
+    {"workers", "workers[].slots.held", "iN"},
+    {"workers", "workers[].adapters", "a"},
+    {"workers", "workers[].adapters[].name", "s"},
+    {"workers", "workers[].adapters[].version", "iN"},
+    {"workers", "workers[].adapters[].decision", "iN"},
+    {"workers", "workers[].adapters[].tag", "gN"},
+    {"workers", "workers[].adapters[].digest", "dN"},
+    {"workers", "workers[].adapters[].state", "sN"},
+    {"workers", "workers[].adapters[].lag", "i"},
+    {"workers", "workers[].adapters[].since_at", "tN"},
+    {"workers", "workers[].adapters[].held_count", "i"},
+    {"workers", "workers[].adapters[].fetching", "oN"},
+    {"workers", "workers[].adapters[].fetching.version", "i"},
+    {"workers", "workers[].adapters[].fetching.bytes_done", "i"},
+    {"workers", "workers[].adapters[].fetching.data_bytes", "i"},
+    {"workers", "workers[].adapters[].fetching.source", "sN"},
+    {"workers", "workers[].adapters[].kept", "a"},
+    {"workers", "workers[].adapters[].kept[]", "i"},
+    {"workers", "workers[].counters", "o"},
+    {"workers", "workers[].counters.bytes_in", "i"},
+    {"workers", "workers[].counters.bytes_out", "i"},
+    {"workers", "workers[].counters.chunks_bad", "i"},
+    {"workers", "workers[].counters.retries", "i"},
     {"workers", "workers[].counters.fenced", "i"},
-    {"events", "events", "a"}, {"events", "events[].schema", "s"}, {"events", "events[].kind", "s"}, {"events", "events[].ok", "b"},
-    {"events", "events[].seq", "i"}, {"events", "events[].epoch", "i"}, {"events", "events[].at", "t"}, {"events", "events[].type", "s"},
-    {"events", "events[].adapter", "sN"}, {"events", "events[].version", "iN"}, {"events", "events[].worker", "sN"},
-    {"events", "events[].code", "sN"}, {"events", "events[].message", "sN"}, {"events", "events[].data", "x"},
-    {"events", "next", "i"}, {"events", "epoch", "i"}, {"events", "more", "b"},
+    {"events", "events", "a"},
+    {"events", "events[].schema", "s"},
+    {"events", "events[].kind", "s"},
+    {"events", "events[].ok", "b"},
+    {"events", "events[].seq", "i"},
+    {"events", "events[].epoch", "i"},
+    {"events", "events[].at", "t"},
+    {"events", "events[].type", "s"},
+    {"events", "events[].adapter", "sN"},
+    {"events", "events[].version", "iN"},
+    {"events", "events[].worker", "sN"},
+    {"events", "events[].code", "sN"},
+    {"events", "events[].message", "sN"},
+    {"events", "events[].data", "x"},
+    {"events", "next", "i"},
+    {"events", "epoch", "i"},
+    {"events", "more", "b"},
 #define WAIT(body)                                                                                                          \
     {body, "adapter", "s"}, {body, "version", "i"}, {body, "digest", "d"}, {body, "decision", "iN"}, {body, "phase", "s"},  \
     {body, "need_count", "i"}, {body, "have_count", "i"}, {body, "eligible_count", "i"}, {body, "elapsed_ms", "n"},         \
@@ -307,12 +486,28 @@ static const field_row_t FIELDS[] = {
     {body, "workers[].digest", "dN"}, {body, "workers[].state", "sN"}, {body, "workers[].since_at", "tN"},                  \
     {body, "missing", "a"}, {body, "missing[].worker", "s"}, {body, "missing[].phase", "sN"}, {body, "missing[].code", "sN"}, \
     {body, "missing[].heartbeat_age_ms", "nN"}
-    WAIT("wait"), WAIT("activate"), {"activate", "from", "iN"}, {"activate", "to", "i"}, {"activate", "changed", "b"},
-    {"activate", "held", "b"}, {"activate", "bytes_moved", "i"}, {"activate", "error", "xN"}, {"wait", "error", "xN"},
-    {"verify", "adapter", "s"}, {"verify", "version", "i"}, {"verify", "expected", "d"}, {"verify", "elapsed_ms", "n"},
-    {"verify", "workers", "a"}, {"verify", "workers[].worker", "s"}, {"verify", "workers[].version", "i"},
-    {"verify", "workers[].digest", "dN"}, {"verify", "workers[].match", "b"}, {"verify", "workers[].exported_match", "bN"},
-    {"verify", "workers[].hash_ms", "nN"}, {"verify", "workers[].code", "sN"}, {"verify", "error", "x"},
+    WAIT("wait"),
+    WAIT("activate"),
+    {"activate", "from", "iN"},
+    {"activate", "to", "i"},
+    {"activate", "changed", "b"},
+    {"activate", "held", "b"},
+    {"activate", "bytes_moved", "i"},
+    {"activate", "error", "xN"},
+    {"wait", "error", "xN"},
+    {"verify", "adapter", "s"},
+    {"verify", "version", "i"},
+    {"verify", "expected", "d"},
+    {"verify", "elapsed_ms", "n"},
+    {"verify", "workers", "a"},
+    {"verify", "workers[].worker", "s"},
+    {"verify", "workers[].version", "i"},
+    {"verify", "workers[].digest", "dN"},
+    {"verify", "workers[].match", "b"},
+    {"verify", "workers[].exported_match", "bN"},
+    {"verify", "workers[].hash_ms", "nN"},
+    {"verify", "workers[].code", "sN"},
+    {"verify", "error", "x"},
 };
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
@@ -330,7 +525,8 @@ static bool is_text_like(const json_t *v, char type)
 static bool is_of_type(const json_t *v, char type)
 {
     switch (type) {
-    case 'i': return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < INT64_C(1) << 53;
+    case 'i':
+        return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < INT64_C(1) << 53;
     case 'n': return json_is_number(v) && json_number_value(v) >= 0;
     case 'b': return json_is_boolean(v);
     case 'o':
@@ -354,7 +550,8 @@ static int walk(const json_t *at, const char *path, const field_row_t *row)
     if (!strncmp(path, "[]", 2)) {
         int seen = 0;
         cr_assert(json_is_array(at), "%s: %s", row->body, row->path);
-        for (size_t i = 0; i < json_array_size(at); i++) seen += walk(json_array_get(at, i), path + 2 + (path[2] == '.'), row);
+        for (size_t i = 0; i < json_array_size(at); i++)
+            seen += walk(json_array_get(at, i), path + 2 + (path[2] == '.'), row);
         return seen;
     }
     char key[64];
@@ -408,7 +605,8 @@ static void expect_shape(const char *name, const char *kind, json_t *const *bodi
     for (int k = 0; k < count; k++) {
         cr_assert_str_eq(text_at(bodies[k], "schema"), "heddle/1");
         cr_assert_str_eq(text_at(bodies[k], "kind"), kind);
-        cr_assert_eq(json_is_true(json_object_get(bodies[k], "ok")), json_object_get(bodies[k], "error") == NULL);
+        cr_assert_eq(json_is_true(json_object_get(bodies[k], "ok")),
+                     json_object_get(bodies[k], "error") == NULL);
         expect_known(bodies[k], name, "");
         json_decref(bodies[k]);
     }
@@ -417,17 +615,21 @@ static void expect_shape(const char *name, const char *kind, json_t *const *bodi
 Test(report, every_field_of_the_pages)
 {
     static const char *const OPS[] = {"status", "adapters", "workers", "events"};
-    for (int i = 0; i < 4; i++) expect_shape(OPS[i], OPS[i], (json_t *[]){body_of((msg_query_t){.op = OPS[i]})}, 1);
-    expect_shape("versions", "versions", (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);
+    for (int i = 0; i < 4; i++)
+        expect_shape(OPS[i], OPS[i], (json_t *[]){body_of((msg_query_t){.op = OPS[i]})}, 1);
+    expect_shape("versions", "versions",
+                 (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);
     json_t *bodies[4];
-    for (uint64_t v = 1; v <= 4; v++) bodies[v - 1] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = v});
+    for (uint64_t v = 1; v <= 4; v++)
+        bodies[v - 1] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = v});
     expect_shape("version", "versions", bodies, 4);
 }
 
 Test(report, every_field_of_the_answers)
 {
     json_t *waits[] = {waited(PENDING_WAIT, 1, HEDDLE_OK), waited(PENDING_WAIT, 4, HEDDLE_ERR_DEADLINE)};
-    json_t *activations[] = {waited(PENDING_ACTIVATE, 1, HEDDLE_OK), waited(PENDING_ACTIVATE, 4, HEDDLE_ERR_DEADLINE)};
+    json_t *activations[] = {waited(PENDING_ACTIVATE, 1, HEDDLE_OK),
+                             waited(PENDING_ACTIVATE, 4, HEDDLE_ERR_DEADLINE)};
     cr_assert_not_null(json_object_get(activations[1], "error"));
     expect_shape("wait", "wait", waits, 2);
     expect_shape("activate", "activate", activations, 2);
@@ -472,7 +674,8 @@ Test(report, status_tells_of_the_broker)
     expect(b, "broker.registry_bytes", "12345");
     expect(b, "broker.wire", "{\"min\":1,\"max\":1}");
     expect(b, "broker.state", "\"ready\"");
-    expect(b, "count", "{\"adapters\":1,\"versions\":4,\"workers_ready\":2,\"workers_lost\":0,\"writers\":1}");
+    expect(b, "count",
+           "{\"adapters\":1,\"versions\":4,\"workers_ready\":2,\"workers_lost\":0,\"writers\":1}");
     json_decref(b);
     broker->is_read_only = true;
     b = body_of((msg_query_t){.op = "status"});
@@ -530,7 +733,8 @@ Test(report, a_version_and_who_has_it)
     expect(b, "versions[0].rollout.missing[0].worker", "\"w2\"");
     expect(b, "versions[0].rollout.missing[0].phase", "\"fetch\"");
     expect(b, "versions[0].workers[0].state", "\"staged\"");
-    expect(b, "versions[0].workers[0].sources", "[{\"name\":\"trainer-0\",\"kind\":\"publisher\",\"bytes\":60000}]");
+    expect(b, "versions[0].workers[0].sources",
+           "[{\"name\":\"trainer-0\",\"kind\":\"publisher\",\"bytes\":60000}]");
     expect(b, "versions[0].workers[0].timing.fetch_ms", "2.5");
     expect(b, "versions[0].workers[0].timing.activate_ms", "null");
     expect(b, "versions[0].workers[1].state", "\"fetching\"");
@@ -556,7 +760,8 @@ Test(report, workers_by_name_and_what_they_serve)
     expect(b, "workers[0].adapters[1].state", "\"active\"");
     expect(b, "workers[0].adapters[1].kept", "[2]");
     expect(b, "workers[0].adapters[1].fetching", "null");
-    expect(b, "workers[1].adapters[1].fetching", "{\"version\":4,\"bytes_done\":100,\"data_bytes\":60000,\"source\":\"trainer-0\"}");
+    expect(b, "workers[1].adapters[1].fetching",
+           "{\"version\":4,\"bytes_done\":100,\"data_bytes\":60000,\"source\":\"trainer-0\"}");
     json_decref(b);
     b = body_of((msg_query_t){.op = "workers", .name = "w2"});
     cr_assert_eq(json_array_size(at(b, "workers")), 1);
@@ -568,7 +773,10 @@ Test(report, a_worker_that_missed_the_decision_is_not_current)
 {
     publish(9, 5);
     for (uint64_t peer = 1; peer <= 2; peer++) staged(peer, 5);
-    msg_t activate = {.type = MSG_QUERY, .query = {.req = 6, .op = "activate", .name = "policy", .version = 5, .by = "ann", .deadline_ms = 5000}};
+    msg_t activate = {
+        .type = MSG_QUERY,
+        .query = {
+            .req = 6, .op = "activate", .name = "policy", .version = 5, .by = "ann", .deadline_ms = 5000}};
     say(8, &activate);
     active(1, 5, 4);
     json_t *b = body_of((msg_query_t){.op = "workers"});
@@ -623,7 +831,8 @@ Test(report, what_is_not_there)
         report_page_t page = {0};
         heddle_error_t e;
         cr_assert_eq(report_page(broker, &ROWS[i].q, now, &page, &e), ROWS[i].code, "row %zu", i);
-        cr_assert(strstr(e.message, ROWS[i].word) && (e.hint[0] || e.expected[0]), "row %zu: %s", i, e.message);
+        cr_assert(strstr(e.message, ROWS[i].word) && (e.hint[0] || e.expected[0]), "row %zu: %s", i,
+                  e.message);
         cr_assert_null(page.body);
     }
 }
@@ -692,9 +901,12 @@ Test(report, pages_of_names_and_numbers)
     expect(b, "versions[0].version", "4");
     json_decref(b);
     b = page_of((msg_query_t){.op = "versions", .name = "policy", .version = 1, .limit = 1}, &page);
-    cr_assert(page.more && !strcmp(page.next_name, "w1") && json_array_size(at(b, "versions[0].workers")) == 1);
+    cr_assert(page.more && !strcmp(page.next_name, "w1") &&
+              json_array_size(at(b, "versions[0].workers")) == 1);
     json_decref(b);
-    b = page_of((msg_query_t){.op = "versions", .name = "policy", .version = 1, .limit = 1, .after_name = "w1"}, &page);
+    b = page_of(
+        (msg_query_t){.op = "versions", .name = "policy", .version = 1, .limit = 1, .after_name = "w1"},
+        &page);
     expect(b, "versions[0].workers[0].worker", "\"w2\"");
     cr_assert_not(page.more);
     json_decref(b);
@@ -707,7 +919,8 @@ Test(report, a_page_ends_before_the_frame_does)
     char name[HEDDLE_NAME_MAX + 1], after[HEDDLE_NAME_MAX + 1] = "", last[HEDDLE_NAME_MAX + 1] = "";
     for (int i = 0; i < MANY; i++) {
         snprintf(name, sizeof name, "a%0*d", (int)HEDDLE_NAME_MAX - 1, i);
-        cr_assert_eq(broker_load(broker, &(record_t){.kind = RECORD_ADAPTER, .adapter = name, .at_ms = 1}), HEDDLE_OK);
+        cr_assert_eq(broker_load(broker, &(record_t){.kind = RECORD_ADAPTER, .adapter = name, .at_ms = 1}),
+                     HEDDLE_OK);
     }
     size_t rows = 0, pages = 0;
     report_page_t page = {.more = true};
@@ -743,7 +956,8 @@ Test(report, events_from_a_cursor)
     cr_assert(json_array_size(at(b, "events")) == 0 && page.next == next);
     json_decref(b);
     b = body_of((msg_query_t){.op = "events", .worker = "w2"});
-    for (size_t i = 0; i < json_array_size(at(b, "events")); i++) expect(json_array_get(at(b, "events"), i), "worker", "\"w2\"");
+    for (size_t i = 0; i < json_array_size(at(b, "events")); i++)
+        expect(json_array_get(at(b, "events"), i), "worker", "\"w2\"");
     cr_assert_gt(json_array_size(at(b, "events")), 0);
     json_decref(b);
 }
@@ -756,11 +970,13 @@ Test(report, a_gap_is_an_event)
     expect(b, "events[0].seq", "0");
     expect(b, "events[1].seq", "1");
     json_decref(b);
-    for (int i = 0; i < (int)LIMIT_EVENTS + 10; i++) events_add(&broker->events, EVENT_STAGE_DONE, "policy", 1, "w1", now);
+    for (int i = 0; i < (int)LIMIT_EVENTS + 10; i++)
+        events_add(&broker->events, EVENT_STAGE_DONE, "policy", 1, "w1", now);
     report_page_t page;
     b = page_of((msg_query_t){.op = "events", .after = 5, .limit = 100000}, &page);
     expect(b, "events[0].type", "\"gap\"");
-    uint64_t gap = (uint64_t)json_integer_value(at(b, "events[0].seq")), first = (uint64_t)json_integer_value(at(b, "events[1].seq"));
+    uint64_t gap = (uint64_t)json_integer_value(at(b, "events[0].seq")),
+             first = (uint64_t)json_integer_value(at(b, "events[1].seq"));
     cr_assert(gap + 1 == first && gap >= 5 && page.more);
     json_decref(b);
 }
