@@ -59,8 +59,9 @@ static int read_config(peft_dir_t *d, heddle_error_t *error)
         error_hint(error, "is this PEFT's adapter_config.json?");
         return within(f, rc, error);
     }
-    void *to = buf_grow(&d->config, (size_t)bytes);
+    void *to = buf_grow(&d->config, (size_t)bytes + 1);   /* an empty file too is read, and refused as JSON */
     if (!to) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %s", f->shown);
+    d->config.bytes = (size_t)bytes;
     return input_file_read(f, 0, to, bytes, error);
 }
 
