@@ -165,7 +165,7 @@ Test(layout, the_table_must_fit_a_manifest)
     char (*names)[901] = calloc(COUNT, sizeof *names);
     for (int i = 0; i < COUNT; i++) {
         memset(names[i], 'x', 890);
-        snprintf(names[i] + 890, 11, "%010d", i);
+        snprintf(names[i] + 890, 11, "%010u", (unsigned)i);
         t[i] = tensor(names[i], HEDDLE_DTYPE_U8, 1, ONE);
     }
     refused(t, COUNT, HEDDLE_ERR_LIMIT, "table of the tensors is too long");
@@ -263,6 +263,7 @@ Test(manifest, h1_is_the_same_from_table_and_from_manifest)
 
 Test(manifest, h1_follows_every_part_of_the_content)
 {
+    static const uint64_t TURNED[] = {2, 1};
     arena_made_t a = example(), b;
     for (int change = 0; change < 5; change++) {
         b = example();
@@ -271,7 +272,7 @@ Test(manifest, h1_follows_every_part_of_the_content)
         if (change == 1) b.config = bytes_of("{\"peft_type\": \"LORA\", \"r\": 2}", 29);
         if (change == 2) EXAMPLE[0].name = "q.lora_C.weight";
         if (change == 3) EXAMPLE[0].dtype = HEDDLE_DTYPE_BF16;
-        if (change == 4) EXAMPLE[1].dims = (uint64_t[]){2, 1};
+        if (change == 4) EXAMPLE[1].dims = TURNED;
         build(&b, "");
         cr_assert_not(digest_equal(&a.h1, &b.h1), "change %d", change);
         drop(&b);

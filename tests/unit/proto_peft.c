@@ -385,7 +385,7 @@ Test(peft, no_such_directory)
     refused_at("/nonexistent/policy", HEDDLE_ERR_NOT_FOUND, "there is no directory /nonexistent/policy", CONFIG, "No such file", "path");
     refused_at("", HEDDLE_ERR_NOT_FOUND, "there is no directory", CONFIG, "No such file", "path");
     char path[200];
-    snprintf(path, sizeof path, "%s/below", path_of(CONFIG));
+    strcat(strcpy(path, path_of(CONFIG)), "/below");
     refused_at(path, HEDDLE_ERR_NOT_FOUND, "there is no directory", CONFIG, "Not a directory", "path");
     char *longest = malloc(5001);
     memset(longest, 'x', 5000);
