@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <heddle/admin.h>
+
+#include "client/query.h"
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TIMEOUT_MS = 5000, WAIT_MS = 30000, ACTIVATE_MS = 10000, VERIFY_MS = 30000, EVENTS_LIMIT = 500 };
+
+struct heddle_admin { query_t *query; };
+
+/* ---- arguments ---- */
+
+static int misused(const char *what)
+{
+    return error_fail(error_last(), HEDDLE_ERR_USAGE, "%s", what);
+}
+
+/* Options as this release knows them: those of a caller built against an older one are shorter. */
+static int take_opts(void *to, size_t to_size, const void *opts)
+{
+    size_t size;
+    memset(to, 0, to_size);
+    if (!opts) return HEDDLE_OK;
+    memcpy(&size, opts, sizeof size);
+    if (size < sizeof size) return misused("the options do not begin with their size");
+    memcpy(to, opts, size < to_size ? size : to_size);
+    return HEDDLE_OK;
+}
+#define TAKE_OPTS(to, opts) take_opts(&(to), sizeof(to), opts)
+
+static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
+{
+    if (!ref) return misused("the name of an adapter is missing");
+    int rc = ref_parse(ref, ret_ref, error_last());
+    if (!rc && with_version && !ret_ref->version) {
+        rc = error_fail(error_last(), HEDDLE_ERR_USAGE, "\"%s\" names no version", ref);
+        error_contrast(error_last(), "NAME@V", ref);
+    }
+    return rc;
+}
+
+static int take_name(const char *what, const char *name)
+{
+    return name && name[0] ? name_check(what, name, error_last()) : HEDDLE_OK;
+}
+
+static int take_workers(const char *const *workers, msg_query_t *m)
+{
+    for (; workers && workers[m->worker_count]; m->worker_count++) {
+        if (m->worker_count == LIMIT_NAMED_WORKERS) return misused("more workers are named than a question may hold");
+        int rc = name_check("worker", workers[m->worker_count], error_last());
+        if (rc) return rc;
+    }
+    m->workers = (const char **)(uintptr_t)workers; /* encoding only reads them */
+    return HEDDLE_OK;
+}
+
+/* Who decides, where the caller does not say: user@host. */
+static void name_user(char ret_text[2 * HEDDLE_NAME_MAX])
+{
+    char host[HEDDLE_NAME_MAX + 1], buffer[4096];
+    struct passwd entry, *found = NULL;
+    name_host(host);
+    if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
+        snprintf(ret_text, 2 * HEDDLE_NAME_MAX, "%.100s@%s", found->pw_name, host);
+    else
+        snprintf(ret_text, 2 * HEDDLE_NAME_MAX, "%lu@%s", (unsigned long)getuid(), host);
+}
+
+/* ---- asking ---- */
+
+static int ask(heddle_admin_t *a, const msg_query_t *question, char **ret_json)
+{
+    if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
+    json_t *body = NULL;
+    int rc = query_ask(a->query, question, &body, error_last());
+    if (!body) return rc;
+    char *text = json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    json_decref(body);
+    if (!text) return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for the broker's answer");
+    *ret_json = text;
+    return rc;
+}
+
+int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_admin)
+{
+    heddle_admin_opts_t opts;
+    int rc = TAKE_OPTS(opts, given);
+    if (rc) return rc;
+    if (!ret_admin) return misused("a place for the handle is needed");
+    heddle_admin_t *a = calloc(1, sizeof *a);
+    if (!a) return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
+    rc = query_open(opts.broker, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query, error_last());
+    if (rc) heddle_admin_close(&a);
+    else *ret_admin = a;
+    return rc;
+}
+
+void heddle_admin_close(heddle_admin_t **admin)
+{
+    heddle_admin_t *a = admin ? *admin : NULL;
+    if (!a) return;
+    *admin = NULL;
+    query_close(&a->query);
+    free(a);
+}
+
+void heddle_admin_interrupt(heddle_admin_t *a) { query_interrupt(a->query); }
+
+/* ---- what there is ---- */
+
+int heddle_admin_status(heddle_admin_t *a, char **ret_json) { return ask(a, &(msg_query_t){.op = "status"}, ret_json); }
+int heddle_admin_adapters(heddle_admin_t *a, char **ret_json) { return ask(a, &(msg_query_t){.op = "adapters"}, ret_json); }
+
+int heddle_admin_versions(heddle_admin_t *a, const char *ref, char **ret_json)
+{
+    ref_t r;
+    int rc = take_ref(ref, false, &r);
+    return rc ? rc : ask(a, &(msg_query_t){.op = "versions", .name = r.name, .version = r.version}, ret_json);
+}
+
+int heddle_admin_workers(heddle_admin_t *a, const char *name, char **ret_json)
+{
+    int rc = take_name("worker", name);
+    return rc ? rc : ask(a, &(msg_query_t){.op = "workers", .name = name}, ret_json);
+}
+
+int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *given, char **ret_json)
+{
+    heddle_events_opts_t opts;
+    int rc = TAKE_OPTS(opts, given);
+    if (!rc) rc = take_name("adapter", opts.adapter);
+    if (!rc) rc = take_name("worker", opts.worker);
+    if (rc) return rc;
+    return ask(a, &(msg_query_t){.op = "events", .name = opts.adapter, .worker = opts.worker, .after = opts.since, .epoch = opts.epoch,
+                                 .limit = opts.limit ? opts.limit : EVENTS_LIMIT, .wait_ms = opts.wait_ms}, ret_json);
+}
+
+/* ---- what is waited for ---- */
+
+int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts_t *given, char **ret_json)
+{
+    heddle_wait_opts_t opts;
+    ref_t r;
+    int rc = TAKE_OPTS(opts, given);
+    if (!rc) rc = take_ref(ref, false, &r);
+    if (rc) return rc;
+    if (opts.phase < 0 || opts.phase > HEDDLE_PHASE_ACTIVE) return misused("phase is neither STAGED nor ACTIVE");
+    msg_query_t m = {.op = "wait", .name = r.name, .version = r.version, .phase = (uint64_t)(opts.phase ? opts.phase : HEDDLE_PHASE_ACTIVE),
+                     .quorum_kind = opts.quorum.kind, .quorum_n = opts.quorum.n, .min = opts.min ? opts.min : 1,
+                     .exact = opts.exact != 0, .deadline_ms = opts.deadline_ms ? opts.deadline_ms : WAIT_MS};
+    rc = take_workers(opts.workers, &m);
+    return rc ? rc : ask(a, &m, ret_json);
+}
+
+int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *given, char **ret_json)
+{
+    heddle_activate_opts_t opts;
+    ref_t r;
+    char user[2 * HEDDLE_NAME_MAX];
+    int rc = TAKE_OPTS(opts, given);
+    if (!rc) rc = take_ref(ref, true, &r);
+    if (rc) return rc;
+    name_user(user);
+    return ask(a, &(msg_query_t){.op = "activate", .name = r.name, .version = r.version, .phase = HEDDLE_PHASE_ACTIVE, .quorum_kind = opts.quorum.kind,
+                                 .quorum_n = opts.quorum.n, .dry_run = opts.dry_run != 0, .by = opts.by ? opts.by : user,
+                                 .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS}, ret_json);
+}
+
+int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms, char **ret_json)
+{
+    ref_t r;
+    digest_t digest;
+    int rc = take_ref(ref, false, &r);
+    if (rc) return rc;
+    if (expected && !digest_parse(expected, &digest)) {
+        rc = misused("the expected digest is not one");
+        error_contrast(error_last(), "h1: and 64 hexadecimal digits", expected);
+        return rc;
+    }
+    return ask(a, &(msg_query_t){.op = "verify", .name = r.name, .version = r.version, .expected = expected,
+                                 .deadline_ms = deadline_ms ? deadline_ms : VERIFY_MS}, ret_json);
+}

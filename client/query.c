@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/query.h"
+
+#include "client/broker_address.h"
+#include "client/report.h"
+#include "client/session.h"
+#include "core/digest.h"
+#include "core/errors.h"
+#include "proto/value.h"
+#include "wire/wire.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { RESEND_US = 20000 };            /* before a question that could not be sent is tried again */
+
+struct query {
+    loop_t *loop;
+    wire_t *wire;
+    session_t session;
+    char host[HEDDLE_NAME_MAX + 1];
+    uint32_t timeout_ms;
+    atomic_bool interrupted;
+    buf_t frame;
+    heddle_error_t refusal;            /* of the last HELLO; code 0: none */
+    /* the question */
+    msg_query_t page;                  /* as asked: with the request's number and the cursor */
+    uint64_t req;
+    char cursor[HEDDLE_NAME_MAX + 1];
+    uint64_t started_us, asked_us;     /* asked_us: first time; 0: not yet */
+    bool is_asked;                     /* on this connection */
+    /* its answer */
+    bool is_answered, has_more;
+    int code;
+    json_t *body;
+    uint64_t next;
+    char next_name[HEDDLE_NAME_MAX + 1];
+    heddle_error_t failure;
+};
+
+static int send_msg(query_t *q, const msg_t *msg)
+{
+    buf_clear(&q->frame);
+    int rc = msg_encode(msg, &q->frame);
+    return rc ? rc : wire_send(q->wire, 0, buf_view(&q->frame));
+}
+
+/* ---- the answer ---- */
+
+static void fail(query_t *q, const heddle_error_t *error)
+{
+    q->failure = *error;
+    q->is_answered = true;
+}
+
+static void take_report(query_t *q, const msg_report_t *m)
+{
+    heddle_error_t error;
+    json_t *body = NULL;
+    if (value_decode(m->body, &body, &error)) {
+        fail(q, &error);
+        return;
+    }
+    if (!json_is_object(body)) {
+        error_fail(&error, HEDDLE_ERR_PROTOCOL, "the broker's answer is not an object");
+        fail(q, &error);
+        json_decref(body);
+        return;
+    }
+    q->body = body;
+    q->code = m->code[0] ? heddle_err_from_name(m->code) : HEDDLE_OK;
+    q->has_more = m->more;
+    q->next = m->next;
+    error_text(q->next_name, sizeof q->next_name, m->next_name);
+    q->is_answered = true;
+}
+
+static void take_answer(query_t *q, const msg_t *m)
+{
+    if (q->is_answered || !q->is_asked) return;
+    if (m->type == MSG_REPORT && m->report.req == q->req) take_report(q, &m->report);
+    if (m->type != MSG_ERROR || (m->error.req && m->error.req != q->req)) return; /* 0: it could not be read */
+    heddle_error_t error;
+    msg_to_error(&m->error, &error);
+    fail(q, &error);
+}
+
+/* ---- the session ---- */
+
+static void act(query_t *q, unsigned out, const msg_t *m)
+{
+    if (out & SO_HELLO) {
+        msg_t hello;
+        q->is_asked = false; /* whoever is greeted anew knows nothing of the question */
+        session_hello(&q->session, &hello);
+        send_msg(q, &hello);
+    }
+    if (out & SO_JOINED) q->refusal = (heddle_error_t){0};
+    if (out & SO_REFUSED) msg_to_error(&m->error, &q->refusal);
+    if (out & SO_REDIAL) wire_redial(q->wire);
+    if (out & SO_DELIVER) take_answer(q, m);
+}
+
+static void on_line(void *self, bool up)
+{
+    query_t *q = self;
+    session_event_t event = {.kind = up ? SE_LINE_UP : SE_LINE_DOWN};
+    if (!up) q->is_asked = false;
+    act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
+}
+
+static void on_frame(void *self, peer_t from, bytes_t frame)
+{
+    query_t *q = self;
+    msg_t m;
+    heddle_error_t error;
+    (void)from;
+    if (msg_decode(frame, &m, &error)) {
+        if (q->is_asked && !q->is_answered) fail(q, &error);
+        return;
+    }
+    session_event_t event = {.kind = SE_FRAME, .msg = &m};
+    act(q, session_step(&q->session, &event, loop_now(q->loop)), &m);
+    msg_fini(&m);
+}
+
+static uint64_t tick(void *self, uint64_t now_us)
+{
+    query_t *q = self;
+    session_event_t event = {.kind = SE_TICK};
+    act(q, session_step(&q->session, &event, now_us), NULL);
+    return session_deadline(&q->session);
+}
+
+/* ---- open, close ---- */
+
+static void begin_session(query_t *q)
+{
+    session_opts_t opts = {.role = ROLE_ADMIN, .host = q->host, .pid = (uint64_t)getpid()};
+    name_host(q->host);
+    random_bytes(&opts.life, sizeof opts.life);
+    random_bytes(&opts.seed, sizeof opts.seed);
+    session_init(&q->session, &opts);
+}
+
+int query_open(const char *broker, uint32_t timeout_ms, query_t **ret_query, heddle_error_t *error)
+{
+    static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line};
+    query_t *q = calloc(1, sizeof *q);
+    if (!q || loop_new(clock_system(), &q->loop)) {
+        query_close(&q);
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or descriptor is left for a client");
+    }
+    q->timeout_ms = timeout_ms;
+    begin_session(q);
+    loop_set_tick(q->loop, tick, q);
+    int rc = wire_dial(q->loop, broker_address(broker), &SINK, q, &q->wire, error);
+    if (rc) query_close(&q);
+    else *ret_query = q;
+    return rc;
+}
+
+void query_interrupt(query_t *q)
+{
+    atomic_store(&q->interrupted, true);
+    loop_wake(q->loop);
+}
+
+void query_close(query_t **query)
+{
+    query_t *q = query ? *query : NULL;
+    if (!q) return;
+    *query = NULL;
+    wire_close(&q->wire);
+    loop_destroy(&q->loop);
+    buf_fini(&q->frame);
+    free(q);
+}
+
+/* ---- one page ---- */
+
+static bool is_greeted(const query_t *q) { return q->session.state == SESSION_READY && q->session.line_up; }
+
+/* How long the broker may think about it. */
+static uint64_t patience_ms(const msg_query_t *m) { return m->deadline_ms > m->wait_ms ? m->deadline_ms : m->wait_ms; }
+
+static uint64_t left_ms(uint64_t ms, uint64_t since_ms) { return ms > since_ms ? ms - since_ms : ms ? 1 : 0; }
+
+static void ask(query_t *q)
+{
+    uint64_t now_us = loop_now(q->loop), since_ms = q->asked_us ? (now_us - q->asked_us) / 1000 : 0;
+    msg_t m = {.type = MSG_QUERY, .query = q->page};
+    m.query.req = ++q->req; /* an answer to the question before is not ours */
+    m.query.deadline_ms = left_ms(q->page.deadline_ms, since_ms);
+    m.query.wait_ms = left_ms(q->page.wait_ms, since_ms);
+    int rc = send_msg(q, &m);
+    if (rc == HEDDLE_OK) {
+        q->is_asked = true;
+        if (!q->asked_us) q->asked_us = now_us;
+    } else if (rc != HEDDLE_ERR_SLOW && rc != HEDDLE_ERR_GONE) {
+        heddle_error_t error;
+        error_fail(&error, rc, "the question does not fit a message");
+        fail(q, &error);
+    }
+}
+
+/* Until it was asked once, only the timeout counts: a broker that is not there will not begin to think. */
+static uint64_t give_up_us(const query_t *q)
+{
+    return q->started_us + (uint64_t)q->timeout_ms * 1000 + (q->asked_us ? patience_ms(&q->page) * 1000 : 0);
+}
+
+static int give_up(query_t *q, heddle_error_t *error)
+{
+    const char *endpoint = wire_endpoint(q->wire);
+    uint64_t waited_ms = (loop_now(q->loop) - q->started_us) / 1000;
+    if (q->refusal.code) {
+        *error = q->refusal;
+        return error->code;
+    }
+    if (q->is_asked && patience_ms(&q->page)) {
+        int rc = error_fail(error, HEDDLE_ERR_DEADLINE, "the broker at %s has the question and did not answer in %llu ms", endpoint, (unsigned long long)waited_ms);
+        error_hint(error, "`heddle status` tells whether it still answers");
+        return rc;
+    }
+    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms", endpoint, (unsigned long long)waited_ms);
+    error_expected(error, "heddle-broker listening on %s", endpoint);
+    error_found(error, q->session.line_up ? "a connection, and silence" : "no connection");
+    error_hint(error, "is heddle-broker running there? see `heddle broker --help`; --broker or HEDDLE_BROKER names another address");
+    return rc;
+}
+
+/* A refusal that time will not change. */
+static bool is_turned_away(const query_t *q)
+{
+    return q->session.state == SESSION_REFUSED && q->refusal.code && !q->refusal.retriable;
+}
+
+static int await(query_t *q, heddle_error_t *error)
+{
+    while (!q->is_answered) {
+        uint64_t end_us = give_up_us(q);
+        if (atomic_exchange(&q->interrupted, false)) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while waiting for the broker");
+        if (loop_now(q->loop) >= end_us || is_turned_away(q)) return give_up(q, error);
+        if (!q->is_asked && is_greeted(q)) ask(q);
+        uint64_t retry_us = loop_now(q->loop) + RESEND_US;
+        bool is_unsent = !q->is_asked && is_greeted(q);
+        if (!q->is_answered) loop_turn(q->loop, is_unsent && retry_us < end_us ? retry_us : end_us);
+    }
+    if (q->failure.code) *error = q->failure;
+    return q->failure.code;
+}
+
+/* Asks for q->page; the answer's body is then in q->body, its code in q->code. */
+static int ask_page(query_t *q, heddle_error_t *error)
+{
+    json_decref(q->body);
+    q->body = NULL;
+    q->is_answered = q->is_asked = false;
+    q->failure = (heddle_error_t){0};
+    return await(q, error);
+}
+
+/* ---- all pages ---- */
+
+/* Sets q->page to what follows the page that just came; *ret_more false at the end. */
+static int next_page(query_t *q, const msg_query_t *question, const json_t *whole, bool *ret_more, heddle_error_t *error)
+{
+    size_t events = json_array_size(json_object_get(whole, "events"));
+    *ret_more = q->has_more && !(question->limit && events >= question->limit);
+    if (!*ret_more) return HEDDLE_OK;
+    if (q->next == q->page.after && !strcmp(q->next_name, q->page.after_name ? q->page.after_name : ""))
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's pages do not come to an end");
+    memcpy(q->cursor, q->next_name, sizeof q->cursor);
+    q->page.after = q->next;
+    q->page.after_name = q->cursor;
+    if (strcmp(q->page.op, "events") != 0) return HEDDLE_OK;
+    q->page.limit = question->limit ? question->limit - events : 0;
+    q->page.wait_ms = 0;
+    q->page.epoch = (uint64_t)json_integer_value(json_object_get(whole, "epoch")); /* a restart in between shows as a gap */
+    return HEDDLE_OK;
+}
+
+static int ask_all(query_t *q, const msg_query_t *question, json_t **whole, heddle_error_t *error)
+{
+    bool more = true;
+    while (more) {
+        int rc = ask_page(q, error);
+        if (!rc && *whole) rc = report_merge(*whole, q->body, question->version && !strcmp(question->op, "versions"), error);
+        if (!*whole) *whole = json_incref(q->body);
+        if (!rc) rc = next_page(q, question, *whole, &more, error);
+        if (rc) return rc;
+    }
+    return HEDDLE_OK;
+}
+
+int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error)
+{
+    json_t *whole = NULL;
+    loop_turn(q->loop, 0); /* twice: what happened since the last question is noticed, then heard */
+    loop_turn(q->loop, 0);
+    q->page = *question;
+    q->started_us = loop_now(q->loop);
+    q->asked_us = 0;
+    int rc = ask_all(q, question, &whole, error);
+    json_decref(q->body);
+    q->body = NULL;
+    if (rc) {
+        json_decref(whole);
+        return rc;
+    }
+    *ret_body = whole;
+    if (q->code) report_error(whole, q->code, error);
+    return q->code;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/report.h"
+
+#include "core/errors.h"
+
+#include <string.h>
+
+static bool is_list(const char *key)
+{
+    return !strcmp(key, "adapters") || !strcmp(key, "versions") || !strcmp(key, "workers") || !strcmp(key, "events");
+}
+
+static int misfit(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's pages of one answer do not fit together");
+}
+
+static int no_memory(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for the broker's answer");
+}
+
+int report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error)
+{
+    if (inside) {
+        json_t *whole = json_object_get(json_array_get(json_object_get(into, "versions"), 0), "workers");
+        json_t *more = json_object_get(json_array_get(json_object_get(page, "versions"), 0), "workers");
+        if (!json_is_array(whole) || !json_is_array(more)) return misfit(error);
+        return json_array_extend(whole, more) ? no_memory(error) : HEDDLE_OK;
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(page, key, value) {
+        json_t *whole = is_list(key) ? json_object_get(into, key) : NULL;
+        if (whole && (!json_is_array(whole) || !json_is_array(value))) return misfit(error);
+        if (whole ? json_array_extend(whole, value) : json_object_set(into, key, value)) return no_memory(error);
+    }
+    return HEDDLE_OK;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+void report_error(const json_t *body, int code, heddle_error_t *ret_error)
+{
+    const json_t *e = json_object_get(body, "error");
+    const char *message = text_of(e, "message");
+    json_int_t version = json_integer_value(json_object_get(e, "version"));
+    error_fail(ret_error, code, "%s", message[0] ? message : heddle_err_text(code));
+    error_where(ret_error, text_of(e, "adapter"), version > 0 ? (uint64_t)version : 0, text_of(e, "worker"), text_of(e, "phase"));
+    error_contrast(ret_error, text_of(e, "expected"), text_of(e, "found"));
+    error_hint(ret_error, "%s", text_of(e, "hint"));
+}
