@@ -569,9 +569,7 @@ Test(node, another_clusters_registry_is_refused)
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
     cr_assert(e && strstr(e->message, "another cluster"));
     w->cluster = "c1";
-    run_for(20000000);
-    worker_node_ops.line(w->node, true, world_now_us);    /* the wire dialled anew */
-    run_for(1000000);
+    run_for(2000000);    /* HELLO is said again */
     cr_assert_eq(count_said(w, MSG_JOIN), 2);
 }
 
@@ -656,8 +654,8 @@ Test(node, odd_messages_change_nothing)
     run_for(100000);
     cr_assert(serves(w, &a, 1));
     cr_assert_eq(count_said(w, MSG_NACK), 0);
-    const struct { uint64_t region, manifest; uint32_t parts; } BAD[] = {{0, 10, 1}, {10, 0, 1}, {1ull << 41, 10, 1}, {10, 1ull << 30, 1}, {10, 10, 2}, {10, 10, 0}};
-    for (uint32_t i = 0; i < 6; i++) {
+    const struct { uint64_t region, manifest; uint32_t parts; } BAD[] = {{0, 10, 1}, {10, 0, 1}, {10, 10, 2}, {10, 10, 0}};
+    for (uint32_t i = 0; i < 4; i++) {
         msg_part_t parts[2] = {{BAD[i].region, BAD[i].manifest, a.manifest_digest}};
         tell_worker(w, &(msg_t){.type = MSG_ANNOUNCE, .announce = {.token = real, .version = 5, .adapter = "policy", .parts = parts, .part_count = BAD[i].parts}});
         cr_assert_eq(count_said(w, MSG_NACK), i + 1, "%u", i);

@@ -120,9 +120,14 @@ static bool turn_worker(worker_t *w, uint64_t *due_us)
     bool more = worker_node_ops.work(w->node, world_now_us);
     world_broker(w);
     if (next < *due_us) *due_us = next;
-    uint64_t transfer = w->io.tr->deadline(w->io.t);
-    if (transfer < *due_us) *due_us = transfer;
     return n > 0 || more || w->said_count > before;
+}
+
+/* After everybody's turn: mail that came late in it is due now. */
+static void mail_due(transfer_t *t, uint64_t *due_us)
+{
+    uint64_t due = t ? transfer_mem_ops.deadline(t) : CLOCK_NEVER;
+    if (due < *due_us) *due_us = due;
 }
 
 /* One turn of everybody; true while something moved. */
@@ -135,9 +140,9 @@ static bool world_turn(uint64_t *due_us)
         if (!origins[i]) continue;
         tr_event_t events[16];
         moved = transfer_mem_ops.events(origins[i]->t, world_now_us, events, 16) > 0 || moved;
-        uint64_t due = transfer_mem_ops.deadline(origins[i]->t);
-        if (due < *due_us) *due_us = due;
     }
+    for (int i = 0; i < NODES_MAX; i++) mail_due(workers[i] ? workers[i]->io.t : NULL, due_us);
+    for (int i = 0; i < SOURCES_MAX; i++) mail_due(origins[i] ? origins[i]->t : NULL, due_us);
     return moved;
 }
 

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a hold on a version offers: its table, its bytes, its digest, and a PEFT directory made of them. */
+#include "core/errors.h"
+#include "proto/peft.h"
+#include "worker/slots.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef RENAME_NOREPLACE
+#define RENAME_NOREPLACE 1
+#endif
+
+void heddle_snapshot_release(heddle_snapshot_t **snapshot) { slot_release(snapshot); }
+const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapshot_t *s) { return &s->view; }
+
+int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_tensor_t *ret_tensor)
+{
+    heddle_error_t error;
+    if (index >= s->manifest.tensor_count) {
+        error_fail(&error, HEDDLE_ERR_USAGE, "there is no tensor %u in %s", index, s->tag);
+        error_expected(&error, "0 to %u", s->manifest.tensor_count - 1);
+        return error_publish(&error);
+    }
+    manifest_row_t row;
+    manifest_row(&s->manifest, index, &row);
+    *ret_tensor = (heddle_tensor_t){
+        .size = sizeof *ret_tensor, .name = s->names + s->name_starts[index], .dtype = row.dtype, .memory = HEDDLE_MEMORY_HOST,
+        .ndim = row.ndim, .dims = s->dims + s->manifest.dim_starts[index], .data_bytes = row.bytes,
+        .data = (const uint8_t *)s->region->view + row.offset};
+    return HEDDLE_OK;
+}
+
+int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT])
+{
+    enum { PIECE = LIMIT_CHUNK_MAX_BYTES };
+    uint64_t leaves[PIECE / LIMIT_PAGE_BYTES];
+    h1_t h;
+    manifest_h1_begin(&s->manifest, &h);
+    for (uint64_t at = 0; at < s->manifest.region_bytes; at += PIECE) {
+        uint64_t left = s->manifest.region_bytes - at;
+        size_t bytes = left < PIECE ? (size_t)left : PIECE;
+        digest_leaves((const uint8_t *)s->region->view + at, bytes, leaves);
+        h1_add_leaves(&h, leaves, (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
+    }
+    digest_t found = h1_final(&h);
+    digest_text(&found, ret_digest);
+    return HEDDLE_OK;
+}
+
+/* --- export: a directory beside its final place, synced, then renamed -------------------------------------------------- */
+
+typedef struct {
+    int parent, dir;                  /* descriptors; -1: none */
+    char name[256], temporary[300];
+} export_t;
+
+static int fail_errno(heddle_error_t *error, const char *what, const char *where)
+{
+    int code = errno == ENOSPC || errno == EDQUOT ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL;
+    return error_fail(error, code, "%s %s: %s", what, where, strerror(errno));
+}
+
+/* "a/b/c/" -> "a/b" and "c". */
+static int split_path(const char *dir, char parent[PATH_MAX], char name[256], heddle_error_t *error)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    size_t at = n;
+    while (at > 0 && dir[at - 1] != '/') at--;
+    bool fits = n > at && n - at < 200 && at < PATH_MAX - 2;
+    if (!fits || (dir[at] == '.' && (n - at == 1 || (n - at == 2 && dir[at + 1] == '.'))))
+        return error_fail(error, HEDDLE_ERR_USAGE, "\"%.300s\" is no name for a directory to be made", dir);
+    memcpy(name, dir + at, n - at);
+    name[n - at] = 0;
+    memcpy(parent, at ? dir : ".", at ? at : 1);
+    parent[at ? at : 1] = 0;
+    return HEDDLE_OK;
+}
+
+static int begin(export_t *e, const char *dir, heddle_error_t *error)
+{
+    static atomic_uint count;
+    char parent[PATH_MAX];
+    int rc = split_path(dir, parent, e->name, error);
+    if (rc) return rc;
+    e->parent = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (e->parent < 0) return fail_errno(error, "cannot open", parent);
+    if (faccessat(e->parent, e->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+        errno = EEXIST;
+        return fail_errno(error, "cannot export to", dir);
+    }
+    snprintf(e->temporary, sizeof e->temporary, ".%s.tmp-%ld.%u", e->name, (long)getpid(), atomic_fetch_add(&count, 1));
+    if (mkdirat(e->parent, e->temporary, 0777) != 0) return fail_errno(error, "cannot make a directory in", parent);
+    e->dir = openat(e->parent, e->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return e->dir < 0 ? fail_errno(error, "cannot open the new directory in", parent) : HEDDLE_OK;
+}
+
+static int rename_new(int parent, const char *from, const char *to)
+{
+    if (syscall(SYS_renameat2, parent, from, parent, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    return renameat(parent, from, parent, to);    /* a file system without the flag: only an empty directory is replaced */
+}
+
+static int finish(export_t *e, const char *dir, heddle_error_t *error)
+{
+    if (fsync(e->dir) != 0) return fail_errno(error, "cannot sync", dir);
+    if (rename_new(e->parent, e->temporary, e->name) != 0) return fail_errno(error, "cannot rename to", dir);
+    e->temporary[0] = 0;
+    return fsync(e->parent) != 0 ? fail_errno(error, "cannot sync the parent of", dir) : HEDDLE_OK;
+}
+
+static void clean_up(export_t *e)
+{
+    if (e->temporary[0] && e->dir >= 0) {
+        unlinkat(e->dir, "adapter_config.json", 0);
+        unlinkat(e->dir, "adapter_model.safetensors", 0);
+    }
+    if (e->temporary[0] && e->parent >= 0) unlinkat(e->parent, e->temporary, AT_REMOVEDIR);
+    if (e->dir >= 0) close(e->dir);
+    if (e->parent >= 0) close(e->parent);
+}
+
+int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir)
+{
+    heddle_error_t error;
+    export_t e = {.parent = -1, .dir = -1};
+    int rc = begin(&e, dir, &error);
+    if (!rc) rc = peft_write(e.dir, &s->manifest, s->region->view, &error);
+    if (!rc) rc = finish(&e, dir, &error);
+    clean_up(&e);
+    if (!rc) return HEDDLE_OK;
+    error_where(&error, s->view.adapter, s->view.version, NULL, "export");
+    return error_publish(&error);
+}

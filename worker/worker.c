@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle/worker.h over a shell: checks of arguments, and calls into the loop's thread. */
+#include "client/shell.h"
+#include "core/errors.h"
+#include "worker/node.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct heddle_worker {
+    shell_t *shell;
+    worker_node_t *node;
+    slots_t *slots;              /* the node's: for threads that acquire */
+    worker_opts_t opts;
+    char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
+    char **adapters, **labels;   /* copies, NULL-terminated */
+    char *export_dir;
+    bool left;
+};
+
+/* --- open ---------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t list_length(const char *const *list)
+{
+    uint32_t n = 0;
+    while (list && list[n]) n++;
+    return n;
+}
+
+static int check_adapters(const char *const *adapters, heddle_error_t *error)
+{
+    uint32_t count = list_length(adapters);
+    if (count == 0 || count > LIMIT_ADAPTERS_PER_WORKER) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker subscribes to 1 to %u adapters", LIMIT_ADAPTERS_PER_WORKER);
+        error_found(error, "%u", count);
+        return rc;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = name_check("adapter", adapters[i], error);
+        if (rc) return rc;
+        for (uint32_t k = 0; k < i; k++)
+            if (!strcmp(adapters[i], adapters[k])) return error_fail(error, HEDDLE_ERR_USAGE, "the adapter %s is named twice", adapters[i]);
+    }
+    return HEDDLE_OK;
+}
+
+static int check_labels(const char *const *labels, heddle_error_t *error)
+{
+    uint32_t count = list_length(labels);
+    if (count > LIMIT_LABELS) return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = label_check(labels[i], error);
+        if (rc) return rc;
+    }
+    return HEDDLE_OK;
+}
+
+static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
+{
+    int rc = check_adapters(o->adapters, error);
+    if (!rc) rc = check_labels(o->labels, error);
+    if (!rc && o->name) rc = name_check("worker", o->name, error);
+    if (rc) return rc;
+    if (o->apply != HEDDLE_APPLY_AUTO && o->apply != HEDDLE_APPLY_APP) return error_fail(error, HEDDLE_ERR_USAGE, "apply is neither AUTO nor APP");
+    if (o->slots > LIMIT_SLOTS) return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u slots for an adapter", LIMIT_SLOTS);
+    if (o->join_timeout_ms < 0) return error_fail(error, HEDDLE_ERR_USAGE, "the join time-out is negative");
+    return HEDDLE_OK;
+}
+
+static char **copy_list(const char *const *list)
+{
+    uint32_t count = list_length(list);
+    char **copy = calloc(count + 1u, sizeof *copy);
+    for (uint32_t i = 0; copy && i < count; i++) {
+        copy[i] = strdup(list[i]);
+        if (copy[i]) continue;
+        while (i-- > 0) free(copy[i]);
+        free(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+static void free_list(char **list)
+{
+    for (char **at = list; at && *at; at++) free(*at);
+    free(list);
+}
+
+static void wake(void *self) { shell_wake(((heddle_worker_t *)self)->shell); }
+
+static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
+{
+    if (o->name) error_text(w->name, sizeof w->name, o->name);
+    else name_default(w->name);
+    name_host(w->host);
+    w->adapters = copy_list(o->adapters);
+    w->labels = copy_list(o->labels);
+    w->export_dir = o->export_dir ? strdup(o->export_dir) : NULL;
+    if (!w->adapters || !w->labels || (o->export_dir && !w->export_dir)) return false;
+    w->opts = (worker_opts_t){
+        .name = w->name, .host = w->host, .export_dir = w->export_dir, .adapters = (const char *const *)w->adapters,
+        .adapter_count = list_length(o->adapters), .labels = (const char *const *)w->labels, .label_count = list_length(o->labels),
+        .slots = o->slots, .app = o->apply == HEDDLE_APPLY_APP, .answers_verify = o->answers_verify,
+        .join_timeout_us = (uint64_t)o->join_timeout_ms * 1000, .pid = (uint64_t)getpid(), .wake = wake, .wake_self = w};
+    random_bytes(&w->opts.seed, sizeof w->opts.seed);
+    random_bytes(&w->opts.life, sizeof w->opts.life);
+    return true;
+}
+
+/* Everything but the thread ends here, also for a half-built worker. */
+static void destroy(heddle_worker_t *w)
+{
+    if (w->shell) shell_stop(w->shell);
+    worker_node_destroy(&w->node);
+    shell_close(&w->shell);
+    free_list(w->adapters);
+    free_list(w->labels);
+    free(w->export_dir);
+    free(w);
+}
+
+static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error_t *error)
+{
+    if (!copy_opts(w, o)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    shell_opts_t shell = {.broker = o->broker, .transfer = true, .data_device = o->data_device, .insecure = o->insecure, .max_rate_bytes = o->max_rate_bytes};
+    int rc = shell_open(&shell, &w->shell, error);
+    if (rc) return rc;
+    if (worker_node_new(&w->opts, shell_io(w->shell), &w->node)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    w->slots = w->node->slots;
+    return shell_start(w->shell, &worker_node_ops, w->node, error);
+}
+
+int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker)
+{
+    heddle_error_t error;
+    if (!opts || !ret_worker || opts->size < sizeof opts->size || opts->size > sizeof *opts) {
+        error_fail(&error, HEDDLE_ERR_USAGE, "heddle_worker_open needs options whose size is set");
+        error_hint(&error, "set opts.size = sizeof opts, and zero the rest");
+        return error_publish(&error);
+    }
+    heddle_worker_opts_t o = {0};
+    memcpy(&o, opts, opts->size);
+    if (check_opts(&o, &error)) return error_publish(&error);
+    heddle_worker_t *w = calloc(1, sizeof *w);
+    int rc = w ? start(w, &o, &error) : error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    if (rc == HEDDLE_OK) {
+        *ret_worker = w;
+        return HEDDLE_OK;
+    }
+    if (w) destroy(w);
+    return error_publish(&error);
+}
+
+/* --- events -------------------------------------------------------------------------------------------------------------- */
+
+int heddle_worker_fd(const heddle_worker_t *w) { return shell_fd(w->shell); }
+void heddle_worker_interrupt(heddle_worker_t *w) { shell_interrupt(w->shell); }
+
+int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event)
+{
+    heddle_event_t event;
+    if (w->left) return HEDDLE_ERR_CLOSED;
+    int rc = shell_next_event(w->shell, timeout_ms, &event);
+    if (rc) return rc;
+    w->left = event.type == HEDDLE_EVENT_LEFT;
+    *ret_event = event;
+    return HEDDLE_OK;
+}
+
+/* --- calls into the loop --------------------------------------------------------------------------------------------------- */
+
+typedef struct call {
+    int (*say)(worker_node_t *n, const struct call *call, uint64_t now_us);
+    uint32_t adapter;
+    uint64_t version;
+    const char *reason;
+    const digest_t *digest;
+    int rc;
+} call_t;
+
+static void run_call(void *node, void *arg, uint64_t now_us)
+{
+    call_t *call = arg;
+    call->rc = call->say(node, call, now_us);
+}
+
+static int fail_version(int code, const char *adapter, uint64_t version, const char *text)
+{
+    heddle_error_t error;
+    error_fail(&error, code, "%s", text);
+    error_where(&error, adapter, version, NULL, NULL);
+    return error_publish(&error);
+}
+
+static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t *ret_index)
+{
+    int index = adapter ? slots_find(w->slots, adapter) : -1;
+    if (index < 0) return fail_version(HEDDLE_ERR_NOT_FOUND, adapter, 0, "this worker did not subscribe to the adapter");
+    *ret_index = (uint32_t)index;
+    return HEDDLE_OK;
+}
+
+static int tell_node(heddle_worker_t *w, const char *adapter, call_t *call)
+{
+    int rc = find_adapter(w, adapter, &call->adapter);
+    if (rc) return rc;
+    rc = shell_call(w->shell, run_call, call);
+    if (!rc) rc = call->rc;
+    if (rc == HEDDLE_ERR_NOT_FOUND) fail_version(rc, adapter, call->version, "the version is not wanted here any more");
+    else if (rc == HEDDLE_ERR_FENCED) fail_version(rc, adapter, call->version, "the lease ran out after the commit; another one follows");
+    else if (rc) fail_version(rc, adapter, call->version, heddle_err_text(rc));
+    return rc;
+}
+
+static int tell_staged(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_staged(n, c->adapter, c->version, now_us); }
+static int tell_activate(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_activate(n, c->adapter, c->version, now_us); }
+static int tell_reject(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_reject(n, c->adapter, c->version, c->reason, now_us); }
+static int tell_verified(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_verified(n, c->adapter, c->version, c->digest, now_us); }
+
+int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version)
+{
+    return tell_node(w, adapter, &(call_t){.say = tell_staged, .version = version});
+}
+
+int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version)
+{
+    return tell_node(w, adapter, &(call_t){.say = tell_activate, .version = version});
+}
+
+int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version, const char *reason)
+{
+    char text[513];
+    error_text(text, sizeof text, reason && *reason ? reason : "the application rejected the version");
+    return tell_node(w, adapter, &(call_t){.say = tell_reject, .version = version, .reason = text});
+}
+
+int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest)
+{
+    digest_t parsed;
+    if (digest && !digest_parse(digest, &parsed)) return fail_version(HEDDLE_ERR_USAGE, adapter, version, "that is no digest: \"h1:\" and 64 hex digits");
+    return tell_node(w, adapter, &(call_t){.say = tell_verified, .version = version, .digest = digest ? &parsed : NULL});
+}
+
+/* --- any thread ------------------------------------------------------------------------------------------------------------ */
+
+int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version, heddle_snapshot_t **ret_snapshot)
+{
+    uint32_t index;
+    int rc = find_adapter(w, adapter, &index);
+    if (rc) return rc;
+    rc = slots_acquire(w->slots, index, version, ret_snapshot);
+    return rc ? fail_version(rc, adapter, version, version ? "the version is not resident here" : "no version is active here yet") : HEDDLE_OK;
+}
+
+/* --- for people -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct { char *text; bool transport; } report_t;
+
+static json_t *report_transport(const worker_node_t *n)
+{
+    char list[256] = "";
+    n->io.tr->devices(n->io.t, list, sizeof list);
+    json_t *devices = json_array();
+    char *save = NULL;
+    for (char *name = strtok_r(list, ",", &save); name; name = strtok_r(NULL, ",", &save)) json_array_append_new(devices, json_string(name));
+    return json_pack("{s:s, s:s, s:o}", "backend", n->io.tr->name, "ucx", n->io.tr->version(), "devices", devices);
+}
+
+static json_t *report_counters(const worker_node_t *n)
+{
+    tr_counters_t c;
+    n->io.tr->counters(n->io.t, &c);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "bytes_in", (json_int_t)c.bytes_in, "bytes_out", (json_int_t)c.bytes_out, "chunks_bad",
+                     (json_int_t)n->counters.chunks_bad, "retries", (json_int_t)n->counters.retries, "fenced", (json_int_t)n->session.fenced_count);
+}
+
+static void run_report(void *node, void *arg, uint64_t now_us)
+{
+    (void)now_us;
+    report_t *report = arg;
+    json_t *value = report->transport ? report_transport(node) : report_counters(node);
+    report->text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    json_decref(value);
+}
+
+static int report(heddle_worker_t *w, bool transport, char **ret_json)
+{
+    report_t r = {.transport = transport};
+    int rc = shell_call(w->shell, run_report, &r);
+    if (!rc && !r.text) rc = HEDDLE_ERR_NO_MEMORY;
+    if (rc) return fail_version(rc, NULL, 0, heddle_err_text(rc));
+    *ret_json = r.text;
+    return HEDDLE_OK;
+}
+
+int heddle_worker_transport(heddle_worker_t *w, char **ret_json) { return report(w, true, ret_json); }
+int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, false, ret_json); }
+
+/* --- close -------------------------------------------------------------------------------------------------------------------- */
+
+static void run_leave(void *node, void *arg, uint64_t now_us)
+{
+    (void)arg;
+    worker_node_leave(node, now_us);
+}
+
+void heddle_worker_close(heddle_worker_t **worker)
+{
+    heddle_worker_t *w = worker ? *worker : NULL;
+    if (!w) return;
+    *worker = NULL;
+    heddle_event_t event;
+    int rc = w->left ? HEDDLE_ERR_CLOSED : shell_call(w->shell, run_leave, NULL);
+    while (!rc || rc == HEDDLE_ERR_INTERRUPTED) {    /* LEFT comes within SESSION_LEAVE_US */
+        rc = shell_next_event(w->shell, 2 * (int)(SESSION_LEAVE_US / 1000), &event);
+        if (!rc && event.type == HEDDLE_EVENT_LEFT) break;
+    }
+    destroy(w);
+}
