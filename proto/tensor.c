@@ -34,7 +34,7 @@ tensor_shown_t tensor_shown(bytes_t name)
     tensor_shown_t shown;
     char text[sizeof shown.text] = {0};
     size_t room = sizeof text - sizeof "...", valid = utf8_prefix(name.data, name.bytes);
-    memcpy(text, name.data, valid < room ? valid : room);
+    if (valid) memcpy(text, name.data, valid < room ? valid : room);
     error_text(shown.text, room, text);
     if (name.bytes > strlen(shown.text)) strcat(shown.text, "...");
     return shown;

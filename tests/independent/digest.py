@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""digest.py DIR: the h1 digest of a PEFT directory, from docs/protocol-content.part.md alone (pip install xxhash)."""
+"""digest.py DIR: the h1 digest of a PEFT directory, from docs/protocol.md alone (pip install xxhash)."""
 import hashlib, json, struct, sys
 from pathlib import Path
 import xxhash
