@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The broker's shell: its records in memory instead of SQLite, and the points at which it can die. */
+#include "tests/scenario/world.h"
+
+#include "core/errors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+/* A record as it lies on disk: with its own copies. */
+typedef struct stored {
+    record_t record;
+    arena_t arena;
+    struct stored *prev, *next;
+} stored_t;
+
+/* ---- records ---------------------------------------------------------------------------------------------------- */
+
+static const char *keep_text(arena_t *arena, const char *text) { return text ? arena_text(arena, text, strlen(text)) : NULL; }
+
+static stored_t *copy_record(const record_t *r)
+{
+    stored_t *s = calloc(1, sizeof *s);
+    arena_t *a = &s->arena;
+    s->record = *r;
+    s->record.adapter = keep_text(a, r->adapter);
+    s->record.request_id = keep_text(a, r->request_id);
+    s->record.writer = keep_text(a, r->writer);
+    s->record.base_model = keep_text(a, r->base_model);
+    s->record.kind_text = keep_text(a, r->kind_text);
+    s->record.features = keep_text(a, r->features);
+    s->record.meta = keep_text(a, r->meta);
+    s->record.message = keep_text(a, r->message);
+    s->record.worker = keep_text(a, r->worker);
+    s->record.phase = keep_text(a, r->phase);
+    s->record.by = keep_text(a, r->by);
+    s->record.host = keep_text(a, r->host);
+    if (r->config.bytes) s->record.config.data = arena_copy(a, r->config.data, r->config.bytes);
+    return s;
+}
+
+static void drop_record(world_t *w, stored_t *s)
+{
+    DL_DELETE(w->records, s);
+    arena_fini(&s->arena);
+    free(s);
+}
+
+void store_forget(world_t *w)
+{
+    while (w->records) drop_record(w, w->records);
+}
+
+/* One row takes the place of another, as in the tables of the store. */
+static bool replaces(const record_t *r, const record_t *old)
+{
+    if (r->kind != old->kind || r->kind == RECORD_VERSION || r->kind == RECORD_DECISION) return false;
+    if (r->kind == RECORD_EPOCH) return true;
+    return !strcmp(r->adapter, old->adapter) && (r->kind != RECORD_STATE || r->version == old->version);
+}
+
+static void store_record(world_t *w, const record_t *r)
+{
+    stored_t *old, *next;
+    DL_FOREACH_SAFE(w->records, old, next)
+        if (replaces(r, &old->record)) drop_record(w, old);
+    stored_t *s = copy_record(r);
+    DL_APPEND(w->records, s);
+    cr_assert_eq(registry_apply(&w->shadow, &s->record), HEDDLE_OK);
+    world_note(w, "record kind %d %s v%" PRIu64 " d%" PRIu64 " state %d %s", (int)r->kind, r->adapter ? r->adapter : "", r->version, r->decision,
+               (int)r->state, r->message ? r->message : "");
+}
+
+bool store_has_decision(const world_t *w, const char *adapter, uint64_t decision, uint64_t version)
+{
+    const stored_t *s;
+    DL_FOREACH(w->records, s)
+        if (s->record.kind == RECORD_DECISION && s->record.decision == decision && s->record.version == version && !strcmp(s->record.adapter, adapter))
+            return true;
+    return false;
+}
+
+static int load_all(world_t *w)
+{
+    for (int kind = RECORD_EPOCH; kind <= RECORD_WRITER; kind++) {
+        stored_t *s;
+        DL_FOREACH(w->records, s)
+            if ((int)s->record.kind == kind && broker_load(w->broker, &s->record)) return HEDDLE_ERR_INTERNAL;
+    }
+    return HEDDLE_OK;
+}
+
+/* ---- what the broker asks of its shell -------------------------------------------------------------------------- */
+
+/* True when it dies here: nothing that it does from now on reaches anybody. */
+static bool dies_at(world_t *w, point_t point)
+{
+    if (w->is_dying) return true;
+    if (w->die_kind >= 0 && w->die_kind != (int)point) return false;
+    w->points++;
+    if (w->points != w->die_at) return false;
+    world_note(w, "the broker dies at point %" PRIu64 " (%s)", w->points,
+               point == POINT_BEFORE_COMMIT ? "before a commit" : point == POINT_AFTER_COMMIT ? "after a commit" : "before a send");
+    w->is_dying = true;
+    return true;
+}
+
+static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
+{
+    world_t *w = self;
+    if (dies_at(w, POINT_BEFORE_COMMIT)) return error_fail(error, HEDDLE_ERR_INTERNAL, "died");
+    if (w->commit_code) return error_fail(error, w->commit_code, "the disk says no");
+    for (int i = 0; i < count; i++) check_record(w, &records[i]);
+    for (int i = 0; i < count; i++) store_record(w, &records[i]);
+    dies_at(w, POINT_AFTER_COMMIT);
+    return HEDDLE_OK;
+}
+
+static actor_t *actor_of_peer(world_t *w, uint64_t peer)
+{
+    for (uint32_t i = 0; peer && i < w->actor_count; i++)
+        if (w->actors[i]->peer == peer) return w->actors[i];
+    return NULL;
+}
+
+static int io_send(void *self, uint64_t peer, bytes_t frame)
+{
+    world_t *w = self;
+    if (dies_at(w, POINT_BEFORE_SEND)) return HEDDLE_ERR_GONE;
+    actor_t *to = actor_of_peer(w, peer);
+    if (!to) return HEDDLE_ERR_GONE;
+    if (to->inbox_count >= LIMIT_QUEUE_FRAMES) return HEDDLE_ERR_SLOW;
+    actor_deliver(to, 0, frame, &to->in_us);
+    return HEDDLE_OK;
+}
+
+static void io_forget(void *self, uint64_t peer)
+{
+    (void)self;
+    (void)peer;
+}
+
+static void io_fatal(void *self, const heddle_error_t *error)
+{
+    world_t *w = self;
+    world_note(w, "the broker ends: %s", error->message);
+    free(w->fatal);
+    w->fatal = strdup(error->message);
+    w->is_dying = true;
+}
+
+static void io_random(void *self, void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) ((uint8_t *)data)[i] = (uint8_t)world_random(self, 256);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------- */
+
+void world_broker_start(world_t *w)
+{
+    cr_assert_null(w->broker);
+    record_t epoch = {.kind = RECORD_EPOCH, .epoch = ++w->epoch};
+    store_record(w, &epoch);
+    broker_io_t io = {.self = w, .send = io_send, .forget = io_forget, .commit = io_commit, .fatal = io_fatal, .random = io_random};
+    broker_opts_t opts = {.lease_ms = w->opts.lease_ms, .keep = w->opts.keep, .cluster = "scenario", .endpoint = "mem", .data_dir = "mem",
+                          .pid = 1, .seed = w->opts.seed};
+    heddle_error_t error;
+    if (broker_new(&opts, &io, &w->broker, &error)) world_fail(w, "no broker: %s", error.message);
+    if (load_all(w)) world_fail(w, "the broker cannot load what it made durable");
+    w->had_records = w->shadow.adapter_count > 0;
+    w->started_us = w->now_us;
+    check_restart(w);
+    if (broker_start(w->broker, (instant_t){w->now_us, clock_wall(&w->clock)})) world_fail(w, "the broker does not start");
+    w->host->alive = true;
+    w->host->stopped = false;
+    w->host->due_us = w->now_us;
+    world_note(w, "the broker starts, epoch %" PRIu64, w->epoch);
+}
+
+void world_broker_kill(world_t *w)
+{
+    if (!w->broker) return;
+    world_note(w, "the broker is killed");
+    w->is_dying = false;
+    broker_destroy(&w->broker);
+    w->host->alive = w->host->stopped = false;
+    w->host->due_us = CLOCK_NEVER;
+    actor_forget_mail(w->host);
+    for (uint32_t i = 0; i < w->actor_count; i++) line_break(w->actors[i]);
+}
+
+/* ---- the registry ----------------------------------------------------------------------------------------------- */
+
+adapter_row_t *world_adapter(const world_t *w) { return registry_adapter(&w->shadow, ADAPTER); }
+
+version_row_t *world_version(const world_t *w, uint64_t version)
+{
+    const adapter_row_t *a = world_adapter(w);
+    return a ? registry_version(a, version) : NULL;
+}
+
+track_t *world_track(const world_t *w, uint64_t version) { return w->broker ? rollout_track(&w->broker->rollout, ADAPTER, version) : NULL; }
+
+const char *world_state(const world_t *w, uint64_t version)
+{
+    const adapter_row_t *a = w->broker ? registry_adapter(&w->broker->registry, ADAPTER) : NULL;
+    const version_row_t *v = a ? registry_version(a, version) : NULL;
+    return v ? rollout_state(&w->broker->rollout, a, v) : "absent";
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A worker process: its node, and an application that answers what it is offered. */
+#include "tests/scenario/world.h"
+
+#include <stdlib.h>
+
+static void wake(void *self)
+{
+    actor_t *a = self;
+    a->due_us = a->w->now_us;
+}
+
+static key16_t life_of(actor_t *a)
+{
+    key16_t life;
+    for (size_t i = 0; i < sizeof life.b; i++) life.b[i] = (uint8_t)world_random(a->w, 256);
+    return life;
+}
+
+void worker_boot(actor_t *a)
+{
+    world_t *w = a->w;
+    a->seen_decision = a->seen_version = 0;
+    actor_open_transfer(a, a->conf.max_rate_bytes);
+    node_io_t io = {.self = a, .send = actor_send, .redial = actor_redial, .event = actor_event, .tr = &transfer_mem_ops, .t = a->t, .clock = &w->clock};
+    worker_opts_t opts = {.name = a->name, .host = "host", .adapters = a->adapters, .adapter_count = 1, .slots = a->conf.slots,
+                          .app = a->conf.app != APP_NONE, .pid = 100 + a->incarnation, .seed = world_random(w, UINT32_MAX), .life = life_of(a),
+                          .wake = wake, .wake_self = a};
+    cr_assert_eq(worker_node_new(&opts, &io, &a->worker), HEDDLE_OK);
+    a->node = a->worker;
+    a->ops = &worker_node_ops;
+}
+
+static void answer_arrived(actor_t *a, uint64_t version)
+{
+    if (a->conf.app == APP_REJECTS_STAGE) worker_node_reject(a->worker, 0, version, "the engine cannot load it", a->w->now_us);
+    else worker_node_staged(a->worker, 0, version, a->w->now_us);
+}
+
+static void answer_commit(actor_t *a, uint64_t version)
+{
+    if (a->conf.app == APP_REJECTS_COMMIT) worker_node_reject(a->worker, 0, version, "the engine cannot switch", a->w->now_us);
+    else worker_node_activate(a->worker, 0, version, a->w->now_us);
+}
+
+/* What the node said is answered after the turn, as an application's thread would. */
+void worker_app(actor_t *a)
+{
+    for (; a->event_done < a->event_count; a->event_done++) {
+        const heddle_event_t *e = &a->events[a->event_done % EVENTS_KEPT];
+        if (a->conf.app == APP_NONE || a->conf.app == APP_SILENT) continue;
+        if (e->type == HEDDLE_EVENT_ARRIVED) answer_arrived(a, e->version);
+        if (e->type == HEDDLE_EVENT_COMMIT) answer_commit(a, e->version);
+        check_all(a->w);
+    }
+}
+
+void actor_leave(actor_t *a)
+{
+    world_note(a->w, "%s leaves", a->name);
+    if (a->kind == ACTOR_WORKER) worker_node_leave(a->worker, a->w->now_us);
+    else trainer_leave(a);
+    a->due_us = a->w->now_us;
+}
+
+/* ---- looking ---------------------------------------------------------------------------------------------------- */
+
+uint64_t worker_active(const actor_t *a)
+{
+    const sync_entry_t *e = a->worker ? sync_active(&a->worker->adapters[0].sync) : NULL;
+    return e ? e->version : 0;
+}
+
+bool worker_holds(const actor_t *a, uint64_t version)
+{
+    const sync_entry_t *e = a->worker ? sync_find(&a->worker->adapters[0].sync, version) : NULL;
+    return e && sync_is_held(e);
+}
+
+bool worker_is_ready(const actor_t *a) { return a->worker && a->worker->up; }
+
+uint64_t worker_slots_used(const actor_t *a) { return slots_count(a->worker->slots, 0).used; }
+
+uint64_t worker_fenced(const actor_t *a) { return a->worker->session.fenced_count; }
+
+slot_t *worker_hold(actor_t *a, uint64_t version)
+{
+    slot_t *slot;
+    if (slots_acquire(a->worker->slots, 0, version, &slot)) return NULL;
+    for (int i = 0; i < HOLDS_MAX; i++) {
+        if (a->holds[i]) continue;
+        a->holds[i] = slot;
+        return slot;
+    }
+    slot_release(&slot);
+    return NULL;
+}
+
+void worker_unhold(actor_t *a, slot_t *slot)
+{
+    for (int i = 0; i < HOLDS_MAX; i++)
+        if (a->holds[i] == slot) {
+            slot_release(&a->holds[i]);
+            return;
+        }
+}
+
+bool world_all_active(const world_t *w, uint64_t version)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->actor_count; i++) {
+        const actor_t *a = w->actors[i];
+        if (a->kind != ACTOR_WORKER || !a->alive) continue;
+        if (!worker_is_ready(a) || worker_active(a) != version) return false;
+        any = true;
+    }
+    return any;
+}
+
+bool world_all_ready(const world_t *w, uint32_t count)
+{
+    uint32_t ready = 0;
+    for (uint32_t i = 0; i < w->actor_count; i++) ready += w->actors[i]->kind == ACTOR_WORKER && worker_is_ready(w->actors[i]);
+    return ready >= count;
+}
