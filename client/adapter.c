@@ -10,7 +10,8 @@ int heddle_adapter_check(const char *dir, heddle_adapter_info_t *ret_info)
     heddle_adapter_info_t info;
     int rc;
     if (!dir || !ret_info || ret_info->size > sizeof info) {
-        rc = error_fail(&error, HEDDLE_ERR_USAGE, "heddle_adapter_check needs a directory and an info of its own size");
+        rc = error_fail(&error, HEDDLE_ERR_USAGE,
+                        "heddle_adapter_check needs a directory and an info of its own size");
         error_hint(&error, "set info.size = sizeof info before the call");
     } else {
         rc = peft_digest(dir, &info, &error);

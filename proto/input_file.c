@@ -16,7 +16,8 @@ void input_path_shown(const char *dir, const char *name, char ret_shown[256])
     size_t dir_bytes = strlen(dir), room = 255 - sizeof ".../" - strlen(name);
     while (dir_bytes > 1 && dir[dir_bytes - 1] == '/') dir_bytes--;
     size_t cut = dir_bytes > room ? dir_bytes - room : 0;
-    while (cut && cut < dir_bytes && ((unsigned char)dir[cut] & 0xc0) == 0x80) cut++;   /* not inside a UTF-8 sequence */
+    while (cut && cut < dir_bytes && ((unsigned char)dir[cut] & 0xc0) == 0x80)
+        cut++; /* not inside a UTF-8 sequence */
     char path[256];
     snprintf(path, sizeof path, "%s%.*s/%s", cut ? "..." : "", (int)(dir_bytes - cut), dir + cut, name);
     error_text(ret_shown, 256, path);
@@ -38,10 +39,12 @@ static int refuse_type(const char *shown, const char *found, heddle_error_t *err
 
 static int fail_system(const char *what, const char *shown, int err, heddle_error_t *error)
 {
-    int rc = error_fail(error, err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL, "cannot %s %s: %s", what, shown, strerror(err));
+    int rc = error_fail(error, err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL, "cannot %s %s: %s",
+                        what, shown, strerror(err));
     error_contrast(error, "a file that can be read", strerror(err));
-    error_hint(error, err == EACCES || err == EPERM ? "PEFT saves with mode 0600: run as the user who saved it, or chmod it"
-                                                    : "look at the file system, then publish again");
+    error_hint(error, err == EACCES || err == EPERM
+                          ? "PEFT saves with mode 0600: run as the user who saved it, or chmod it"
+                          : "look at the file system, then publish again");
     return rc;
 }
 
@@ -59,7 +62,8 @@ static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
     return fail_system("open", f->shown, err, error);
 }
 
-int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file, heddle_error_t *error)
+int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file,
+                    heddle_error_t *error)
 {
     *ret_file = (input_file_t){.fd = -1, .dir_fd = dir_fd, .name = name};
     input_path_shown(dir, name, ret_file->shown);
@@ -68,7 +72,8 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
     ret_file->fd = fd;
     int rc = HEDDLE_OK;
     if (fstat(fd, &ret_file->opened)) rc = fail_system("stat", ret_file->shown, errno, error);
-    else if (!S_ISREG(ret_file->opened.st_mode)) rc = refuse_type(ret_file->shown, type_name(ret_file->opened.st_mode), error);
+    else if (!S_ISREG(ret_file->opened.st_mode))
+        rc = refuse_type(ret_file->shown, type_name(ret_file->opened.st_mode), error);
     if (rc) input_file_close(ret_file);
     return rc;
 }
@@ -80,10 +85,13 @@ int input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t b
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fail_system("read", f->shown, errno, error);
         if (n == 0) {
-            int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is shorter than it was: it changed while it was read", f->shown);
+            int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER,
+                                "%s is shorter than it was: it changed while it was read", f->shown);
             error_expected(error, "%" PRIu64 " bytes", (uint64_t)f->opened.st_size);
             error_found(error, "an end at byte %" PRIu64, offset);
-            error_hint(error, "publish when the save is over; a trainer should save into a new directory and rename it");
+            error_hint(
+                error,
+                "publish when the save is over; a trainer should save into a new directory and rename it");
             return rc;
         }
         at += n;
@@ -93,7 +101,10 @@ int input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t b
     return HEDDLE_OK;
 }
 
-static bool same_time(struct timespec a, struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
 
 /* How the file differs from what it was at open, or NULL. */
 static const char *difference(const input_file_t *f, const struct stat *now, const struct stat *named)
@@ -110,11 +121,13 @@ int input_file_check_unchanged(const input_file_t *f, heddle_error_t *error)
 {
     struct stat now, named;
     if (fstat(f->fd, &now)) return fail_system("stat", f->shown, errno, error);
-    const char *how = fstatat(f->dir_fd, f->name, &named, 0) ? "its name is gone" : difference(f, &now, &named);
+    const char *how =
+        fstatat(f->dir_fd, f->name, &named, 0) ? "its name is gone" : difference(f, &now, &named);
     if (!how) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s changed while it was read", f->shown);
     error_contrast(error, "a file that stays as it is", how);
-    error_hint(error, "publish when the save is over; a trainer should save into a new directory and rename it");
+    error_hint(error,
+               "publish when the save is over; a trainer should save into a new directory and rename it");
     return rc;
 }
 

@@ -66,9 +66,11 @@ static int fail_load(const char *what, size_t base, const json_error_t *why, hed
 {
     enum json_error_code code = json_error_code(why);
     size_t at = base + (why->position < 0 ? 0 : (size_t)why->position);
-    if (code == json_error_out_of_memory) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to read %s", what);
+    if (code == json_error_out_of_memory)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to read %s", what);
     if (code != json_error_duplicate_key) return refuse(what, at, why->text, error);
-    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s has a name twice in an object, at byte %zu", what, at);
+    int rc =
+        error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s has a name twice in an object, at byte %zu", what, at);
     error_contrast(error, "each name once", why->text);
     error_hint(error, "readers would take one or the other: save the adapter again");
     return rc;
@@ -95,12 +97,14 @@ int json_text_load(bytes_t text, const char *what, json_t **ret_value, heddle_er
 
 int json_member_load(const json_members_t *m, bytes_t span, json_t **ret_value, heddle_error_t *error)
 {
-    return load(span, m->what, (size_t)((const char *)span.data - (const char *)m->text.data), ret_value, error);
+    return load(span, m->what, (size_t)((const char *)span.data - (const char *)m->text.data), ret_value,
+                error);
 }
 
 int json_members_begin(bytes_t text, const char *what, json_members_t *ret_members, heddle_error_t *error)
 {
-    if (text.bytes == 0 || *(const char *)text.data != '{') return refuse(what, 0, "it does not begin with '{'", error);
+    if (text.bytes == 0 || *(const char *)text.data != '{')
+        return refuse(what, 0, "it does not begin with '{'", error);
     *ret_members = (json_members_t){.text = text, .at = 1, .what = what};
     return HEDDLE_OK;
 }
@@ -135,7 +139,8 @@ int json_members_next(json_members_t *m, json_member_t *ret_member, bool *ret_mo
     int rc = check_depth(depth + 1, m->what, value, error);
     if (rc) return rc;
     if (value_end <= value) return refuse(m->what, value, "no value, or one without an end", error);
-    *ret_member = (json_member_t){bytes_of(text + key, key_end - key), bytes_of(text + value, value_end - value)};
+    *ret_member =
+        (json_member_t){bytes_of(text + key, key_end - key), bytes_of(text + value, value_end - value)};
     *ret_more = true;
     m->at = value_end;
     m->seen++;

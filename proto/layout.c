@@ -21,8 +21,8 @@ static int check_name(const heddle_tensor_t *t, heddle_error_t *error)
     const char *why = tensor_name_problem(name);
     if (!why) return HEDDLE_OK;
     bool too_long = name.bytes > LIMIT_TENSOR_NAME_BYTES;
-    int rc = error_fail(error, too_long ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER, "the name of tensor '%s' %s",
-                        tensor_shown(name).text, why);
+    int rc = error_fail(error, too_long ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER,
+                        "the name of tensor '%s' %s", tensor_shown(name).text, why);
     error_expected(error, "1 to %u bytes of UTF-8", LIMIT_TENSOR_NAME_BYTES);
     error_found(error, "%zu bytes", name.bytes);
     error_hint(error, "name tensors by PEFT's on-disk keys, as base_model.model.<module>.lora_A.weight");
@@ -44,8 +44,10 @@ static int check_shape(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_err
 {
     const char *why = tensor_shape_problem(t->dtype, t->ndim, t->dims, ret_bytes);
     if (!why) return HEDDLE_OK;
-    int rc = refuse_tensor(t, t->ndim > LIMIT_TENSOR_DIMS ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER, why, error);
-    error_expected(error, "a known dtype, at most %u dimensions, whole bytes, at most 1 TiB", LIMIT_TENSOR_DIMS);
+    int rc =
+        refuse_tensor(t, t->ndim > LIMIT_TENSOR_DIMS ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER, why, error);
+    error_expected(error, "a known dtype, at most %u dimensions, whole bytes, at most 1 TiB",
+                   LIMIT_TENSOR_DIMS);
     found_shape(t, error);
     error_hint(error, "the tensor's description is wrong: save the adapter again");
     return rc;
@@ -139,10 +141,13 @@ int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_la
 {
     int rc = check_count(count, error);
     if (rc) return rc;
-    layout_t l = {.count = count, .order = calloc(count, sizeof *l.order), .places = calloc(count, sizeof *l.places),
+    layout_t l = {.count = count,
+                  .order = calloc(count, sizeof *l.order),
+                  .places = calloc(count, sizeof *l.places),
                   .sizes = calloc(count, sizeof *l.sizes)};
     if (!l.order || !l.places || !l.sizes)
-        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the layout of %" PRIu32 " tensors", count);
+        rc =
+            error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the layout of %" PRIu32 " tensors", count);
     if (!rc) rc = check_rows(tensors, &l, error);
     if (!rc) rc = check_sum(tensors, &l, error);
     if (!rc) rc = sort_rows(tensors, &l, error);

@@ -90,12 +90,14 @@ static int take_fields(const msgpack_object *map, fields_t *ret_fields, heddle_e
         int field = find_field(&pair->key.via.str);   /* the scan saw to it: a text, and none twice */
         if (field < 0) continue;
         if (!take_value(&pair->val, FIELDS[field].kind, (char *)ret_fields + FIELDS[field].at))
-            return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: '%s' has the wrong type", FIELDS[field].key);
+            return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                              "the manifest is malformed: '%s' has the wrong type", FIELDS[field].key);
         seen |= 1u << field;
     }
     for (size_t i = 0; i < FIELD_COUNT; i++)
         if (!(seen & 1u << i))
-            return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: '%s' is missing", FIELDS[i].key);
+            return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: '%s' is missing",
+                              FIELDS[i].key);
     return HEDDLE_OK;
 }
 
@@ -120,10 +122,12 @@ static int take_words(const fields_t *f, manifest_t *m, heddle_error_t *error)
         const msgpack_object *o = &list->ptr[i];
         if (o->type != MSGPACK_OBJECT_STR || !is_word(o->via.str.ptr, o->via.str.size) ||
             used + 1 + o->via.str.size >= sizeof m->features)
-            return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: features are no short list of words");
+            return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                              "the manifest is malformed: features are no short list of words");
         bytes_t word = bytes_of(o->via.str.ptr, o->via.str.size);
         if (compare(last, word) >= 0)
-            return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: features are not sorted");
+            return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                              "the manifest is malformed: features are not sorted");
         if (i > 0) m->features[used++] = ',';
         memcpy(m->features + used, word.data, word.bytes);
         used += word.bytes;
@@ -135,10 +139,12 @@ static int take_words(const fields_t *f, manifest_t *m, heddle_error_t *error)
 /* Lengths that follow from the counts alone: after this no column is read past its end. */
 static int check_columns(const fields_t *f, heddle_error_t *error)
 {
-    if (f->count == 0 || f->count > LIMIT_TENSORS) return refuse(error, HEDDLE_ERR_LIMIT, "count", LIMIT_TENSORS, f->count);
+    if (f->count == 0 || f->count > LIMIT_TENSORS)
+        return refuse(error, HEDDLE_ERR_LIMIT, "count", LIMIT_TENSORS, f->count);
     if (f->region_bytes == 0 || f->region_bytes > LIMIT_REGION_BYTES)
         return refuse(error, HEDDLE_ERR_LIMIT, "region_bytes", LIMIT_REGION_BYTES, f->region_bytes);
-    uint64_t chunk_bytes = manifest_chunk_bytes(f->region_bytes), chunks = (f->region_bytes + chunk_bytes - 1) / chunk_bytes;
+    uint64_t chunk_bytes = manifest_chunk_bytes(f->region_bytes),
+             chunks = (f->region_bytes + chunk_bytes - 1) / chunk_bytes;
     const struct { const char *what; uint64_t expected, found; } CHECKS[] = {
         {"chunk_bytes", chunk_bytes, f->chunk_bytes},
         {"bytes of name_ends", 4 * f->count, f->name_ends.bytes},
@@ -173,7 +179,8 @@ static void take_columns(const fields_t *f, manifest_t *m)
 /* Where the walk over the rows is: what the next row must begin with. */
 typedef struct { uint64_t name_end, dims, offset, data_bytes; bytes_t last_name; } walk_t;
 
-static int refuse_row(heddle_error_t *error, uint32_t row, const char *what, uint64_t expected, uint64_t found)
+static int refuse_row(heddle_error_t *error, uint32_t row, const char *what, uint64_t expected,
+                      uint64_t found)
 {
     char text[160];
     snprintf(text, sizeof text, "%s of row %" PRIu32, what, row);
@@ -183,12 +190,16 @@ static int refuse_row(heddle_error_t *error, uint32_t row, const char *what, uin
 static int check_row_name(const manifest_t *m, uint32_t row, walk_t *walk, heddle_error_t *error)
 {
     uint32_t end = le32_get((const uint8_t *)m->name_ends.data + 4 * (size_t)row);
-    if (end < walk->name_end || end > m->names.bytes) return refuse_row(error, row, "name_ends", m->names.bytes, end);
+    if (end < walk->name_end || end > m->names.bytes)
+        return refuse_row(error, row, "name_ends", m->names.bytes, end);
     bytes_t name = bytes_of((const uint8_t *)m->names.data + walk->name_end, (size_t)(end - walk->name_end));
     const char *why = tensor_name_problem(name);
-    if (why) return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: the name of row %" PRIu32 " %s", row, why);
+    if (why)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                          "the manifest is malformed: the name of row %" PRIu32 " %s", row, why);
     if (compare(walk->last_name, name) >= 0)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: row %" PRIu32 " is out of order: '%s'", row,
+        return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                          "the manifest is malformed: row %" PRIu32 " is out of order: '%s'", row,
                           tensor_shown(name).text);
     walk->name_end = end;
     walk->last_name = name;
@@ -199,10 +210,14 @@ static int check_row_shape(const manifest_t *m, uint32_t row, walk_t *walk, hedd
 {
     int dtype = ((const uint8_t *)m->dtypes.data)[row];
     uint32_t ndim = ((const uint8_t *)m->ndims.data)[row];
-    if (8 * (walk->dims + ndim) > m->dims.bytes) return refuse_row(error, row, "dims", m->dims.bytes, 8 * (walk->dims + ndim));
+    if (8 * (walk->dims + ndim) > m->dims.bytes)
+        return refuse_row(error, row, "dims", m->dims.bytes, 8 * (walk->dims + ndim));
     uint64_t bytes, size = le64_get((const uint8_t *)m->sizes.data + 8 * (size_t)row);
-    const char *why = tensor_shape_problem(dtype, ndim, (const uint8_t *)m->dims.data + 8 * walk->dims, &bytes);
-    if (why) return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: row %" PRIu32 " %s", row, why);
+    const char *why =
+        tensor_shape_problem(dtype, ndim, (const uint8_t *)m->dims.data + 8 * walk->dims, &bytes);
+    if (why)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: row %" PRIu32 " %s", row,
+                          why);
     if (size != bytes) return refuse_row(error, row, "sizes", bytes, size);
     uint64_t offset = le64_get((const uint8_t *)m->offsets.data + 8 * (size_t)row);
     if (offset != walk->offset) return refuse_row(error, row, "offsets", walk->offset, offset);
@@ -221,10 +236,14 @@ static int check_rows(const manifest_t *m, heddle_error_t *error)
         if (!rc) rc = check_row_shape(m, row, &walk, error);
         if (rc) return rc;
     }
-    if (walk.name_end != m->names.bytes) return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of names", walk.name_end, m->names.bytes);
-    if (8 * walk.dims != m->dims.bytes) return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of dims", 8 * walk.dims, m->dims.bytes);
-    if (walk.offset != m->region_bytes) return refuse(error, HEDDLE_ERR_PROTOCOL, "region_bytes", walk.offset, m->region_bytes);
-    if (walk.data_bytes != m->data_bytes) return refuse(error, HEDDLE_ERR_PROTOCOL, "data_bytes", walk.data_bytes, m->data_bytes);
+    if (walk.name_end != m->names.bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of names", walk.name_end, m->names.bytes);
+    if (8 * walk.dims != m->dims.bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of dims", 8 * walk.dims, m->dims.bytes);
+    if (walk.offset != m->region_bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "region_bytes", walk.offset, m->region_bytes);
+    if (walk.data_bytes != m->data_bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "data_bytes", walk.data_bytes, m->data_bytes);
     return HEDDLE_OK;
 }
 
@@ -232,13 +251,16 @@ static int take_manifest(const msgpack_object *map, manifest_t *m, heddle_error_
 {
     fields_t fields = {0};
     int rc = take_fields(map, &fields, error);
-    if (!rc && fields.v != VERSION) rc = refuse(error, HEDDLE_ERR_PROTOCOL, "v, the layout's version", VERSION, fields.v);
+    if (!rc && fields.v != VERSION)
+        rc = refuse(error, HEDDLE_ERR_PROTOCOL, "v, the layout's version", VERSION, fields.v);
     if (!rc) rc = take_words(&fields, m, error);
     if (!rc) rc = check_columns(&fields, error);
     if (rc) return rc;
     take_columns(&fields, m);
     m->dim_starts = calloc(m->tensor_count, sizeof *m->dim_starts);
-    if (!m->dim_starts) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a manifest of %" PRIu32 " tensors", m->tensor_count);
+    if (!m->dim_starts)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a manifest of %" PRIu32 " tensors",
+                          m->tensor_count);
     return check_rows(m, error);
 }
 
@@ -253,7 +275,9 @@ int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *e
     manifest_t m = {0};
     switch (msgpack_unpack_next(&unpacked, encoded.data, encoded.bytes, NULL)) {
     case MSGPACK_UNPACK_SUCCESS: rc = take_manifest(&unpacked.data, &m, error); break;
-    case MSGPACK_UNPACK_NOMEM_ERROR: rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a manifest"); break;
+    case MSGPACK_UNPACK_NOMEM_ERROR:
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a manifest");
+        break;
     default: rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed"); break;
     }
     msgpack_unpacked_destroy(&unpacked);   /* the columns point into `encoded`, not into this */
@@ -271,7 +295,8 @@ void manifest_fini(manifest_t *m)
 void manifest_row(const manifest_t *m, uint32_t index, manifest_row_t *ret_row)
 {
     const uint8_t *ends = m->name_ends.data;
-    uint32_t start = index ? le32_get(ends + 4 * (size_t)(index - 1)) : 0, end = le32_get(ends + 4 * (size_t)index);
+    uint32_t start = index ? le32_get(ends + 4 * (size_t)(index - 1)) : 0,
+             end = le32_get(ends + 4 * (size_t)index);
     *ret_row = (manifest_row_t){
         .name = bytes_of((const uint8_t *)m->names.data + start, end - start),
         .dtype = ((const uint8_t *)m->dtypes.data)[index],
@@ -295,5 +320,6 @@ uint32_t manifest_chunk(const manifest_t *m, uint32_t chunk, uint64_t *ret_offse
 
 void manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest_t *ret_digest)
 {
-    memcpy(ret_digest->b, (const uint8_t *)m->chunks.data + sizeof ret_digest->b * (size_t)chunk, sizeof ret_digest->b);
+    memcpy(ret_digest->b, (const uint8_t *)m->chunks.data + sizeof ret_digest->b * (size_t)chunk,
+           sizeof ret_digest->b);
 }

@@ -86,7 +86,10 @@ static int append(void *out, const char *data, size_t bytes)
     return ((buf_t *)out)->failed ? -1 : 0;
 }
 
-static void pack_key(msgpack_packer *pk, const char *key) { msgpack_pack_str_with_body(pk, key, strlen(key)); }
+static void pack_key(msgpack_packer *pk, const char *key)
+{
+    msgpack_pack_str_with_body(pk, key, strlen(key));
+}
 
 static void pack_number(msgpack_packer *pk, const char *key, uint64_t value)
 {
@@ -160,7 +163,8 @@ static void pack_table(msgpack_packer *pk, const layout_t *l, const heddle_tenso
 int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
 {
     const layout_t *l = in->layout;
-    if (in->config.bytes > LIMIT_CONFIG_BYTES || in->metadata.bytes > LIMIT_METADATA_BYTES) return HEDDLE_ERR_LIMIT;
+    if (in->config.bytes > LIMIT_CONFIG_BYTES || in->metadata.bytes > LIMIT_METADATA_BYTES)
+        return HEDDLE_ERR_LIMIT;
     size_t start = out->bytes;
     buf_grow(out, (size_t)manifest_bound(l, in->tensors, in->config.bytes, in->metadata.bytes));
     if (out->failed) return HEDDLE_ERR_NO_MEMORY;
@@ -189,9 +193,10 @@ int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
     return HEDDLE_OK;
 }
 
-uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes, size_t metadata_bytes)
+uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes,
+                        size_t metadata_bytes)
 {
     sums_t sums = sum_columns(tensors, l->count);
-    return FIXED_BYTES + config_bytes + metadata_bytes + sums.names + 8 * sums.dims + 16 * chunk_count(l->region_bytes) +
-           (4 + 1 + 1 + 8 + 8) * (uint64_t)l->count;
+    return FIXED_BYTES + config_bytes + metadata_bytes + sums.names + 8 * sums.dims +
+           16 * chunk_count(l->region_bytes) + (4 + 1 + 1 + 8 + 8) * (uint64_t)l->count;
 }

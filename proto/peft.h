@@ -22,7 +22,8 @@ bytes_t peft_config(const peft_dir_t *d);
 bytes_t peft_metadata(const peft_dir_t *d);      /* JSON text of __metadata__; empty where there was none */
 const char *peft_features(const peft_dir_t *d);  /* "dora,rslora" */
 const char *peft_base_model(const peft_dir_t *d);
-/* `places[i]`: offset in `region` for tensor i of the table. */
+/* `places[i]`: offset in `region` for tensor i of the table.  Padding is not touched: see layout_zero_padding.
+ * BAD_ADAPTER when a file changed since peft_open; INTERNAL when it cannot be read. */
 int  peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error);
 void peft_close(peft_dir_t **d);
 
@@ -35,7 +36,7 @@ int  peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, 
  * descending, then name; header padded to 8 with blanks), so what PEFT saved comes out identical. */
 int  peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error_t *error);
 
-/* The whole of it for tools: open, lay out, read into anonymous memory, digest. */
+/* The whole of it for tools: open, lay out, digest, in pieces: the tensors are never in memory as a whole. */
 int  peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error);
 
 #endif

@@ -29,7 +29,8 @@ static int check_type(const json_t *config, heddle_error_t *error)
     error_expected(error, "\"LORA\"");
     if (json_is_string(type)) error_found(error, "\"%s\"", json_string_value(type));
     else error_found(error, type ? "no text" : "no peft_type");
-    error_hint(error, type ? "Heddle carries LoRA adapters: train with LoraConfig" : "is this PEFT's adapter_config.json?");
+    error_hint(error, type ? "Heddle carries LoRA adapters: train with LoraConfig"
+                           : "is this PEFT's adapter_config.json?");
     return rc;
 }
 
@@ -48,13 +49,16 @@ static int check_fields(const json_t *config, heddle_error_t *error)
 {
     const json_t *r = json_object_get(config, "r"), *alpha = json_object_get(config, "lora_alpha");
     const json_t *targets = json_object_get(config, "target_modules");
-    if (r && !(json_is_integer(r) && json_integer_value(r) > 0)) return refuse("r", "a positive integer", r, error);
+    if (r && !(json_is_integer(r) && json_integer_value(r) > 0))
+        return refuse("r", "a positive integer", r, error);
     if (alpha && !json_is_number(alpha)) return refuse("lora_alpha", "a number", alpha, error);
-    if (targets && !json_is_null(targets) && !is_texts(targets)) return refuse("target_modules", "a text or a list of texts", targets, error);
+    if (targets && !json_is_null(targets) && !is_texts(targets))
+        return refuse("target_modules", "a text or a list of texts", targets, error);
     static const char *const PATTERNS[] = {"rank_pattern", "alpha_pattern"};
     for (int i = 0; i < 2; i++) {
         const json_t *pattern = json_object_get(config, PATTERNS[i]);
-        if (pattern && !json_is_null(pattern) && !json_is_object(pattern)) return refuse(PATTERNS[i], "an object", pattern, error);
+        if (pattern && !json_is_null(pattern) && !json_is_object(pattern))
+            return refuse(PATTERNS[i], "an object", pattern, error);
     }
     return HEDDLE_OK;
 }
@@ -69,22 +73,29 @@ static named_t look_at_names(const heddle_tensor_t *tensors, uint32_t count)
         const char *name = tensors[i].name, *lora = strstr(name, "lora_");
         named.lora |= lora != NULL;
         named.magnitude |= lora && strstr(lora, "lora_magnitude_vector");
-        named.embeddings |= (lora && strstr(lora, "lora_embedding_")) || strstr(name, "embed_tokens") || strstr(name, "trainable_tokens");
+        named.embeddings |= (lora && strstr(lora, "lora_embedding_")) || strstr(name, "embed_tokens") ||
+                            strstr(name, "trainable_tokens");
     }
     return named;
 }
 
-static int check_names(const heddle_tensor_t *tensors, uint32_t count, const named_t *named, heddle_error_t *error)
+static int check_names(const heddle_tensor_t *tensors, uint32_t count, const named_t *named,
+                       heddle_error_t *error)
 {
     if (named->lora) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_NO_LORA, "there is no LoRA tensor among %u", count);
     error_expected(error, "names with lora_A and lora_B in them");
     error_found(error, count ? "'%.100s' and others" : "no tensor", count ? tensors[0].name : "");
-    error_hint(error, "save the adapter (PeftModel.save_pretrained), not the base model nor one that was merged into it");
+    error_hint(
+        error,
+        "save the adapter (PeftModel.save_pretrained), not the base model nor one that was merged into it");
     return rc;
 }
 
-static bool is_true(const json_t *config, const char *field) { return json_is_true(json_object_get(config, field)); }
+static bool is_true(const json_t *config, const char *field)
+{
+    return json_is_true(json_object_get(config, field));
+}
 
 /* A list, an object or a text with something in it. */
 static bool is_filled(const json_t *config, const char *field)
@@ -109,7 +120,8 @@ static void list_features(const json_t *config, const named_t *named, char ret_f
     ret_features[0] = 0;
     for (size_t i = 0; i < sizeof FEATURES / sizeof *FEATURES; i++)
         if (FEATURES[i].there)
-            used += (size_t)snprintf(ret_features + used, 192 - used, "%s%s", used ? "," : "", FEATURES[i].name);
+            used +=
+                (size_t)snprintf(ret_features + used, 192 - used, "%s%s", used ? "," : "", FEATURES[i].name);
 }
 
 static int check_size(bytes_t config, heddle_error_t *error)
@@ -129,7 +141,8 @@ static int load_config(bytes_t bytes, json_t **ret_config, heddle_error_t *error
     if (!rc) rc = json_text_load(bytes, WHAT, &config, error);
     if (!rc && !json_is_object(config)) {
         rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, WHAT " is no JSON object");
-        error_contrast(error, "{\"peft_type\": \"LORA\", ...}", json_is_array(config) ? "a list" : "a single value");
+        error_contrast(error, "{\"peft_type\": \"LORA\", ...}",
+                       json_is_array(config) ? "a list" : "a single value");
         error_hint(error, "is this PEFT's adapter_config.json?");
     }
     if (rc) json_decref(config);
@@ -137,8 +150,8 @@ static int load_config(bytes_t bytes, json_t **ret_config, heddle_error_t *error
     return rc;
 }
 
-int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, char ret_features[192], char ret_base_model[256],
-               heddle_error_t *error)
+int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, char ret_features[192],
+               char ret_base_model[256], heddle_error_t *error)
 {
     json_t *root = NULL;
     named_t named = look_at_names(tensors, count);

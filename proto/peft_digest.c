@@ -33,7 +33,8 @@ static int digest_dir(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t 
     h1_t h1;
     layout_h1_begin(&d->layout, d->table.tensors, peft_config(d), &h1);
     int rc = HEDDLE_OK;
-    for (uint32_t i = 0; i < d->layout.count && !rc; i++) rc = add_tensor(d, d->layout.order[i], piece, &h1, error);
+    for (uint32_t i = 0; i < d->layout.count && !rc; i++)
+        rc = add_tensor(d, d->layout.order[i], piece, &h1, error);
     free(piece);
     if (!rc) rc = peft_check_unchanged(d, error);
     if (!rc) *ret_digest = h1_final(&h1);

@@ -18,21 +18,24 @@ static int fail_dir(const char *dir, int err, heddle_error_t *error)
     int rc;
     if (err == ENOTDIR && stat(dir, &st) == 0) {
         rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%.300s is no directory", dir);
-        error_contrast(error, "a directory with " PEFT_CONFIG " and " PEFT_MODEL, S_ISREG(st.st_mode) ? "a file" : "no directory");
+        error_contrast(error, "a directory with " PEFT_CONFIG " and " PEFT_MODEL,
+                       S_ISREG(st.st_mode) ? "a file" : "no directory");
         error_hint(error, "give the directory that holds the adapter's two files");
     } else if (err == ENOENT || err == ENOTDIR || err == ENAMETOOLONG) {
         rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no directory %.300s", dir);
         error_contrast(error, "a directory with " PEFT_CONFIG " and " PEFT_MODEL, strerror(err));
         error_hint(error, "look at the path, and from which directory it is seen");
     } else {
-        rc = error_fail(error, err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL, "cannot open the directory %.300s: %s", dir, strerror(err));
+        rc = error_fail(error, err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL,
+                        "cannot open the directory %.300s: %s", dir, strerror(err));
         error_contrast(error, "a directory that can be read", strerror(err));
         error_hint(error, "run as the user who saved it, or change its mode");
     }
     return rc;
 }
 
-static int open_file(peft_dir_t *d, const char *dir, const char *name, input_file_t *file, heddle_error_t *error)
+static int open_file(peft_dir_t *d, const char *dir, const char *name, input_file_t *file,
+                     heddle_error_t *error)
 {
     int rc = input_file_open(d->fd, dir, name, file, error);
     return rc == HEDDLE_ERR_NOT_FOUND ? peft_explain_missing(d->fd, dir, name, error) : rc;
@@ -69,7 +72,8 @@ static int read_config(peft_dir_t *d, heddle_error_t *error)
 static const char *guess_format(const uint8_t first[SAFETENSORS_PREFIX_BYTES])
 {
     if (!memcmp(first, "version ", 8)) return "this is a Git LFS pointer: run git lfs pull";
-    if (!memcmp(first, "PK\3\4", 4)) return "this is a zip archive, as torch.save writes it: save with safe_serialization=True";
+    if (!memcmp(first, "PK\3\4", 4))
+        return "this is a zip archive, as torch.save writes it: save with safe_serialization=True";
     if (first[0] == '{') return "this is a JSON file";
     return "is this a safetensors file? Save the adapter again";
 }
@@ -95,8 +99,10 @@ static int read_header_bytes(const input_file_t *f, uint64_t *ret_bytes, heddle_
         return HEDDLE_OK;
     }
     bool too_long = bytes > LIMIT_SAFETENSORS_HEADER && bytes <= room;
-    rc = error_fail(error, too_long ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER, "%s has a header of impossible length", f->shown);
-    error_expected(error, "2 to %" PRIu64 " bytes", room < LIMIT_SAFETENSORS_HEADER ? room : LIMIT_SAFETENSORS_HEADER);
+    rc = error_fail(error, too_long ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER,
+                    "%s has a header of impossible length", f->shown);
+    error_expected(error, "2 to %" PRIu64 " bytes",
+                   room < LIMIT_SAFETENSORS_HEADER ? room : LIMIT_SAFETENSORS_HEADER);
     error_found(error, "%" PRIu64 " bytes, in a file of %" PRIu64, bytes, file_bytes);
     error_hint(error, "%s", guess_format(first));
     return rc;
@@ -114,7 +120,8 @@ static int read_header(peft_dir_t *d, heddle_error_t *error)
     rc = input_file_read(f, SAFETENSORS_PREFIX_BYTES, header, bytes, error);
     if (!rc) {
         uint64_t data_bytes = (uint64_t)f->opened.st_size - d->data_start;
-        rc = within(f, safetensors_parse(bytes_of(header, (size_t)bytes), data_bytes, &d->table, error), error);
+        rc = within(f, safetensors_parse(bytes_of(header, (size_t)bytes), data_bytes, &d->table, error),
+                    error);
     }
     free(header);
     return rc;
@@ -134,7 +141,8 @@ static int check_fits(const peft_dir_t *d, heddle_error_t *error)
 {
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     if (d->layout.region_bytes <= memory) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "%s: the tensors are larger than this machine's memory", d->model_file.shown);
+    int rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "%s: the tensors are larger than this machine's memory",
+                        d->model_file.shown);
     error_expected(error, "at most %" PRIu64 " bytes", memory);
     error_found(error, "%" PRIu64 " bytes in whole pages", d->layout.region_bytes);
     error_hint(error, "publish from a machine with more memory");
@@ -201,8 +209,8 @@ int peft_check_unchanged(const peft_dir_t *d, heddle_error_t *error)
 int peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error)
 {
     for (uint32_t i = 0; i < d->table.count; i++) {
-        int rc = input_file_read(&d->model_file, d->data_start + d->table.starts[i], (uint8_t *)region + places[i],
-                                 d->table.tensors[i].data_bytes, error);
+        int rc = input_file_read(&d->model_file, d->data_start + d->table.starts[i],
+                                 (uint8_t *)region + places[i], d->table.tensors[i].data_bytes, error);
         if (rc) return rc;
     }
     return peft_check_unchanged(d, error);

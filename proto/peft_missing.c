@@ -51,7 +51,8 @@ int peft_explain_missing(int dir_fd, const char *dir, const char *missing, heddl
     struct stat link;
     bool dangling = fstatat(dir_fd, missing, &link, AT_SYMLINK_NOFOLLOW) == 0;
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "there is no %s", path);
-    error_contrast(error, PEFT_CONFIG " and " PEFT_MODEL, dangling ? "a symbolic link to nothing" : "no such file");
+    error_contrast(error, PEFT_CONFIG " and " PEFT_MODEL,
+                   dangling ? "a symbolic link to nothing" : "no such file");
     if (dangling) {
         error_hint(error, "the file that the link names was removed: fetch or save the adapter again");
     } else if (!strcmp(missing, PEFT_MODEL) && exists(dir_fd, PEFT_PICKLE)) {
@@ -59,10 +60,12 @@ int peft_explain_missing(int dir_fd, const char *dir, const char *missing, heddl
         error_hint(error, "save it with model.save_pretrained(DIR, safe_serialization=True)");
     } else if (find_below(dir_fd, below, &count)) {
         input_path_shown(dir, below, below_path);
-        error_found(error, count > 1 ? "adapters in %d directories below" : "an adapter one level below", count);
+        error_found(error, count > 1 ? "adapters in %d directories below" : "an adapter one level below",
+                    count);
         error_hint(error, "did you mean %s?", below_path);
     } else {
-        error_hint(error, "PEFT writes " PEFT_CONFIG " last: is the save over? Is this the directory of the adapter?");
+        error_hint(error, "PEFT writes " PEFT_CONFIG
+                          " last: is the save over? Is this the directory of the adapter?");
     }
     return rc;
 }

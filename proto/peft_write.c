@@ -19,11 +19,15 @@ static bool is_full(int err) { return err == ENOSPC || err == EDQUOT || err == E
 static int fail_write(const char *name, int err, uint64_t bytes, heddle_error_t *error)
 {
     bool full = is_full(err);
-    int rc = error_fail(error, full ? HEDDLE_ERR_NO_SPACE : err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL,
+    int rc = error_fail(error,
+                        full            ? HEDDLE_ERR_NO_SPACE
+                        : err == ENOMEM ? HEDDLE_ERR_NO_MEMORY
+                                        : HEDDLE_ERR_INTERNAL,
                         "cannot write %s: %s", name, strerror(err));
     error_expected(error, "room for %" PRIu64 " bytes", bytes);
     error_found(error, "%s", strerror(err));
-    error_hint(error, full ? "make room on the disk of the export directory" : "look at the export directory and its file system");
+    error_hint(error, full ? "make room on the disk of the export directory"
+                           : "look at the export directory and its file system");
     return rc;
 }
 
@@ -33,7 +37,8 @@ static int create(int dir_fd, const char *name, uint64_t bytes, heddle_error_t *
     int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
     if (fd < 0) return fail_write(name, errno, bytes, error);
     int err = fchmod(fd, MODE) ? errno : 0;
-    if (!err && fallocate(fd, 0, 0, (off_t)bytes) && is_full(errno)) err = errno;   /* not every file system can */
+    if (!err && fallocate(fd, 0, 0, (off_t)bytes) && is_full(errno))
+        err = errno; /* not every file system can */
     if (!err && FAILPOINT("peft.write")) err = ENOSPC;
     FILE *stream = err ? NULL : fdopen(fd, "w");
     if (!stream) {
@@ -69,8 +74,8 @@ static int write_config(int dir_fd, const manifest_t *m, heddle_error_t *error)
     return finish(stream, PEFT_CONFIG, err, m->config.bytes, error);
 }
 
-static int write_model(int dir_fd, const manifest_t *m, const void *region, bytes_t header, const uint32_t *order,
-                       heddle_error_t *error)
+static int write_model(int dir_fd, const manifest_t *m, const void *region, bytes_t header,
+                       const uint32_t *order, heddle_error_t *error)
 {
     FILE *stream;
     uint64_t bytes = header.bytes + m->data_bytes;
@@ -90,9 +95,12 @@ int peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error
     buf_t header = {0};
     uint32_t *order = calloc(m->tensor_count, sizeof *order);
     int rc = order ? safetensors_write(m, &header, order, error)
-                   : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to export %" PRIu32 " tensors", m->tensor_count);
+                   : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to export %" PRIu32 " tensors",
+                                m->tensor_count);
     if (!rc) rc = write_model(dir_fd, m, region, buf_view(&header), order, error);
-    if (!rc) rc = write_config(dir_fd, m, error);   /* last, as PEFT does: its presence says that the weights are there */
+    if (!rc)
+        rc = write_config(dir_fd, m,
+                          error); /* last, as PEFT does: its presence says that the weights are there */
     buf_fini(&header);
     free(order);
     return rc;

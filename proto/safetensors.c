@@ -15,17 +15,27 @@
 typedef struct { heddle_tensor_t tensor; uint64_t start; } row_t;
 
 /* A table in the making. */
-typedef struct { buf_t rows; uint32_t count; bytes_t metadata; arena_t arena; heddle_error_t *error; } builder_t;
+typedef struct {
+    buf_t rows;
+    uint32_t count;
+    bytes_t metadata;
+    arena_t arena;
+    heddle_error_t *error;
+} builder_t;
 
 static int refuse_tensor(builder_t *b, const char *name, const char *why, const char *expected)
 {
-    int rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%s' in the header %s", tensor_shown(bytes_of(name, strlen(name))).text, why);
+    int rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%s' in the header %s",
+                        tensor_shown(bytes_of(name, strlen(name))).text, why);
     error_contrast(b->error, expected, NULL);
     error_hint(b->error, HINT_DAMAGED);
     return rc;
 }
 
-static int fail_memory(heddle_error_t *error) { return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a safetensors header"); }
+static int fail_memory(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a safetensors header");
+}
 
 static bool is_count(const json_t *value) { return json_is_integer(value) && json_integer_value(value) >= 0; }
 
@@ -34,7 +44,8 @@ static int take_dtype(builder_t *b, const json_t *entry, heddle_tensor_t *t)
     const json_t *dtype = json_object_get(entry, "dtype");
     t->dtype = heddle_dtype_from_name(json_string_value(dtype));
     if (t->dtype >= 0) return HEDDLE_OK;
-    int rc = refuse_tensor(b, t->name, "has an unknown dtype", "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
+    int rc = refuse_tensor(b, t->name, "has an unknown dtype",
+                           "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
     error_found(b->error, "%.64s", dtype && json_is_string(dtype) ? json_string_value(dtype) : "no text");
     error_hint(b->error, "cast the tensor to one of these types and save the adapter again");
     return rc;
@@ -70,7 +81,8 @@ static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
     const char *why = tensor_shape_problem(t->dtype, t->ndim, dims, &t->data_bytes);
     if (!why) return HEDDLE_OK;
     int rc = refuse_tensor(b, t->name, why, "whole bytes, at most 1 TiB");
-    error_found(b->error, "%s with %zu dimensions, the first %" PRIu64, heddle_dtype_name(t->dtype), ndim, ndim ? dims[0] : 0);
+    error_found(b->error, "%s with %zu dimensions, the first %" PRIu64, heddle_dtype_name(t->dtype), ndim,
+                ndim ? dims[0] : 0);
     return rc;
 }
 
@@ -102,7 +114,8 @@ static int take_entry(builder_t *b, const char *name, const json_t *entry)
         return rc;
     }
     if (json_object_size(entry) != 3) {
-        int rc = refuse_tensor(b, name, "is not described as safetensors does it", "{\"dtype\", \"shape\", \"data_offsets\"}");
+        int rc = refuse_tensor(b, name, "is not described as safetensors does it",
+                               "{\"dtype\", \"shape\", \"data_offsets\"}");
         error_found(b->error, json_is_object(entry) ? "%zu members" : "no object", json_object_size(entry));
         return rc;
     }
@@ -128,7 +141,8 @@ static int check_texts(const json_t *metadata, heddle_error_t *error)
             break;
         }
     if (texts) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "__metadata__ in the header is not a map from text to text");
+    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER,
+                        "__metadata__ in the header is not a map from text to text");
     error_contrast(error, "{\"name\": \"text\", ...}", NULL);
     error_found(error, name ? "'%.100s' is no text" : "no object", name);
     error_hint(error, "save numbers and lists of the metadata as texts");
@@ -172,7 +186,8 @@ static int take_member(builder_t *b, const json_members_t *members, const json_m
     if (!rc) rc = json_member_load(members, member->value, &value, b->error);
     if (!rc) {
         const char *name = json_string_value(key);
-        rc = strcmp(name, "__metadata__") ? take_entry(b, name, value) : take_metadata(b, member->value, value);
+        rc = strcmp(name, "__metadata__") ? take_entry(b, name, value)
+                                          : take_metadata(b, member->value, value);
     }
     json_decref(key);
     json_decref(value);
@@ -204,19 +219,24 @@ static int check_cover(builder_t *b, uint64_t data_bytes)
     for (uint32_t i = 0; i < b->count; i++) {
         uint64_t start = rows[i].start;
         if (start != at) {
-            int rc = refuse_tensor(b, rows[i].tensor.name, start > at ? "leaves a hole before it" : "overlaps the one before it", NULL);
+            int rc =
+                refuse_tensor(b, rows[i].tensor.name,
+                              start > at ? "leaves a hole before it" : "overlaps the one before it", NULL);
             error_expected(b->error, "a begin at byte %" PRIu64 " of the data", at);
             error_found(b->error, "%" PRIu64, start);
             return rc;
         }
-        at += rows[i].tensor.data_bytes;   /* no overflow: start was a signed 64-bit number, bytes at most 2^40 */
+        at +=
+            rows[i].tensor.data_bytes; /* no overflow: start was a signed 64-bit number, bytes at most 2^40 */
     }
     if (at == data_bytes) return HEDDLE_OK;
     int rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER,
                         at > data_bytes ? "the file is truncated" : "the file goes on after the last tensor");
     error_expected(b->error, "%" PRIu64 " bytes of tensors", at);
     error_found(b->error, "%" PRIu64, data_bytes);
-    error_hint(b->error, at > data_bytes ? "a copy or a save ended early, or still runs: save the adapter again" : HINT_DAMAGED);
+    error_hint(b->error, at > data_bytes
+                             ? "a copy or a save ended early, or still runs: save the adapter again"
+                             : HINT_DAMAGED);
     return rc;
 }
 

@@ -31,7 +31,8 @@ static void add_tensor(buf_t *out, const manifest_t *m, uint32_t index, uint64_t
     manifest_row(m, index, &row);
     add_string(out, row.name);
     buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", heddle_dtype_name(row.dtype));
-    for (uint32_t d = 0; d < row.ndim; d++) buf_printf(out, d ? ",%" PRIu64 : "%" PRIu64, manifest_dim(m, index, d));
+    for (uint32_t d = 0; d < row.ndim; d++)
+        buf_printf(out, d ? ",%" PRIu64 : "%" PRIu64, manifest_dim(m, index, d));
     buf_printf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *offset, *offset + row.bytes);
     *offset += row.bytes;
 }
@@ -57,7 +58,8 @@ int safetensors_write(const manifest_t *m, buf_t *out, uint32_t *ret_order, hedd
     if (rc) return rc;
     sort_rows(m, ret_order);
     uint8_t *prefix = buf_grow(out, SAFETENSORS_PREFIX_BYTES);
-    if (!prefix) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of a safetensors file");
+    if (!prefix)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of a safetensors file");
     size_t start = out->bytes;
     buf_add_text(out, "{");
     if (m->metadata.bytes) {
@@ -71,7 +73,8 @@ int safetensors_write(const manifest_t *m, buf_t *out, uint32_t *ret_order, hedd
     }
     buf_add_text(out, "}");
     while ((out->bytes - start) % 8 && !out->failed) buf_add_text(out, " ");
-    if (out->failed) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of a safetensors file");
+    if (out->failed)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of a safetensors file");
     le64_put(out->data + start - SAFETENSORS_PREFIX_BYTES, out->bytes - start);
     if (out->bytes - start <= LIMIT_SAFETENSORS_HEADER) return HEDDLE_OK;
     rc = error_fail(error, HEDDLE_ERR_LIMIT, "the safetensors header is longer than its readers accept");
