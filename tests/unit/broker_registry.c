@@ -1,0 +1,698 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The registry's table, cell by cell: states of a version against records, and every decision with its refusals. */
+#include "broker/registry.h"
+
+#include "core/limits.h"
+
+#include <criterion/criterion.h>
+#include <heddle/publisher.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static registry_t reg;
+static outbox_t out;
+static heddle_error_t error;
+static instant_t now = {.us = 1000, .wall_ms = 1780000000000};
+
+static void start(void)
+{
+    registry_init(&reg);
+    out = (outbox_t){0};
+}
+static void stop(void)
+{
+    registry_fini(&reg);
+    outbox_fini(&out);
+}
+TestSuite(registry, .init = start, .fini = stop);
+
+static digest_t digest_of(uint64_t n)
+{
+    digest_t d = {{7}};
+    memcpy(d.b + 8, &n, sizeof n);
+    return d;
+}
+
+static key16_t life_of(uint8_t n) { return (key16_t){{n}}; }
+
+/* The outbox's records happen. */
+static void commit(void)
+{
+    cr_assert(!out.failed);
+    for (int i = 0; i < out.record_count; i++) cr_assert_eq(registry_apply(&reg, &out.records[i]), HEDDLE_OK);
+    outbox_clear(&out);
+}
+
+static const adapter_row_t *policy(void) { return registry_adapter(&reg, "policy"); }
+static const version_row_t *row(uint64_t v) { return registry_version(policy(), v); }
+
+static open_by_t opener(uint64_t token, uint8_t life, bool holder_is_live)
+{
+    return (open_by_t){.token = token, .pid = 10 + life, .host = "h", .life = life_of(life), .holder_is_live = holder_is_live};
+}
+
+static int try_open(const char *writer, uint64_t token, uint8_t life, bool takeover, bool holder_is_live)
+{
+    msg_open_t m = {.adapter = "policy", .writer = writer, .takeover = takeover};
+    open_by_t by = opener(token, life, holder_is_live);
+    return registry_decide_open(&reg, &m, &by, now, &out, &error);
+}
+
+static void open_policy(void)
+{
+    cr_assert_eq(try_open("trainer", 5, 1, false, false), HEDDLE_OK);
+    commit();
+}
+
+typedef struct { uint64_t digest; const char *id; int64_t step; heddle_unchanged_t unchanged; bool back, stranger; } ask_t;
+static uint64_t got_version;
+static bool got_created;
+
+static int try_publish(ask_t a)
+{
+    static char id[24];
+    static int count;
+    snprintf(id, sizeof id, "id-%d", ++count);
+    static msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50};
+    msg_publish_t m = {.req = 3, .adapter = "policy", .request_id = a.id ? a.id : id, .digest = digest_of(a.digest), .parts = &part,
+                       .part_count = 1, .step = a.step ? a.step : -1, .if_unchanged = (uint64_t)a.unchanged, .allow_step_back = a.back,
+                       .data_bytes = 4000, .tensor_count = 2, .kind = "lora", .base_model = "base", .config = bytes_of("{}", 2)};
+    publish_by_t by = {.peer = 4, .writer = a.stranger ? NULL : "trainer", .share_key = {{9}}};
+    return registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
+}
+
+static uint64_t publish(uint64_t digest)
+{
+    cr_assert_eq(try_publish((ask_t){.digest = digest}), HEDDLE_OK, "%s", error.message);
+    commit();
+    cr_assert(got_created);
+    return got_version;
+}
+
+static void decide(uint64_t version)
+{
+    registry_decide_commit(policy(), row(version), now, &out);
+    commit();
+}
+
+static void end(uint64_t version, version_state_t state, int code)
+{
+    heddle_error_t e = {.code = code};
+    snprintf(e.message, sizeof e.message, "because");
+    snprintf(e.worker, sizeof e.worker, "w1");
+    snprintf(e.phase, sizeof e.phase, "fetch");
+    registry_decide_end(policy(), row(version), state, code ? &e : NULL, now, &out);
+    commit();
+}
+
+static msg_t answer(size_t i)
+{
+    msg_t m;
+    cr_assert_lt(i, out.send_count);
+    cr_assert_eq(msg_decode(outbox_frame(&out, i), &m, NULL), HEDDLE_OK);
+    return m;
+}
+
+/* ---- publish ---- */
+
+Test(registry, publish_makes_a_version_and_answers)
+{
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .step = 7}), HEDDLE_OK);
+    cr_assert_eq(out.record_count, 1);
+    cr_assert_eq(out.records[0].kind, RECORD_VERSION);
+    msg_t m = answer(0);
+    cr_assert_eq(m.type, MSG_PUBLISHED);
+    cr_assert_eq(out.sends[0].peer, 4);
+    cr_assert_eq(m.published.version, 1);
+    cr_assert_eq(m.published.req, 3);
+    cr_assert(m.published.created);
+    cr_assert_eq(m.published.key.b[0], 9);
+    msg_fini(&m);
+    cr_assert_null(policy()->versions, "decide changed the registry");
+    commit();
+    const version_row_t *v = row(1);
+    cr_assert_eq(v->state, VERSION_STAGING);
+    cr_assert_eq(v->step, 7);
+    cr_assert_eq(v->deadline_ms, 60000);
+    cr_assert_str_eq(v->writer, "trainer");
+    cr_assert_eq(v->config_bytes, 2);
+    cr_assert_eq(registry_staging(policy()), v);
+    cr_assert_eq(registry_newest(policy()), v);
+    cr_assert_eq(registry_newest_live(policy()), v);
+    cr_assert_null(registry_active(policy()));
+}
+
+Test(registry, features_are_sorted_and_meta_is_json)
+{
+    const char *features[] = {"rslora", "bias", "dora"};
+    msg_pair_t meta[] = {{"run", "a \"b\" \\ \n"}, {"x", ""}};
+    msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50};
+    open_policy();
+    msg_publish_t m = {.adapter = "policy", .request_id = "a", .parts = &part, .part_count = 1, .step = -1, .features = features,
+                       .feature_count = 3, .meta = meta, .meta_count = 2, .deadline_ms = 5};
+    publish_by_t by = {.writer = "trainer"};
+    cr_assert_eq(registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error), HEDDLE_OK);
+    commit();
+    cr_assert_str_eq(row(1)->features, "bias,dora,rslora");
+    cr_assert_str_eq(row(1)->meta, "{\"run\":\"a \\\"b\\\" \\\\ \\u000a\",\"x\":\"\"}");
+    cr_assert_eq(row(1)->deadline_ms, 5);
+}
+
+Test(registry, a_replay_is_answered_before_everything_else)
+{
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same", .step = 9}), HEDDLE_OK);
+    commit();
+    publish(2);
+    end(1, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    /* Not the writer any more, a lower step, bytes of an ended version: the id counts. */
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same", .step = 1, .stranger = true}), HEDDLE_OK);
+    msg_t m = answer(0);
+    cr_assert_eq(m.published.version, 1);
+    cr_assert(!m.published.created && !got_created);
+    cr_assert_str_eq(m.published.reason, "replayed");
+    cr_assert_eq(m.published.key.b[0], 9);
+    cr_assert_eq(out.record_count, 0);
+    msg_fini(&m);
+}
+
+Test(registry, the_same_id_with_other_bytes_is_a_conflict)
+{
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
+    commit();
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .id = "same"}), HEDDLE_ERR_REQUEST_CONFLICT);
+    char one[HEDDLE_DIGEST_TEXT], two[HEDDLE_DIGEST_TEXT];
+    digest_t a = digest_of(1), b = digest_of(2);
+    digest_text(&a, one);
+    digest_text(&b, two);
+    cr_assert_str_eq(error.expected, one);
+    cr_assert_str_eq(error.found, two);
+    cr_assert_eq(error.version, 1);
+    cr_assert_eq(out.record_count + (int)out.send_count, 0);
+}
+
+Test(registry, only_the_writer_publishes)
+{
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_FENCED);   /* never opened */
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .stranger = true}), HEDDLE_ERR_FENCED);
+    cr_assert_eq(out.record_count, 0);
+}
+
+Test(registry, malformed_publications_are_refused)
+{
+    msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50}, empty = {0}, no_manifest = {.region_bytes = 1};
+    const struct { msg_part_t *parts; uint32_t count; const char *id; int64_t step; int code; } ROWS[] = {
+        {&part, 1, "", -1, HEDDLE_ERR_PROTOCOL},        {&part, 1, NULL, -1, HEDDLE_ERR_PROTOCOL},
+        {&part, 0, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE}, {&part, 2, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
+        {&empty, 1, "a", -1, HEDDLE_ERR_PROTOCOL},      {&no_manifest, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
+        {&part, 1, "a", -2, HEDDLE_ERR_PROTOCOL}};
+    open_policy();
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        msg_publish_t m = {.adapter = "policy", .request_id = ROWS[i].id, .parts = ROWS[i].parts, .part_count = ROWS[i].count,
+                           .step = ROWS[i].step};
+        publish_by_t by = {.writer = "trainer"};
+        int rc = registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
+        cr_assert_eq(rc, ROWS[i].code, "row %zu: %d", i, rc);
+        cr_assert_str_eq(error.adapter, "policy");
+        cr_assert_eq(out.record_count, 0);
+    }
+}
+
+Test(registry, steps_do_not_go_back)
+{
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .step = 100}), HEDDLE_OK);
+    commit();
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .step = 99}), HEDDLE_ERR_STEP_BACK);
+    cr_assert_str_eq(error.expected, "step 100 or more");
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .step = 99, .back = true}), HEDDLE_OK);
+    outbox_clear(&out);
+    cr_assert_eq(try_publish((ask_t){.digest = 2}), HEDDLE_OK);   /* no step: no claim */
+    outbox_clear(&out);
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .step = 100}), HEDDLE_OK);
+}
+
+Test(registry, unchanged_is_compared_with_the_newest_live_version)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED);
+    cr_assert_eq(error.version, 1);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .unchanged = HEDDLE_UNCHANGED_SKIP}), HEDDLE_OK);
+    cr_assert(!got_created);
+    cr_assert_eq(got_version, 1);
+    msg_t m = answer(0);
+    cr_assert_str_eq(m.published.reason, "unchanged");
+    msg_fini(&m);
+    cr_assert_eq(out.record_count, 0);
+    outbox_clear(&out);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .unchanged = HEDDLE_UNCHANGED_PUBLISH}), HEDDLE_OK);
+    cr_assert(got_created);
+    cr_assert_eq(got_version, 2);
+    outbox_clear(&out);
+    cr_assert_eq(publish(5), 2);
+    end(2, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(try_publish((ask_t){.digest = 5}), HEDDLE_OK, "a failed version is not what is compared with");
+    outbox_clear(&out);
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED, "the newest live one is version 1");
+}
+
+Test(registry, a_number_is_never_used_again)
+{
+    open_policy();
+    cr_assert_eq(publish(1), 1);
+    end(1, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(publish(2), 2);
+    decide(2);
+    cr_assert_eq(publish(3), 3);
+    cr_assert_eq(publish(4), 4);
+    cr_assert_eq(row(3)->state, VERSION_SUPERSEDED);
+    cr_assert_eq(row(2)->state, VERSION_COMMITTED, "only a staging version is superseded");
+    cr_assert_eq(policy()->last_version, 4);
+}
+
+/* ---- states against records ---- */
+
+Test(registry, every_state_meets_every_record)
+{
+    enum { DECIDE = 100 };
+    const struct { int before, event; version_state_t after; } ROWS[] = {
+        {0, DECIDE, VERSION_COMMITTED},
+        {0, VERSION_SUPERSEDED, VERSION_SUPERSEDED},
+        {0, VERSION_FAILED, VERSION_FAILED},
+        {0, VERSION_RETIRED, VERSION_RETIRED},
+        {DECIDE, DECIDE, VERSION_COMMITTED},
+        {DECIDE, VERSION_RETIRED, VERSION_RETIRED},
+        {VERSION_FAILED, DECIDE, VERSION_FAILED},      /* rows of a store come in any order: what ended stays ended */
+        {VERSION_FAILED, VERSION_RETIRED, VERSION_FAILED},
+        {VERSION_SUPERSEDED, DECIDE, VERSION_SUPERSEDED},
+        {VERSION_RETIRED, DECIDE, VERSION_RETIRED},
+        {VERSION_RETIRED, VERSION_FAILED, VERSION_RETIRED},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        stop();
+        start();
+        open_policy();
+        publish(1);
+        int events[] = {ROWS[i].before, ROWS[i].event};
+        for (int k = 0; k < 2; k++) {
+            if (events[k] == DECIDE) decide(1);
+            else if (events[k]) end(1, (version_state_t)events[k], HEDDLE_ERR_DEADLINE);
+        }
+        cr_assert_eq(row(1)->state, ROWS[i].after, "row %zu: state %d", i, row(1)->state);
+    }
+}
+
+Test(registry, rows_that_cannot_be_are_refused)
+{
+    open_policy();
+    publish(1);
+    digest_t other = digest_of(2);
+    const record_t ROWS[] = {
+        {.kind = (record_kind_t)0, .adapter = "policy"},
+        {.kind = (record_kind_t)99, .adapter = "policy"},
+        {.kind = RECORD_VERSION, .adapter = "policy", .version = 0},
+        {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .digest = other},   /* I2 */
+        {.kind = RECORD_DECISION, .adapter = "nobody", .decision = 1, .version = 1},
+        {.kind = RECORD_DECISION, .adapter = "policy", .decision = 0, .version = 1},
+        {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2},
+        {.kind = RECORD_STATE, .adapter = "nobody", .version = 1, .state = VERSION_FAILED},
+        {.kind = RECORD_STATE, .adapter = "policy", .version = 2, .state = VERSION_FAILED},
+        {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_COMMITTED},
+        {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_STAGING},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
+        cr_assert_eq(registry_apply(&reg, &ROWS[i]), HEDDLE_ERR_INTERNAL, "row %zu", i);
+    cr_assert_eq(policy()->version_count, 1);
+    cr_assert_eq(row(1)->state, VERSION_STAGING);
+}
+
+Test(registry, the_same_row_twice_changes_nothing)
+{
+    open_policy();
+    publish(1);
+    record_t rec = {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .digest = digest_of(1)};
+    cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
+    cr_assert_eq(policy()->version_count, 1);
+    record_t adapter = {.kind = RECORD_ADAPTER, .adapter = "policy"};
+    cr_assert_eq(registry_apply(&reg, &adapter), HEDDLE_OK);
+    cr_assert_eq(reg.adapter_count, 1);
+}
+
+Test(registry, epochs_only_go_up)
+{
+    record_t e = {.kind = RECORD_EPOCH, .epoch = 7};
+    cr_assert_eq(registry_apply(&reg, &e), HEDDLE_OK);
+    e.epoch = 3;
+    cr_assert_eq(registry_apply(&reg, &e), HEDDLE_OK);
+    cr_assert_eq(reg.epoch, 7);
+}
+
+Test(registry, adapters_are_found_in_a_sorted_table)
+{
+    const char *NAMES[] = {"m", "a", "z", "k", "b", "y", "c", "x", "d", "w"};
+    for (size_t i = 0; i < 10; i++) {
+        record_t rec = {.kind = RECORD_ADAPTER, .adapter = NAMES[i]};
+        cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
+    }
+    for (size_t i = 0; i < 10; i++) cr_assert_str_eq(registry_adapter(&reg, NAMES[i])->name, NAMES[i]);
+    for (size_t i = 1; i < 10; i++) cr_assert_lt(strcmp(reg.adapters[i - 1]->name, reg.adapters[i]->name), 0);
+    cr_assert_null(registry_adapter(&reg, "n"));
+}
+
+Test(registry, the_greatest_decision_counts_whatever_the_order_of_rows)
+{
+    open_policy();
+    publish(1);
+    publish(2);
+    record_t d2 = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 2, .version = 1, .held = true, .by = "ann", .at_ms = 20};
+    record_t d1 = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2, .at_ms = 10};
+    cr_assert_eq(registry_apply(&reg, &d2), HEDDLE_OK);
+    cr_assert_eq(registry_apply(&reg, &d1), HEDDLE_OK);
+    cr_assert_eq(policy()->decision, 2);
+    cr_assert_eq(policy()->active, 1);
+    cr_assert(policy()->held);
+    cr_assert_str_eq(policy()->held_by, "ann");
+    cr_assert_eq(policy()->decided_ms, 20);
+    cr_assert_eq(row(2)->state, VERSION_COMMITTED);
+    cr_assert_eq(row(2)->activated_ms, 10);
+}
+
+Test(registry, an_ended_version_drops_its_content_and_tells_why)
+{
+    open_policy();
+    publish(1);
+    end(1, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    const version_row_t *v = row(1);
+    cr_assert_eq(v->config_bytes, 0);
+    cr_assert_str_eq(v->base_model, "");
+    heddle_error_t reason;
+    cr_assert(registry_reason(policy(), v, &reason));
+    cr_assert_eq(reason.code, HEDDLE_ERR_DEADLINE);
+    cr_assert_str_eq(reason.message, "because");
+    cr_assert_str_eq(reason.worker, "w1");
+    cr_assert_str_eq(reason.phase, "fetch");
+    cr_assert_eq(reason.version, 1);
+    publish(2);
+    cr_assert(!registry_reason(policy(), row(2), &reason));
+    publish(3);
+    cr_assert(registry_reason(policy(), row(2), &reason));
+    cr_assert_not_null(strstr(reason.message, "newer version"));
+    decide(3);
+    publish(4);
+    decide(4);
+    end(3, VERSION_RETIRED, 0);
+    cr_assert(registry_reason(policy(), row(3), &reason));
+    cr_assert_not_null(strstr(reason.message, "retired"));
+}
+
+Test(registry, history_is_bounded_and_the_same_in_every_order)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    record_t rec = {.kind = RECORD_VERSION, .adapter = "policy", .request_id = "", .step = -1};
+    for (uint64_t v = 2; v < LIMIT_HISTORY + 12; v++) {
+        rec.version = v;
+        cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
+    }
+    record_t gone = {.kind = RECORD_STATE, .adapter = "policy", .state = VERSION_FAILED};
+    for (uint64_t v = LIMIT_HISTORY + 11; v >= 2; v--) {   /* the newest first */
+        gone.version = v;
+        cr_assert_eq(registry_apply(&reg, &gone), HEDDLE_OK);
+    }
+    cr_assert_eq(policy()->ended_count, LIMIT_HISTORY);
+    cr_assert_eq(policy()->version_count, LIMIT_HISTORY + 1);
+    cr_assert_not_null(row(1), "a live version is never forgotten");
+    cr_assert_null(row(11));
+    cr_assert_not_null(row(12));
+    cr_assert_eq(policy()->last_version, LIMIT_HISTORY + 11);
+    gone.version = 5;
+    cr_assert_eq(registry_apply(&reg, &gone), HEDDLE_OK, "a forgotten row ends again: nothing to do");
+    record_t d = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 9, .version = 5};
+    cr_assert_eq(registry_apply(&reg, &d), HEDDLE_OK);
+    cr_assert_null(registry_active(policy()));
+}
+
+/* ---- writers ---- */
+
+Test(registry, one_writer)
+{
+    open_policy();
+    cr_assert_eq(policy()->writer.token, 5);
+    cr_assert_str_eq(policy()->writer.name, "trainer");
+    cr_assert_eq(try_open("other", 6, 2, false, true), HEDDLE_ERR_WRITER_HELD);
+    cr_assert_not_null(strstr(error.message, "trainer on h, pid 11"));
+    cr_assert_neq(error.hint[0], 0);
+    cr_assert_eq(out.record_count, 0);
+    cr_assert_eq(try_open("other", 6, 2, true, true), HEDDLE_OK, "takeover");
+    outbox_clear(&out);
+    cr_assert_eq(try_open("trainer", 7, 1, false, true), HEDDLE_OK, "the same life");
+    outbox_clear(&out);
+    cr_assert_eq(try_open("other", 6, 2, false, false), HEDDLE_OK, "its session is over");
+    cr_assert_eq(out.record_count, 1);
+    cr_assert_eq(out.records[0].kind, RECORD_WRITER);
+    commit();
+    cr_assert_eq(policy()->writer.token, 6);
+    registry_decide_close(policy(), now, &out);
+    commit();
+    cr_assert_eq(policy()->writer.token, 0);
+    cr_assert_str_eq(policy()->writer.name, "");
+    cr_assert_eq(try_open("other", 8, 2, false, true), HEDDLE_OK);
+}
+
+Test(registry, the_first_open_makes_the_adapter)
+{
+    cr_assert_eq(try_open("trainer", 5, 1, false, false), HEDDLE_OK);
+    cr_assert_eq(out.record_count, 2);
+    cr_assert_eq(out.records[0].kind, RECORD_ADAPTER);
+    cr_assert_eq(out.records[1].kind, RECORD_WRITER);
+}
+
+Test(registry, adapters_are_bounded)
+{
+    char name[16];
+    for (unsigned i = 0; i < LIMIT_ADAPTERS; i++) {
+        snprintf(name, sizeof name, "a%05u", i);
+        record_t rec = {.kind = RECORD_ADAPTER, .adapter = name};
+        cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
+    }
+    cr_assert_eq(try_open("trainer", 5, 1, false, false), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(out.record_count, 0);
+}
+
+/* ---- activation by hand ---- */
+
+typedef struct { uint64_t version; bool source, staged, dry; const char *adapter; } act_t;
+static activated_t done;
+
+static int try_activate(act_t a)
+{
+    activate_by_t by = {.version = a.version, .by = "ann", .has_source = a.source, .has_staged = a.staged, .dry_run = a.dry};
+    return registry_decide_activate(&reg, a.adapter ? a.adapter : "policy", &by, now, &out, &done, &error);
+}
+
+static int activate(uint64_t version)
+{
+    int rc = try_activate((act_t){.version = version, .source = true, .staged = true});
+    commit();
+    return rc;
+}
+
+Test(registry, activate_refusals)
+{
+    cr_assert_eq(try_activate((act_t){.version = 1}), HEDDLE_ERR_NOT_FOUND);
+    open_policy();
+    cr_assert_eq(try_activate((act_t){.version = 1}), HEDDLE_ERR_NOT_FOUND);
+    publish(1);
+    cr_assert_eq(try_activate((act_t){.version = 0}), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(try_activate((act_t){.version = 2}), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_str_eq(error.expected, "a version up to 1");
+    cr_assert_eq(try_activate((act_t){.version = 1, .source = true}), HEDDLE_ERR_NOT_ACTIVATABLE, "nobody staged it");
+    cr_assert_str_eq(error.found, "staging");
+    cr_assert_eq(try_activate((act_t){.version = 1}), HEDDLE_ERR_NOT_ACTIVATABLE, "lost");
+    cr_assert_str_eq(error.found, "lost");
+    const struct { version_state_t state; const char *found; } ROWS[] = {
+        {VERSION_FAILED, "failed"}, {VERSION_SUPERSEDED, "superseded"}, {VERSION_RETIRED, "retired"}};
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t v = publish(10 + i);
+        end(v, ROWS[i].state, ROWS[i].state == VERSION_FAILED ? HEDDLE_ERR_NO_SLOT : 0);
+        cr_assert_eq(try_activate((act_t){.version = v, .source = true, .staged = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+        cr_assert_str_eq(error.found, ROWS[i].found);
+    }
+    cr_assert_eq(try_activate((act_t){.version = 2, .source = true, .staged = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+    cr_assert_not_null(strstr(error.message, "because"), "the reason is in it: %s", error.message);
+    cr_assert_eq(out.record_count, 0);
+}
+
+Test(registry, activating_the_newest_does_not_hold)
+{
+    open_policy();
+    publish(1);
+    cr_assert_eq(activate(1), HEDDLE_OK);
+    cr_assert(done.changed && !done.held);
+    cr_assert_eq(done.from, 0);
+    cr_assert_eq(done.decision, 1);
+    cr_assert_eq(policy()->active, 1);
+    cr_assert(!policy()->held);
+}
+
+Test(registry, activating_an_older_one_holds_until_the_newest_is_activated)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    publish(2);
+    decide(2);
+    cr_assert_eq(activate(1), HEDDLE_OK);
+    cr_assert(done.changed && done.held);
+    cr_assert_eq(done.from, 2);
+    cr_assert_eq(done.decision, 3);
+    cr_assert(policy()->held);
+    cr_assert_str_eq(policy()->held_by, "ann");
+    cr_assert_eq(row(1)->decision, 3);
+    /* again: nothing changes, the hold stays */
+    cr_assert_eq(activate(1), HEDDLE_OK);
+    cr_assert(!done.changed && done.held);
+    cr_assert_eq(done.decision, 3);
+    cr_assert_eq(policy()->decision, 3);
+    /* a new version comes, and is not activated by anybody */
+    publish(3);
+    cr_assert(policy()->held);
+    cr_assert_eq(activate(2), HEDDLE_OK);
+    cr_assert(policy()->held, "2 is not the newest either");
+    cr_assert_eq(activate(3), HEDDLE_OK);
+    cr_assert(!policy()->held && !done.held);
+    cr_assert_str_eq(policy()->held_by, "");
+}
+
+Test(registry, naming_the_active_version_lets_go_when_it_has_become_the_newest)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    publish(2);
+    cr_assert_eq(activate(1), HEDDLE_OK);
+    cr_assert(!done.changed && !done.held, "1 is active and the adapter was not held");
+    decide(2);
+    publish(3);
+    cr_assert_eq(activate(1), HEDDLE_OK);
+    cr_assert(policy()->held);
+    end(3, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    end(2, VERSION_RETIRED, 0);
+    cr_assert_eq(activate(1), HEDDLE_OK);
+    cr_assert(!done.changed && !done.held);
+    cr_assert(!policy()->held);
+    cr_assert_eq(policy()->decision, 4, "letting go is a decision");
+}
+
+Test(registry, dry_run_says_what_would_happen)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    publish(2);
+    decide(2);
+    cr_assert_eq(try_activate((act_t){.version = 1, .source = true, .dry = true}), HEDDLE_OK);
+    cr_assert(done.changed && done.held);
+    cr_assert_eq(done.decision, 2);
+    cr_assert_eq(out.record_count, 0);
+}
+
+Test(registry, a_forgotten_version_is_not_activatable)
+{
+    open_policy();
+    record_t rec = {.kind = RECORD_VERSION, .adapter = "policy"};
+    record_t gone = {.kind = RECORD_STATE, .adapter = "policy", .state = VERSION_FAILED};
+    for (uint64_t v = 1; v < LIMIT_HISTORY + 2; v++) {
+        rec.version = gone.version = v;
+        registry_apply(&reg, &rec);
+        registry_apply(&reg, &gone);
+    }
+    cr_assert_null(row(1));
+    cr_assert_eq(try_activate((act_t){.version = 1, .source = true, .staged = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+}
+
+/* ---- keep, reached ---- */
+
+static size_t excess(uint64_t keep, uint64_t *first)
+{
+    const version_row_t *rows[4];
+    size_t n = registry_excess(policy(), keep, rows, 4);
+    *first = n ? rows[0]->version : 0;
+    return n;
+}
+
+Test(registry, keep_counts_by_the_order_of_decisions)
+{
+    uint64_t first;
+    open_policy();
+    for (uint64_t v = 1; v <= 4; v++) {
+        publish(v);
+        decide(v);
+    }
+    publish(5);
+    cr_assert_eq(excess(0, &first), 3);
+    cr_assert_eq(excess(1, &first), 2);
+    cr_assert_eq(first, 1);
+    cr_assert_eq(excess(2, &first), 1);
+    cr_assert_eq(excess(3, &first), 0);
+    activate(1);   /* 1 is active, then by decision: 4, 3, 2 */
+    cr_assert_eq(excess(2, &first), 1);
+    cr_assert_eq(first, 2);
+    const version_row_t *one[1];
+    cr_assert_eq(registry_excess(policy(), 0, one, 1), 1);
+}
+
+Test(registry, reached_is_the_decision_that_named_or_overtook_it)
+{
+    open_policy();
+    publish(1);
+    cr_assert_eq(registry_reached_at(policy(), row(1)), 0);
+    decide(1);
+    publish(2);
+    publish(3);   /* supersedes 2 */
+    cr_assert_eq(registry_reached_at(policy(), row(2)), 0);
+    decide(3);
+    cr_assert_eq(registry_reached_at(policy(), row(1)), 1);
+    cr_assert_eq(registry_reached_at(policy(), row(2)), 2);
+    cr_assert_eq(registry_reached_at(policy(), row(3)), 2);
+    activate(1);
+    publish(4);
+    activate(4);
+    cr_assert_eq(registry_reached_at(policy(), row(1)), 3);
+    cr_assert_eq(registry_reached_at(policy(), row(2)), 2, "the first decision for a later version");
+}
+
+/* ---- comparing ---- */
+
+Test(registry, equal_looks_at_everything)
+{
+    registry_t other;
+    registry_init(&other);
+    open_policy();
+    publish(1);
+    cr_assert(!registry_equal(&reg, &other));
+    record_t adapter = {.kind = RECORD_ADAPTER, .adapter = "policy"};
+    registry_apply(&other, &adapter);
+    cr_assert(!registry_equal(&reg, &other));
+    cr_assert(registry_equal(&reg, &reg));
+    record_t writer = {.kind = RECORD_WRITER, .adapter = "policy", .token = 5, .pid = 11, .host = "h", .writer = "trainer", .at_ms = now.wall_ms, .life = life_of(1)};
+    registry_apply(&other, &writer);
+    const version_row_t *v = row(1);
+    record_t same = {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .digest = v->digest, .part = v->part, .share_key = v->share_key,
+                     .request_id = v->request_id, .writer = v->writer, .base_model = v->base_model, .kind_text = v->kind, .features = v->features,
+                     .meta = v->meta, .step = v->step, .data_bytes = v->data_bytes, .tensor_count = v->tensor_count,
+                     .chunk_count = v->chunk_count, .activation = v->activation, .deadline_ms = v->deadline_ms, .at_ms = v->created_ms,
+                     .config = bytes_of(v->config, v->config_bytes)};
+    registry_apply(&other, &same);
+    cr_assert(registry_equal(&reg, &other));
+    record_t d = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 1};
+    registry_apply(&other, &d);
+    cr_assert(!registry_equal(&reg, &other));
+    registry_fini(&other);
+}
