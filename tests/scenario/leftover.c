@@ -4,4 +4,10 @@
 
 #include "transfer/exchange.h"
 
-leftover_t leftover_of(const transfer_t *t) { return (leftover_t){t->asks_used, t->standing_used, t->share_count}; }
+leftover_t leftover_of(const transfer_t *t)
+{
+    leftover_t left = {.shares = t->share_count};
+    for (uint32_t i = 0; i < t->asks_used; i++) left.asks += t->asks[i].state != ASK_FREE;
+    for (const peer_t *p = t->peers; p; p = p->next) left.standing += p->standing_count;
+    return left;
+}

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A version goes to 1, 4 and 16 workers, and to one that comes late. */
+/* A version goes to 1, 4 and 16 workers: counted messages, counted bytes.  Then ten in a row, late joiners, many more than can
+ * be carried. */
 #include "tests/scenario/world.h"
 
+#include <heddle/publisher.h>
 #include <stdio.h>
 
+enum { KEEP = 1, SLOTS = 3 };
+
 static world_t *w;
-static void setup(void) { w = world_new((world_opts_t){.seed = 7, .keep = 1}); }
+static void setup(void) { w = world_new((world_opts_t){.seed = 7, .keep = KEEP}); }
 static void teardown(void)
 {
     world_destroy(&w);
@@ -13,14 +17,176 @@ static void teardown(void)
 }
 TestSuite(publish, .init = setup, .fini = teardown);
 
-Test(publish, one_worker)
+/* Control messages that a rollout takes, without what time alone brings (heartbeats), and without the publisher's own. */
+static uint64_t rollout_messages(void)
 {
-    actor_t *workers[1];
-    world_workers(w, 1, (worker_conf_t){0}, workers);
-    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
-    uint64_t version = trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
-    cr_assert_eq(version, 1);
-    UNTIL(w, 2 * SECOND, world_all_active(w, 1));
+    return w->sent[MSG_ANNOUNCE] + w->sent[MSG_SOURCES] + w->sent[MSG_NEED_SOURCES] + w->sent[MSG_STAGED] + w->sent[MSG_COMMIT] + w->sent[MSG_ACTIVE] +
+           w->sent[MSG_NACK] + w->sent[MSG_ABORT] + w->sent[MSG_RETIRE] + w->sent[MSG_PUBLISH] + w->sent[MSG_PUBLISHED] + w->sent[MSG_RELEASE] +
+           w->sent[MSG_ROLLOUT] + w->sent[MSG_ERROR] + w->sent[MSG_PING];
+}
+
+typedef struct { uint64_t messages, maps, bytes, arena; } cost_t;
+
+static cost_t cost_of(uint32_t worker_count, content_shape_t shape)
+{
+    world_t *old = w;
+    w = world_new((world_opts_t){.seed = 3, .keep = KEEP});
+    actor_t *workers[16], *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, worker_count, (worker_conf_t){0}, workers);
+    UNTIL(w, SECOND, trainer_is_ready(trainer));
+    uint64_t before = rollout_messages();
+    uint64_t version = trainer_publishes(trainer, (publish_t){.shape = shape});
+    UNTIL(w, 5 * SECOND, world_all_active(w, version));
     world_run(w, SECOND);
+    check_settled(w);
+    cost_t cost = {.messages = rollout_messages() - before, .arena = content_arena_bytes(trainer->published.content)};
+    for (uint32_t i = 0; i < worker_count; i++) {
+        tr_counters_t c = actor_counters(workers[i]);
+        MUST(w, c.bytes_in == cost.arena);
+        cost.maps += c.maps;
+        cost.bytes += c.bytes_in;
+    }
+    cost.maps += actor_counters(trainer).maps;
+    world_destroy(&w);
+    w = old;
+    return cost;
+}
+
+/* However many tensors: the same messages, the same registrations; every worker gets every byte once. */
+static void check_cost(uint32_t worker_count, uint32_t tensor_count)
+{
+    cost_t few = cost_of(worker_count, (content_shape_t){.seed = 1, .count = 336, .rows = 64});
+    cost_t many = cost_of(worker_count, (content_shape_t){.seed = 2, .count = tensor_count, .rows = 1});
+    printf("%u workers: %llu messages, %llu registrations\n", worker_count, (unsigned long long)few.messages, (unsigned long long)few.maps);
+    cr_assert_leq(few.messages, 4 * worker_count + 16);
+    cr_assert_eq(few.messages, many.messages, "%llu and %llu", (unsigned long long)few.messages, (unsigned long long)many.messages);
+    cr_assert_eq(few.maps, many.maps);
+    cr_assert_eq(few.maps, worker_count + 1);
+    cr_assert_eq(few.bytes, worker_count * few.arena);
+    cr_assert_eq(many.bytes, worker_count * many.arena);
+}
+
+Test(publish, to_one) { check_cost(1, 18040); }
+Test(publish, to_four) { check_cost(4, 18040); }
+Test(publish, to_sixteen) { check_cost(16, 2255); }
+
+/* The publisher hears of it all, in the end. */
+Test(publish, the_publisher_hears)
+{
+    actor_t *workers[4], *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, 4, (worker_conf_t){0}, workers);
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
+    UNTIL(w, 2 * SECOND, !strcmp(trainer->rolled.state, "active") && trainer->rolled.active == 4);
+    MUST(w, trainer->rolled.eligible == 4 && trainer->rolled.staged == 4);
+    MUST(w, trainer->events_by_type[HEDDLE_EVENT_RELEASED] == 1);
+}
+
+Test(publish, ten_in_a_row)
+{
+    actor_t *workers[4], *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, 4, (worker_conf_t){0}, workers);
+    for (uint64_t v = 1; v <= 10; v++) {
+        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v}}) == v);
+        UNTIL(w, 2 * SECOND, world_all_active(w, v));
+        world_run(w, 100 * MS);
+        for (uint64_t old = 1; old + KEEP < v; old++) MUST(w, !strcmp(world_state(w, old), "retired"));
+        if (v > 1) MUST(w, !strcmp(world_state(w, v - 1), "kept"));
+    }
+    for (int i = 0; i < 4; i++) {
+        MUST(w, worker_slots_used(workers[i]) == 1 + KEEP);
+        MUST(w, actor_counters(workers[i]).maps <= SLOTS);         /* slots are used again, not made again */
+        MUST(w, worker_holds(workers[i], 9) && !worker_holds(workers[i], 8));
+    }
+    MUST(w, actor_counters(trainer).maps <= 2);
+    check_settled(w);
+}
+
+/* The publisher is gone: the late ones get all from those who have it. */
+Test(publish, late_joiners_are_served_by_workers)
+{
+    actor_t *workers[2], *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, 2, (worker_conf_t){0}, workers);
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
+    UNTIL(w, 2 * SECOND, world_all_active(w, 1));
+    uint64_t served = actor_counters(trainer).bytes_out;
+    actor_leave(trainer);
+    UNTIL(w, 2 * SECOND, trainer_has_left(trainer));
+    MUST(w, actor_counters(trainer).bytes_out == served);
+    actor_kill(trainer);
+    actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
+    UNTIL(w, 2 * SECOND, worker_active(late) == 1);
+    MUST(w, actor_counters(late).bytes_in == content_arena_bytes(trainer->published.content));
+    world_run(w, SECOND);
+    const copy_row_t *copy = track_copy(world_track(w, 1), "w9");
+    MUST(w, copy->served_count == 1 && copy->served[0].kind == SOURCE_WORKER);
+    check_settled(w);
+}
+
+/* While the publisher is still there it is asked last. */
+Test(publish, late_joiners_spare_the_publisher)
+{
+    actor_t *workers[4], *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, 4, (worker_conf_t){0}, workers);
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
+    UNTIL(w, 2 * SECOND, world_all_active(w, 1));
+    uint64_t served = actor_counters(trainer).bytes_out;
+    actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
+    UNTIL(w, 2 * SECOND, worker_active(late) == 1);
+    MUST(w, actor_counters(trainer).bytes_out == served);
+    check_settled(w);
+}
+
+/* Fifty versions, one every few milliseconds, and a link that carries one in a quarter of a second. */
+Test(publish, faster_than_the_link)
+{
+    enum { VERSIONS = 50 };
+    actor_t *workers[2], *trainer = world_trainer(w, "ann", (trainer_conf_t){.max_rate_bytes = 4 << 20});
+    world_workers(w, 2, (worker_conf_t){0}, workers);
+    uint64_t activations = 0, last[2] = {0};
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY}) == v);
+        uint64_t end_us = w->now_us + 30 * MS;
+        while (world_step(w, end_us))
+            for (int i = 0; i < 2; i++) {
+                activations += worker_active(workers[i]) != last[i];
+                last[i] = worker_active(workers[i]);
+            }
+    }
+    UNTIL(w, 10 * SECOND, world_all_active(w, VERSIONS));
+    world_run(w, SECOND);
+    printf("%llu activations of %d versions on 2 workers\n", (unsigned long long)activations, VERSIONS);
+    for (uint64_t v = 1; v < VERSIONS; v++) {
+        const char *state = world_state(w, v);
+        MUST(w, !strcmp(state, "superseded") || !strcmp(state, "retired") || !strcmp(state, "kept"));
+    }
+    check_settled(w);
+}
+
+/* Nobody there: the version fails at its deadline, and says why; the next one finds the one that came. */
+Test(publish, to_nobody)
+{
+    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}, .deadline_ms = 3000});
+    uint64_t start_us = w->now_us;
+    UNTIL(w, 4 * SECOND, !strcmp(trainer->rolled.state, "failed"));
+    MUST(w, !strcmp(trainer->rolled.code, "no_workers"));
+    MUST(w, w->now_us - start_us >= 2900 * MS && w->now_us - start_us <= 3200 * MS);
+    actor_t *late = world_worker(w, "w1", (worker_conf_t){0});
+    world_run(w, SECOND);
+    MUST(w, worker_is_ready(late) && !worker_active(late));
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}}) == 2);   /* the failed number is not used again */
+    UNTIL(w, 2 * SECOND, worker_active(late) == 2);
+    check_settled(w);
+}
+
+/* A publication into the void finds its first holder before the deadline. */
+Test(publish, the_first_holder_comes_in_time)
+{
+    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}, .deadline_ms = 10000});
+    world_run(w, 2 * SECOND);
+    actor_t *late = world_worker(w, "w1", (worker_conf_t){0});
+    UNTIL(w, 2 * SECOND, worker_active(late) == 1);
+    UNTIL(w, SECOND, !strcmp(trainer->rolled.state, "active"));
     check_settled(w);
 }
