@@ -54,7 +54,8 @@ static int take_name(const char *what, const char *name)
 static int take_workers(const char *const *workers, msg_query_t *m)
 {
     for (; workers && workers[m->worker_count]; m->worker_count++) {
-        if (m->worker_count == LIMIT_NAMED_WORKERS) return misused("more workers are named than a question may hold");
+        if (m->worker_count == LIMIT_NAMED_WORKERS)
+            return misused("more workers are named than a question may hold");
         int rc = name_check("worker", workers[m->worker_count], error_last());
         if (rc) return rc;
     }
@@ -84,7 +85,8 @@ static int ask(heddle_admin_t *a, const msg_query_t *question, char **ret_json)
     if (!body) return rc;
     char *text = json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(15));
     json_decref(body);
-    if (!text) return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for the broker's answer");
+    if (!text)
+        return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for the broker's answer");
     *ret_json = text;
     return rc;
 }
@@ -116,8 +118,14 @@ void heddle_admin_interrupt(heddle_admin_t *a) { query_interrupt(a->query); }
 
 /* ---- what there is ---- */
 
-int heddle_admin_status(heddle_admin_t *a, char **ret_json) { return ask(a, &(msg_query_t){.op = "status"}, ret_json); }
-int heddle_admin_adapters(heddle_admin_t *a, char **ret_json) { return ask(a, &(msg_query_t){.op = "adapters"}, ret_json); }
+int heddle_admin_status(heddle_admin_t *a, char **ret_json)
+{
+    return ask(a, &(msg_query_t){.op = "status"}, ret_json);
+}
+int heddle_admin_adapters(heddle_admin_t *a, char **ret_json)
+{
+    return ask(a, &(msg_query_t){.op = "adapters"}, ret_json);
+}
 
 int heddle_admin_versions(heddle_admin_t *a, const char *ref, char **ret_json)
 {
@@ -139,8 +147,15 @@ int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *given, ch
     if (!rc) rc = take_name("adapter", opts.adapter);
     if (!rc) rc = take_name("worker", opts.worker);
     if (rc) return rc;
-    return ask(a, &(msg_query_t){.op = "events", .name = opts.adapter, .worker = opts.worker, .after = opts.since, .epoch = opts.epoch,
-                                 .limit = opts.limit ? opts.limit : EVENTS_LIMIT, .wait_ms = opts.wait_ms}, ret_json);
+    return ask(a,
+               &(msg_query_t){.op = "events",
+                              .name = opts.adapter,
+                              .worker = opts.worker,
+                              .after = opts.since,
+                              .epoch = opts.epoch,
+                              .limit = opts.limit ? opts.limit : EVENTS_LIMIT,
+                              .wait_ms = opts.wait_ms},
+               ret_json);
 }
 
 /* ---- what is waited for ---- */
@@ -152,15 +167,23 @@ int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts
     int rc = TAKE_OPTS(opts, given);
     if (!rc) rc = take_ref(ref, false, &r);
     if (rc) return rc;
-    if (opts.phase < 0 || opts.phase > HEDDLE_PHASE_ACTIVE) return misused("phase is neither STAGED nor ACTIVE");
-    msg_query_t m = {.op = "wait", .name = r.name, .version = r.version, .phase = (uint64_t)(opts.phase ? opts.phase : HEDDLE_PHASE_ACTIVE),
-                     .quorum_kind = opts.quorum.kind, .quorum_n = opts.quorum.n, .min = opts.min ? opts.min : 1,
-                     .exact = opts.exact != 0, .deadline_ms = opts.deadline_ms ? opts.deadline_ms : WAIT_MS};
+    if (opts.phase < 0 || opts.phase > HEDDLE_PHASE_ACTIVE)
+        return misused("phase is neither STAGED nor ACTIVE");
+    msg_query_t m = {.op = "wait",
+                     .name = r.name,
+                     .version = r.version,
+                     .phase = (uint64_t)(opts.phase ? opts.phase : HEDDLE_PHASE_ACTIVE),
+                     .quorum_kind = opts.quorum.kind,
+                     .quorum_n = opts.quorum.n,
+                     .min = opts.min ? opts.min : 1,
+                     .exact = opts.exact != 0,
+                     .deadline_ms = opts.deadline_ms ? opts.deadline_ms : WAIT_MS};
     rc = take_workers(opts.workers, &m);
     return rc ? rc : ask(a, &m, ret_json);
 }
 
-int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *given, char **ret_json)
+int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *given,
+                          char **ret_json)
 {
     heddle_activate_opts_t opts;
     ref_t r;
@@ -169,12 +192,21 @@ int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activ
     if (!rc) rc = take_ref(ref, true, &r);
     if (rc) return rc;
     name_user(user);
-    return ask(a, &(msg_query_t){.op = "activate", .name = r.name, .version = r.version, .phase = HEDDLE_PHASE_ACTIVE, .quorum_kind = opts.quorum.kind,
-                                 .quorum_n = opts.quorum.n, .dry_run = opts.dry_run != 0, .by = opts.by ? opts.by : user,
-                                 .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS}, ret_json);
+    return ask(a,
+               &(msg_query_t){.op = "activate",
+                              .name = r.name,
+                              .version = r.version,
+                              .phase = HEDDLE_PHASE_ACTIVE,
+                              .quorum_kind = opts.quorum.kind,
+                              .quorum_n = opts.quorum.n,
+                              .dry_run = opts.dry_run != 0,
+                              .by = opts.by ? opts.by : user,
+                              .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS},
+               ret_json);
 }
 
-int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms, char **ret_json)
+int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms,
+                        char **ret_json)
 {
     ref_t r;
     digest_t digest;

@@ -27,7 +27,10 @@ void event_queue_fini(event_queue_t *q)
     *q = (event_queue_t){0};
 }
 
-static heddle_event_t *at(event_queue_t *q, uint32_t index) { return &q->events[(q->first + index) % EVENT_QUEUE_CAPACITY]; }
+static heddle_event_t *at(event_queue_t *q, uint32_t index)
+{
+    return &q->events[(q->first + index) % EVENT_QUEUE_CAPACITY];
+}
 
 static bool is_repeated(int type)
 {

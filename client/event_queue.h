@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/event_queue.h: events on their way from the loop's thread to the application, in order and bounded.
+/* client/event_queue.h: events on their way from the loop's thread to the application, in order and
+ * bounded.
  *
- * An application that does not read must cost neither memory nor the loop's time: when the queue is full, the oldest event
- * that a later one of its kind repeats (PROGRESS, FETCHING, ROLLOUT) makes room, else the oldest of all.
+ * An application that does not read must cost neither memory nor the loop's time: when the queue is
+ * full, the oldest event that a later one of its kind repeats (PROGRESS, FETCHING, ROLLOUT) makes
+ * room, else the oldest of all.
  *
- * Threads: init and fini by the owner, the rest by any.  A mutex is held for the copy of one event, of a full queue at most;
- * nothing else blocks. */
+ * Threads: init and fini by the owner, the rest by any.  A mutex is held for the copy of one event,
+ * of a full queue at most; nothing else blocks. */
 #ifndef CLIENT_EVENT_QUEUE_H
 #define CLIENT_EVENT_QUEUE_H
 

@@ -80,7 +80,7 @@ static void take_answer(query_t *q, const msg_t *m)
 {
     if (q->is_answered || !q->is_asked) return;
     if (m->type == MSG_REPORT && m->report.req == q->req) take_report(q, &m->report);
-    if (m->type != MSG_ERROR || (m->error.req && m->error.req != q->req)) return; /* 0: it could not be read */
+    if (m->type != MSG_ERROR || (m->error.req && m->error.req != q->req)) return; /* 0: it was not readable */
     heddle_error_t error;
     msg_to_error(&m->error, &error);
     fail(q, &error);
@@ -183,7 +183,10 @@ void query_close(query_t **query)
 static bool is_greeted(const query_t *q) { return q->session.state == SESSION_READY && q->session.line_up; }
 
 /* How long the broker may think about it. */
-static uint64_t patience_ms(const msg_query_t *m) { return m->deadline_ms > m->wait_ms ? m->deadline_ms : m->wait_ms; }
+static uint64_t patience_ms(const msg_query_t *m)
+{
+    return m->deadline_ms > m->wait_ms ? m->deadline_ms : m->wait_ms;
+}
 
 static uint64_t left_ms(uint64_t ms, uint64_t since_ms) { return ms > since_ms ? ms - since_ms : ms ? 1 : 0; }
 
@@ -220,14 +223,18 @@ static int give_up(query_t *q, heddle_error_t *error)
         return error->code;
     }
     if (q->is_asked && patience_ms(&q->page)) {
-        int rc = error_fail(error, HEDDLE_ERR_DEADLINE, "the broker at %s has the question and did not answer in %llu ms", endpoint, (unsigned long long)waited_ms);
+        int rc = error_fail(error, HEDDLE_ERR_DEADLINE,
+                            "the broker at %s has the question and did not answer in %llu ms", endpoint,
+                            (unsigned long long)waited_ms);
         error_hint(error, "`heddle status` tells whether it still answers");
         return rc;
     }
-    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms", endpoint, (unsigned long long)waited_ms);
+    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms",
+                        endpoint, (unsigned long long)waited_ms);
     error_expected(error, "heddle-broker listening on %s", endpoint);
     error_found(error, q->session.line_up ? "a connection, and silence" : "no connection");
-    error_hint(error, "is heddle-broker running there? see `heddle broker --help`; --broker or HEDDLE_BROKER names another address");
+    error_hint(error, "is heddle-broker running there? see `heddle broker --help`; --broker or "
+                      "HEDDLE_BROKER names another address");
     return rc;
 }
 
@@ -241,7 +248,8 @@ static int await(query_t *q, heddle_error_t *error)
 {
     while (!q->is_answered) {
         uint64_t end_us = give_up_us(q);
-        if (atomic_exchange(&q->interrupted, false)) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while waiting for the broker");
+        if (atomic_exchange(&q->interrupted, false))
+            return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while waiting for the broker");
         if (loop_now(q->loop) >= end_us || is_turned_away(q)) return give_up(q, error);
         if (!q->is_asked && is_greeted(q)) ask(q);
         uint64_t retry_us = loop_now(q->loop) + RESEND_US;
@@ -265,7 +273,8 @@ static int ask_page(query_t *q, heddle_error_t *error)
 /* ---- all pages ---- */
 
 /* Sets q->page to what follows the page that just came; *ret_more false at the end. */
-static int next_page(query_t *q, const msg_query_t *question, const json_t *whole, bool *ret_more, heddle_error_t *error)
+static int next_page(query_t *q, const msg_query_t *question, const json_t *whole, bool *ret_more,
+                     heddle_error_t *error)
 {
     size_t events = json_array_size(json_object_get(whole, "events"));
     *ret_more = q->has_more && !(question->limit && events >= question->limit);
@@ -278,7 +287,8 @@ static int next_page(query_t *q, const msg_query_t *question, const json_t *whol
     if (strcmp(q->page.op, "events") != 0) return HEDDLE_OK;
     q->page.limit = question->limit ? question->limit - events : 0;
     q->page.wait_ms = 0;
-    q->page.epoch = (uint64_t)json_integer_value(json_object_get(whole, "epoch")); /* a restart in between shows as a gap */
+    /* A restart in between shows as a gap. */
+    q->page.epoch = (uint64_t)json_integer_value(json_object_get(whole, "epoch"));
     return HEDDLE_OK;
 }
 
@@ -287,7 +297,9 @@ static int ask_all(query_t *q, const msg_query_t *question, json_t **whole, hedd
     bool more = true;
     while (more) {
         int rc = ask_page(q, error);
-        if (!rc && *whole) rc = report_merge(*whole, q->body, question->version && !strcmp(question->op, "versions"), error);
+        if (!rc && *whole)
+            rc = report_merge(*whole, q->body, question->version && !strcmp(question->op, "versions"),
+                              error);
         if (!*whole) *whole = json_incref(q->body);
         if (!rc) rc = next_page(q, question, *whole, &more, error);
         if (rc) return rc;

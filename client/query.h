@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/query.h: questions to the broker, asked and answered on the caller's thread: a connection of its own, whose loop runs
- * only inside query_ask.
+/* client/query.h: questions to the broker, asked and answered on the caller's thread: a connection
+ * of its own, whose loop runs only inside query_ask.
  *
  *   not asked --(greeted by the broker)--> asked --(REPORT, ERROR)--> answered
  *   asked --(connection lost, broker restarted)--> not asked: asked again with what is left of its patience
  *
- * Threads: one at a time; query_interrupt by any, signal handlers too.  query_ask blocks at most for the timeout plus the
- * question's own patience. */
+ * Threads: one at a time; query_interrupt by any, signal handlers too.  query_ask blocks at most for
+ * the timeout plus the question's own patience. */
 #ifndef CLIENT_QUERY_H
 #define CLIENT_QUERY_H
 
@@ -17,10 +17,11 @@ typedef struct query query_t;
 
 /* Begins to connect.  USAGE, NO_MEMORY. */
 int  query_open(const char *broker, uint32_t timeout_ms, query_t **ret_query, heddle_error_t *error);
-/* `question`: req and page cursors are set here; deadline_ms or wait_ms is how long the broker may think.  Pages are put
- * together, up to question->limit rows of events (0: as many as there are).
- * OK: the caller owns *ret_body.  An answer that is no: its code, error filled, and *ret_body too.  Else an error without
- * it: that of the broker, UNAVAILABLE, DEADLINE, INTERRUPTED, PROTOCOL, NO_MEMORY. */
+/* `question`: req and page cursors are set here; deadline_ms or wait_ms is how long the broker may
+ * think.  Pages are put together, up to question->limit rows of events (0: as many as there are).
+ * OK: the caller owns *ret_body.  An answer that is no: its code, error filled, and *ret_body too.
+ * Else an error without it: that of the broker, UNAVAILABLE, DEADLINE, INTERRUPTED, PROTOCOL,
+ * NO_MEMORY. */
 int  query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error);
 void query_interrupt(query_t *q);
 /* Accepts NULL and pointers to NULL. */

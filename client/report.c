@@ -7,7 +7,8 @@
 
 static bool is_list(const char *key)
 {
-    return !strcmp(key, "adapters") || !strcmp(key, "versions") || !strcmp(key, "workers") || !strcmp(key, "events");
+    return !strcmp(key, "adapters") || !strcmp(key, "versions") || !strcmp(key, "workers") ||
+           !strcmp(key, "events");
 }
 
 static int misfit(heddle_error_t *error)
@@ -33,7 +34,8 @@ int report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error)
     json_object_foreach(page, key, value) {
         json_t *whole = is_list(key) ? json_object_get(into, key) : NULL;
         if (whole && (!json_is_array(whole) || !json_is_array(value))) return misfit(error);
-        if (whole ? json_array_extend(whole, value) : json_object_set(into, key, value)) return no_memory(error);
+        if (whole ? json_array_extend(whole, value) : json_object_set(into, key, value))
+            return no_memory(error);
     }
     return HEDDLE_OK;
 }
@@ -50,7 +52,8 @@ void report_error(const json_t *body, int code, heddle_error_t *ret_error)
     const char *message = text_of(e, "message");
     json_int_t version = json_integer_value(json_object_get(e, "version"));
     error_fail(ret_error, code, "%s", message[0] ? message : heddle_err_text(code));
-    error_where(ret_error, text_of(e, "adapter"), version > 0 ? (uint64_t)version : 0, text_of(e, "worker"), text_of(e, "phase"));
+    error_where(ret_error, text_of(e, "adapter"), version > 0 ? (uint64_t)version : 0, text_of(e, "worker"),
+                text_of(e, "phase"));
     error_contrast(ret_error, text_of(e, "expected"), text_of(e, "found"));
     error_hint(ret_error, "%s", text_of(e, "hint"));
 }

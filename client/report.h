@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/report.h: answers of the broker that came in pages, put together.  Any thread, one at a time; nothing blocks. */
+/* client/report.h: answers of the broker that came in pages, put together.  Any thread, one at a
+ * time; nothing blocks. */
 #ifndef CLIENT_REPORT_H
 #define CLIENT_REPORT_H
 
@@ -7,9 +8,10 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Adds a later page to the first: the lists `adapters`, `versions`, `workers` and `events` grow, every other field takes the
- * later value.  `inside`: the pages are of one version, and the list that grows is that of its workers.  PROTOCOL when they
- * do not fit together, NO_MEMORY; *into is then to be thrown away. */
+/* Adds a later page to the first: the lists `adapters`, `versions`, `workers` and `events` grow,
+ * every other field takes the later value.  `inside`: the pages are of one version, and the list
+ * that grows is that of its workers.  PROTOCOL when they do not fit together, NO_MEMORY; *into is
+ * then to be thrown away. */
 int  report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error);
 /* The "error" object of an answer that is no, as an error of this code. */
 void report_error(const json_t *body, int code, heddle_error_t *ret_error);

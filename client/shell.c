@@ -34,7 +34,10 @@ struct shell {
 
 static int send_frame(void *self, bytes_t frame) { return wire_send(((shell_t *)self)->wire, 0, frame); }
 static void redial(void *self) { wire_redial(((shell_t *)self)->wire); }
-static void tell(void *self, const heddle_event_t *event) { event_queue_push(&((shell_t *)self)->events, event); }
+static void tell(void *self, const heddle_event_t *event)
+{
+    event_queue_push(&((shell_t *)self)->events, event);
+}
 
 /* ---- what the loop says ---- */
 
@@ -58,7 +61,10 @@ static void on_bad_frame(void *self, peer_t from, const char *why)
     log_emit(LOG_DEBUG, "wire.bad_frame", "%s sent %s", wire_endpoint(s->wire), why);
 }
 
-static uint64_t transfer_deadline(const shell_t *s) { return s->io.t ? s->io.tr->deadline(s->io.t) : CLOCK_NEVER; }
+static uint64_t transfer_deadline(const shell_t *s)
+{
+    return s->io.t ? s->io.tr->deadline(s->io.t) : CLOCK_NEVER;
+}
 
 static uint64_t tick(void *self, uint64_t now_us)
 {
@@ -80,7 +86,8 @@ static bool work(void *self)
     return more || count > 0;
 }
 
-/* Progress may have brought the transfer's deadline forward without an event: then the tick has to hear of it first. */
+/* Progress may have brought the transfer's deadline forward without an event: then the tick has to
+ * hear of it first. */
 static bool arm(void *self)
 {
     shell_t *s = self;
@@ -96,7 +103,10 @@ static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
     int rc = wire_check_endpoints(broker, &loopback, error);
     if (rc) return rc;
     if (!loopback && !opts->insecure) {
-        rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS, "the broker's address %s is reached over a network, and nothing is encrypted or signed yet", broker);
+        rc = error_fail(
+            error, HEDDLE_ERR_INSECURE_ADDRESS,
+            "the broker's address %s is reached over a network, and nothing is encrypted or signed yet",
+            broker);
         error_contrast(error, "a loopback address", broker);
         error_hint(error, "--insecure allows it, on a network that you trust");
         return rc;
@@ -106,7 +116,8 @@ static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
 
 static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
-    transfer_opts_t transfer = {.device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes, .clock = s->io.clock};
+    transfer_opts_t transfer = {
+        .device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes, .clock = s->io.clock};
     int rc = transfer_ucx_load(opts->data_device, &s->io.tr, error);
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
 }
@@ -137,9 +148,11 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
     if (rc) return rc;
     shell_t *s = calloc(1, sizeof *s);
     if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
-    s->io = (node_io_t){.self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
+    s->io = (node_io_t){
+        .self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->interrupt_fd < 0) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no descriptor is left for a client");
+    if (s->interrupt_fd < 0)
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no descriptor is left for a client");
     sigset_t old;
     block_signals(&old);
     if (!rc) rc = open_parts(s, opts, error);
@@ -244,7 +257,8 @@ int shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event)
         if (event_queue_pop(&s->events, ret_event)) return HEDDLE_OK;
         uint64_t now_us = clock_now(s->io.clock);
         if (now_us >= end_us) return HEDDLE_ERR_AGAIN;
-        struct pollfd fds[] = {{.fd = s->events.fd, .events = POLLIN}, {.fd = s->interrupt_fd, .events = POLLIN}};
+        struct pollfd fds[] = {{.fd = s->events.fd, .events = POLLIN},
+                               {.fd = s->interrupt_fd, .events = POLLIN}};
         poll(fds, 2, end_us == CLOCK_NEVER ? -1 : (int)((end_us - now_us - 1) / 1000 + 1));
     }
 }

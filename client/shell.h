@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/shell.h: runs one node on a thread of its own: loop, connection to the broker, transfer, and the two ways
- * between the application and that thread: calls in, events out.
+/* client/shell.h: runs one node on a thread of its own: loop, connection to the broker, transfer,
+ * and the two ways between the application and that thread: calls in, events out.
  *
- *   open --(the owner builds its node on shell_io)--> start --> running --> stop --(the owner destroys its node)--> close
+ *   open --(the owner builds its node on shell_io)--> start --> running --> stop
+ *   stop --(the owner destroys its node)--> close
  *
- * Threads: open, start, stop and close by the owner; shell_call and shell_next_event by one application thread at a time;
- * shell_wake and shell_interrupt by any, signal handlers too.  From start to stop the loop's thread alone touches node, wire and
- * transfer; before and after, the owner's.  The loop's thread, and those that UCX makes, block all signals. */
+ * Threads: open, start, stop and close by the owner; shell_call and shell_next_event by one
+ * application thread at a time; shell_wake and shell_interrupt by any, signal handlers too.  From
+ * start to stop the loop's thread alone touches node, wire and transfer; before and after, the
+ * owner's.  The loop's thread, and those that UCX makes, block all signals. */
 #ifndef CLIENT_SHELL_H
 #define CLIENT_SHELL_H
 
@@ -21,22 +23,23 @@ typedef struct {
     uint64_t max_rate_bytes;
 } shell_opts_t;
 
-/* Checks addresses, loads the data plane, begins to connect; the broker may be away.  USAGE, INSECURE_ADDRESS, NO_MEMORY,
- * INTERNAL (no UCX). */
+/* Checks addresses, loads the data plane, begins to connect; the broker may be away.  USAGE,
+ * INSECURE_ADDRESS, NO_MEMORY, INTERNAL (no UCX). */
 int  shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error);
 /* Valid until shell_close; its send answers GONE until the line is up. */
 const node_io_t *shell_io(shell_t *s);
 /* `ops` and `node` are borrowed until shell_stop.  NO_MEMORY. */
 int  shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error);
-/* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.  NO_MEMORY; CLOSED when the
- * loop is not running. */
+/* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.
+ * NO_MEMORY; CLOSED when the loop is not running. */
 int  shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg);
 void shell_wake(shell_t *s);           /* makes the loop tick; while it is started */
-/* Events in order (client/event_queue.h tells what a full queue drops), waited for at most timeout_ms (-1: for ever).
+/* Events in order (client/event_queue.h tells what a full queue drops), waited for at most
+ * timeout_ms (-1: for ever).
  * OK · AGAIN · INTERRUPTED. */
 int  shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event);
 int  shell_fd(const shell_t *s);       /* readable while an event waits; never to be read */
-void shell_interrupt(shell_t *s);      /* next_event, the current call or the next one, returns INTERRUPTED once */
+void shell_interrupt(shell_t *s);      /* next_event, this call or the next, returns INTERRUPTED once */
 /* Ends the loop and joins its thread; calls that were accepted have run.  Idempotent. */
 void shell_stop(shell_t *s);
 /* After shell_stop and the end of the node.  Accepts NULL and pointers to NULL. */

@@ -21,7 +21,8 @@ static bool host_is_loopback(const char *host)
 
 static bool is_host_name(const char *host)
 {
-    return host[0] && host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")] == 0;
+    return host[0] &&
+           host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")] == 0;
 }
 
 /* The host without brackets; false when it cannot be one. */
@@ -46,7 +47,9 @@ static bool check_tcp(const char *rest, bool listen, bool *ret_loopback)
 {
     const char *colon = strrchr(rest, ':');
     char host[ENDPOINT_BYTES];
-    if (!colon || !port_is_valid(colon + 1, listen) || !take_host(rest, (size_t)(colon - rest), listen, host)) return false;
+    if (!colon || !port_is_valid(colon + 1, listen) ||
+        !take_host(rest, (size_t)(colon - rest), listen, host))
+        return false;
     *ret_loopback = host_is_loopback(host);
     return true;
 }
@@ -68,8 +71,12 @@ int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, h
         if (ret_loopback) *ret_loopback = loopback;
         return HEDDLE_OK;
     }
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not an address to %s", endpoint, listen ? "listen on" : "connect to");
-    error_contrast(error, listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH" : "tcp://HOST:PORT or ipc:///PATH", endpoint);
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not an address to %s", endpoint,
+                        listen ? "listen on" : "connect to");
+    error_contrast(error,
+                   listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH"
+                          : "tcp://HOST:PORT or ipc:///PATH",
+                   endpoint);
     error_hint(error, "for example tcp://127.0.0.1:7700");
     return rc;
 }

@@ -7,8 +7,8 @@
 
 #define ENDPOINT_BYTES 256
 
-/* Takes the first of a comma-separated list (*list NULL: at its end).  Cut to ENDPOINT_BYTES - 1 bytes, which is refused as
- * an endpoint. */
+/* Takes the first of a comma-separated list (*list NULL: at its end).  Cut to ENDPOINT_BYTES - 1
+ * bytes, which is refused as an endpoint. */
 bool endpoint_next(const char **list, char ret_endpoint[ENDPOINT_BYTES]);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct {
     void *socket;
     int fd;
     int item;                        /* place in the poll set; -1: not in it */
-    bool dead;                       /* removed; swept before the next poll, as a turn may be walking the table */
+    bool dead;                       /* removed; swept before the poll, as a turn may walk the table */
     void (*ready)(void *self);
     bool (*work)(void *self);
     bool (*arm)(void *self);
@@ -171,7 +171,8 @@ void loop_wake(loop_t *l)
 {
     int saved = errno;
     uint64_t one = 1;
-    while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR) {} /* EAGAIN: it is awake 2^64 times already */
+    while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    } /* EAGAIN: it is awake 2^64 times already */
     errno = saved;
 }
 
@@ -219,8 +220,8 @@ static bool run_posts(loop_t *l, post_t *mark)
     return any;
 }
 
-/* Entries are copied before the call: it may add others and move the table.  A source's descriptor does not count: work
- * runs anyway, and only its arm hook makes some descriptors calm again. */
+/* Entries are copied before the call: it may add others and move the table.  A source's descriptor
+ * does not count: work runs anyway, and only its arm hook makes some descriptors calm again. */
 static bool run_ready(loop_t *l)
 {
     bool any = false;
@@ -261,7 +262,8 @@ static void build_items(loop_t *l)
         entry_t e = l->entries[i];
         if (e.dead) continue;
         e.item = e.socket || e.fd >= 0 ? l->item_count++ : -1;
-        if (e.item >= 0) l->items[e.item] = (zmq_pollitem_t){.socket = e.socket, .fd = e.fd, .events = ZMQ_POLLIN};
+        if (e.item >= 0)
+            l->items[e.item] = (zmq_pollitem_t){.socket = e.socket, .fd = e.fd, .events = ZMQ_POLLIN};
         l->entries[kept++] = e;
     }
     l->entry_count = kept;
@@ -273,7 +275,8 @@ static long sleep_ms(const loop_t *l, uint64_t until_us)
 {
     uint64_t now = clock_now(l->clock), left_ms = until_us > now ? (until_us - now - 1) / 1000 + 1 : 0;
     for (int i = 0; i < l->entry_count; i++)
-        if (l->entries[i].work && l->entries[i].fd >= 0 && left_ms > LOOP_SOURCE_SLEEP_MS) left_ms = LOOP_SOURCE_SLEEP_MS;
+        if (l->entries[i].work && l->entries[i].fd >= 0 && left_ms > LOOP_SOURCE_SLEEP_MS)
+            left_ms = LOOP_SOURCE_SLEEP_MS;
     return left_ms < INT_MAX ? (long)left_ms : INT_MAX;
 }
 
@@ -282,7 +285,7 @@ static void wait_ready(loop_t *l, long timeout_ms)
     if (l->changed) build_items(l);
     if (zmq_poll(l->items, l->item_count, timeout_ms) >= 0) return;
     for (int i = 0; i < l->item_count; i++) l->items[i].revents = 0;
-    if (errno == ETERM) atomic_store(&l->stopped, true); /* the process is taking ZeroMQ down: there is nothing to wait for */
+    if (errno == ETERM) atomic_store(&l->stopped, true); /* the process is taking ZeroMQ down */
 }
 
 void loop_turn(loop_t *l, uint64_t until_us)

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/loop.h: the one loop of a process, over zmq_poll: control sockets, plain descriptors, transfer progress, a deadline.
+/* wire/loop.h: the one loop of a process, over zmq_poll: control sockets, plain descriptors,
+ * transfer progress, a deadline.
  *
- * A turn:  1 tick(now)                       time before frames: a lapsed lease is seen before a queued COMMIT is read
- *          2 posts, frames, descriptors      posts that were there at the start; at most LOOP_TURN_FRAMES of each socket
- *          3 work hooks                      transfer progress, bounded; true while there is more
- *          4 flush                           what the turn decided is made durable and sent
- *          5 zmq_poll                        sleeps only after a turn in which nothing happened (so that tick has seen all
- *                                            of it) and when every arm hook agrees; else it looks and goes on
- * A sleep ends at the tick's deadline; at the latest after LOOP_SOURCE_SLEEP_MS where a source has a descriptor.
+ * A turn:  1 tick(now)       time before frames: a lapsed lease is seen before a queued COMMIT is read
+ *          2 posts           those that were there at the start, in order;
+ *            frames          at most LOOP_TURN_FRAMES of each socket; readable descriptors
+ *          3 work hooks      transfer progress, bounded; true while there is more
+ *          4 flush           what the turn decided is made durable and sent
+ *          5 zmq_poll        sleeps only after a turn in which nothing happened (so that tick has seen all
+ *                            of it) and when every arm hook agrees; else it looks and goes on
  *
- * Threads: loop_post, loop_wake and loop_stop are safe on any thread (loop_wake and loop_stop in signal handlers too);
- * everything else on the thread that runs the loop, or before it runs.  Nothing but loop_run and loop_turn blocks. */
+ * A sleep ends at the tick's deadline; at the latest after LOOP_SOURCE_SLEEP_MS where a source has a
+ * descriptor.
+ *
+ * Threads: loop_post, loop_wake and loop_stop are safe on any thread (loop_wake and loop_stop in
+ * signal handlers too); everything else on the thread that runs the loop, or before it runs.
+ * Nothing but loop_run and loop_turn blocks. */
 #ifndef WIRE_LOOP_H
 #define WIRE_LOOP_H
 
@@ -24,16 +29,18 @@ typedef struct loop loop_t;
 
 /* NO_MEMORY, also when the process has no descriptor left.  `clock` is borrowed for the loop's life. */
 int  loop_new(const clock_ops_t *clock, loop_t **ret_loop);
-/* After everything that was added is gone and the last loop_run or loop_turn returned.  Posts that never ran are dropped.
- * Accepts NULL and pointers to NULL. */
+/* After everything that was added is gone and the last loop_run or loop_turn returned.  Posts that
+ * never ran are dropped.  Accepts NULL and pointers to NULL. */
 void loop_destroy(loop_t **loop);
 uint64_t loop_now(const loop_t *l);             /* read once a turn */
 
-/* Level-triggered: on_ready is called each turn while fd is readable.  The fd stays the caller's.  NO_MEMORY. */
+/* Level-triggered: on_ready is called each turn while fd is readable.  The fd stays the caller's.
+ * NO_MEMORY. */
 int  loop_add_fd(loop_t *l, int fd, void (*on_ready)(void *self), void *self);
 void loop_remove_fd(loop_t *l, int fd);
-/* A source of work with its own wake-up descriptor (fd < 0: none): `work` is called each turn and returns true while there
- * is more, `arm` true when it is safe to sleep on fd (NULL: always).  The fd is polled, never read.  NO_MEMORY. */
+/* A source of work with its own wake-up descriptor (fd < 0: none): `work` is called each turn and
+ * returns true while there is more, `arm` true when it is safe to sleep on fd (NULL: always).  The
+ * fd is polled, never read.  NO_MEMORY. */
 int  loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(void *self), void *self);
 void loop_remove_source(loop_t *l, void *self);
 /* Called first in each turn; returns the next deadline in loop time, CLOCK_NEVER for none. */
@@ -41,10 +48,10 @@ void loop_set_tick(loop_t *l, uint64_t (*tick)(void *self, uint64_t now_us), voi
 /* Called last in each turn, before the poll. */
 void loop_set_flush(loop_t *l, void (*flush)(void *self), void *self);
 
-/* [any thread] Runs fn on the loop's thread, in the order of posting.  OK: fn will run, before loop_run returns at the
- * latest.  NO_MEMORY, or CLOSED when loop_run has ended. */
+/* [any thread] Runs fn on the loop's thread, in the order of posting.  OK: fn will run, before
+ * loop_run returns at the latest.  NO_MEMORY, or CLOSED when loop_run has ended. */
 int  loop_post(loop_t *l, void (*fn)(void *self, void *arg), void *self, void *arg);
-void loop_wake(loop_t *l);                      /* [any thread, signal handlers] the next sleep ends at once */
+void loop_wake(loop_t *l);                      /* [any thread, signal handlers] ends a sleep, or the next */
 void loop_run(loop_t *l);                       /* until loop_stop */
 void loop_stop(loop_t *l);                      /* [any thread, signal handlers] for good */
 /* For a caller that is its own loop: one turn, which sleeps until `until_us` (loop time) at the latest. */

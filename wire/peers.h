@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/peers.h: numbers for the routing ids that a ROUTER hands out.  A number is given at the first frame and never again;
- * the table is bounded, the peer that was silent for longest makes room.  No thread may share one. */
+/* wire/peers.h: numbers for the routing ids that a ROUTER hands out.  A number is given at the first
+ * frame and never again; the table is bounded, the peer that was silent for longest makes room.  No
+ * thread may share one. */
 #ifndef WIRE_PEERS_H
 #define WIRE_PEERS_H
 

@@ -15,20 +15,22 @@
 #include <sys/un.h>
 
 enum {
-    HANDSHAKE_MS = 5000,             /* a connection that does not speak ZMTP by then is dropped */
-    HEARTBEAT_MS = 2000,             /* ZMTP's own; the session's heartbeats prove the application */
-    HEARTBEAT_TIMEOUT_MS = 10000,    /* less loses peers when thousands connect at once (measured) */
+    HANDSHAKE_MS = 5000, /* a connection that does not speak ZMTP by then is dropped */
+    HEARTBEAT_MS = 2000, /* ZMTP's own; the session's heartbeats prove the application */
+    HEARTBEAT_TIMEOUT_MS = 10000, /* less loses peers when thousands connect at once (measured) */
     RECONNECT_MS = 100,
     RECONNECT_MAX_MS = 2000,
     CONNECT_MS = 3000,
     BACKLOG = 4096,
-    TRIES_PER_ENDPOINT = 2,          /* then the next of the list; libzmq's pause lies between the two */
-    DESCRIPTORS_SPARE = 16,          /* more than a first socket and its context take */
-    WIRES_MAX = 2048,                /* in one process */
-    SOCKETS_MAX = 6 * WIRES_MAX + 64 /* a dialling wire has three, and three more while it is being redialled */
+    TRIES_PER_ENDPOINT = 2, /* then the next of the list; libzmq's pause lies between the two */
+    DESCRIPTORS_SPARE = 16, /* more than a first socket and its context take */
+    WIRES_MAX = 2048, /* in one process */
+    SOCKETS_MAX = 6 * WIRES_MAX +
+                  64 /* a dialling wire has three, and three more while it is being redialled */
 };
 
-/* One connection to a broker and the tale of it; both are replaced together, so that nothing of an old one is heard. */
+/* One connection to a broker and the tale of it; both are replaced together, so that nothing of an
+ * old one is heard. */
 typedef struct { zsock_t *dealer, *monitor; } line_t;
 
 struct wire {
@@ -176,7 +178,8 @@ int wire_send(wire_t *w, peer_t to, bytes_t frame)
     if (w->peers ? !peers_find(w->peers, to, &routing_id) : !w->up) return HEDDLE_ERR_GONE;
     int rc = try_send(w, routing_id, frame);
     if (rc != HEDDLE_ERR_SLOW) return rc;
-    /* libzmq looks at what its I/O thread says (room again, connected) only now and then; asking for events makes it. */
+    /* libzmq looks at what its I/O thread says (room again, connected) only now and then; asking for
+     * events makes it. */
     int events;
     zmq_getsockopt(w->handle, ZMQ_EVENTS, &events, &(size_t){sizeof events});
     return try_send(w, routing_id, frame);
@@ -211,7 +214,8 @@ static int open_line(const char *endpoint, line_t *ret_line)
     zsock_set_reconnect_ivl_max(line.dealer, RECONNECT_MAX_MS);
     zsock_set_connect_timeout(line.dealer, CONNECT_MS);
     int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED;
-    if (zmq_socket_monitor(dealer, tale, events) || zmq_connect(zsock_resolve(line.monitor), tale) || zmq_connect(dealer, endpoint)) {
+    if (zmq_socket_monitor(dealer, tale, events) || zmq_connect(zsock_resolve(line.monitor), tale) ||
+        zmq_connect(dealer, endpoint)) {
         close_line(&line);
         return HEDDLE_ERR_USAGE;
     }
@@ -260,12 +264,13 @@ static void drop_line(wire_t *w)
     close_line(&w->line);
 }
 
-/* Replaces the line, if there is one.  The dealer comes first in the loop: frames of a connection are read before the word
- * that it ended. */
+/* Replaces the line, if there is one.  The dealer comes first in the loop: frames of a connection
+ * are read before the word that it ended. */
 static int take_line(wire_t *w, line_t *line)
 {
     void *handle = zsock_resolve(line->dealer), *monitor = zsock_resolve(line->monitor);
-    if (loop_add_socket(w->loop, handle, on_readable, w) || loop_add_socket(w->loop, monitor, on_monitor, w)) {
+    if (loop_add_socket(w->loop, handle, on_readable, w) ||
+        loop_add_socket(w->loop, monitor, on_monitor, w)) {
         loop_remove_socket(w->loop, handle);
         close_line(line);
         return HEDDLE_ERR_NO_MEMORY;
@@ -293,8 +298,8 @@ static int connect_next(wire_t *w)
     return HEDDLE_OK;
 }
 
-/* A work hook: redial is asked for inside callbacks of the very sockets that it replaces.  Without a descriptor for the new
- * line the old one stays; whoever wanted another will ask again. */
+/* A work hook: redial is asked for inside callbacks of the very sockets that it replaces.  Without a
+ * descriptor for the new line the old one stays; whoever wanted another will ask again. */
 static bool redial_now(void *self)
 {
     wire_t *w = self;
@@ -302,7 +307,9 @@ static bool redial_now(void *self)
     w->redial = false;
     w->tries = 0;
     int rc = connect_next(w);
-    if (rc) log_emit(LOG_WARN, "wire.redial", "%s stays: no new connection: %s", w->endpoint, heddle_err_name(rc));
+    if (rc)
+        log_emit(LOG_WARN, "wire.redial", "%s stays: no new connection: %s", w->endpoint,
+                 heddle_err_name(rc));
     else set_line(w, false);
     return !rc;
 }
@@ -333,12 +340,14 @@ static int new_wire(loop_t *loop, const wire_sink_t *sink, void *self, wire_t **
     return HEDDLE_OK;
 }
 
-int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire, heddle_error_t *error)
+int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire,
+              heddle_error_t *error)
 {
     wire_t *w = NULL;
     int rc = wire_check_endpoints(endpoints, NULL, error);
     if (rc) return rc;
-    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->list = strdup(endpoints))) rc = no_sockets(error);
+    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->list = strdup(endpoints)))
+        rc = no_sockets(error);
     if (!rc && (rc = connect_next(w))) {
         if (rc == HEDDLE_ERR_USAGE) error_fail(error, rc, "%.200s cannot be connected to", endpoints);
         else no_sockets(error);
@@ -410,13 +419,15 @@ static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
     return loop_add_socket(w->loop, w->handle, on_readable, w) ? no_sockets(error) : HEDDLE_OK;
 }
 
-int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire, heddle_error_t *error)
+int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire,
+                heddle_error_t *error)
 {
     wire_t *w = NULL;
     int rc = wire_check_endpoint(endpoint, true, NULL, error);
     if (rc) return rc;
     raise_descriptor_limit();
-    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->peers = peers_new(LIMIT_PEERS))) rc = no_sockets(error);
+    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->peers = peers_new(LIMIT_PEERS)))
+        rc = no_sockets(error);
     if (!rc) rc = bind_router(w, endpoint, error);
     if (rc) wire_close(&w);
     else *ret_wire = w;

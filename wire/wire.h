@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/wire.h: frames of bytes between processes; knows no message.  The only room that includes czmq.h and zmq.h.
+/* wire/wire.h: frames of bytes between processes; knows no message.  The only room that includes
+ * czmq.h and zmq.h.
  *
- * A listening wire is one ROUTER on one port; a dialling wire is a DEALER that connects, and connects again, by itself.
+ * A listening wire is one ROUTER on one port; a dialling wire is a DEALER that connects, and
+ * connects again, by itself.
  *
  *   dial:  down --(handshake done: on_line(true))--> up --(connection lost, redial: on_line(false))--> down
  *
- * Set on every socket: handshake interval, largest frame LIMIT_FRAME_BYTES, ZMTP heartbeats, queues of LIMIT_QUEUE_FRAMES,
- * linger 0, ROUTER_MANDATORY, IMMEDIATE.  Nothing is queued for a peer that is not connected, and nothing is lost without a
- * word: a frame was taken, or SLOW or GONE is the answer.
- * A message of more than one frame (beyond the routing id), an empty one and one under a routing id that the peer chose
- * itself are refused: on_bad_frame.  A larger frame than allowed ends its connection.
+ * Set on every socket: handshake interval, largest frame LIMIT_FRAME_BYTES, ZMTP heartbeats, queues
+ * of LIMIT_QUEUE_FRAMES, linger 0, ROUTER_MANDATORY, IMMEDIATE.  Nothing is queued for a peer that
+ * is not connected, and nothing is lost without a word: a frame was taken, or SLOW or GONE is the
+ * answer.
+ * A message of more than one frame (beyond the routing id), an empty one and one under a routing id
+ * that the peer chose itself are refused: on_bad_frame.  A larger frame than allowed ends its
+ * connection.  libzmq holds a message until its last frame is there, and counts no bytes of it: how
+ * much a hostile peer can make a listener hold is not bounded here.
  *
  * Threads: those of the loop, and one at a time.  Nothing blocks.  No signal handler is ever installed. */
 #ifndef WIRE_WIRE_H
@@ -19,38 +24,42 @@
 #include "wire/loop.h"
 #include <heddle/error.h>
 
-typedef uint64_t peer_t;   /* 0: the broker, seen from a client; else a number that is never reused; never a routing id */
+/* 0: the broker, seen from a client; else a number that is never reused, and never a routing id. */
+typedef uint64_t peer_t;
 typedef struct wire wire_t;
 
 /* Called in the loop's turns; none may close the wire. */
 typedef struct {
     void (*on_frame)(void *self, peer_t from, bytes_t frame);          /* borrowed during the call */
     void (*on_line)(void *self, bool up);                              /* dial only */
-    void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* from 0: it has no number; NULL: ignored */
+    void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: it has no number.  NULL: ignored */
 } wire_sink_t;
 
-/* Checks "tcp://HOST:PORT" or "ipc://PATH" without connecting; *ret_loopback (may be NULL) tells whether only this host
- * can reach it.  A listener's HOST may be `*` and its PORT `*` or 0.  USAGE. */
+/* Checks "tcp://HOST:PORT" or "ipc://PATH" without connecting; *ret_loopback (may be NULL) tells
+ * whether only this host can reach it.  A listener's HOST may be `*` and its PORT `*` or 0.  USAGE. */
 int  wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, heddle_error_t *error);
 /* The same for a comma-separated list to dial; loopback when every one of them is. */
 int  wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_error_t *error);
 
-/* `endpoints`: one or more, comma-separated; one is connected at a time, the next when that one cannot be reached.
- * Returns at once: the broker may be away.  USAGE, NO_MEMORY. */
-int  wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire, heddle_error_t *error);
-/* USAGE, ADDRESS_IN_USE, NO_MEMORY, INTERNAL (not allowed to).  Raises the process's soft limit of descriptors to the
- * hard one: a listener needs one for each peer. */
-int  wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire, heddle_error_t *error);
+/* `endpoints`: one or more, comma-separated; one is connected at a time, the next when that one
+ * cannot be reached.  Returns at once: the broker may be away.  USAGE, NO_MEMORY. */
+int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire,
+              heddle_error_t *error);
+/* USAGE, ADDRESS_IN_USE, NO_MEMORY, INTERNAL (not allowed to).  Raises the process's soft limit of
+ * descriptors to the hard one: a listener needs one for each peer. */
+int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire,
+                heddle_error_t *error);
 /* As bound, with the port; of a dialling wire, the one being tried.  Borrowed until the next turn. */
 const char *wire_endpoint(const wire_t *w);
-/* OK · SLOW (its queue is full: mark the peer for a resync) · GONE (not connected; for a listener: for good) · LIMIT (empty,
- * or over LIMIT_FRAME_BYTES). */
+/* OK · SLOW (its queue is full: mark the peer for a resync) · GONE (not connected; for a listener:
+ * for good) · LIMIT (empty, or over LIMIT_FRAME_BYTES). */
 int  wire_send(wire_t *w, peer_t to, bytes_t frame);
-/* Listen only: forgets a peer's number.  Should that connection speak again, it gets a new one.  The table holds LIMIT_PEERS;
- * when it is full, the peer that was silent for longest is forgotten. */
+/* Listen only: forgets a peer's number.  Should that connection speak again, it gets a new one.  The
+ * table holds LIMIT_PEERS; when it is full, the peer that was silent for longest is forgotten. */
 void wire_forget(wire_t *w, peer_t peer);
-/* Dial only: drops the connection, with all that was queued on it either way, and connects anew, to the next endpoint of the
- * list; done later in the turn, on_line(false) then follows if the line was up. */
+/* Dial only: drops the connection, with all that was queued on it either way, and connects anew, to
+ * the next endpoint of the list; done later in the turn, on_line(false) then follows if the line was
+ * up. */
 void wire_redial(wire_t *w);
 /* Accepts NULL and pointers to NULL. */
 void wire_close(wire_t **w);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The admin client against a broker of a few lines on loopback: pages, refusals, silence, restarts, interrupts. */
+/* The admin client against a broker of a few lines on loopback: pages, refusals, silence, restarts,
+ * interrupts. */
 #include "core/errors.h"
 #include "client/report.h"
 #include "proto/msg.h"
@@ -34,11 +35,11 @@ struct fake {
 };
 
 static uint64_t now_us(void) { return clock_now(clock_system()); }
-#define UNTIL(condition)                                                                                              \
-    do {                                                                                                              \
-        uint64_t end_us = now_us() + PATIENCE_US;                                                                     \
-        while (!(condition) && now_us() < end_us) sched_yield();                                                      \
-        cr_assert(condition, "waited in vain for " #condition);                                                       \
+#define UNTIL(condition)                                                                            \
+    do {                                                                                            \
+        uint64_t end_us = now_us() + PATIENCE_US;                                                   \
+        while (!(condition) && now_us() < end_us) sched_yield();                                    \
+        cr_assert(condition, "waited in vain for " #condition);                                     \
     } while (0)
 
 /* ---- the broker ---- */
@@ -59,8 +60,14 @@ static void report(fake_t *f, peer_t to, uint64_t req, page_t page)
     json_t *value = json_loads(page.body, JSON_DECODE_ANY, NULL);
     cr_assert_not_null(value, "%s", page.body);
     cr_assert_eq(value_encode(value, &body), 0);
-    say(f, to, &(msg_t){.type = MSG_REPORT, .report = {.req = req, .next = page.next, .more = page.more, .next_name = page.next_name,
-                                                       .body = buf_view(&body), .code = page.code}});
+    say(f, to,
+        &(msg_t){.type = MSG_REPORT,
+                 .report = {.req = req,
+                            .next = page.next,
+                            .more = page.more,
+                            .next_name = page.next_name,
+                            .body = buf_view(&body),
+                            .code = page.code}});
     json_decref(value);
     buf_fini(&body);
 }
@@ -81,7 +88,10 @@ static void on_hello(fake_t *f, peer_t from)
 {
     f->hellos++;
     if (f->hello_code) refuse(f, from, 0, MSG_HELLO, f->hello_code, f->hello_retriable);
-    else say(f, from, &(msg_t){.type = MSG_HELLO_OK, .hello_ok = {.wire = 1, .epoch = 1, .lease_ms = 4000, .cluster = "c", .heddle = "0"}});
+    else
+        say(f, from,
+            &(msg_t){.type = MSG_HELLO_OK,
+                     .hello_ok = {.wire = 1, .epoch = 1, .lease_ms = 4000, .cluster = "c", .heddle = "0"}});
 }
 
 static void on_frame(void *self, peer_t from, bytes_t frame)
@@ -147,7 +157,10 @@ TestSuite(admin, .timeout = 30);
 static void answer_once(fake_t *f, peer_t from, const msg_query_t *q)
 {
     char body[256];
-    snprintf(body, sizeof body, "{\"schema\":\"heddle/1\",\"kind\":\"%s\",\"ok\":true,\"x\":2.1,\"name\":\"%s\",\"version\":%d}", q->op, q->name, (int)q->version);
+    snprintf(
+        body, sizeof body,
+        "{\"schema\":\"heddle/1\",\"kind\":\"%s\",\"ok\":true,\"x\":2.1,\"name\":\"%s\",\"version\":%d}",
+        q->op, q->name, (int)q->version);
     report(f, from, q->req - 1000, (page_t){.body = "{\"answer\":\"to another question\"}"});
     report(f, from, q->req, (page_t){.body = body});
     report(f, from, q->req, (page_t){.body = "{\"answer\":\"too late\"}"});
@@ -165,18 +178,27 @@ Test(admin, each_question_is_asked_and_answered)
     heddle_free(json);                                           \
     json = NULL
     ANSWERED(heddle_admin_status(a, &json), "\"status\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
-    ANSWERED(heddle_admin_adapters(a, &json), "\"adapters\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
-    ANSWERED(heddle_admin_versions(a, "p@3", &json), "\"versions\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":3");
-    ANSWERED(heddle_admin_workers(a, NULL, &json), "\"workers\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
-    ANSWERED(heddle_admin_workers(a, "w1", &json), "\"workers\",\"ok\":true,\"x\":2.1,\"name\":\"w1\",\"version\":0");
+    ANSWERED(heddle_admin_adapters(a, &json),
+             "\"adapters\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
+    ANSWERED(heddle_admin_versions(a, "p@3", &json),
+             "\"versions\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":3");
+    ANSWERED(heddle_admin_workers(a, NULL, &json),
+             "\"workers\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
+    ANSWERED(heddle_admin_workers(a, "w1", &json),
+             "\"workers\",\"ok\":true,\"x\":2.1,\"name\":\"w1\",\"version\":0");
     heddle_wait_opts_t wait = {.size = sizeof wait, .workers = (const char *const[]){"w1", "w2", NULL}};
-    ANSWERED(heddle_admin_wait(a, "p", &wait, &json), "\"wait\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":0");
-    cr_assert(f.last_deadline_ms == 30000 && f.last_phase == HEDDLE_PHASE_ACTIVE && f.last_min == 1 && f.last_workers == 2);
-    ANSWERED(heddle_admin_activate(a, "p@2", NULL, &json), "\"activate\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
+    ANSWERED(heddle_admin_wait(a, "p", &wait, &json),
+             "\"wait\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":0");
+    cr_assert(f.last_deadline_ms == 30000 && f.last_phase == HEDDLE_PHASE_ACTIVE && f.last_min == 1 &&
+              f.last_workers == 2);
+    ANSWERED(heddle_admin_activate(a, "p@2", NULL, &json),
+             "\"activate\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
     cr_assert(f.last_deadline_ms == 10000 && strchr(f.last_by, '@'));
-    ANSWERED(heddle_admin_verify(a, "p@2", NULL, 700, &json), "\"verify\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
+    ANSWERED(heddle_admin_verify(a, "p@2", NULL, 700, &json),
+             "\"verify\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
     cr_assert_eq(f.last_deadline_ms, 700u);
-    ANSWERED(heddle_admin_events(a, NULL, &json), "\"events\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
+    ANSWERED(heddle_admin_events(a, NULL, &json),
+             "\"events\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
     cr_assert_eq(f.last_limit, 500u);
     cr_assert_eq(f.hellos, 1);
     heddle_admin_close(&a);
@@ -190,16 +212,24 @@ static void answer_names(fake_t *f, peer_t from, const msg_query_t *q)
     const char *row = !q->after_name[0] ? "a" : !strcmp(q->after_name, "a") ? "b" : "c";
     char body[200];
     bool last = row[0] == 'c';
-    snprintf(body, sizeof body, "{\"kind\":\"status\",\"adapters\":[{\"name\":\"%s\",\"workers\":[1]}],\"count\":{\"pages\":\"%s\"},\"list\":[\"%s\"]}", row, row, row);
+    snprintf(body, sizeof body,
+             "{\"kind\":\"status\",\"adapters\":[{\"name\":\"%s\",\"workers\":[1]}],\"count\":{\"pages\":"
+             "\"%s\"},\"list\":[\"%s\"]}",
+             row, row, row);
     report(f, from, q->req, (page_t){.body = body, .more = !last, .next_name = last ? "" : row});
 }
 
 static void answer_version(fake_t *f, peer_t from, const msg_query_t *q)
 {
     bool first = !q->after_name[0];
-    report(f, from, q->req, (page_t){.body = first ? "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\"]}]}"
-                                                   : "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w2\",\"w3\"]}]}",
-                                     .more = first, .next_name = first ? "w1" : ""});
+    report(f, from, q->req,
+           (page_t){
+               .body = first
+                           ? "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\"]}]}"
+                           : "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w2\","
+                             "\"w3\"]}]}",
+               .more = first,
+               .next_name = first ? "w1" : ""});
 }
 
 /* Numbers from `after` on, two a page, for ever. */
@@ -208,7 +238,9 @@ static void answer_events(fake_t *f, peer_t from, const msg_query_t *q)
     char body[200];
     uint64_t seq = q->after, count = q->limit < 2 ? q->limit : 2;
     if (seq > 1) cr_assert_eq(q->epoch, 7);
-    snprintf(body, sizeof body, count == 2 ? "{\"events\":[%d,%d],\"next\":%d,\"epoch\":7}" : "{\"events\":[%d],\"next\":%d,\"epoch\":7}",
+    snprintf(body, sizeof body,
+             count == 2 ? "{\"events\":[%d,%d],\"next\":%d,\"epoch\":7}"
+                        : "{\"events\":[%d],\"next\":%d,\"epoch\":7}",
              (int)seq, (int)seq + 1, (int)seq + 2);
     report(f, from, q->req, (page_t){.body = body, .more = true, .next = seq + count});
 }
@@ -220,12 +252,16 @@ Test(admin, pages_become_one_answer)
     start(&f, "tcp://127.0.0.1:*");
     heddle_admin_t *a = open_admin(&f, 5000);
     cr_assert_eq(heddle_admin_status(a, &json), 0);
-    cr_assert_str_eq(json, "{\"kind\":\"status\",\"adapters\":[{\"name\":\"a\",\"workers\":[1]},{\"name\":\"b\",\"workers\":[1]},"
-                           "{\"name\":\"c\",\"workers\":[1]}],\"count\":{\"pages\":\"c\"},\"list\":[\"c\"]}");
+    cr_assert_str_eq(json,
+                     "{\"kind\":\"status\",\"adapters\":[{\"name\":\"a\",\"workers\":[1]},{\"name\":\"b\","
+                     "\"workers\":[1]},"
+                     "{\"name\":\"c\",\"workers\":[1]}],\"count\":{\"pages\":\"c\"},\"list\":[\"c\"]}");
     heddle_free(json);
     f.on_query = answer_version;
     cr_assert_eq(heddle_admin_versions(a, "p@3", &json), 0);
-    cr_assert_str_eq(json, "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\",\"w2\",\"w3\"]}]}");
+    cr_assert_str_eq(
+        json,
+        "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\",\"w2\",\"w3\"]}]}");
     heddle_free(json);
     f.on_query = answer_events;
     heddle_events_opts_t opts = {.size = sizeof opts, .since = 1, .limit = 5};
@@ -248,7 +284,9 @@ static void answer_bad(fake_t *f, peer_t from, const msg_query_t *q)
     if (mode < 4) {
         report(f, from, q->req, BAD[mode]);
     } else if (mode == 4) {
-        say(f, from, &(msg_t){.type = MSG_REPORT, .report = {.req = q->req, .body = bytes_of("\xdd\xff\xff\xff\xff", 5)}});
+        say(f, from,
+            &(msg_t){.type = MSG_REPORT,
+                     .report = {.req = q->req, .body = bytes_of("\xdd\xff\xff\xff\xff", 5)}});
     } else {
         wire_send(f->wire, from, bytes_of("\x92\xcd\xff", 3));
     }
@@ -264,7 +302,8 @@ Test(admin, malformed_answers_are_errors)
         char name[16];
         snprintf(name, sizeof name, "m%d", mode);
         int rc = heddle_admin_workers(a, name, &json);
-        cr_expect(rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_LIMIT, "mode %d: %s", mode, heddle_err_name(rc));
+        cr_expect(rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_LIMIT, "mode %d: %s", mode,
+                  heddle_err_name(rc));
         cr_expect_null(json);
         cr_expect(heddle_last_error()->message[0]);
     }
@@ -278,8 +317,12 @@ Test(admin, malformed_answers_are_errors)
 static void answer_no(fake_t *f, peer_t from, const msg_query_t *q)
 {
     if (!strcmp(q->op, "versions")) refuse(f, from, q->req, MSG_QUERY, HEDDLE_ERR_NOT_FOUND, false);
-    else report(f, from, q->req, (page_t){.code = "version_failed",
-            .body = "{\"ok\":false,\"error\":{\"message\":\"p@3 failed\",\"adapter\":\"p\",\"version\":3,\"worker\":\"w1\",\"phase\":\"stage\",\"hint\":\"look\"}}"});
+    else
+        report(f, from, q->req,
+               (page_t){.code = "version_failed",
+                        .body = "{\"ok\":false,\"error\":{\"message\":\"p@3 "
+                                "failed\",\"adapter\":\"p\",\"version\":3,\"worker\":\"w1\",\"phase\":"
+                                "\"stage\",\"hint\":\"look\"}}"});
 }
 
 Test(admin, answers_that_are_no)
@@ -294,7 +337,8 @@ Test(admin, answers_that_are_no)
     cr_assert_eq(heddle_admin_wait(a, "p@3", NULL, &json), HEDDLE_ERR_VERSION_FAILED);
     cr_assert_not_null(strstr(json, "\"ok\":false"));
     const heddle_error_t *e = heddle_last_error();
-    cr_assert(e->code == HEDDLE_ERR_VERSION_FAILED && e->version == 3 && !strcmp(e->adapter, "p") && !strcmp(e->worker, "w1"));
+    cr_assert(e->code == HEDDLE_ERR_VERSION_FAILED && e->version == 3 && !strcmp(e->adapter, "p") &&
+              !strcmp(e->worker, "w1"));
     cr_assert(!strcmp(e->message, "p@3 failed") && !strcmp(e->phase, "stage") && !strcmp(e->hint, "look"));
     heddle_free(json);
     heddle_admin_close(&a);
@@ -338,8 +382,10 @@ Test(admin, nobody_there_and_nobody_answering)
     heddle_wait_opts_t wait = {.size = sizeof wait, .deadline_ms = 20000};
     uint64_t begin_us = now_us();
     cr_assert_eq(heddle_admin_wait(a, "p", &wait, &json), HEDDLE_ERR_UNAVAILABLE);
-    cr_assert_lt(now_us() - begin_us, 5000000u, "a deadline for the broker does not make us wait for a broker");
-    cr_assert(strstr(heddle_last_error()->message, "tcp://127.0.0.1:9") && strstr(heddle_last_error()->hint, "heddle broker"));
+    cr_assert_lt(now_us() - begin_us, 5000000u,
+                 "a deadline for the broker does not make us wait for a broker");
+    cr_assert(strstr(heddle_last_error()->message, "tcp://127.0.0.1:9") &&
+              strstr(heddle_last_error()->hint, "heddle broker"));
     heddle_admin_close(&a);
     start(&f, "tcp://127.0.0.1:*");
     a = open_admin(&f, 300);
@@ -401,7 +447,8 @@ Test(admin, broker_restarted_during_a_wait_is_asked_again)
     cr_assert_eq(w.rc, 0, "%s", w.error.message);
     UNTIL(f.queries == 2);
     cr_assert_eq(f.hellos, 2);
-    cr_assert(f.last_deadline_ms < 20000 && f.last_deadline_ms > 10000, "what is left of it: %d ms", (int)f.last_deadline_ms);
+    cr_assert(f.last_deadline_ms < 20000 && f.last_deadline_ms > 10000, "what is left of it: %d ms",
+              (int)f.last_deadline_ms);
     heddle_free(w.json);
     heddle_admin_close(&w.admin);
     stop(&f);
@@ -461,7 +508,8 @@ Test(report, pages_that_do_not_fit)
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         json_t *into = json_loads(ROWS[i][0], 0, NULL), *page = json_loads(ROWS[i][1], 0, NULL);
-        cr_expect_eq(report_merge(into, page, ROWS[i][2][0] != 0, NULL), HEDDLE_ERR_PROTOCOL, "%s", ROWS[i][1]);
+        cr_expect_eq(report_merge(into, page, ROWS[i][2][0] != 0, NULL), HEDDLE_ERR_PROTOCOL, "%s",
+                     ROWS[i][1]);
         json_decref(into);
         json_decref(page);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shell with a node that only notes what it hears, against a listener on loopback; and the queue of events. */
+/* The shell with a node that only notes what it hears, against a listener on loopback; and the queue
+ * of events. */
 #include "client/broker_address.h"
 #include "client/event_queue.h"
 #include "client/shell.h"
@@ -55,7 +56,14 @@ static void stop_broker(broker_t *b)
 
 /* ---- a node: says "hello" when the line comes up, tells of each line and frame by an event ---- */
 
-typedef struct { const node_io_t *io; pthread_t thread; uint64_t deadline_us, calls; atomic_int ticks; int works; sigset_t mask; } probe_t;
+typedef struct {
+    const node_io_t *io;
+    pthread_t thread;
+    uint64_t deadline_us, calls;
+    atomic_int ticks;
+    int works;
+    sigset_t mask;
+} probe_t;
 
 static void tell(probe_t *p, int type, const char *text)
 {
@@ -246,7 +254,8 @@ Test(shell, addresses_are_checked)
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         shell_t *s = NULL;
         heddle_error_t error = {0};
-        int rc = shell_open(&(shell_opts_t){.broker = ROWS[i].broker, .insecure = ROWS[i].insecure}, &s, &error);
+        int rc = shell_open(&(shell_opts_t){.broker = ROWS[i].broker, .insecure = ROWS[i].insecure}, &s,
+                            &error);
         cr_expect_eq(rc, ROWS[i].code, "%s", ROWS[i].broker);
         if (rc) cr_expect(error.message[0] && error.hint[0], "%s", ROWS[i].broker);
         shell_close(&s);
@@ -278,7 +287,8 @@ Test(event_queue, full_queue_drops_what_is_repeated_first)
     heddle_event_t e;
     cr_assert_eq(event_queue_init(&q), 0);
     for (int round = 0; round < 3; round++) { /* the ring begins elsewhere each time */
-        for (uint64_t i = 0; i < EVENT_QUEUE_CAPACITY; i++) push(&q, i == 5 || i == 9 ? HEDDLE_EVENT_PROGRESS : HEDDLE_EVENT_STAGED, i);
+        for (uint64_t i = 0; i < EVENT_QUEUE_CAPACITY; i++)
+            push(&q, i == 5 || i == 9 ? HEDDLE_EVENT_PROGRESS : HEDDLE_EVENT_STAGED, i);
         push(&q, HEDDLE_EVENT_ACTIVE, 1000);   /* drops 5 */
         push(&q, HEDDLE_EVENT_FETCHING, 1001); /* drops 9 */
         push(&q, HEDDLE_EVENT_ACTIVE, 1002);   /* drops 1001 */
@@ -287,7 +297,10 @@ Test(event_queue, full_queue_drops_what_is_repeated_first)
         uint64_t expected = 1, seen = 0;
         while (event_queue_pop(&q, &e)) {
             cr_assert_eq(e.version, expected);
-            expected += expected == 4 || expected == 8 ? 2 : expected == EVENT_QUEUE_CAPACITY - 1 ? 1000 - expected : expected == 1000 ? 2 : 1;
+            expected += expected == 4 || expected == 8         ? 2
+                        : expected == EVENT_QUEUE_CAPACITY - 1 ? 1000 - expected
+                        : expected == 1000                     ? 2
+                                                               : 1;
             seen++;
         }
         cr_assert_eq(seen, EVENT_QUEUE_CAPACITY);

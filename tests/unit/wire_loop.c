@@ -116,7 +116,8 @@ Test(loop, source_that_is_not_armed_keeps_the_loop_awake, .timeout = 10)
     loop_destroy(&p.loop);
 }
 
-/* Beside a descriptor of a source no sleep is longer than the bound; readable, it does not make a turn busy. */
+/* Beside a descriptor of a source no sleep is longer than the bound; readable, it does not make a
+ * turn busy. */
 static bool armed(void *self)
 {
     ((probe_t *)self)->count++;
@@ -200,7 +201,8 @@ static void check_order(void *self, void *arg)
 static void *post_all(void *arg)
 {
     poster_t *poster = arg;
-    for (int i = 1; i <= POSTS; i++) cr_assert_eq(loop_post(poster->loop, check_order, poster, (void *)(intptr_t)i), 0);
+    for (int i = 1; i <= POSTS; i++)
+        cr_assert_eq(loop_post(poster->loop, check_order, poster, (void *)(intptr_t)i), 0);
     return NULL;
 }
 
