@@ -47,7 +47,7 @@ int command_activate(int argc, char **argv)
     heddle_activate_opts_t opts = {.size = sizeof opts, .quorum = args.wait, .deadline_ms = args.deadline_ms, .dry_run = args.dry_run};
     char *json = NULL;
     int rc = heddle_admin_activate(admin, ref, &opts, &json);
-    end = cli_answer(&args.common, "activate", rc, json, render);
+    end = cli_answer(&args.common, "activate", cli_error(rc), json, render);
     heddle_admin_close(&admin);
     return end;
 }

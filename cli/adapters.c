@@ -44,7 +44,7 @@ int command_adapters(int argc, char **argv)
     if (!admin) return end;
     char *json = NULL;
     int rc = heddle_admin_adapters(admin, &json);
-    end = cli_answer(&common, "adapters", rc, json, adapters_render);
+    end = cli_answer(&common, "adapters", cli_error(rc), json, adapters_render);
     heddle_admin_close(&admin);
     return end;
 }

@@ -39,10 +39,12 @@ int  cli_parse(const option_set_t *set, const char *kind, int argc, char **argv,
 
 /* Says why on stderr (and as an object on stdout with -o json); returns the exit status. */
 int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
-/* Prints an answer: with -o json the text itself, else what `render` makes of it.  `rc` is the call's result: on
- * failure the reason follows on stderr.  Takes `json` (may be NULL: then the failure alone is printed). */
+/* Prints an answer: with -o json the text itself, else what `render` makes of it.  `why`: the call's failure (code 0:
+ * none), which then follows on stderr.  Takes `json` (may be NULL: then the failure alone is printed). */
 typedef void render_t(const common_t *c, json_t *answer);
-int  cli_answer(const common_t *c, const char *kind, int rc, char *json, render_t *render);
+int  cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
+/* The failure of the call that just returned rc. */
+const heddle_error_t *cli_error(int rc);
 
 /* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end with. */
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit);

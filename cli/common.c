@@ -51,7 +51,7 @@ static json_t *failure(const char *kind, const heddle_error_t *error)
 
 static void print_json(json_t *value)
 {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *text = json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
     if (text) puts(text);
     free(text);
     fflush(stdout);
@@ -77,9 +77,10 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
     return heddle_err_exit(error->code);
 }
 
-int cli_answer(const common_t *c, const char *kind, int rc, char *json, render_t *render)
+int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render)
 {
-    heddle_error_t error = *heddle_last_error();
+    heddle_error_t error = *why;
+    int rc = error.code;
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);
     if (rc && !answer) return cli_fail(c, kind, &error);
@@ -146,7 +147,13 @@ const char *cli_text(const json_t *object, const char *key, char scratch[64])
     return scratch;
 }
 
-int64_t cli_integer(const json_t *object, const char *key) { return json_integer_value(json_object_get(object, key)); }
+int64_t cli_integer(const json_t *object, const char *key) { return (int64_t)json_number_value(json_object_get(object, key)); }
+
+const heddle_error_t *cli_error(int rc)
+{
+    static const heddle_error_t none;
+    return rc ? heddle_last_error() : &none;
+}
 
 const char *cli_age(const json_t *object, const char *key, char scratch[64])
 {

@@ -102,7 +102,7 @@ static char *answer_of(const outcome_t *o)
     char *text = NULL;
     if (o->error.code && heddle_error_json(&o->error, &text) == HEDDLE_OK) json_object_set_new(a, "error", json_loads(text, 0, NULL));
     heddle_free(text);
-    text = json_dumps(a, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    text = json_dumps(a, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
     json_decref(a);
     return text;
 }
@@ -129,9 +129,9 @@ static void render(const common_t *c, json_t *a)
 
 static int finish(outcome_t *o, int rc)
 {
-    if (rc) o->error = *heddle_last_error();
+    if (rc && o->error.code != rc) o->error = *heddle_last_error();
     if (rc == HEDDLE_ERR_INTERRUPTED) return cli_fail(&o->args->common, "publish", &o->error);
-    return cli_answer(&o->args->common, "publish", rc, answer_of(o), render);
+    return cli_answer(&o->args->common, "publish", &o->error, answer_of(o), render);
 }
 
 static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
@@ -155,10 +155,12 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
     int rc;
     do {
         rc = heddle_publisher_wait(p, o->published.version, phase, quorum, SLICE_MS, &o->report);
+        if (rc) o->error = *heddle_last_error(); /* before next_event has its own to tell */
         o->have_report = true;
         heddle_event_t event = {.size = sizeof event};
         while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK)
             if (show && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &drawn);
+        if (!rc) o->error = (heddle_error_t){0};
     } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < until_us);
     if (drawn) fprintf(stderr, "\r%78s\r", "");
     return rc;

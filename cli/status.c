@@ -32,7 +32,7 @@ int command_status(int argc, char **argv)
     if (!admin) return end;
     char *json = NULL;
     int rc = heddle_admin_status(admin, &json);
-    end = cli_answer(&common, "status", rc, json, render);
+    end = cli_answer(&common, "status", cli_error(rc), json, render);
     heddle_admin_close(&admin);
     return end;
 }

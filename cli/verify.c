@@ -42,7 +42,7 @@ int command_verify(int argc, char **argv)
     if (!admin) return end;
     char *json = NULL;
     int rc = heddle_admin_verify(admin, ref, args.dir ? info.digest : NULL, args.deadline_ms, &json);
-    end = cli_answer(&args.common, "verify", rc, json, render);
+    end = cli_answer(&args.common, "verify", cli_error(rc), json, render);
     heddle_admin_close(&admin);
     return end;
 }

@@ -61,7 +61,7 @@ int command_versions(int argc, char **argv)
     if (!admin) return end;
     char *json = NULL;
     int rc = heddle_admin_versions(admin, ref, &json);
-    end = cli_answer(&common, "versions", rc, json, render);
+    end = cli_answer(&common, "versions", cli_error(rc), json, render);
     heddle_admin_close(&admin);
     return end;
 }

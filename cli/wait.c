@@ -41,7 +41,7 @@ int command_wait(int argc, char **argv)
                                    .min = args.min > 0 ? (uint32_t)args.min : 0, .workers = args.workers, .exact = args.exact, .deadline_ms = args.deadline_ms};
         char *json = NULL;
         int rc = heddle_admin_wait(admin, ref, &opts, &json);
-        end = cli_answer(&args.common, "wait", rc, json, render);
+        end = cli_answer(&args.common, "wait", cli_error(rc), json, render);
         heddle_admin_close(&admin);
     }
     option_fini(&SET, &args);

@@ -53,7 +53,7 @@ int command_workers(int argc, char **argv)
     if (!admin) return end;
     char *json = NULL;
     int rc = heddle_admin_workers(admin, name, &json);
-    end = cli_answer(&common, "workers", rc, json, render);
+    end = cli_answer(&common, "workers", cli_error(rc), json, render);
     heddle_admin_close(&admin);
     return end;
 }

@@ -62,7 +62,7 @@ start_worker w1 --export "$WORK/w1"
 start_worker w2 --export "$WORK/w2"
 start_worker w3
 start w4 demo-reader --broker "$BROKER" --adapter policy --name w4
-say "worker w4  pid ${PID[w4]}  a program on the library: hashes the active version 200 times a second"
+say "worker w4  pid ${PID[w4]}  a program on the library: takes the active version 20 times a second and hashes it"
 for v in 2 3 4 5; do adapter "$v"; done
 cost=$(bench-filecost "$WORK/v1/adapter_model.safetensors" "$WORK")
 say "a file of the same bytes, in this run: write $(jq .write_ms <<<"$cost") ms, read $(jq .read_ms <<<"$cost") ms (one reader, no check, no switch)"
@@ -150,8 +150,13 @@ unset 'PID[publish]'
 check "version 5 completed: active on four" jq -e '.ok and .version == 5 and .rollout.active_count == 4' "$WORK/v5.json"
 check "publish ended with 0" test "$code" = 0
 again=0
+declare -A GOT=()
 arena=$(ask versions policy@5 | jq '[.versions[0].workers[].bytes_done] | max')
-for w in w1 w2 w4 w5; do again=$((again + $(bytes_in "$w") - BEFORE[$w] - arena)); done
+for w in w1 w2 w4 w5; do
+  GOT[$w]=$(($(bytes_in "$w") - BEFORE[$w]))
+  again=$((again + GOT[$w] - arena))
+done
+say "fetched: $(for w in w1 w2 w4 w5; do printf '%s %s  ' "$w" "${GOT[$w]}"; done) of $arena each"
 say "bytes fetched again: $again"
 check "no byte was fetched twice" test "$again" = 0
 check "the reader at w4 saw no error" test "$(jq -s 'map(select(.kind == "read" and .match == false)) | length' "$LOGS/w4.out")" = 0

@@ -56,7 +56,7 @@ static void *read_on(void *arg)
         } else if (seen) {
             r->errors++; /* there was an active version: there must always be one */
         }
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* the load of a reader: 200 reads a second */
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* the load of a reader: at most 20 reads a second */
     }
     return NULL;
 }
