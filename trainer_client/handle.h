@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trainer_client/handle.h: what the public calls of a publisher share: its handle, and how it asks the node.
+ *
+ *   application's thread                              loop's thread
+ *   handle_ask  --------- shell_call -------------->  q->ask(q, node, now)
+ *        <------------------------------------------  OK, an error, or AGAIN
+ *   AGAIN: poll(changed, interrupt, time) <---------  the node's changed()
+ *
+ * The application's thread, one at a time; handle_interrupt on any.  Only handle_ask_until and handle_sleep block. */
+#ifndef TRAINER_CLIENT_HANDLE_H
+#define TRAINER_CLIENT_HANDLE_H
+
+#include "client/shell.h"
+#include "core/errors.h"
+#include "trainer_client/node.h"
+
+struct heddle_publisher {
+    shell_t *shell;
+    publisher_node_t *node;
+    int changed_fd, interrupt_fd;      /* eventfds: the node has changed; heddle_publisher_interrupt */
+    uint32_t timeout_ms;
+    char adapter[HEDDLE_NAME_MAX + 1];
+    heddle_publication_t *open;        /* the one that is being written */
+    bool is_running;
+};
+
+/* One question, the first member of a struct with its arguments and results. */
+typedef struct question {
+    int (*ask)(struct question *q, publisher_node_t *n, uint64_t now_us);
+    int rc;
+    heddle_error_t *error;
+} question_t;
+
+uint64_t handle_now(void);                    /* the loop's clock */
+uint64_t handle_until(int timeout_ms);        /* -1: CLOCK_NEVER */
+int  handle_open_fds(heddle_publisher_t *p);  /* NO_MEMORY */
+void handle_close_fds(heddle_publisher_t *p);
+void handle_changed(void *publisher);         /* the node's changed() */
+void handle_interrupt(heddle_publisher_t *p);
+void handle_forget_interrupt(heddle_publisher_t *p);
+
+/* CLOSED when the loop has ended, else what the question's function said. */
+int  handle_ask(heddle_publisher_t *p, question_t *q);
+/* Asks again whenever the node has changed.  AGAIN: until_us came first; INTERRUPTED. */
+int  handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us);
+/* OK: fd is readable · AGAIN: until_us came first · INTERRUPTED. */
+int  handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us);
+
+/* Public structs of an older or newer release, by the size that they begin with. USAGE where that is missing. */
+int  handle_take(void *to, size_t size, const void *from, const char *what, heddle_error_t *error);
+void handle_give(void *to, const void *from, size_t size);
+/* Publishes USAGE for a call that makes no sense. */
+int  handle_misuse(const char *call, const char *why);
+
+#endif

@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainer_client/node.h"
+
+#include "core/errors.h"
+#include "core/failpoint.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+
+#define PROGRESS_US 50000u     /* at most 20 events a second */
+#define RESEND_US 20000u       /* after a full queue */
+
+typedef enum { REQUEST_NONE, REQUEST_PENDING, REQUEST_DONE } request_state_t;
+typedef struct {
+    request_state_t state;
+    publish_request_t asked;
+    uint64_t req;                       /* of the last PUBLISH */
+    uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
+    int rc;
+    heddle_error_t error;
+    publish_result_t result;
+} request_t;
+
+/* Bytes served of the version that is being staged. */
+typedef struct { uint64_t version, base_bytes, told_bytes, due_us; } progress_t;
+
+struct publisher_node {
+    const node_io_t *io;
+    char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
+    bool takeover, has_joined, is_fenced, has_left, is_changed;
+    void (*changed)(void *self); void *self;
+    session_t session;
+    publications_t publications;
+    reports_t reports;
+    request_t request;
+    progress_t progress;
+    heddle_error_t refusal, fence;      /* why the broker refused last, code 0: it did not; who fenced us */
+    buf_t frame;
+};
+
+/* -- out ---------------------------------------------------------------------------------------------------------- */
+
+static int send(publisher_node_t *n, const msg_t *m)
+{
+    buf_clear(&n->frame);
+    int rc = msg_encode(m, &n->frame);
+    return rc ? rc : n->io->send(n->io->self, buf_view(&n->frame));
+}
+
+static heddle_event_t event_of(const publisher_node_t *n, heddle_event_type_t type, uint64_t version)
+{
+    heddle_event_t e = {.size = sizeof e, .type = type, .at_ms = clock_wall(n->io->clock), .token = n->session.token,
+                        .epoch = n->session.epoch, .version = version, .step = -1};
+    error_text(e.adapter, sizeof e.adapter, n->adapter);
+    return e;
+}
+
+static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version, const heddle_error_t *why)
+{
+    heddle_event_t e = event_of(n, type, version);
+    if (why) {
+        e.code = why->code;
+        e.retriable = why->retriable;
+        error_text(e.message, sizeof e.message, why->message);
+    }
+    n->io->event(n->io->self, &e);
+    n->is_changed = true;
+}
+
+/* Last in every call from the shell. */
+static void wake_waiters(publisher_node_t *n)
+{
+    bool changed = n->is_changed;
+    n->is_changed = false;
+    if (changed && n->changed) n->changed(n->self);
+}
+
+/* -- the request -------------------------------------------------------------------------------------------------- */
+
+static void finish_request(publisher_node_t *n, int rc, const heddle_error_t *error)
+{
+    request_t *r = &n->request;
+    if (r->state != REQUEST_PENDING) return;
+    if (rc && n->publications.slots[r->asked.slot].state == PUBLICATION_TAKEN) publications_give_back(&n->publications, r->asked.slot);
+    r->state = REQUEST_DONE;
+    r->rc = rc;
+    if (error) r->error = *error;
+    n->is_changed = true;
+}
+
+static uint32_t split(char *text, const char **ret_words, uint32_t cap)
+{
+    uint32_t count = 0;
+    char *state = NULL;
+    for (char *word = strtok_r(text, ",", &state); word && count < cap; word = strtok_r(NULL, ",", &state)) ret_words[count++] = word;
+    return count;
+}
+
+/* "key=value" each, checked by the caller. */
+static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME_MAX + 1], msg_pair_t *ret_pairs)
+{
+    uint32_t count = 0;
+    for (; meta && meta[count] && count < LIMIT_META; count++) {
+        size_t n = strcspn(meta[count], "=");
+        if (n > HEDDLE_NAME_MAX) n = HEDDLE_NAME_MAX;
+        memcpy(ret_keys[count], meta[count], n);
+        ret_keys[count][n] = 0;
+        ret_pairs[count] = (msg_pair_t){ret_keys[count], strchr(meta[count], '=') ? strchr(meta[count], '=') + 1 : ""};
+    }
+    return count;
+}
+
+static int send_publish(publisher_node_t *n, const publish_request_t *a)
+{
+    char features[192], keys[LIMIT_META][HEDDLE_NAME_MAX + 1];
+    const char *words[LIMIT_FEATURES];
+    msg_pair_t pairs[LIMIT_META];
+    msg_part_t part = a->sealed->part;
+    memcpy(features, a->pack->features, sizeof features);
+    msg_t m = {.type = MSG_PUBLISH};
+    m.publish = (msg_publish_t){
+        .token = n->session.token, .req = n->request.req, .deadline_ms = a->opts.deadline_ms, .activation = (uint64_t)a->opts.activation,
+        .if_unchanged = (uint64_t)a->opts.if_unchanged, .allow_step_back = a->opts.allow_step_back != 0, .adapter = n->adapter,
+        .request_id = a->opts.request_id, .digest = a->sealed->digest, .parts = &part, .part_count = 1, .step = a->opts.step,
+        .data_bytes = a->pack->layout.data_bytes, .tensor_count = a->pack->layout.count, .chunk_count = a->sealed->chunk_count,
+        .kind = "lora", .base_model = a->pack->base_model, .features = words, .feature_count = split(features, words, LIMIT_FEATURES),
+        .config = a->pack->config, .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs)};
+    return send(n, &m);
+}
+
+/* GONE needs nothing: the line's end is reported, and WELCOME brings us here again. */
+static void try_publish(publisher_node_t *n, uint64_t now_us)
+{
+    request_t *r = &n->request;
+    if (r->state != REQUEST_PENDING || n->session.state != SESSION_READY) return;
+    r->req++;
+    r->resend_us = CLOCK_NEVER;
+    (void)FAILPOINT("publisher.before_publish"); /* only to die or stop here */
+    int rc = send_publish(n, &r->asked);
+    if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
+    if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
+    heddle_error_t error;
+    error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
+    error_where(&error, n->adapter, 0, NULL, "commit");
+    finish_request(n, rc, &error);
+}
+
+static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t now_us)
+{
+    tr_counters_t c;
+    n->io->tr->counters(n->io->t, &c);
+    n->progress = (progress_t){.version = version, .base_bytes = c.bytes_out, .due_us = now_us + PROGRESS_US};
+}
+
+/* Workers may have been told of the version before we were: asks that came early stand until now. */
+static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *error)
+{
+    const publish_request_t *a = &n->request.asked;
+    share_key_t key;
+    memcpy(key.b, m->key.b, sizeof key.b);
+    (void)FAILPOINT("publisher.before_share");
+    int rc = publications_share(&n->publications, a->slot, m->version, &key, a->sealed->arena_bytes);
+    (void)FAILPOINT("publisher.after_share");
+    if (!rc) return HEDDLE_OK;
+    error_fail(error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter, (unsigned long long)m->version);
+    error_where(error, n->adapter, m->version, NULL, "announce");
+    return rc;
+}
+
+/* A replayed version may still need its bytes: from before a crash of ours.  One that is unchanged has its holders. */
+static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
+{
+    request_t *r = &n->request;
+    static const key16_t NO_KEY;
+    if (r->state != REQUEST_PENDING || m->req != r->req) return;
+    bool is_replayed = !strcmp(m->reason, "replayed"), is_unchanged = !m->created && !is_replayed;
+    r->result = (publish_result_t){.version = m->version, .published_us = now_us, .unchanged = is_unchanged,
+                                   .replayed = is_replayed && !r->asked.is_random_id, .digest = m->digest};
+    reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
+    heddle_error_t error;
+    int rc = HEDDLE_OK;
+    if (is_unchanged || !memcmp(&m->key, &NO_KEY, sizeof NO_KEY)) publications_give_back(&n->publications, r->asked.slot);
+    else rc = serve(n, m, &error);
+    if (!rc && publications_of(&n->publications, m->version)) begin_progress(n, m->version, now_us);
+    finish_request(n, rc, rc ? &error : NULL);
+}
+
+/* -- standing with the broker ------------------------------------------------------------------------------------- */
+
+static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
+
+static void step(publisher_node_t *n, session_event_kind_t kind, uint64_t now_us)
+{
+    act(n, session_step(&n->session, &(session_event_t){kind, NULL}, now_us), NULL, now_us);
+}
+
+static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
+{
+    heddle_error_t said;
+    msg_to_error(m, &said);
+    error_fail(&n->fence, HEDDLE_ERR_FENCED, "this publisher of %s was replaced: %s", n->adapter, said.message);
+    error_where(&n->fence, n->adapter, 0, NULL, NULL);
+    error_contrast(&n->fence, said.expected[0] ? said.expected : NULL, said.found[0] ? said.found : NULL);
+    error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
+    n->is_fenced = true;
+    tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
+    finish_request(n, HEDDLE_ERR_FENCED, &n->fence);
+    step(n, SE_LEAVE, now_us);
+}
+
+static void send_open(publisher_node_t *n)
+{
+    bytes_t address = {NULL, 0};
+    msg_t m = {.type = MSG_OPEN};
+    if (n->io->tr->address(n->io->t, &address)) return; /* no answer comes: it is tried again */
+    m.open = (msg_open_t){.req = n->session.req, .epoch = n->session.epoch, .prev_token = n->session.token, .takeover = n->takeover,
+                          .adapter = n->adapter, .writer = n->writer, .backend = n->io->tr->name, .ucx = n->io->tr->version(),
+                          .address = address, .serving = publications_serving(&n->publications)};
+    (void)send(n, &m);
+}
+
+static bool is_kept(const msg_welcome_t *m, const char *adapter, uint64_t version)
+{
+    for (uint32_t i = 0; i < m->keep_count; i++)
+        if (m->keep[i].version == version && !strcmp(m->keep[i].adapter, adapter)) return true;
+    return false;
+}
+
+static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_us)
+{
+    uint64_t serving = publications_serving(&n->publications);
+    if (serving && !is_kept(m, n->adapter, serving)) publications_stop(&n->publications, serving);
+    n->io->tr->set_token(n->io->t, n->session.token);
+    n->takeover = false;
+    n->has_joined = true;
+    n->refusal = (heddle_error_t){0};
+    tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
+    try_publish(n, now_us);
+}
+
+static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
+{
+    msg_to_error(m, &n->refusal);
+    tell(n, HEDDLE_EVENT_REFUSED, 0, &n->refusal);
+    if (n->has_joined && n->refusal.code == HEDDLE_ERR_WRITER_HELD) fence(n, m, now_us);
+    else if (!m->retriable) finish_request(n, n->refusal.code, &n->refusal);
+}
+
+static void send_heartbeat(publisher_node_t *n)
+{
+    msg_t m = {.type = MSG_HEARTBEAT, .heartbeat = {.token = n->session.token, .seq = n->session.heartbeat_seq}};
+    (void)send(n, &m); /* one that is lost is one of four */
+}
+
+static void send_leave(publisher_node_t *n)
+{
+    msg_t m = {.type = MSG_LEAVE, .leave = {.token = n->session.token, .req = n->session.req}};
+    (void)send(n, &m); /* else the lease ends it */
+}
+
+static void send_hello(publisher_node_t *n)
+{
+    msg_t m;
+    session_hello(&n->session, &m);
+    (void)send(n, &m); /* said again when nobody answers */
+}
+
+/* -- what the broker says ----------------------------------------------------------------------------------------- */
+
+static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now_us)
+{
+    report_row_t *row = reports_find(&n->reports, m->version);
+    if (!row || strcmp(m->adapter, n->adapter) != 0) return;
+    reports_update(row, m, now_us);
+    tell(n, HEDDLE_EVENT_ROLLOUT, m->version, NULL);
+}
+
+static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
+{
+    heddle_error_t error;
+    bool is_ours = !m->req || m->req == n->request.req; /* 0: the broker could not read so far */
+    if (m->of != MSG_PUBLISH || !is_ours || n->request.state != REQUEST_PENDING) return;
+    msg_to_error(m, &error);
+    if (error.code == HEDDLE_ERR_FENCED) fence(n, m, now_us);
+    else finish_request(n, error.code, &error);
+}
+
+static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
+{
+    switch (m->type) {
+    case MSG_PUBLISHED: on_published(n, &m->published, now_us); break;
+    case MSG_ROLLOUT:   on_rollout(n, &m->rollout, now_us); break;
+    case MSG_ERROR:     on_error(n, &m->error, now_us); break;
+    case MSG_RELEASE:
+        if (publications_release(&n->publications, m->release.version)) tell(n, HEDDLE_EVENT_RELEASED, m->release.version, NULL);
+        break;
+    default: break; /* what a publisher does not hear */
+    }
+}
+
+static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us)
+{
+    if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
+    if (bits & SO_HELLO) send_hello(n);
+    if (bits & SO_JOIN) send_open(n);
+    if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
+    if (bits & SO_REFUSED) on_refused(n, &m->error, now_us);
+    if (bits & SO_HEARTBEAT) send_heartbeat(n);
+    if (bits & SO_LEAVE) send_leave(n);
+    if (bits & SO_LEFT) n->has_left = n->is_changed = true;
+    if (bits & SO_REDIAL) n->io->redial(n->io->self);
+    if (bits & SO_DELIVER) deliver(n, m, now_us);
+}
+
+/* The broker's word that a token is void, while our own lease is still good: it was given to another session, for our
+ * own lease always ends before the broker's. */
+static bool is_fencing(const msg_t *m, bool was_live, unsigned bits)
+{
+    return was_live && bits & SO_LAPSED && m->type == MSG_ERROR && heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
+}
+
+static void on_frame(void *node, bytes_t frame, uint64_t now_us)
+{
+    publisher_node_t *n = node;
+    msg_t m;
+    if (msg_decode(frame, &m, NULL)) return;
+    bool was_live = session_is_live(&n->session, now_us);
+    unsigned bits = session_step(&n->session, &(session_event_t){SE_FRAME, &m}, now_us);
+    if (is_fencing(&m, was_live, bits)) fence(n, &m.error, now_us);
+    else act(n, bits, &m, now_us);
+    msg_fini(&m);
+    wake_waiters(n);
+}
+
+static void on_line(void *node, bool up, uint64_t now_us)
+{
+    step(node, up ? SE_LINE_UP : SE_LINE_DOWN, now_us);
+    wake_waiters(node);
+}
+
+static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
+{
+    publisher_node_t *n = node;
+    (void)now_us;
+    if (event->kind != TR_UNSHARED) return; /* a publisher asks nobody */
+    publications_unshared(&n->publications, &event->key);
+    n->is_changed = true;
+    wake_waiters(n);
+}
+
+/* -- time --------------------------------------------------------------------------------------------------------- */
+
+static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, const report_row_t *row)
+{
+    tr_counters_t c;
+    n->io->tr->counters(n->io->t, &c);
+    uint64_t bytes = c.bytes_out - n->progress.base_bytes, copies = row->report.eligible_count ? row->report.eligible_count : 1;
+    if (bytes == n->progress.told_bytes) return;
+    n->progress.told_bytes = bytes;
+    heddle_event_t e = event_of(n, HEDDLE_EVENT_PROGRESS, slot->version);
+    e.bytes_done = bytes;
+    e.data_bytes = copies * slot->arena_bytes;
+    n->io->event(n->io->self, &e);
+}
+
+/* Looks at the counters only while somebody is being staged; the last look is after that. */
+static void check_progress(publisher_node_t *n, uint64_t now_us)
+{
+    progress_t *p = &n->progress;
+    if (!p->version || now_us < p->due_us) return;
+    const report_row_t *row = reports_find(&n->reports, p->version);
+    const publication_slot_t *slot = publications_of(&n->publications, p->version);
+    if (row && slot) tell_progress(n, slot, row);
+    p->due_us = now_us + PROGRESS_US;
+    if (!row || !slot || report_is_settled(row)) p->version = 0;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static uint64_t on_tick(void *node, uint64_t now_us)
+{
+    publisher_node_t *n = node;
+    step(n, SE_TICK, now_us);
+    if (now_us >= n->request.resend_us) try_publish(n, now_us);
+    check_progress(n, now_us);
+    wake_waiters(n);
+    uint64_t at = session_deadline(&n->session);
+    if (n->request.state == REQUEST_PENDING) at = earlier(at, n->request.resend_us);
+    return n->progress.version ? earlier(at, n->progress.due_us) : at;
+}
+
+const node_ops_t publisher_node_ops = {.line = on_line, .frame = on_frame, .transfer = on_transfer, .tick = on_tick, .work = NULL};
+
+/* -- what the application asks ------------------------------------------------------------------------------------ */
+
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node)
+{
+    publisher_node_t *n = calloc(1, sizeof *n);
+    if (!n) return HEDDLE_ERR_NO_MEMORY;
+    n->io = io;
+    error_text(n->adapter, sizeof n->adapter, opts->adapter);
+    error_text(n->writer, sizeof n->writer, opts->writer);
+    error_text(n->host, sizeof n->host, opts->host);
+    n->takeover = opts->takeover;
+    n->changed = opts->changed;
+    n->self = opts->self;
+    n->request.resend_us = CLOCK_NEVER;
+    session_init(&n->session, &(session_opts_t){.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host, .pid = opts->pid, .seed = opts->seed});
+    publications_init(&n->publications, io->tr, io->t);
+    if (reports_init(&n->reports, n->adapter)) goto fail;
+    *ret_node = n;
+    return HEDDLE_OK;
+fail:
+    publisher_node_destroy(&n);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+void publisher_node_destroy(publisher_node_t **n)
+{
+    if (!n || !*n) return;
+    publications_fini(&(*n)->publications);
+    reports_fini(&(*n)->reports);
+    buf_fini(&(*n)->frame);
+    free(*n);
+    *n = NULL;
+}
+
+int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
+{
+    if (n->is_fenced) {
+        *error = n->fence;
+        return HEDDLE_ERR_FENCED;
+    }
+    *error = n->refusal;
+    if (n->session.state == SESSION_READY) return HEDDLE_OK;
+    bool is_final = n->refusal.code && (!n->refusal.retriable || n->refusal.code == HEDDLE_ERR_WRITER_HELD);
+    return is_final ? n->refusal.code : HEDDLE_ERR_AGAIN;
+}
+
+int publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, region_t **ret_region)
+{
+    return publications_take(&n->publications, bytes, ret_slot, ret_region);
+}
+
+int publisher_node_fit(publisher_node_t *n, int slot, region_t *region) { return publications_fit(&n->publications, slot, region); }
+void publisher_node_give_back(publisher_node_t *n, int slot) { publications_give_back(&n->publications, slot); }
+
+void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
+{
+    n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req, .resend_us = CLOCK_NEVER};
+    if (n->is_fenced) finish_request(n, HEDDLE_ERR_FENCED, &n->fence);
+    else try_publish(n, now_us);
+}
+
+int publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
+{
+    request_t *r = &n->request;
+    if (r->state == REQUEST_PENDING) return HEDDLE_ERR_AGAIN;
+    r->state = REQUEST_NONE;
+    if (r->rc) *error = r->error;
+    else *ret_result = r->result;
+    return r->rc;
+}
+
+int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
+{
+    if (n->request.state == REQUEST_PENDING) {
+        bool is_ready = n->session.state == SESSION_READY;
+        heddle_error_t e = n->refusal;
+        if (!e.code) error_fail(&e, is_ready ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_UNAVAILABLE,
+                                is_ready ? "the broker did not record the version of %s in time" : "the broker of %s is away", n->adapter);
+        error_where(&e, n->adapter, 0, NULL, "commit");
+        error_hint(&e, "publish again under the same request id: it becomes one version at most");
+        finish_request(n, e.code, &e);
+    }
+    return publisher_node_result(n, ret_result, error);
+}
+
+int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want, heddle_error_t *error)
+{
+    report_row_t *row = reports_find(&n->reports, version);
+    if (!row) {
+        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here", n->adapter, (unsigned long long)version);
+        error_hint(error, "`heddle wait` waits for any version; a publisher remembers its last %u", REPORTS_MAX);
+        return rc;
+    }
+    int rc = reports_judge(&n->reports, row, want, error);
+    if (rc != HEDDLE_ERR_AGAIN || !n->is_fenced) return rc;
+    *error = n->fence;
+    return HEDDLE_ERR_FENCED;
+}
+
+const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }
+
+void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
+{
+    publications_stop(&n->publications, 0);
+    step(n, SE_LEAVE, now_us);
+    n->has_left |= n->session.state == SESSION_LEFT;
+}
+
+bool publisher_node_has_left(const publisher_node_t *n) { return n->has_left && publications_are_quiet(&n->publications); }

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainer_client/pack.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+#include "proto/peft.h"
+#include "proto/safetensors.h"
+
+#include <stdlib.h>
+
+static int fail_memory(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the table of the adapter");
+}
+
+static int refuse_memory(const heddle_tensor_t *t, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "tensor '%.200s' is not in host memory", t->name ? t->name : "");
+    error_contrast(error, "HEDDLE_MEMORY_HOST", t->memory == HEDDLE_MEMORY_CUDA ? "HEDDLE_MEMORY_CUDA" : "another kind of memory");
+    error_hint(error, "copy it to the host first");
+    return rc;
+}
+
+static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to, heddle_error_t *error)
+{
+    if (from->memory != HEDDLE_MEMORY_HOST) return refuse_memory(from, error);
+    if (from->ndim > LIMIT_TENSOR_DIMS || (from->ndim && !from->dims)) {
+        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%.200s' has no shape", from->name ? from->name : "");
+        error_expected(error, "ndim up to %u, and as many dims", LIMIT_TENSOR_DIMS);
+        error_found(error, "ndim %u%s", from->ndim, from->dims ? "" : ", dims NULL");
+        return rc;
+    }
+    const char *name = from->name ? from->name : "";
+    *to = *from;
+    to->name = arena_text(a, name, strlen(name));
+    to->dims = arena_copy(a, from->dims, from->ndim * sizeof *from->dims);
+    return to->name && to->dims ? HEDDLE_OK : fail_memory(error);
+}
+
+static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
+{
+    if (in->count <= LIMIT_TENSORS) p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
+    p->config = bytes_of(arena_copy(&p->arena, in->config.data, in->config.bytes), in->config.bytes);
+    p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes), in->metadata.bytes);
+    if (in->count > LIMIT_TENSORS) return error_fail(error, HEDDLE_ERR_LIMIT, "more than %u tensors", LIMIT_TENSORS);
+    if (!p->tensors || !p->config.data || !p->metadata.data) return fail_memory(error);
+    for (uint32_t i = 0; i < in->count; i++) {
+        int rc = copy_row(&p->arena, &in->tensors[i], &p->tensors[i], error);
+        if (rc) return rc;
+    }
+    return HEDDLE_OK;
+}
+
+/* Before anything is copied. */
+static int check_sizes(const pack_input_t *in, heddle_error_t *error)
+{
+    const struct { const char *what; size_t bytes; uint32_t limit; } PARTS[] = {
+        {"the config", in->config.bytes, LIMIT_CONFIG_BYTES}, {"the metadata", in->metadata.bytes, LIMIT_METADATA_BYTES}};
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
+        if (PARTS[i].bytes <= PARTS[i].limit) continue;
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "%s of the adapter is too long", PARTS[i].what);
+        error_expected(error, "at most %u bytes", PARTS[i].limit);
+        error_found(error, "%zu bytes", PARTS[i].bytes);
+        return rc;
+    }
+    return HEDDLE_OK;
+}
+
+int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
+{
+    int rc = check_sizes(in, error);
+    if (rc) return rc;
+    pack_t *p = calloc(1, sizeof *p);
+    if (!p) return fail_memory(error);
+    rc = copy_input(p, in, error);
+    if (!rc) rc = layout_make(p->tensors, in->count, &p->layout, error);
+    if (!rc) rc = peft_check(p->config, p->tensors, in->count, p->features, p->base_model, error);
+    if (!rc) rc = safetensors_check_metadata(p->metadata, error);
+    if (rc) goto fail;
+    *ret_pack = p;
+    return HEDDLE_OK;
+fail:
+    pack_destroy(&p);
+    return rc;
+}
+
+uint64_t pack_bytes(const pack_t *p)
+{
+    return manifest_offset(p->layout.region_bytes) + manifest_bound(&p->layout, p->tensors, p->config.bytes, p->metadata.bytes);
+}
+
+void pack_lay(pack_t *p, void *base)
+{
+    p->base = base;
+    layout_zero_padding(&p->layout, base);
+}
+
+void *pack_tensor(const pack_t *p, uint32_t index)
+{
+    return index < p->layout.count ? (uint8_t *)p->base + p->layout.places[index] : NULL;
+}
+
+int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
+{
+    buf_t manifest = {0};
+    manifest_input_t in = {.tensors = p->tensors, .layout = &p->layout, .config = p->config, .metadata = p->metadata,
+                           .kind = "lora", .features = p->features, .region = p->base};
+    sealed_t s;
+    int rc = manifest_build(&in, &manifest, &s.digest);
+    if (rc) {
+        buf_fini(&manifest);
+        return error_fail(error, rc, "the manifest of the adapter could not be made");
+    }
+    uint64_t region_bytes = p->layout.region_bytes, offset = manifest_offset(region_bytes);
+    uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);
+    memcpy((uint8_t *)p->base + offset, manifest.data, manifest.bytes);
+    s.part = (msg_part_t){.region_bytes = region_bytes, .manifest_bytes = manifest.bytes,
+                          .manifest_digest = digest_blake2b(manifest.data, manifest.bytes)};
+    s.arena_bytes = offset + manifest.bytes;
+    s.chunk_count = (uint32_t)((region_bytes + chunk_bytes - 1) / chunk_bytes);
+    buf_fini(&manifest);
+    *ret_sealed = s;
+    return HEDDLE_OK;
+}
+
+void pack_destroy(pack_t **p)
+{
+    if (!p || !*p) return;
+    layout_fini(&(*p)->layout);
+    free((*p)->tensors);
+    arena_fini(&(*p)->arena);
+    free(*p);
+    *p = NULL;
+}

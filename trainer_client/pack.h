@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trainer_client/pack.h: one adapter on its way into a region: table and layout first, then the bytes, then the seal.
+ *
+ *   pack_new --(a region of pack_bytes)--> pack_lay --(the caller writes every tensor)--> pack_seal
+ *
+ *   region memory   | tensors, padding zero | manifest |        the arena: what workers fetch
+ *
+ * The caller's table, config and metadata are copied by pack_new.  The application's thread; nothing blocks, pack_seal
+ * reads the whole region once.  The region is borrowed from pack_lay until pack_destroy. */
+#ifndef TRAINER_CLIENT_PACK_H
+#define TRAINER_CLIENT_PACK_H
+
+#include "proto/manifest.h"
+#include "proto/msg.h"
+
+typedef struct { const heddle_tensor_t *tensors; uint32_t count; bytes_t config, metadata; } pack_input_t;
+
+typedef struct pack {
+    heddle_tensor_t *tensors;           /* in the caller's order */
+    layout_t layout;
+    bytes_t config, metadata;
+    char features[192], base_model[256];
+    void *base;                         /* NULL before pack_lay */
+    arena_t arena;                      /* of all copies */
+} pack_t;
+
+/* What is known once the bytes are there. */
+typedef struct {
+    digest_t digest;
+    msg_part_t part;
+    uint64_t arena_bytes;               /* region and manifest */
+    uint32_t chunk_count;
+} sealed_t;
+
+/* BAD_ADAPTER, NO_LORA, UNSUPPORTED_PEFT_TYPE, UNSUPPORTED_FEATURE (memory that is not the host's), LIMIT, NO_MEMORY. */
+int  pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
+/* Memory that the region must have. */
+uint64_t pack_bytes(const pack_t *p);
+/* `base`: pack_bytes of memory, of any content. */
+void pack_lay(pack_t *p, void *base);
+/* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row. */
+void *pack_tensor(const pack_t *p, uint32_t index);
+/* Digests, and writes the manifest behind the tensors: nothing may be written afterwards. NO_MEMORY. */
+int  pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error);
+/* Accepts NULL and pointers to NULL. */
+void pack_destroy(pack_t **p);
+
+#endif

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle/publisher.h: one publication, from a table of tensors or a directory to a durable record. */
+#include "trainer_client/handle.h"
+
+#include "core/limits.h"
+#include "proto/peft.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define DEADLINE_MS 60000u
+
+struct heddle_publication {
+    heddle_publisher_t *publisher;
+    pack_t *pack;
+    int slot;
+    uint64_t start_us;                /* when reading a directory began; 0: it counts from commit */
+};
+
+/* -- a region ----------------------------------------------------------------------------------------------------- */
+
+typedef struct { question_t q; uint64_t bytes; int slot; region_t *region; } take_t;
+
+static int ask_take(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    take_t *t = (take_t *)q;
+    (void)now_us;
+    return publisher_node_take(n, t->bytes, &t->slot, &t->region);
+}
+
+static int ask_fit(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    take_t *t = (take_t *)q;
+    (void)now_us;
+    return publisher_node_fit(n, t->slot, t->region);
+}
+
+static int ask_give_back(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    (void)now_us;
+    publisher_node_give_back(n, ((take_t *)q)->slot);
+    return HEDDLE_OK;
+}
+
+static void give_back(heddle_publisher_t *p, int slot)
+{
+    heddle_error_t ignored;
+    take_t t = {.q = {.ask = ask_give_back, .error = &ignored}, .slot = slot};
+    handle_ask(p, &t.q);
+}
+
+static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
+{
+    if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_NO_SLOT) return rc;
+    error_fail(error, HEDDLE_ERR_NO_SLOT, "both regions of the publisher are in use");
+    error_expected(error, "the older one free within %u ms", waited_ms);
+    error_found(error, "bytes of it still on their way to a worker");
+    error_hint(error, "publish again: a worker that stands still is dropped after a while");
+    return HEDDLE_ERR_NO_SLOT;
+}
+
+/* Memory is made on this thread: touching it takes long, and the loop has a lease to keep. */
+static int make_region(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
+{
+    int rc = region_new(t->bytes, &t->region, error);
+    t->q.ask = ask_fit;
+    if (!rc) {
+        rc = handle_ask(p, &t->q);
+        if (rc) error_fail(error, rc, "%llu bytes of memory cannot be registered", (unsigned long long)t->bytes);
+    }
+    if (rc) give_back(p, t->slot);
+    return rc;
+}
+
+static int take_region(heddle_publisher_t *p, uint64_t bytes, int *ret_slot, void **ret_base, heddle_error_t *error)
+{
+    take_t t = {.q = {.ask = ask_take, .error = error}, .bytes = bytes};
+    int rc = handle_ask_until(p, &t.q, handle_until((int)p->timeout_ms));
+    if (rc) return fail_slot(rc, p->timeout_ms, error);
+    if (!t.region || t.region->bytes < bytes) rc = make_region(p, &t, error);
+    if (rc) return rc;
+    *ret_slot = t.slot;
+    *ret_base = t.region->base;
+    return HEDDLE_OK;
+}
+
+/* -- begin and abort ---------------------------------------------------------------------------------------------- */
+
+static int begin(heddle_publisher_t *p, const pack_input_t *in, heddle_publication_t **ret_publication, heddle_error_t *error)
+{
+    void *base;
+    heddle_publication_t *pub = calloc(1, sizeof *pub);
+    int rc = pub ? pack_new(in, &pub->pack, error) : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publication");
+    if (!rc) rc = take_region(p, pack_bytes(pub->pack), &pub->slot, &base, error);
+    if (rc) goto fail;
+    pack_lay(pub->pack, base);
+    pub->publisher = p;
+    p->open = pub;
+    *ret_publication = pub;
+    return HEDDLE_OK;
+fail:
+    error_where(error, p->adapter, 0, NULL, "pack");
+    if (pub) pack_destroy(&pub->pack);
+    free(pub);
+    return rc;
+}
+
+static const char *misuse_of_table(const heddle_tensor_t *tensors, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tensors[i].size != sizeof *tensors) return "the size of a row is not sizeof(heddle_tensor_t)";
+    return NULL;
+}
+
+int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count, const void *config,
+                             size_t config_bytes, const char *metadata, heddle_publication_t **ret_publication)
+{
+    static const char CALL[] = "heddle_publication_begin", PT[] = "{\"format\":\"pt\"}";
+    heddle_error_t error;
+    if (!p || !ret_publication || (count && !tensors) || (config_bytes && !config)) return handle_misuse(CALL, "a pointer is NULL");
+    if (p->open) return handle_misuse(CALL, "another publication is open");
+    const char *why = misuse_of_table(tensors, count);
+    if (why) return handle_misuse(CALL, why);
+    pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config, config_bytes),
+                       .metadata = metadata ? bytes_of(metadata, strlen(metadata)) : bytes_of(PT, sizeof PT - 1)};
+    int rc = begin(p, &in, ret_publication, &error);
+    return rc ? error_publish(&error) : HEDDLE_OK;
+}
+
+void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index) { return pub ? pack_tensor(pub->pack, index) : NULL; }
+
+static void end(heddle_publication_t *pub)
+{
+    pub->publisher->open = NULL;
+    pack_destroy(&pub->pack);
+    free(pub);
+}
+
+void heddle_publication_abort(heddle_publication_t **pub)
+{
+    if (!pub || !*pub) return;
+    heddle_publication_t *it = *pub;
+    *pub = NULL;
+    give_back(it->publisher, it->slot);
+    end(it);
+}
+
+/* -- commit ------------------------------------------------------------------------------------------------------- */
+
+typedef struct { question_t q; publish_request_t request; publish_result_t result; } publish_t;
+
+static int ask_publish(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    publisher_node_publish(n, &((publish_t *)q)->request, now_us);
+    return HEDDLE_OK;
+}
+
+static int ask_result(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    (void)now_us;
+    return publisher_node_result(n, &((publish_t *)q)->result, q->error);
+}
+
+static int ask_abandon(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    (void)now_us;
+    return publisher_node_abandon(n, &((publish_t *)q)->result, q->error);
+}
+
+/* The node has the slot from here on.  What comes while we give up still counts. */
+static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *error)
+{
+    heddle_error_t why = {0};
+    it->q = (question_t){.ask = ask_publish, .error = error};
+    int rc = handle_ask(p, &it->q);
+    if (rc) return rc;
+    it->q.ask = ask_result;
+    rc = handle_ask_until(p, &it->q, it->request.start_us + it->request.opts.deadline_ms * 1000ull);
+    if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return rc;
+    it->q = (question_t){.ask = ask_abandon, .error = &why};
+    int answer = handle_ask(p, &it->q);
+    if (answer && rc == HEDDLE_ERR_INTERRUPTED) return rc;
+    *error = why;
+    return answer;
+}
+
+static int check_choices(const heddle_publish_opts_t *o, heddle_error_t *error)
+{
+    const struct { const char *what; int64_t value, least, most; } CHOICES[] = {
+        {"step", o->step, -1, LIMIT_EXACT}, {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL},
+        {"if_unchanged", o->if_unchanged, HEDDLE_UNCHANGED_FAIL, HEDDLE_UNCHANGED_PUBLISH}};
+    for (size_t i = 0; i < sizeof CHOICES / sizeof *CHOICES; i++) {
+        if (CHOICES[i].value >= CHOICES[i].least && CHOICES[i].value <= CHOICES[i].most) continue;
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s of heddle_publish_opts_t is out of range", CHOICES[i].what);
+        error_expected(error, "%lld to %lld", (long long)CHOICES[i].least, (long long)CHOICES[i].most);
+        error_found(error, "%lld", (long long)CHOICES[i].value);
+        return rc;
+    }
+    return HEDDLE_OK;
+}
+
+static int check_opts(const heddle_publish_opts_t *o, heddle_error_t *error)
+{
+    int rc = check_choices(o, error);
+    if (!rc && o->request_id) rc = name_check("request id", o->request_id, error);
+    for (uint32_t i = 0; !rc && o->meta && o->meta[i]; i++)
+        rc = i < LIMIT_META ? label_check(o->meta[i], error) : error_fail(error, HEDDLE_ERR_LIMIT, "more than %u pairs of meta", LIMIT_META);
+    return rc;
+}
+
+static void make_request_id(char ret_id[40])
+{
+    uint8_t random[16];
+    random_bytes(random, sizeof random);
+    memcpy(ret_id, "r-", 2);
+    for (size_t i = 0; i < sizeof random; i++) snprintf(ret_id + 2 + 2 * i, 3, "%02x", random[i]);
+}
+
+static double ms_between(uint64_t from_us, uint64_t to_us) { return (double)(to_us - from_us) / 1000.0; }
+
+static void fill_published(const heddle_publisher_t *p, const publish_t *it, uint64_t sealed_us, heddle_published_t *ret)
+{
+    const publish_request_t *a = &it->request;
+    const publish_result_t *r = &it->result;
+    *ret = (heddle_published_t){.size = sizeof *ret, .version = r->version, .replayed = r->replayed, .unchanged = r->unchanged,
+                                .created = !r->replayed && !r->unchanged, .data_bytes = a->pack->layout.data_bytes,
+                                .tensor_count = a->pack->layout.count, .chunk_count = a->sealed->chunk_count,
+                                .pack_ms = ms_between(a->start_us, sealed_us), .commit_ms = ms_between(a->start_us, r->published_us)};
+    digest_text(&r->digest, ret->digest);
+    tag_text(p->adapter, r->version, &r->digest, ret->tag);
+    error_text(ret->request_id, sizeof ret->request_id, a->opts.request_id);
+    memcpy(ret->features, a->pack->features, sizeof ret->features);
+}
+
+static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t *ret_published, heddle_error_t *error)
+{
+    sealed_t sealed;
+    char id[40];
+    int rc = pack_seal(pub->pack, &sealed, error);
+    if (rc) {
+        give_back(pub->publisher, pub->slot);
+        return rc;
+    }
+    uint64_t sealed_us = handle_now();
+    make_request_id(id);
+    it->request.sealed = &sealed;
+    it->request.is_random_id = !it->request.opts.request_id;
+    if (it->request.is_random_id) it->request.opts.request_id = id;
+    rc = wait_published(pub->publisher, it, error);
+    if (!rc) fill_published(pub->publisher, it, sealed_us, ret_published);
+    return rc;
+}
+
+int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
+{
+    heddle_error_t error;
+    heddle_published_t published;
+    publish_t it = {0};
+    if (!pub || !*pub) return handle_misuse("heddle_publication_commit", "there is no publication");
+    heddle_publication_t *p = *pub;
+    *pub = NULL;
+    it.request = (publish_request_t){.slot = p->slot, .pack = p->pack, .start_us = p->start_us ? p->start_us : handle_now()};
+    int rc = handle_take(&it.request.opts, sizeof it.request.opts, opts, "heddle_publish_opts_t", &error);
+    if (!rc) rc = check_opts(&it.request.opts, &error);
+    if (!it.request.opts.deadline_ms) it.request.opts.deadline_ms = DEADLINE_MS;
+    if (rc) give_back(p->publisher, p->slot);
+    else rc = publish(p, &it, &published, &error);
+    if (rc) error_where(&error, p->publisher->adapter, 0, NULL, error.phase[0] ? NULL : "commit");
+    end(p);
+    if (rc) return error_publish(&error);
+    handle_give(ret_published, &published, sizeof published);
+    return HEDDLE_OK;
+}
+
+/* -- a directory -------------------------------------------------------------------------------------------------- */
+
+static int read_dir(heddle_publisher_t *p, const char *dir, heddle_publication_t **ret_publication, heddle_error_t *error)
+{
+    uint64_t start_us = handle_now();
+    peft_dir_t *d = NULL;
+    heddle_publication_t *pub = NULL;
+    int rc = peft_open(dir, &d, error);
+    if (!rc) {
+        pack_input_t in = {.config = peft_config(d), .metadata = peft_metadata(d)};
+        in.tensors = peft_tensors(d, &in.count);
+        rc = begin(p, &in, &pub, error);
+    }
+    if (!rc) rc = peft_read(d, pub->pack->base, pub->pack->layout.places, error);
+    peft_close(&d);
+    if (rc) {
+        error_where(error, p->adapter, 0, NULL, "pack");
+        heddle_publication_abort(&pub);
+        return rc;
+    }
+    pub->start_us = start_us;
+    *ret_publication = pub;
+    return HEDDLE_OK;
+}
+
+int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const heddle_publish_opts_t *opts,
+                                 heddle_published_t *ret_published)
+{
+    heddle_error_t error;
+    heddle_publication_t *pub;
+    if (!p || !dir) return handle_misuse("heddle_publisher_publish_dir", "a pointer is NULL");
+    if (p->open) return handle_misuse("heddle_publisher_publish_dir", "another publication is open");
+    int rc = read_dir(p, dir, &pub, &error);
+    return rc ? error_publish(&error) : heddle_publication_commit(&pub, opts, ret_published);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainer_client/publications.h"
+
+#include <string.h>
+
+void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t)
+{
+    *p = (publications_t){.tr = tr, .t = t};
+}
+
+static void drop_region(publications_t *p, publication_slot_t *s)
+{
+    if (!s->region) return;
+    p->tr->unmap(p->t, s->region);
+    region_unref(&s->region);
+}
+
+static void stop(publications_t *p, publication_slot_t *s)
+{
+    s->state = PUBLICATION_CLOSING;
+    p->tr->unshare(p->t, s->key);
+}
+
+void publications_fini(publications_t *p)
+{
+    publications_stop(p, 0);
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) drop_region(p, &p->slots[i]);
+}
+
+/* Served ones by how little they are missed: released before needed, then older before newer. */
+static bool goes_before(const publication_slot_t *a, const publication_slot_t *b)
+{
+    return a->is_released != b->is_released ? a->is_released : a->version < b->version;
+}
+
+static publication_slot_t *in_state(publications_t *p, publication_state_t state, bool (*better)(const publication_slot_t *, const publication_slot_t *))
+{
+    publication_slot_t *best = NULL;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        publication_slot_t *s = &p->slots[i];
+        if (s->state == state && (!best || better(s, best))) best = s;
+    }
+    return best;
+}
+
+static bool is_larger(const publication_slot_t *a, const publication_slot_t *b)
+{
+    return (a->region ? a->region->bytes : 0) > (b->region ? b->region->bytes : 0);
+}
+
+int publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region)
+{
+    publication_slot_t *s = in_state(p, PUBLICATION_FREE, is_larger);
+    publication_slot_t *served = in_state(p, PUBLICATION_SERVED, goes_before);
+    if (!s && in_state(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
+    if (!s && served) stop(p, served);
+    if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
+    if (s->region && s->region->bytes < bytes) drop_region(p, s); /* before the larger one is made: never both */
+    s->state = PUBLICATION_TAKEN;
+    *ret_slot = (int)(s - p->slots);
+    *ret_region = s->region;
+    return HEDDLE_OK;
+}
+
+int publications_fit(publications_t *p, int slot, region_t *region)
+{
+    publication_slot_t *s = &p->slots[slot];
+    drop_region(p, s);
+    int rc = p->tr->map(p->t, region);
+    if (rc) region_unref(&region);
+    else s->region = region;
+    return rc;
+}
+
+void publications_give_back(publications_t *p, int slot) { p->slots[slot].state = PUBLICATION_FREE; }
+
+int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key, uint64_t arena_bytes)
+{
+    publication_slot_t *s = &p->slots[slot];
+    int rc = HEDDLE_OK;
+    if (!publications_of(p, version)) {
+        rc = p->tr->share(p->t, s->region, *key);
+        if (!rc) {
+            *s = (publication_slot_t){.state = PUBLICATION_SERVED, .region = s->region, .version = version,
+                                      .arena_bytes = arena_bytes, .key = *key};
+            rc = p->tr->extend(p->t, *key, 0, arena_bytes);
+            if (rc) stop(p, s);
+            return rc;
+        }
+    }
+    publications_give_back(p, slot);
+    return rc;
+}
+
+void publications_unshared(publications_t *p, const share_key_t *key)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        publication_slot_t *s = &p->slots[i];
+        if (s->state == PUBLICATION_CLOSING && !memcmp(&s->key, key, sizeof *key)) s->state = PUBLICATION_FREE;
+    }
+}
+
+const publication_slot_t *publications_of(const publications_t *p, uint64_t version)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version == version) return &p->slots[i];
+    return NULL;
+}
+
+bool publications_release(publications_t *p, uint64_t version)
+{
+    publication_slot_t *s = (publication_slot_t *)publications_of(p, version);
+    if (s) s->is_released = true;
+    return s != NULL;
+}
+
+void publications_stop(publications_t *p, uint64_t version)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+        if (p->slots[i].state == PUBLICATION_SERVED && (!version || p->slots[i].version == version)) stop(p, &p->slots[i]);
+}
+
+uint64_t publications_serving(const publications_t *p)
+{
+    uint64_t version = 0;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version > version) version = p->slots[i].version;
+    return version;
+}
+
+bool publications_are_quiet(const publications_t *p)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+        if (p->slots[i].state == PUBLICATION_SERVED || p->slots[i].state == PUBLICATION_CLOSING) return false;
+    return true;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle/publisher.h: open and close, waiting, events.  Publications: publication.c. */
+#include "trainer_client/handle.h"
+
+#include "core/digest.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define TIMEOUT_MS 5000u
+#define CLOSE_MS 1000
+#define DEFAULT_BROKER "tcp://127.0.0.1:7700"
+
+/* -- open --------------------------------------------------------------------------------------------------------- */
+
+static int ask_opened(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    (void)now_us;
+    return publisher_node_opened(n, q->error);
+}
+
+static int fail_unavailable(const heddle_publisher_t *p, const char *broker, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", broker);
+    error_expected(error, "an answer within %u ms", p->timeout_ms);
+    error_found(error, "none");
+    error_hint(error, "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER");
+    return HEDDLE_ERR_UNAVAILABLE;
+}
+
+static int wait_opened(heddle_publisher_t *p, const char *broker, heddle_error_t *error)
+{
+    question_t q = {.ask = ask_opened, .error = error};
+    *error = (heddle_error_t){0};
+    int rc = handle_ask_until(p, &q, handle_until((int)p->timeout_ms));
+    if (rc != HEDDLE_ERR_AGAIN) return rc;
+    return error->code ? error->code : fail_unavailable(p, broker, error);
+}
+
+static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
+{
+    char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
+    name_default(writer);
+    name_host(host);
+    publisher_node_opts_t opts = {.adapter = o->adapter, .writer = o->writer ? o->writer : writer, .host = host,
+                                  .takeover = o->takeover != 0, .pid = (uint64_t)getpid(), .changed = handle_changed, .self = p};
+    random_bytes(&opts.life, sizeof opts.life);
+    random_bytes(&opts.seed, sizeof opts.seed);
+    int rc = publisher_node_new(&opts, shell_io(p->shell), &p->node);
+    return rc ? error_fail(error, rc, "no memory for a publisher") : HEDDLE_OK;
+}
+
+static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
+{
+    shell_opts_t opts = {.broker = o->broker, .transfer = true, .data_device = o->data_device, .insecure = o->insecure != 0,
+                         .max_rate_bytes = o->max_rate_bytes};
+    int rc = handle_open_fds(p);
+    if (rc) return error_fail(error, rc, "no descriptor is left for a publisher");
+    rc = shell_open(&opts, &p->shell, error);
+    if (!rc) rc = make_node(p, o, error);
+    if (!rc) rc = shell_start(p->shell, &publisher_node_ops, p->node, error);
+    p->is_running = !rc;
+    return rc;
+}
+
+static int check_opts(const heddle_publisher_opts_t *o, heddle_error_t *error)
+{
+    int rc = name_check("adapter", o->adapter, error);
+    return !rc && o->writer ? name_check("writer", o->writer, error) : rc;
+}
+
+static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publisher, heddle_error_t *error)
+{
+    heddle_publisher_t *p = calloc(1, sizeof *p);
+    if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publisher");
+    p->changed_fd = p->interrupt_fd = -1;
+    p->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
+    if (p->timeout_ms > INT32_MAX) p->timeout_ms = INT32_MAX;
+    error_text(p->adapter, sizeof p->adapter, o->adapter);
+    *ret_publisher = p;
+    return HEDDLE_OK;
+}
+
+int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher)
+{
+    heddle_error_t error;
+    heddle_publisher_opts_t o;
+    heddle_publisher_t *p = NULL;
+    if (!ret_publisher) return handle_misuse("heddle_publisher_open", "there is nowhere to put the handle");
+    int rc = handle_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
+    if (!rc) rc = check_opts(&o, &error);
+    if (!rc) rc = make_handle(&o, &p, &error);
+    if (!rc) rc = start(p, &o, &error);
+    const char *broker = o.broker ? o.broker : getenv("HEDDLE_BROKER");
+    if (!rc) rc = wait_opened(p, broker && *broker ? broker : DEFAULT_BROKER, &error);
+    if (rc) goto fail;
+    *ret_publisher = p;
+    return HEDDLE_OK;
+fail:
+    heddle_publisher_close(&p);
+    error_where(&error, o.adapter, 0, NULL, NULL);
+    return error_publish(&error);
+}
+
+/* -- close -------------------------------------------------------------------------------------------------------- */
+
+static int ask_leave(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    (void)q;
+    publisher_node_leave(n, now_us);
+    return HEDDLE_OK;
+}
+
+static int ask_left(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    (void)q;
+    (void)now_us;
+    return publisher_node_has_left(n) ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
+}
+
+/* A broker that is away, or a worker that stands still, does not hold us up: nothing here takes longer than CLOSE_MS. */
+static void leave(heddle_publisher_t *p)
+{
+    heddle_error_t ignored;
+    question_t go = {.ask = ask_leave, .error = &ignored}, gone = {.ask = ask_left, .error = &ignored};
+    uint64_t until_us = handle_until(CLOSE_MS);
+    handle_forget_interrupt(p); /* meant for the call before: what is bounded needs no interrupting */
+    if (handle_ask(p, &go) == HEDDLE_OK) handle_ask_until(p, &gone, until_us);
+    shell_stop(p->shell);
+}
+
+void heddle_publisher_close(heddle_publisher_t **p)
+{
+    if (!p || !*p) return;
+    heddle_publisher_t *it = *p;
+    *p = NULL;
+    heddle_publication_abort(&it->open);
+    if (it->is_running) leave(it);
+    publisher_node_destroy(&it->node);
+    shell_close(&it->shell);
+    handle_close_fds(it);
+    free(it);
+}
+
+void heddle_publisher_interrupt(heddle_publisher_t *p)
+{
+    if (p) handle_interrupt(p);
+}
+
+/* -- what became of a version ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    question_t q;
+    uint64_t version;
+    wait_for_t want;
+    uint32_t waited_ms;
+    heddle_report_t *report;
+} look_t;
+
+/* Of a version that is not ours the report is empty. */
+static const report_row_t *copy_report(publisher_node_t *n, const look_t *l)
+{
+    const report_row_t *row = reports_find(publisher_node_reports(n), l->version);
+    if (row) *l->report = row->report;
+    else *l->report = (heddle_report_t){.size = sizeof *l->report, .version = l->version, .staged_ms = -1, .active_ms = -1};
+    return row;
+}
+
+static int ask_judge(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    look_t *l = (look_t *)q;
+    (void)now_us;
+    int rc = publisher_node_judge(n, l->version, &l->want, q->error);
+    if (rc != HEDDLE_ERR_AGAIN) copy_report(n, l);
+    return rc;
+}
+
+static int ask_late(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    look_t *l = (look_t *)q;
+    const report_row_t *row = copy_report(n, l);
+    return row ? reports_late(publisher_node_reports(n), row, &l->want, l->waited_ms, q->error) : ask_judge(q, n, now_us);
+}
+
+static int ask_report(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    return copy_report(n, (look_t *)q) ? HEDDLE_OK : ask_judge(q, n, now_us);
+}
+
+/* The report is filled whatever comes of the question. */
+static int look(heddle_publisher_t *p, look_t *l, int timeout_ms)
+{
+    int rc = handle_ask_until(p, &l->q, handle_until(timeout_ms));
+    if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return rc;
+    heddle_error_t ignored, *error = l->q.error;
+    l->q.ask = ask_late;
+    if (rc == HEDDLE_ERR_INTERRUPTED) l->q.error = &ignored;
+    int late = handle_ask(p, &l->q);
+    l->q.error = error;
+    return rc == HEDDLE_ERR_INTERRUPTED ? rc : late;
+}
+
+/* On the heap: a report is 26 KB, and stacks of callers may be small. */
+static int look_and_tell(heddle_publisher_t *p, look_t *l, int timeout_ms, heddle_report_t *ret_report)
+{
+    heddle_error_t error = {0};
+    l->report = calloc(1, sizeof *l->report);
+    if (!l->report) {
+        error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
+        return error_publish(&error);
+    }
+    l->q.error = &error;
+    l->waited_ms = timeout_ms > 0 ? (uint32_t)timeout_ms : 0;
+    int rc = look(p, l, timeout_ms);
+    handle_give(ret_report, l->report, sizeof *l->report);
+    free(l->report);
+    return rc ? error_publish(&error) : HEDDLE_OK;
+}
+
+int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum, int timeout_ms,
+                          heddle_report_t *ret_report)
+{
+    if (!p) return handle_misuse("heddle_publisher_wait", "there is no publisher");
+    if (phase != HEDDLE_PHASE_STAGED && phase != HEDDLE_PHASE_ACTIVE)
+        return handle_misuse("heddle_publisher_wait", "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
+    look_t l = {.q = {.ask = ask_judge}, .version = version, .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
+    return look_and_tell(p, &l, timeout_ms, ret_report);
+}
+
+int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report)
+{
+    if (!p) return handle_misuse("heddle_publisher_report", "there is no publisher");
+    look_t l = {.q = {.ask = ask_report}, .version = version, .want = {.phase = HEDDLE_PHASE_STAGED}};
+    return look_and_tell(p, &l, 0, ret_report);
+}
+
+/* -- events ------------------------------------------------------------------------------------------------------- */
+
+int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event)
+{
+    heddle_error_t error;
+    heddle_event_t event;
+    if (!p) return handle_misuse("heddle_publisher_next_event", "there is no publisher");
+    uint64_t until_us = handle_until(timeout_ms);
+    int rc = shell_next_event(p->shell, 0, &event);
+    while (rc == HEDDLE_ERR_AGAIN && (rc = handle_sleep(p, shell_fd(p->shell), until_us)) == HEDDLE_OK)
+        rc = shell_next_event(p->shell, 0, &event);
+    if (rc) {
+        error_fail(&error, rc, rc == HEDDLE_ERR_INTERRUPTED ? "interrupted" : "no event of %s came", p->adapter);
+        return error_publish(&error);
+    }
+    handle_give(ret_event, &event, sizeof event);
+    return HEDDLE_OK;
+}
