@@ -78,13 +78,6 @@ static served_t *served_by(pull_t *p, uint64_t token)
     return s;
 }
 
-static bool is_bad(const pull_t *p, uint64_t token)
-{
-    for (uint32_t i = 0; i < p->bad_count; i++)
-        if (p->bad[i] == token) return true;
-    return false;
-}
-
 static peer_ref_t ref_of(const source_t *s) { return (peer_ref_t){s->token, bytes_of(s->address, s->address_bytes)}; }
 
 /* Nothing can write into the slot any more but open asks. */
@@ -163,6 +156,12 @@ static void on_fetch_done(pull_t *p, uint64_t now_us);
 
 typedef struct { bool any, done; uint32_t piece; uint64_t token; int err; } trouble_t;
 
+static void fail_fetch(pull_t *p, int code)
+{
+    bool is_wrong = code == HEDDLE_ERR_DIGEST_MISMATCH;
+    fail(p, code, is_wrong ? "verify" : "fetch", is_wrong ? "the bytes came wrong from every source that there is" : "there is no source");
+}
+
 static void obey(pull_t *p, const fetch_action_t *a, trouble_t *trouble)
 {
     switch (a->kind) {
@@ -179,7 +178,7 @@ static void obey(pull_t *p, const fetch_action_t *a, trouble_t *trouble)
         break;
     case FA_NEED_SOURCES: p->needs_sources = true; break;
     case FA_DONE: trouble->done = true; break;
-    case FA_FAILED: fail(p, a->err, "fetch", "the same chunk came wrong from every source that was tried"); break;
+    case FA_FAILED: fail_fetch(p, a->err); break;
     }
 }
 
@@ -208,7 +207,6 @@ static void feed_sources(pull_t *p, uint64_t now_us)
     int count = 0;
     for (uint32_t i = 0; i < p->what->source_count; i++) {
         peer_ref_t ref = ref_of(&p->what->sources[i]);
-        if (is_bad(p, ref.token)) continue;
         list[count++] = (fetch_source_t){ref.token};
         p->io->tr->greet(p->io->t, &ref);    /* where it fails, ask tells */
     }
@@ -218,7 +216,7 @@ static void feed_sources(pull_t *p, uint64_t now_us)
 static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, uint64_t now_us)
 {
     fetch_destroy(&p->fetch);
-    fetch_plan_t plan = {.count = pieces, .piece_bytes = piece_bytes, .window_bytes = LIMIT_WINDOW_BYTES};
+    fetch_plan_t plan = {.count = pieces, .piece_bytes = piece_bytes, .window_bytes = LIMIT_WINDOW_BYTES, .bad = p->bad, .bad_count = p->bad_count};
     if (fetch_new(&plan, now_us, &p->fetch)) {
         fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
         return false;
@@ -494,9 +492,6 @@ bool pull_needs_sources(pull_t *p, uint64_t *ret_lost, uint32_t cap, uint32_t *r
 {
     if (!p->needs_sources) return false;
     p->needs_sources = false;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < p->bad_count && count < cap; i++) ret_lost[count++] = p->bad[i];
-    if (p->fetch) count += (uint32_t)fetch_lost(p->fetch, ret_lost + count, (int)(cap - count));
-    *ret_count = count;
+    *ret_count = p->fetch ? (uint32_t)fetch_lost(p->fetch, ret_lost, (int)cap) : 0;
     return true;
 }

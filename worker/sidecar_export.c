@@ -1,148 +1,236 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar.h"
+#include "worker/sidecar_export.h"
 
 #include "core/errors.h"
 #include "core/log.h"
+#include "core/names.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <limits.h>
+#include <heddle/adapter.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-void export_path(const char *dir, const char *adapter, uint64_t version, char ret_path[4096])
+static int fail(heddle_error_t *error, const char *what, const char *where)
 {
-    snprintf(ret_path, 4096, "%s/%s@%llu", dir, adapter, (unsigned long long)version);
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-
-static void remove_tree(const char *path)
-{
-    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
-        log_emit(LOG_WARN, "export.remove", "cannot remove %s: %s", path, strerror(errno));
-}
-
-static int fail_path(heddle_error_t *error, const char *what, const char *path)
-{
-    int why = errno;
-    int rc = error_fail(error, why == ENOSPC || why == EDQUOT ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL, "cannot %s %s: %s", what, path, strerror(why));
+    int code = errno == ENOSPC || errno == EDQUOT ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL;
+    int rc = error_fail(error, code, "%s %s: %s", what, where, strerror(errno));
     error_where(error, NULL, 0, NULL, "export");
-    error_hint(error, "--export needs a directory that uid %u may write to", (unsigned)geteuid());
     return rc;
 }
 
-/* A name that only a killed run leaves: ".policy@3.tmp-1234" or ".policy.link-1234". */
-static bool is_leftover(const char *name) { return name[0] == '.' && (strstr(name, ".tmp-") || strstr(name, ".link-")); }
+/* --- removing ------------------------------------------------------------------------------------------------------------ */
 
-int export_open(const char *dir, heddle_error_t *error)
+static bool is_dot(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
+
+/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it. */
+static bool remove_files(int parent, const char *name)
 {
-    if (mkdir(dir, 0777) != 0 && errno != EEXIST) return fail_path(error, "make", dir);
-    if (access(dir, W_OK | X_OK) != 0) return fail_path(error, "write to", dir);
-    DIR *d = opendir(dir);
-    if (!d) return fail_path(error, "open", dir);
-    for (struct dirent *e; (e = readdir(d));) {
-        char path[4096];
-        if (!is_leftover(e->d_name) || snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path) continue;
-        remove_tree(path);
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0) close(fd);
+        return false;
     }
-    closedir(d);
+    for (struct dirent *e; (e = readdir(dir));)
+        if (!is_dot(e->d_name)) unlinkat(fd, e->d_name, 0);
+    closedir(dir);
+    return unlinkat(parent, name, AT_REMOVEDIR) == 0;
+}
+
+/* Under a temporary name first: a reader sees the whole directory, or none. */
+static bool remove_directory(int parent, const char *name)
+{
+    char temporary[400];
+    snprintf(temporary, sizeof temporary, ".%s.tmp-%ld.gone", name, (long)getpid());
+    if (renameat(parent, name, parent, temporary) != 0) return errno == ENOENT;
+    if (remove_files(parent, temporary)) return true;
+    log_emit(LOG_WARN, "export.remove", "%s cannot be removed: %s", temporary, strerror(errno));
+    return false;
+}
+
+/* ".policy@3.tmp-4711.0", ".policy.link-4711": pid of the process that made it; 0: another name. */
+static pid_t maker_of(const char *name)
+{
+    if (name[0] != '.') return 0;
+    const char *at = strstr(name, ".tmp-");
+    if (!at) at = strstr(name, ".link-");
+    return at ? (pid_t)atol(strchr(at, '-') + 1) : 0;
+}
+
+static void clean_up(int root)
+{
+    int fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(dir));) {
+        pid_t maker = maker_of(e->d_name);
+        bool is_alive = maker > 0 && maker != getpid() && (kill(maker, 0) == 0 || errno == EPERM);
+        if (maker <= 0 || is_alive) continue;
+        if (unlinkat(root, e->d_name, 0) != 0) remove_files(root, e->d_name);
+    }
+    closedir(dir);
+}
+
+/* --- life ------------------------------------------------------------------------------------------------------------------ */
+
+static int make_path(const char *path)
+{
+    char part[4096];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *at = part + 1; (at = strchr(at, '/')); *at++ = '/') {
+        *at = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return -1;
+    }
+    return mkdir(part, 0777) != 0 && errno != EEXIST ? -1 : 0;
+}
+
+int exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error)
+{
+    *x = (exports_t){.root = -1, .keep = keep};
+    if (strlen(root) >= sizeof x->path || make_path(root) != 0) return fail(error, "cannot make", root);
+    x->root = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char *absolute = x->root < 0 ? NULL : realpath(root, NULL);
+    if (!absolute || faccessat(x->root, ".", W_OK | X_OK, AT_EACCESS) != 0) {
+        free(absolute);
+        return fail(error, "cannot write to", root);
+    }
+    snprintf(x->path, sizeof x->path, "%s", absolute);
+    free(absolute);
+    clean_up(x->root);
     return HEDDLE_OK;
 }
 
-static bool holds(const char *path, const char *digest)
+void exports_close(exports_t *x)
+{
+    if (x->root >= 0) close(x->root);
+    x->root = -1;
+}
+
+/* --- one version ------------------------------------------------------------------------------------------------------------ */
+
+static void name_of(const char *adapter, uint64_t version, char ret_name[200])
+{
+    snprintf(ret_name, 200, "%s@%llu", adapter, (unsigned long long)version);
+}
+
+void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400])
+{
+    char name[200];
+    name_of(adapter, version, name);
+    ret_path[0] = 0;
+    if (x->root >= 0) snprintf(ret_path, 4400, "%s/%s", x->path, name);
+}
+
+static bool is_same(const char *path, const char *digest)
 {
     heddle_adapter_info_t info = {.size = sizeof info};
     return heddle_adapter_check(path, &info) == HEDDLE_OK && !strcmp(info.digest, digest);
 }
 
-int export_write(const char *dir, const heddle_snapshot_t *s, heddle_error_t *error)
+int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error)
 {
-    const heddle_manifest_t *m = heddle_snapshot_manifest(s);
-    char path[4096];
-    export_path(dir, m->adapter, m->version, path);
-    if (access(path, F_OK) == 0) {
-        if (holds(path, m->digest)) return HEDDLE_OK;
-        remove_tree(path); /* of another registry, or damaged: the name belongs to these bytes */
+    const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
+    char path[4400], name[200];
+    exports_path(x, m->adapter, m->version, path);
+    name_of(m->adapter, m->version, name);
+    if (faccessat(x->root, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {    /* of an earlier run */
+        if (is_same(path, m->digest)) return HEDDLE_OK;
+        if (!remove_directory(x->root, name)) return fail(error, "cannot replace", path);
     }
-    int rc = heddle_snapshot_export(s, path);
-    if (rc && error) *error = *heddle_last_error();
+    int rc = heddle_snapshot_export(snapshot, path);
+    if (rc) *error = *heddle_last_error();
     return rc;
 }
 
-int export_link(const char *dir, const char *adapter, uint64_t version, heddle_error_t *error)
+int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error)
 {
-    char target[256], temporary[4096], link[4096];
-    snprintf(target, sizeof target, "%s@%llu", adapter, (unsigned long long)version);
-    snprintf(temporary, sizeof temporary, "%s/.%s.link-%ld", dir, adapter, (long)getpid());
-    snprintf(link, sizeof link, "%s/%s", dir, adapter);
-    unlink(temporary);
-    if (symlink(target, temporary) != 0) return fail_path(error, "make the link", temporary);
-    if (rename(temporary, link) != 0) {
-        int rc = fail_path(error, "move the link", link);
-        unlink(temporary);
-        return rc;
-    }
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    return HEDDLE_OK;
+    char name[200], temporary[300];
+    name_of(adapter, version, name);
+    snprintf(temporary, sizeof temporary, ".%s.link-%ld", adapter, (long)getpid());
+    unlinkat(x->root, temporary, 0);
+    if (symlinkat(name, x->root, temporary) != 0) return fail(error, "cannot make a link in", x->path);
+    if (renameat(x->root, temporary, x->root, adapter) == 0) return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
+    int rc = fail(error, "cannot move the link", adapter);
+    unlinkat(x->root, temporary, 0);
+    return rc;
 }
 
-/* "policy@3" -> 3 when it is a directory of this adapter, else 0. */
-static uint64_t version_of(const char *name, const char *adapter)
+static bool is_linked(const exports_t *x, const char *adapter, const char *name)
 {
-    size_t n = strlen(adapter);
-    if (strncmp(name, adapter, n) != 0 || name[n] != '@') return 0;
-    char *end;
-    unsigned long long v = strtoull(name + n + 1, &end, 10);
-    return *end ? 0 : v;
-}
-
-static uint64_t linked_version(const char *dir, const char *adapter)
-{
-    char link[4096], target[256];
-    snprintf(link, sizeof link, "%s/%s", dir, adapter);
-    ssize_t n = readlink(link, target, sizeof target - 1);
-    if (n < 0) return 0;
+    char target[300];
+    ssize_t n = readlinkat(x->root, adapter, target, sizeof target - 1);
+    if (n < 0) return false;
     target[n] = 0;
-    return version_of(target, adapter);
+    return !strcmp(target, name);
 }
 
-static int descending(const void *a, const void *b)
+void exports_remove(exports_t *x, const char *adapter, uint64_t version)
+{
+    char name[200];
+    name_of(adapter, version, name);
+    if (x->root >= 0 && !is_linked(x, adapter, name)) remove_directory(x->root, name);
+}
+
+/* --- old ones ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct { uint64_t *versions; size_t count, capacity; } list_t;
+
+static bool add(list_t *l, uint64_t version)
+{
+    if (l->count == l->capacity) {
+        size_t capacity = l->capacity ? l->capacity * 2 : 16;
+        uint64_t *grown = realloc(l->versions, capacity * sizeof *grown);
+        if (!grown) return false;
+        l->versions = grown;
+        l->capacity = capacity;
+    }
+    l->versions[l->count++] = version;
+    return true;
+}
+
+static int later_first(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x < y) - (x > y);
 }
 
-void export_prune(const char *dir, const char *adapter, int64_t keep)
+static void list_versions(const exports_t *x, const char *adapter, list_t *ret_list)
 {
-    enum { MAX = 4096 };
-    uint64_t *old = malloc(MAX * sizeof *old), linked = linked_version(dir, adapter), newest = linked;
-    DIR *d = opendir(dir);
-    size_t n = 0;
-    for (struct dirent *e; old && d && (e = readdir(d)) && n < MAX;) {
-        uint64_t v = version_of(e->d_name, adapter);
-        if (v && v != linked) old[n++] = v;
+    int fd = openat(x->root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0) close(fd);
+        return;
     }
-    if (d) closedir(d);
-    qsort(old, n, sizeof *old, descending);
-    for (size_t i = 0; i < n; i++) {
-        if (old[i] > newest || keep-- > 0) continue; /* staged, waiting for a decision; or among those to keep */
-        char path[4096];
-        export_path(dir, adapter, old[i], path);
-        remove_tree(path);
+    for (struct dirent *e; (e = readdir(dir));) {
+        ref_t ref;
+        if (!strchr(e->d_name, '@') || ref_parse(e->d_name, &ref, NULL) || strcmp(ref.name, adapter) != 0) continue;
+        if (!add(ret_list, ref.version)) break;
     }
-    free(old);
+    closedir(dir);
+    if (ret_list->count) qsort(ret_list->versions, ret_list->count, sizeof *ret_list->versions, later_first);
+}
+
+void exports_prune(exports_t *x, const char *adapter, bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self)
+{
+    list_t list = {0};
+    uint32_t kept = 0;
+    if (x->root < 0) return;
+    list_versions(x, adapter, &list);
+    for (size_t i = 0; i < list.count; i++) {
+        char name[200];
+        name_of(adapter, list.versions[i], name);
+        if (is_linked(x, adapter, name) || kept++ < x->keep || is_needed(self, adapter, list.versions[i])) continue;
+        remove_directory(x->root, name);
+    }
+    free(list.versions);
 }

@@ -1,148 +1,177 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar.h"
+#include "worker/sidecar_hook.h"
 
-#include "core/clock.h"
 #include "core/errors.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
+enum { VARIABLES = 5 };
 
-enum { VARIABLES = 5, TAIL_BYTES = 512, SLICE_MS = 100 };
-typedef struct { char text[TAIL_BYTES]; size_t bytes; } tail_t;   /* the end of what the hook said */
+static const char *const NAMES[VARIABLES] = {"HEDDLE_ADAPTER", "HEDDLE_VERSION", "HEDDLE_DIGEST", "HEDDLE_TAG", "HEDDLE_PATH"};
 
-static void tail_add(tail_t *t, const char *data, size_t bytes)
+static bool is_ours(const char *entry)
 {
-    if (bytes >= TAIL_BYTES) {
-        memcpy(t->text, data + bytes - TAIL_BYTES, TAIL_BYTES);
-        t->bytes = TAIL_BYTES;
-        return;
+    for (int i = 0; i < VARIABLES; i++) {
+        size_t n = strlen(NAMES[i]);
+        if (!strncmp(entry, NAMES[i], n) && entry[n] == '=') return true;
     }
-    size_t keep = t->bytes + bytes > TAIL_BYTES ? TAIL_BYTES - bytes : t->bytes;
-    memmove(t->text, t->text + t->bytes - keep, keep);
-    memcpy(t->text + keep, data, bytes);
-    t->bytes = keep + bytes;
+    return false;
 }
 
-/* What there is on the pipe goes to our stderr too.  False at its end. */
-static bool drain(int fd, tail_t *t)
+static void free_environment(char **env)
 {
-    char data[4096];
-    for (;;) {
-        ssize_t n = read(fd, data, sizeof data);
-        if (n == 0) return false;
-        if (n < 0) return errno == EAGAIN || errno == EINTR;
-        tail_add(t, data, (size_t)n);
-        ssize_t said = write(STDERR_FILENO, data, (size_t)n);
-        (void)said;
-    }
+    for (int i = 0; env && i < VARIABLES; i++) free(env[i]);
+    free(env);
 }
 
-/* The environment plus five; texts[] holds those. */
-static char **environment(const hook_t *h, char texts[VARIABLES][4224])
+/* Ours first, so that they can be freed; then what was inherited. */
+static char **make_environment(const heddle_event_t *event, const char *path)
 {
-    size_t n = 0, k = 0;
-    while (environ[n]) n++;
-    char **env = calloc(n + VARIABLES + 1, sizeof *env);
+    size_t count = 0, at = VARIABLES;
+    while (environ[count]) count++;
+    char **env = calloc(count + VARIABLES + 1, sizeof *env);
     if (!env) return NULL;
-    for (size_t i = 0; i < n; i++)
-        if (strncmp(environ[i], "HEDDLE_", 7) != 0) env[k++] = environ[i];
-    snprintf(texts[0], sizeof texts[0], "HEDDLE_ADAPTER=%s", h->event->adapter);
-    snprintf(texts[1], sizeof texts[1], "HEDDLE_VERSION=%llu", (unsigned long long)h->event->version);
-    snprintf(texts[2], sizeof texts[2], "HEDDLE_DIGEST=%s", h->event->digest);
-    snprintf(texts[3], sizeof texts[3], "HEDDLE_TAG=%s", h->event->tag);
-    snprintf(texts[4], sizeof texts[4], "HEDDLE_PATH=%s", h->path);
-    for (int i = 0; i < VARIABLES; i++) env[k++] = texts[i];
+    char version[32];
+    snprintf(version, sizeof version, "%llu", (unsigned long long)event->version);
+    const char *values[VARIABLES] = {event->adapter, version, event->digest, event->tag, path};
+    for (int i = 0; i < VARIABLES; i++)
+        if (asprintf(&env[i], "%s=%s", NAMES[i], values[i]) < 0) {
+            env[i] = NULL;
+            free_environment(env);
+            return NULL;
+        }
+    for (size_t i = 0; i < count; i++)
+        if (!is_ours(environ[i])) env[at++] = environ[i];
     return env;
 }
 
-static int spawn(const hook_t *h, int say_fd, pid_t *ret_pid)
+static int spawn(hook_t *h, const char *command, char **env, int err_write)
 {
-    char texts[VARIABLES][4224];
-    char **env = environment(h, texts);
-    if (!env) return ENOMEM;
     posix_spawn_file_actions_t files;
-    posix_spawnattr_t how;
+    posix_spawnattr_t attr;
     posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&how);
+    posix_spawnattr_init(&attr);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO); /* stdout is for our own lines */
-    posix_spawn_file_actions_adddup2(&files, say_fd, STDERR_FILENO);
-    posix_spawn_file_actions_addclosefrom_np(&files, 3); /* UCX's descriptors are not close-on-exec */
+    posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, err_write, STDERR_FILENO);
+    posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
     sigset_t none, all;
     sigemptyset(&none);
     sigfillset(&all);
-    posix_spawnattr_setsigmask(&how, &none);
-    posix_spawnattr_setsigdefault(&how, &all);
-    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    char *argv[] = {(char[]){"sh"}, (char[]){"-c"}, (char *)(uintptr_t)h->command, NULL};
-    int err = posix_spawn(ret_pid, "/bin/sh", &files, &how, argv, env);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &all);
+    posix_spawnattr_setpgroup(&attr, 0);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    char *argv[] = {"sh", "-c", (char *)command, NULL};
+    int why = posix_spawn(&h->pid, "/bin/sh", &files, &attr, argv, env);
     posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&how);
-    free(env);
-    return err;
+    posix_spawnattr_destroy(&attr);
+    return why;
 }
 
-/* Until the hook ends, its time is over, or we are told to stop.  True when it ended by itself. */
-static bool watch(const hook_t *h, int pid_fd, int pipe_fd, tail_t *t)
+int hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path, uint32_t timeout_ms, uint64_t now_us,
+               heddle_error_t *error)
 {
-    uint64_t end_us = clock_now(clock_system()) + (uint64_t)h->timeout_ms * 1000;
-    struct pollfd fds[2] = {{.fd = pid_fd, .events = POLLIN}, {.fd = pipe_fd, .events = POLLIN}};
-    for (;;) {
-        uint64_t now = clock_now(clock_system());
-        if (now >= end_us || (h->stop && *h->stop)) return false;
-        uint64_t left_ms = (end_us - now) / 1000 + 1;
-        poll(fds, 2, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS); /* a signal between the check and the poll is seen a slice later */
-        if (fds[1].revents && !drain(pipe_fd, t)) fds[1].fd = -1;
-        if (fds[0].revents) return true;
-    }
+    int fds[2], why = ENOMEM;
+    *h = (hook_t){.err_fd = -1, .timeout_ms = timeout_ms, .deadline_us = now_us + timeout_ms * 1000ull};
+    if (pipe2(fds, O_CLOEXEC) != 0) return error_fail(error, HEDDLE_ERR_INTERNAL, "no pipe for a command: %s", strerror(errno));
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    char **env = make_environment(event, path);
+    if (env) why = spawn(h, command, env, fds[1]);
+    free_environment(env);
+    close(fds[1]);
+    h->err_fd = fds[0];
+    if (why == 0) return HEDDLE_OK;
+    close(fds[0]);
+    *h = (hook_t){.err_fd = -1};
+    return error_fail(error, HEDDLE_ERR_INTERNAL, "a command cannot be started: %s", strerror(why));
 }
 
-static void explain(int status, const tail_t *t, char ret_reason[768])
+static void keep_tail(hook_t *h, const char *text, size_t bytes)
 {
-    int n = WIFEXITED(status) ? snprintf(ret_reason, 768, "hook ended with exit status %d", WEXITSTATUS(status))
-                              : snprintf(ret_reason, 768, "hook was ended by signal %d", WTERMSIG(status));
-    if (t->bytes) snprintf(ret_reason + n, 768 - (size_t)n, ": %.*s", (int)t->bytes, t->text);
-    for (char *p = ret_reason; *p; p++)
-        if (*p == '\n') *p = ' ';
+    if (bytes > HOOK_TAIL_BYTES) {
+        text += bytes - HOOK_TAIL_BYTES;
+        bytes = HOOK_TAIL_BYTES;
+    }
+    size_t keep = h->tail_bytes + bytes > HOOK_TAIL_BYTES ? HOOK_TAIL_BYTES - bytes : h->tail_bytes;
+    memmove(h->tail, h->tail + h->tail_bytes - keep, keep);
+    memcpy(h->tail + keep, text, bytes);
+    h->tail_bytes = keep + bytes;
+    h->tail[h->tail_bytes] = 0;
 }
 
-int hook_run(const hook_t *h, char ret_reason[768])
+/* Bytes read; 0: nothing now; -1: the end. */
+static ssize_t read_some(hook_t *h)
 {
-    int pipes[2], status = 0;
-    pid_t pid;
-    tail_t tail = {.bytes = 0};
-    if (pipe2(pipes, O_CLOEXEC | O_NONBLOCK) != 0) {
-        snprintf(ret_reason, 768, "hook could not be started: %s", strerror(errno));
-        return HEDDLE_ERR_INTERNAL;
+    char text[4096];
+    if (h->err_fd < 0) return -1;
+    ssize_t n = read(h->err_fd, text, sizeof text);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    if (n <= 0) {
+        close(h->err_fd);
+        h->err_fd = -1;
+        return -1;
     }
-    int err = spawn(h, pipes[1], &pid);
-    close(pipes[1]);
-    if (err) {
-        close(pipes[0]);
-        snprintf(ret_reason, 768, "hook could not be started: %s", strerror(err));
-        return HEDDLE_ERR_INTERNAL;
+    keep_tail(h, text, (size_t)n);
+    fwrite(text, 1, (size_t)n, stderr);
+    return n;
+}
+
+void hook_read(hook_t *h) { read_some(h); }
+
+/* What is left in the pipe; somebody in the background may hold its other end for ever. */
+static void read_rest(hook_t *h)
+{
+    while (read_some(h) > 0) {}
+    if (h->err_fd >= 0) close(h->err_fd);
+    h->err_fd = -1;
+}
+
+static void tell(const hook_t *h, int status, char ret_reason[641])
+{
+    char tail[HOOK_TAIL_BYTES + 1];
+    memcpy(tail, h->tail, sizeof tail);
+    for (size_t n = strlen(tail); n > 0 && (tail[n - 1] == '\n' || tail[n - 1] == ' '); n--) tail[n - 1] = 0;
+    for (char *c = tail; *c; c++)
+        if (*c == '\n' || *c == '\t') *c = ' ';
+    const char *colon = tail[0] ? ": " : "";
+    if (h->timed_out) snprintf(ret_reason, 641, "the command ran longer than %.1f s and was killed%s%s", h->timeout_ms / 1000.0, colon, tail);
+    else if (WIFSIGNALED(status)) snprintf(ret_reason, 641, "the command was killed by signal %d%s%s", WTERMSIG(status), colon, tail);
+    else if (WEXITSTATUS(status)) snprintf(ret_reason, 641, "the command ended with status %d%s%s", WEXITSTATUS(status), colon, tail);
+    else ret_reason[0] = 0;
+}
+
+bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
+{
+    int status;
+    if (!h->timed_out && now_us >= h->deadline_us) {
+        h->timed_out = true;
+        kill(-h->pid, SIGKILL);
     }
-    int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    bool ended = pid_fd >= 0 && watch(h, pid_fd, pipes[0], &tail);
-    if (!ended) kill(-pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    drain(pipes[0], &tail);
-    close(pipes[0]);
-    if (pid_fd >= 0) close(pid_fd);
-    if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) return HEDDLE_OK;
-    if (ended) explain(status, &tail, ret_reason);
-    else if (h->stop && *h->stop) return HEDDLE_ERR_INTERRUPTED;
-    else snprintf(ret_reason, 768, "hook did not end within %u ms and was killed", h->timeout_ms);
-    return ended ? HEDDLE_ERR_VERSION_FAILED : HEDDLE_ERR_DEADLINE;
+    pid_t pid = waitpid(h->pid, &status, WNOHANG);
+    if (pid == 0) return false;
+    read_rest(h);
+    if (pid < 0) status = 127 << 8;
+    tell(h, status, ret_reason);
+    h->pid = 0;
+    return true;
+}
+
+void hook_kill(hook_t *h)
+{
+    if (h->pid) {
+        kill(-h->pid, SIGKILL);
+        while (waitpid(h->pid, NULL, 0) < 0 && errno == EINTR) {}
+    }
+    if (h->pid && h->err_fd >= 0) close(h->err_fd);
+    h->pid = 0;
+    h->err_fd = -1;
 }

@@ -231,7 +231,7 @@ int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t ver
 
 int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version, const char *reason)
 {
-    char text[513];
+    char text[641];
     error_text(text, sizeof text, reason && *reason ? reason : "the application rejected the version");
     return tell_node(w, adapter, &(call_t){.say = tell_reject, .version = version, .reason = text});
 }
@@ -256,7 +256,13 @@ int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t vers
 
 /* --- for people -------------------------------------------------------------------------------------------------------------- */
 
-typedef struct { char *text; bool transport; } report_t;
+typedef struct { json_t *(*make)(const worker_node_t *n); char *text; } report_t;
+
+static json_t *report_session(const worker_node_t *n)
+{
+    return json_pack("{s:s, s:I, s:I, s:s}", "name", n->opts.name, "token", (json_int_t)n->session.token, "epoch", (json_int_t)n->session.epoch,
+                     "cluster", n->cluster);
+}
 
 static json_t *report_transport(const worker_node_t *n)
 {
@@ -280,14 +286,14 @@ static void run_report(void *node, void *arg, uint64_t now_us)
 {
     (void)now_us;
     report_t *report = arg;
-    json_t *value = report->transport ? report_transport(node) : report_counters(node);
+    json_t *value = report->make(node);
     report->text = value ? json_dumps(value, JSON_COMPACT) : NULL;
     json_decref(value);
 }
 
-static int report(heddle_worker_t *w, bool transport, char **ret_json)
+static int report(heddle_worker_t *w, json_t *(*make)(const worker_node_t *n), char **ret_json)
 {
-    report_t r = {.transport = transport};
+    report_t r = {.make = make};
     int rc = shell_call(w->shell, run_report, &r);
     if (!rc && !r.text) rc = HEDDLE_ERR_NO_MEMORY;
     if (rc) return fail_version(rc, NULL, 0, heddle_err_text(rc));
@@ -295,8 +301,9 @@ static int report(heddle_worker_t *w, bool transport, char **ret_json)
     return HEDDLE_OK;
 }
 
-int heddle_worker_transport(heddle_worker_t *w, char **ret_json) { return report(w, true, ret_json); }
-int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, false, ret_json); }
+int heddle_worker_session(heddle_worker_t *w, char **ret_json) { return report(w, report_session, ret_json); }
+int heddle_worker_transport(heddle_worker_t *w, char **ret_json) { return report(w, report_transport, ret_json); }
+int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, report_counters, ret_json); }
 
 /* --- close -------------------------------------------------------------------------------------------------------------------- */
 

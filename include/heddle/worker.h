@@ -52,7 +52,8 @@ HEDDLE_API int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, hedd
 HEDDLE_API int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version);
 /* APPLY_APP: the flip, called between two steps.  acquire(adapter, 0) gives this version when it returns. */
 HEDDLE_API int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version);
-/* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to 512 bytes. */
+/* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to 640 bytes, cut
+ * beyond. */
 HEDDLE_API int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version, const char *reason);
 /* Answers VERIFY: digest of the application's own copy, or NULL where it has none. */
 HEDDLE_API int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest);
@@ -73,6 +74,9 @@ HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_diges
  * renamed to `dir`, which must not exist.  Nothing is left on failure.  Errors: NO_SPACE, INTERNAL (errno in message). */
 HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir);
 
+/* Who this worker is to its broker: JSON {"name","token","epoch","cluster"}; token 0 and cluster "" before the first JOINED.
+ * Free with heddle_free. */
+HEDDLE_API int heddle_worker_session(heddle_worker_t *w, char **ret_json);
 /* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with heddle_free. */
 HEDDLE_API int heddle_worker_transport(heddle_worker_t *w, char **ret_json);
 /* Counters as JSON {"bytes_in","bytes_out","chunks_bad","retries","fenced"}.  Free with heddle_free. */

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/sidecar_export.h: versions as PEFT directories.
+ *
+ *   ROOT/policy@3/   adapter_config.json, adapter_model.safetensors: complete and synced before its name is there
+ *   ROOT/policy      -> policy@3, the active one: moves atomically
+ *
+ * One thread; calls block on the disk. */
+#ifndef WORKER_SIDECAR_EXPORT_H
+#define WORKER_SIDECAR_EXPORT_H
+
+#include <heddle/worker.h>
+#include <stdbool.h>
+
+typedef struct {
+    int root;                 /* descriptor; -1: nothing is exported */
+    char path[4096];          /* absolute */
+    uint32_t keep;            /* old directories of an adapter that stay */
+} exports_t;
+
+/* Makes ROOT where it is missing and removes what a killed run left under temporary names. */
+int  exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error);
+void exports_close(exports_t *x);
+/* ROOT/adapter@version; "" when nothing is exported. */
+void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400]);
+/* Writes the version's directory; one that is there already with the same content stays as it is. */
+int  exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error);
+/* Moves the link. */
+int  exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error);
+/* Removes one version's directory, unless the link names it. */
+void exports_remove(exports_t *x, const char *adapter, uint64_t version);
+/* Removes the oldest directories beyond `keep` besides the one that the link names; what `is_needed` stays in any case. */
+void exports_prune(exports_t *x, const char *adapter, bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self);
+
+#endif

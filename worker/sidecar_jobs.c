@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/sidecar_jobs.h"
+
+#include "core/errors.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <heddle/adapter.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- one job ---------------------------------------------------------------------------------------------------------------- */
+
+static void reject(jobs_t *j, const heddle_event_t *e, const char *reason)
+{
+    if (heddle_worker_reject(j->worker, e->adapter, e->version, reason) == HEDDLE_OK)
+        log_emit(LOG_WARN, "version.rejected", "%s: %s", e->tag, reason);
+    if (e->type == HEDDLE_EVENT_ARRIVED) exports_remove(&j->exports, e->adapter, e->version);
+}
+
+/* NOT_FOUND: something overtook it.  Its FAILED follows, or a newer version is served already. */
+static void finish_stage(jobs_t *j, const heddle_event_t *e)
+{
+    if (heddle_worker_staged(j->worker, e->adapter, e->version) != HEDDLE_OK)
+        log_emit(LOG_INFO, "version.overtaken", "%s is not wanted any more", e->tag);
+}
+
+static void finish_activate(jobs_t *j, const heddle_event_t *e)
+{
+    heddle_error_t error;
+    if (j->exports.root >= 0 && exports_link(&j->exports, e->adapter, e->version, &error)) {
+        reject(j, e, error.message);
+        return;
+    }
+    if (heddle_worker_activate(j->worker, e->adapter, e->version) != HEDDLE_OK)
+        log_emit(LOG_WARN, "version.not_activated", "%s: %s", e->tag, heddle_last_error()->message);
+}
+
+/* True when a command runs now. */
+static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now_us)
+{
+    char path[4400];
+    heddle_error_t error;
+    exports_path(&j->exports, job->event.adapter, job->event.version, path);
+    if (hook_start(&job->hook, command, &job->event, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK) return true;
+    reject(j, &job->event, error.message);
+    return false;
+}
+
+static bool begin_stage(jobs_t *j, job_t *job, uint64_t now_us)
+{
+    heddle_event_t *e = &job->event;
+    heddle_snapshot_t *snapshot = NULL;
+    heddle_error_t error;
+    if (heddle_worker_acquire(j->worker, e->adapter, e->version, &snapshot) != HEDDLE_OK) return false;    /* aborted meanwhile */
+    int rc = j->exports.root >= 0 ? exports_write(&j->exports, snapshot, &error) : HEDDLE_OK;
+    heddle_snapshot_release(&snapshot);
+    if (rc) reject(j, e, error.message);
+    else if (j->on_stage) return run_command(j, job, j->on_stage, now_us);
+    else finish_stage(j, e);
+    return false;
+}
+
+static bool begin_activate(jobs_t *j, job_t *job, uint64_t now_us)
+{
+    if (j->on_activate) return run_command(j, job, j->on_activate, now_us);
+    finish_activate(j, &job->event);
+    return false;
+}
+
+static void verify(jobs_t *j, const heddle_event_t *e)
+{
+    char path[4400];
+    heddle_adapter_info_t info = {.size = sizeof info};
+    exports_path(&j->exports, e->adapter, e->version, path);
+    int rc = j->exports.root >= 0 ? heddle_adapter_check(path, &info) : HEDDLE_ERR_NOT_FOUND;
+    const char *found = rc == HEDDLE_OK ? info.digest : NULL;
+    /* A directory that cannot be read as an adapter differs from every digest. */
+    if (rc && rc != HEDDLE_ERR_NOT_FOUND) found = "h1:0000000000000000000000000000000000000000000000000000000000000000";
+    heddle_worker_verified(j->worker, e->adapter, e->version, found);
+}
+
+static bool is_needed(void *self, const char *adapter, uint64_t version)
+{
+    const jobs_t *j = self;
+    heddle_snapshot_t *snapshot = NULL;
+    for (const job_t *job = j->first; job; job = job->next)
+        if (job->event.version == version && !strcmp(job->event.adapter, adapter)) return true;
+    bool is_resident = heddle_worker_acquire(j->worker, adapter, version, &snapshot) == HEDDLE_OK;
+    heddle_snapshot_release(&snapshot);
+    return is_resident;
+}
+
+/* True when a command runs now; else the job is done. */
+static bool begin(jobs_t *j, job_t *job, uint64_t now_us)
+{
+    const heddle_event_t *e = &job->event;
+    switch (e->type) {
+    case HEDDLE_EVENT_ARRIVED: return begin_stage(j, job, now_us);
+    case HEDDLE_EVENT_COMMIT: return begin_activate(j, job, now_us);
+    case HEDDLE_EVENT_VERIFY: verify(j, e); break;
+    case HEDDLE_EVENT_FAILED: exports_remove(&j->exports, e->adapter, e->version); break;
+    default: exports_prune(&j->exports, e->adapter, is_needed, j); break;
+    }
+    return false;
+}
+
+static void end_command(jobs_t *j, const heddle_event_t *e, const char *reason)
+{
+    if (reason[0]) reject(j, e, reason);
+    else if (e->type == HEDDLE_EVENT_ARRIVED) finish_stage(j, e);
+    else finish_activate(j, e);
+}
+
+/* --- all of them ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_work(const jobs_t *j, int type)
+{
+    if (type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY) return true;
+    return j->exports.root >= 0 && (type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED);
+}
+
+int jobs_add(jobs_t *j, const heddle_event_t *event)
+{
+    if (!is_work(j, event->type)) return HEDDLE_OK;
+    job_t *job = calloc(1, sizeof *job), **last = &j->first;
+    if (!job) return HEDDLE_ERR_NO_MEMORY;
+    job->event = *event;
+    job->hook.err_fd = -1;
+    while (*last) last = &(*last)->next;
+    *last = job;
+    return HEDDLE_OK;
+}
+
+static bool is_first_of_adapter(const jobs_t *j, const job_t *job)
+{
+    for (const job_t *at = j->first; at != job; at = at->next)
+        if (!strcmp(at->event.adapter, job->event.adapter)) return false;
+    return true;
+}
+
+/* True when the job is over. */
+static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
+{
+    char reason[641];
+    if (!job->hook.pid) return is_first_of_adapter(j, job) && !begin(j, job, now_us);
+    if (!hook_look(&job->hook, now_us, reason)) return false;
+    end_command(j, &job->event, reason);
+    return true;
+}
+
+uint64_t jobs_run(jobs_t *j, uint64_t now_us)
+{
+    uint64_t next_us = UINT64_MAX;
+    for (job_t **at = &j->first; *at;) {
+        job_t *job = *at;
+        if (!run_one(j, job, now_us)) {
+            if (job->hook.pid && !job->hook.timed_out && job->hook.deadline_us < next_us) next_us = job->hook.deadline_us;
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        free(job);
+        at = &j->first;    /* the next one of its adapter may be further up or down */
+    }
+    return next_us;
+}
+
+int jobs_poll(const jobs_t *j, struct pollfd *fds, int cap)
+{
+    int count = 0;
+    for (const job_t *job = j->first; job && count < cap; job = job->next)
+        if (job->hook.pid && job->hook.err_fd >= 0) fds[count++] = (struct pollfd){.fd = job->hook.err_fd, .events = POLLIN};
+    return count;
+}
+
+void jobs_polled(jobs_t *j, const struct pollfd *fds, int count)
+{
+    for (job_t *job = j->first; job; job = job->next)
+        for (int i = 0; i < count; i++)
+            if (job->hook.pid && job->hook.err_fd == fds[i].fd && fds[i].revents) hook_read(&job->hook);
+}
+
+void jobs_fini(jobs_t *j)
+{
+    while (j->first) {
+        job_t *job = j->first;
+        j->first = job->next;
+        hook_kill(&job->hook);
+        free(job);
+    }
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/sidecar_say.h"
+
+#include "core/clock.h"
+
+#include <heddle/error.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void print_line(json_t *object)
+{
+    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    if (text) puts(text);
+    free(text);
+    json_decref(object);
+    fflush(stdout);
+}
+
+/* Takes a text that the library gave. */
+static json_t *parse(int rc, char *text)
+{
+    json_t *value = rc == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
+    if (rc == HEDDLE_OK) heddle_free(text);
+    return value ? value : json_null();
+}
+
+static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
+static json_t *number_or_null(uint64_t n) { return n ? json_integer((json_int_t)n) : json_null(); }
+
+void say_ready(heddle_worker_t *w, const char *const *adapters, const char *export_dir)
+{
+    char *text = NULL;
+    json_t *session = parse(heddle_worker_session(w, &text), text);
+    json_t *transport = parse(heddle_worker_transport(w, &text), text);
+    json_t *names = json_array();
+    for (; *adapters; adapters++) json_array_append_new(names, json_string(*adapters));
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:O?, s:O?, s:O?, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "ready", "ok", 1, "role",
+                         "worker", "pid", (json_int_t)getpid(), "name", json_object_get(session, "name"), "token", json_object_get(session, "token"),
+                         "cluster", json_object_get(session, "cluster"), "adapters", names, "export_dir", text_or_null(export_dir), "transport", transport));
+    json_decref(session);
+}
+
+static json_t *data_of(const heddle_event_t *e)
+{
+    json_t *data = json_object();
+    if (e->digest[0]) json_object_set_new(data, "digest", json_string(e->digest));
+    if (e->tag[0]) json_object_set_new(data, "tag", json_string(e->tag));
+    if (e->decision) json_object_set_new(data, "decision", json_integer((json_int_t)e->decision));
+    if (e->data_bytes) json_object_set_new(data, "data_bytes", json_integer((json_int_t)e->data_bytes));
+    if (e->step >= 0) json_object_set_new(data, "step", json_integer((json_int_t)e->step));
+    if (e->type == HEDDLE_EVENT_JOINED) json_object_set_new(data, "token", json_integer((json_int_t)e->token));
+    if (e->code) json_object_set_new(data, "retriable", json_boolean(e->retriable));
+    return data;
+}
+
+void say_event(const heddle_event_t *e, const char *worker)
+{
+    static json_int_t seq;
+    char at[25];
+    clock_text(e->at_ms, at);
+    print_line(json_pack("{s:s, s:s, s:b, s:I, s:o, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "event", "ok", 1, "seq", ++seq,
+                         "epoch", number_or_null(e->epoch), "at", at, "type", heddle_event_name(e->type), "adapter", text_or_null(e->adapter),
+                         "version", number_or_null(e->version), "worker", worker, "code", e->code ? json_string(heddle_err_name(e->code)) : json_null(),
+                         "message", text_or_null(e->message), "data", data_of(e)));
+}
+
+int say_failure(const heddle_error_t *e, int json)
+{
+    char *text = NULL;
+    if (json)
+        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0, "error", parse(heddle_error_json(e, &text), text)));
+    fprintf(stderr, "heddle-worker: %s: %s\n", heddle_err_name(e->code), e->message[0] ? e->message : heddle_err_text(e->code));
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
+    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
+    return heddle_err_exit(e->code);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/sidecar_say.h: what heddle-worker prints: objects of JSON, one a line, on standard output. */
+#ifndef WORKER_SIDECAR_SAY_H
+#define WORKER_SIDECAR_SAY_H
+
+#include <heddle/worker.h>
+
+/* The ready line; `export_dir` NULL: none. */
+void say_ready(heddle_worker_t *w, const char *const *adapters, const char *export_dir);
+/* One event, numbered from 1. */
+void say_event(const heddle_event_t *event, const char *worker);
+/* The failure, as an object too where `json` is set; gives the exit status. */
+int  say_failure(const heddle_error_t *error, int json);
+
+#endif
