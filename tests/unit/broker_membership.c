@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is there: the table of membership.h, cell by cell, with the refusals of a join. */
+#include "broker/membership.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LEASE_US 4000000ull
+#define MS 1000ull
+
+static membership_t mem;
+static heddle_error_t error;
+static instant_t now;
+static uint64_t retry_ms, fenced_peer, fenced_token;
+
+static void start(void)
+{
+    now = (instant_t){.us = 1000000000, .wall_ms = 1780000000000};
+    membership_init(&mem, LEASE_US, 1);
+    membership_start(&mem, 3, now.us, now.us);
+}
+static void stop(void) { membership_fini(&mem); }
+TestSuite(membership, .init = start, .fini = stop);
+
+static member_hello_t hello(uint64_t peer, uint8_t life)
+{
+    return (member_hello_t){.peer = peer, .role = ROLE_WORKER, .life = {{life}}, .host = "host", .pid = 100 + life};
+}
+
+typedef struct { const char *name; uint64_t peer, slots; uint8_t life; const char *ucx, *backend; } join_t;
+
+static msg_subscription_t SUBS[] = {{.adapter = "policy", .decision = 2, .version = 1}, {.adapter = "critic"}};
+
+static msg_join_t join_of(join_t j)
+{
+    return (msg_join_t){.name = j.name, .slots = j.slots, .adapters = SUBS, .adapter_count = 2, .backend = j.backend ? j.backend : "ucx",
+                        .ucx = j.ucx ? j.ucx : "1.13.1", .address = bytes_of("addr", 4), .export_dir = "/x"};
+}
+
+static int decide(join_t j)
+{
+    msg_join_t join = join_of(j);
+    member_hello_t h = hello(j.peer, j.life);
+    return membership_decide_join(&mem, &join, &h, now.us, &retry_ms, &error);
+}
+
+static member_t *admit(join_t j)
+{
+    member_t *m = NULL;
+    msg_join_t join = join_of(j);
+    member_hello_t h = hello(j.peer, j.life);
+    cr_assert_eq(membership_join(&mem, &join, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+    return m;
+}
+
+static member_t *open_as(const char *adapter, const char *writer, uint64_t peer, uint8_t life, const char *ucx)
+{
+    member_t *m = NULL;
+    msg_open_t open = {.adapter = adapter, .writer = writer, .backend = "ucx", .ucx = ucx, .address = bytes_of("p", 1)};
+    member_hello_t h = hello(peer, life);
+    if (membership_decide_open(&mem, &open, &error)) return NULL;
+    cr_assert_eq(membership_open(&mem, &open, &h, membership_next_token(&mem), now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+    return m;
+}
+
+static void pass(uint64_t ms)
+{
+    now.us += ms * MS;
+    now.wall_ms += ms;
+}
+
+/* ---- coming in ---- */
+
+Test(membership, a_join_makes_a_ready_row_with_a_token_of_the_epoch)
+{
+    cr_assert_eq(decide((join_t){"w1", 9, 0, 1}), HEDDLE_OK);
+    member_t *m = admit((join_t){"w1", 9, 0, 1});
+    cr_assert_eq(m->token, 3ull << 32 | 1);
+    cr_assert(member_is_ready(m));
+    cr_assert_eq(membership_by_token(&mem, m->token), m);
+    cr_assert_eq(membership_worker(&mem, "w1"), m);
+    cr_assert_null(membership_worker(&mem, "w2"));
+    cr_assert_eq(m->peer, 9);
+    cr_assert_eq(m->slots, 3, "2 + keep");
+    cr_assert_str_eq(m->export_dir, "/x");
+    cr_assert_eq(member_sub(m, "policy")->decision, 2);
+    cr_assert_not_null(member_sub(m, "critic"));
+    cr_assert_null(member_sub(m, "other"));
+    cr_assert_eq(m->lease_end_us, now.us + LEASE_US);
+    cr_assert_eq(fenced_token, 0);
+    cr_assert_eq(admit((join_t){"w0", 10, 4, 2})->token, 3ull << 32 | 2, "tokens only go up");
+    cr_assert_str_eq(mem.workers[0]->name, "w0");
+}
+
+Test(membership, bad_joins_are_refused)
+{
+    msg_subscription_t twice[] = {{.adapter = "policy"}, {.adapter = "policy"}}, bad = {.adapter = ".."};
+    msg_subscription_t many[LIMIT_ADAPTERS_PER_WORKER + 1];
+    for (size_t i = 0; i <= LIMIT_ADAPTERS_PER_WORKER; i++) many[i] = (msg_subscription_t){.adapter = "a"};
+    const char *label = "no equals";
+    member_hello_t h = hello(1, 1);
+    const struct { msg_join_t join; int code; } ROWS[] = {
+        {{.name = "..", .adapters = SUBS, .adapter_count = 2}, HEDDLE_ERR_BAD_NAME},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .labels = &label, .label_count = 1}, HEDDLE_ERR_BAD_NAME},
+        {{.name = "w1", .adapters = &bad, .adapter_count = 1}, HEDDLE_ERR_BAD_NAME},
+        {{.name = "w1"}, HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = many, .adapter_count = LIMIT_ADAPTERS_PER_WORKER + 1}, HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = twice, .adapter_count = 2}, HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .slots = 2}, HEDDLE_ERR_TOO_FEW_SLOTS},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        int rc = membership_decide_join(&mem, &ROWS[i].join, &h, now.us, &retry_ms, &error);
+        cr_assert_eq(rc, ROWS[i].code, "row %zu: %d %s", i, rc, error.message);
+    }
+    cr_assert_not_null(strstr(error.message, "2 slots"));
+    cr_assert_not_null(strstr(error.message, "3 are needed"), "both numbers: %s", error.message);
+    cr_assert_eq(mem.worker_count, 0);
+}
+
+Test(membership, enough_slots)
+{
+    cr_assert_eq(decide((join_t){"w1", 1, 3, 1}), HEDDLE_OK);
+    cr_assert_eq(admit((join_t){"w1", 1, 5, 1})->slots, 5);
+}
+
+Test(membership, unequal_ucx_versions_are_refused_with_both_and_the_fix)
+{
+    admit((join_t){"w1", 1, 0, 1, "1.13.1"});
+    cr_assert_eq(decide((join_t){"w2", 2, 0, 2, "1.22.0"}), HEDDLE_ERR_UCX_VERSION);
+    cr_assert_str_eq(error.expected, "1.13.1");
+    cr_assert_str_eq(error.found, "1.22.0");
+    cr_assert_not_null(strstr(error.hint, "same UCX version"));
+    cr_assert_eq(decide((join_t){"w2", 2, 0, 2, "1.22.0", "mem"}), HEDDLE_OK, "only where UCX is used");
+    cr_assert_eq(decide((join_t){"w1", 3, 0, 1, "1.22.0"}), HEDDLE_OK, "w1 itself may come back with another");
+    cr_assert_null(open_as("policy", "t", 4, 9, "1.22.0"));
+    cr_assert_eq(error.code, HEDDLE_ERR_UCX_VERSION);
+    membership_end(&mem, membership_worker(&mem, "w1"), MEMBER_LEFT, now);
+    cr_assert_eq(decide((join_t){"w2", 2, 0, 2, "1.22.0"}), HEDDLE_OK, "who left does not count");
+    cr_assert_not_null(open_as("policy", "t", 4, 9, "1.22.0"));
+    cr_assert_eq(decide((join_t){"w3", 5, 0, 3, "1.13.1"}), HEDDLE_ERR_UCX_VERSION, "publishers count too");
+}
+
+Test(membership, bad_names_of_writers)
+{
+    cr_assert_null(open_as("a b", "t", 1, 1, "1.13.1"));
+    cr_assert_eq(error.code, HEDDLE_ERR_BAD_NAME);
+    cr_assert_null(open_as("policy", "", 1, 1, "1.13.1"));
+    cr_assert_eq(error.code, HEDDLE_ERR_BAD_NAME);
+}
+
+/* ---- the same name ---- */
+
+Test(membership, a_live_holder_is_named)
+{
+    admit((join_t){"w1", 1, 0, 1});
+    pass(500);
+    cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_ERR_WORKER_ALIVE);
+    cr_assert_not_null(strstr(error.message, "on host, pid 101"), "%s", error.message);
+    cr_assert_not_null(strstr(error.message, "500 ms ago"));
+    cr_assert_eq(error.retriable, 1);
+    cr_assert_eq(retry_ms, 1000);
+}
+
+Test(membership, a_silent_holder_is_fenced)
+{
+    member_t *old = admit((join_t){"w1", 1, 0, 1});
+    uint64_t old_token = old->token;
+    pass(1999);
+    cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_ERR_WORKER_ALIVE);
+    pass(1);   /* two heartbeats */
+    cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
+    member_t *new = admit((join_t){"w1", 2, 0, 2});
+    cr_assert_eq(fenced_peer, 1);
+    cr_assert_eq(fenced_token, old_token);
+    cr_assert_null(membership_by_token(&mem, old_token), "I11");
+    cr_assert_eq(membership_by_token(&mem, new->token), new);
+    cr_assert_eq(mem.worker_count, 1);
+    cr_assert_eq(new->fenced, 1);
+}
+
+Test(membership, a_holder_whose_connection_is_gone_is_fenced_at_once)
+{
+    admit((join_t){"w1", 1, 0, 1})->is_gone = true;
+    cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
+    admit((join_t){"w1", 2, 0, 2});
+    cr_assert_eq(fenced_peer, 1);
+}
+
+Test(membership, the_same_life_replaces_itself_at_once_and_fences_nobody)
+{
+    uint64_t old_token = admit((join_t){"w1", 1, 0, 1})->token;
+    cr_assert_eq(decide((join_t){"w1", 2, 0, 1}), HEDDLE_OK);
+    member_t *new = admit((join_t){"w1", 2, 0, 1});
+    cr_assert_eq(fenced_token, 0);
+    cr_assert_null(membership_by_token(&mem, old_token));
+    cr_assert_eq(new->fenced, 0);
+    cr_assert_gt(new->token, old_token);
+}
+
+Test(membership, lost_and_left_rows_make_place)
+{
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    membership_end(&mem, m, MEMBER_LOST, now);
+    cr_assert_eq(membership_worker(&mem, "w1")->state, MEMBER_LOST);
+    cr_assert_eq(mem.ended_count, 1);
+    cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
+    m = admit((join_t){"w1", 2, 0, 2});
+    cr_assert_eq(fenced_token, 0, "there was no session to fence");
+    cr_assert_eq(m->fenced, 1, "a lapsed session counts");
+    cr_assert_eq(mem.ended_count, 0);
+    membership_end(&mem, m, MEMBER_LEFT, now);
+    m = admit((join_t){"w1", 3, 0, 3});
+    cr_assert_eq(m->fenced, 1, "who left properly was not fenced");
+}
+
+Test(membership, one_publisher_an_adapter)
+{
+    member_t *p = open_as("policy", "t1", 1, 1, "1.13.1");
+    uint64_t first = p->token;
+    cr_assert_eq(membership_publisher(&mem, "policy"), p);
+    cr_assert_null(membership_publisher(&mem, "critic"));
+    p = open_as("policy", "t2", 2, 2, "1.13.1");
+    cr_assert_eq(fenced_token, first);
+    cr_assert_eq(fenced_peer, 1);
+    cr_assert_eq(mem.publisher_count, 1);
+    open_as("critic", "t2", 2, 2, "1.13.1");
+    cr_assert_str_eq(mem.publishers[0]->subs[0].adapter, "critic");
+    membership_end(&mem, p, MEMBER_LOST, now);
+    cr_assert_null(membership_publisher(&mem, "policy"), "publishers are not listed when gone");
+    cr_assert_eq(mem.ended_count, 0);
+}
+
+/* ---- leases ---- */
+
+Test(membership, the_lease_counts_from_the_last_word)
+{
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    msg_heartbeat_t hb = {.slots_total = 6, .slots_free = 2, .slots_held = 1, .bytes_in = 10, .fenced = 4};
+    for (int i = 0; i < 10; i++) {
+        pass(1000);
+        membership_tick(&mem, now);
+        cr_assert_null(membership_lapsed(&mem, now.us));
+        membership_heartbeat(&mem, m, &hb, now.us);
+    }
+    cr_assert_eq(m->slots_free, 2);
+    cr_assert_eq(m->bytes_in, 10);
+    cr_assert_eq(m->fenced, 4);
+    for (int i = 0; i < 3; i++) {
+        pass(1000);
+        membership_tick(&mem, now);
+    }
+    membership_heard(&mem, m, now.us);   /* any frame of the token */
+    for (int i = 0; i < 4; i++) {
+        cr_assert_null(membership_lapsed(&mem, now.us));
+        pass(1000);
+        membership_tick(&mem, now);
+    }
+    cr_assert_eq(member_silent_ms(m, now.us), 4000);
+    cr_assert_eq(membership_lapsed(&mem, now.us), m);
+    membership_end(&mem, m, MEMBER_LOST, now);
+    cr_assert_null(membership_by_token(&mem, m->token), "found by token only while READY");
+    cr_assert_null(membership_lapsed(&mem, now.us));
+    cr_assert(!member_is_ready(m) && !member_is_ready(NULL));
+}
+
+Test(membership, progress_of_known_subscriptions)
+{
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    msg_progress_t p[] = {{.adapter = "policy", .fetching = 3, .bytes_done = 5, .data_bytes = 9, .source = 7, .held_count = 2}, {.adapter = "x"}};
+    msg_heartbeat_t hb = {.adapters = p, .adapter_count = 2};
+    membership_heartbeat(&mem, m, &hb, now.us);
+    const member_sub_t *sub = member_sub(m, "policy");
+    cr_assert(sub->fetching == 3 && sub->bytes_done == 5 && sub->data_bytes == 9 && sub->source == 7 && sub->held_count == 2);
+    member_t *t = open_as("policy", "t", 2, 2, "1.13.1");
+    membership_heartbeat(&mem, t, &hb, now.us);
+    cr_assert_eq(t->subs[0].fetching, 0, "publishers fetch nothing");
+}
+
+Test(membership, publishers_lapse_too)
+{
+    member_t *p = open_as("policy", "t", 1, 1, "1.13.1");
+    for (int i = 0; i < 4; i++) {
+        pass(1000);
+        membership_tick(&mem, now);
+    }
+    cr_assert_eq(membership_lapsed(&mem, now.us), p);
+}
+
+Test(membership, nobody_lapses_while_settling)
+{
+    membership_start(&mem, 4, now.us, now.us + 2 * LEASE_US);
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    for (int i = 0; i < 7; i++) {
+        pass(1000);
+        membership_tick(&mem, now);
+        cr_assert_null(membership_lapsed(&mem, now.us));
+    }
+    pass(1000);
+    cr_assert_eq(membership_lapsed(&mem, now.us), m);
+}
+
+Test(membership, a_broker_that_was_late_itself_grants_a_lease)
+{
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    membership_tick(&mem, now);
+    pass(30000);   /* stopped, or the machine slept */
+    membership_tick(&mem, now);
+    cr_assert_null(membership_lapsed(&mem, now.us));
+    for (int i = 0; i < 3; i++) {
+        pass(1000);
+        membership_tick(&mem, now);
+        cr_assert_null(membership_lapsed(&mem, now.us), "second %d", i);
+    }
+    pass(1000);
+    membership_tick(&mem, now);
+    cr_assert_eq(membership_lapsed(&mem, now.us), m);
+}
+
+Test(membership, three_quarters_of_a_lease_late_is_not_late)
+{
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    membership_tick(&mem, now);
+    pass(3000);
+    membership_tick(&mem, now);
+    pass(1000);
+    cr_assert_eq(membership_lapsed(&mem, now.us), m);
+}
+
+Test(membership, time_that_passed_alone_is_not_lateness)
+{
+    pass(100000);   /* no tick was due: nobody was here */
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    pass(1000);
+    membership_tick(&mem, now);
+    cr_assert_leq(mem.grace_end_us, now.us - 1000 * MS);
+    cr_assert_eq(membership_deadline(&mem), now.us + LEASE_US / 4);
+    cr_assert_not_null(m);
+}
+
+/* ---- when to tick, whom to forget ---- */
+
+Test(membership, the_next_tick)
+{
+    cr_assert_eq(membership_deadline(&mem), CLOCK_NEVER);
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    cr_assert_eq(membership_deadline(&mem), now.us + LEASE_US / 4);
+    for (int i = 0; i < 3; i++) {
+        pass(1000);
+        membership_tick(&mem, now);
+    }
+    pass(500);
+    membership_tick(&mem, now);
+    cr_assert_eq(membership_deadline(&mem), m->lease_end_us, "the lease ends before the next quarter");
+    membership_end(&mem, m, MEMBER_LEFT, now);
+    cr_assert_eq(membership_deadline(&mem), now.us + MEMBER_LISTED_US);
+}
+
+Test(membership, gone_ones_are_listed_for_ten_minutes)
+{
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    membership_end(&mem, m, MEMBER_LOST, now);
+    admit((join_t){"w2", 1, 0, 1});
+    pass(1000);
+    membership_end(&mem, membership_worker(&mem, "w2"), MEMBER_LEFT, now);
+    pass(598999);
+    membership_tick(&mem, now);
+    cr_assert_not_null(membership_worker(&mem, "w1"));
+    pass(1);
+    membership_tick(&mem, now);
+    cr_assert_null(membership_worker(&mem, "w1"));
+    cr_assert_not_null(membership_worker(&mem, "w2"));
+    pass(1000);
+    membership_tick(&mem, now);
+    cr_assert_null(membership_worker(&mem, "w2"));
+    cr_assert_eq(mem.ended_count, 0);
+    cr_assert_eq(membership_deadline(&mem), CLOCK_NEVER);
+}
+
+Test(membership, gone_ones_are_bounded)
+{
+    char name[16];
+    for (unsigned i = 0; i < MEMBER_ENDED_MAX + 3; i++) {
+        snprintf(name, sizeof name, "w%05u", i);
+        pass(1);
+        membership_end(&mem, admit((join_t){name, 1, 0, 1}), MEMBER_LEFT, now);
+    }
+    membership_tick(&mem, now);
+    cr_assert_eq(mem.ended_count, MEMBER_ENDED_MAX);
+    cr_assert_null(membership_worker(&mem, "w00002"));
+    cr_assert_not_null(membership_worker(&mem, "w00003"));
+}
+
+Test(membership, names_of_states)
+{
+    cr_assert_str_eq(member_state_name(MEMBER_READY), "ready");
+    cr_assert_str_eq(member_state_name(MEMBER_DRAINING), "draining");
+    cr_assert_str_eq(member_state_name(MEMBER_LEFT), "left");
+    cr_assert_str_eq(member_state_name(MEMBER_LOST), "lost");
+    cr_assert_str_eq(member_state_name((member_state_t)0), "unknown");
+}
