@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a pack refuses, and that it copies what it was given. */
+#include "trainer_client/pack.h"
+
+#include "core/limits.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":4}";
+static const uint64_t DIMS[] = {2, 3};
+
+static heddle_tensor_t row(const char *name) { return (heddle_tensor_t){.size = sizeof(heddle_tensor_t), .name = name, .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}; }
+
+static int pack(const heddle_tensor_t *tensors, uint32_t count, const char *config, const char *metadata, heddle_error_t *error)
+{
+    pack_t *p = NULL;
+    pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config, strlen(config)), .metadata = bytes_of(metadata, strlen(metadata))};
+    int rc = pack_new(&in, &p, error);
+    cr_assert_eq(rc == HEDDLE_OK, p != NULL);
+    pack_destroy(&p);
+    cr_assert_null(p);
+    return rc;
+}
+
+Test(pack, refusals)
+{
+    heddle_error_t error;
+    heddle_tensor_t good = row("a.lora_A.weight"), t = good;
+    cr_assert_eq(pack(&good, 1, CONFIG, "", &error), HEDDLE_OK);
+    cr_assert_eq(pack(&good, 0, CONFIG, "", &error), HEDDLE_ERR_BAD_ADAPTER);
+    cr_assert_eq(pack(&good, LIMIT_TENSORS + 1, CONFIG, "", &error), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(pack(&good, 1, "{\"peft_type\":\"IA3\"}", "", &error), HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE);
+    cr_assert_eq(pack(&good, 1, "[", "", &error), HEDDLE_ERR_BAD_ADAPTER);
+    cr_assert_eq(pack(&good, 1, CONFIG, "[1]", &error), HEDDLE_ERR_BAD_ADAPTER);
+    cr_assert_eq(pack(&good, 1, CONFIG, "{\"a\":1}", &error), HEDDLE_ERR_BAD_ADAPTER);
+    t = row("a.weight");
+    cr_assert_eq(pack(&t, 1, CONFIG, "", &error), HEDDLE_ERR_NO_LORA);
+    t = row(NULL);
+    cr_assert_eq(pack(&t, 1, CONFIG, "", &error), HEDDLE_ERR_BAD_ADAPTER);
+    heddle_tensor_t twice[] = {good, good};
+    cr_assert_eq(pack(twice, 2, CONFIG, "", &error), HEDDLE_ERR_BAD_ADAPTER);
+    t = good, t.dims = NULL;
+    cr_assert_eq(pack(&t, 1, CONFIG, "", &error), HEDDLE_ERR_BAD_ADAPTER);
+    t = good, t.ndim = LIMIT_TENSOR_DIMS + 1;
+    cr_assert_eq(pack(&t, 1, CONFIG, "", &error), HEDDLE_ERR_BAD_ADAPTER);
+    t = good, t.dtype = HEDDLE_DTYPE_COUNT;
+    cr_assert_eq(pack(&t, 1, CONFIG, "", &error), HEDDLE_ERR_BAD_ADAPTER);
+    for (int memory = HEDDLE_MEMORY_PINNED; memory <= HEDDLE_MEMORY_CUDA; memory++) {
+        t = good, t.memory = memory;
+        cr_assert_eq(pack(&t, 1, CONFIG, "", &error), HEDDLE_ERR_UNSUPPORTED_FEATURE);
+    }
+}
+
+Test(pack, long_texts_are_refused_before_they_are_copied)
+{
+    heddle_error_t error;
+    heddle_tensor_t t = row("a.lora_A.weight");
+    pack_t *p;
+    pack_input_t in = {.tensors = &t, .count = 1, .config = bytes_of(CONFIG, (size_t)LIMIT_CONFIG_BYTES + 1)};
+    cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_ERR_LIMIT);
+    in.config.bytes = sizeof CONFIG - 1;
+    in.metadata = bytes_of(CONFIG, (size_t)LIMIT_METADATA_BYTES + 1);
+    cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_ERR_LIMIT);
+}
+
+/* The digest that the same content has, whatever order and memory it came in. */
+static sealed_t seal(bool reversed, uint8_t before)
+{
+    char names[2][32] = {"a.lora_A.weight", "b.lora_B.weight"}, config[64];
+    uint64_t dims[] = {2, 3};
+    heddle_error_t error;
+    snprintf(config, sizeof config, "%s", CONFIG);
+    heddle_tensor_t tensors[] = {row(names[reversed]), row(names[!reversed])};
+    tensors[0].dims = tensors[1].dims = dims;
+    pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(config, strlen(config))};
+    pack_t *p;
+    cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
+    memset(names, 'x', sizeof names); /* all of it was copied */
+    memset(tensors, 0xff, sizeof tensors);
+    memset(config, 'x', sizeof config);
+    dims[0] = 1000;
+    uint8_t *base = aligned_alloc(4096, (pack_bytes(p) + 4095) & ~4095ull);
+    memset(base, before, pack_bytes(p));
+    pack_lay(p, base);
+    cr_assert_null(pack_tensor(p, 2));
+    for (uint32_t i = 0; i < 2; i++) memset(pack_tensor(p, i), 'a' + (reversed ? 1 - (int)i : (int)i), 24);
+    sealed_t s;
+    cr_assert_eq(pack_seal(p, &s, &error), HEDDLE_OK);
+    cr_assert_leq(s.arena_bytes, pack_bytes(p));
+    cr_assert_eq(s.arena_bytes, s.part.region_bytes + s.part.manifest_bytes);
+    cr_assert_eq(s.chunk_count, 1);
+    pack_destroy(&p);
+    free(base);
+    return s;
+}
+
+Test(pack, the_digest_is_of_the_content_alone)
+{
+    sealed_t a = seal(false, 0), b = seal(true, 0xee);
+    cr_assert(digest_equal(&a.digest, &b.digest));
+    cr_assert(digest_equal(&a.part.manifest_digest, &b.part.manifest_digest));
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When a wait is over, as a table; and what is remembered. */
+#include "trainer_client/reports.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+static reports_t r;
+static const heddle_publish_opts_t OPTS = {.deadline_ms = 60000};
+
+static void start(void) { cr_assert_eq(reports_init(&r, "policy"), HEDDLE_OK); }
+static void stop(void) { reports_fini(&r); }
+
+static report_row_t *row_with(const char *state, const char *code, uint32_t eligible, uint32_t staged, uint32_t active)
+{
+    reports_begin(&r, 7, &OPTS, 1000);
+    msg_missing_t missing = {.worker = "w2", .phase = "fetch", .code = "no_slot", .message = "held"};
+    msg_rollout_t m = {.version = 7, .eligible_count = eligible, .staged_count = staged, .active_count = active, .adapter = "policy",
+                       .state = state, .code = code, .message = *code ? "said so" : "", .missing = &missing, .missing_count = staged < eligible};
+    report_row_t *row = reports_find(&r, 7);
+    reports_update(row, &m, 5000);
+    return row;
+}
+
+#define ALL {HEDDLE_QUORUM_ALL, 0}
+#define COUNT(n) {HEDDLE_QUORUM_COUNT, n}
+#define PERCENT(n) {HEDDLE_QUORUM_PERCENT, n}
+#define NONE {HEDDLE_QUORUM_NONE, 0}
+#define S HEDDLE_PHASE_STAGED
+#define A HEDDLE_PHASE_ACTIVE
+#define E(NAME) HEDDLE_ERR_##NAME
+
+static const struct { const char *state, *code; uint32_t eligible, staged, active; heddle_phase_t phase; heddle_quorum_t quorum; int expected; } ROWS[] = {
+    /* how many are enough */
+    {"staging", "", 4, 3, 0, S, ALL, E(AGAIN)},          {"staged", "", 4, 4, 0, S, ALL, 0},
+    {"staging", "", 4, 1, 0, S, COUNT(2), E(AGAIN)},     {"staging", "", 4, 2, 0, S, COUNT(2), 0},
+    {"staging", "", 4, 1, 0, S, PERCENT(50), E(AGAIN)},  {"staging", "", 4, 2, 0, S, PERCENT(50), 0},
+    {"staging", "", 4, 2, 0, S, PERCENT(51), E(AGAIN)},  {"staging", "", 4, 0, 0, S, COUNT(0), E(AGAIN)},
+    {"staging", "", 4, 1, 0, S, COUNT(0), 0},            {"staging", "", 4, 4, 0, S, COUNT(5), E(AGAIN)},
+    {"staging", "", 0, 0, 0, S, ALL, E(AGAIN)},          {"staging", "", 0, 1, 0, S, ALL, 0},
+    {"staging", "", 0, 0, 0, A, NONE, 0},                {"failed", "no_slot", 4, 0, 0, A, NONE, 0},
+    {"staged", "", 4, 4, 0, A, ALL, E(AGAIN)},           {"active", "", 4, 4, 3, A, ALL, E(AGAIN)},
+    {"active", "", 4, 4, 4, A, ALL, 0},                  {"active", "", 4, 0, 4, S, ALL, 0},
+    {"active", "", 4, 4, 1, A, COUNT(1), 0},             {"kept", "", 4, 4, 4, A, ALL, 0},
+    {"kept", "", 4, 4, 1, A, ALL, E(AGAIN)},
+    /* why it will not be */
+    {"failed", "deadline", 4, 3, 0, S, ALL, E(DEADLINE)},       {"failed", "no_workers", 0, 0, 0, S, ALL, E(NO_WORKERS)},
+    {"failed", "version_lost", 4, 0, 0, S, ALL, E(VERSION_LOST)}, {"failed", "no_slot", 4, 3, 0, S, ALL, E(VERSION_FAILED)},
+    {"failed", "", 4, 3, 0, A, ALL, E(VERSION_FAILED)},         {"failed", "no_slot", 4, 3, 0, S, COUNT(1), E(VERSION_FAILED)},
+    {"lost", "version_lost", 4, 4, 4, A, ALL, E(VERSION_LOST)}, {"superseded", "", 4, 1, 0, A, ALL, E(VERSION_FAILED)},
+    {"retired", "", 4, 4, 2, A, ALL, E(VERSION_FAILED)},        {"retired", "", 4, 4, 4, A, ALL, 0},
+    {"staged", "held", 4, 4, 0, A, ALL, E(HELD)},               {"staged", "held", 4, 4, 0, S, ALL, 0},
+    {"staging", "held", 4, 3, 0, S, ALL, E(AGAIN)},
+};
+
+Test(reports, judged_by_a_table)
+{
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        heddle_error_t error = {0};
+        start();
+        report_row_t *row = row_with(ROWS[i].state, ROWS[i].code, ROWS[i].eligible, ROWS[i].staged, ROWS[i].active);
+        wait_for_t want = {ROWS[i].phase, ROWS[i].quorum};
+        int rc = reports_judge(&r, row, &want, &error);
+        cr_assert_eq(rc, ROWS[i].expected, "row %zu: %s, not %s", i, heddle_err_name(rc), heddle_err_name(ROWS[i].expected));
+        if (rc && rc != HEDDLE_ERR_AGAIN) {
+            cr_assert_eq(error.code, rc);
+            cr_assert_eq(error.version, 7);
+            cr_assert_str_eq(error.adapter, "policy");
+            if (ROWS[i].staged < ROWS[i].eligible) cr_assert_str_eq(error.worker, "w2");
+        }
+        stop();
+    }
+}
+
+Test(reports, the_cause_is_told, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("failed", "no_slot", 4, 3, 0);
+    wait_for_t want = {A, ALL};
+    reports_judge(&r, row, &want, &error);
+    cr_assert_str_eq(error.message, "policy@7 failed: said so");
+    cr_assert_str_eq(error.found, "no_slot");
+    cr_assert_str_eq(error.phase, "fetch");
+}
+
+Test(reports, late_names_who_is_missing, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("staging", "", 4, 3, 0);
+    wait_for_t want = {S, ALL};
+    cr_assert_eq(reports_late(&r, row, &want, 250, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_str_eq(error.expected, "staged on 4 of 4 workers");
+    cr_assert_str_eq(error.found, "on 3");
+    cr_assert_str_eq(error.worker, "w2");
+    cr_assert(strstr(error.message, "250 ms"));
+}
+
+Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("staging", "", 4, 2, 0);
+    wait_for_t want = {S, COUNT(2)};
+    cr_assert_eq(row->report.staged_ms, -1);
+    cr_assert_eq(reports_judge(&r, row, &want, &error), HEDDLE_OK);
+    cr_assert_float_eq(row->report.staged_ms, 4.0, 1e-9);
+}
+
+Test(reports, the_newest_are_remembered, .init = start, .fini = stop)
+{
+    for (uint64_t v = 1; v <= REPORTS_MAX + 5; v++) reports_begin(&r, v, &OPTS, 0);
+    cr_assert_null(reports_find(&r, 5));
+    cr_assert_not_null(reports_find(&r, 6));
+    cr_assert_null(reports_find(&r, 0));
+    reports_begin(&r, REPORTS_MAX, &OPTS, 9);
+    cr_assert_eq(reports_find(&r, REPORTS_MAX)->start_us, 9);
+    cr_assert_not_null(reports_find(&r, 6), "begun again: nothing is forgotten for it");
+}
+
+Test(reports, more_missing_than_rows_are_counted, .init = start, .fini = stop)
+{
+    static msg_missing_t missing[HEDDLE_MISSING_MAX + 3];
+    for (size_t i = 0; i < HEDDLE_MISSING_MAX + 3; i++) missing[i] = (msg_missing_t){.worker = "w", .phase = "fetch", .code = "", .message = ""};
+    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "", .message = "", .missing = missing, .missing_count = HEDDLE_MISSING_MAX + 3};
+    reports_begin(&r, 7, &OPTS, 0);
+    reports_update(reports_find(&r, 7), &m, 1);
+    cr_assert_eq(reports_find(&r, 7)->report.missing_count, HEDDLE_MISSING_MAX + 3);
+    cr_assert_eq(reports_find(&r, 7)->report.missing[0].code, HEDDLE_OK);
+}
