@@ -46,3 +46,10 @@ stop() {
   unset "PID[$1]"
   return "$code"
 }
+# bytes_in NAME: what a worker has fetched, by a heartbeat that came after the call
+bytes_in() {
+  local since worker
+  since=$(date +%s%3N)
+  until worker=$(ask workers "$1" | jq -e --argjson t "$(($(date +%s%3N) - since))" '.workers[] | select(.state == "ready" and .heartbeat_age_ms < $t)'); do :; done
+  jq .counters.bytes_in <<<"$worker"
+}
