@@ -43,6 +43,7 @@ struct fetch {
     uint64_t dropping, closing;          /* bits of known: DROP_ASK for what is open; DROP_PEER */
     uint64_t starved_us;                 /* since when there has been no good source; CLOCK_NEVER: there is one */
     uint64_t need_us;                    /* not before then is NEED_SOURCES said */
+    uint64_t all_bad_us;                 /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
     list_t lists[KNOWN_MAX + 1];
     uint32_t *next, *prev;               /* count each */
     uint8_t *where;                      /* list of each piece, or NOWHERE */
@@ -177,6 +178,12 @@ static int primary(fetch_t *f, uint64_t now_us)
     return -1;
 }
 
+static void give_up(fetch_t *f, int err)
+{
+    f->course = ENDING_FAILED;
+    f->err = err;
+}
+
 /* -- events ------------------------------------------------------------------------------------------------------- */
 
 static void on_sources(fetch_t *f, const fetch_source_t *sources, int count)
@@ -221,9 +228,7 @@ static void on_bad(fetch_t *f, const fetch_event_t *e)
     if (f->known[from].state == SOURCE_BAD) return;
     f->known[from].state = SOURCE_BAD;
     f->dropping |= 1ull << from;
-    if (++f->bad_counts[e->piece] < f->plan.bad_limit) return;
-    f->course = ENDING_FAILED;
-    f->err = HEDDLE_ERR_DIGEST_MISMATCH;
+    if (++f->bad_counts[e->piece] >= f->plan.bad_limit) give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
 }
 
 /* Only for a piece that is still open there: the rest are echoes of asks that were given up already. */
@@ -303,12 +308,22 @@ static void emit_asks(fetch_t *f, unsigned source, uint64_t now_us, out_t *o)
     }
 }
 
+static bool is_all_bad(const fetch_t *f)
+{
+    for (unsigned i = 0; i < f->order_count; i++)
+        if (f->known[f->order[i]].state != SOURCE_BAD) return false;
+    return f->order_count > 0;
+}
+
 static void starve(fetch_t *f, uint64_t now_us, out_t *o)
 {
     if (f->starved_us == CLOCK_NEVER) f->starved_us = now_us;
-    if (f->plan.fail_us && now_us - f->starved_us >= f->plan.fail_us) {
-        f->course = ENDING_FAILED;
-        f->err = HEDDLE_ERR_GONE;
+    if (!is_all_bad(f)) f->all_bad_us = CLOCK_NEVER;
+    else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
+    if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= f->plan.bad_us) {
+        give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
+    } else if (f->plan.fail_us && now_us - f->starved_us >= f->plan.fail_us) {
+        give_up(f, HEDDLE_ERR_GONE);
     } else if (now_us >= f->need_us && has_room(o)) {
         put(o, FA_NEED_SOURCES, 0, 0, 0);
         f->need_us = now_us + f->plan.need_us;
@@ -335,8 +350,12 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
     emit_drops(f, &o);
     if (f->course == GOING) {
         int source = primary(f, now_us);
-        if (source >= 0) emit_asks(f, (unsigned)source, now_us, &o);
-        else starve(f, now_us, &o);
+        if (source >= 0) {
+            f->all_bad_us = CLOCK_NEVER;
+            emit_asks(f, (unsigned)source, now_us, &o);
+        } else {
+            starve(f, now_us, &o);
+        }
     }
     if (f->course != GOING) emit_end(f, &o);
     return o.count;
@@ -361,6 +380,7 @@ uint64_t fetch_deadline(const fetch_t *f)
     }
     if (live) return at;
     at = earlier(at, f->need_us);
+    if (f->all_bad_us != CLOCK_NEVER) at = earlier(at, f->all_bad_us + f->plan.bad_us);
     return f->plan.fail_us ? earlier(at, f->starved_us + f->plan.fail_us) : at;
 }
 
@@ -391,6 +411,7 @@ static void fill_defaults(fetch_plan_t *p)
     if (!p->deadline_max_us) p->deadline_max_us = 30000000;
     if (!p->need_us) p->need_us = 500000;
     if (!p->bad_limit) p->bad_limit = 3;
+    if (!p->bad_us) p->bad_us = 5000000;
 }
 
 int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
@@ -403,6 +424,7 @@ int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
     uint64_t window = f->plan.window_bytes / f->plan.piece_bytes;
     f->window_count = window < 1 ? 1 : window > UINT32_MAX ? UINT32_MAX : (uint32_t)window;
     f->starved_us = now_us;
+    f->all_bad_us = CLOCK_NEVER;
     f->good = (uint64_t *)(f + 1);
     f->next = (uint32_t *)(f->good + words);
     f->prev = f->next + n;
@@ -412,7 +434,9 @@ int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
     for (unsigned i = 0; i <= KNOWN_MAX; i++) f->lists[i] = (list_t){NO_PIECE, NO_PIECE, 0};
     for (uint32_t p = 0; plan->have && p < plan->count; p++)
         if (plan->have[p / 8] >> (p % 8) & 1) mark_good(f, p);
+    for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++) f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
     f->plan.have = NULL; /* borrowed until here */
+    f->plan.bad = NULL;
     *ret_fetch = f;
     return HEDDLE_OK;
 }

@@ -18,8 +18,8 @@
  *              TICK                     source past its deadline: DROP_PEER, as GONE; no source left: NEED_SOURCES once, again every need_us
  *              CANCEL                   DROP_ASK for all open; then ended
  *   ended      anything                 nothing
- * FAILED: no good source for fail_us (code GONE), or one piece bad from `bad_limit` different sources (code
- * DIGEST_MISMATCH); its open asks are dropped first.
+ * FAILED: no good source for fail_us (code GONE); one piece bad from `bad_limit` different sources, or every source of the
+ * list quarantined for bad_us (code DIGEST_MISMATCH); its open asks are dropped first.
  *
  * One source is asked at a time: the first live one of the list, so that the load stays as it was planned.  A lost source
  * is asked again when a new list names it; a quarantined one never.  Asks of a source that a new list leaves out are
@@ -45,6 +45,9 @@ typedef struct {
     uint64_t fail_us;               /* without any source: 0 = never fail, the caller's deadline rules */
     uint64_t need_us;               /* between two NEED_SOURCES; 0: 500 ms */
     uint32_t bad_limit;             /* 0: 3 */
+    uint64_t bad_us;                /* others may come to hold it meanwhile; 0: 5 s */
+    const uint64_t *bad;            /* tokens that are quarantined from the start; borrowed by fetch_new */
+    uint32_t bad_count;
     const uint8_t *have;            /* bitmap of pieces that are good already; NULL: none */
 } fetch_plan_t;
 

@@ -471,6 +471,56 @@ Test(fetch, a_sign_of_life_starts_the_count_anew, .fini = stop)
 
 /* -- CANCEL, ended, small room ------------------------------------------------------------------------------------ */
 
+/* -- all are wrong ------------------------------------------------------------------------------------------------- */
+
+Test(fetch, fails_when_all_that_are_listed_stay_quarantined, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 2, .bad_us = 3 * SECOND, .need_us = 10 * SECOND});
+    SOURCES(A, B);
+    bad(0, A);
+    SAID("drop 1@101 ask 0@102 ask 1@102");
+    bad(1, B);
+    SAID("drop 0@102 need");
+    cr_assert_eq(fetch_deadline(f), now + 3 * SECOND);
+    now += 3 * SECOND - 1;
+    SOURCES(A, B);
+    SAID("");
+    now += 1;
+    tick();
+    SAID("failed digest_mismatch");
+}
+
+Test(fetch, somebody_else_in_time_is_asked, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 1, .bad_us = 3 * SECOND, .need_us = 10 * SECOND});
+    SOURCES(A);
+    bad(0, A);
+    now += 2 * SECOND;
+    SOURCES(A, B);
+    SAID("ask 0@102");
+    now += 1500 * MS;
+    gone(B);    /* lost, not wrong: it may come back */
+    SAID("");
+    now += 5 * SECOND;
+    tick();
+    SAID("");
+    SOURCES(A);
+    now += 3 * SECOND;
+    tick();
+    SAID("failed digest_mismatch");
+}
+
+Test(fetch, quarantined_from_the_start, .fini = stop)
+{
+    static const uint64_t BAD[] = {A};
+    start_with((fetch_plan_t){.count = 1, .bad = BAD, .bad_count = 1});
+    SOURCES(A, B);
+    SAID("ask 0@102");
+    uint64_t lost[4];
+    cr_assert_eq(fetch_lost(f, lost, 4), 1);
+    cr_assert_eq(lost[0], A);
+}
+
 Test(fetch, cancel_drops_what_is_open, .fini = stop)
 {
     start(3);
