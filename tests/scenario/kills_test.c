@@ -204,8 +204,7 @@ Test(kills, lost_and_found)
     actor_kill(workers[0]);
     actor_stop(workers[1], true);
     uint64_t gone_us = w->now_us;
-    int rc = admin_waits(admin, 1, 60000);
-    MUST(w, rc == HEDDLE_ERR_VERSION_LOST);
+    MUST(w, admin_waits_for(admin, 1, 3, 60000) == HEDDLE_ERR_VERSION_LOST);
     MUST(w, w->now_us - gone_us <= LEASE_US + SECOND);
     MUST(w, !strcmp(world_state(w, 1), "lost"));
     actor_stop(workers[1], false);                                 /* its lease is over, its bytes are there */

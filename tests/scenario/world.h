@@ -198,7 +198,7 @@ bool trainer_has_left(const actor_t *a);
 void admin_ask(actor_t *a, msg_query_t query);
 /* activate ADAPTER@version, and the answer; returns its code. */
 int admin_activates(actor_t *a, uint64_t version);
-int admin_waits(actor_t *a, uint64_t version, uint32_t deadline_ms);
+int admin_waits_for(actor_t *a, uint64_t version, uint64_t min, uint32_t deadline_ms);
 int64_t admin_integer(const actor_t *a, const char *key);       /* of the last reply; -1: none */
 
 /* ---- the registry, as it is on disk ---- */

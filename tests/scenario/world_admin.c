@@ -94,9 +94,9 @@ int admin_activates(actor_t *a, uint64_t version)
     return answer_of(a);
 }
 
-int admin_waits(actor_t *a, uint64_t version, uint32_t deadline_ms)
+int admin_waits_for(actor_t *a, uint64_t version, uint64_t min, uint32_t deadline_ms)
 {
-    admin_ask(a, (msg_query_t){.op = "wait", .name = ADAPTER, .version = version, .phase = HEDDLE_PHASE_ACTIVE, .min = 1, .deadline_ms = deadline_ms});
+    admin_ask(a, (msg_query_t){.op = "wait", .name = ADAPTER, .version = version, .phase = HEDDLE_PHASE_ACTIVE, .min = min, .deadline_ms = deadline_ms});
     return answer_of(a);
 }
 
