@@ -194,8 +194,11 @@ const char *wire_endpoint(const wire_t *w) { return w->endpoint; }
 
 /* ---- dial ---- */
 
+/* The monitor is stopped before its reader goes: libzmq's I/O thread waits for ever for a reader that is not there, and
+ * with it every socket of the process. */
 static void close_line(line_t *line)
 {
+    if (line->dealer) zmq_socket_monitor(zsock_resolve(line->dealer), NULL, 0);
     zsock_destroy(&line->dealer);
     zsock_destroy(&line->monitor);
 }
