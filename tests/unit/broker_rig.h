@@ -343,6 +343,38 @@ UNUSED static size_t rig_event_count(event_type_t type)
     return count;
 }
 
+/* ---- the usual cast: a trainer, an operator, workers w1 to w4 of "policy" ---- */
+
+enum { T = 1, ADMIN = 2, W1 = 11, W2 = 12, W3 = 13, W4 = 14 };
+
+UNUSED static void workers(int count)
+{
+    const char *NAMES[] = {"w1", "w2", "w3", "w4"};
+    for (int i = 0; i < count; i++) rig_worker((uint64_t)(W1 + i), NAMES[i]);
+}
+
+/* Workers and a writer, and version 1 published. */
+UNUSED static void publish_to(int count, rig_publish_t o)
+{
+    workers(count);
+    rig_open(T, "policy", "trainer", 0, false);
+    if (!o.digest) o.digest = 1;
+    rig_publish(T, o);
+}
+
+/* Everybody stages and activates: version `v` is the active one, by decision `d`. */
+UNUSED static void roll_out(int count, uint64_t v, uint64_t d, uint64_t digest)
+{
+    for (int i = 0; i < count; i++) rig_staged((uint64_t)(W1 + i), v, digest);
+    for (int i = 0; i < count; i++) rig_active((uint64_t)(W1 + i), v, d, digest);
+}
+
+UNUSED static const msg_rollout_t *told(void)
+{
+    rig_pass(50);
+    return &rig_last(T, MSG_ROLLOUT)->rollout;
+}
+
 /* ---- state ---- */
 
 UNUSED static const adapter_row_t *rig_adapter(void) { return registry_adapter(&R.b->registry, "policy"); }

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rollout's table, cell by cell, through the messages that the broker gets and sends. */
+#include "broker_rig.h"
+
+TestSuite(rollout, .init = rig_start, .fini = rig_stop);
+
+/* ---- the steady path ---- */
+
+Test(rollout, announce_goes_to_every_ready_subscriber)
+{
+    msg_subscription_t other = {.adapter = "critic"};
+    rig_hello(W4, ROLE_WORKER);
+    rig_join_with(W4, "w4", &other, 1, NULL, 0);
+    publish_to(2, (rig_publish_t){.step = 7, .deadline_ms = 9000});
+    const msg_announce_t *a = &rig_last(W1, MSG_ANNOUNCE)->announce;
+    cr_assert_eq(a->token, R.tokens[W1]);
+    cr_assert_eq(a->version, 1);
+    cr_assert_eq(a->deadline_ms, 9000);
+    cr_assert_eq(a->step, 7);
+    cr_assert_eq(a->data_bytes, 5000);
+    cr_assert_eq(a->part_count, 1);
+    cr_assert_eq(a->parts[0].region_bytes, 8192);
+    cr_assert_eq(a->source_count, 1);
+    cr_assert_eq(a->sources[0].kind, SOURCE_PUBLISHER);
+    cr_assert_eq(a->sources[0].token, R.tokens[T]);
+    cr_assert_eq(a->sources[0].address.bytes, 3);
+    cr_assert(!memcmp(&a->key, &rig_last(T, MSG_PUBLISHED)->published.key, sizeof a->key));
+    cr_assert(rig_has(W2, MSG_ANNOUNCE) && !rig_has(W4, MSG_ANNOUNCE));
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "announced");
+    cr_assert_str_eq(rig_state(1), "staging");
+}
+
+Test(rollout, all_waits_for_all_then_commits_then_releases)
+{
+    publish_to(3, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_count(MSG_COMMIT), 0);
+    cr_assert_eq(rig_count(MSG_RELEASE), 0);
+    cr_assert_eq(rig_adapter()->decision, 0);
+    rig_staged(W3, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_eq(rig_count(MSG_COMMIT), 3);
+    const msg_commit_t *c = &rig_last(W2, MSG_COMMIT)->commit;
+    cr_assert(c->decision == 1 && c->version == 1 && c->token == R.tokens[W2] && digest_equal(&c->digest, &rig_version(1)->digest));
+    cr_assert_eq(rig_last(T, MSG_RELEASE)->release.version, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "committed");
+    rig_active(W1, 1, 1, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "active");
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w1"), "policy")->decision, 1);
+    rig_active(W2, 1, 1, 1);
+    rig_active(W3, 1, 1, 1);
+    const msg_rollout_t *r = told();
+    cr_assert_str_eq(r->state, "active");
+    cr_assert(r->eligible_count == 3 && r->staged_count == 3 && r->active_count == 3 && r->missing_count == 0 && r->decision == 1);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_STAGED), 1);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_ACTIVATED), 1);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_RELEASED), 1);
+    cr_assert_eq(rig_event_count(EVENT_STAGE_DONE), 3);
+    cr_assert_eq(rig_event_count(EVENT_ACTIVATE_DONE), 3);
+}
+
+Test(rollout, messages_of_a_version_do_not_grow_faster_than_four_a_worker)
+{
+    for (int n = 1; n <= 4; n++) {
+        rig_stop();
+        rig_start();
+        publish_to(n, (rig_publish_t){0});
+        roll_out(n, 1, 1, 1);
+        uint64_t path = R.sent[MSG_ANNOUNCE] + R.sent[MSG_COMMIT] + R.sent[MSG_PUBLISHED] + R.sent[MSG_RELEASE] + R.b->received[MSG_STAGED] +
+                        R.b->received[MSG_ACTIVE] + R.b->received[MSG_PUBLISH];
+        cr_assert_eq(path, 4u * (unsigned)n + 3, "%d workers: %llu", n, (unsigned long long)path);
+        cr_assert_leq(R.sent[MSG_ROLLOUT], 4, "%llu", (unsigned long long)R.sent[MSG_ROLLOUT]);
+        cr_assert_eq(R.sent[MSG_ABORT] + R.sent[MSG_RETIRE] + R.sent[MSG_SOURCES] + R.sent[MSG_ERROR], 0);
+    }
+}
+
+Test(rollout, as_ready_commits_with_the_first)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    cr_assert(rig_has(W2, MSG_COMMIT) && !rig_has(W1, MSG_COMMIT));
+    cr_assert(!rig_has(T, MSG_RELEASE), "w1 is still under way");
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, 1, "late ones hear of it when they have staged");
+    cr_assert(rig_has(T, MSG_RELEASE));
+}
+
+Test(rollout, manual_never_commits_by_itself)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL, .deadline_ms = 5000});
+    rig_staged(W1, 1, 1);
+    cr_assert_str_eq(rig_state(1), "staging");
+    rig_staged(W2, 1, 1);
+    cr_assert_str_eq(rig_state(1), "staged");
+    rig_pass(20000);
+    cr_assert_str_eq(rig_state(1), "staged", "its deadline was for staging");
+    cr_assert_eq(rig_adapter()->decision, 0);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_eq(rig_count(MSG_COMMIT), 2);
+}
+
+Test(rollout, manual_with_one_missing_stays_staged_past_its_deadline)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL, .deadline_ms = 5000});
+    rig_staged(W1, 1, 1);
+    rig_pass(6000);
+    cr_assert_str_eq(rig_state(1), "staged");
+    const msg_rollout_t *r = told();
+    cr_assert_eq(r->missing_count, 1);
+    cr_assert_str_eq(r->missing[0].worker, "w2");
+    cr_assert_str_eq(r->missing[0].code, "deadline");
+    cr_assert_str_eq(r->missing[0].phase, "announce");
+}
+
+/* ---- who counts ---- */
+
+Test(rollout, joiners_never_block_a_rollout)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_worker(W2, "w2");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.deadline_ms, 0, "late, without a deadline");
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    rig_staged(W2, 1, 1);
+    cr_assert(rig_has(W2, MSG_COMMIT));
+}
+
+Test(rollout, with_nobody_the_first_holder_decides)
+{
+    publish_to(0, (rig_publish_t){0});
+    cr_assert_str_eq(rig_state(1), "staging");
+    rig_worker(W1, "w1");
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    const msg_rollout_t *r = told();
+    cr_assert_eq(r->eligible_count, 0);
+    cr_assert_eq(r->staged_count, 1);
+}
+
+Test(rollout, one_that_dies_leaves_the_count_and_is_named)
+{
+    publish_to(3, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_staged(W2, 1, 1);
+    msg_progress_t p = {.adapter = "policy", .fetching = 1, .bytes_done = 2000, .data_bytes = 5000};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[W3], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W3, &hb);
+    cr_assert_str_eq(rig_copy_state(1, "w3"), "fetching");
+    R.is_quiet[W3] = true;
+    rig_pass(3500);
+    cr_assert_eq(rig_adapter()->decision, 0);
+    rig_pass(1000);
+    cr_assert_eq(rig_adapter()->decision, 1, "its lease ended");
+    rig_active(W1, 1, 1, 1);
+    rig_active(W2, 1, 1, 1);
+    const msg_rollout_t *r = told();
+    cr_assert(r->eligible_count == 2 && r->active_count == 2);
+    cr_assert_eq(r->missing_count, 1);
+    cr_assert_str_eq(r->missing[0].worker, "w3");
+    cr_assert_str_eq(r->missing[0].phase, "fetch");
+    cr_assert_str_eq(r->missing[0].code, "unavailable");
+    cr_assert_not_null(strstr(r->missing[0].message, "lost"));
+    cr_assert_not_null(strstr(r->missing[0].message, "ms"));
+}
+
+Test(rollout, one_that_leaves_leaves_the_count)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_leave(W2);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    R.tokens[W2] = 0;
+    rig_active(W1, 1, 1, 1);
+    const msg_rollout_t *r = told();
+    cr_assert_eq(r->missing_count, 1);
+    cr_assert_str_eq(r->missing[0].worker, "w2");
+    cr_assert_not_null(strstr(r->missing[0].message, "left"), "%s", r->missing[0].message);
+}
+
+Test(rollout, a_new_session_of_the_same_process_is_waited_for_on)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_worker(W2, "w2");   /* the same life over a new connection would be the same */
+    cr_assert_eq(rig_adapter()->decision, 0);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.token, R.tokens[W2], "announced anew, under the new token");
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+}
+
+Test(rollout, a_new_process_under_the_name_is_a_joiner)
+{
+    publish_to(2, (rig_publish_t){0});
+    R.is_gone[W2] = true;
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello_as(W3, ROLE_WORKER, 99);
+    rig_join_with(W3, "w2", &sub, 1, NULL, 0);
+    cr_assert_neq(R.tokens[W3], 0);
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+}
+
+/* ---- failures before the commit ---- */
+
+Test(rollout, a_reject_fails_the_version_before_anybody_switched)
+{
+    publish_to(3, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_nack(W2, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_FAILED);
+    cr_assert_str_eq(rig_version(1)->worker, "w2");
+    cr_assert_str_eq(rig_version(1)->phase, "stage");
+    cr_assert_not_null(strstr(rig_version(1)->message, "exit status 3"), "%s", rig_version(1)->message);
+    cr_assert_eq(rig_count(MSG_ABORT), 3);
+    cr_assert_eq(rig_count(MSG_COMMIT), 0);
+    cr_assert(rig_has(T, MSG_RELEASE), "an ended version needs no region");
+    const msg_rollout_t *r = told();
+    cr_assert_str_eq(r->state, "failed");
+    cr_assert_str_eq(r->code, "version_failed");
+    cr_assert_eq(r->staged_count, 1);
+    cr_assert_eq(r->missing_count, 2);
+    cr_assert_eq(rig_event_count(EVENT_STAGE_FAILED), 1);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_FAILED), 1);
+    rig_staged(W3, 1, 1);
+    cr_assert_eq(rig_count(MSG_ABORT), 4, "who comes late hears it again");
+    cr_assert_eq(rig_adapter()->decision, 0);
+}
+
+Test(rollout, a_reject_under_as_ready_is_only_that_worker)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_nack(W1, 1, 0, "fetch", "no_slot");
+    cr_assert_str_eq(rig_state(1), "staging");
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "failed");
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    const msg_rollout_t *r = told();
+    cr_assert_eq(r->missing_count, 2);
+    cr_assert_str_eq(r->missing[0].code, "no_slot");
+}
+
+Test(rollout, a_wrong_digest_is_a_failure_and_is_answered)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 77);
+    const msg_error_t *e = rig_error(W1, "digest_mismatch");
+    cr_assert_eq(e->of, MSG_STAGED);
+    cr_assert_eq(e->version, 1);
+    cr_assert(e->expected[0] && e->found[0] && strcmp(e->expected, e->found));
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_DIGEST_MISMATCH);
+}
+
+Test(rollout, the_deadline_names_who_was_where)
+{
+    publish_to(3, (rig_publish_t){.deadline_ms = 5000});
+    rig_staged(W1, 1, 1);
+    rig_pass(4900);
+    cr_assert_str_eq(rig_state(1), "staging");
+    rig_pass(200);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_DEADLINE);
+    cr_assert_not_null(strstr(rig_version(1)->message, "1 of 3 workers"), "%s", rig_version(1)->message);
+    cr_assert_not_null(strstr(rig_version(1)->message, "w2 in phase announce, w3 in phase announce"));
+    const msg_rollout_t *r = told();
+    cr_assert_str_eq(r->code, "deadline");
+    cr_assert_eq(r->missing_count, 2);
+    cr_assert_str_eq(r->missing[1].worker, "w3");
+}
+
+Test(rollout, many_missing_ones_are_counted)
+{
+    for (int i = 0; i < 6; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "x%d", i);
+        rig_worker((uint64_t)(20 + i), name);
+    }
+    publish_to(0, (rig_publish_t){.deadline_ms = 5000});
+    rig_pass(5100);
+    cr_assert_not_null(strstr(rig_version(1)->message, "and 3 others"), "%s", rig_version(1)->message);
+}
+
+Test(rollout, no_workers_is_said_when_there_was_nobody)
+{
+    publish_to(0, (rig_publish_t){.deadline_ms = 5000});
+    rig_pass(5100);
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_NO_WORKERS);
+    cr_assert_str_eq(told()->code, "no_workers");
+}
+
+Test(rollout, a_version_without_a_source_for_a_lease_is_lost)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_pass(3000);
+    cr_assert_str_eq(rig_state(1), "staging");
+    rig_pass(1500);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
+    cr_assert(rig_has(W1, MSG_ABORT));
+}
+
+Test(rollout, a_publisher_that_comes_back_in_time_saves_it)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_pass(3000);
+    rig_open(T, "policy", "trainer", 1, false);
+    const msg_welcome_t *w = &rig_last(T, MSG_WELCOME)->welcome;
+    cr_assert_eq(w->keep_count, 1);
+    cr_assert_eq(w->keep[0].version, 1);
+    rig_pass(5000);
+    cr_assert_str_eq(rig_state(1), "staging");
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    cr_assert_str_eq(told()->state, "active", "the new session hears of it");
+}
+
+Test(rollout, a_newer_version_supersedes)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    cr_assert_str_eq(rig_state(1), "superseded");
+    cr_assert_eq(rig_last(W1, MSG_ABORT)->abort.version, 1);
+    cr_assert_str_eq(rig_last(W1, MSG_ABORT)->abort.code, "superseded");
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 2);
+    rig_staged(W1, 2, 2);
+    cr_assert_eq(rig_adapter()->active, 2);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_SUPERSEDED), 1);
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_adapter()->active, 2);
+}

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* After the commit: forward only; late joiners, sources, keep, lost and held. */
+#include "broker_rig.h"
+
+TestSuite(committed, .init = rig_start, .fini = rig_stop);
+
+/* ---- after the commit: forward only ---- */
+
+Test(committed, an_activation_that_fails_is_stale_by_name)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    rig_nack(W2, 2, 2, "activate", "internal");
+    cr_assert_str_eq(rig_state(2), "active");
+    cr_assert_str_eq(rig_copy_state(2, "w2"), "failed");
+    cr_assert_str_eq(rig_copy_state(1, "w2"), "stale");
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "kept");
+    cr_assert_eq(rig_event_count(EVENT_ACTIVATE_FAILED), 1);
+    const msg_rollout_t *r = told();
+    cr_assert_eq(r->active_count, 1);
+    cr_assert_eq(r->missing_count, 1);
+    cr_assert_str_eq(r->missing[0].worker, "w2");
+    cr_assert_str_eq(r->missing[0].phase, "activate");
+    rig_pass(70000);
+    cr_assert_eq(rig_adapter()->active, 2, "nobody is turned back");
+    cr_assert_eq(rig_count(MSG_ABORT), 0);
+}
+
+Test(committed, what_failed_to_stage_for_a_passing_reason_is_announced_again)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W1, 1, 1);
+    rig_nack(W2, 1, 0, "fetch", "no_slot");
+    rig_drop_letters();
+    rig_pass(3900);
+    cr_assert(!rig_has(W2, MSG_ANNOUNCE));
+    rig_pass(300);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1, "after a lease");
+    rig_nack(W2, 1, 0, "fetch", "no_slot");
+    rig_drop_letters();
+    rig_pass(7500);
+    cr_assert(!rig_has(W2, MSG_ANNOUNCE), "later and later");
+    rig_pass(1000);
+    cr_assert(rig_has(W2, MSG_ANNOUNCE));
+    rig_nack(W2, 1, 0, "stage", "version_failed");
+    rig_drop_letters();
+    rig_pass(100000);
+    cr_assert(!rig_has(W2, MSG_ANNOUNCE), "not when it would be the same again");
+}
+
+Test(committed, acks_said_twice_or_late_change_nothing)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_count(MSG_COMMIT), 1);
+    rig_active(W1, 1, 1, 1);
+    rig_active(W1, 1, 1, 1);
+    cr_assert_eq(rig_event_count(EVENT_ACTIVATE_DONE), 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    rig_active(W1, 1, 1, 1);   /* I13 */
+    cr_assert_str_eq(rig_copy_state(2, "w1"), "active");
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w1"), "policy")->decision, 2);
+}
+
+Test(committed, impossible_acks_are_refused)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_active(W1, 1, 2, 1);
+    rig_error(W1, "protocol");
+    rig_active(W1, 1, 0, 1);
+    rig_error(W1, "protocol");
+    rig_active(W1, 9, 1, 1);
+    rig_error(W1, "not_found");
+    rig_staged(W1, 9, 1);
+    rig_error(W1, "not_found");
+    rig_nack(W1, 9, 0, "fetch", "gone");
+    rig_error(W1, "not_found");
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "committed");
+    rig_active(W1, 1, 1, 55);
+    rig_error(W1, "digest_mismatch");
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "failed");
+}
+
+Test(committed, a_worker_answers_only_for_what_it_subscribed_to)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_subscription_t other = {.adapter = "critic"};
+    rig_hello(W4, ROLE_WORKER);
+    rig_join_with(W4, "w4", &other, 1, NULL, 0);
+    rig_staged(W4, 1, 1);
+    rig_error(W4, "not_found");
+    rig_active(W4, 1, 1, 1);
+    rig_error(W4, "not_found");
+    cr_assert_str_eq(rig_copy_state(1, "w4"), "");
+}
+
+/* ---- late joiners, sources ---- */
+
+Test(committed, a_late_joiner_fetches_from_holders)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_worker(W3, "w3");
+    const msg_welcome_t *w = &rig_last(W3, MSG_WELCOME)->welcome;
+    cr_assert_eq(w->adapter_count, 1);
+    cr_assert(w->adapters[0].decision == 1 && w->adapters[0].version == 1 && w->slots == 3 && w->lease_ms == LEASE_MS);
+    const msg_announce_t *a = &rig_last(W3, MSG_ANNOUNCE)->announce;
+    cr_assert_eq(a->source_count, 2);
+    cr_assert(a->sources[0].kind == SOURCE_WORKER && a->sources[1].kind == SOURCE_WORKER);
+    rig_staged(W3, 1, 1);
+    cr_assert_eq(rig_last(W3, MSG_COMMIT)->commit.decision, 1);
+    rig_active(W3, 1, 1, 1);
+    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w3");
+    cr_assert_eq(c->served_count, 1);
+    cr_assert_str_eq(c->served[0].name, "trainer");
+    cr_assert_eq(c->served[0].bytes, 5000);
+}
+
+Test(committed, the_publisher_is_last_once_there_are_holders)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_worker(W3, "w3");
+    const msg_announce_t *a = &rig_last(W3, MSG_ANNOUNCE)->announce;
+    cr_assert_eq(a->source_count, 2);
+    cr_assert_eq(a->sources[0].token, R.tokens[W1]);
+    cr_assert_eq(a->sources[1].token, R.tokens[T]);
+}
+
+Test(committed, joiners_are_spread_over_holders_by_load)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    unsigned first_w1 = 0;
+    for (int i = 0; i < 10; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "j%d", i);
+        rig_worker((uint64_t)(20 + i), name);
+        first_w1 += rig_last((uint64_t)(20 + i), MSG_ANNOUNCE)->announce.sources[0].token == R.tokens[W1];
+    }
+    cr_assert_eq(first_w1, 5);
+}
+
+Test(committed, need_sources_gives_others)
+{
+    publish_to(3, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    uint64_t lost[] = {R.tokens[T]};
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    rig_frame(W2, &m);
+    const msg_sources_t *s = &rig_last(W2, MSG_SOURCES)->sources;
+    cr_assert_eq(s->source_count, 1);
+    cr_assert_eq(s->sources[0].token, R.tokens[W1]);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
+    uint64_t both[] = {R.tokens[T], R.tokens[W1]};
+    m.need_sources.lost = both;
+    m.need_sources.lost_count = 2;
+    rig_frame(W2, &m);
+    cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2, "better one that failed once than none");
+}
+
+Test(committed, who_has_no_source_gets_one_when_it_comes)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W1, 1, 1);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    cr_assert_str_eq(rig_state(1), "lost");
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy"};
+    rig_frame(W2, &m);
+    cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 0);
+    rig_drop_letters();
+    msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    cr_assert_str_eq(rig_state(1), "active", "it is back");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.sources[0].token, R.tokens[W1]);
+}
+
+Test(committed, a_released_region_that_refuses_is_no_source_any_more)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    cr_assert(rig_has(T, MSG_RELEASE));
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    cr_assert_str_eq(rig_state(1), "active", "the publisher is still here, and may have it");
+    rig_worker(W2, "w2");
+    uint64_t lost[] = {R.tokens[T]};
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    rig_frame(W2, &m);
+    cr_assert_str_eq(rig_state(1), "lost");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
+}
+
+Test(committed, a_worker_busy_with_the_active_version_gets_the_newest_after_it)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_drop_letters();
+    rig_worker(W2, "w2");   /* joins while 2 is staging */
+    cr_assert_eq(rig_count(MSG_ANNOUNCE), 1);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1, "first what is served");
+    rig_drop_letters();
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 1);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
+}
+
+Test(committed, who_left_the_active_version_for_a_newest_that_fails_goes_back_to_it)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_worker(W2, "w2");   /* fetching 1 */
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
+    rig_drop_letters();
+    rig_nack(W1, 2, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(2), "failed");
+    cr_assert_eq(rig_last(W2, MSG_ABORT)->abort.version, 2);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1);
+}
+
+/* ---- keep, lost, held ---- */
+
+Test(committed, keep_retires_what_is_more)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    cr_assert_str_eq(rig_state(1), "kept");
+    cr_assert_eq(rig_count(MSG_RETIRE), 0);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    roll_out(1, 3, 3, 3);
+    cr_assert_str_eq(rig_state(1), "retired");
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 1);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_RETIRED), 1);
+    cr_assert_str_eq(rig_copy_state(2, "w1"), "kept");
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_count(MSG_RETIRE), 2, "said again");
+}
+
+Test(committed, keep_0_waits_until_nobody_serves_it)
+{
+    rig_stop();
+    R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}, .keep = 0};
+    rig_boot();
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    cr_assert_str_eq(rig_state(1), "kept", "w2 has nothing else yet");
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(rig_state(1), "retired");
+}
+
+Test(committed, a_committed_version_without_holders_is_lost_at_once)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    R.is_quiet[W1] = true;
+    rig_pass(5000);
+    cr_assert_str_eq(rig_state(1), "lost");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
+    rig_pass(20000);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1, "said once");
+    R.tokens[W1] = 0;
+    rig_drop_letters();
+    rig_worker(W2, "w2");
+    cr_assert(!rig_has(W2, MSG_ANNOUNCE), "nobody could serve it");
+}
+
+Test(committed, a_held_adapter_stages_and_does_not_activate)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann@host"});
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.version, 1);
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, 3);
+    rig_active(W1, 1, 3, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "active");
+    cr_assert_str_eq(rig_copy_state(2, "w1"), "kept");
+    cr_assert_eq(rig_event_count(EVENT_ADAPTER_HELD), 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 3, .deadline_ms = 6000});
+    rig_pass(100);
+    if (rig_has(T, MSG_ROLLOUT)) cr_assert_str_eq(rig_last(T, MSG_ROLLOUT)->rollout.code, "", "not before it is staged");
+    rig_staged(W1, 3, 3);
+    cr_assert_eq(rig_count(MSG_COMMIT), 0);
+    const msg_rollout_t *r = told();
+    cr_assert_str_eq(r->state, "staged");
+    cr_assert_str_eq(r->code, "held");
+    cr_assert_not_null(strstr(r->message, "ann@host"), "%s", r->message);
+    cr_assert_not_null(strstr(r->message, "policy@1"));
+    rig_pass(10000);
+    cr_assert_str_eq(rig_state(3), "staged", "past its deadline too");
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 3, .by = "ann"});
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.version, 3);
+    cr_assert(!rig_adapter()->held);
+    cr_assert_eq(rig_event_count(EVENT_ADAPTER_RESUMED), 1);
+}
+
+Test(committed, a_rollback_moves_no_bytes_and_fetches_where_they_are_missing)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_worker(W2, "w2");   /* gets version 2 alone */
+    rig_staged(W2, 2, 2);
+    rig_active(W2, 2, 2, 2);
+    rig_drop_letters();
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1});
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.version, 1);
+    cr_assert(!rig_has(W1, MSG_ANNOUNCE));
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.sources[0].token, R.tokens[W1]);
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.decision, 3);
+    cr_assert_str_eq(rig_copy_state(2, "w2"), "stale");
+}
+
+Test(committed, what_was_overtaken_before_the_switch_is_kept)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);   /* COMMIT 1 is on its way */
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "kept");
+    cr_assert_str_eq(rig_copy_state(2, "w1"), "committed");
+    rig_active(W1, 2, 2, 2);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "kept");
+}

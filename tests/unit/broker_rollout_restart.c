@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What members restate after a crash of the broker, a lost message or a replay. */
+#include "broker_rig.h"
+
+TestSuite(restart, .init = rig_start, .fini = rig_stop);
+
+/* ---- restart ---- */
+
+static void rejoin(uint64_t peer, const char *name, uint64_t decision, uint64_t version, msg_held_t *held, uint32_t count)
+{
+    msg_subscription_t sub = {.adapter = "policy", .decision = decision, .version = version};
+    rig_hello(peer, ROLE_WORKER);
+    rig_join_with(peer, name, &sub, 1, held, count);
+}
+
+Test(restart, nothing_is_decided_while_settling)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_restart();
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1)};
+    rejoin(W1, "w1", 0, 0, &held, 1);
+    cr_assert_eq(rig_last(W1, MSG_WELCOME)->welcome.keep_count, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "staged");
+    cr_assert_eq(rig_adapter()->decision, 0, "w2 may be on its way");
+    rig_pass(2000);
+    rejoin(W2, "w2", 0, 0, NULL, 0);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.sources[0].token, R.tokens[W1]);
+    rig_pass(2500);
+    cr_assert_eq(rig_adapter()->decision, 0, "w2 came back in time: it is waited for");
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    cr_assert_eq(rig_count(MSG_COMMIT), 2);
+}
+
+Test(restart, after_settling_who_is_there_counts)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_staged(W2, 1, 1);   /* decided */
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_restart();
+    msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
+                         {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)}};
+    rejoin(W1, "w1", 1, 1, held, 2);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    rig_pass(4500);
+    cr_assert_eq(rig_adapter()->decision, 2, "w2 did not come back");
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, 2);
+}
+
+Test(restart, a_commit_lost_in_a_crash_arrives_with_welcome)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_restart();
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1)};
+    rejoin(W1, "w1", 0, 0, &held, 1);
+    const msg_welcome_t *w = &rig_last(W1, MSG_WELCOME)->welcome;
+    cr_assert(w->adapters[0].decision == 1 && w->adapters[0].version == 1);
+    cr_assert(!rig_has(W1, MSG_COMMIT) && !rig_has(W1, MSG_ANNOUNCE), "WELCOME says it");
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "committed");
+    rig_active(W1, 1, 1, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "active");
+}
+
+Test(restart, restated_bytes_are_believed_by_digest_only)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_nack(W1, 2, 0, "stage", "version_failed");
+    rig_restart();
+    msg_held_t held[] = {
+        {.adapter = "policy", .version = 1, .state = HELD_KEPT, .digest = rig_digest(9)},    /* other bytes */
+        {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)},  /* failed */
+        {.adapter = "policy", .version = 7, .state = HELD_STAGED, .digest = rig_digest(2)},  /* never assigned */
+        {.adapter = "critic", .version = 1, .state = HELD_STAGED, .digest = rig_digest(2)},  /* not subscribed */
+        {.adapter = "policy", .version = 1, .state = 0, .digest = rig_digest(1)},            /* no state */
+    };
+    rejoin(W1, "w1", 0, 0, held, 5);
+    cr_assert_eq(rig_last(W1, MSG_WELCOME)->welcome.keep_count, 0);
+    held[0].digest = rig_digest(1);
+    rejoin(W1, "w1", 0, 0, held, 5);
+    const msg_welcome_t *w = &rig_last(W1, MSG_WELCOME)->welcome;
+    cr_assert_eq(w->keep_count, 1);
+    cr_assert_eq(w->keep[0].version, 1);
+    cr_assert(!memcmp(&w->keep[0].key, &rig_version(1)->share_key, sizeof(key16_t)));
+}
+
+Test(restart, restated_states)
+{
+    const struct { uint64_t held_state, decision; const char *state; } ROWS[] = {
+        {HELD_SEALED, 0, "arrived"}, {HELD_STAGED, 0, "committed"}, {HELD_ACTIVE, 1, "active"},
+        {HELD_KEPT, 0, "committed"}, {HELD_KEPT, 1, "kept"}};
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        msg_held_t held = {.adapter = "policy", .version = 1, .state = ROWS[i].held_state, .digest = rig_digest(1)};
+        rejoin(W1, "w1", ROWS[i].decision, ROWS[i].decision, &held, 1);
+        cr_assert_str_eq(rig_copy_state(1, "w1"), i == 4 ? "committed" : ROWS[i].state, "row %zu: %s", i, rig_copy_state(1, "w1"));
+    }
+}
+
+Test(restart, a_decision_that_the_registry_does_not_know_is_not_believed)
+{
+    publish_to(0, (rig_publish_t){0});
+    rejoin(W1, "w1", 40, 9, NULL, 0);
+    const member_sub_t *sub = member_sub(membership_worker(&R.b->members, "w1"), "policy");
+    cr_assert(sub->decision == 0 && sub->version == 0);
+}
+
+Test(restart, a_deadline_goes_on_over_a_restart)
+{
+    publish_to(1, (rig_publish_t){.deadline_ms = 10000});
+    rig_pass(3000);
+    rig_restart();
+    rig_pass(6500);
+    cr_assert_str_eq(rig_state(1), "staging");
+    rig_pass(1000);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_NO_WORKERS);
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 10000});
+    rig_restart();
+    rig_open(T, "policy", "trainer", 2, false);
+    rejoin(W1, "w1", 0, 0, NULL, 0);
+    rig_pass(9500);
+    cr_assert_str_eq(rig_state(2), "staging");
+    rig_pass(1000);
+    cr_assert_str_eq(rig_state(2), "failed");
+    cr_assert_eq(rig_version(2)->code, HEDDLE_ERR_DEADLINE);
+}
+
+Test(restart, committed_versions_that_nobody_brings_back_are_lost_after_settling)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_restart();
+    rig_pass(3000);
+    cr_assert_str_eq(rig_state(1), "active");
+    rig_pass(1500);
+    cr_assert_str_eq(rig_state(1), "lost");
+}
+
+/* ---- resync, replay ---- */
+
+Test(restart, a_worker_whose_queue_was_full_is_told_again)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    R.is_slow[W1] = true;
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    cr_assert(membership_worker(&R.b->members, "w1")->needs_resync);
+    R.is_slow[W1] = false;
+    rig_drop_letters();
+    rig_pass(300);
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 2);
+    R.is_slow[W1] = true;
+    rig_staged(W1, 2, 2);
+    R.is_slow[W1] = false;
+    rig_drop_letters();
+    rig_pass(300);
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, 2);
+    rig_drop_letters();
+    rig_pass(600);
+    cr_assert_eq(rig_count(MSG_COMMIT) + rig_count(MSG_ANNOUNCE), 0, "once");
+}
+
+Test(restart, a_replay_hears_where_the_version_is)
+{
+    publish_to(1, (rig_publish_t){.request_id = "same"});
+    rig_staged(W1, 1, 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    cr_assert_str_eq(rig_last(T, MSG_PUBLISHED)->published.reason, "replayed");
+    cr_assert_str_eq(rig_last(T, MSG_ROLLOUT)->rollout.state, "active");
+}
+
+Test(restart, ended_tracks_are_bounded)
+{
+    publish_to(1, (rig_publish_t){0});
+    for (uint64_t v = 2; v < 40; v++) rig_publish(T, (rig_publish_t){.digest = v});
+    cr_assert_leq(R.b->rollout.track_count, ROLLOUT_ENDED_TRACKS + 1);
+    cr_assert_not_null(rollout_track(&R.b->rollout, "policy", 39));
+    cr_assert_null(rollout_track(&R.b->rollout, "policy", 2));
+    cr_assert_str_eq(rig_state(2), "superseded");
+}
+
+Test(restart, names)
+{
+    cr_assert_str_eq(copy_state_name(COPY_STALE), "stale");
+    cr_assert_str_eq(copy_state_name(COPY_FAILED), "failed");
+    cr_assert_str_eq(copy_state_name((copy_state_t)77), "unknown");
+}
