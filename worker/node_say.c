@@ -142,9 +142,11 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
 
 void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
+    const announced_t *w = announced_find(a, action->version);
+    uint64_t since_us = w && w->sealed_us > a->commit_us ? w->sealed_us : a->commit_us;    /* decided, and here */
     msg_t m = {.type = MSG_ACTIVE};
     m.active = (msg_active_t){.token = n->session.token, .version = action->version, .decision = action->decision,
-                              .activate_us = a->commit_us ? now_us - a->commit_us : 0, .adapter = a->name, .digest = action->digest};
+                              .activate_us = since_us ? now_us - since_us : 0, .adapter = a->name, .digest = action->digest};
     say(n, &m);
 }
 

@@ -18,11 +18,11 @@ static void print_line(json_t *object)
     fflush(stdout);
 }
 
-/* Takes a text that the library gave. */
-static json_t *parse(int rc, char *text)
+/* Takes a text that the library gave; NULL: it gave none. */
+static json_t *parse(char *text)
 {
-    json_t *value = rc == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
-    if (rc == HEDDLE_OK) heddle_free(text);
+    json_t *value = text ? json_loads(text, 0, NULL) : NULL;
+    heddle_free(text);
     return value ? value : json_null();
 }
 
@@ -31,10 +31,10 @@ static json_t *number_or_null(uint64_t n) { return n ? json_integer((json_int_t)
 
 void say_ready(heddle_worker_t *w, const char *const *adapters, const char *export_dir)
 {
-    char *text = NULL;
-    json_t *session = parse(heddle_worker_session(w, &text), text);
-    json_t *transport = parse(heddle_worker_transport(w, &text), text);
-    json_t *names = json_array();
+    char *who = NULL, *pipes = NULL;
+    heddle_worker_session(w, &who);
+    heddle_worker_transport(w, &pipes);
+    json_t *session = parse(who), *transport = parse(pipes), *names = json_array();
     for (; *adapters; adapters++) json_array_append_new(names, json_string(*adapters));
     print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:O?, s:O?, s:O?, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "ready", "ok", 1, "role",
                          "worker", "pid", (json_int_t)getpid(), "name", json_object_get(session, "name"), "token", json_object_get(session, "token"),
@@ -69,8 +69,10 @@ void say_event(const heddle_event_t *e, const char *worker)
 int say_failure(const heddle_error_t *e, int json)
 {
     char *text = NULL;
-    if (json)
-        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0, "error", parse(heddle_error_json(e, &text), text)));
+    if (json) {
+        heddle_error_json(e, &text);
+        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0, "error", parse(text)));
+    }
     fprintf(stderr, "heddle-worker: %s: %s\n", heddle_err_name(e->code), e->message[0] ? e->message : heddle_err_text(e->code));
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
