@@ -32,7 +32,7 @@ typedef struct wire wire_t;
 typedef struct {
     void (*on_frame)(void *self, peer_t from, bytes_t frame);          /* borrowed during the call */
     void (*on_line)(void *self, bool up);                              /* dial only */
-    void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: it has no number.  NULL: ignored */
+    void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: no number.  NULL: ignored */
 } wire_sink_t;
 
 /* Checks "tcp://HOST:PORT" or "ipc://PATH" without connecting; *ret_loopback (may be NULL) tells
