@@ -571,6 +571,19 @@ static unsigned open_fds(void)
     return count;
 }
 
+/* libzmq tells of the lost connection on its own thread, while the one it tells is being closed. */
+Test(wire, lines_closed_as_their_connections_end_stall_nobody)
+{
+    for (int i = 0; i < 200; i++) {
+        end_t server = {0}, clients[4] = {0};
+        listen_at(&server, "tcp://127.0.0.1:*");
+        for (int k = 0; k < 4; k++) dial(&clients[k], server.endpoint);
+        UNTIL(clients[0].up && clients[1].up && clients[2].up && clients[3].up);
+        wire_close(&server.wire);
+        for (int k = 0; k < 4; k++) wire_close(&clients[k].wire);
+    }
+}
+
 Test(wire, descriptors_come_back)
 {
     end_t server = {0}, client = {0};
