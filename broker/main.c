@@ -151,6 +151,7 @@ static void settle_process(void)
     sigaddset(&mine, SIGINT);
     sigprocmask(SIG_BLOCK, &mine, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a full disk, not a death */
     umask(077);
 }
 

@@ -97,13 +97,14 @@ struct store {
     sqlite3_stmt *sql[SQL_COUNT];
     char cluster[HEDDLE_NAME_MAX + 1];
     uint64_t epoch;
+    int number;                      /* errno of the last statement, 0 when it went well */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------------------------- */
 
 int store_code(int sqlite_code, int number)
 {
-    if (number == ENOSPC || number == EDQUOT) return HEDDLE_ERR_NO_SPACE;
+    if (number == ENOSPC || number == EDQUOT || number == EFBIG) return HEDDLE_ERR_NO_SPACE;
     if (sqlite_code == SQLITE_IOERR_NOMEM) return HEDDLE_ERR_NO_MEMORY;
     switch (sqlite_code & 0xff) { /* the primary code is the low byte of an extended one */
     case SQLITE_OK:
@@ -147,14 +148,14 @@ static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t
 /* `what`: "read a row".  Reads SQLite's own words, so it comes before any other call. */
 static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_error_t *error)
 {
-    int number = s->db ? sqlite3_system_errno(s->db) : 0;
     bool io = (sqlite_code & 0xff) == SQLITE_IOERR || (sqlite_code & 0xff) == SQLITE_CANTOPEN;
-    int code =
-        store_code(sqlite_code, io ? number : 0); /* the errno is that of the last failure, however old */
+    int number = 0; /* means something for these only: it may be that of an older failure */
+    if (io) number = s->number ? s->number : s->db ? sqlite3_system_errno(s->db) : 0;
+    int code = store_code(sqlite_code, number);
     bool own_words = s->db && (sqlite3_errcode(s->db) & 0xff) == (sqlite_code & 0xff);
     error_fail(error, code, "%.300s: cannot %s: %.200s", s->file, what,
                own_words ? sqlite3_errmsg(s->db) : sqlite3_errstr(sqlite_code));
-    if (io && number) error_found(error, "%s (sqlite %d)", strerror(number), sqlite_code);
+    if (number) error_found(error, "%s (sqlite %d)", strerror(number), sqlite_code);
     else error_found(error, "sqlite %d: %s", sqlite_code, sqlite3_errstr(sqlite_code));
     hint_for(s, code, sqlite_code, error);
     return code;
@@ -407,7 +408,9 @@ int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, 
 
 static int run(store_t *s, sql_t which)
 {
+    errno = 0;
     int code = sqlite3_step(s->sql[which]);
+    s->number = code == SQLITE_DONE ? 0 : errno; /* sqlite3_system_errno() does not tell of all */
     sqlite3_reset(s->sql[which]);
     return code == SQLITE_DONE ? SQLITE_OK : code;
 }
@@ -433,10 +436,8 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
     for (int i = 0; i < count && !code; i++) code = put(s, &records[i]);
     if (!code && FAILPOINT("store.before_commit")) code = SQLITE_FULL;
     if (!code) code = run(s, SQL_COMMIT);
-    if (!code) {
-        (void)FAILPOINT("store.after_commit"); /* only to die or stop here: what is on disk is so */
-        return HEDDLE_OK;
-    }
+    if (!code && FAILPOINT("store.after_commit")) code = SQLITE_IOERR_FSYNC; /* on disk, and nobody knows */
+    if (!code) return HEDDLE_OK;
     char what[48];
     snprintf(what, sizeof what, "write %d record%s", count, count == 1 ? "" : "s");
     int rc = refuse(s, code, what, error);

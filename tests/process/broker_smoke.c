@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -411,7 +412,44 @@ Test(broker, a_commit_that_fails_is_an_answer)
     line_hang_up(&l);
     cr_assert_eq(end(&r, SIGTERM), 0);
 }
+
+/* Whether a failed sync left the record on disk is unknown: the broker ends rather than guess. */
+Test(broker, a_sync_that_fails_ends_it)
+{
+    running_t r;
+    int code;
+    publish_at("store.after_commit=error:3", &code, &r);
+    cr_assert_neq(code, HEDDLE_OK, "nobody was told yes");
+    json_decref(r.ready);
+    cr_assert_eq(child_end(&r.child, PATIENCE_MS), 9);
+    cr_assert(strstr(r.child.err, "data_dir") && strstr(r.child.err, dir), "%s", r.child.err);
+    start(&r);
+    cr_assert_eq(version_count(&r), 1);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
 #endif
+
+/* Needs no privileges: a limit of file sizes below what the registry has now. */
+Test(broker, a_limit_of_file_sizes_is_a_full_disk)
+{
+    running_t r;
+    line_t l;
+    uint64_t version = 0;
+    start(&r);
+    dial(&l, &r, ROLE_PUBLISHER);
+    line_open(&l, "policy");
+    cr_assert_eq(line_publish(&l, "policy", 1, &version), HEDDLE_OK);
+    struct rlimit before, none = {.rlim_cur = 4096};
+    cr_assert_eq(prlimit(r.child.pid, RLIMIT_FSIZE, NULL, &before), 0);
+    none.rlim_max = before.rlim_max;
+    cr_assert_eq(prlimit(r.child.pid, RLIMIT_FSIZE, &none, NULL), 0);
+    cr_assert_eq(line_publish(&l, "policy", 2, &version), HEDDLE_ERR_NO_SPACE);
+    cr_assert_eq(prlimit(r.child.pid, RLIMIT_FSIZE, &before, NULL), 0);
+    cr_assert_eq(line_publish(&l, "policy", 2, &version), HEDDLE_OK);
+    cr_assert_eq(version, 2);
+    line_hang_up(&l);
+    cr_assert_eq(end(&r, SIGTERM), 0);
+}
 
 /* ---- a full disk ----------------------------------------------------------------------------------------------- */
 

@@ -573,6 +573,7 @@ Test(store_code, each_code_of_sqlite_has_one_of_ours)
                 {SQLITE_IOERR_WRITE, ENOSPC, HEDDLE_ERR_NO_SPACE},
                 {SQLITE_IOERR_FSYNC, EDQUOT, HEDDLE_ERR_NO_SPACE},
                 {SQLITE_CANTOPEN, ENOSPC, HEDDLE_ERR_NO_SPACE},
+                {SQLITE_IOERR_WRITE, EFBIG, HEDDLE_ERR_NO_SPACE},
                 {SQLITE_NOMEM, 0, HEDDLE_ERR_NO_MEMORY},
                 {SQLITE_IOERR_NOMEM, 0, HEDDLE_ERR_NO_MEMORY},
                 {SQLITE_TOOBIG, 0, HEDDLE_ERR_LIMIT},
