@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What applications refuse, what people decide by hand, who may write, and slots that readers hold. */
+#include "tests/scenario/world.h"
+
+#include <heddle/publisher.h>
+
+#define LEASE_US (4 * SECOND)
+
+static world_t *w;
+static actor_t *workers[4], *trainer, *admin;
+
+static void open_world(uint64_t seed, uint32_t count, worker_conf_t conf)
+{
+    w = world_new((world_opts_t){.seed = seed, .keep = 2});
+    trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    admin = world_admin(w);
+    world_workers(w, count, conf, workers);
+    UNTIL(w, SECOND, trainer_is_ready(trainer));
+}
+
+static void close_world(void)
+{
+    if (w) world_destroy(&w);
+    content_forget_all();
+}
+TestSuite(decide, .fini = close_world);
+
+static void publish_and_activate(uint64_t seed)
+{
+    uint64_t version = trainer_publishes(trainer, (publish_t){.shape = {.seed = seed}});
+    UNTIL(w, 5 * SECOND, world_all_active(w, version));
+    world_run(w, 50 * MS);
+}
+
+/* ---- applications ----------------------------------------------------------------------------------------------- */
+
+Test(decide, the_application_takes_it)
+{
+    open_world(1, 3, (worker_conf_t){.app = APP_ACCEPTS});
+    for (uint64_t v = 1; v <= 5; v++) publish_and_activate(v);
+    for (int i = 0; i < 3; i++) MUST(w, workers[i]->events_by_type[HEDDLE_EVENT_ARRIVED] == 5 && workers[i]->events_by_type[HEDDLE_EVENT_ACTIVE] == 5);
+    check_settled(w);
+}
+
+/* One cannot load it: it fails, named, before anybody switched. */
+Test(decide, one_rejects_before_the_commit)
+{
+    open_world(2, 3, (worker_conf_t){.app = APP_ACCEPTS});
+    publish_and_activate(1);
+    workers[1]->conf.app = APP_REJECTS_STAGE;
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}});
+    UNTIL(w, 2 * SECOND, !strcmp(trainer->rolled.state, "failed"));
+    MUST(w, strstr(trainer->rolled.message, "w2") && strstr(trainer->rolled.message, "the engine cannot load it"));
+    world_run(w, SECOND);
+    MUST(w, world_all_active(w, 1));
+    for (int i = 0; i < 3; i++) MUST(w, !worker_holds(workers[i], 2) && workers[i]->events_by_type[HEDDLE_EVENT_COMMIT] == 1);
+    workers[1]->conf.app = APP_ACCEPTS;
+    publish_and_activate(3);
+    check_settled(w);
+}
+
+/* One cannot switch: it is stale by name, nobody else is turned back, and the next version finds it again. */
+Test(decide, one_rejects_after_the_commit)
+{
+    open_world(3, 3, (worker_conf_t){.app = APP_ACCEPTS});
+    publish_and_activate(1);
+    workers[1]->conf.app = APP_REJECTS_COMMIT;
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}});
+    UNTIL(w, 2 * SECOND, worker_active(workers[0]) == 2 && worker_active(workers[2]) == 2);
+    UNTIL(w, SECOND, workers[1]->events_by_type[HEDDLE_EVENT_STALE] == 1);
+    world_run(w, 50 * MS);
+    MUST(w, worker_active(workers[1]) == 1);
+    const adapter_row_t *a = registry_adapter(&w->broker->registry, ADAPTER);
+    MUST(w, copy_shown(track_copy(world_track(w, 1), "w2"), a, 1) == COPY_STALE);
+    MUST(w, !strcmp(world_state(w, 2), "active"));
+    workers[1]->conf.app = APP_ACCEPTS;
+    world_run(w, 2 * LEASE_US);
+    MUST(w, worker_active(workers[1]) == 1);                       /* until something else is decided */
+    publish_and_activate(3);
+    check_settled(w);
+}
+
+/* One says nothing: the deadline ends it. */
+Test(decide, one_is_silent)
+{
+    open_world(4, 2, (worker_conf_t){.app = APP_ACCEPTS});
+    publish_and_activate(1);
+    workers[1]->conf.app = APP_SILENT;
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .deadline_ms = 5000});
+    UNTIL(w, 6 * SECOND, !strcmp(trainer->rolled.state, "failed"));
+    MUST(w, !strcmp(trainer->rolled.code, "deadline") && !strcmp(trainer->rolled.missing, "w2"));
+    MUST(w, world_all_active(w, 1));
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
+/* As ready: who is staged switches, and nobody waits for the others. */
+Test(decide, as_ready)
+{
+    open_world(5, 3, (worker_conf_t){.app = APP_ACCEPTS});
+    publish_and_activate(1);
+    workers[2]->conf.app = APP_SILENT;
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
+    UNTIL(w, 2 * SECOND, worker_active(workers[0]) == 2 && worker_active(workers[1]) == 2);
+    MUST(w, worker_active(workers[2]) == 1);
+    MUST(w, worker_node_staged(workers[2]->worker, 0, 2, w->now_us) == HEDDLE_OK);
+    workers[2]->due_us = w->now_us;
+    workers[2]->conf.app = APP_ACCEPTS;
+    UNTIL(w, SECOND, worker_active(workers[2]) == 2);
+    check_settled(w);
+}
+
+/* ---- by hand ---------------------------------------------------------------------------------------------------- */
+
+Test(decide, manual)
+{
+    open_world(6, 2, (worker_conf_t){0});
+    publish_and_activate(1);
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_MANUAL});
+    world_run(w, 5 * SECOND);
+    MUST(w, world_all_active(w, 1) && !strcmp(world_state(w, 2), "staged"));
+    MUST(w, admin_activates(admin, 2) == HEDDLE_OK);
+    UNTIL(w, SECOND, world_all_active(w, 2));
+    MUST(w, !world_adapter(w)->held);
+    check_settled(w);
+}
+
+/* Back to an older one: no byte moves; what is published then waits; activating the newest goes on. */
+Test(decide, held)
+{
+    open_world(7, 3, (worker_conf_t){0});
+    for (uint64_t v = 1; v <= 3; v++) publish_and_activate(v);
+    uint64_t bytes = actor_counters(workers[0]).bytes_in + actor_counters(workers[1]).bytes_in + actor_counters(workers[2]).bytes_in;
+    MUST(w, admin_activates(admin, 2) == HEDDLE_OK);
+    MUST(w, world_all_active(w, 2) && admin_integer(admin, "bytes_moved") == 0);
+    MUST(w, bytes == actor_counters(workers[0]).bytes_in + actor_counters(workers[1]).bytes_in + actor_counters(workers[2]).bytes_in);
+    MUST(w, world_adapter(w)->held && !strcmp(world_adapter(w)->held_by, "ann"));
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 4}});
+    UNTIL(w, 2 * SECOND, !strcmp(trainer->rolled.code, "held"));
+    world_run(w, 5 * SECOND);
+    MUST(w, world_all_active(w, 2) && worker_holds(workers[0], 4));
+    MUST(w, admin_activates(admin, 4) == HEDDLE_OK);
+    MUST(w, world_all_active(w, 4) && !world_adapter(w)->held);
+    publish_and_activate(5);
+    check_settled(w);
+}
+
+/* What was decided survives the broker; a hold too. */
+Test(decide, held_over_a_restart)
+{
+    open_world(8, 2, (worker_conf_t){0});
+    for (uint64_t v = 1; v <= 3; v++) publish_and_activate(v);
+    MUST(w, admin_activates(admin, 1) == HEDDLE_OK);
+    world_broker_kill(w);
+    world_broker_start(w);
+    world_run(w, 2 * LEASE_US);
+    MUST(w, world_all_active(w, 1) && world_adapter(w)->held);
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 4}});
+    world_run(w, 2 * SECOND);
+    MUST(w, world_all_active(w, 1));
+    MUST(w, admin_activates(admin, 4) == HEDDLE_OK && world_all_active(w, 4));
+    check_settled(w);
+}
+
+/* What is not there cannot be chosen. */
+Test(decide, not_activatable)
+{
+    open_world(9, 1, (worker_conf_t){0});
+    for (uint64_t v = 1; v <= 6; v++) publish_and_activate(v);
+    MUST(w, admin_activates(admin, 1) == HEDDLE_ERR_NOT_ACTIVATABLE);   /* retired */
+    MUST(w, admin_activates(admin, 9) == HEDDLE_ERR_NOT_FOUND);
+    MUST(w, admin_activates(admin, 6) == HEDDLE_OK && json_is_false(json_object_get(admin->reply, "changed")));
+    MUST(w, world_adapter(w)->decision == 6);
+    check_settled(w);
+}
+
+/* A rollback reaches a worker that does not have the bytes any more: it fetches them from one that has. */
+Test(decide, back_to_what_must_be_fetched)
+{
+    open_world(10, 2, (worker_conf_t){0});
+    publish_and_activate(1);
+    publish_and_activate(2);
+    actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
+    UNTIL(w, SECOND, worker_active(late) == 2);
+    MUST(w, !worker_holds(late, 1));
+    MUST(w, admin_activates(admin, 1) == HEDDLE_OK);
+    UNTIL(w, 2 * SECOND, world_all_active(w, 1));
+    MUST(w, admin_integer(admin, "bytes_moved") > 0);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
+/* ---- writers ---------------------------------------------------------------------------------------------------- */
+
+Test(decide, two_writers)
+{
+    open_world(11, 2, (worker_conf_t){0});
+    publish_and_activate(1);
+    actor_t *bob = world_trainer(w, "bob", (trainer_conf_t){0});
+    UNTIL(w, SECOND, trainer_standing(bob) == HEDDLE_ERR_WRITER_HELD);
+    actor_kill(bob);
+    actor_t *eve = world_trainer(w, "eve", (trainer_conf_t){.takeover = true});
+    UNTIL(w, SECOND, trainer_is_ready(eve));
+    trainer_publish(trainer, (publish_t){.shape = {.seed = 2}});
+    UNTIL(w, LEASE_US, trainer->published.is_answered);
+    MUST(w, trainer->published.code == HEDDLE_ERR_FENCED && world_adapter(w)->last_version == 1);
+    MUST(w, trainer_publishes(eve, (publish_t){.shape = {.seed = 3}}) == 2);
+    UNTIL(w, 2 * SECOND, world_all_active(w, 2));
+    check_settled(w);
+}
+
+/* A writer that is killed holds the adapter for its lease, no longer. */
+Test(decide, a_dead_writer_is_let_go)
+{
+    open_world(12, 2, (worker_conf_t){0});
+    publish_and_activate(1);
+    actor_kill(trainer);
+    actor_t *bob = world_trainer(w, "bob", (trainer_conf_t){0});
+    uint64_t start_us = w->now_us;
+    UNTIL(w, 3 * LEASE_US, trainer_is_ready(bob));
+    MUST(w, w->now_us - start_us <= LEASE_US + 2 * SECOND);
+    MUST(w, trainer_publishes(bob, (publish_t){.shape = {.seed = 2}}) == 2);
+    UNTIL(w, 2 * SECOND, world_all_active(w, 2));
+    check_settled(w);
+}
+
+/* ---- slots that readers hold ------------------------------------------------------------------------------------ */
+
+Test(decide, every_slot_is_held)
+{
+    open_world(13, 1, (worker_conf_t){.slots = 4});
+    slot_t *holds[4];
+    for (uint64_t v = 1; v <= 4; v++) {
+        publish_and_activate(v);
+        holds[v - 1] = worker_hold(workers[0], v);
+        MUST(w, holds[v - 1] != NULL);
+    }
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 5}});
+    UNTIL(w, 20 * SECOND, !strcmp(trainer->rolled.state, "failed"));
+    MUST(w, !strcmp(trainer->rolled.missing_code, "no_slot") || !strcmp(trainer->rolled.code, "no_slot"));
+    MUST(w, strstr(trainer->rolled.message, "held by 1 reader"));
+    MUST(w, worker_active(workers[0]) == 4);
+    const content_t *first = content_get((content_shape_t){1, 8, 1024});
+    MUST(w, !memcmp(holds[0]->region->view, first->region, first->layout.region_bytes));   /* still what it was */
+    worker_unhold(workers[0], holds[0]);
+    publish_and_activate(6);
+    for (int i = 1; i < 4; i++) worker_unhold(workers[0], holds[i]);
+    world_run(w, SECOND);
+    MUST(w, worker_slots_used(workers[0]) == 3);
+    check_settled(w);
+}
+
+/* Released in time: it goes on by itself. */
+Test(decide, a_reader_lets_go_in_time)
+{
+    open_world(14, 1, (worker_conf_t){.slots = 4});
+    slot_t *holds[4];
+    for (uint64_t v = 1; v <= 4; v++) {
+        publish_and_activate(v);
+        holds[v - 1] = worker_hold(workers[0], v);
+    }
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 5}});
+    world_run(w, 500 * MS);
+    MUST(w, worker_active(workers[0]) == 4);
+    worker_unhold(workers[0], holds[0]);
+    UNTIL(w, SECOND, world_all_active(w, 5));
+    for (int i = 1; i < 4; i++) worker_unhold(workers[0], holds[i]);
+    world_run(w, SECOND);
+    check_settled(w);
+}
