@@ -25,6 +25,8 @@ void broker_settle(broker_t *b, instant_t now);
 void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms);
 /* ERROR fenced: to the asker, whose token is stale; to the peer whose session was replaced just now. */
 void broker_tell_fenced(const call_t *c, uint64_t token);
+/* Is the member's connection still there?  A send tells; sets is_gone. */
+void broker_probe(broker_t *b, member_t *member);
 void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char *name);
 /* A session ended, for whatever reason but a new one of its name: events, copies, questions. */
 void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now);

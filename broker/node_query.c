@@ -98,6 +98,13 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
 
 /* ---- questions ---- */
 
+/* A worker that was killed a moment ago has its lease still; its connection tells already. */
+static void probe_subscribers(broker_t *b, const char *adapter)
+{
+    for (member_t *m = b->members.tokens; m; m = m->by_token.next)
+        if (m->role == ROLE_WORKER && member_is_ready(m) && member_sub(m, adapter)) broker_probe(b, m);
+}
+
 static void ask_wait(const call_t *c, pending_kind_t kind)
 {
     broker_t *b = c->b;
@@ -110,6 +117,7 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
         error_contrast(&error, "NAME@V", q->name);
     }
     if (!rc) rc = pending_set_wait(row, q, broker_view(b, c->now), &error);
+    if (!rc) probe_subscribers(b, row->adapter);
     if (!rc && is_ready_to_decide(b, row) && !decide_activation(b, row, c->now, &error)) rc = error.code;
     if (!rc) return;
     broker_refuse(c, &error, 0);

@@ -151,18 +151,21 @@ static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t 
 
 /* ---- workers ---- */
 
-/* Is the connection of the name's holder still there?  A send tells. */
-static void probe(broker_t *b, const char *name, const key16_t *life)
+void broker_probe(broker_t *b, member_t *member)
 {
-    member_t *holder = membership_worker(&b->members, name);
-    if (!member_is_ready(holder) || !memcmp(&holder->life, life, sizeof *life)) return;
     buf_t frame = {0};
     msg_t ping = {.type = MSG_PING};
-    ping.ping.nonce = holder->token;
-    if (msg_encode(&ping, &frame) == HEDDLE_OK && b->io.send(b->io.self, holder->peer, buf_view(&frame)) == HEDDLE_ERR_GONE)
-        holder->is_gone = true;
+    ping.ping.nonce = member->token;
+    if (msg_encode(&ping, &frame) == HEDDLE_OK && b->io.send(b->io.self, member->peer, buf_view(&frame)) == HEDDLE_ERR_GONE)
+        member->is_gone = true;
     b->sent[MSG_PING]++;
     buf_fini(&frame);
+}
+
+static void probe_holder(broker_t *b, const char *name, const key16_t *life)
+{
+    member_t *holder = membership_worker(&b->members, name);
+    if (member_is_ready(holder) && memcmp(&holder->life, life, sizeof *life) != 0) broker_probe(b, holder);
 }
 
 static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t *welcome)
@@ -200,7 +203,7 @@ void on_join(const call_t *c)
     heddle_error_t error;
     uint64_t retry_ms = 0, fenced_peer, fenced_token;
     if (!has_role(c, ROLE_WORKER)) return;
-    probe(b, join->name, &c->peer->life);
+    probe_holder(b, join->name, &c->peer->life);
     member_hello_t hello = hello_of(c->peer);
     if (membership_decide_join(&b->members, join, &hello, c->now.us, &retry_ms, &error)) {
         broker_refuse(c, &error, retry_ms);

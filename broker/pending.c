@@ -163,7 +163,7 @@ static void see_worker(const pending_row_t *row, const adapter_row_t *a, const t
     *ret = (wait_row_t){.member = m, .worker = m->name, .version = sub->version, .decision = sub->decision, .since_ms = sub->since_ms,
                         .state = c ? copy_shown(c, a, row->version) : COPY_NONE, .phase = phase_of(c),
                         .code = c ? c->code : 0, .heartbeat_age_ms = member_silent_ms(m, now_us)};
-    ret->is_reached = overtaken || (is_staged_phase ? copy_holds(c) : sub->version == row->version);
+    ret->is_reached = !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : sub->version == row->version));
     if (!is_staged_phase || !copy_holds(c)) return;
     ret->version = row->version;
     ret->since_ms = c->since_ms;
