@@ -182,7 +182,7 @@ static void assert_not_encoded(const msg_t *m, int code)
 
 Test(encode, refuses_what_no_peer_would_take)
 {
-    static char long_text[LIMIT_TEXT_BYTES + 2], config[LIMIT_CONFIG_BYTES];
+    static char long_text[LIMIT_TEXT_BYTES + 2], config[LIMIT_CONFIG_BYTES + 1];
     memset(long_text, 'x', LIMIT_TEXT_BYTES + 1);
     assert_not_encoded(&(msg_t){.type = MSG_ERROR, .error = {.code = "limit", .message = long_text}},
                        HEDDLE_ERR_LIMIT);
@@ -332,7 +332,7 @@ static bool add_over_limit(buf_t *b, const field_t *f)
     case FIELD_BIN:
         raw_bin(b, NULL, 0);
         b->bytes -= 2;
-        raw_head(b, 0xc5, f->max + 1, 2);
+        raw_head(b, f->max < 65535 ? 0xc5 : 0xc6, f->max + 1, f->max < 65535 ? 2 : 4);
         memset(buf_grow(b, f->max + 1), 'x', f->max + 1);
         return true;
     case FIELD_LIST:
