@@ -5,7 +5,6 @@
 #include "core/clock.h"
 #include "core/errors.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- rows ---- */
@@ -272,7 +271,7 @@ void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size)
 {
     char since[25];
     clock_text(a->decided_ms, since);
-    snprintf(ret_text, size, "%s is held at %s@%llu by %s since %s", a->name, a->name, (unsigned long long)a->active, a->held_by,
+    text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s", a->name, a->name, (unsigned long long)a->active, a->held_by,
              since);
 }
 
@@ -284,14 +283,14 @@ static bool is_there(const copy_row_t *c, const version_row_t *v) { return v->de
 static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
 {
     *row = (missing_row_t){.worker = c->worker, .phase = c->token ? copy_phase(c) : c->phase, .code = c->code};
-    if (c->code) snprintf(row->message, sizeof row->message, "%s", c->message);
+    if (c->code) text_printf(row->message, sizeof row->message, "%s", c->message);
     else if (t->is_ended) row->code = HEDDLE_ERR_VERSION_FAILED;
     else if (t->is_late) row->code = HEDDLE_ERR_DEADLINE;
     if (c->code) return;
     if (c->state == COPY_FETCHING)
-        snprintf(row->message, sizeof row->message, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
+        text_printf(row->message, sizeof row->message, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
                  (unsigned long long)v->data_bytes);
-    else snprintf(row->message, sizeof row->message, "%s", copy_state_name(c->state));
+    else text_printf(row->message, sizeof row->message, "%s", copy_state_name(c->state));
 }
 
 rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, missing_row_t *rows, uint32_t cap)

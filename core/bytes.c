@@ -70,6 +70,14 @@ const char *buf_text(buf_t *b)
     return (const char *)b->data;
 }
 
+void text_printf(char *to, size_t size, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(to, size, format, args);
+    va_end(args);
+}
+
 struct arena_block { arena_block_t *next; size_t bytes, used; _Alignas(16) uint8_t data[]; };
 
 void arena_fini(arena_t *a)

@@ -36,6 +36,9 @@ void  buf_printf(buf_t *b, const char *format, ...) __attribute__((format(printf
 const char *buf_text(buf_t *b);                           /* NUL-terminated (the NUL is not counted); "" when failed */
 static inline bytes_t buf_view(const buf_t *b) { return bytes_of(b->data, b->bytes); }
 
+/* snprintf for files that may not include stdio.h: formatting is no I/O. */
+void text_printf(char *to, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 /* Memory of one decoded message: many small allocations, one free. */
 typedef struct arena_block arena_block_t;
 typedef struct { arena_block_t *blocks; size_t used, limit; } arena_t;  /* limit 0: none */
