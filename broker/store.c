@@ -2,12 +2,12 @@
 #include "broker/store.h"
 
 #include "broker/datadir.h"
+#include "broker/store_row.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +17,6 @@
 #define APPLICATION_ID 0x4845444c /* "HEDL" */
 #define TEXT_OF(x) #x
 #define NUMBER(x) TEXT_OF(x)
-
-/* Columns in the order of put_version() and take_version(). */
-#define VERSION_COLUMNS                                                                                      \
-    "adapter, version, created_at, digest, region_bytes, manifest_bytes, manifest_digest, share_key, "       \
-    "request_id, writer, "                                                                                   \
-    "base_model, kind, features, step, data_bytes, tensor_count, chunk_count, activation, deadline_ms, "     \
-    "config, meta"
 
 /* References are checked at the commit: the records of one turn may come in any order. */
 static const char SCHEMA[] =
@@ -71,7 +64,7 @@ static const char *const SQL[SQL_COUNT] = {
     [PUT_EPOCH] = "UPDATE meta SET epoch = max(epoch, ?)",
     [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
     [PUT_VERSION] =
-        "INSERT INTO versions (" VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO versions (" ROW_VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at) "
                      "VALUES (?,?,?,?,?,?)",
     [PUT_STATE] = "UPDATE versions SET state = ?, state_at = ?, code = ?, message = ?, worker = ?, phase = ?"
@@ -79,9 +72,9 @@ static const char *const SQL[SQL_COUNT] = {
     [PUT_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at) VALUES "
                    "(?,?,?,?,?,?,?)",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
-    [ALL_META] = "SELECT cluster, epoch FROM meta",
+    [ALL_META] = "SELECT epoch, cluster FROM meta",
     [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
-    [ALL_VERSIONS] = "SELECT " VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
+    [ALL_VERSIONS] = "SELECT " ROW_VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
     [ALL_DECISIONS] = "SELECT adapter, decision, version, held, decided_by, decided_at FROM decisions ORDER "
                       "BY adapter, decision",
     [ALL_STATES] = "SELECT state, state_at, code, message, worker, phase, adapter, version FROM versions"
@@ -161,205 +154,18 @@ static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_er
     return code;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------ */
-
-/* Binds or reads the columns of one row from left to right. */
-typedef struct { sqlite3_stmt *sql; int at, code; } row_t;
-
-static void put_u64(row_t *r, uint64_t v)
-{
-    if (!r->code) r->code = sqlite3_bind_int64(r->sql, ++r->at, (sqlite3_int64)v);
-}
-
-static void put_text(row_t *r, const char *text)
-{
-    if (!r->code) r->code = sqlite3_bind_text(r->sql, ++r->at, text ? text : "", -1, SQLITE_STATIC);
-}
-
-static void put_blob(row_t *r, const void *data, size_t bytes)
-{
-    if (!r->code) r->code = sqlite3_bind_blob64(r->sql, ++r->at, bytes ? data : "", bytes, SQLITE_STATIC);
-}
-
-static uint64_t take_u64(row_t *r) { return (uint64_t)sqlite3_column_int64(r->sql, r->at++); }
-
-static const char *take_text(row_t *r)
-{
-    const char *text = (const char *)sqlite3_column_text(r->sql, r->at++);
-    if (!text) r->code = SQLITE_NOMEM; /* every text is NOT NULL */
-    return text ? text : "";
-}
-
-static bytes_t take_blob(row_t *r)
-{
-    int at = r->at++;
-    const void *data = sqlite3_column_blob(r->sql, at); /* before its length, as SQLite asks */
-    return bytes_of(data, (size_t)sqlite3_column_bytes(r->sql, at));
-}
-
-static void take_fixed(row_t *r, void *to, size_t bytes)
-{
-    bytes_t blob = take_blob(r);
-    if (blob.bytes != bytes) r->code = SQLITE_CORRUPT;
-    else memcpy(to, blob.data, bytes);
-}
-
-static void put_version(row_t *to, const record_t *r)
-{
-    put_text(to, r->adapter);
-    put_u64(to, r->version);
-    put_u64(to, r->at_ms);
-    put_blob(to, r->digest.b, sizeof r->digest.b);
-    put_u64(to, r->part.region_bytes);
-    put_u64(to, r->part.manifest_bytes);
-    put_blob(to, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
-    put_blob(to, r->share_key.b, sizeof r->share_key.b);
-    put_text(to, r->request_id);
-    put_text(to, r->writer);
-    put_text(to, r->base_model);
-    put_text(to, r->kind_text);
-    put_text(to, r->features);
-    put_u64(to, (uint64_t)r->step);
-    put_u64(to, r->data_bytes);
-    put_u64(to, r->tensor_count);
-    put_u64(to, r->chunk_count);
-    put_u64(to, r->activation);
-    put_u64(to, r->deadline_ms);
-    put_blob(to, r->config.data, r->config.bytes);
-    put_text(to, r->meta);
-}
-
-static void take_version(row_t *from, record_t *r)
-{
-    r->adapter = take_text(from);
-    r->version = take_u64(from);
-    r->at_ms = take_u64(from);
-    take_fixed(from, r->digest.b, sizeof r->digest.b);
-    r->part.region_bytes = take_u64(from);
-    r->part.manifest_bytes = take_u64(from);
-    take_fixed(from, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
-    take_fixed(from, r->share_key.b, sizeof r->share_key.b);
-    r->request_id = take_text(from);
-    r->writer = take_text(from);
-    r->base_model = take_text(from);
-    r->kind_text = take_text(from);
-    r->features = take_text(from);
-    r->step = (int64_t)take_u64(from);
-    r->data_bytes = take_u64(from);
-    r->tensor_count = take_u64(from);
-    r->chunk_count = take_u64(from);
-    r->activation = take_u64(from);
-    r->deadline_ms = take_u64(from);
-    r->config = take_blob(from);
-    r->meta = take_text(from);
-}
-
-static void put_decision(row_t *to, const record_t *r)
-{
-    put_text(to, r->adapter);
-    put_u64(to, r->decision);
-    put_u64(to, r->version);
-    put_u64(to, r->held);
-    put_text(to, r->by);
-    put_u64(to, r->at_ms);
-}
-
-static void take_decision(row_t *from, record_t *r)
-{
-    r->adapter = take_text(from);
-    r->decision = take_u64(from);
-    r->version = take_u64(from);
-    r->held = take_u64(from) != 0;
-    r->by = take_text(from);
-    r->at_ms = take_u64(from);
-}
-
-static void put_state(row_t *to, const record_t *r)
-{
-    put_u64(to, r->state);
-    put_u64(to, r->at_ms);
-    put_u64(to, (uint64_t)(int64_t)r->code);
-    put_text(to, r->message);
-    put_text(to, r->worker);
-    put_text(to, r->phase);
-    put_text(to, r->adapter);
-    put_u64(to, r->version);
-}
-
-static void take_state(row_t *from, record_t *r)
-{
-    uint64_t state = take_u64(from);
-    if (state < VERSION_STAGING || state > VERSION_RETIRED) from->code = SQLITE_CORRUPT;
-    r->state = (version_state_t)state;
-    r->at_ms = take_u64(from);
-    r->code = (int)(int64_t)take_u64(from);
-    r->message = take_text(from);
-    r->worker = take_text(from);
-    r->phase = take_text(from);
-    r->adapter = take_text(from);
-    r->version = take_u64(from);
-}
-
-static void put_writer(row_t *to, const record_t *r)
-{
-    put_text(to, r->adapter);
-    if (!r->token) return; /* closed: the row goes */
-    put_u64(to, r->token);
-    put_text(to, r->writer);
-    put_text(to, r->host);
-    put_u64(to, r->pid);
-    put_blob(to, r->life.b, sizeof r->life.b);
-    put_u64(to, r->at_ms);
-}
-
-static void take_writer(row_t *from, record_t *r)
-{
-    r->adapter = take_text(from);
-    r->token = take_u64(from);
-    r->writer = take_text(from);
-    r->host = take_text(from);
-    r->pid = take_u64(from);
-    take_fixed(from, r->life.b, sizeof r->life.b);
-    r->at_ms = take_u64(from);
-}
-
-static void put_epoch(row_t *to, const record_t *r) { put_u64(to, r->epoch); }
-
-static void put_adapter(row_t *to, const record_t *r)
-{
-    put_text(to, r->adapter);
-    put_u64(to, r->at_ms);
-}
-
-static void take_adapter(row_t *from, record_t *r)
-{
-    r->adapter = take_text(from);
-    r->at_ms = take_u64(from);
-}
-
-static void take_meta(row_t *from, record_t *r)
-{
-    (void)take_text(from); /* cluster */
-    r->epoch = take_u64(from);
-}
+/* ---- load and commit ------------------------------------------------------------------------------------------- */
 
 /* One line a kind, in the order of loading. */
 static const struct kind {
     record_kind_t kind;
     sql_t put, all;
-    void (*write)(row_t *to, const record_t *r);
-    void (*read)(row_t *from, record_t *r);
 } KINDS[] = {
-    {RECORD_EPOCH, PUT_EPOCH, ALL_META, put_epoch, take_meta},
-    {RECORD_ADAPTER, PUT_ADAPTER, ALL_ADAPTERS, put_adapter, take_adapter},
-    {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS, put_version, take_version},
-    {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS, put_decision, take_decision},
-    {RECORD_STATE, PUT_STATE, ALL_STATES, put_state, take_state},
-    {RECORD_WRITER, PUT_WRITER, ALL_WRITERS, put_writer, take_writer},
+    {RECORD_EPOCH, PUT_EPOCH, ALL_META},          {RECORD_ADAPTER, PUT_ADAPTER, ALL_ADAPTERS},
+    {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS},  {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS},
+    {RECORD_STATE, PUT_STATE, ALL_STATES},        {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
-
-/* ---- load and commit ------------------------------------------------------------------------------------------- */
 
 static int load_kind(store_t *s, const struct kind *k, int (*each)(void *self, const record_t *), void *self,
                      heddle_error_t *error)
@@ -369,7 +175,7 @@ static int load_kind(store_t *s, const struct kind *k, int (*each)(void *self, c
     while (!rc && (code = sqlite3_step(row.sql)) == SQLITE_ROW) {
         record_t record = {.kind = k->kind};
         row.at = 0;
-        k->read(&row, &record);
+        row_take(&row, &record);
         rc = row.code ? refuse(s, row.code, "read a row", error) : each(self, &record);
     }
     if (!rc && code != SQLITE_DONE) rc = refuse(s, code, "read a row", error);
@@ -387,12 +193,12 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
 int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error)
 {
     row_t row = {.sql = s->sql[GET_CONFIG]};
-    put_text(&row, adapter);
-    put_u64(&row, version);
+    row_put_text(&row, adapter);
+    row_put_u64(&row, version);
     if (!row.code) row.code = sqlite3_step(row.sql);
     int rc = HEDDLE_OK;
     if (row.code == SQLITE_ROW) {
-        bytes_t config = take_blob(&(row_t){.sql = row.sql});
+        bytes_t config = row_take_blob(&(row_t){.sql = row.sql});
         buf_add(out, config.data, config.bytes);
         if (out->failed) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a config");
     } else if (row.code == SQLITE_DONE) {
@@ -422,7 +228,7 @@ static int put(store_t *s, const record_t *r)
     if (k == KINDS + KIND_COUNT) return SQLITE_MISUSE;
     sql_t which = r->kind == RECORD_WRITER && !r->token ? DROP_WRITER : k->put;
     row_t row = {.sql = s->sql[which]};
-    k->write(&row, r);
+    row_put(&row, r);
     if (!row.code) row.code = run(s, which);
     sqlite3_clear_bindings(row.sql); /* they borrow from the record */
     if (!row.code && which == PUT_STATE && sqlite3_changes(s->db) != 1) return SQLITE_CONSTRAINT;
@@ -527,8 +333,8 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
     row_t row = {.sql = s->sql[ALL_META]};
     int code = sqlite3_step(row.sql);
     if (code == SQLITE_ROW) {
-        snprintf(s->cluster, sizeof s->cluster, "%s", take_text(&row));
-        s->epoch = take_u64(&row) + 1;
+        s->epoch = row_take_u64(&row) + 1;
+        snprintf(s->cluster, sizeof s->cluster, "%s", row_take_text(&row));
     }
     sqlite3_reset(row.sql);
     if (code != SQLITE_ROW || row.code)

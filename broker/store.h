@@ -9,7 +9,7 @@
  *   adapters   name, created_at                           versions   one row a version: what it is, and how it ended
  *   decisions  one row a decision                         writers    one row an adapter with an open writer
  *
- * One thread.  Everything blocks on the disk (a commit: about 0.2 ms).  The only file that knows SQLite is store.c. */
+ * One thread.  Everything blocks on the disk (a commit: 0.2 ms).  Only store*.c know SQLite. */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
 
