@@ -32,6 +32,13 @@ static void remove_dir(void)
     cr_assert_eq(system(command), 0);
 }
 
+/* Skipping ends a test before its fini. */
+static void skip(const char *why)
+{
+    remove_dir();
+    cr_skip("%s", why);
+}
+
 TestSuite(broker, .init = make_dir, .fini = remove_dir, .timeout = 60);
 
 static const char *path_of(const char *name)
@@ -270,7 +277,7 @@ Test(broker, a_directory_that_cannot_be_written)
         if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
             mount("none", dir, "tmpfs", 0, "size=1m") ||
             mount("none", dir, NULL, MS_REMOUNT | MS_RDONLY, "size=1m"))
-            cr_skip("no mount namespace here");
+            skip("no mount namespace here");
     } else {
         cr_assert_eq(chmod(dir, 0555), 0);
     }
@@ -477,7 +484,7 @@ Test(broker, a_full_disk_stops_publishing_and_nothing_else)
 {
     if (geteuid() != 0 || unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
         mount("none", dir, "tmpfs", 0, "size=1m"))
-        cr_skip("needs root and a mount namespace");
+        skip("needs root and a mount namespace");
     running_t r;
     line_t l;
     uint64_t version = 0;
@@ -506,7 +513,7 @@ Test(broker, a_full_disk_at_the_start)
 {
     if (geteuid() != 0 || unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
         mount("none", dir, "tmpfs", 0, "size=1m"))
-        cr_skip("needs root and a mount namespace");
+        skip("needs root and a mount namespace");
     fill();
     json_decref(refused_data(dir, 9, "no_space"));
     umount(dir);
