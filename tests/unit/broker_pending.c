@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions that wait: when each is answered, and how. */
+#include "broker_rig.h"
+
+static json_t *body;
+static uint64_t asked;   /* req of the last question */
+
+static void stop(void)
+{
+    json_decref(body);
+    body = NULL;
+    rig_stop();
+}
+static void start(void)
+{
+    rig_start();
+    rig_hello(ADMIN, ROLE_ADMIN);
+}
+TestSuite(pending, .init = start, .fini = stop);
+
+static void ask(msg_query_t q)
+{
+    rig_drop_letters();
+    rig_query(ADMIN, q);
+    asked = R.req;
+}
+
+static bool answered(void) { return rig_has(ADMIN, MSG_REPORT); }
+
+/* The one answer: its code ("" for ok); the body is decoded into `body`. */
+static const char *answer(void)
+{
+    const msg_report_t *r = &rig_last(ADMIN, MSG_REPORT)->report;
+    heddle_error_t e;
+    json_decref(body);
+    cr_assert_eq(value_decode(r->body, &body, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(r->req, asked);
+    cr_assert_eq(json_is_true(json_object_get(body, "ok")), r->code[0] == 0);
+    cr_assert_eq(R.b->pending.count, 0);
+    return r->code;
+}
+
+static json_int_t number(const char *field) { return json_integer_value(json_object_get(body, field)); }
+
+static void version_1_active(int count)
+{
+    workers(count);
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    roll_out(count, 1, 1, 1);
+}
+
+static const msg_query_t WAIT = {.op = "wait", .name = "policy"};
+
+static msg_query_t wait_for(uint64_t version)
+{
+    msg_query_t q = WAIT;
+    q.version = version;
+    return q;
+}
+
+/* ---- wait ---- */
+
+Test(pending, a_wait_that_is_true_is_answered_at_once)
+{
+    version_1_active(2);
+    ask(WAIT);
+    cr_assert_str_eq(answer(), "");
+    cr_assert(number("version") == 1 && number("need_count") == 2 && number("have_count") == 2 && number("eligible_count") == 2);
+    cr_assert_str_eq(json_string_value(json_object_get(body, "phase")), "active");
+    cr_assert_eq(json_array_size(json_object_get(body, "missing")), 0);
+}
+
+Test(pending, a_wait_is_answered_when_it_becomes_true)
+{
+    version_1_active(2);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    ask(wait_for(2));
+    msg_query_t staged = wait_for(2);
+    cr_assert(!answered());
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    cr_assert(!answered());
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(answer(), "");
+    staged.phase = HEDDLE_PHASE_STAGED;
+    ask(staged);
+    cr_assert_str_eq(answer(), "");
+    cr_assert_str_eq(json_string_value(json_object_get(body, "phase")), "staged");
+}
+
+Test(pending, quorums)
+{
+    version_1_active(4);
+    rig_publish(T, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W1, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    rig_staged(W2, 2, 2);
+    const struct { heddle_quorum_t quorum; uint64_t min; heddle_phase_t phase; bool yes; } ROWS[] = {
+        {{HEDDLE_QUORUM_ALL, 0}, 0, HEDDLE_PHASE_ACTIVE, false},    {{HEDDLE_QUORUM_COUNT, 1}, 0, HEDDLE_PHASE_ACTIVE, true},
+        {{HEDDLE_QUORUM_COUNT, 2}, 0, HEDDLE_PHASE_ACTIVE, false},  {{HEDDLE_QUORUM_COUNT, 2}, 0, HEDDLE_PHASE_STAGED, true},
+        {{HEDDLE_QUORUM_PERCENT, 25}, 0, HEDDLE_PHASE_ACTIVE, true}, {{HEDDLE_QUORUM_PERCENT, 26}, 0, HEDDLE_PHASE_ACTIVE, false},
+        {{HEDDLE_QUORUM_PERCENT, 25}, 2, HEDDLE_PHASE_ACTIVE, false}, {{HEDDLE_QUORUM_NONE, 0}, 9, HEDDLE_PHASE_ACTIVE, true},
+        {{HEDDLE_QUORUM_PERCENT, 50}, 0, HEDDLE_PHASE_STAGED, true}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        msg_query_t q = wait_for(2);
+        q.quorum_kind = ROWS[i].quorum.kind;
+        q.quorum_n = ROWS[i].quorum.n;
+        q.min = ROWS[i].min;
+        q.phase = ROWS[i].phase;
+        q.deadline_ms = 10;
+        ask(q);
+        cr_assert_eq(answered(), ROWS[i].yes, "row %zu", i);
+        if (!ROWS[i].yes) rig_pass(20);
+        cr_assert_str_eq(answer(), ROWS[i].yes ? "" : "deadline", "row %zu", i);
+    }
+}
+
+Test(pending, a_wait_counts_who_is_ready_when_it_is_answered)
+{
+    version_1_active(2);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    ask(wait_for(2));
+    rig_leave(W2);
+    R.tokens[W2] = 0;
+    cr_assert(!answered());
+    rig_active(W1, 2, 2, 2);
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(number("eligible_count"), 1);
+}
+
+Test(pending, an_overtaken_version_counts_unless_exactly_it_was_asked_for)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_publish(T, (rig_publish_t){.digest = 3});   /* supersedes 2 */
+    ask(wait_for(2));
+    cr_assert(!answered());
+    roll_out(1, 3, 2, 3);
+    cr_assert_str_eq(answer(), "");
+    ask(wait_for(1));
+    cr_assert_str_eq(answer(), "", "3 was chosen after 1");
+    msg_query_t q = wait_for(2);
+    q.exact = true;
+    ask(q);
+    cr_assert_str_eq(answer(), "version_failed", "superseded: it will never be active");
+    q = wait_for(1);
+    q.exact = true;
+    q.deadline_ms = 100;
+    ask(q);
+    cr_assert(!answered(), "it is kept, and may be activated again");
+    rig_pass(200);
+    cr_assert_str_eq(answer(), "deadline");
+}
+
+Test(pending, newer_is_by_decision_not_by_number)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
+    ask(wait_for(1));
+    cr_assert(!answered(), "w1 serves 2, by an earlier decision");
+    rig_active(W1, 1, 3, 1);
+    cr_assert_str_eq(answer(), "");
+    ask(wait_for(2));
+    cr_assert_str_eq(answer(), "", "1 was chosen after 2");
+}
+
+Test(pending, a_failed_version_ends_a_wait_at_once)
+{
+    version_1_active(2);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    ask(wait_for(2));
+    rig_nack(W1, 2, 0, "stage", "version_failed");
+    cr_assert_str_eq(answer(), "version_failed");
+    const json_t *error = json_object_get(body, "error");
+    cr_assert_eq(json_integer_value(json_object_get(error, "exit")), 1);
+    cr_assert_str_eq(json_string_value(json_object_get(error, "worker")), "w1");
+    ask(wait_for(2));
+    cr_assert_str_eq(answer(), "version_failed", "had failed before");
+}
+
+Test(pending, a_version_that_failed_by_its_deadline_is_1_for_a_wait)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 1000});
+    ask(wait_for(2));
+    rig_pass(1200);
+    cr_assert_str_eq(answer(), "version_failed");
+    cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "found")), "deadline");
+}
+
+Test(pending, a_lost_version_ends_a_wait)
+{
+    version_1_active(1);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    ask((msg_query_t){.op = "wait", .name = "policy", .version = 1, .min = 2});
+    cr_assert(!answered());
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    cr_assert_str_eq(answer(), "version_lost");
+    ask(WAIT);
+    cr_assert_str_eq(answer(), "version_lost");
+}
+
+Test(pending, what_was_never_assigned_is_not_found)
+{
+    ask(WAIT);
+    rig_error(ADMIN, "not_found");
+    version_1_active(1);
+    ask(wait_for(2));
+    cr_assert_str_eq(rig_error(ADMIN, "not_found")->expected, "a version up to 1");
+    cr_assert_eq(rig_error(ADMIN, "not_found")->req, R.req);
+    cr_assert_eq(R.b->pending.count, 0);
+    rig_open(5, "critic", "t", 0, false);   /* opened, nothing published */
+    ask((msg_query_t){.op = "wait", .name = "critic"});
+    rig_error(ADMIN, "not_found");
+}
+
+Test(pending, nobody_to_wait_for)
+{
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    msg_query_t q = WAIT;
+    q.deadline_ms = 500;
+    ask(q);
+    rig_pass(600);
+    cr_assert_str_eq(answer(), "no_workers");
+    cr_assert_eq(number("eligible_count"), 0);
+}
+
+Test(pending, named_workers_alone)
+{
+    version_1_active(2);
+    rig_worker(W3, "w3");
+    const char *names[] = {"w2", "w1", "w2"};
+    ask((msg_query_t){.op = "wait", .name = "policy", .workers = names, .worker_count = 3});
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(number("need_count"), 2, "named twice counts once");
+    const char *absent[] = {"w1", "w9"};
+    ask((msg_query_t){.op = "wait", .name = "policy", .workers = absent, .worker_count = 2, .deadline_ms = 300});
+    cr_assert(!answered());
+    rig_pass(400);
+    cr_assert_str_eq(answer(), "deadline");
+    const json_t *missing = json_object_get(body, "missing");
+    cr_assert_eq(json_array_size(missing), 1);
+    cr_assert_str_eq(json_string_value(json_object_get(json_array_get(missing, 0), "worker")), "w9");
+    const char *bad[] = {"a b"};
+    msg_query_t q = WAIT;
+    q.workers = bad;
+    q.worker_count = 1;
+    ask(q);
+    rig_error(ADMIN, "bad_name");
+}
+
+Test(pending, a_staged_version_of_a_held_adapter_ends_with_held)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    rig_active(W1, 1, 3, 1);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    ask(wait_for(3));
+    cr_assert(!answered());
+    rig_staged(W1, 3, 3);
+    cr_assert_str_eq(answer(), "held");
+    cr_assert_not_null(strstr(json_string_value(json_object_get(json_object_get(body, "error"), "message")), "ann"));
+    msg_query_t q = wait_for(3);
+    q.phase = HEDDLE_PHASE_STAGED;
+    ask(q);
+    cr_assert_str_eq(answer(), "");
+}
+
+Test(pending, nothing_is_answered_yes_while_settling)
+{
+    version_1_active(1);
+    rig_restart();
+    rig_hello(ADMIN, ROLE_ADMIN);
+    msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    ask(WAIT);
+    rig_pass(3500);
+    cr_assert(!answered());
+    rig_pass(1000);
+    cr_assert_str_eq(answer(), "");
+}
+
+/* ---- activate ---- */
+
+Test(pending, activate_moves_no_bytes_where_they_are)
+{
+    version_1_active(2);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(2, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    cr_assert(!answered());
+    rig_active(W1, 1, 3, 1);
+    rig_active(W2, 1, 3, 1);
+    cr_assert_str_eq(answer(), "");
+    cr_assert(number("from") == 2 && number("to") == 1 && number("bytes_moved") == 0);
+    cr_assert(json_is_true(json_object_get(body, "changed")) && json_is_true(json_object_get(body, "held")));
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "bob"});
+    cr_assert_str_eq(answer(), "");
+    cr_assert(json_is_false(json_object_get(body, "changed")));
+    cr_assert_str_eq(rig_adapter()->held_by, "ann");
+}
+
+Test(pending, activate_counts_what_had_to_be_fetched)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_worker(W2, "w2");
+    rig_staged(W2, 2, 2);
+    rig_active(W2, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1});
+    rig_active(W1, 1, 3, 1);
+    rig_staged(W2, 1, 1);
+    cr_assert(!answered());
+    rig_active(W2, 1, 3, 1);
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(number("bytes_moved"), 5000);
+}
+
+Test(pending, activate_refusals_are_errors)
+{
+    version_1_active(1);
+    ask((msg_query_t){.op = "activate", .name = "policy"});
+    rig_error(ADMIN, "usage");
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 7});
+    rig_error(ADMIN, "not_found");
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_nack(W1, 2, 0, "stage", "version_failed");
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 2});
+    cr_assert_str_eq(rig_error(ADMIN, "not_activatable")->found, "failed");
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    R.commit_error = 0;
+    rig_publish(T, (rig_publish_t){.digest = 3, .activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 3, 3);
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 3});
+    cr_assert(rig_error(ADMIN, "no_space")->retriable);
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_eq(R.b->pending.count, 0);
+}
+
+Test(pending, activate_dry_run_and_none)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .dry_run = true});
+    cr_assert_str_eq(answer(), "");
+    cr_assert(json_is_true(json_object_get(body, "changed")) && json_is_true(json_object_get(body, "held")));
+    cr_assert_eq(rig_adapter()->active, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(rig_adapter()->active, 1);
+}
+
+Test(pending, activate_waits_for_the_end_of_settling)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_restart();
+    rig_hello(ADMIN, ROLE_ADMIN);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .deadline_ms = 1000});
+    rig_pass(1100);
+    cr_assert_str_eq(answer(), "deadline");
+    cr_assert_eq(rig_adapter()->active, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1});
+    rig_pass(3500);
+    rig_error(ADMIN, "not_activatable");   /* nobody brought the bytes back */
+    cr_assert_eq(R.b->pending.count, 0);
+}
+
+/* ---- verify ---- */
+
+static void verified(uint64_t peer, uint64_t digest, const char *code, exported_t exported)
+{
+    msg_t m = {.type = MSG_VERIFIED};
+    m.verified = (msg_verified_t){.token = R.tokens[peer], .req = rig_last(peer, MSG_VERIFY)->verify.req, .version = 1, .hash_us = 7,
+                                  .exported = exported, .adapter = "policy", .code = code, .digest = rig_digest(digest)};
+    rig_frame(peer, &m);
+}
+
+static const msg_query_t VERIFY = {.op = "verify", .name = "policy", .version = 1};
+
+Test(pending, verify_asks_every_holder)
+{
+    version_1_active(2);
+    rig_worker(W3, "w3");   /* holds nothing yet */
+    ask(VERIFY);
+    cr_assert_eq(rig_count(MSG_VERIFY), 2);
+    verified(W1, 1, "", EXPORTED_MATCH);
+    cr_assert(!answered());
+    verified(W1, 9, "", EXPORTED_UNKNOWN);   /* said twice: the first counts */
+    verified(W2, 1, "", EXPORTED_UNKNOWN);
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(json_array_size(json_object_get(body, "workers")), 2);
+}
+
+Test(pending, verify_says_no)
+{
+    const struct { uint64_t digest; const char *code; exported_t exported; const char *verdict; } ROWS[] = {
+        {2, "", EXPORTED_UNKNOWN, "digest_mismatch"},
+        {1, "", EXPORTED_DIFFERS, "digest_mismatch"},
+        {1, "not_found", EXPORTED_UNKNOWN, "deadline"},
+    };
+    version_1_active(2);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        ask(VERIFY);
+        verified(W2, 1, "", EXPORTED_UNKNOWN);
+        verified(W1, ROWS[i].digest, ROWS[i].code, ROWS[i].exported);
+        cr_assert_str_eq(answer(), ROWS[i].verdict, "row %zu", i);
+        cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "worker")), "w1");
+    }
+}
+
+Test(pending, verify_ends_with_its_deadline_and_with_those_who_go)
+{
+    version_1_active(3);
+    msg_query_t q = VERIFY;
+    q.deadline_ms = 1000;
+    ask(q);
+    uint64_t req = rig_last(W1, MSG_VERIFY)->verify.req;
+    rig_pass(1100);
+    cr_assert_str_eq(answer(), "deadline");
+    msg_t late = {.type = MSG_VERIFIED};
+    late.verified = (msg_verified_t){.token = R.tokens[W1], .req = req, .version = 1, .adapter = "policy"};
+    rig_frame(W1, &late);
+    ask(VERIFY);
+    verified(W1, 1, "", EXPORTED_UNKNOWN);
+    rig_leave(W2);
+    R.tokens[W2] = 0;
+    cr_assert(!answered());
+    rig_worker(W3, "w3");   /* its old session will not answer */
+    cr_assert_str_eq(answer(), "deadline");
+}
+
+Test(pending, verify_against_a_digest_from_outside)
+{
+    version_1_active(1);
+    msg_query_t q = VERIFY;
+    char text[HEDDLE_DIGEST_TEXT];
+    digest_t d = rig_digest(5);
+    digest_text(&d, text);
+    q.expected = text;
+    ask(q);
+    verified(W1, 1, "", EXPORTED_UNKNOWN);
+    cr_assert_str_eq(answer(), "digest_mismatch");
+    q.expected = "h1:zz";
+    ask(q);
+    rig_error(ADMIN, "usage");
+}
+
+Test(pending, verify_of_what_nobody_holds)
+{
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    ask(VERIFY);
+    rig_error(ADMIN, "version_lost");
+    ask((msg_query_t){.op = "verify", .name = "policy", .version = 3});
+    rig_error(ADMIN, "not_found");
+}
+
+/* ---- events ---- */
+
+Test(pending, events_wait_for_the_first_that_matches)
+{
+    ask((msg_query_t){.op = "events", .wait_ms = 5000, .name = "policy", .after = R.b->events.last_seq + 1});
+    cr_assert(!answered());
+    workers(1);
+    cr_assert(!answered(), "not of this adapter");
+    rig_open(T, "policy", "trainer", 0, false);
+    cr_assert(answered());
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(json_array_size(json_object_get(body, "events")), 1);
+}
+
+Test(pending, events_end_with_nothing_when_nothing_comes)
+{
+    ask((msg_query_t){.op = "events", .wait_ms = 1000, .worker = "w9"});
+    rig_pass(1100);
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(json_array_size(json_object_get(body, "events")), 0);
+    ask((msg_query_t){.op = "events", .wait_ms = 1000});
+    cr_assert(answered(), "there are some");
+    ask((msg_query_t){.op = "events", .worker = "w9"});
+    cr_assert(answered(), "without wait_ms at once");
+}
+
+Test(pending, events_of_another_epoch_are_a_gap_at_once)
+{
+    ask((msg_query_t){.op = "events", .wait_ms = 5000, .epoch = 77, .after = 3, .worker = "w9"});
+    cr_assert_str_eq(answer(), "");
+    const json_t *first = json_array_get(json_object_get(body, "events"), 0);
+    cr_assert_str_eq(json_string_value(json_object_get(first, "type")), "gap");
+}
+
+/* ---- bounds ---- */
+
+Test(pending, questions_are_bounded)
+{
+    version_1_active(1);
+    for (unsigned i = 0; i <= PENDING_PER_PEER; i++) rig_query(ADMIN, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});
+    cr_assert(rig_error(ADMIN, "limit")->retriable);
+    cr_assert_eq(R.b->pending.count, PENDING_PER_PEER);
+    rig_query(ADMIN, WAIT);
+    rig_error(ADMIN, "limit");
+    rig_query(ADMIN, VERIFY);
+    rig_error(ADMIN, "limit");
+    for (uint64_t peer = 20; R.b->pending.count < LIMIT_PENDING_QUERIES; peer++) {
+        rig_hello(peer, ROLE_ADMIN);
+        for (unsigned i = 0; i < PENDING_PER_PEER; i++) rig_query(peer, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});
+    }
+    rig_hello(60, ROLE_ADMIN);
+    rig_query(60, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});
+    rig_error(60, "limit");
+    R.is_quiet[W1] = true;
+    rig_pass(61000);
+    cr_assert_eq(R.b->pending.count, 0);
+}
+
+Test(pending, pages_and_unknown_questions)
+{
+    ask((msg_query_t){.op = "adapters"});
+    cr_assert_str_eq(answer(), "");
+    ask((msg_query_t){.op = "dance"});
+    rig_error(ADMIN, "usage");
+    ask((msg_query_t){.op = "versions", .name = "policy"});
+    rig_error(ADMIN, "not_found");
+}
