@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Versions as directories: complete or not there, linked atomically, pruned, and nothing left behind. */
+#include "tests/unit/worker_arena.h"
+#include "worker/sidecar_export.h"
+#include "worker/slots.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <heddle/adapter.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char root[64];
+static exports_t exports;
+static slots_t *slots;
+
+static void nothing(void *self) { (void)self; }
+static int map(void *self, region_t *r) { (void)self; (void)r; return HEDDLE_OK; }
+static void unmap(void *self, region_t *r) { (void)self; (void)r; }
+
+static void setup(void)
+{
+    static const char *const NAMES[] = {"policy", "policy-2"};
+    snprintf(root, sizeof root, "/tmp/heddle-export.XXXXXX");
+    cr_assert_not_null(mkdtemp(root));
+    cr_assert_eq(slots_new(NAMES, 2, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots), HEDDLE_OK);
+    cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
+}
+
+static void teardown(void)
+{
+    char command[128];
+    exports_close(&exports);
+    slots_close(&slots);
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    cr_assert_eq(system(command), 0);
+}
+
+TestSuite(exports, .init = setup, .fini = teardown);
+
+/* A hold on one more version. */
+static heddle_snapshot_t *snapshot(uint64_t version)
+{
+    test_arena_t a = arena_make(version, 4, 100);
+    slot_t *slot = NULL, *held = NULL;
+    manifest_t m;
+    cr_assert_eq(slots_reserve(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
+    memcpy(slot->region->base, a.bytes, a.arena_bytes);
+    cr_assert_eq(manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes), &m, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}), HEDDLE_OK);
+    cr_assert_eq(slots_acquire(slots, 0, version, &held), HEDDLE_OK);
+    free(a.bytes);
+    return held;
+}
+
+static void write_version(uint64_t version)
+{
+    heddle_snapshot_t *s = snapshot(version);
+    heddle_error_t error = {0};
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_OK, "%s", error.message);
+    heddle_snapshot_release(&s);
+}
+
+/* Names in the root, sorted, with blanks between. */
+static const char *listing(void)
+{
+    static char text[4096];
+    struct dirent **names;
+    int n = scandir(root, &names, NULL, alphasort);
+    text[0] = 0;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(names[i]->d_name, ".") && strcmp(names[i]->d_name, "..")) {
+            strcat(text, text[0] ? " " : "");
+            strcat(text, names[i]->d_name);
+        }
+        free(names[i]);
+    }
+    free(names);
+    return text;
+}
+
+static const char *in_root(const char *name)
+{
+    static char path[300];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    return path;
+}
+
+static uint64_t inode(const char *name)
+{
+    struct stat st;
+    cr_assert_eq(stat(in_root(name), &st), 0);
+    return st.st_ino;
+}
+
+Test(exports, directory_has_the_same_digest)
+{
+    heddle_snapshot_t *s = snapshot(3);
+    char path[4400];
+    heddle_adapter_info_t info = {.size = sizeof info};
+    cr_assert_eq(exports_write(&exports, s, NULL), HEDDLE_OK);
+    exports_path(&exports, "policy", 3, path);
+    cr_assert_eq(heddle_adapter_check(path, &info), HEDDLE_OK);
+    cr_assert_str_eq(info.digest, heddle_snapshot_manifest(s)->digest);
+    cr_assert_str_eq(listing(), "policy@3");
+    heddle_snapshot_release(&s);
+}
+
+Test(exports, same_content_stays_and_other_content_is_replaced)
+{
+    write_version(3);
+    uint64_t before = inode("policy@3/adapter_model.safetensors");
+    exports_close(&exports);    /* a new run */
+    cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
+    heddle_snapshot_t *s = NULL;
+    cr_assert_eq(slots_acquire(slots, 0, 3, &s), HEDDLE_OK);
+    cr_assert_eq(exports_write(&exports, s, NULL), HEDDLE_OK);
+    cr_assert_eq(inode("policy@3/adapter_model.safetensors"), before);
+    int fd = open(in_root("policy@3/adapter_model.safetensors"), O_WRONLY);
+    cr_assert_eq(pwrite(fd, "x", 1, 5000), 1);
+    close(fd);
+    cr_assert_eq(exports_write(&exports, s, NULL), HEDDLE_OK);
+    heddle_adapter_info_t info = {.size = sizeof info};
+    cr_assert_eq(heddle_adapter_check(in_root("policy@3"), &info), HEDDLE_OK);
+    cr_assert_str_eq(info.digest, heddle_snapshot_manifest(s)->digest);
+    cr_assert_str_eq(listing(), "policy@3");
+    heddle_snapshot_release(&s);
+}
+
+Test(exports, link_moves_atomically)
+{
+    char target[64] = "";
+    write_version(1);
+    write_version(2);
+    cr_assert_eq(exports_link(&exports, "policy", 1, NULL), HEDDLE_OK);
+    cr_assert_eq(exports_link(&exports, "policy", 2, NULL), HEDDLE_OK);
+    cr_assert_gt(readlink(in_root("policy"), target, sizeof target - 1), 0);
+    cr_assert_str_eq(target, "policy@2");
+    cr_assert_str_eq(listing(), "policy policy@1 policy@2");
+}
+
+Test(exports, directory_in_the_links_place_is_an_error)
+{
+    heddle_error_t error;
+    write_version(1);
+    cr_assert_eq(mkdir(in_root("policy"), 0700), 0);
+    cr_assert_eq(exports_link(&exports, "policy", 1, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert(strstr(error.message, "policy") && !strcmp(error.phase, "export"));
+    cr_assert_str_eq(listing(), "policy policy@1");
+}
+
+static bool never(void *self, const char *adapter, uint64_t version) { (void)self; (void)adapter; (void)version; return false; }
+static bool is_four(void *self, const char *adapter, uint64_t version) { (void)self; (void)adapter; return version == 4; }
+
+Test(exports, old_directories_go_and_the_active_one_stays)
+{
+    for (uint64_t v = 1; v <= 11; v++) write_version(v);
+    cr_assert_eq(mkdir(in_root("policy-2@1"), 0700), 0);    /* of another adapter */
+    cr_assert_eq(mkdir(in_root("policy@x"), 0700), 0);      /* of somebody else */
+    exports_link(&exports, "policy", 2, NULL);
+    exports_prune(&exports, "policy", is_four, NULL);
+    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@4 policy@x");
+    exports_prune(&exports, "policy", never, NULL);
+    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@x");
+    exports_link(&exports, "policy", 11, NULL);
+    exports_prune(&exports, "policy", never, NULL);
+    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@x");
+}
+
+Test(exports, failed_version_is_removed_but_not_the_active_one)
+{
+    write_version(1);
+    write_version(2);
+    exports_link(&exports, "policy", 1, NULL);
+    exports_remove(&exports, "policy", 1);
+    exports_remove(&exports, "policy", 2);
+    exports_remove(&exports, "policy", 9);
+    cr_assert_str_eq(listing(), "policy policy@1");
+}
+
+Test(exports, leftovers_of_a_killed_run_go_and_those_of_a_live_one_stay)
+{
+    char name[128];
+    pid_t dead = fork(), live;
+    if (dead == 0) _exit(0);
+    waitpid(dead, NULL, 0);
+    live = getppid();
+    snprintf(name, sizeof name, ".policy@5.tmp-%d.0", dead);
+    mkdir(in_root(name), 0700);
+    close(open(in_root(strcat(name, "/adapter_config.json")), O_CREAT | O_WRONLY, 0600));
+    snprintf(name, sizeof name, ".policy.link-%d", dead);
+    cr_assert_eq(symlink("policy@5", in_root(name)), 0);
+    snprintf(name, sizeof name, ".policy@6.tmp-%d.0", live);
+    mkdir(in_root(name), 0700);
+    mkdir(in_root(".hidden"), 0700);
+    exports_close(&exports);
+    cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
+    char expected[256];
+    snprintf(expected, sizeof expected, ".hidden %s", name);
+    cr_assert_str_eq(listing(), expected);
+}
+
+Test(exports, export_refuses_what_is_there_and_leaves_nothing)
+{
+    heddle_snapshot_t *s = snapshot(1);
+    write_version(2);
+    cr_assert_eq(heddle_snapshot_export(s, in_root("policy@2")), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(heddle_snapshot_export(s, in_root("no/such/parent")), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(heddle_snapshot_export(s, ""), HEDDLE_ERR_USAGE);
+    cr_assert_eq(heddle_snapshot_export(s, ".."), HEDDLE_ERR_USAGE);
+    cr_assert_eq(heddle_snapshot_export(s, "/"), HEDDLE_ERR_USAGE);
+    cr_assert_str_eq(listing(), "policy@2");
+    cr_assert_eq(heddle_snapshot_export(s, in_root("slash///")), HEDDLE_OK);
+    cr_assert_str_eq(listing(), "policy@2 slash");
+    heddle_snapshot_release(&s);
+}
+
+Test(exports, root_is_made_or_the_error_names_it)
+{
+    exports_t x;
+    heddle_error_t error;
+    cr_assert_eq(exports_open(&x, in_root("a/b/c"), 2, NULL), HEDDLE_OK);
+    exports_close(&x);
+    close(open(in_root("file"), O_CREAT | O_WRONLY, 0600));
+    cr_assert_eq(exports_open(&x, in_root("file"), 2, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert(strstr(error.message, "file"));
+    cr_assert_eq(exports_open(&x, in_root("file/below"), 2, &error), HEDDLE_ERR_INTERNAL);
+}
+
+Test(exports, full_disk_is_no_space_and_leaves_nothing)
+{
+    if (geteuid() != 0 || system("mount -t tmpfs -o size=16k none /mnt 2>/dev/null") != 0) cr_skip("needs the right to mount");
+    exports_t x;
+    heddle_error_t error;
+    heddle_snapshot_t *s = snapshot(1);
+    cr_assert_eq(exports_open(&x, "/mnt", 2, NULL), HEDDLE_OK);
+    int rc = exports_write(&x, s, &error);
+    exports_close(&x);
+    bool is_empty = system("test -z \"$(ls -A /mnt)\"") == 0;
+    cr_assert_eq(system("umount /mnt"), 0);
+    cr_assert_eq(rc, HEDDLE_ERR_NO_SPACE);
+    cr_assert(is_empty);
+    heddle_snapshot_release(&s);
+}

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# heddle-worker: its parts as Criterion programs, the program itself case by case.
+foreach(part hook export)
+  heddle_test(sidecar_${part} SOURCES ${CMAKE_CURRENT_LIST_DIR}/${part}.c ${CMAKE_SOURCE_DIR}/worker/sidecar_${part}.c LINK heddle_worker)
+endforeach()
+execute_process(COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/run --list OUTPUT_VARIABLE cases OUTPUT_STRIP_TRAILING_WHITESPACE)
+string(REPLACE "\n" ";" cases "${cases}")
+foreach(case IN LISTS cases)
+  add_test(NAME sidecar_${case} COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/run ${case})
+  heddle_test_properties(sidecar_${case} process 60)
+endforeach()
