@@ -247,7 +247,7 @@ int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t ver
 
 int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version, heddle_snapshot_t **ret_snapshot)
 {
-    uint32_t index;
+    uint32_t index = 0;
     int rc = find_adapter(w, adapter, &index);
     if (rc) return rc;
     rc = slots_acquire(w->slots, index, version, ret_snapshot);
