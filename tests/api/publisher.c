@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle/publisher.h as a trainer uses it: a real broker, real workers, UCX between them. */
+#include "tests/process/child.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <heddle/heddle.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 20000 };
+
+static char dir[64], endpoint[128];
+static child_t broker, workers[2];
+static int worker_count;
+
+static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16}";
+static const uint64_t DIMS[] = {8, 4096};
+
+/* -- daemons ------------------------------------------------------------------------------------------------------ */
+
+static void start_broker(const char *listen)
+{
+    char line[4096], data[80];
+    snprintf(data, sizeof data, "%s/data", dir);
+    const char *argv[] = {"heddle-broker", "--listen", listen, "--lease", "2s", "--data", data, NULL};
+    child_start(&broker, argv, NULL);
+    if (!child_line(&broker, line, sizeof line, PATIENCE_MS)) {
+        child_end(&broker, 0);
+        cr_assert_fail("no ready line: %s", broker.err);
+    }
+    const char *at = strstr(line, "\"endpoint\":\"");
+    cr_assert_not_null(at, "%s", line);
+    cr_assert_eq(sscanf(at, "\"endpoint\":\"%127[^\"]", endpoint), 1);
+}
+
+static void kill_broker(void)
+{
+    child_signal(&broker, SIGKILL);
+    child_end(&broker, PATIENCE_MS);
+}
+
+static void start_worker(const char *name)
+{
+    char line[4096];
+    child_t *w = &workers[worker_count++];
+    const char *argv[] = {"heddle-worker", "--broker", endpoint, "--adapter", "policy", "--name", name, NULL};
+    child_start(w, argv, NULL);
+    cr_assert(child_line(w, line, sizeof line, PATIENCE_MS), "no ready line of %s", name);
+}
+
+static void start(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/heddle-api-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+    start_broker("tcp://127.0.0.1:*");
+}
+
+/* Last in each test, not a teardown: what fails there is only printed. */
+static void stop(void)
+{
+    char command[96];
+    for (int i = 0; i < worker_count; i++) {
+        child_signal(&workers[i], SIGTERM);
+        int status = child_end(&workers[i], PATIENCE_MS);
+        cr_assert_eq(status, 0, "a worker ended with %d: %s", status, workers[i].err);
+    }
+    child_signal(&broker, SIGTERM);
+    int status = child_end(&broker, PATIENCE_MS);
+    cr_assert_eq(status, 0, "the broker ended with %d: %s", status, broker.err);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    cr_assert_eq(system(command), 0);
+}
+
+TestSuite(publisher, .init = start, .timeout = 120);
+
+/* -- a trainer ---------------------------------------------------------------------------------------------------- */
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+#define OK(call) cr_assert_eq(call, HEDDLE_OK, "%s: %s", #call, heddle_last_error()->message)
+#define FAILS(code, call) cr_assert_eq(call, code, "%s: %s", #call, heddle_last_error()->message)
+
+static int open_as(const char *writer, int takeover, uint32_t timeout_ms, heddle_publisher_t **ret)
+{
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy", .writer = writer,
+                                    .takeover = takeover, .timeout_ms = timeout_ms};
+    return heddle_publisher_open(&opts, ret);
+}
+
+static int publish(heddle_publisher_t *p, int value, uint32_t deadline_ms, heddle_published_t *ret)
+{
+    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "l.lora_A.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
+                                 {.size = sizeof *tensors, .name = "l.lora_B.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}};
+    heddle_publication_t *pub;
+    int rc = heddle_publication_begin(p, tensors, 2, CONFIG, sizeof CONFIG - 1, NULL, &pub);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < 2; i++) memset(heddle_publication_tensor(pub, i), value + (int)i, 8 * 4096 * 4);
+    heddle_publish_opts_t opts = {.size = sizeof opts, .step = value, .allow_step_back = 1, .deadline_ms = deadline_ms,
+                                  .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
+    *ret = (heddle_published_t){.size = sizeof *ret};
+    rc = heddle_publication_commit(&pub, &opts, ret);
+    cr_assert_null(pub);
+    return rc;
+}
+
+static int wait_active(heddle_publisher_t *p, uint64_t version, int timeout_ms, heddle_report_t *report)
+{
+    heddle_quorum_t all = {HEDDLE_QUORUM_ALL, 0};
+    *report = (heddle_report_t){.size = sizeof *report};
+    return heddle_publisher_wait(p, version, HEDDLE_PHASE_ACTIVE, all, timeout_ms, report);
+}
+
+/* The next event of a type; what comes before is dropped. */
+static void wait_event(heddle_publisher_t *p, int type, heddle_event_t *ret)
+{
+    do {
+        *ret = (heddle_event_t){.size = sizeof *ret};
+        OK(heddle_publisher_next_event(p, PATIENCE_MS, ret));
+    } while (ret->type != type);
+}
+
+static int count_descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+/* -- the main job ------------------------------------------------------------------------------------------------- */
+
+Test(publisher, from_tensors_to_active)
+{
+    static heddle_report_t report;
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    heddle_event_t e;
+    start_worker("w1");
+    start_worker("w2");
+    OK(open_as("trainer", 0, 0, &p));
+    for (uint64_t n = 1; n <= 5; n++) {
+        OK(publish(p, (int)n, 0, &v));
+        cr_assert_eq(v.version, n);
+        cr_assert(v.created && !v.replayed && !v.unchanged);
+        cr_assert_eq(v.data_bytes, 2 * 8 * 4096 * 4);
+        OK(wait_active(p, n, PATIENCE_MS, &report));
+        cr_assert_eq(report.active_count, 2);
+        cr_assert_eq(report.eligible_count, 2);
+        cr_assert_str_eq(report.state, "active");
+        cr_assert(v.pack_ms >= 0 && v.pack_ms <= v.commit_ms && v.commit_ms <= report.staged_ms && report.staged_ms <= report.active_ms);
+    }
+    wait_event(p, HEDDLE_EVENT_JOINED, &e);
+    cr_assert_gt(e.token, 0);
+    wait_event(p, HEDDLE_EVENT_ROLLOUT, &e);
+    cr_assert_str_eq(e.adapter, "policy");
+    OK(heddle_publisher_report(p, 1, &report));
+    FAILS(HEDDLE_ERR_NOT_FOUND, heddle_publisher_report(p, 6, &report));
+    heddle_publisher_close(&p);
+    cr_assert_null(p);
+    stop();
+}
+
+Test(publisher, a_hundred_versions_take_no_more_of_anything)
+{
+    static heddle_report_t report;
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    start_worker("w1");
+    OK(open_as("trainer", 0, 0, &p));
+    int descriptors = 0;
+    char line[4096];
+    for (int n = 1; n <= 100; n++) {
+        OK(publish(p, n, 0, &v));
+        OK(wait_active(p, v.version, PATIENCE_MS, &report));
+        while (child_line(&workers[0], line, sizeof line, 0)) {} /* its events: else its pipe is full */
+        if (n == 10) descriptors = count_descriptors();
+    }
+    cr_assert_eq(count_descriptors(), descriptors);
+    heddle_publisher_close(&p);
+    stop();
+}
+
+Test(publisher, a_late_worker_gets_the_bytes_of_a_publisher_that_stays)
+{
+    static heddle_report_t report;
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    OK(open_as("trainer", 0, 0, &p));
+    OK(publish(p, 1, 0, &v));
+    FAILS(HEDDLE_ERR_DEADLINE, wait_active(p, v.version, 50, &report));
+    cr_assert_str_eq(report.state, "staging");
+    start_worker("w1");
+    OK(wait_active(p, v.version, PATIENCE_MS, &report));
+    heddle_publisher_close(&p);
+    stop();
+}
+
+Test(publisher, nobody_takes_it_until_the_deadline)
+{
+    static heddle_report_t report;
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    OK(open_as("trainer", 0, 0, &p));
+    OK(publish(p, 1, 300, &v));
+    FAILS(HEDDLE_ERR_NO_WORKERS, wait_active(p, v.version, PATIENCE_MS, &report));
+    cr_assert_str_eq(report.state, "failed");
+    heddle_publisher_close(&p);
+    stop();
+}
+
+/* -- the broker goes, comes, stands still ------------------------------------------------------------------------- */
+
+Test(publisher, no_broker_is_said_in_time)
+{
+    heddle_publisher_t *p = NULL;
+    kill_broker();
+    double start_ms = now_ms();
+    FAILS(HEDDLE_ERR_UNAVAILABLE, open_as("trainer", 0, 400, &p));
+    cr_assert_lt(now_ms() - start_ms, 2500);
+    cr_assert_null(p);
+    cr_assert(strstr(heddle_last_error()->message, endpoint), "%s", heddle_last_error()->message);
+    start_broker(endpoint);
+    stop();
+}
+
+typedef struct { heddle_publisher_t *p; heddle_published_t v; int rc; heddle_error_t error; } job_t;
+static void *run_publish(void *arg)
+{
+    job_t *job = arg;
+    job->rc = publish(job->p, 9, PATIENCE_MS, &job->v);
+    job->error = *heddle_last_error();
+    return NULL;
+}
+
+Test(publisher, a_commit_outlives_the_death_of_the_broker)
+{
+    static heddle_report_t report;
+    job_t job = {0};
+    pthread_t thread;
+    heddle_event_t e;
+    heddle_published_t v;
+    start_worker("w1");
+    OK(open_as("trainer", 0, 0, &job.p));
+    OK(publish(job.p, 1, 0, &v));
+    OK(wait_active(job.p, 1, PATIENCE_MS, &report));
+    kill_broker();
+    pthread_create(&thread, NULL, run_publish, &job);
+    start_broker(endpoint);
+    pthread_join(thread, NULL);
+    cr_assert_eq(job.rc, HEDDLE_OK, "%s", job.error.message);
+    cr_assert_eq(job.v.version, 2);
+    cr_assert(job.v.created);
+    OK(wait_active(job.p, 2, PATIENCE_MS, &report));
+    wait_event(job.p, HEDDLE_EVENT_JOINED, &e);
+    wait_event(job.p, HEDDLE_EVENT_JOINED, &e);
+    heddle_publisher_close(&job.p);
+    stop();
+}
+
+Test(publisher, a_broker_that_is_away_ends_a_commit_at_its_deadline)
+{
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    OK(open_as("trainer", 0, 0, &p));
+    kill_broker();
+    double start_ms = now_ms();
+    FAILS(HEDDLE_ERR_UNAVAILABLE, publish(p, 1, 500, &v));
+    cr_assert_lt(now_ms() - start_ms, 2500);
+    start_broker(endpoint);
+    OK(publish(p, 1, PATIENCE_MS, &v));
+    heddle_publisher_close(&p);
+    stop();
+}
+
+Test(publisher, closing_does_not_wait_for_a_broker_that_stands_still)
+{
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    OK(open_as("trainer", 0, 0, &p));
+    OK(publish(p, 1, 0, &v));
+    child_signal(&broker, SIGSTOP);
+    double start_ms = now_ms();
+    heddle_publisher_close(&p);
+    cr_assert_lt(now_ms() - start_ms, 2500);
+    child_signal(&broker, SIGCONT);
+    stop();
+}
+
+/* -- two writers -------------------------------------------------------------------------------------------------- */
+
+Test(publisher, one_writer_and_takeover)
+{
+    heddle_publisher_t *first, *second = NULL;
+    heddle_published_t v;
+    heddle_event_t e;
+    OK(open_as("ann", 0, 0, &first));
+    FAILS(HEDDLE_ERR_WRITER_HELD, open_as("ben", 0, 0, &second));
+    cr_assert(strstr(heddle_last_error()->message, "ann"), "%s", heddle_last_error()->message);
+    cr_assert_null(second);
+    OK(open_as("ben", 1, 0, &second));
+    wait_event(first, HEDDLE_EVENT_FENCED, &e);
+    cr_assert_eq(e.code, HEDDLE_ERR_FENCED);
+    for (int i = 0; i < 2; i++) FAILS(HEDDLE_ERR_FENCED, publish(first, 1, 0, &v));
+    OK(publish(second, 2, 0, &v));
+    heddle_publisher_close(&first);
+    OK(publish(second, 3, 0, &v));
+    heddle_publisher_close(&second);
+    OK(open_as("ann", 0, 0, &first));
+    heddle_publisher_close(&first);
+    stop();
+}
+
+/* -- interrupts and misuse ---------------------------------------------------------------------------------------- */
+
+static void *interrupt_soon(void *arg)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* only to let the call begin; either order is right */
+    heddle_publisher_interrupt(arg);
+    return NULL;
+}
+
+Test(publisher, calls_that_wait_can_be_interrupted)
+{
+    static heddle_report_t report;
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    heddle_event_t e = {.size = sizeof e};
+    pthread_t thread;
+    OK(open_as("trainer", 0, 0, &p));
+    OK(publish(p, 1, 0, &v));
+    while (heddle_publisher_next_event(p, 200, &e) == HEDDLE_OK) {}
+    pthread_create(&thread, NULL, interrupt_soon, p);
+    FAILS(HEDDLE_ERR_INTERRUPTED, wait_active(p, v.version, -1, &report));
+    cr_assert_eq(report.version, v.version, "the report is written in every case");
+    pthread_join(thread, NULL);
+    pthread_create(&thread, NULL, interrupt_soon, p);
+    FAILS(HEDDLE_ERR_INTERRUPTED, heddle_publisher_next_event(p, -1, &e));
+    pthread_join(thread, NULL);
+    FAILS(HEDDLE_ERR_AGAIN, heddle_publisher_next_event(p, 0, &e));
+    heddle_publisher_close(&p);
+    stop();
+}
+
+Test(publisher, what_makes_no_sense_is_refused)
+{
+    heddle_publisher_t *p;
+    heddle_publication_t *a, *b;
+    heddle_publisher_opts_t opts = {.broker = endpoint, .adapter = "policy"};
+    FAILS(HEDDLE_ERR_USAGE, heddle_publisher_open(&opts, &p));
+    FAILS(HEDDLE_ERR_USAGE, heddle_publisher_open(NULL, &p));
+    opts.size = sizeof opts;
+    opts.adapter = "../x";
+    FAILS(HEDDLE_ERR_BAD_NAME, heddle_publisher_open(&opts, &p));
+    opts.adapter = NULL;
+    FAILS(HEDDLE_ERR_BAD_NAME, heddle_publisher_open(&opts, &p));
+    opts.adapter = "policy";
+    opts.broker = "tcp://192.0.2.1:7700";
+    FAILS(HEDDLE_ERR_INSECURE_ADDRESS, heddle_publisher_open(&opts, &p));
+    OK(open_as("trainer", 0, 0, &p));
+    heddle_tensor_t t = {.size = sizeof t, .name = "l.lora_A.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS};
+    FAILS(HEDDLE_ERR_BAD_ADAPTER, heddle_publication_begin(p, &t, 0, CONFIG, sizeof CONFIG - 1, NULL, &a));
+    OK(heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &a));
+    FAILS(HEDDLE_ERR_USAGE, heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &b));
+    cr_assert_null(heddle_publication_tensor(a, 1));
+    heddle_publication_abort(&a);
+    heddle_publication_abort(&a);
+    t.size = 0;
+    FAILS(HEDDLE_ERR_USAGE, heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &a));
+    t.size = sizeof t;
+    OK(heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &a));
+    static const char *const META[] = {"no equals sign", NULL};
+    heddle_publish_opts_t how = {.size = sizeof how, .meta = META};
+    FAILS(HEDDLE_ERR_BAD_NAME, heddle_publication_commit(&a, &how, NULL));
+    FAILS(HEDDLE_ERR_USAGE, heddle_publication_commit(&a, &how, NULL));
+    heddle_publish_opts_t none = {.size = sizeof none};
+    FAILS(HEDDLE_ERR_NOT_FOUND, heddle_publisher_publish_dir(p, "/nowhere", &none, NULL));
+    OK(heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &a));
+    heddle_publisher_close(&p); /* takes what is open with it */
+    heddle_publisher_close(&p);
+    heddle_publisher_interrupt(NULL);
+    stop();
+}
+
+Test(publisher, a_directory)
+{
+    static heddle_report_t report;
+    char path[256];
+    heddle_publisher_t *p;
+    heddle_adapter_info_t info = {.size = sizeof info};
+    snprintf(path, sizeof path, "%s/tests/fixtures/rslora", getenv("HEDDLE_SOURCE_DIR"));
+    OK(heddle_adapter_check(path, &info));
+    start_worker("w1");
+    OK(open_as("trainer", 0, 0, &p));
+    heddle_publish_opts_t how = {.size = sizeof how, .step = -1, .request_id = "req-1"};
+    heddle_published_t v = {.size = sizeof v}, again = v;
+    OK(heddle_publisher_publish_dir(p, path, &how, &v));
+    cr_assert_str_eq(v.digest, info.digest);
+    cr_assert_str_eq(v.features, "rslora");
+    cr_assert_str_eq(v.request_id, "req-1");
+    OK(wait_active(p, v.version, PATIENCE_MS, &report));
+    OK(heddle_publisher_publish_dir(p, path, &how, &again));
+    cr_assert(again.replayed && !again.created);
+    cr_assert_eq(again.version, v.version);
+    OK(wait_active(p, v.version, PATIENCE_MS, &report));
+    how.request_id = NULL;
+    FAILS(HEDDLE_ERR_UNCHANGED, heddle_publisher_publish_dir(p, path, &how, &again));
+    how.if_unchanged = HEDDLE_UNCHANGED_SKIP;
+    OK(heddle_publisher_publish_dir(p, path, &how, &again));
+    cr_assert(again.unchanged && !again.created);
+    how.request_id = "req-1";
+    snprintf(path, sizeof path, "%s/tests/fixtures/plain", getenv("HEDDLE_SOURCE_DIR"));
+    FAILS(HEDDLE_ERR_REQUEST_CONFLICT, heddle_publisher_publish_dir(p, path, &how, &again));
+    heddle_publisher_close(&p);
+    stop();
+}
