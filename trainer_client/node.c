@@ -167,7 +167,8 @@ static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *
     return rc;
 }
 
-/* A replayed version may still need its bytes: from before a crash of ours.  One that is unchanged has its holders. */
+/* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have died before
+ * anybody had them.  The broker counts on us where it gives the key. */
 static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
     request_t *r = &n->request;
@@ -179,7 +180,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
     heddle_error_t error;
     int rc = HEDDLE_OK;
-    if (is_unchanged || !memcmp(&m->key, &NO_KEY, sizeof NO_KEY)) publications_give_back(&n->publications, r->asked.slot);
+    if (!memcmp(&m->key, &NO_KEY, sizeof NO_KEY)) publications_give_back(&n->publications, r->asked.slot);
     else rc = serve(n, m, &error);
     if (!rc && publications_of(&n->publications, m->version)) begin_progress(n, m->version, now_us);
     finish_request(n, rc, rc ? &error : NULL);
@@ -465,7 +466,7 @@ int publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, hed
 int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
 {
     if (n->request.state == REQUEST_PENDING) {
-        bool is_ready = n->session.state == SESSION_READY;
+        bool is_ready = n->session.state == SESSION_READY && n->session.line_up;
         heddle_error_t e = n->refusal;
         if (!e.code) error_fail(&e, is_ready ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_UNAVAILABLE,
                                 is_ready ? "the broker did not record the version of %s in time" : "the broker of %s is away", n->adapter);

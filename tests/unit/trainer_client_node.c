@@ -504,7 +504,7 @@ Test(node, a_replay_of_our_own_random_id_is_a_creation, .init = open_world, .fin
     pack_destroy(&it.pack);
 }
 
-Test(node, unchanged_serves_nothing_and_frees_the_slot, .init = open_world, .fini = close_world)
+Test(node, unchanged_is_served_where_the_broker_gives_its_key, .init = open_world, .fini = close_world)
 {
     item_t it = {0};
     publish_result_t r;
@@ -513,7 +513,9 @@ Test(node, unchanged_serves_nothing_and_frees_the_slot, .init = open_world, .fin
     take(&it);
     fill(&it, 1);
     publish(&it, "id-1");
-    published_as(2, "unchanged");
+    msg_t m = {.type = MSG_PUBLISHED, .published = answer(2, "unchanged")};
+    m.published.key = (key16_t){{0}};
+    say(&m);
     cr_assert_eq(result(&r), HEDDLE_OK);
     cr_assert(r.unchanged && !r.replayed);
     cr_assert_eq(r.version, 2);
@@ -522,6 +524,11 @@ Test(node, unchanged_serves_nothing_and_frees_the_slot, .init = open_world, .fin
     region_t *before = it.region;
     cr_assert_eq(take(&it), HEDDLE_OK);
     cr_assert_eq(it.region, before, "warm");
+    fill(&it, 1);
+    publish(&it, "id-2");
+    published_as(2, "unchanged");
+    cr_assert_eq(result(&r), HEDDLE_OK);
+    cr_assert_eq(fetch(2, 4096), TR_ARRIVED, "its publisher may have died before anybody had it");
     pack_destroy(&it.pack);
 }
 
