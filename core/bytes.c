@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/bytes.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -74,9 +73,11 @@ void text_printf(char *to, size_t size, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(to, size, format, args);
+    text_vprintf(to, size, format, args);
     va_end(args);
 }
+
+void text_vprintf(char *to, size_t size, const char *format, va_list args) { vsnprintf(to, size, format, args); }
 
 struct arena_block { arena_block_t *next; size_t bytes, used; _Alignas(16) uint8_t data[]; };
 

@@ -3,6 +3,7 @@
 #ifndef CORE_BYTES_H
 #define CORE_BYTES_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,6 +39,7 @@ static inline bytes_t buf_view(const buf_t *b) { return bytes_of(b->data, b->byt
 
 /* snprintf for files that may not include stdio.h: formatting is no I/O. */
 void text_printf(char *to, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void text_vprintf(char *to, size_t size, const char *format, va_list args);
 
 /* Memory of one decoded message: many small allocations, one free. */
 typedef struct arena_block arena_block_t;
