@@ -5,7 +5,6 @@
 #include "core/limits.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const NAMES[] = {
@@ -51,7 +50,7 @@ void events_say(event_row_t *row, int code, const char *format, ...)
     char text[512];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_vprintf(text, sizeof text, format, args);
     va_end(args);
     row->code = code;
     error_text(row->message, sizeof row->message, text);

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tokens are counters: a multiplication spreads them (Fibonacci hashing). */
+#define HASH_FUNCTION(key, bytes, hash) ((hash) = (unsigned)((*(const uint64_t *)(key) * 0x9e3779b97f4a7c15ull) >> 32))
 #define HASH_NONFATAL_OOM 1
 #include "broker/membership.h"
 
@@ -300,6 +302,8 @@ static bool add_token(membership_t *m, member_t *member, uint64_t now_us)
     return member->by_token.tbl != NULL;
 }
 
+static void drop_token(membership_t *m, member_t *member) { HASH_DELETE(by_token, m->tokens, member); }
+
 /* READY: a fence or its own new life ends it here.  LOST or LEFT: its row makes place. */
 static void take_over(membership_t *m, const member_t *new, member_t *old, uint64_t *ret_peer, uint64_t *ret_token)
 {
@@ -308,7 +312,7 @@ static void take_over(membership_t *m, const member_t *new, member_t *old, uint6
         m->ended_count--;
         return;
     }
-    HASH_DELETE(by_token, m->tokens, old);
+    drop_token(m, old);
     if (is_same_life) return;
     *ret_peer = old->peer;
     *ret_token = old->token;
@@ -429,7 +433,7 @@ static void forget_publisher(membership_t *m, member_t *member)
 
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now)
 {
-    HASH_DELETE(by_token, m->tokens, member);
+    drop_token(m, member);
     if (member->role == ROLE_PUBLISHER) {
         forget_publisher(m, member);
         return;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/outbox.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 void outbox_fini(outbox_t *o)
@@ -55,15 +53,9 @@ void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
     o->sends[o->send_count++] = (send_t){.peer = peer, .type = m->type, .at = at, .bytes = o->frames.bytes - at};
 }
 
-const char *outbox_text(outbox_t *o, const char *format, ...)
+const char *outbox_text(outbox_t *o, const char *text)
 {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    size_t bytes = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    const char *copy = arena_text(&o->texts, text, bytes);
+    const char *copy = arena_text(&o->texts, text, strlen(text));
     if (!copy) o->failed = true;
     return copy ? copy : "";
 }

@@ -36,8 +36,8 @@ record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, in
 /* Room for that many more records? */
 bool outbox_has_room(const outbox_t *o, int records);
 void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m);
-/* A text that lives until outbox_clear; "" when memory ran out (and `failed` is set). */
-const char *outbox_text(outbox_t *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A copy that lives until outbox_clear; "" when memory ran out (and `failed` is set). */
+const char *outbox_text(outbox_t *o, const char *text);
 static inline bytes_t outbox_frame(const outbox_t *o, size_t i) { return bytes_of(o->frames.data + o->sends[i].at, o->sends[i].bytes); }
 
 #endif

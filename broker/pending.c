@@ -6,7 +6,6 @@
 #include "core/limits.h"
 #include "core/units.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <utlist.h>
 

@@ -329,9 +329,9 @@ void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version
     rec->state = state;
     if (!error) return;
     rec->code = error->code;
-    rec->message = outbox_text(out, "%s", error->message);
-    rec->worker = outbox_text(out, "%s", error->worker);
-    rec->phase = outbox_text(out, "%s", error->phase);
+    rec->message = outbox_text(out, error->message);
+    rec->worker = outbox_text(out, error->worker);
+    rec->phase = outbox_text(out, error->phase);
 }
 
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error)

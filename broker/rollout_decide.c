@@ -6,7 +6,6 @@
 #include "core/errors.h"
 
 #include <heddle/publisher.h>
-#include <stdio.h>
 
 #define RETIRE_AT_ONCE 16u   /* of one adapter in one look; the next look takes the rest */
 
@@ -161,11 +160,11 @@ static void name_missing(const track_t *t, char *text, size_t size)
             others++;
             continue;
         }
-        int n = snprintf(text + used, size - used, "%s%s in phase %s", named ? ", " : "", c->worker, c->token ? copy_phase(c) : c->phase);
-        used = n > 0 && (size_t)n < size - used ? used + (size_t)n : size - 1;
+        text_printf(text + used, size - used, "%s%s in phase %s", named ? ", " : "", c->worker, c->token ? copy_phase(c) : c->phase);
+        used += strlen(text + used);
         named++;
     }
-    if (others) snprintf(text + used, size - used, " and %u others", others);
+    if (others) text_printf(text + used, size - used, " and %u others", others);
 }
 
 static void fail_late(const adapter_row_t *a, const version_row_t *row, const track_t *t, instant_t now, outbox_t *out)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/rollout_part.h (PURE): what the files of the rollout share; for rollout*.c alone.
  *
- *   rollout.c         tracks and copies, and what can be read of them      rollout_step.c    what members said
- *   rollout_send.c    the messages                                         rollout_decide.c  policy, records, time */
+ *   rollout.c         tracks and copies, and what can be read of them      rollout_step.c    what workers said of a version
+ *   rollout_member.c  versions begin, members come and go                  rollout_decide.c  policy, records, time
+ *   rollout_send.c    the messages */
 #ifndef BROKER_ROLLOUT_PART_H
 #define BROKER_ROLLOUT_PART_H
 
@@ -39,7 +40,8 @@ void send_retire(step_t *s, const char *adapter, uint64_t version, const member_
 void send_release(step_t *s, track_t *t, const member_t *publisher);
 void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row, const member_t *publisher, outbox_t *out);
 
-/* ---- rollout_step.c ---- */
+/* ---- rollout_member.c ---- */
+copy_row_t *copy_need(track_t *t, const member_t *member, outbox_t *out);   /* copy_add; without memory the outbox fails */
 void wake_member(step_t *s, member_t *member, const adapter_row_t *a, bool again);
 void wake_adapter(step_t *s, const adapter_row_t *a, bool again);       /* every READY subscriber */
 

@@ -5,8 +5,6 @@
 #include "core/clock.h"
 #include "core/errors.h"
 
-#include <stdio.h>
-
 /* ---- sources ---- */
 
 typedef struct { planner_candidate_t rows[ROLLOUT_CANDIDATES + 1]; size_t count; } candidates_t;
