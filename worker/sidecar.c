@@ -122,7 +122,7 @@ static void end_with(sidecar_t *s, int code, const char *text)
     s->is_ending = true;
 }
 
-static void on_joined(sidecar_t *s)
+static void on_joined(sidecar_t *s, const heddle_event_t *e)
 {
     s->refused = 0;
     s->patience_us = CLOCK_NEVER;
@@ -131,7 +131,7 @@ static void on_joined(sidecar_t *s)
         return;
     }
     s->is_ready = true;
-    say_ready(s->worker, s->args.adapters, s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
+    say_ready(s->worker, e, s->name, s->args.adapters, s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
 }
 
 static void on_refused(sidecar_t *s, const heddle_event_t *e)
@@ -144,7 +144,7 @@ static void on_refused(sidecar_t *s, const heddle_event_t *e)
 
 static void on_event(sidecar_t *s, const heddle_event_t *e)
 {
-    if (e->type == HEDDLE_EVENT_JOINED) on_joined(s);
+    if (e->type == HEDDLE_EVENT_JOINED) on_joined(s, e);
     if (e->type == HEDDLE_EVENT_REFUSED) on_refused(s, e);
     if (e->type == HEDDLE_EVENT_LOST_BROKER) log_emit(LOG_WARN, "broker.lost", "%s", e->message);
     if (e->type == HEDDLE_EVENT_LEFT) end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");

@@ -47,22 +47,30 @@ static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now
     return false;
 }
 
-static bool begin_stage(jobs_t *j, job_t *job, uint64_t now_us)
+/* The directory is there: written now, or found as it should be.  False when nothing more is to be done about the version. */
+static bool have_directory(jobs_t *j, const heddle_event_t *e)
 {
-    heddle_event_t *e = &job->event;
     heddle_snapshot_t *snapshot = NULL;
     heddle_error_t error;
     if (heddle_worker_acquire(j->worker, e->adapter, e->version, &snapshot) != HEDDLE_OK) return false;    /* aborted meanwhile */
     int rc = j->exports.root >= 0 ? exports_write(&j->exports, snapshot, &error) : HEDDLE_OK;
     heddle_snapshot_release(&snapshot);
     if (rc) reject(j, e, error.message);
-    else if (j->on_stage) return run_command(j, job, j->on_stage, now_us);
-    else finish_stage(j, e);
+    return rc == HEDDLE_OK;
+}
+
+static bool begin_stage(jobs_t *j, job_t *job, uint64_t now_us)
+{
+    if (!have_directory(j, &job->event)) return false;
+    if (j->on_stage) return run_command(j, job, j->on_stage, now_us);
+    finish_stage(j, &job->event);
     return false;
 }
 
+/* A version that is named again may have lost its directory since: the link never points to nothing. */
 static bool begin_activate(jobs_t *j, job_t *job, uint64_t now_us)
 {
+    if (!have_directory(j, &job->event)) return false;
     if (j->on_activate) return run_command(j, job, j->on_activate, now_us);
     finish_activate(j, &job->event);
     return false;

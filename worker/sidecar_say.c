@@ -29,17 +29,15 @@ static json_t *parse(char *text)
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
 static json_t *number_or_null(uint64_t n) { return n ? json_integer((json_int_t)n) : json_null(); }
 
-void say_ready(heddle_worker_t *w, const char *const *adapters, const char *export_dir)
+void say_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name, const char *const *adapters, const char *export_dir)
 {
-    char *who = NULL, *pipes = NULL;
-    heddle_worker_session(w, &who);
-    heddle_worker_transport(w, &pipes);
-    json_t *session = parse(who), *transport = parse(pipes), *names = json_array();
+    char *text = NULL;
+    heddle_worker_transport(w, &text);
+    json_t *transport = parse(text), *names = json_array();
     for (; *adapters; adapters++) json_array_append_new(names, json_string(*adapters));
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:O?, s:O?, s:O?, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "ready", "ok", 1, "role",
-                         "worker", "pid", (json_int_t)getpid(), "name", json_object_get(session, "name"), "token", json_object_get(session, "token"),
-                         "cluster", json_object_get(session, "cluster"), "adapters", names, "export_dir", text_or_null(export_dir), "transport", transport));
-    json_decref(session);
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "ready", "ok", 1, "role",
+                         "worker", "pid", (json_int_t)getpid(), "name", name, "token", (json_int_t)joined->token,
+                         "cluster", text_or_null(joined->cluster), "adapters", names, "export_dir", text_or_null(export_dir), "transport", transport));
 }
 
 static json_t *data_of(const heddle_event_t *e)

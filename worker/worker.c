@@ -258,12 +258,6 @@ int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t vers
 
 typedef struct { json_t *(*make)(const worker_node_t *n); char *text; } report_t;
 
-static json_t *report_session(const worker_node_t *n)
-{
-    return json_pack("{s:s, s:I, s:I, s:s}", "name", n->opts.name, "token", (json_int_t)n->session.token, "epoch", (json_int_t)n->session.epoch,
-                     "cluster", n->cluster);
-}
-
 static json_t *report_transport(const worker_node_t *n)
 {
     char list[256] = "";
@@ -301,7 +295,6 @@ static int report(heddle_worker_t *w, json_t *(*make)(const worker_node_t *n), c
     return HEDDLE_OK;
 }
 
-int heddle_worker_session(heddle_worker_t *w, char **ret_json) { return report(w, report_session, ret_json); }
 int heddle_worker_transport(heddle_worker_t *w, char **ret_json) { return report(w, report_transport, ret_json); }
 int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, report_counters, ret_json); }
 

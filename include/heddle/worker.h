@@ -74,9 +74,6 @@ HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_diges
  * renamed to `dir`, which must not exist.  Nothing is left on failure.  Errors: NO_SPACE, INTERNAL (errno in message). */
 HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir);
 
-/* Who this worker is to its broker: JSON {"name","token","epoch","cluster"}; token 0 and cluster "" before the first JOINED.
- * Free with heddle_free. */
-HEDDLE_API int heddle_worker_session(heddle_worker_t *w, char **ret_json);
 /* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with heddle_free. */
 HEDDLE_API int heddle_worker_transport(heddle_worker_t *w, char **ret_json);
 /* Counters as JSON {"bytes_in","bytes_out","chunks_bad","retries","fenced"}.  Free with heddle_free. */
