@@ -19,7 +19,8 @@ int events_init(events_t *e, uint64_t epoch)
     size_t bytes = (size_t)LIMIT_EVENTS * sizeof *e->rows;
     e->rows = malloc(bytes);
     if (!e->rows) return HEDDLE_ERR_NO_MEMORY;
-    memset(e->rows, 0xff, bytes);   /* touched now: a broker's memory is as large at its start as it will be later */
+    memset(e->rows, 0xff,
+           bytes); /* touched now: a broker's memory is as large at its start as it will be later */
     return HEDDLE_OK;
 }
 
@@ -34,11 +35,15 @@ const char *events_name(event_type_t type)
     return type > EVENT_NONE && (size_t)type < sizeof NAMES / sizeof *NAMES ? NAMES[type] : "unknown";
 }
 
-event_row_t *events_add(events_t *e, event_type_t type, const char *adapter, uint64_t version, const char *worker,
-                        instant_t now)
+event_row_t *events_add(events_t *e, event_type_t type, const char *adapter, uint64_t version,
+                        const char *worker, instant_t now)
 {
     event_row_t *row = &e->rows[e->last_seq % LIMIT_EVENTS];
-    *row = (event_row_t){.seq = ++e->last_seq, .at_ms = now.wall_ms, .type = type, .version = version, .bytes = -1,
+    *row = (event_row_t){.seq = ++e->last_seq,
+                         .at_ms = now.wall_ms,
+                         .type = type,
+                         .version = version,
+                         .bytes = -1,
                          .duration_ms = -1};
     error_text(row->adapter, sizeof row->adapter, adapter ? adapter : "");
     error_text(row->worker, sizeof row->worker, worker ? worker : "");
@@ -56,7 +61,10 @@ void events_say(event_row_t *row, int code, const char *format, ...)
     error_text(row->message, sizeof row->message, text);
 }
 
-uint64_t events_first(const events_t *e) { return e->last_seq > LIMIT_EVENTS ? e->last_seq - LIMIT_EVENTS + 1 : 1; }
+uint64_t events_first(const events_t *e)
+{
+    return e->last_seq > LIMIT_EVENTS ? e->last_seq - LIMIT_EVENTS + 1 : 1;
+}
 
 const event_row_t *events_at(const events_t *e, uint64_t seq)
 {
@@ -71,7 +79,10 @@ uint64_t events_begin(const events_t *e, const events_filter_t *f, bool *ret_gap
     return *ret_gap || f->after < first ? first : f->after;
 }
 
-static bool is_wanted(const char *wanted, const char *found) { return !wanted || !*wanted || !strcmp(wanted, found); }
+static bool is_wanted(const char *wanted, const char *found)
+{
+    return !wanted || !*wanted || !strcmp(wanted, found);
+}
 
 bool events_match(const event_row_t *row, const events_filter_t *f)
 {

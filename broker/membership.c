@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens are counters: a multiplication spreads them (Fibonacci hashing). */
-#define HASH_FUNCTION(key, bytes, hash) ((hash) = (unsigned)((*(const uint64_t *)(key) * 0x9e3779b97f4a7c15ull) >> 32))
+#define HASH_FUNCTION(key, bytes, hash)                                                                  \
+    ((hash) = (unsigned)((*(const uint64_t *)(key)*0x9e3779b97f4a7c15ull) >> 32))
 #define HASH_NONFATAL_OOM 1
 #include "broker/membership.h"
 
@@ -76,7 +77,10 @@ void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t
 
 /* ---- reading ---- */
 
-static const char *key_of(const member_t *m) { return m->role == ROLE_WORKER ? m->name : m->subs[0].adapter; }
+static const char *key_of(const member_t *m)
+{
+    return m->role == ROLE_WORKER ? m->name : m->subs[0].adapter;
+}
 
 /* Index of the name among rows sorted by their key, or where it belongs. */
 static size_t place_of(member_t *const *rows, size_t count, const char *key, bool *ret_found)
@@ -128,7 +132,9 @@ uint64_t member_silent_ms(const member_t *member, uint64_t now_us)
 
 const char *member_state_name(member_state_t state)
 {
-    static const char *const NAMES[] = {[MEMBER_READY] = "ready", [MEMBER_DRAINING] = "draining", [MEMBER_LEFT] = "left",
+    static const char *const NAMES[] = {[MEMBER_READY] = "ready",
+                                        [MEMBER_DRAINING] = "draining",
+                                        [MEMBER_LEFT] = "left",
                                         [MEMBER_LOST] = "lost"};
     return state >= MEMBER_READY && state <= MEMBER_LOST ? NAMES[state] : "unknown";
 }
@@ -138,7 +144,8 @@ const char *member_state_name(member_state_t state)
 static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
 {
     if (!join->adapter_count || join->adapter_count > LIMIT_ADAPTERS_PER_WORKER) {
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s subscribes to %u adapters", join->name, join->adapter_count);
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s subscribes to %u adapters", join->name,
+                            join->adapter_count);
         error_expected(error, "1 to %u", LIMIT_ADAPTERS_PER_WORKER);
         error_hint(error, "name them with --adapter");
         return rc;
@@ -165,11 +172,12 @@ static int check_slots(const membership_t *m, const msg_join_t *join, heddle_err
 {
     uint64_t need = 2 + m->keep;
     if (!join->slots || join->slots >= need) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_TOO_FEW_SLOTS, "worker %s has %llu slots for each adapter, %llu are needed", join->name,
+    int rc = error_fail(error, HEDDLE_ERR_TOO_FEW_SLOTS,
+                        "worker %s has %llu slots for each adapter, %llu are needed", join->name,
                         (unsigned long long)join->slots, (unsigned long long)need);
     error_where(error, NULL, 0, join->name, NULL);
-    error_expected(error, "%llu or more: the active version, the arriving one, and %llu kept", (unsigned long long)need,
-                   (unsigned long long)m->keep);
+    error_expected(error, "%llu or more: the active version, the arriving one, and %llu kept",
+                   (unsigned long long)need, (unsigned long long)m->keep);
     error_found(error, "%llu", (unsigned long long)join->slots);
     error_hint(error, "--slots %llu, or a broker with a smaller --keep", (unsigned long long)need);
     return rc;
@@ -179,20 +187,24 @@ static const member_t *other_ucx(member_t *const *rows, size_t count, const char
 {
     for (size_t i = 0; i < count; i++) {
         const member_t *m = rows[i];
-        if (member_is_ready(m) && !strcmp(m->backend, "ucx") && strcmp(m->ucx, ucx) && strcmp(key_of(m), but)) return m;
+        if (member_is_ready(m) && !strcmp(m->backend, "ucx") && strcmp(m->ucx, ucx) &&
+            strcmp(key_of(m), but))
+            return m;
     }
     return NULL;
 }
 
-/* UCX processes of different versions do not understand each other: said here, before one of them crashes. */
-static int check_ucx(const membership_t *m, const char *backend, const char *ucx, const char *who, const char *but_worker,
-                     const char *but_adapter, heddle_error_t *error)
+/* UCX processes of different versions do not understand each other: said here, before one of them
+ * crashes. */
+static int check_ucx(const membership_t *m, const char *backend, const char *ucx, const char *who,
+                     const char *but_worker, const char *but_adapter, heddle_error_t *error)
 {
     if (!backend || strcmp(backend, "ucx")) return HEDDLE_OK;
     const member_t *other = other_ucx(m->workers, m->worker_count, ucx, but_worker);
     if (!other) other = other_ucx(m->publishers, m->publisher_count, ucx, but_adapter);
     if (!other) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_UCX_VERSION, "%s has UCX %s, %s has UCX %s", who, ucx, other->name, other->ucx);
+    int rc = error_fail(error, HEDDLE_ERR_UCX_VERSION, "%s has UCX %s, %s has UCX %s", who, ucx,
+                        other->name, other->ucx);
     error_contrast(error, other->ucx, ucx);
     error_hint(error, "install the same UCX version on all hosts of the cluster");
     return rc;
@@ -200,8 +212,10 @@ static int check_ucx(const membership_t *m, const char *backend, const char *ucx
 
 static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "worker %s is alive on %s, pid %llu, heard of %llu ms ago", holder->name,
-                        holder->host, (unsigned long long)holder->pid, (unsigned long long)member_silent_ms(holder, now_us));
+    int rc =
+        error_fail(error, HEDDLE_ERR_WORKER_ALIVE,
+                   "worker %s is alive on %s, pid %llu, heard of %llu ms ago", holder->name, holder->host,
+                   (unsigned long long)holder->pid, (unsigned long long)member_silent_ms(holder, now_us));
     error_where(error, NULL, 0, holder->name, NULL);
     error_contrast(error, "a name that no live worker has", holder->name);
     error_hint(error, "choose another --name, or end that worker");
@@ -209,8 +223,8 @@ static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t 
     return rc;
 }
 
-int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello, uint64_t now_us,
-                           uint64_t *ret_retry_ms, heddle_error_t *error)
+int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
+                           uint64_t now_us, uint64_t *ret_retry_ms, heddle_error_t *error)
 {
     int rc = check_names(join, error);
     if (!rc) rc = check_slots(m, join, error);
@@ -218,8 +232,10 @@ int membership_decide_join(const membership_t *m, const msg_join_t *join, const 
     if (rc) return rc;
     const member_t *holder = membership_worker(m, join->name);
     if (!holder && m->worker_count >= LIMIT_PEERS)
-        return error_fail(error, HEDDLE_ERR_LIMIT, "worker %s would be one too many: %u are here", join->name, LIMIT_PEERS);
-    bool is_other = member_is_ready(holder) && memcmp(&holder->life, &hello->life, sizeof hello->life) != 0;
+        return error_fail(error, HEDDLE_ERR_LIMIT, "worker %s would be one too many: %u are here",
+                          join->name, LIMIT_PEERS);
+    bool is_other =
+        member_is_ready(holder) && memcmp(&holder->life, &hello->life, sizeof hello->life) != 0;
     if (!is_other || holder->is_gone || now_us - holder->heard_us >= m->lease_us / 2) return HEDDLE_OK;
     *ret_retry_ms = m->lease_us / 4000;
     return worker_alive(holder, now_us, error);
@@ -237,12 +253,19 @@ int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle
 
 uint64_t membership_next_token(membership_t *m) { return m->epoch << 32 | ++m->counter; }
 
-static member_t *new_member(const membership_t *m, role_t role, const char *name, const member_hello_t *hello, instant_t now)
+static member_t *new_member(const membership_t *m, role_t role, const char *name,
+                            const member_hello_t *hello, instant_t now)
 {
     member_t *member = calloc(1, sizeof *member);
     if (!member) return NULL;
-    *member = (member_t){.peer = hello->peer, .role = role, .state = MEMBER_READY, .life = hello->life, .pid = hello->pid,
-                         .joined_ms = now.wall_ms, .heard_us = now.us, .lease_end_us = now.us + m->lease_us};
+    *member = (member_t){.peer = hello->peer,
+                         .role = role,
+                         .state = MEMBER_READY,
+                         .life = hello->life,
+                         .pid = hello->pid,
+                         .joined_ms = now.wall_ms,
+                         .heard_us = now.us,
+                         .lease_end_us = now.us + m->lease_us};
     error_text(member->name, sizeof member->name, name);
     error_text(member->host, sizeof member->host, hello->host ? hello->host : "");
     return member;
@@ -254,7 +277,8 @@ static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t 
     if (!member->subs) return false;
     member->sub_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        member->subs[i] = (member_sub_t){.decision = subs[i].decision, .version = subs[i].version, .since_ms = now.wall_ms};
+        member->subs[i] = (member_sub_t){
+            .decision = subs[i].decision, .version = subs[i].version, .since_ms = now.wall_ms};
         error_text(member->subs[i].adapter, sizeof member->subs[i].adapter, subs[i].adapter);
     }
     return true;
@@ -267,7 +291,8 @@ static bool set_transport(member_t *member, const char *backend, const char *ucx
     return copy_address(member, address);
 }
 
-static member_t *worker_of(const membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now)
+static member_t *worker_of(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
+                           instant_t now)
 {
     member_t *w = new_member(m, ROLE_WORKER, join->name, hello, now);
     if (!w) return NULL;
@@ -277,7 +302,8 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->devices = copy_texts(join->devices, join->device_count);
     w->device_count = w->devices ? join->device_count : 0;
     w->export_dir = strdup(join->export_dir ? join->export_dir : "");
-    if (w->labels && w->devices && w->export_dir && add_subs(w, join->adapters, join->adapter_count, now) &&
+    if (w->labels && w->devices && w->export_dir &&
+        add_subs(w, join->adapters, join->adapter_count, now) &&
         set_transport(w, join->backend, join->ucx, join->address))
         return w;
     free_member(w);
@@ -297,7 +323,7 @@ static bool grow(member_t ***rows, size_t count, size_t *capacity)
 
 static bool add_token(membership_t *m, member_t *member, uint64_t now_us)
 {
-    if (!m->tokens) m->tick_us = now_us;   /* no tick was due while nobody was here */
+    if (!m->tokens) m->tick_us = now_us; /* no tick was due while nobody was here */
     HASH_ADD(by_token, m->tokens, token, sizeof member->token, member);
     return member->by_token.tbl != NULL;
 }
@@ -305,7 +331,8 @@ static bool add_token(membership_t *m, member_t *member, uint64_t now_us)
 static void drop_token(membership_t *m, member_t *member) { HASH_DELETE(by_token, m->tokens, member); }
 
 /* READY: a fence or its own new life ends it here.  LOST or LEFT: its row makes place. */
-static void take_over(membership_t *m, const member_t *new, member_t *old, uint64_t *ret_peer, uint64_t *ret_token)
+static void take_over(membership_t *m, const member_t *new, member_t *old, uint64_t *ret_peer,
+                      uint64_t *ret_token)
 {
     bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
     if (old->state != MEMBER_READY) {
@@ -324,8 +351,8 @@ static uint64_t fenced_before(const member_t *old)
     return old->fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST);
 }
 
-int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now, member_t **ret_member,
-                    uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token)
+int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
+                    member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token)
 {
     bool found;
     size_t at = place_of(m->workers, m->worker_count, join->name, &found);
@@ -351,19 +378,23 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-static member_t *publisher_of(const membership_t *m, const msg_open_t *open, const member_hello_t *hello, instant_t now)
+static member_t *publisher_of(const membership_t *m, const msg_open_t *open, const member_hello_t *hello,
+                              instant_t now)
 {
     member_t *p = new_member(m, ROLE_PUBLISHER, open->writer, hello, now);
     if (!p) return NULL;
     msg_subscription_t own = {.adapter = open->adapter};
     p->export_dir = strdup("");
-    if (p->export_dir && add_subs(p, &own, 1, now) && set_transport(p, open->backend, open->ucx, open->address)) return p;
+    if (p->export_dir && add_subs(p, &own, 1, now) &&
+        set_transport(p, open->backend, open->ucx, open->address))
+        return p;
     free_member(p);
     return NULL;
 }
 
-int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token, instant_t now,
-                    member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token)
+int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token,
+                    instant_t now, member_t **ret_member, uint64_t *ret_fenced_peer,
+                    uint64_t *ret_fenced_token)
 {
     bool found;
     size_t at = place_of(m->publishers, m->publisher_count, open->adapter, &found);
@@ -376,7 +407,8 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
         take_over(m, p, m->publishers[at], ret_fenced_peer, ret_fenced_token);
         free_member(m->publishers[at]);
     } else {
-        memmove(m->publishers + at + 1, m->publishers + at, (m->publisher_count++ - at) * sizeof *m->publishers);
+        memmove(m->publishers + at + 1, m->publishers + at,
+                (m->publisher_count++ - at) * sizeof *m->publishers);
     }
     m->publishers[at] = p;
     *ret_member = p;
@@ -427,7 +459,8 @@ static void forget_publisher(membership_t *m, member_t *member)
 {
     bool found;
     size_t at = place_of(m->publishers, m->publisher_count, key_of(member), &found);
-    memmove(m->publishers + at, m->publishers + at + 1, (--m->publisher_count - at) * sizeof *m->publishers);
+    memmove(m->publishers + at, m->publishers + at + 1,
+            (--m->publisher_count - at) * sizeof *m->publishers);
     free_member(member);
 }
 
@@ -479,12 +512,16 @@ void membership_tick(membership_t *m, instant_t now)
 {
     uint64_t due_us = m->tick_us + m->lease_us / 4;
     bool is_late = m->tick_us && now.us > due_us + m->lease_us / 2;
-    if (is_late && m->tokens && now.us + m->lease_us > m->grace_end_us) m->grace_end_us = now.us + m->lease_us;
+    if (is_late && m->tokens && now.us + m->lease_us > m->grace_end_us)
+        m->grace_end_us = now.us + m->lease_us;
     m->tick_us = now.us;
     if (now.us >= m->reap_us || m->ended_count > MEMBER_ENDED_MAX) reap(m, now.us);
 }
 
-static bool is_lapsed(const member_t *member, uint64_t now_us) { return member_is_ready(member) && member->lease_end_us <= now_us; }
+static bool is_lapsed(const member_t *member, uint64_t now_us)
+{
+    return member_is_ready(member) && member->lease_end_us <= now_us;
+}
 
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us)
 {

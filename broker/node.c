@@ -8,14 +8,17 @@
 #include <stdlib.h>
 
 #define LEASE_DEFAULT_MS 4000u
-#define COMMIT_RETRY_US 1000000ull    /* after a failed commit, what was left undecided is tried again so much later */
+#define COMMIT_RETRY_US                                                                                  \
+    1000000ull /* after a failed commit, what was left undecided is tried again so much later */
 
 /* ---- life ---- */
 
-int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker, heddle_error_t *error)
+int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker,
+               heddle_error_t *error)
 {
     if (opts->keep > REGISTRY_KEEP_MAX) {
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "the broker cannot keep %llu versions", (unsigned long long)opts->keep);
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "the broker cannot keep %llu versions",
+                            (unsigned long long)opts->keep);
         error_expected(error, "0 to %u", REGISTRY_KEEP_MAX);
         error_found(error, "%llu", (unsigned long long)opts->keep);
         return rc;
@@ -39,8 +42,7 @@ void broker_destroy(broker_t **broker)
     if (!b) return;
     *broker = NULL;
     broker_peer_t *peer, *next;
-    HASH_ITER(hh, b->peers, peer, next)
-    {
+    HASH_ITER (hh, b->peers, peer, next) {
         HASH_DEL(b->peers, peer);
         free(peer);
     }
@@ -59,7 +61,8 @@ int broker_start(broker_t *b, instant_t now)
 {
     if (!b->registry.epoch) return HEDDLE_ERR_INTERNAL;
     uint64_t lease_us = b->opts.lease_ms * 1000;
-    uint64_t settle_end_us = b->registry.adapter_count ? now.us + lease_us : now.us;   /* nobody can come back to nothing */
+    uint64_t settle_end_us =
+        b->registry.adapter_count ? now.us + lease_us : now.us; /* nobody can come back to nothing */
     int rc = events_init(&b->events, b->registry.epoch);
     if (rc) return rc;
     b->started_us = now.us;
@@ -69,12 +72,16 @@ int broker_start(broker_t *b, instant_t now)
     if (rc) return rc;
     b->has_abandoned = true;
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
-    events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch, b->registry.adapter_count);
+    events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
+               b->registry.adapter_count);
     broker_settle(b, now);
     return HEDDLE_OK;
 }
 
-bool broker_is_settling(const broker_t *b, uint64_t now_us) { return rollout_is_settling(&b->rollout, now_us); }
+bool broker_is_settling(const broker_t *b, uint64_t now_us)
+{
+    return rollout_is_settling(&b->rollout, now_us);
+}
 
 /* ---- records ---- */
 
@@ -106,7 +113,9 @@ static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
 bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error)
 {
     *ret_error = (heddle_error_t){0};
-    int rc = b->out.failed ? error_fail(ret_error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change") : HEDDLE_OK;
+    int rc = b->out.failed
+                 ? error_fail(ret_error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change")
+                 : HEDDLE_OK;
     if (!rc && b->out.record_count) {
         rc = b->io.commit(b->io.self, b->out.records, b->out.record_count, ret_error);
         b->is_read_only = rc != HEDDLE_OK;
@@ -134,7 +143,7 @@ static void note_send(broker_t *b, const send_t *send, int rc)
 
 void broker_let_go(broker_t *b)
 {
-    if (b->out.failed) {   /* something is missing here: everybody is told again at his next heartbeat */
+    if (b->out.failed) { /* something is missing here: everybody is told again at his next heartbeat */
         for (member_t *m = b->members.tokens; m; m = m->by_token.next) m->needs_resync = true;
     }
     for (size_t i = 0; i < b->out.send_count; i++) {
@@ -149,8 +158,8 @@ void broker_settle(broker_t *b, instant_t now)
     heddle_error_t error;
     for (;;) {
         rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
-        broker_let_go(b);   /* what was said so far stands, whatever becomes of the decisions */
-        if (now.us < b->retry_us) break;   /* the disk refused a moment ago */
+        broker_let_go(b); /* what was said so far stands, whatever becomes of the decisions */
+        if (now.us < b->retry_us) break; /* the disk refused a moment ago */
         rollout_decide(&b->rollout, broker_view(b, now), &b->out);
         if (!b->out.record_count || !broker_make_durable(b, now, &error)) break;
     }
@@ -163,12 +172,12 @@ void broker_settle(broker_t *b, instant_t now)
 static uint64_t request_of(const msg_t *m)
 {
     switch (m->type) {
-    case MSG_JOIN:    return m->join.req;
-    case MSG_OPEN:    return m->open.req;
+    case MSG_JOIN: return m->join.req;
+    case MSG_OPEN: return m->open.req;
     case MSG_PUBLISH: return m->publish.req;
-    case MSG_QUERY:   return m->query.req;
-    case MSG_LEAVE:   return m->leave.req;
-    default:          return 0;
+    case MSG_QUERY: return m->query.req;
+    case MSG_LEAVE: return m->leave.req;
+    default: return 0;
     }
 }
 
@@ -180,10 +189,12 @@ void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_
     outbox_send(&c->b->out, c->from, &m);
 }
 
-static void send_fenced(broker_t *b, uint64_t peer, uint64_t token, uint64_t req, msg_type_t of, const char *name)
+static void send_fenced(broker_t *b, uint64_t peer, uint64_t token, uint64_t req, msg_type_t of,
+                        const char *name)
 {
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_FENCED, "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
+    error_fail(&error, HEDDLE_ERR_FENCED,
+               "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
                (unsigned long long)token, *name ? " of " : "", name);
     error_hint(&error, "say HELLO and join again");
     msg_t m;
@@ -205,15 +216,18 @@ void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char
 /* ---- dispatch ---- */
 
 typedef enum { NEEDS_NOTHING, NEEDS_HELLO, NEEDS_TOKEN, NEEDS_WORKER } needs_t;
-typedef struct { void (*handle)(const call_t *c); needs_t needs; } route_t;
+typedef struct {
+    void (*handle)(const call_t *c);
+    needs_t needs;
+} route_t;
 
 static const route_t ROUTES[] = {
-    [MSG_HELLO] = {on_hello, NEEDS_NOTHING},      [MSG_JOIN] = {on_join, NEEDS_HELLO},
-    [MSG_OPEN] = {on_open, NEEDS_HELLO},          [MSG_QUERY] = {on_query, NEEDS_HELLO},
-    [MSG_PUBLISH] = {on_publish, NEEDS_HELLO},    [MSG_HEARTBEAT] = {on_heartbeat, NEEDS_TOKEN},
-    [MSG_LEAVE] = {on_leave, NEEDS_TOKEN},        [MSG_NEED_SOURCES] = {on_need_sources, NEEDS_WORKER},
-    [MSG_STAGED] = {on_staged, NEEDS_WORKER},     [MSG_ACTIVE] = {on_active, NEEDS_WORKER},
-    [MSG_NACK] = {on_nack, NEEDS_WORKER},         [MSG_VERIFIED] = {on_verified, NEEDS_WORKER},
+    [MSG_HELLO] = {on_hello, NEEDS_NOTHING},   [MSG_JOIN] = {on_join, NEEDS_HELLO},
+    [MSG_OPEN] = {on_open, NEEDS_HELLO},       [MSG_QUERY] = {on_query, NEEDS_HELLO},
+    [MSG_PUBLISH] = {on_publish, NEEDS_HELLO}, [MSG_HEARTBEAT] = {on_heartbeat, NEEDS_TOKEN},
+    [MSG_LEAVE] = {on_leave, NEEDS_TOKEN},     [MSG_NEED_SOURCES] = {on_need_sources, NEEDS_WORKER},
+    [MSG_STAGED] = {on_staged, NEEDS_WORKER},  [MSG_ACTIVE] = {on_active, NEEDS_WORKER},
+    [MSG_NACK] = {on_nack, NEEDS_WORKER},      [MSG_VERIFIED] = {on_verified, NEEDS_WORKER},
     [MSG_PING] = {NULL, NEEDS_NOTHING},
 };
 
@@ -235,7 +249,8 @@ static void fence(call_t *c)
     broker_t *b = c->b;
     uint64_t token = token_of(c->m);
     bool is_known = c->peer->fenced_token == token;
-    member_t *worker = c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
+    member_t *worker =
+        c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
     b->members.fenced_count++;
     if (worker) worker->fenced++;
     broker_tell_fenced(c, token);
@@ -315,11 +330,15 @@ static void say_end(broker_t *b, const member_t *member, member_state_t state, i
 {
     bool is_lost = state == MEMBER_LOST;
     uint64_t silent_ms = member_silent_ms(member, now.us);
-    event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED : is_lost ? EVENT_WORKER_LOST : EVENT_WORKER_LEFT;
+    event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED
+                        : is_lost                      ? EVENT_WORKER_LOST
+                                                       : EVENT_WORKER_LEFT;
     const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
     event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
     e->token = member->token;
-    if (is_lost) events_say(e, HEDDLE_OK, "its lease ended: not heard of for %llu ms", (unsigned long long)silent_ms);
+    if (is_lost)
+        events_say(e, HEDDLE_OK, "its lease ended: not heard of for %llu ms",
+                   (unsigned long long)silent_ms);
 }
 
 void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now)
@@ -338,7 +357,7 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, inst
 
 static void say_abandoned(broker_t *b, const adapter_row_t *a, instant_t now)
 {
-    if (a->writer.token >> 32 == b->registry.epoch) return;   /* said when its session ended */
+    if (a->writer.token >> 32 == b->registry.epoch) return; /* said when its session ended */
     event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
     events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
 }
@@ -355,7 +374,7 @@ void broker_close_writers(broker_t *b, instant_t now)
         say_abandoned(b, a, now);
         registry_decide_close(a, now, &b->out);
         if (outbox_has_room(&b->out, 1)) continue;
-        b->has_abandoned = true;   /* the rest at the next tick */
+        b->has_abandoned = true; /* the rest at the next tick */
         break;
     }
     if (!broker_make_durable(b, now, &error)) b->has_abandoned = true;
@@ -366,7 +385,8 @@ void broker_tick(broker_t *b, instant_t now)
     if (b->is_broken) return;
     membership_tick(&b->members, now);
     member_t *lapsed;
-    while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL) broker_end_member(b, lapsed, MEMBER_LOST, now);
+    while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL)
+        broker_end_member(b, lapsed, MEMBER_LOST, now);
     if (b->retry_us && now.us >= b->retry_us) {
         b->retry_us = 0;
         rollout_stir(&b->rollout);

@@ -16,7 +16,12 @@ static void send_error(broker_t *b, uint64_t peer, uint64_t req, const heddle_er
     outbox_send(&b->out, peer, &m);
 }
 
-typedef struct { uint64_t peer, req, next; bool more; const char *next_name; int code; } answer_t;
+typedef struct {
+    uint64_t peer, req, next;
+    bool more;
+    const char *next_name;
+    int code;
+} answer_t;
 
 static void send_report(broker_t *b, const answer_t *to, const json_t *body)
 {
@@ -28,8 +33,12 @@ static void send_report(broker_t *b, const answer_t *to, const json_t *body)
         send_error(b, to->peer, to->req, &error);
     } else {
         msg_t m = {.type = MSG_REPORT};
-        m.report = (msg_report_t){.req = to->req, .next = to->next, .more = to->more, .next_name = to->next_name ? to->next_name : "",
-                                  .body = buf_view(&bytes), .code = to->code ? heddle_err_name(to->code) : ""};
+        m.report = (msg_report_t){.req = to->req,
+                                  .next = to->next,
+                                  .more = to->more,
+                                  .next_name = to->next_name ? to->next_name : "",
+                                  .body = buf_view(&bytes),
+                                  .code = to->code ? heddle_err_name(to->code) : ""};
         outbox_send(&b->out, to->peer, &m);
     }
     buf_fini(&bytes);
@@ -43,19 +52,29 @@ static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instan
         send_error(b, peer, q->req, &error);
         return;
     }
-    answer_t to = {.peer = peer, .req = q->req, .next = page.next, .more = page.more, .next_name = page.next_name};
+    answer_t to = {
+        .peer = peer, .req = q->req, .next = page.next, .more = page.more, .next_name = page.next_name};
     send_report(b, &to, page.body);
     json_decref(page.body);
 }
 
 static void answer_events(broker_t *b, const pending_row_t *row, instant_t now)
 {
-    msg_query_t q = {.req = row->req, .op = "events", .name = row->adapter, .worker = row->worker, .after = row->after,
-                     .epoch = row->epoch, .limit = row->limit, .after_name = "", .by = "", .expected = ""};
+    msg_query_t q = {.req = row->req,
+                     .op = "events",
+                     .name = row->adapter,
+                     .worker = row->worker,
+                     .after = row->after,
+                     .epoch = row->epoch,
+                     .limit = row->limit,
+                     .after_name = "",
+                     .by = "",
+                     .expected = ""};
     answer_page(b, row->peer, &q, now);
 }
 
-static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now)
+static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict,
+                       instant_t now)
 {
     if (row->kind == PENDING_EVENTS) {
         answer_events(b, row, now);
@@ -63,7 +82,8 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
     }
     json_t *body = NULL;
     heddle_error_t error;
-    int rc = row->kind == PENDING_VERIFY ? report_verify(b, row, verdict, now, &body) : report_wait(b, row, verdict, now, &body);
+    int rc = row->kind == PENDING_VERIFY ? report_verify(b, row, verdict, now, &body)
+                                         : report_wait(b, row, verdict, now, &body);
     if (rc) {
         error_fail(&error, rc, "the answer cannot be made");
         send_error(b, row->peer, row->req, &error);
@@ -85,11 +105,16 @@ static bool is_ready_to_decide(const broker_t *b, const pending_row_t *row)
 static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
 {
     const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
-    activate_by_t by = {.version = row->version, .by = row->by, .has_source = track_has_source(t),
-                        .has_staged = track_holder_count(t) > 0, .dry_run = row->dry_run};
+    activate_by_t by = {.version = row->version,
+                        .by = row->by,
+                        .has_source = track_has_source(t),
+                        .has_staged = track_holder_count(t) > 0,
+                        .dry_run = row->dry_run};
     row->moved_base = t ? t->bytes_moved : 0;
-    broker_let_go(b);   /* what others were told stands, also when this is not committed */
-    if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated, ret_error)) return false;
+    broker_let_go(b); /* what others were told stands, also when this is not committed */
+    if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated,
+                                 ret_error))
+        return false;
     if (!broker_make_durable(b, now, ret_error)) return false;
     row->is_decided = true;
     broker_settle(b, now);
@@ -124,7 +149,8 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     if (row) pending_drop(&b->pending, row);
 }
 
-static int expect_digest(pending_row_t *row, const msg_query_t *q, const broker_t *b, heddle_error_t *error)
+static int expect_digest(pending_row_t *row, const msg_query_t *q, const broker_t *b,
+                         heddle_error_t *error)
 {
     const version_row_t *v = registry_version(registry_adapter(&b->registry, row->adapter), row->version);
     if (q->expected && *q->expected) {
@@ -133,7 +159,9 @@ static int expect_digest(pending_row_t *row, const msg_query_t *q, const broker_
         error_expected(error, "h1: and 64 hexadecimal digits");
         return rc;
     }
-    if (!v) return error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu ended long ago", row->adapter, (unsigned long long)row->version);
+    if (!v)
+        return error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu ended long ago", row->adapter,
+                          (unsigned long long)row->version);
     row->expected = v->digest;
     return HEDDLE_OK;
 }
@@ -146,7 +174,8 @@ static void ask_verify(const call_t *c)
     int rc = pending_add(&b->pending, PENDING_VERIFY, c->from, c->m->query.req, &row, &error);
     if (!rc) rc = pending_set_wait(row, &c->m->query, broker_view(b, c->now), &error);
     if (!rc) rc = expect_digest(row, &c->m->query, b, &error);
-    if (!rc) rc = pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, c->now), &b->out, &error);
+    if (!rc)
+        rc = pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, c->now), &b->out, &error);
     if (!rc) return;
     broker_refuse(c, &error, 0);
     if (row) pending_drop(&b->pending, row);
@@ -170,7 +199,7 @@ static void ask_events(const call_t *c)
     row->asked_us = c->now.us;
     row->deadline_us = c->now.us + q->wait_ms * 1000;
     row->epoch = b->events.epoch;
-    row->after = b->events.last_seq + 1;   /* nothing before it was wanted */
+    row->after = b->events.last_seq + 1; /* nothing before it was wanted */
     row->limit = q->limit;
     error_text(row->adapter, sizeof row->adapter, q->name ? q->name : "");
     error_text(row->worker, sizeof row->worker, q->worker ? q->worker : "");
@@ -204,8 +233,9 @@ static void look_at(broker_t *b, pending_row_t *row, instant_t now)
         pending_drop(&b->pending, row);
         return;
     }
-    if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict)) finish(b, row, &verdict, now);
-    else if (row->kind == PENDING_EVENTS) row->after = b->events.last_seq + 1;   /* looked at, not wanted */
+    if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict))
+        finish(b, row, &verdict, now);
+    else if (row->kind == PENDING_EVENTS) row->after = b->events.last_seq + 1; /* looked at, not wanted */
 }
 
 void broker_answer_pending(broker_t *b, instant_t now)

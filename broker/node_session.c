@@ -26,12 +26,12 @@ void broker_forget_peer(broker_t *b, broker_peer_t *peer)
     free(peer);
 }
 
-/* Commands come and go, and nobody tells when: the most silent connection without a session makes place. */
+/* Commands come and go, and nobody tells when: the most silent connection without a session makes place.
+ */
 static void forget_idle(broker_t *b)
 {
     broker_peer_t *silent = NULL, *peer, *next;
-    HASH_ITER(hh, b->peers, peer, next)
-    {
+    HASH_ITER (hh, b->peers, peer, next) {
         bool is_idle = !peer->token && !pending_has_peer(&b->pending, peer->peer);
         if (is_idle && (!silent || peer->heard_us < silent->heard_us)) silent = peer;
     }
@@ -58,8 +58,10 @@ static void refuse_wire(const call_t *c)
 {
     const msg_hello_t *m = &c->m->hello;
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_WIRE_VERSION, "no common wire version: the broker speaks %u to %u, the peer %llu to %llu", WIRE_VERSION_MIN,
-               WIRE_VERSION_MAX, (unsigned long long)m->wire_min, (unsigned long long)m->wire_max);
+    error_fail(&error, HEDDLE_ERR_WIRE_VERSION,
+               "no common wire version: the broker speaks %u to %u, the peer %llu to %llu",
+               WIRE_VERSION_MIN, WIRE_VERSION_MAX, (unsigned long long)m->wire_min,
+               (unsigned long long)m->wire_max);
     error_expected(&error, "%u to %u", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
     error_found(&error, "%llu to %llu", (unsigned long long)m->wire_min, (unsigned long long)m->wire_max);
     error_hint(&error, "upgrade the %s", m->wire_max < WIRE_VERSION_MIN ? "peer" : "broker");
@@ -70,8 +72,13 @@ static void welcome_peer(const call_t *c, uint64_t wire)
 {
     const broker_t *b = c->b;
     msg_t m = {.type = MSG_HELLO_OK};
-    m.hello_ok = (msg_hello_ok_t){.wire = wire, .epoch = b->registry.epoch, .lease_ms = b->opts.lease_ms, .keep = b->opts.keep,
-                                  .pid = b->opts.pid, .cluster = b->opts.cluster, .heddle = heddle_version()};
+    m.hello_ok = (msg_hello_ok_t){.wire = wire,
+                                  .epoch = b->registry.epoch,
+                                  .lease_ms = b->opts.lease_ms,
+                                  .keep = b->opts.keep,
+                                  .pid = b->opts.pid,
+                                  .cluster = b->opts.cluster,
+                                  .heddle = heddle_version()};
     outbox_send(&c->b->out, c->from, &m);
 }
 
@@ -108,7 +115,8 @@ void on_hello(const call_t *c)
 
 static member_hello_t hello_of(const broker_peer_t *peer)
 {
-    return (member_hello_t){.peer = peer->peer, .role = peer->role, .life = peer->life, .host = peer->host, .pid = peer->pid};
+    return (member_hello_t){
+        .peer = peer->peer, .role = peer->role, .life = peer->life, .host = peer->host, .pid = peer->pid};
 }
 
 /* The connection speaks for this session from now on. */
@@ -131,8 +139,8 @@ static bool has_role(const call_t *c, role_t role)
 {
     heddle_error_t error;
     if (c->peer->role == role) return true;
-    error_fail(&error, HEDDLE_ERR_DENIED, "%s is not for a connection that said it is no %s", msg_name((int)c->m->type),
-               role == ROLE_WORKER ? "worker" : "publisher");
+    error_fail(&error, HEDDLE_ERR_DENIED, "%s is not for a connection that said it is no %s",
+               msg_name((int)c->m->type), role == ROLE_WORKER ? "worker" : "publisher");
     broker_refuse(c, &error, 0);
     return false;
 }
@@ -144,8 +152,10 @@ static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t 
     unbind_peer(b, peer, token);
     broker_tell_replaced(b, peer, token, by->name);
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
-    event_row_t *e = events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL, 0, by->name, now);
-    events_say(e, HEDDLE_ERR_FENCED, "a newer session took over, from %s, pid %llu", by->host, (unsigned long long)by->pid);
+    event_row_t *e = events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL,
+                                0, by->name, now);
+    events_say(e, HEDDLE_ERR_FENCED, "a newer session took over, from %s, pid %llu", by->host,
+               (unsigned long long)by->pid);
     e->token = token;
 }
 
@@ -156,7 +166,8 @@ void broker_probe(broker_t *b, member_t *member)
     buf_t frame = {0};
     msg_t ping = {.type = MSG_PING};
     ping.ping.nonce = member->token;
-    if (msg_encode(&ping, &frame) == HEDDLE_OK && b->io.send(b->io.self, member->peer, buf_view(&frame)) == HEDDLE_ERR_GONE)
+    if (msg_encode(&ping, &frame) == HEDDLE_OK &&
+        b->io.send(b->io.self, member->peer, buf_view(&frame)) == HEDDLE_ERR_GONE)
         member->is_gone = true;
     b->sent[MSG_PING]++;
     buf_fini(&frame);
@@ -165,7 +176,8 @@ void broker_probe(broker_t *b, member_t *member)
 static void probe_holder(broker_t *b, const char *name, const key16_t *life)
 {
     member_t *holder = membership_worker(&b->members, name);
-    if (member_is_ready(holder) && memcmp(&holder->life, life, sizeof *life) != 0) broker_probe(b, holder);
+    if (member_is_ready(holder) && memcmp(&holder->life, life, sizeof *life) != 0)
+        broker_probe(b, holder);
 }
 
 static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t *welcome)
@@ -193,7 +205,8 @@ static void end_former(const call_t *c, role_t role, const char *key)
     member_t *former = c->peer->token ? membership_by_token(&c->b->members, c->peer->token) : NULL;
     if (!former) return;
     const char *former_key = former->role == ROLE_WORKER ? former->name : former->subs[0].adapter;
-    if (former->role != role || strcmp(former_key, key)) broker_end_member(c->b, former, MEMBER_LEFT, c->now);
+    if (former->role != role || strcmp(former_key, key))
+        broker_end_member(c->b, former, MEMBER_LEFT, c->now);
 }
 
 void on_join(const call_t *c)
@@ -222,7 +235,8 @@ void on_join(const call_t *c)
     bind_peer(b, c->peer, member);
     replaced(b, fenced_peer, fenced_token, member, c->now);
     if (rollout_joined(&b->rollout, broker_view(b, c->now), member, join, &arena, &welcome)) {
-        error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds", join->name);
+        error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds",
+                   join->name);
         broker_refuse(c, &error, b->opts.lease_ms);
         broker_end_member(b, member, MEMBER_LEFT, c->now);
     } else {
@@ -240,20 +254,29 @@ static open_by_t standing_of(const call_t *c, const char *adapter)
 {
     broker_t *b = c->b;
     const member_t *holder = membership_publisher(&b->members, adapter);
-    return (open_by_t){.token = membership_next_token(&b->members), .pid = c->peer->pid, .host = c->peer->host, .life = c->peer->life,
-                       .holder_is_live = holder || !b->rollout.is_settled,   /* after a start it may be on its way back */
-                       .heartbeat_age_ms = holder ? member_silent_ms(holder, c->now.us) : (c->now.us - b->started_us) / 1000};
+    return (open_by_t){.token = membership_next_token(&b->members),
+                       .pid = c->peer->pid,
+                       .host = c->peer->host,
+                       .life = c->peer->life,
+                       .holder_is_live =
+                           holder || !b->rollout.is_settled, /* after a start it may be on its way back */
+                       .heartbeat_age_ms = holder ? member_silent_ms(holder, c->now.us)
+                                                  : (c->now.us - b->started_us) / 1000};
 }
 
 static void welcome_publisher(const call_t *c, const member_t *member, uint64_t serving)
 {
     const adapter_row_t *a = registry_adapter(&c->b->registry, member->subs[0].adapter);
-    const version_row_t *active = registry_active(a), *row = serving ? registry_version(a, serving) : NULL;
+    const version_row_t *active = registry_active(a),
+                        *row = serving ? registry_version(a, serving) : NULL;
     msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = a->active};
     msg_keep_t keep = {.adapter = a->name, .version = serving};
     if (active) decision.digest = active->digest;
     if (row) keep.key = row->share_key;
-    msg_welcome_t welcome = {.req = c->m->open.req, .adapters = &decision, .adapter_count = 1, .keep = &keep,
+    msg_welcome_t welcome = {.req = c->m->open.req,
+                             .adapters = &decision,
+                             .adapter_count = 1,
+                             .keep = &keep,
                              .keep_count = row && registry_is_live(row)};
     send_welcome(c, member, &welcome);
 }
@@ -276,7 +299,8 @@ void on_open(const call_t *c)
     }
     end_former(c, ROLE_PUBLISHER, open->adapter);
     leave_place(b, membership_publisher(&b->members, open->adapter));
-    if (membership_open(&b->members, open, &hello, by.token, c->now, &member, &fenced_peer, &fenced_token)) {
+    if (membership_open(&b->members, open, &hello, by.token, c->now, &member, &fenced_peer,
+                        &fenced_token)) {
         b->has_abandoned = true;
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for writer %s", open->writer);
         broker_refuse(c, &error, b->opts.lease_ms);

@@ -13,13 +13,16 @@ static const member_t *writer_of(const call_t *c)
     return is_writer ? member : NULL;
 }
 
-/* The session asked again for a version that is there: it has the bytes, and wants to hear where the version is. */
+/* The session asked again for a version that is there: it has the bytes, and wants to hear where the
+ * version is. */
 static void stands_for(const call_t *c, const member_t *writer, uint64_t version)
 {
     broker_t *b = c->b;
     if (!writer) return;
-    const version_row_t *row = registry_version(registry_adapter(&b->registry, c->m->publish.adapter), version);
-    if (row && row->state == VERSION_STAGING) rollout_opened(&b->rollout, broker_view(b, c->now), writer, version);
+    const version_row_t *row =
+        registry_version(registry_adapter(&b->registry, c->m->publish.adapter), version);
+    if (row && row->state == VERSION_STAGING)
+        rollout_opened(&b->rollout, broker_view(b, c->now), writer, version);
     rollout_tell(&b->rollout, broker_view(b, c->now), c->m->publish.adapter, version, writer, &b->out);
 }
 
@@ -29,7 +32,8 @@ static void refuse_stranger(const call_t *c, heddle_error_t *error)
     broker_t *b = c->b;
     const member_t *member = membership_by_token(&b->members, c->m->publish.token);
     if (member && member->peer == c->from) {
-        error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it", c->m->publish.adapter);
+        error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it",
+                   c->m->publish.adapter);
         broker_refuse(c, error, 0);
         return;
     }
@@ -55,7 +59,8 @@ void on_publish(const call_t *c)
         broker_refuse(c, &error, 0);
     } else if (!created) {
         stands_for(c, writer, version);
-    } else if (rollout_published(&b->rollout, broker_view(b, c->now), m->adapter, version, m->token, &b->events, &b->out)) {
+    } else if (rollout_published(&b->rollout, broker_view(b, c->now), m->adapter, version, m->token,
+                                 &b->events, &b->out)) {
         b->out.failed = true;
     }
 }
@@ -69,27 +74,38 @@ void on_staged(const call_t *c)
 {
     heddle_error_t error;
     broker_t *b = c->b;
-    answer(c, rollout_staged(&b->rollout, broker_view(b, c->now), c->member, &c->m->staged, &b->events, &b->out, &error), &error);
+    answer(c,
+           rollout_staged(&b->rollout, broker_view(b, c->now), c->member, &c->m->staged, &b->events,
+                          &b->out, &error),
+           &error);
 }
 
 void on_active(const call_t *c)
 {
     heddle_error_t error;
     broker_t *b = c->b;
-    answer(c, rollout_active(&b->rollout, broker_view(b, c->now), c->member, &c->m->active, &b->events, &b->out, &error), &error);
+    answer(c,
+           rollout_active(&b->rollout, broker_view(b, c->now), c->member, &c->m->active, &b->events,
+                          &b->out, &error),
+           &error);
 }
 
 void on_nack(const call_t *c)
 {
     heddle_error_t error;
     broker_t *b = c->b;
-    answer(c, rollout_nack(&b->rollout, broker_view(b, c->now), c->member, &c->m->nack, &b->events, &b->out, &error), &error);
+    answer(c,
+           rollout_nack(&b->rollout, broker_view(b, c->now), c->member, &c->m->nack, &b->events, &b->out,
+                        &error),
+           &error);
 }
 
 void on_need_sources(const call_t *c)
 {
     heddle_error_t error;
     broker_t *b = c->b;
-    answer(c, rollout_need_sources(&b->rollout, broker_view(b, c->now), c->member, &c->m->need_sources, &b->events, &b->out, &error),
+    answer(c,
+           rollout_need_sources(&b->rollout, broker_view(b, c->now), c->member, &c->m->need_sources,
+                                &b->events, &b->out, &error),
            &error);
 }

@@ -24,13 +24,28 @@ record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, in
 {
     if (!outbox_has_room(o, 1)) return NULL;
     record_t *r = &o->records[o->record_count++];
-    *r = (record_t){.kind = kind, .adapter = adapter, .at_ms = now.wall_ms, .step = -1,
-                    .request_id = "", .writer = "", .base_model = "", .kind_text = "", .features = "", .meta = "",
-                    .message = "", .worker = "", .phase = "", .by = "", .host = ""};
+    *r = (record_t){.kind = kind,
+                    .adapter = adapter,
+                    .at_ms = now.wall_ms,
+                    .step = -1,
+                    .request_id = "",
+                    .writer = "",
+                    .base_model = "",
+                    .kind_text = "",
+                    .features = "",
+                    .meta = "",
+                    .message = "",
+                    .worker = "",
+                    .phase = "",
+                    .by = "",
+                    .host = ""};
     return r;
 }
 
-bool outbox_has_room(const outbox_t *o, int records) { return records <= OUTBOX_RECORDS - o->record_count; }
+bool outbox_has_room(const outbox_t *o, int records)
+{
+    return records <= OUTBOX_RECORDS - o->record_count;
+}
 
 static bool has_room_for_send(outbox_t *o)
 {
@@ -50,7 +65,8 @@ void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
         o->failed = true;
         return;
     }
-    o->sends[o->send_count++] = (send_t){.peer = peer, .type = m->type, .at = at, .bytes = o->frames.bytes - at};
+    o->sends[o->send_count++] =
+        (send_t){.peer = peer, .type = m->type, .at = at, .bytes = o->frames.bytes - at};
 }
 
 const char *outbox_text(outbox_t *o, const char *text)

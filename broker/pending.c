@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#define WAIT_DEADLINE_MS 30000u       /* of a wait or a verification that names none */
+#define WAIT_DEADLINE_MS 30000u /* of a wait or a verification that names none */
 #define ACTIVATE_DEADLINE_MS 10000u
 
 /* ---- rows ---- */
@@ -37,11 +37,13 @@ static size_t count_of_peer(const pending_t *p, uint64_t peer)
     return count;
 }
 
-int pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req, pending_row_t **ret_row, heddle_error_t *error)
+int pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req, pending_row_t **ret_row,
+                heddle_error_t *error)
 {
     bool is_peers = count_of_peer(p, peer) >= PENDING_PER_PEER;
     if (is_peers || p->count >= LIMIT_PENDING_QUERIES) {
-        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "too many questions wait for an answer%s", is_peers ? " on this connection" : "");
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "too many questions wait for an answer%s",
+                            is_peers ? " on this connection" : "");
         error_expected(error, "at most %u", is_peers ? PENDING_PER_PEER : LIMIT_PENDING_QUERIES);
         error_hint(error, "ask again when one was answered");
         if (error) error->retriable = 1;
@@ -61,7 +63,7 @@ int pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req, 
 void pending_drop_peer(pending_t *p, uint64_t peer)
 {
     pending_row_t *row, *next;
-    DL_FOREACH_SAFE(p->rows, row, next)
+    DL_FOREACH_SAFE (p->rows, row, next)
         if (row->peer == peer) pending_drop(p, row);
 }
 
@@ -88,14 +90,17 @@ static int set_workers(pending_row_t *row, const msg_query_t *q, heddle_error_t 
 {
     if (!q->worker_count) return HEDDLE_OK;
     row->workers = calloc(q->worker_count, sizeof *row->workers);
-    if (!row->workers) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the names of %u workers", q->worker_count);
+    if (!row->workers)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the names of %u workers",
+                          q->worker_count);
     for (uint32_t i = 0; i < q->worker_count; i++) {
         int rc = name_check("worker", q->workers[i], error);
         if (rc) return rc;
         error_text(row->workers[i], sizeof row->workers[i], q->workers[i]);
     }
-    qsort(row->workers, q->worker_count, sizeof *row->workers, (int (*)(const void *, const void *))strcmp);
-    for (uint32_t i = 0; i < q->worker_count; i++)   /* named twice counts once */
+    qsort(row->workers, q->worker_count, sizeof *row->workers,
+          (int (*)(const void *, const void *))strcmp);
+    for (uint32_t i = 0; i < q->worker_count; i++) /* named twice counts once */
         if (!row->worker_count || strcmp(row->workers[row->worker_count - 1], row->workers[i]))
             memmove(row->workers[row->worker_count++], row->workers[i], sizeof *row->workers);
     return HEDDLE_OK;
@@ -108,8 +113,10 @@ static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddl
     error_text(row->adapter, sizeof row->adapter, q->name);
     row->version = q->version ? q->version : newest ? newest->version : 0;
     if (newest && row->version <= a->last_version) return HEDDLE_OK;
-    int rc = newest ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never assigned", q->name, (unsigned long long)row->version)
-                    : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
+    int rc = newest
+                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never assigned", q->name,
+                              (unsigned long long)row->version)
+                 : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
     error_where(error, q->name, row->version, NULL, NULL);
     if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
     error_hint(error, "`heddle adapters` and `heddle versions %.100s` list what there is", q->name);
@@ -128,8 +135,10 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     if (!rc) rc = set_workers(row, q, error);
     if (rc) return rc;
     row->asked_us = v.now.us;
-    row->deadline_us = deadline_us(row, q->deadline_ms, row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS : WAIT_DEADLINE_MS);
-    row->phase = q->phase == HEDDLE_PHASE_STAGED && row->kind == PENDING_WAIT ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE;
+    row->deadline_us = deadline_us(
+        row, q->deadline_ms, row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS : WAIT_DEADLINE_MS);
+    row->phase = q->phase == HEDDLE_PHASE_STAGED && row->kind == PENDING_WAIT ? HEDDLE_PHASE_STAGED
+                                                                              : HEDDLE_PHASE_ACTIVE;
     row->quorum.kind = q->quorum_kind <= HEDDLE_QUORUM_NONE ? q->quorum_kind : HEDDLE_QUORUM_ALL;
     row->quorum.n = (uint32_t)q->quorum_n;
     row->min = q->min ? (uint32_t)q->min : 1;
@@ -143,7 +152,9 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
 
 static const char *phase_of(const copy_row_t *c)
 {
-    static const char *const PHASES[] = {[COPY_NONE] = "announce", [COPY_ANNOUNCED] = "announce", [COPY_FETCHING] = "fetch",
+    static const char *const PHASES[] = {[COPY_NONE] = "announce",
+                                         [COPY_ANNOUNCED] = "announce",
+                                         [COPY_FETCHING] = "fetch",
                                          [COPY_ARRIVED] = "stage"};
     if (!c) return "announce";
     if (c->state == COPY_FAILED) return c->phase;
@@ -151,41 +162,52 @@ static const char *phase_of(const copy_row_t *c)
 }
 
 /* What one worker serves, and whether that is the version asked for or a later choice. */
-static void see_worker(const pending_row_t *row, const adapter_row_t *a, const track_t *t, const member_t *m, uint64_t now_us,
-                       uint64_t reached_at, wait_row_t *ret)
+static void see_worker(const pending_row_t *row, const adapter_row_t *a, const track_t *t,
+                       const member_t *m, uint64_t now_us, uint64_t reached_at, wait_row_t *ret)
 {
     const member_sub_t *sub = member_sub(m, row->adapter);
     const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
     if (c && c->token != m->token) c = NULL;
     bool overtaken = !row->exact && reached_at && sub->decision >= reached_at;
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
-    *ret = (wait_row_t){.member = m, .worker = m->name, .version = sub->version, .decision = sub->decision, .since_ms = sub->since_ms,
-                        .state = c ? copy_shown(c, a, row->version) : COPY_NONE, .phase = phase_of(c),
-                        .code = c ? c->code : 0, .heartbeat_age_ms = member_silent_ms(m, now_us)};
-    ret->is_reached = !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : sub->version == row->version));
+    *ret = (wait_row_t){.member = m,
+                        .worker = m->name,
+                        .version = sub->version,
+                        .decision = sub->decision,
+                        .since_ms = sub->since_ms,
+                        .state = c ? copy_shown(c, a, row->version) : COPY_NONE,
+                        .phase = phase_of(c),
+                        .code = c ? c->code : 0,
+                        .heartbeat_age_ms = member_silent_ms(m, now_us)};
+    ret->is_reached =
+        !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : sub->version == row->version));
     if (!is_staged_phase || !copy_holds(c)) return;
     ret->version = row->version;
     ret->since_ms = c->since_ms;
 }
 
-static uint32_t fill_named(const pending_row_t *row, const adapter_row_t *a, const track_t *t, view_t v, uint64_t reached_at,
-                           wait_row_t *rows)
+static uint32_t fill_named(const pending_row_t *row, const adapter_row_t *a, const track_t *t, view_t v,
+                           uint64_t reached_at, wait_row_t *rows)
 {
     for (uint32_t i = 0; i < row->worker_count; i++) {
         const member_t *m = membership_worker(v.members, row->workers[i]);
-        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(row, a, t, m, v.now.us, reached_at, &rows[i]);
-        else rows[i] = (wait_row_t){.worker = row->workers[i], .phase = "announce", .code = HEDDLE_ERR_NOT_FOUND};
+        if (member_is_ready(m) && member_sub(m, row->adapter))
+            see_worker(row, a, t, m, v.now.us, reached_at, &rows[i]);
+        else
+            rows[i] = (wait_row_t){
+                .worker = row->workers[i], .phase = "announce", .code = HEDDLE_ERR_NOT_FOUND};
     }
     return row->worker_count;
 }
 
-static uint32_t fill_all(const pending_row_t *row, const adapter_row_t *a, const track_t *t, view_t v, uint64_t reached_at,
-                         wait_row_t *rows)
+static uint32_t fill_all(const pending_row_t *row, const adapter_row_t *a, const track_t *t, view_t v,
+                         uint64_t reached_at, wait_row_t *rows)
 {
     uint32_t count = 0;
     for (size_t i = 0; i < v.members->worker_count; i++) {
         const member_t *m = v.members->workers[i];
-        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(row, a, t, m, v.now.us, reached_at, &rows[count++]);
+        if (member_is_ready(m) && member_sub(m, row->adapter))
+            see_worker(row, a, t, m, v.now.us, reached_at, &rows[count++]);
     }
     return count;
 }
@@ -199,11 +221,15 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     wait_row_t *rows = calloc(most + 1, sizeof *rows);
     if (!rows) return HEDDLE_ERR_NO_MEMORY;
     uint64_t reached_at = version ? registry_reached_at(a, version) : 0;
-    uint32_t count = row->worker_count ? fill_named(row, a, t, v, reached_at, rows) : fill_all(row, a, t, v, reached_at, rows);
+    uint32_t count = row->worker_count ? fill_named(row, a, t, v, reached_at, rows)
+                                       : fill_all(row, a, t, v, reached_at, rows);
     uint32_t have = 0;
     for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
     bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;
-    *ret_view = (wait_view_t){.rows = rows, .count = count, .have = have, .eligible = count,
+    *ret_view = (wait_view_t){.rows = rows,
+                              .count = count,
+                              .have = have,
+                              .eligible = count,
                               .need = is_none ? 0 : units_quorum_need(row->quorum, count, row->min)};
     return HEDDLE_OK;
 }
@@ -216,23 +242,27 @@ void wait_view_fini(wait_view_t *w)
 
 /* ---- how it ends ---- */
 
-static int version_ended(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v, heddle_error_t *error)
+static int version_ended(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
+                         heddle_error_t *error)
 {
     heddle_error_t reason = {0};
     if (v) registry_reason(a, v, &reason);
     bool failed = v && v->state == VERSION_FAILED;
-    int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu %s: %s", row->adapter, (unsigned long long)row->version,
-                        failed ? "failed" : "is not to be had", v ? reason.message : "it ended long ago");
-    error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL, reason.phase[0] ? reason.phase : NULL);
+    int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu %s: %s", row->adapter,
+                        (unsigned long long)row->version, failed ? "failed" : "is not to be had",
+                        v ? reason.message : "it ended long ago");
+    error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
+                reason.phase[0] ? reason.phase : NULL);
     if (reason.code) error_found(error, "%s", heddle_err_name(reason.code));
-    error_hint(error, "`heddle versions %.100s@%llu` shows where it ended", row->adapter, (unsigned long long)row->version);
+    error_hint(error, "`heddle versions %.100s@%llu` shows where it ended", row->adapter,
+               (unsigned long long)row->version);
     return rc;
 }
 
 static int version_lost(const pending_row_t *row, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "nobody holds the bytes of %s@%llu any more", row->adapter,
-                        (unsigned long long)row->version);
+    int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "nobody holds the bytes of %s@%llu any more",
+                        row->adapter, (unsigned long long)row->version);
     error_where(error, row->adapter, row->version, NULL, NULL);
     error_hint(error, "publish it again");
     return rc;
@@ -242,31 +272,40 @@ static int adapter_held(const pending_row_t *row, const adapter_row_t *a, heddle
 {
     char text[512];
     rollout_held_text(a, text, sizeof text);
-    int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is staged, but %s", row->adapter, (unsigned long long)row->version, text);
+    int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is staged, but %s", row->adapter,
+                        (unsigned long long)row->version, text);
     error_where(error, row->adapter, row->version, NULL, "activate");
-    error_hint(error, "`heddle activate %.100s@%llu` lets go of it", row->adapter, (unsigned long long)row->version);
+    error_hint(error, "`heddle activate %.100s@%llu` lets go of it", row->adapter,
+               (unsigned long long)row->version);
     return rc;
 }
 
 static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
 {
     bool nobody = w->eligible == 0;
-    int rc = error_fail(error, nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE, "%u of %u workers %s %s@%llu in time", w->have,
-                        w->eligible, row->phase == HEDDLE_PHASE_STAGED ? "staged" : "activated", row->adapter,
+    int rc = error_fail(error, nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE,
+                        "%u of %u workers %s %s@%llu in time", w->have, w->eligible,
+                        row->phase == HEDDLE_PHASE_STAGED ? "staged" : "activated", row->adapter,
                         (unsigned long long)row->version);
-    error_where(error, row->adapter, row->version, NULL, row->phase == HEDDLE_PHASE_STAGED ? "stage" : "activate");
-    error_expected(error, "%u workers within %llu ms", w->need, (unsigned long long)((row->deadline_us - row->asked_us) / 1000));
+    error_where(error, row->adapter, row->version, NULL,
+                row->phase == HEDDLE_PHASE_STAGED ? "stage" : "activate");
+    error_expected(error, "%u workers within %llu ms", w->need,
+                   (unsigned long long)((row->deadline_us - row->asked_us) / 1000));
     error_found(error, "%u", w->have);
-    error_hint(error, nobody ? "no worker subscribes to it: start one with --adapter %.100s" : "`heddle workers` shows where they are; %.100s",
+    error_hint(error,
+               nobody ? "no worker subscribes to it: start one with --adapter %.100s"
+                      : "`heddle workers` shows where they are; %.100s",
                row->adapter);
     return rc;
 }
 
 /* True when the version itself says that it will never be reached. */
-static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a, heddle_error_t *ret_verdict)
+static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                        heddle_error_t *ret_verdict)
 {
     const version_row_t *v = registry_version(a, row->version);
-    bool is_overtaken = v && !row->exact && (v->decision || v->state == VERSION_SUPERSEDED) && a->active != v->version;
+    bool is_overtaken =
+        v && !row->exact && (v->decision || v->state == VERSION_SUPERSEDED) && a->active != v->version;
     bool is_ended = !v || !registry_is_live(v);
     if (is_ended && !is_overtaken) {
         version_ended(row, a, v, ret_verdict);
@@ -283,12 +322,13 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     return true;
 }
 
-static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, heddle_error_t *ret_verdict)
+static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
+                         heddle_error_t *ret_verdict)
 {
     const adapter_row_t *a = registry_adapter(v.registry, row->adapter);
     const version_row_t *version = registry_version(a, row->version);
     wait_view_t w;
-    if (version && version->state == VERSION_FAILED) {   /* also when enough had staged it */
+    if (version && version->state == VERSION_FAILED) { /* also when enough had staged it */
         version_ended(row, a, version, ret_verdict);
         return true;
     }
@@ -306,11 +346,13 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     return is_over;
 }
 
-static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, heddle_error_t *ret_verdict)
+static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
+                             heddle_error_t *ret_verdict)
 {
     if (row->is_decided) return row->dry_run || wait_is_over(row, ro, v, ret_verdict);
     if (v.now.us < row->deadline_us) return false;
-    error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%s@%llu was not activated: the broker started a moment ago and waits for its members",
+    error_fail(ret_verdict, HEDDLE_ERR_DEADLINE,
+               "%s@%llu was not activated: the broker started a moment ago and waits for its members",
                row->adapter, (unsigned long long)row->version);
     error_where(ret_verdict, row->adapter, row->version, NULL, "activate");
     error_hint(ret_verdict, "ask again, with a --deadline longer than the lease");
@@ -334,50 +376,62 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
     char expected[HEDDLE_DIGEST_TEXT], found[HEDDLE_DIGEST_TEXT];
     digest_text(&row->expected, expected);
     digest_text(&last->digest, found);
-    if (differ) error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH, "%u of %u holders have other bytes as %s@%llu", differ,
-                           row->row_count, row->adapter, (unsigned long long)row->version);
-    else error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent, row->row_count,
-                    row->adapter, (unsigned long long)row->version);
+    if (differ)
+        error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH,
+                   "%u of %u holders have other bytes as %s@%llu", differ, row->row_count, row->adapter,
+                   (unsigned long long)row->version);
+    else
+        error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent,
+                   row->row_count, row->adapter, (unsigned long long)row->version);
     error_where(ret_verdict, row->adapter, row->version, last->worker, "verify");
-    error_contrast(ret_verdict, expected, differ ? found : last->code ? heddle_err_name(last->code) : "no answer");
+    error_contrast(ret_verdict, expected,
+                   differ       ? found
+                   : last->code ? heddle_err_name(last->code)
+                                : "no answer");
     return true;
 }
 
 static bool events_are_over(const pending_row_t *row, uint64_t now_us, const events_t *ev)
 {
-    events_filter_t f = {.epoch = row->epoch, .after = row->after, .adapter = row->adapter, .worker = row->worker};
+    events_filter_t f = {
+        .epoch = row->epoch, .after = row->after, .adapter = row->adapter, .worker = row->worker};
     return now_us >= row->deadline_us || events_ready(ev, &f);
 }
 
-bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, const events_t *ev, heddle_error_t *ret_verdict)
+bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, const events_t *ev,
+                     heddle_error_t *ret_verdict)
 {
     *ret_verdict = (heddle_error_t){0};
     switch (row->kind) {
-    case PENDING_WAIT:     return wait_is_over(row, ro, v, ret_verdict);
+    case PENDING_WAIT: return wait_is_over(row, ro, v, ret_verdict);
     case PENDING_ACTIVATE: return activate_is_over(row, ro, v, ret_verdict);
-    case PENDING_VERIFY:   return verify_is_over(row, v.now.us, ret_verdict);
-    case PENDING_EVENTS:   return events_are_over(row, v.now.us, ev);
+    case PENDING_VERIFY: return verify_is_over(row, v.now.us, ret_verdict);
+    case PENDING_EVENTS: return events_are_over(row, v.now.us, ev);
     }
     return true;
 }
 
 /* ---- verify ---- */
 
-static void ask(const pending_row_t *row, const copy_row_t *c, const member_t *m, verify_row_t *ret, outbox_t *out)
+static void ask(const pending_row_t *row, const copy_row_t *c, const member_t *m, verify_row_t *ret,
+                outbox_t *out)
 {
     *ret = (verify_row_t){.token = m->token};
     error_text(ret->worker, sizeof ret->worker, c->worker);
     msg_t msg = {.type = MSG_VERIFY};
-    msg.verify = (msg_verify_t){.token = m->token, .req = row->verify_req, .version = row->version, .adapter = row->adapter};
+    msg.verify = (msg_verify_t){
+        .token = m->token, .req = row->verify_req, .version = row->version, .adapter = row->adapter};
     outbox_send(out, m->peer, &msg);
 }
 
-int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out, heddle_error_t *error)
+int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
+                       heddle_error_t *error)
 {
     const track_t *t = rollout_track(ro, row->adapter, row->version);
     if (!track_holder_count(t)) return version_lost(row, error);
     row->rows = calloc(t->copy_count, sizeof *row->rows);
-    if (!row->rows) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %zu answers", t->copy_count);
+    if (!row->rows)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %zu answers", t->copy_count);
     row->verify_req = ++p->verify_req;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
@@ -398,7 +452,7 @@ void pending_verified(pending_t *p, const member_t *member, const msg_verified_t
 {
     pending_row_t *row = pending_by_verify(p, m->req);
     verify_row_t *r = row ? row_of(row, member->token) : NULL;
-    if (!r) return;   /* it came too late */
+    if (!r) return; /* it came too late */
     r->is_answered = true;
     r->code = m->code && *m->code ? heddle_err_from_name(m->code) : HEDDLE_OK;
     r->digest = m->digest;

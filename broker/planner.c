@@ -2,7 +2,11 @@
 #include "broker/planner.h"
 
 /* What a candidate is ordered by, the most important first. */
-typedef struct { bool is_publisher, is_slow; uint32_t load; uint64_t draw; } rank_t;
+typedef struct {
+    bool is_publisher, is_slow;
+    uint32_t load;
+    uint64_t draw;
+} rank_t;
 
 /* splitmix64: spreads equals over the workers that ask. */
 static uint64_t mix(uint64_t x)
@@ -60,7 +64,8 @@ size_t planner_plan(planner_candidate_t *candidates, size_t count, uint64_t toke
         }
         swap(&candidates[place], &candidates[best]);
     }
-    for (size_t i = use; i < count; i++)   /* the last place is the publisher's: it has the bytes for sure */
+    for (size_t i = use; i < count;
+         i++) /* the last place is the publisher's: it has the bytes for sure */
         if (candidates[i].is_publisher) swap(&candidates[use - 1], &candidates[i]);
     return use;
 }

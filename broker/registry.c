@@ -115,14 +115,20 @@ version_row_t *registry_version(const adapter_row_t *a, uint64_t version)
     return found ? a->versions[at] : NULL;
 }
 
-version_row_t *registry_active(const adapter_row_t *a) { return a->active ? registry_version(a, a->active) : NULL; }
+version_row_t *registry_active(const adapter_row_t *a)
+{
+    return a->active ? registry_version(a, a->active) : NULL;
+}
 
 version_row_t *registry_newest(const adapter_row_t *a)
 {
     return a->version_count ? a->versions[a->version_count - 1] : NULL;
 }
 
-bool registry_is_live(const version_row_t *v) { return v->state == VERSION_STAGING || v->state == VERSION_COMMITTED; }
+bool registry_is_live(const version_row_t *v)
+{
+    return v->state == VERSION_STAGING || v->state == VERSION_COMMITTED;
+}
 
 version_row_t *registry_newest_live(const adapter_row_t *a)
 {
@@ -140,7 +146,7 @@ version_row_t *registry_staging(const adapter_row_t *a)
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
 {
     if (v->decision) return v->decision;
-    uint64_t first = 0;   /* never decided: overtaken by the first decision for a later version */
+    uint64_t first = 0; /* never decided: overtaken by the first decision for a later version */
     for (size_t i = a->version_count; i-- > 0 && a->versions[i]->version > v->version;) {
         uint64_t decision = a->versions[i]->decision;
         if (decision && (!first || decision < first)) first = decision;
@@ -157,7 +163,8 @@ size_t registry_excess(const adapter_row_t *a, uint64_t keep, const version_row_
         uint64_t later = 0;
         for (size_t k = 0; k < a->version_count; k++) {
             const version_row_t *w = a->versions[k];
-            later += w->state == VERSION_COMMITTED && w->version != a->active && w->decision > v->decision;
+            later +=
+                w->state == VERSION_COMMITTED && w->version != a->active && w->decision > v->decision;
         }
         if (later >= keep && count < cap) ret_rows[count++] = v;
     }
@@ -199,18 +206,26 @@ static bool fill_texts(version_row_t *v, const record_t *rec)
     v->config_bytes = rec->config.bytes;
     v->config = malloc(rec->config.bytes + 1);
     if (v->config && rec->config.bytes) memcpy(v->config, rec->config.data, rec->config.bytes);
-    return v->request_id && v->writer && v->base_model && v->kind && v->features && v->meta && v->message && v->worker &&
-           v->phase && v->config;
+    return v->request_id && v->writer && v->base_model && v->kind && v->features && v->meta &&
+           v->message && v->worker && v->phase && v->config;
 }
 
 static version_row_t *new_version(const record_t *rec)
 {
     version_row_t *v = calloc(1, sizeof *v);
     if (!v) return NULL;
-    *v = (version_row_t){.version = rec->version, .created_ms = rec->at_ms, .state = VERSION_STAGING, .digest = rec->digest,
-                         .part = rec->part, .share_key = rec->share_key, .step = rec->step, .data_bytes = rec->data_bytes,
-                         .tensor_count = rec->tensor_count, .chunk_count = rec->chunk_count,
-                         .activation = rec->activation, .deadline_ms = rec->deadline_ms};
+    *v = (version_row_t){.version = rec->version,
+                         .created_ms = rec->at_ms,
+                         .state = VERSION_STAGING,
+                         .digest = rec->digest,
+                         .part = rec->part,
+                         .share_key = rec->share_key,
+                         .step = rec->step,
+                         .data_bytes = rec->data_bytes,
+                         .tensor_count = rec->tensor_count,
+                         .chunk_count = rec->chunk_count,
+                         .activation = rec->activation,
+                         .deadline_ms = rec->deadline_ms};
     if (fill_texts(v, rec)) return v;
     free_version(v);
     return NULL;
@@ -225,7 +240,8 @@ static int apply_version(registry_t *r, const record_t *rec)
     if (err) return err;
     bool found;
     size_t at = version_place(a, rec->version, &found);
-    if (found) return digest_equal(&a->versions[at]->digest, &rec->digest) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+    if (found)
+        return digest_equal(&a->versions[at]->digest, &rec->digest) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
     version_row_t *v = new_version(rec);
     if (!v || !grow(&a->versions, a->version_count, &a->version_capacity)) {
         free_version(v);
@@ -246,7 +262,8 @@ static int apply_decision(registry_t *r, const record_t *rec)
         v->decision = rec->decision;
         v->activated_ms = rec->at_ms;
     }
-    if (rec->decision <= a->decision) return HEDDLE_OK;   /* rows may come in any order: the greatest counts */
+    if (rec->decision <= a->decision)
+        return HEDDLE_OK; /* rows may come in any order: the greatest counts */
     a->decision = rec->decision;
     a->active = rec->version;
     a->decided_ms = rec->at_ms;
@@ -255,7 +272,8 @@ static int apply_decision(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
-/* Ended versions are remembered by number, the newest LIMIT_HISTORY of them: the same set whatever the order they ended in. */
+/* Ended versions are remembered by number, the newest LIMIT_HISTORY of them: the same set whatever the
+ * order they ended in. */
 static void forget_oldest(adapter_row_t *a)
 {
     for (size_t i = 0; a->ended_count > LIMIT_HISTORY && i < a->version_count; i++) {
@@ -284,8 +302,9 @@ static int apply_state(registry_t *r, const record_t *rec)
     if (rec->state != VERSION_SUPERSEDED && rec->state != VERSION_FAILED && rec->state != VERSION_RETIRED)
         return HEDDLE_ERR_INTERNAL;
     version_row_t *v = registry_version(a, rec->version);
-    if (!v || !registry_is_live(v)) return HEDDLE_OK;   /* the first end is the end */
-    if (replace_text(&v->message, rec->message) || replace_text(&v->worker, rec->worker) || replace_text(&v->phase, rec->phase))
+    if (!v || !registry_is_live(v)) return HEDDLE_OK; /* the first end is the end */
+    if (replace_text(&v->message, rec->message) || replace_text(&v->worker, rec->worker) ||
+        replace_text(&v->phase, rec->phase))
         return HEDDLE_ERR_NO_MEMORY;
     v->state = rec->state;
     v->code = rec->code;
@@ -304,7 +323,8 @@ static int apply_writer(registry_t *r, const record_t *rec)
     if (err) return err;
     a->writer = (writer_row_t){0};
     if (!rec->token) return HEDDLE_OK;
-    a->writer = (writer_row_t){.token = rec->token, .pid = rec->pid, .since_ms = rec->at_ms, .life = rec->life};
+    a->writer =
+        (writer_row_t){.token = rec->token, .pid = rec->pid, .since_ms = rec->at_ms, .life = rec->life};
     error_text(a->writer.name, sizeof a->writer.name, rec->writer ? rec->writer : "");
     error_text(a->writer.host, sizeof a->writer.host, rec->host ? rec->host : "");
     return HEDDLE_OK;
@@ -317,11 +337,11 @@ int registry_apply(registry_t *r, const record_t *record)
     case RECORD_EPOCH:
         if (record->epoch > r->epoch) r->epoch = record->epoch;
         return HEDDLE_OK;
-    case RECORD_ADAPTER:  return add_adapter(r, record->adapter, &a);
-    case RECORD_VERSION:  return apply_version(r, record);
+    case RECORD_ADAPTER: return add_adapter(r, record->adapter, &a);
+    case RECORD_VERSION: return apply_version(r, record);
     case RECORD_DECISION: return apply_decision(r, record);
-    case RECORD_STATE:    return apply_state(r, record);
-    case RECORD_WRITER:   return apply_writer(r, record);
+    case RECORD_STATE: return apply_state(r, record);
+    case RECORD_WRITER: return apply_writer(r, record);
     }
     return HEDDLE_ERR_INTERNAL;
 }
@@ -330,9 +350,11 @@ int registry_apply(registry_t *r, const record_t *record)
 
 static bool same_texts(const version_row_t *a, const version_row_t *b)
 {
-    return !strcmp(a->request_id, b->request_id) && !strcmp(a->writer, b->writer) && !strcmp(a->base_model, b->base_model) &&
-           !strcmp(a->kind, b->kind) && !strcmp(a->features, b->features) && !strcmp(a->meta, b->meta) &&
-           !strcmp(a->message, b->message) && !strcmp(a->worker, b->worker) && !strcmp(a->phase, b->phase) &&
+    return !strcmp(a->request_id, b->request_id) && !strcmp(a->writer, b->writer) &&
+           !strcmp(a->base_model, b->base_model) && !strcmp(a->kind, b->kind) &&
+           !strcmp(a->features, b->features) && !strcmp(a->meta, b->meta) &&
+           !strcmp(a->message, b->message) && !strcmp(a->worker, b->worker) &&
+           !strcmp(a->phase, b->phase) &&
            bytes_equal(bytes_of(a->config, a->config_bytes), bytes_of(b->config, b->config_bytes));
 }
 
@@ -344,33 +366,38 @@ static bool same_part(const msg_part_t *a, const msg_part_t *b)
 
 static bool same_version(const version_row_t *a, const version_row_t *b)
 {
-    return a->version == b->version && a->created_ms == b->created_ms && a->state == b->state && a->decision == b->decision &&
-           a->activated_ms == b->activated_ms && a->ended_ms == b->ended_ms && digest_equal(&a->digest, &b->digest) &&
+    return a->version == b->version && a->created_ms == b->created_ms && a->state == b->state &&
+           a->decision == b->decision && a->activated_ms == b->activated_ms &&
+           a->ended_ms == b->ended_ms && digest_equal(&a->digest, &b->digest) &&
            same_part(&a->part, &b->part) && !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) &&
            a->step == b->step && a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
-           a->chunk_count == b->chunk_count && a->activation == b->activation && a->deadline_ms == b->deadline_ms &&
-           a->code == b->code && same_texts(a, b);
+           a->chunk_count == b->chunk_count && a->activation == b->activation &&
+           a->deadline_ms == b->deadline_ms && a->code == b->code && same_texts(a, b);
 }
 
 static bool same_writer(const writer_row_t *a, const writer_row_t *b)
 {
-    return a->token == b->token && a->pid == b->pid && a->since_ms == b->since_ms && !strcmp(a->name, b->name) &&
-           !strcmp(a->host, b->host) && !memcmp(&a->life, &b->life, sizeof a->life);
+    return a->token == b->token && a->pid == b->pid && a->since_ms == b->since_ms &&
+           !strcmp(a->name, b->name) && !strcmp(a->host, b->host) &&
+           !memcmp(&a->life, &b->life, sizeof a->life);
 }
 
 static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
 {
-    bool same = !strcmp(a->name, b->name) && a->version_count == b->version_count && a->ended_count == b->ended_count &&
-                a->last_version == b->last_version && a->decision == b->decision && a->active == b->active &&
-                a->decided_ms == b->decided_ms && a->held == b->held && !strcmp(a->held_by, b->held_by) &&
+    bool same = !strcmp(a->name, b->name) && a->version_count == b->version_count &&
+                a->ended_count == b->ended_count && a->last_version == b->last_version &&
+                a->decision == b->decision && a->active == b->active && a->decided_ms == b->decided_ms &&
+                a->held == b->held && !strcmp(a->held_by, b->held_by) &&
                 same_writer(&a->writer, &b->writer);
-    for (size_t i = 0; same && i < a->version_count; i++) same = same_version(a->versions[i], b->versions[i]);
+    for (size_t i = 0; same && i < a->version_count; i++)
+        same = same_version(a->versions[i], b->versions[i]);
     return same;
 }
 
 bool registry_equal(const registry_t *a, const registry_t *b)
 {
     bool same = a->epoch == b->epoch && a->adapter_count == b->adapter_count;
-    for (size_t i = 0; same && i < a->adapter_count; i++) same = same_adapter(a->adapters[i], b->adapters[i]);
+    for (size_t i = 0; same && i < a->adapter_count; i++)
+        same = same_adapter(a->adapters[i], b->adapters[i]);
     return same;
 }

@@ -46,7 +46,10 @@ static const char *meta_text(const msg_publish_t *m, outbox_t *out)
     return keep_text(out, &b);
 }
 
-static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static const char *features_text(const msg_publish_t *m, outbox_t *out)
 {
@@ -68,14 +71,17 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
     if (!m->request_id || !*m->request_id) {
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has no request id", m->adapter);
     } else if (m->part_count != 1) {
-        rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "PUBLISH of %s in %u parts", m->adapter, m->part_count);
+        rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "PUBLISH of %s in %u parts", m->adapter,
+                        m->part_count);
         error_contrast(error, "1 part", NULL);
         error_found(error, "%u parts", m->part_count);
         error_hint(error, "gather the shards in one rank and publish there");
     } else if (!m->parts[0].region_bytes || !m->parts[0].manifest_bytes) {
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty region or manifest", m->adapter);
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty region or manifest",
+                        m->adapter);
     } else if (m->step < -1) {
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has step %lld", m->adapter, (long long)m->step);
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has step %lld", m->adapter,
+                        (long long)m->step);
         error_expected(error, "a step of 0 or more, or -1 for none");
     }
     error_where(error, m->adapter, 0, NULL, "commit");
@@ -89,17 +95,22 @@ static const version_row_t *version_of_request(const adapter_row_t *a, const cha
     return NULL;
 }
 
-static void send_published(const msg_publish_t *m, const publish_by_t *by, uint64_t version, const digest_t *digest,
-                           const key16_t *key, const char *reason, outbox_t *out)
+static void send_published(const msg_publish_t *m, const publish_by_t *by, uint64_t version,
+                           const digest_t *digest, const key16_t *key, const char *reason, outbox_t *out)
 {
     msg_t answer = {.type = MSG_PUBLISHED};
-    answer.published = (msg_published_t){.req = m->req, .version = version, .created = !*reason, .adapter = m->adapter,
-                                         .reason = reason, .digest = *digest, .key = *key};
+    answer.published = (msg_published_t){.req = m->req,
+                                         .version = version,
+                                         .created = !*reason,
+                                         .adapter = m->adapter,
+                                         .reason = reason,
+                                         .digest = *digest,
+                                         .key = *key};
     outbox_send(out, by->peer, &answer);
 }
 
-static void stands_for(const msg_publish_t *m, const publish_by_t *by, const version_row_t *v, const char *reason,
-                       outbox_t *out, uint64_t *ret_version, bool *ret_created)
+static void stands_for(const msg_publish_t *m, const publish_by_t *by, const version_row_t *v,
+                       const char *reason, outbox_t *out, uint64_t *ret_version, bool *ret_created)
 {
     send_published(m, by, v->version, &v->digest, &v->share_key, reason, out);
     *ret_version = v->version;
@@ -111,8 +122,9 @@ static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error
     char stored[HEDDLE_DIGEST_TEXT], asked[HEDDLE_DIGEST_TEXT];
     digest_text(&v->digest, stored);
     digest_text(&m->digest, asked);
-    int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "request id %s stands for other bytes: %s@%llu", m->request_id,
-                        m->adapter, (unsigned long long)v->version);
+    int rc =
+        error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "request id %s stands for other bytes: %s@%llu",
+                   m->request_id, m->adapter, (unsigned long long)v->version);
     error_where(error, m->adapter, v->version, NULL, "commit");
     error_contrast(error, stored, asked);
     error_hint(error, "give new bytes a new request id");
@@ -121,8 +133,8 @@ static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error
 
 static int stepped_back(const msg_publish_t *m, const version_row_t *newest, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_STEP_BACK, "step %lld of %s is lower than that of version %llu", (long long)m->step,
-                        m->adapter, (unsigned long long)newest->version);
+    int rc = error_fail(error, HEDDLE_ERR_STEP_BACK, "step %lld of %s is lower than that of version %llu",
+                        (long long)m->step, m->adapter, (unsigned long long)newest->version);
     error_where(error, m->adapter, newest->version, NULL, "commit");
     error_expected(error, "step %lld or more", (long long)newest->step);
     error_found(error, "step %lld", (long long)m->step);
@@ -134,8 +146,9 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
 {
     char digest[HEDDLE_DIGEST_TEXT];
     digest_text(&live->digest, digest);
-    int rc = error_fail(error, HEDDLE_ERR_UNCHANGED, "the bytes equal those of %s@%llu, the newest version", m->adapter,
-                        (unsigned long long)live->version);
+    int rc =
+        error_fail(error, HEDDLE_ERR_UNCHANGED, "the bytes equal those of %s@%llu, the newest version",
+                   m->adapter, (unsigned long long)live->version);
     error_where(error, m->adapter, live->version, NULL, "commit");
     error_contrast(error, "other bytes", digest);
     error_hint(error, "--if-unchanged skip takes that version, publish makes a new one");
@@ -144,13 +157,15 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
 
 static int not_writer(const msg_publish_t *m, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_FENCED, "the session that publishes to %s is not its writer", m->adapter);
+    int rc = error_fail(error, HEDDLE_ERR_FENCED, "the session that publishes to %s is not its writer",
+                        m->adapter);
     error_where(error, m->adapter, 0, NULL, "commit");
     error_hint(error, "open the adapter again");
     return rc;
 }
 
-static void add_version(const msg_publish_t *m, const publish_by_t *by, uint64_t version, instant_t now, outbox_t *out)
+static void add_version(const msg_publish_t *m, const publish_by_t *by, uint64_t version, instant_t now,
+                        outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_VERSION, m->adapter, now);
     rec->version = version;
@@ -172,8 +187,9 @@ static void add_version(const msg_publish_t *m, const publish_by_t *by, uint64_t
     rec->meta = meta_text(m, out);
 }
 
-int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by, instant_t now, outbox_t *out,
-                            uint64_t *ret_version, bool *ret_created, heddle_error_t *error)
+int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
+                            instant_t now, outbox_t *out, uint64_t *ret_version, bool *ret_created,
+                            heddle_error_t *error)
 {
     int rc = check_publish(m, error);
     if (rc) return rc;
@@ -186,7 +202,8 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     }
     if (!a || !by->writer) return not_writer(m, error);
     const version_row_t *newest = registry_newest(a), *live = registry_newest_live(a);
-    if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back) return stepped_back(m, newest, error);
+    if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
+        return stepped_back(m, newest, error);
     bool is_same = live && digest_equal(&live->digest, &m->digest);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {
@@ -196,7 +213,8 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     *ret_version = a->last_version + 1;
     *ret_created = true;
     add_version(m, by, *ret_version, now, out);
-    if (live && live->state == VERSION_STAGING) registry_decide_end(a, live, VERSION_SUPERSEDED, NULL, now, out);
+    if (live && live->state == VERSION_STAGING)
+        registry_decide_end(a, live, VERSION_SUPERSEDED, NULL, now, out);
     send_published(m, by, *ret_version, &m->digest, &by->share_key, "", out);
     return HEDDLE_OK;
 }
@@ -207,17 +225,19 @@ static int writer_held(const adapter_row_t *a, const open_by_t *by, heddle_error
 {
     char since[25];
     clock_text(a->writer.since_ms, since);
-    int rc = error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s", a->name, a->writer.name,
-                        a->writer.host, (unsigned long long)a->writer.pid, since);
+    int rc =
+        error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s",
+                   a->name, a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no live writer");
-    error_found(error, "%s, heard of %llu ms ago", a->writer.name, (unsigned long long)by->heartbeat_age_ms);
+    error_found(error, "%s, heard of %llu ms ago", a->writer.name,
+                (unsigned long long)by->heartbeat_age_ms);
     error_hint(error, "it ends with its session; --takeover fences it now");
     return rc;
 }
 
-int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now, outbox_t *out,
-                         heddle_error_t *error)
+int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
+                         outbox_t *out, heddle_error_t *error)
 {
     adapter_row_t *a = registry_adapter(r, m->adapter);
     if (!a && r->adapter_count >= LIMIT_ADAPTERS) {
@@ -225,7 +245,8 @@ int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by
         error_expected(error, "at most %u adapters at one broker", LIMIT_ADAPTERS);
         return rc;
     }
-    bool is_held = a && a->writer.token && by->holder_is_live && memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
+    bool is_held = a && a->writer.token && by->holder_is_live &&
+                   memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
     if (is_held && !m->takeover) return writer_held(a, by, error);
     if (!a) outbox_record(out, RECORD_ADAPTER, m->adapter, now);
     record_t *rec = outbox_record(out, RECORD_WRITER, m->adapter, now);
@@ -244,7 +265,8 @@ void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
 
 /* ---- decisions ---- */
 
-static void add_decision(const adapter_row_t *a, uint64_t version, bool held, const char *by, instant_t now, outbox_t *out)
+static void add_decision(const adapter_row_t *a, uint64_t version, bool held, const char *by,
+                         instant_t now, outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_DECISION, a->name, now);
     rec->decision = a->decision + 1;
@@ -258,9 +280,11 @@ void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, inst
     add_decision(a, v->version, false, "", now, out);
 }
 
-static int never_assigned(const adapter_row_t *a, const char *adapter, uint64_t version, heddle_error_t *error)
+static int never_assigned(const adapter_row_t *a, const char *adapter, uint64_t version,
+                          heddle_error_t *error)
 {
-    int rc = a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never assigned", adapter, (unsigned long long)version)
+    int rc = a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never assigned", adapter,
+                            (unsigned long long)version)
                : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", adapter);
     error_where(error, adapter, version, NULL, "activate");
     if (a) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
@@ -268,8 +292,8 @@ static int never_assigned(const adapter_row_t *a, const char *adapter, uint64_t 
     return rc;
 }
 
-static int not_activatable(const adapter_row_t *a, uint64_t version, const char *why, const char *found, const char *hint,
-                           heddle_error_t *error)
+static int not_activatable(const adapter_row_t *a, uint64_t version, const char *why, const char *found,
+                           const char *hint, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s@%llu cannot be activated: %s", a->name,
                         (unsigned long long)version, why);
@@ -284,44 +308,54 @@ static const char *ended_name(version_state_t state)
     return state == VERSION_FAILED ? "failed" : state == VERSION_SUPERSEDED ? "superseded" : "retired";
 }
 
-static int check_activate(const adapter_row_t *a, const version_row_t *v, const activate_by_t *by, heddle_error_t *error)
+static int check_activate(const adapter_row_t *a, const version_row_t *v, const activate_by_t *by,
+                          heddle_error_t *error)
 {
-    if (!v) return not_activatable(a, by->version, "it ended long ago", "retired", "publish its bytes again", error);
+    if (!v)
+        return not_activatable(a, by->version, "it ended long ago", "retired", "publish its bytes again",
+                               error);
     if (!registry_is_live(v)) {
         heddle_error_t reason;
         registry_reason(a, v, &reason);
-        return not_activatable(a, by->version, reason.message, ended_name(v->state), "publish its bytes again", error);
+        return not_activatable(a, by->version, reason.message, ended_name(v->state),
+                               "publish its bytes again", error);
     }
     if (!by->has_source)
-        return not_activatable(a, by->version, "nobody holds its bytes", "lost", "publish its bytes again", error);
+        return not_activatable(a, by->version, "nobody holds its bytes", "lost",
+                               "publish its bytes again", error);
     if (v->state == VERSION_STAGING && !by->has_staged)
         return not_activatable(a, by->version, "no worker has staged it yet", "staging",
                                "`heddle wait --phase staged` tells when it is", error);
     return HEDDLE_OK;
 }
 
-int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now, outbox_t *out,
-                             activated_t *ret_activated, heddle_error_t *error)
+int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,
+                             instant_t now, outbox_t *out, activated_t *ret_activated,
+                             heddle_error_t *error)
 {
     adapter_row_t *a = registry_adapter(r, adapter);
-    if (!a || !by->version || by->version > a->last_version) return never_assigned(a, adapter, by->version, error);
+    if (!a || !by->version || by->version > a->last_version)
+        return never_assigned(a, adapter, by->version, error);
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);
     bool is_newest = v && v == newest, is_active = a->active == by->version;
     if (!is_active) {
         int rc = check_activate(a, v, by, error);
         if (rc) return rc;
     }
-    bool decides = !is_active || (a->held && is_newest);   /* naming the newest again lets go of a hold */
-    *ret_activated = (activated_t){.from = a->active, .decision = a->decision + (decides && !by->dry_run),
-                                   .changed = !is_active, .held = decides ? !is_newest : a->held};
-    if (decides && !by->dry_run) add_decision(a, by->version, !is_newest, is_newest ? "" : by->by, now, out);
+    bool decides = !is_active || (a->held && is_newest); /* naming the newest again lets go of a hold */
+    *ret_activated = (activated_t){.from = a->active,
+                                   .decision = a->decision + (decides && !by->dry_run),
+                                   .changed = !is_active,
+                                   .held = decides ? !is_newest : a->held};
+    if (decides && !by->dry_run)
+        add_decision(a, by->version, !is_newest, is_newest ? "" : by->by, now, out);
     return HEDDLE_OK;
 }
 
 /* ---- ends ---- */
 
-void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state, const heddle_error_t *error,
-                         instant_t now, outbox_t *out)
+void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
+                         const heddle_error_t *error, instant_t now, outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_STATE, a->name, now);
     if (!rec) return;
@@ -340,9 +374,11 @@ bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_erro
     if (registry_is_live(v)) return false;
     int code = v->code ? v->code : HEDDLE_ERR_VERSION_FAILED;
     if (v->message[0]) error_fail(ret_error, code, "%s", v->message);
-    else if (v->state == VERSION_SUPERSEDED) error_fail(ret_error, code, "a newer version came before it was active");
+    else if (v->state == VERSION_SUPERSEDED)
+        error_fail(ret_error, code, "a newer version came before it was active");
     else error_fail(ret_error, code, "it was %s", ended_name(v->state));
-    error_where(ret_error, a->name, v->version, v->worker[0] ? v->worker : NULL, v->phase[0] ? v->phase : NULL);
+    error_where(ret_error, a->name, v->version, v->worker[0] ? v->worker : NULL,
+                v->phase[0] ? v->phase : NULL);
     ret_error->retriable = 0;
     return true;
 }

@@ -73,7 +73,8 @@ size_t track_first(const rollout_t *ro, const char *adapter) { return track_plac
 track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version)
 {
     size_t at = track_place(ro, adapter, version);
-    return at < ro->track_count && !compare_track(ro->tracks[at], adapter, version) ? ro->tracks[at] : NULL;
+    return at < ro->track_count && !compare_track(ro->tracks[at], adapter, version) ? ro->tracks[at]
+                                                                                    : NULL;
 }
 
 track_t *track_add(rollout_t *ro, const char *adapter, uint64_t version, uint64_t now_us)
@@ -98,7 +99,8 @@ track_t *track_add(rollout_t *ro, const char *adapter, uint64_t version, uint64_
 void track_forget_ended(rollout_t *ro, const char *adapter)
 {
     size_t first = track_first(ro, adapter), ended = 0, end = first;
-    for (; end < ro->track_count && !strcmp(ro->tracks[end]->adapter, adapter); end++) ended += ro->tracks[end]->is_ended;
+    for (; end < ro->track_count && !strcmp(ro->tracks[end]->adapter, adapter); end++)
+        ended += ro->tracks[end]->is_ended;
     for (size_t i = first; i < ro->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
         if (!ro->tracks[i]->is_ended) {
             i++;
@@ -195,16 +197,24 @@ void copy_fail(copy_row_t *c, int code, const char *phase, const char *message, 
 
 bool copy_in_flight(const copy_row_t *c) { return c->token && c->state <= COPY_ARRIVED; }
 
-bool copy_holds(const copy_row_t *c) { return c && c->token && c->state >= COPY_STAGED && c->state <= COPY_KEPT; }
+bool copy_holds(const copy_row_t *c)
+{
+    return c && c->token && c->state >= COPY_STAGED && c->state <= COPY_KEPT;
+}
 
 const char *copy_phase(const copy_row_t *c)
 {
     switch (c->state) {
-    case COPY_FETCHING:  return "fetch";
-    case COPY_ARRIVED:   return "stage";
-    case COPY_STAGED: case COPY_COMMITTED: case COPY_ACTIVE: case COPY_KEPT: case COPY_STALE: return "activate";
-    case COPY_FAILED:    return c->phase;
-    case COPY_NONE: case COPY_ANNOUNCED: break;
+    case COPY_FETCHING: return "fetch";
+    case COPY_ARRIVED: return "stage";
+    case COPY_STAGED:
+    case COPY_COMMITTED:
+    case COPY_ACTIVE:
+    case COPY_KEPT:
+    case COPY_STALE: return "activate";
+    case COPY_FAILED: return c->phase;
+    case COPY_NONE:
+    case COPY_ANNOUNCED: break;
     }
     return "announce";
 }
@@ -214,7 +224,8 @@ const char *copy_phase(const copy_row_t *c)
 uint32_t track_present(const track_t *t, bool eligible_only)
 {
     uint32_t count = 0;
-    for (size_t i = 0; i < t->copy_count; i++) count += t->copies[i]->token && (t->copies[i]->is_eligible || !eligible_only);
+    for (size_t i = 0; i < t->copy_count; i++)
+        count += t->copies[i]->token && (t->copies[i]->is_eligible || !eligible_only);
     return count;
 }
 
@@ -228,7 +239,8 @@ uint32_t track_holder_count(const track_t *t)
 uint32_t track_active_count(const track_t *t)
 {
     uint32_t count = 0;
-    for (size_t i = 0; t && i < t->copy_count; i++) count += t->copies[i]->token && t->copies[i]->state == COPY_ACTIVE;
+    for (size_t i = 0; t && i < t->copy_count; i++)
+        count += t->copies[i]->token && t->copies[i]->state == COPY_ACTIVE;
     return count;
 }
 
@@ -243,8 +255,8 @@ bool track_is_complete(const track_t *t)
 
 const char *copy_state_name(copy_state_t state)
 {
-    static const char *const NAMES[] = {"announced", "announced", "fetching", "arrived", "staged", "committed", "active", "kept",
-                                        "stale", "failed"};
+    static const char *const NAMES[] = {"announced", "announced", "fetching", "arrived", "staged",
+                                        "committed", "active",    "kept",     "stale",   "failed"};
     return state >= COPY_NONE && state <= COPY_FAILED ? NAMES[state] : "unknown";
 }
 
@@ -258,10 +270,12 @@ const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const ver
     const track_t *t = rollout_track(ro, a->name, v->version);
     switch (v->state) {
     case VERSION_SUPERSEDED: return "superseded";
-    case VERSION_FAILED:     return "failed";
-    case VERSION_RETIRED:    return "retired";
-    case VERSION_STAGING:    return t && (track_is_complete(t) || (t->is_late && track_holder_count(t))) ? "staged" : "staging";
-    case VERSION_COMMITTED:  break;
+    case VERSION_FAILED: return "failed";
+    case VERSION_RETIRED: return "retired";
+    case VERSION_STAGING:
+        return t && (track_is_complete(t) || (t->is_late && track_holder_count(t))) ? "staged"
+                                                                                    : "staging";
+    case VERSION_COMMITTED: break;
     }
     if (t && t->is_lost) return "lost";
     return a->active == v->version ? "active" : "kept";
@@ -271,35 +285,48 @@ void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size)
 {
     char since[25];
     clock_text(a->decided_ms, since);
-    text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s", a->name, a->name, (unsigned long long)a->active, a->held_by,
-             since);
+    text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s", a->name, a->name,
+                (unsigned long long)a->active, a->held_by, since);
 }
 
 /* Does this copy count for the version's rollout, and did it get there? */
-static bool counts(const copy_row_t *c, bool any_eligible) { return c->is_eligible || (!any_eligible && c->token); }
-
-static bool is_there(const copy_row_t *c, const version_row_t *v) { return v->decision ? c->has_reached : copy_holds(c); }
-
-static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
+static bool counts(const copy_row_t *c, bool any_eligible)
 {
-    *row = (missing_row_t){.worker = c->worker, .phase = c->token ? copy_phase(c) : c->phase, .code = c->code};
+    return c->is_eligible || (!any_eligible && c->token);
+}
+
+static bool is_there(const copy_row_t *c, const version_row_t *v)
+{
+    return v->decision ? c->has_reached : copy_holds(c);
+}
+
+static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v,
+                         missing_row_t *row)
+{
+    *row = (missing_row_t){
+        .worker = c->worker, .phase = c->token ? copy_phase(c) : c->phase, .code = c->code};
     if (c->code) text_printf(row->message, sizeof row->message, "%s", c->message);
     else if (t->is_ended) row->code = HEDDLE_ERR_VERSION_FAILED;
     else if (t->is_late) row->code = HEDDLE_ERR_DEADLINE;
     if (c->code) return;
     if (c->state == COPY_FETCHING)
-        text_printf(row->message, sizeof row->message, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
-                 (unsigned long long)v->data_bytes);
+        text_printf(row->message, sizeof row->message, "%llu of %llu bytes fetched",
+                    (unsigned long long)c->bytes_done, (unsigned long long)v->data_bytes);
     else text_printf(row->message, sizeof row->message, "%s", copy_state_name(c->state));
 }
 
-rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, missing_row_t *rows, uint32_t cap)
+rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                          missing_row_t *rows, uint32_t cap)
 {
-    rollout_sum_t sum = {.state = rollout_state(ro, a, v), .decision = v->decision, .activation = v->activation,
-                         .deadline_ms = v->deadline_ms, .code = v->code};
+    rollout_sum_t sum = {.state = rollout_state(ro, a, v),
+                         .decision = v->decision,
+                         .activation = v->activation,
+                         .deadline_ms = v->deadline_ms,
+                         .code = v->code};
     const track_t *t = rollout_track(ro, a->name, v->version);
     if (!t) return sum;
-    if (v->state == VERSION_STAGING && a->held && !strcmp(sum.state, "staged")) sum.code = HEDDLE_ERR_HELD;
+    if (v->state == VERSION_STAGING && a->held && !strcmp(sum.state, "staged"))
+        sum.code = HEDDLE_ERR_HELD;
     if (t->is_lost) sum.code = HEDDLE_ERR_VERSION_LOST;
     bool any_eligible = track_present(t, true) > 0;
     sum.eligible = track_present(t, true);

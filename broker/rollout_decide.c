@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy, records and time: when a version is decided, when it fails, what is put away, and who is told. */
+/* Policy, records and time: when a version is decided, when it fails, what is put away, and who is told.
+ */
 #include "broker/rollout_part.h"
 
 #include "core/clock.h"
@@ -7,7 +8,7 @@
 
 #include <heddle/publisher.h>
 
-#define RETIRE_AT_ONCE 16u   /* of one adapter in one look; the next look takes the rest */
+#define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
 
 static bool same_adapter(const track_t *t, const char *adapter) { return !strcmp(t->adapter, adapter); }
 
@@ -49,14 +50,15 @@ static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row
         t->sourceless_us = 0;
         t->is_lost = false;
         track_touch(s->ro, t);
-        wake_adapter(s, a, false);   /* those that waited for one */
+        wake_adapter(s, a, false); /* those that waited for one */
     }
     if (!has_source && !t->sourceless_us) t->sourceless_us = s->v.now.us;
     if (has_source || row->state != VERSION_COMMITTED || t->is_lost || !s->ro->is_settled) return;
     t->is_lost = true;
     track_touch(s->ro, t);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
-    events_say(e, HEDDLE_ERR_VERSION_LOST, "nobody holds the bytes of %s@%llu", t->adapter, (unsigned long long)t->version);
+    events_say(e, HEDDLE_ERR_VERSION_LOST, "nobody holds the bytes of %s@%llu", t->adapter,
+               (unsigned long long)t->version);
 }
 
 static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)
@@ -139,11 +141,12 @@ static bool may_stay(const adapter_row_t *a, const version_row_t *row, const tra
     return track_holder_count(t) > 0 && (a->held || row->activation != HEDDLE_ACTIVATION_ALL);
 }
 
-static void fail_rejected(const adapter_row_t *a, const version_row_t *row, const copy_row_t *bad, instant_t now, outbox_t *out)
+static void fail_rejected(const adapter_row_t *a, const version_row_t *row, const copy_row_t *bad,
+                          instant_t now, outbox_t *out)
 {
     heddle_error_t e;
-    error_fail(&e, bad->code, "%s@%llu failed at %s in phase %s: %s", a->name, (unsigned long long)row->version, bad->worker, bad->phase,
-               bad->message);
+    error_fail(&e, bad->code, "%s@%llu failed at %s in phase %s: %s", a->name,
+               (unsigned long long)row->version, bad->worker, bad->phase, bad->message);
     error_where(&e, a->name, row->version, bad->worker, bad->phase);
     registry_decide_end(a, row, VERSION_FAILED, &e, now, out);
 }
@@ -160,14 +163,16 @@ static void name_missing(const track_t *t, char *text, size_t size)
             others++;
             continue;
         }
-        text_printf(text + used, size - used, "%s%s in phase %s", named ? ", " : "", c->worker, c->token ? copy_phase(c) : c->phase);
+        text_printf(text + used, size - used, "%s%s in phase %s", named ? ", " : "", c->worker,
+                    c->token ? copy_phase(c) : c->phase);
         used += strlen(text + used);
         named++;
     }
     if (others) text_printf(text + used, size - used, " and %u others", others);
 }
 
-static void fail_late(const adapter_row_t *a, const version_row_t *row, const track_t *t, instant_t now, outbox_t *out)
+static void fail_late(const adapter_row_t *a, const version_row_t *row, const track_t *t, instant_t now,
+                      outbox_t *out)
 {
     char missing[600] = "";
     heddle_error_t e;
@@ -175,10 +180,12 @@ static void fail_late(const adapter_row_t *a, const version_row_t *row, const tr
     unsigned long long ms = row->deadline_ms;
     uint32_t present = track_present(t, false), eligible = track_present(t, true);
     if (!present)
-        error_fail(&e, HEDDLE_ERR_NO_WORKERS, "no worker took %s@%llu within %llu ms", a->name, (unsigned long long)row->version, ms);
+        error_fail(&e, HEDDLE_ERR_NO_WORKERS, "no worker took %s@%llu within %llu ms", a->name,
+                   (unsigned long long)row->version, ms);
     else
-        error_fail(&e, HEDDLE_ERR_DEADLINE, "%u of %u workers staged %s@%llu within %llu ms; missing: %s", track_holder_count(t),
-                   eligible ? eligible : present, a->name, (unsigned long long)row->version, ms, missing[0] ? missing : "every worker");
+        error_fail(&e, HEDDLE_ERR_DEADLINE, "%u of %u workers staged %s@%llu within %llu ms; missing: %s",
+                   track_holder_count(t), eligible ? eligible : present, a->name,
+                   (unsigned long long)row->version, ms, missing[0] ? missing : "every worker");
     error_where(&e, a->name, row->version, NULL, "stage");
     registry_decide_end(a, row, VERSION_FAILED, &e, now, out);
 }
@@ -186,14 +193,15 @@ static void fail_late(const adapter_row_t *a, const version_row_t *row, const tr
 static void fail_lost(const adapter_row_t *a, const version_row_t *row, instant_t now, outbox_t *out)
 {
     heddle_error_t e;
-    error_fail(&e, HEDDLE_ERR_VERSION_LOST, "the publisher of %s@%llu is gone and no worker has its bytes", a->name,
+    error_fail(&e, HEDDLE_ERR_VERSION_LOST,
+               "the publisher of %s@%llu is gone and no worker has its bytes", a->name,
                (unsigned long long)row->version);
     error_where(&e, a->name, row->version, NULL, "fetch");
     registry_decide_end(a, row, VERSION_FAILED, &e, now, out);
 }
 
-static void decide_staging(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row, const track_t *t, instant_t now,
-                           outbox_t *out)
+static void decide_staging(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row,
+                           const track_t *t, instant_t now, outbox_t *out)
 {
     const copy_row_t *bad = row->activation == HEDDLE_ACTIVATION_ALL ? failed_eligible(t) : NULL;
     if (bad) fail_rejected(a, row, bad, now, out);
@@ -234,10 +242,12 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 
 /* ---- after a record is durable ---- */
 
-/* Copies of versions that were overtaken before they were switched to are kept like those that were served. */
+/* Copies of versions that were overtaken before they were switched to are kept like those that were
+ * served. */
 static void put_back(rollout_t *ro, const adapter_row_t *a, instant_t now)
 {
-    for (size_t i = track_first(ro, a->name); i < ro->track_count && same_adapter(ro->tracks[i], a->name); i++) {
+    for (size_t i = track_first(ro, a->name); i < ro->track_count && same_adapter(ro->tracks[i], a->name);
+         i++) {
         track_t *t = ro->tracks[i];
         for (size_t k = 0; t->version != a->active && k < t->copy_count; k++)
             if (t->copies[k]->state == COPY_COMMITTED) copy_move(t->copies[k], COPY_KEPT, now);
@@ -293,8 +303,9 @@ static void end_copies(step_t *s, const track_t *t, const version_row_t *row)
 
 static void apply_state(step_t *s, const adapter_row_t *a, const record_t *record)
 {
-    event_type_t type = record->state == VERSION_FAILED ? EVENT_VERSION_FAILED
-                        : record->state == VERSION_RETIRED ? EVENT_VERSION_RETIRED : EVENT_VERSION_SUPERSEDED;
+    event_type_t type = record->state == VERSION_FAILED    ? EVENT_VERSION_FAILED
+                        : record->state == VERSION_RETIRED ? EVENT_VERSION_RETIRED
+                                                           : EVENT_VERSION_SUPERSEDED;
     event_row_t *e = events_add(s->ev, type, a->name, record->version, record->worker, s->v.now);
     events_say(e, record->code, "%s", record->message);
     track_t *t = rollout_track(s->ro, a->name, record->version);
@@ -304,10 +315,12 @@ static void apply_state(step_t *s, const adapter_row_t *a, const record_t *recor
     t->is_ended = true;
     track_touch(s->ro, t);
     track_forget_ended(s->ro, a->name);
-    if (record->state == VERSION_FAILED) wake_adapter(s, a, false);   /* who left the active version for this one goes back to it */
+    if (record->state == VERSION_FAILED)
+        wake_adapter(s, a, false); /* who left the active version for this one goes back to it */
 }
 
-void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev, outbox_t *out)
+void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,
+                   outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
     const adapter_row_t *a = record->adapter ? registry_adapter(v.registry, record->adapter) : NULL;
@@ -348,17 +361,19 @@ static uint64_t signature(const rollout_sum_t *sum, const missing_row_t *rows)
         h = hash_bytes(h, rows[i].phase, strlen(rows[i].phase));
         h = hash_number(h, (uint64_t)(int64_t)rows[i].code);
     }
-    return h | 1;   /* never 0: that is "nothing told yet" */
+    return h | 1; /* never 0: that is "nothing told yet" */
 }
 
 /* True: told, or nothing to tell; false: it waits for its time. */
-static bool push(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t, const member_t *publisher)
+static bool push(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t,
+                 const member_t *publisher)
 {
     missing_row_t rows[SIGNED_ROWS];
     rollout_sum_t sum = rollout_sum(s->ro, a, row, rows, SIGNED_ROWS);
     uint64_t all = signature(&sum, rows), urgent = urgent_signature(&sum);
     if (all == t->pushed) return true;
-    bool is_fresh = !t->pushed && !sum.staged && !strcmp(sum.state, "staging");   /* PUBLISHED said as much */
+    bool is_fresh =
+        !t->pushed && !sum.staged && !strcmp(sum.state, "staging"); /* PUBLISHED said as much */
     bool is_urgent = urgent != t->pushed_state && !is_fresh;
     if (!is_urgent && s->v.now.us < t->push_us + ROLLOUT_PUSH_US) {
         sooner(t, t->push_us + ROLLOUT_PUSH_US);
@@ -371,8 +386,12 @@ static bool push(step_t *s, const adapter_row_t *a, const version_row_t *row, tr
     return true;
 }
 
-/* The trainer may use its region again: another process has the bytes, and nobody whom the rollout waits for is under way. */
-static bool may_release(const track_t *t) { return t->is_served && !t->is_released && (t->is_ended || track_is_complete(t)); }
+/* The trainer may use its region again: another process has the bytes, and nobody whom the rollout waits
+ * for is under way. */
+static bool may_release(const track_t *t)
+{
+    return t->is_served && !t->is_released && (t->is_ended || track_is_complete(t));
+}
 
 static bool flush_track(step_t *s, track_t *t)
 {
@@ -398,7 +417,8 @@ void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
     }
 }
 
-void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version, const member_t *publisher, outbox_t *out)
+void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
+                  const member_t *publisher, outbox_t *out)
 {
     const adapter_row_t *a = registry_adapter(v.registry, adapter);
     const version_row_t *row = a ? registry_version(a, version) : NULL;

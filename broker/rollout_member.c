@@ -30,7 +30,8 @@ static void announce(step_t *s, track_t *t, const version_row_t *row, const memb
     track_touch(s->ro, t);
 }
 
-static void commit_copy(step_t *s, track_t *t, const adapter_row_t *a, copy_row_t *c, const member_t *member)
+static void commit_copy(step_t *s, track_t *t, const adapter_row_t *a, copy_row_t *c,
+                        const member_t *member)
 {
     if (c->state != COPY_ACTIVE) copy_move(c, COPY_COMMITTED, s->v.now);
     send_commit(s, a, member);
@@ -38,7 +39,8 @@ static void commit_copy(step_t *s, track_t *t, const adapter_row_t *a, copy_row_
 }
 
 /* The active version first.  True: it is there, or cannot be had now. */
-static bool wake_active(step_t *s, const adapter_row_t *a, const member_t *member, bool newer_in_flight, bool again)
+static bool wake_active(step_t *s, const adapter_row_t *a, const member_t *member, bool newer_in_flight,
+                        bool again)
 {
     const version_row_t *row = registry_active(a);
     track_t *t = row ? rollout_track(s->ro, a->name, row->version) : NULL;
@@ -52,7 +54,7 @@ static bool wake_active(step_t *s, const adapter_row_t *a, const member_t *membe
     }
     if (newer_in_flight || !track_has_source(t)) return true;
     if (is_waiting(c, s->v.now.us) || (again && copy_in_flight(c))) announce(s, t, row, member);
-    else if (!copy_in_flight(c)) return true;   /* failed here: stale, by name */
+    else if (!copy_in_flight(c)) return true; /* failed here: stale, by name */
     return false;
 }
 
@@ -70,7 +72,7 @@ void wake_member(step_t *s, member_t *member, const adapter_row_t *a, bool again
     const version_row_t *row = registry_staging(a);
     const track_t *t = row ? rollout_track(s->ro, a->name, row->version) : NULL;
     const copy_row_t *c = t ? copy_of(t, member) : NULL;
-    bool is_awaited = c && c->is_eligible;   /* a rollout waits for it: the newest first */
+    bool is_awaited = c && c->is_eligible; /* a rollout waits for it: the newest first */
     if (is_awaited) wake_newest(s, a, member, again);
     bool newer_in_flight = c && copy_in_flight(c) && c->announced_us;
     bool has_active = wake_active(s, a, member, newer_in_flight, again);
@@ -85,7 +87,8 @@ void wake_adapter(step_t *s, const adapter_row_t *a, bool again)
     }
 }
 
-void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, bool again, events_t *ev, outbox_t *out)
+void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, bool again,
+                  events_t *ev, outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
     for (uint32_t i = 0; i < member->sub_count; i++) {
@@ -100,7 +103,8 @@ void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter
 /* A publisher has two regions: what it was told it may reuse is in use again by now. */
 static void end_serving(rollout_t *ro, const char *adapter, uint64_t before)
 {
-    for (size_t i = track_first(ro, adapter); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, adapter); i++) {
+    for (size_t i = track_first(ro, adapter);
+         i < ro->track_count && !strcmp(ro->tracks[i]->adapter, adapter); i++) {
         track_t *t = ro->tracks[i];
         if (t->version >= before || !t->is_served || !t->is_released) continue;
         t->is_served = false;
@@ -108,7 +112,8 @@ static void end_serving(rollout_t *ro, const char *adapter, uint64_t before)
     }
 }
 
-/* The newest wanted wins at the worker: an active version that it was still fetching is announced again when this one is done. */
+/* The newest wanted wins at the worker: an active version that it was still fetching is announced again
+ * when this one is done. */
 static void forget_announced(rollout_t *ro, const adapter_row_t *a, const member_t *member)
 {
     const track_t *t = rollout_track(ro, a->name, a->active);
@@ -116,7 +121,8 @@ static void forget_announced(rollout_t *ro, const adapter_row_t *a, const member
     if (c && copy_in_flight(c)) c->announced_us = 0;
 }
 
-int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version, uint64_t publisher, events_t *ev, outbox_t *out)
+int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version, uint64_t publisher,
+                      events_t *ev, outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
     const adapter_row_t *a = registry_adapter(v.registry, adapter);
@@ -141,7 +147,8 @@ int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t ver
     return HEDDLE_OK;
 }
 
-/* What is left of a deadline that was set before the broker started: wall clock, so never more than it was. */
+/* What is left of a deadline that was set before the broker started: wall clock, so never more than it
+ * was. */
 static uint64_t left_us(const version_row_t *row, uint64_t wall_ms)
 {
     uint64_t end_ms = row->created_ms + row->deadline_ms;
@@ -176,21 +183,23 @@ int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
 
 /* ---- members come ---- */
 
-/* What it says that it applied last: only if the registry knows that decision (it may have been restored from an older copy). */
+/* What it says that it applied last: only if the registry knows that decision (it may have been restored
+ * from an older copy). */
 static void check_sub(const adapter_row_t *a, member_sub_t *sub)
 {
     if (a && sub->decision <= a->decision && sub->version <= a->last_version) return;
     sub->decision = sub->version = 0;
 }
 
-static copy_state_t restated_state(const adapter_row_t *a, const msg_held_t *held, const member_sub_t *sub)
+static copy_state_t restated_state(const adapter_row_t *a, const msg_held_t *held,
+                                   const member_sub_t *sub)
 {
     bool is_active = a->active == held->version;
     switch ((held_state_t)held->state) {
     case HELD_SEALED: return COPY_ARRIVED;
     case HELD_ACTIVE: return COPY_ACTIVE;
     case HELD_STAGED: return is_active ? COPY_COMMITTED : COPY_STAGED;
-    case HELD_KEPT:   return is_active && sub->decision < a->decision ? COPY_COMMITTED : COPY_KEPT;
+    case HELD_KEPT: return is_active && sub->decision < a->decision ? COPY_COMMITTED : COPY_KEPT;
     }
     return COPY_NONE;
 }
@@ -201,10 +210,14 @@ static const version_row_t *believed(const view_t *v, const msg_held_t *held, co
     const adapter_row_t *a = registry_adapter(v->registry, held->adapter);
     const version_row_t *row = a ? registry_version(a, held->version) : NULL;
     bool is_known = row && registry_is_live(row) && member_sub(member, held->adapter);
-    return is_known && held->state >= HELD_SEALED && held->state <= HELD_KEPT && digest_equal(&row->digest, &held->digest) ? row : NULL;
+    return is_known && held->state >= HELD_SEALED && held->state <= HELD_KEPT &&
+                   digest_equal(&row->digest, &held->digest)
+               ? row
+               : NULL;
 }
 
-static int restate(rollout_t *ro, const view_t *v, const msg_held_t *held, const version_row_t *row, member_t *member)
+static int restate(rollout_t *ro, const view_t *v, const msg_held_t *held, const version_row_t *row,
+                   member_t *member)
 {
     const adapter_row_t *a = registry_adapter(v->registry, held->adapter);
     track_t *t = rollout_track(ro, held->adapter, held->version);
@@ -225,8 +238,8 @@ static bool is_wanted(const adapter_row_t *a, uint64_t version)
     return a->active == version || (staging && staging->version == version);
 }
 
-/* Copies of the name's former session: what the rollout waits for at this process it goes on waiting for; the rest is what JOIN
- * restates. */
+/* Copies of the name's former session: what the rollout waits for at this process it goes on waiting for;
+ * the rest is what JOIN restates. */
 static void renew_copies(rollout_t *ro, const view_t *v, const member_t *member)
 {
     for (size_t i = 0; i < ro->track_count; i++) {
@@ -234,7 +247,8 @@ static void renew_copies(rollout_t *ro, const view_t *v, const member_t *member)
         copy_row_t *c = t->is_ended ? NULL : track_copy(t, member->name);
         if (!c || c->token == member->token) continue;
         bool is_same = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
-        if (is_same && member_sub(member, t->adapter) && is_wanted(registry_adapter(v->registry, t->adapter), t->version))
+        if (is_same && member_sub(member, t->adapter) &&
+            is_wanted(registry_adapter(v->registry, t->adapter), t->version))
             copy_add(t, member);
         else copy_drop(t, member->name);
         track_touch(ro, t);
@@ -251,7 +265,8 @@ static void fill_decision(const adapter_row_t *a, const char *adapter, msg_decis
     d->digest = row->digest;
 }
 
-int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena, msg_welcome_t *welcome)
+int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
+                   msg_welcome_t *welcome)
 {
     welcome->adapters = arena_alloc(arena, (member->sub_count + 1) * sizeof *welcome->adapters);
     welcome->keep = arena_alloc(arena, (join->held_count + 1) * sizeof *welcome->keep);
@@ -267,7 +282,8 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
         if (!row) continue;
         int rc = restate(ro, &v, &join->held[i], row, member);
         if (rc) return rc;
-        welcome->keep[welcome->keep_count++] = (msg_keep_t){join->held[i].adapter, row->version, row->share_key};
+        welcome->keep[welcome->keep_count++] =
+            (msg_keep_t){join->held[i].adapter, row->version, row->share_key};
     }
     return HEDDLE_OK;
 }
@@ -276,7 +292,8 @@ void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t
 {
     const char *adapter = publisher->subs[0].adapter;
     const adapter_row_t *a = registry_adapter(v.registry, adapter);
-    for (size_t i = track_first(ro, adapter); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, adapter); i++) {
+    for (size_t i = track_first(ro, adapter);
+         i < ro->track_count && !strcmp(ro->tracks[i]->adapter, adapter); i++) {
         track_t *t = ro->tracks[i];
         const version_row_t *row = registry_version(a, t->version);
         bool serves = serving == t->version && row && registry_is_live(row);
@@ -295,15 +312,15 @@ static void worker_gone(rollout_t *ro, const view_t *v, track_t *t, const member
     copy_row_t *c = copy_of(t, member);
     if (!c) return;
     track_touch(ro, t);
-    if (!c->is_eligible || c->has_reached) {   /* nobody waits for it: there is nothing to tell of it */
+    if (!c->is_eligible || c->has_reached) { /* nobody waits for it: there is nothing to tell of it */
         copy_drop(t, member->name);
         return;
     }
     const char *phase = copy_phase(c);
     uint64_t since_us = c->announced_us ? v->now.us - c->announced_us : 0;
     char text[256];
-    text_printf(text, sizeof text, "%s in phase %s, %llu ms after the announcement", left ? "left" : "lost, its lease ended", phase,
-             (unsigned long long)(since_us / 1000));
+    text_printf(text, sizeof text, "%s in phase %s, %llu ms after the announcement",
+                left ? "left" : "lost, its lease ended", phase, (unsigned long long)(since_us / 1000));
     if (!c->code) {
         c->code = HEDDLE_ERR_UNAVAILABLE;
         error_text(c->phase, sizeof c->phase, phase);

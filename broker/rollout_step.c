@@ -16,36 +16,39 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         track_t *t = p->fetching ? rollout_track(ro, p->adapter, p->fetching) : NULL;
         copy_row_t *c = t ? copy_of(t, member) : NULL;
         if (!c || !copy_in_flight(c)) continue;
-        copy_state_t state = p->data_bytes && p->bytes_done >= p->data_bytes ? COPY_ARRIVED : COPY_FETCHING;
+        copy_state_t state =
+            p->data_bytes && p->bytes_done >= p->data_bytes ? COPY_ARRIVED : COPY_FETCHING;
         if (state != c->state || c->bytes_done != p->bytes_done) track_touch(ro, t);
         copy_move(c, state, v.now);
         c->bytes_done = p->bytes_done;
     }
 }
 
-static int unknown_version(const char *adapter, uint64_t version, const member_t *member, heddle_error_t *error)
+static int unknown_version(const char *adapter, uint64_t version, const member_t *member,
+                           heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu is not a version that %s was told of", adapter,
-                        (unsigned long long)version, member->name);
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu is not a version that %s was told of",
+                        adapter, (unsigned long long)version, member->name);
     error_where(error, adapter, version, member->name, NULL);
     return rc;
 }
 
-static int wrong_digest(const char *adapter, const version_row_t *row, const digest_t *found, const member_t *member,
-                        const char *phase, heddle_error_t *error)
+static int wrong_digest(const char *adapter, const version_row_t *row, const digest_t *found,
+                        const member_t *member, const char *phase, heddle_error_t *error)
 {
     char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
     digest_text(&row->digest, expected);
     digest_text(found, text);
-    int rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%s has other bytes as %s@%llu", member->name, adapter,
-                        (unsigned long long)row->version);
+    int rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%s has other bytes as %s@%llu", member->name,
+                        adapter, (unsigned long long)row->version);
     error_where(error, adapter, row->version, member->name, phase);
     error_contrast(error, expected, text);
     error_hint(error, "its memory or its sources are damaged; `heddle verify` asks every holder");
     return rc;
 }
 
-/* Codes after which the same attempt may succeed: the broker announces the active version again, later and later. */
+/* Codes after which the same attempt may succeed: the broker announces the active version again, later
+ * and later. */
 static void plan_retry(const rollout_t *ro, copy_row_t *c, uint64_t now_us)
 {
     heddle_error_t e;
@@ -55,7 +58,8 @@ static void plan_retry(const rollout_t *ro, copy_row_t *c, uint64_t now_us)
     c->retry_us = e.retriable ? now_us + (ro->lease_us << doublings) : 0;
 }
 
-static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const char *phase, const char *message)
+static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const char *phase,
+                         const char *message)
 {
     copy_fail(c, code, phase, message, s->v.now);
     plan_retry(s->ro, c, s->v.now.us);
@@ -64,11 +68,17 @@ static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const c
     track_touch(s->ro, t);
 }
 
-/* An answer of a worker about a version: the track and row that it is about; false: *ret_rc is what to return. */
-typedef struct { const adapter_row_t *a; const version_row_t *row; track_t *t; copy_row_t *c; } about_t;
+/* An answer of a worker about a version: the track and row that it is about; false: *ret_rc is what to
+ * return. */
+typedef struct {
+    const adapter_row_t *a;
+    const version_row_t *row;
+    track_t *t;
+    copy_row_t *c;
+} about_t;
 
-static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret, int *ret_rc,
-                    heddle_error_t *error)
+static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
+                    int *ret_rc, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(s->v.registry, adapter);
     const version_row_t *row = a ? registry_version(a, version) : NULL;
@@ -76,7 +86,7 @@ static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *
         *ret_rc = unknown_version(adapter, version, member, error);
         return false;
     }
-    if (!registry_is_live(row)) {   /* it ended before the worker heard of it: say so again */
+    if (!registry_is_live(row)) { /* it ended before the worker heard of it: say so again */
         if (row->state == VERSION_RETIRED) send_retire(s, adapter, version, member);
         else send_abort(s, adapter, row, member);
         *ret_rc = HEDDLE_OK;
@@ -85,7 +95,9 @@ static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *
     track_t *t = rollout_track(s->ro, adapter, version);
     copy_row_t *c = t ? copy_need(t, member, s->out) : NULL;
     *ret = (about_t){a, row, t, c};
-    *ret_rc = c ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter, (unsigned long long)version);
+    *ret_rc = c ? HEDDLE_OK
+                : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter,
+                             (unsigned long long)version);
     return c != NULL;
 }
 
@@ -95,11 +107,13 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
     for (uint32_t i = 0; i < m->source_count; i++) t->bytes_moved += m->sources[i].bytes;
     free(c->served);
     c->served = count ? calloc(count, sizeof *c->served) : NULL;
-    c->served_count = c->served ? count : 0;   /* without memory only `versions` knows less */
+    c->served_count = c->served ? count : 0; /* without memory only `versions` knows less */
     for (uint32_t i = 0; i < c->served_count; i++) {
-        c->served[i] = (copy_served_t){.kind = m->sources[i].kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
+        c->served[i] = (copy_served_t){.kind = m->sources[i].kind == SOURCE_WORKER ? SOURCE_WORKER
+                                                                                   : SOURCE_PUBLISHER,
                                        .bytes = m->sources[i].bytes};
-        error_text(c->served[i].name, sizeof c->served[i].name, m->sources[i].name ? m->sources[i].name : "");
+        error_text(c->served[i].name, sizeof c->served[i].name,
+                   m->sources[i].name ? m->sources[i].name : "");
     }
 }
 
@@ -114,12 +128,14 @@ static void note_staged(step_t *s, about_t *x, const msg_staged_t *m)
     c->verify_us = m->verify_us;
     c->stage_us = m->stage_us;
     note_served(c, x->t, m);
-    event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, x->t->adapter, x->t->version, c->worker, s->v.now);
+    event_row_t *e =
+        events_add(s->ev, EVENT_STAGE_DONE, x->t->adapter, x->t->version, c->worker, s->v.now);
     e->bytes = (int64_t)c->bytes_done;
     e->duration_ms = c->announced_us ? (int64_t)((s->v.now.us - c->announced_us) / 1000) : -1;
 }
 
-int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev, outbox_t *out, heddle_error_t *error)
+int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
+                   outbox_t *out, heddle_error_t *error)
 {
     step_t s = {ro, v, ev, out};
     about_t x;
@@ -130,17 +146,20 @@ int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t
         stage_failed(&s, x.t, x.c, rc, "verify", error->message);
         return rc;
     }
-    if (copy_holds(x.c)) return HEDDLE_OK;   /* said twice */
+    if (copy_holds(x.c)) return HEDDLE_OK; /* said twice */
     note_staged(&s, &x, m);
     copy_move(x.c, COPY_STAGED, v.now);
     track_touch(ro, x.t);
-    wake_member(&s, member, x.a, false);     /* COMMIT, when it is the active version; then the newest, when that waited */
+    wake_member(&s, member, x.a,
+                false); /* COMMIT, when it is the active version; then the newest, when that waited */
     return HEDDLE_OK;
 }
 
-static void reached(step_t *s, const adapter_row_t *a, const member_t *member, uint64_t version, uint64_t decision)
+static void reached(step_t *s, const adapter_row_t *a, const member_t *member, uint64_t version,
+                    uint64_t decision)
 {
-    for (size_t i = track_first(s->ro, a->name); i < s->ro->track_count && !strcmp(s->ro->tracks[i]->adapter, a->name); i++) {
+    for (size_t i = track_first(s->ro, a->name);
+         i < s->ro->track_count && !strcmp(s->ro->tracks[i]->adapter, a->name); i++) {
         track_t *t = s->ro->tracks[i];
         const version_row_t *row = registry_version(a, t->version);
         copy_row_t *c = copy_of(t, member);
@@ -152,30 +171,35 @@ static void reached(step_t *s, const adapter_row_t *a, const member_t *member, u
     }
 }
 
-static int wrong_decision(const msg_active_t *m, const adapter_row_t *a, const member_t *member, heddle_error_t *error)
+static int wrong_decision(const msg_active_t *m, const adapter_row_t *a, const member_t *member,
+                          heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "%s says it applied decision %llu of %s, naming version %llu", member->name,
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL,
+                        "%s says it applied decision %llu of %s, naming version %llu", member->name,
                         (unsigned long long)m->decision, m->adapter, (unsigned long long)m->version);
     error_where(error, m->adapter, m->version, member->name, "activate");
-    error_expected(error, "decision %llu, naming version %llu, or an earlier one", (unsigned long long)a->decision,
-                   (unsigned long long)a->active);
+    error_expected(error, "decision %llu, naming version %llu, or an earlier one",
+                   (unsigned long long)a->decision, (unsigned long long)a->active);
     return rc;
 }
 
 /* It says that it serves other bytes under the version's name. */
-static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_row_t *row, const member_t *member, heddle_error_t *error)
+static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_row_t *row,
+                              const member_t *member, heddle_error_t *error)
 {
     int rc = wrong_digest(m->adapter, row, &m->digest, member, "activate", error);
     track_t *t = rollout_track(s->ro, m->adapter, m->version);
     copy_row_t *c = t ? copy_of(t, member) : NULL;
     if (c) copy_fail(c, rc, "activate", error->message, s->v.now);
     if (t) track_touch(s->ro, t);
-    event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
+    event_row_t *e =
+        events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
     events_say(e, rc, "%s", error->message);
     return rc;
 }
 
-static void note_active(step_t *s, const adapter_row_t *a, const msg_active_t *m, const member_t *member, member_sub_t *sub)
+static void note_active(step_t *s, const adapter_row_t *a, const msg_active_t *m, const member_t *member,
+                        member_sub_t *sub)
 {
     sub->decision = m->decision;
     sub->version = m->version;
@@ -184,29 +208,36 @@ static void note_active(step_t *s, const adapter_row_t *a, const msg_active_t *m
     copy_row_t *c = t && !t->is_ended ? copy_need(t, member, s->out) : NULL;
     if (c) c->activate_us = m->activate_us;
     reached(s, a, member, m->version, m->decision);
-    event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, s->v.now);
+    event_row_t *e =
+        events_add(s->ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, s->v.now);
     e->decision = m->decision;
 }
 
-int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev, outbox_t *out, heddle_error_t *error)
+int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
+                   outbox_t *out, heddle_error_t *error)
 {
     step_t s = {ro, v, ev, out};
     const adapter_row_t *a = registry_adapter(v.registry, m->adapter);
     const version_row_t *row = a ? registry_version(a, m->version) : NULL;
     member_sub_t *sub = member_sub(member, m->adapter);
     if (!row || !sub) return unknown_version(m->adapter, m->version, member, error);
-    bool is_possible = m->decision && m->decision <= row->decision && (m->decision != a->decision || m->version == a->active);
+    bool is_possible = m->decision && m->decision <= row->decision &&
+                       (m->decision != a->decision || m->version == a->active);
     if (!is_possible) return wrong_decision(m, a, member, error);
     if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(&s, m, row, member, error);
-    if (m->decision <= sub->decision) return HEDDLE_OK;   /* said twice, or overtaken by a later one */
+    if (m->decision <= sub->decision) return HEDDLE_OK; /* said twice, or overtaken by a later one */
     note_active(&s, a, m, member, sub);
     wake_member(&s, member, a, false);
     return HEDDLE_OK;
 }
 
-static const char *text_or(const char *text, const char *otherwise) { return text && *text ? text : otherwise; }
+static const char *text_or(const char *text, const char *otherwise)
+{
+    return text && *text ? text : otherwise;
+}
 
-int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev, outbox_t *out, heddle_error_t *error)
+int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev,
+                 outbox_t *out, heddle_error_t *error)
 {
     step_t s = {ro, v, ev, out};
     about_t x;
@@ -214,8 +245,8 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
     if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
     if (code == HEDDLE_OK) code = HEDDLE_ERR_INTERNAL;
     char message[512];
-    text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)), m->found && *m->found ? "; found " : "",
-                text_or(m->found, ""));
+    text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
+                m->found && *m->found ? "; found " : "", text_or(m->found, ""));
     if (!m->decision) {
         stage_failed(&s, x.t, x.c, code, text_or(m->phase, "stage"), message);
         wake_member(&s, member, x.a, false);
@@ -229,8 +260,8 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
     return HEDDLE_OK;
 }
 
-int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m, events_t *ev, outbox_t *out,
-                         heddle_error_t *error)
+int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m,
+                         events_t *ev, outbox_t *out, heddle_error_t *error)
 {
     step_t s = {ro, v, ev, out};
     about_t x;
@@ -240,10 +271,13 @@ int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_ne
         const member_t *source = membership_by_token(v.members, m->lost[i]);
         event_row_t *e = events_add(ev, EVENT_SOURCE_LOST, m->adapter, m->version, member->name, v.now);
         e->token = m->lost[i];
-        events_say(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", member->name, source ? source->name : "a member that is gone");
-        if (m->lost[i] == x.t->publisher && x.t->is_released) x.t->is_served = false;   /* its region is in use again */
+        events_say(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", member->name,
+                   source ? source->name : "a member that is gone");
+        if (m->lost[i] == x.t->publisher && x.t->is_released)
+            x.t->is_served = false; /* its region is in use again */
     }
-    if (!send_sources(&s, x.t, x.c, member, m->lost, m->lost_count)) x.c->announced_us = 0;   /* told when there is one */
+    if (!send_sources(&s, x.t, x.c, member, m->lost, m->lost_count))
+        x.c->announced_us = 0; /* told when there is one */
     track_touch(ro, x.t);
     return HEDDLE_OK;
 }

@@ -43,7 +43,8 @@ Test(events, seq_counts_from_one_and_names_are_those_of_the_contract)
 
 Test(events, the_oldest_go_first)
 {
-    for (unsigned i = 0; i < LIMIT_EVENTS + 5; i++) events_add(&log_, EVENT_STAGE_DONE, "policy", i, NULL, NOW);
+    for (unsigned i = 0; i < LIMIT_EVENTS + 5; i++)
+        events_add(&log_, EVENT_STAGE_DONE, "policy", i, NULL, NOW);
     cr_assert_eq(events_first(&log_), 6);
     cr_assert_null(events_at(&log_, 5));
     cr_assert_eq(events_at(&log_, 6)->version, 5);
@@ -54,10 +55,13 @@ Test(events, the_oldest_go_first)
 Test(events, a_gap_is_what_was_asked_for_and_is_gone)
 {
     bool gap;
-    for (unsigned i = 0; i < LIMIT_EVENTS + 5; i++) events_add(&log_, EVENT_STAGE_DONE, "policy", 0, NULL, NOW);
-    const struct { uint64_t epoch, after, begin; bool gap; } ROWS[] = {
-        {0, 0, 6, false}, {3, 6, 6, false},   {0, 100, 100, false},           {0, 3, 6, true},
-        {2, 100, 6, true}, {3, 10006, 10006, false}, {3, 10007, 6, true}};
+    for (unsigned i = 0; i < LIMIT_EVENTS + 5; i++)
+        events_add(&log_, EVENT_STAGE_DONE, "policy", 0, NULL, NOW);
+    const struct {
+        uint64_t epoch, after, begin;
+        bool gap;
+    } ROWS[] = {{0, 0, 6, false},  {3, 6, 6, false},         {0, 100, 100, false}, {0, 3, 6, true},
+                {2, 100, 6, true}, {3, 10006, 10006, false}, {3, 10007, 6, true}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         events_filter_t f = {.epoch = ROWS[i].epoch, .after = ROWS[i].after};
         cr_assert_eq(events_begin(&log_, &f, &gap), ROWS[i].begin, "row %zu", i);
@@ -69,9 +73,11 @@ Test(events, a_gap_is_what_was_asked_for_and_is_gone)
 Test(events, filters)
 {
     events_add(&log_, EVENT_STAGE_DONE, "policy", 1, "w1", NOW);
-    const struct { const char *adapter, *worker; bool matches; } ROWS[] = {
-        {NULL, NULL, true}, {"", "", true}, {"policy", "", true}, {"other", "", false}, {"", "w1", true}, {"", "w2", false},
-        {"policy", "w2", false}};
+    const struct {
+        const char *adapter, *worker;
+        bool matches;
+    } ROWS[] = {{NULL, NULL, true}, {"", "", true},    {"policy", "", true},   {"other", "", false},
+                {"", "w1", true},   {"", "w2", false}, {"policy", "w2", false}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         events_filter_t f = {.adapter = ROWS[i].adapter, .worker = ROWS[i].worker};
         cr_assert_eq(events_match(events_at(&log_, 1), &f), ROWS[i].matches, "row %zu", i);

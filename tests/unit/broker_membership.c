@@ -28,17 +28,30 @@ TestSuite(membership, .init = start, .fini = stop);
 
 static member_hello_t hello(uint64_t peer, uint8_t life)
 {
-    return (member_hello_t){.peer = peer, .role = ROLE_WORKER, .life = {{life}}, .host = "host", .pid = 100 + life};
+    return (member_hello_t){
+        .peer = peer, .role = ROLE_WORKER, .life = {{life}}, .host = "host", .pid = 100 + life};
 }
 
-typedef struct { const char *name; uint64_t peer, slots; uint8_t life; const char *ucx, *backend; } join_t;
+typedef struct {
+    const char *name;
+    uint64_t peer, slots;
+    uint8_t life;
+    const char *ucx, *backend;
+} join_t;
 
-static msg_subscription_t SUBS[] = {{.adapter = "policy", .decision = 2, .version = 1}, {.adapter = "critic"}};
+static msg_subscription_t SUBS[] = {{.adapter = "policy", .decision = 2, .version = 1},
+                                    {.adapter = "critic"}};
 
 static msg_join_t join_of(join_t j)
 {
-    return (msg_join_t){.name = j.name, .slots = j.slots, .adapters = SUBS, .adapter_count = 2, .backend = j.backend ? j.backend : "ucx",
-                        .ucx = j.ucx ? j.ucx : "1.13.1", .address = bytes_of("addr", 4), .export_dir = "/x"};
+    return (msg_join_t){.name = j.name,
+                        .slots = j.slots,
+                        .adapters = SUBS,
+                        .adapter_count = 2,
+                        .backend = j.backend ? j.backend : "ucx",
+                        .ucx = j.ucx ? j.ucx : "1.13.1",
+                        .address = bytes_of("addr", 4),
+                        .export_dir = "/x"};
 }
 
 static int decide(join_t j)
@@ -57,13 +70,17 @@ static member_t *admit(join_t j)
     return m;
 }
 
-static member_t *open_as(const char *adapter, const char *writer, uint64_t peer, uint8_t life, const char *ucx)
+static member_t *open_as(const char *adapter, const char *writer, uint64_t peer, uint8_t life,
+                         const char *ucx)
 {
     member_t *m = NULL;
-    msg_open_t open = {.adapter = adapter, .writer = writer, .backend = "ucx", .ucx = ucx, .address = bytes_of("p", 1)};
+    msg_open_t open = {
+        .adapter = adapter, .writer = writer, .backend = "ucx", .ucx = ucx, .address = bytes_of("p", 1)};
     member_hello_t h = hello(peer, life);
     if (membership_decide_open(&mem, &open, &error)) return NULL;
-    cr_assert_eq(membership_open(&mem, &open, &h, membership_next_token(&mem), now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+    cr_assert_eq(membership_open(&mem, &open, &h, membership_next_token(&mem), now, &m, &fenced_peer,
+                                 &fenced_token),
+                 HEDDLE_OK);
     return m;
 }
 
@@ -100,15 +117,21 @@ Test(membership, bad_joins_are_refused)
 {
     msg_subscription_t twice[] = {{.adapter = "policy"}, {.adapter = "policy"}}, bad = {.adapter = ".."};
     msg_subscription_t many[LIMIT_ADAPTERS_PER_WORKER + 1];
-    for (size_t i = 0; i <= LIMIT_ADAPTERS_PER_WORKER; i++) many[i] = (msg_subscription_t){.adapter = "a"};
+    for (size_t i = 0; i <= LIMIT_ADAPTERS_PER_WORKER; i++)
+        many[i] = (msg_subscription_t){.adapter = "a"};
     const char *label = "no equals";
     member_hello_t h = hello(1, 1);
-    const struct { msg_join_t join; int code; } ROWS[] = {
+    const struct {
+        msg_join_t join;
+        int code;
+    } ROWS[] = {
         {{.name = "..", .adapters = SUBS, .adapter_count = 2}, HEDDLE_ERR_BAD_NAME},
-        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .labels = &label, .label_count = 1}, HEDDLE_ERR_BAD_NAME},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .labels = &label, .label_count = 1},
+         HEDDLE_ERR_BAD_NAME},
         {{.name = "w1", .adapters = &bad, .adapter_count = 1}, HEDDLE_ERR_BAD_NAME},
         {{.name = "w1"}, HEDDLE_ERR_USAGE},
-        {{.name = "w1", .adapters = many, .adapter_count = LIMIT_ADAPTERS_PER_WORKER + 1}, HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = many, .adapter_count = LIMIT_ADAPTERS_PER_WORKER + 1},
+         HEDDLE_ERR_USAGE},
         {{.name = "w1", .adapters = twice, .adapter_count = 2}, HEDDLE_ERR_USAGE},
         {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .slots = 2}, HEDDLE_ERR_TOO_FEW_SLOTS},
     };
@@ -135,13 +158,15 @@ Test(membership, unequal_ucx_versions_are_refused_with_both_and_the_fix)
     cr_assert_str_eq(error.found, "1.22.0");
     cr_assert_not_null(strstr(error.hint, "same UCX version"));
     cr_assert_eq(decide((join_t){"w2", 2, 0, 2, "1.22.0", "mem"}), HEDDLE_OK, "only where UCX is used");
-    cr_assert_eq(decide((join_t){"w1", 3, 0, 1, "1.22.0"}), HEDDLE_OK, "w1 itself may come back with another");
+    cr_assert_eq(decide((join_t){"w1", 3, 0, 1, "1.22.0"}), HEDDLE_OK,
+                 "w1 itself may come back with another");
     cr_assert_null(open_as("policy", "t", 4, 9, "1.22.0"));
     cr_assert_eq(error.code, HEDDLE_ERR_UCX_VERSION);
     membership_end(&mem, membership_worker(&mem, "w1"), MEMBER_LEFT, now);
     cr_assert_eq(decide((join_t){"w2", 2, 0, 2, "1.22.0"}), HEDDLE_OK, "who left does not count");
     cr_assert_not_null(open_as("policy", "t", 4, 9, "1.22.0"));
-    cr_assert_eq(decide((join_t){"w3", 5, 0, 3, "1.13.1"}), HEDDLE_ERR_UCX_VERSION, "publishers count too");
+    cr_assert_eq(decide((join_t){"w3", 5, 0, 3, "1.13.1"}), HEDDLE_ERR_UCX_VERSION,
+                 "publishers count too");
 }
 
 Test(membership, bad_names_of_writers)
@@ -171,7 +196,7 @@ Test(membership, a_silent_holder_is_fenced)
     uint64_t old_token = old->token;
     pass(1999);
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_ERR_WORKER_ALIVE);
-    pass(1);   /* two heartbeats */
+    pass(1); /* two heartbeats */
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     member_t *new = admit((join_t){"w1", 2, 0, 2});
     cr_assert_eq(fenced_peer, 1);
@@ -239,7 +264,8 @@ Test(membership, one_publisher_an_adapter)
 Test(membership, the_lease_counts_from_the_last_word)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
-    msg_heartbeat_t hb = {.slots_total = 6, .slots_free = 2, .slots_held = 1, .bytes_in = 10, .fenced = 4};
+    msg_heartbeat_t hb = {
+        .slots_total = 6, .slots_free = 2, .slots_held = 1, .bytes_in = 10, .fenced = 4};
     for (int i = 0; i < 10; i++) {
         pass(1000);
         membership_tick(&mem, now);
@@ -253,7 +279,7 @@ Test(membership, the_lease_counts_from_the_last_word)
         pass(1000);
         membership_tick(&mem, now);
     }
-    membership_heard(&mem, m, now.us);   /* any frame of the token */
+    membership_heard(&mem, m, now.us); /* any frame of the token */
     for (int i = 0; i < 4; i++) {
         cr_assert_null(membership_lapsed(&mem, now.us));
         pass(1000);
@@ -270,11 +296,18 @@ Test(membership, the_lease_counts_from_the_last_word)
 Test(membership, progress_of_known_subscriptions)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
-    msg_progress_t p[] = {{.adapter = "policy", .fetching = 3, .bytes_done = 5, .data_bytes = 9, .source = 7, .held_count = 2}, {.adapter = "x"}};
+    msg_progress_t p[] = {{.adapter = "policy",
+                           .fetching = 3,
+                           .bytes_done = 5,
+                           .data_bytes = 9,
+                           .source = 7,
+                           .held_count = 2},
+                          {.adapter = "x"}};
     msg_heartbeat_t hb = {.adapters = p, .adapter_count = 2};
     membership_heartbeat(&mem, m, &hb, now.us);
     const member_sub_t *sub = member_sub(m, "policy");
-    cr_assert(sub->fetching == 3 && sub->bytes_done == 5 && sub->data_bytes == 9 && sub->source == 7 && sub->held_count == 2);
+    cr_assert(sub->fetching == 3 && sub->bytes_done == 5 && sub->data_bytes == 9 && sub->source == 7 &&
+              sub->held_count == 2);
     member_t *t = open_as("policy", "t", 2, 2, "1.13.1");
     membership_heartbeat(&mem, t, &hb, now.us);
     cr_assert_eq(t->subs[0].fetching, 0, "publishers fetch nothing");
@@ -307,7 +340,7 @@ Test(membership, a_broker_that_was_late_itself_grants_a_lease)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
     membership_tick(&mem, now);
-    pass(30000);   /* stopped, or the machine slept */
+    pass(30000); /* stopped, or the machine slept */
     membership_tick(&mem, now);
     cr_assert_null(membership_lapsed(&mem, now.us));
     for (int i = 0; i < 3; i++) {
@@ -332,7 +365,7 @@ Test(membership, three_quarters_of_a_lease_late_is_not_late)
 
 Test(membership, time_that_passed_alone_is_not_lateness)
 {
-    pass(100000);   /* no tick was due: nobody was here */
+    pass(100000); /* no tick was due: nobody was here */
     member_t *m = admit((join_t){"w1", 1, 0, 1});
     pass(1000);
     membership_tick(&mem, now);

@@ -63,7 +63,8 @@ Test(node, garbage_is_answered_and_counted)
 Test(node, hello_negotiates)
 {
     msg_t m = {.type = MSG_HELLO};
-    m.hello = (msg_hello_t){.wire_min = WIRE_VERSION_MAX + 1, .wire_max = WIRE_VERSION_MAX + 3, .role = ROLE_WORKER};
+    m.hello = (msg_hello_t){
+        .wire_min = WIRE_VERSION_MAX + 1, .wire_max = WIRE_VERSION_MAX + 3, .role = ROLE_WORKER};
     rig_frame(5, &m);
     const msg_error_t *e = rig_error(5, "wire_version");
     cr_assert_str_eq(e->found, "2 to 4");
@@ -80,13 +81,15 @@ Test(node, hello_negotiates)
     m.hello.role = ROLE_ADMIN;
     rig_frame(5, &m);
     const msg_hello_ok_t *ok = &rig_last(5, MSG_HELLO_OK)->hello_ok;
-    cr_assert(ok->wire == WIRE_VERSION_MAX && ok->epoch == 1 && ok->lease_ms == LEASE_MS && ok->keep == 1 && ok->pid == 1);
+    cr_assert(ok->wire == WIRE_VERSION_MAX && ok->epoch == 1 && ok->lease_ms == LEASE_MS &&
+              ok->keep == 1 && ok->pid == 1);
     cr_assert_str_eq(ok->cluster, "test");
 }
 
 Test(node, nothing_before_hello)
 {
-    const msg_type_t TYPES[] = {MSG_JOIN, MSG_OPEN, MSG_QUERY, MSG_PUBLISH, MSG_HEARTBEAT, MSG_LEAVE, MSG_STAGED};
+    const msg_type_t TYPES[] = {MSG_JOIN,      MSG_OPEN,  MSG_QUERY, MSG_PUBLISH,
+                                MSG_HEARTBEAT, MSG_LEAVE, MSG_STAGED};
     msg_subscription_t sub = {.adapter = "policy"};
     msg_part_t part = {.region_bytes = 1, .manifest_bytes = 1};
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
@@ -95,7 +98,10 @@ Test(node, nothing_before_hello)
         case MSG_JOIN: m.join = (msg_join_t){.name = "w1", .adapters = &sub, .adapter_count = 1}; break;
         case MSG_OPEN: m.open = (msg_open_t){.adapter = "policy", .writer = "t"}; break;
         case MSG_QUERY: m.query = (msg_query_t){.op = "status"}; break;
-        case MSG_PUBLISH: m.publish = (msg_publish_t){.adapter = "policy", .request_id = "a", .parts = &part, .part_count = 1}; break;
+        case MSG_PUBLISH:
+            m.publish =
+                (msg_publish_t){.adapter = "policy", .request_id = "a", .parts = &part, .part_count = 1};
+            break;
         case MSG_STAGED: m.staged = (msg_staged_t){.adapter = "policy", .version = 1}; break;
         default: break;
         }
@@ -145,7 +151,7 @@ Test(node, a_stale_token_changes_nothing)
     rig_open(T, "policy", "trainer", 0, false);
     rig_publish(T, (rig_publish_t){.digest = 1});
     uint64_t stale = R.tokens[W1];
-    rig_worker(W1, "w1");   /* a new session of the same life */
+    rig_worker(W1, "w1"); /* a new session of the same life */
     uint64_t fresh = R.tokens[W1];
     cr_assert_gt(fresh, stale);
     uint64_t seq = R.b->events.last_seq;
@@ -221,7 +227,7 @@ Test(node, a_live_name_is_refused_and_an_abandoned_one_fenced_at_once)
     cr_assert_eq(e->retry_ms, 1000);
     cr_assert_not_null(strstr(e->message, "host, pid 111"), "%s", e->message);
     cr_assert(rig_has(W1, MSG_PING), "it was probed");
-    R.is_gone[W1] = true;   /* killed: its connection is gone */
+    R.is_gone[W1] = true; /* killed: its connection is gone */
     rig_join_with(W2, "w1", &sub, 1, NULL, 0);
     cr_assert_neq(R.tokens[W2], 0);
     cr_assert_eq(rig_event_count(EVENT_WORKER_FENCED), 1);
@@ -236,7 +242,7 @@ Test(node, the_fenced_one_hears_of_it)
     workers(1);
     msg_subscription_t sub = {.adapter = "policy"};
     R.is_quiet[W1] = true;
-    rig_pass(2500);   /* two heartbeats */
+    rig_pass(2500); /* two heartbeats */
     rig_hello_as(W2, ROLE_WORKER, 77);
     rig_join_with(W2, "w1", &sub, 1, NULL, 0);
     cr_assert_eq(rig_error(W1, "fenced")->token, R.tokens[W1]);
@@ -434,7 +440,10 @@ Test(node, a_disk_that_failed_under_us_ends_the_process)
 
 /* ---- bounds: I9 ---- */
 
-static int send_nowhere(void *self, uint64_t peer, bytes_t frame) { return (void)self, (void)peer, (void)frame, HEDDLE_OK; }
+static int send_nowhere(void *self, uint64_t peer, bytes_t frame)
+{
+    return (void)self, (void)peer, (void)frame, HEDDLE_OK;
+}
 
 Test(node, silent_connections_make_place_for_new_ones)
 {

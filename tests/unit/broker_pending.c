@@ -3,7 +3,7 @@
 #include "broker_rig.h"
 
 static json_t *body;
-static uint64_t asked;   /* req of the last question */
+static uint64_t asked; /* req of the last question */
 
 static void stop(void)
 {
@@ -66,7 +66,8 @@ Test(pending, a_wait_that_is_true_is_answered_at_once)
     version_1_active(2);
     ask(WAIT);
     cr_assert_str_eq(answer(), "");
-    cr_assert(number("version") == 1 && number("need_count") == 2 && number("have_count") == 2 && number("eligible_count") == 2);
+    cr_assert(number("version") == 1 && number("need_count") == 2 && number("have_count") == 2 &&
+              number("eligible_count") == 2);
     cr_assert_str_eq(json_string_value(json_object_get(body, "phase")), "active");
     cr_assert_eq(json_array_size(json_object_get(body, "missing")), 0);
 }
@@ -97,12 +98,20 @@ Test(pending, quorums)
     rig_staged(W1, 2, 2);
     rig_active(W1, 2, 2, 2);
     rig_staged(W2, 2, 2);
-    const struct { heddle_quorum_t quorum; uint64_t min; heddle_phase_t phase; bool yes; } ROWS[] = {
-        {{HEDDLE_QUORUM_ALL, 0}, 0, HEDDLE_PHASE_ACTIVE, false},    {{HEDDLE_QUORUM_COUNT, 1}, 0, HEDDLE_PHASE_ACTIVE, true},
-        {{HEDDLE_QUORUM_COUNT, 2}, 0, HEDDLE_PHASE_ACTIVE, false},  {{HEDDLE_QUORUM_COUNT, 2}, 0, HEDDLE_PHASE_STAGED, true},
-        {{HEDDLE_QUORUM_PERCENT, 25}, 0, HEDDLE_PHASE_ACTIVE, true}, {{HEDDLE_QUORUM_PERCENT, 26}, 0, HEDDLE_PHASE_ACTIVE, false},
-        {{HEDDLE_QUORUM_PERCENT, 25}, 2, HEDDLE_PHASE_ACTIVE, false}, {{HEDDLE_QUORUM_NONE, 0}, 9, HEDDLE_PHASE_ACTIVE, true},
-        {{HEDDLE_QUORUM_PERCENT, 50}, 0, HEDDLE_PHASE_STAGED, true}};
+    const struct {
+        heddle_quorum_t quorum;
+        uint64_t min;
+        heddle_phase_t phase;
+        bool yes;
+    } ROWS[] = {{{HEDDLE_QUORUM_ALL, 0}, 0, HEDDLE_PHASE_ACTIVE, false},
+                {{HEDDLE_QUORUM_COUNT, 1}, 0, HEDDLE_PHASE_ACTIVE, true},
+                {{HEDDLE_QUORUM_COUNT, 2}, 0, HEDDLE_PHASE_ACTIVE, false},
+                {{HEDDLE_QUORUM_COUNT, 2}, 0, HEDDLE_PHASE_STAGED, true},
+                {{HEDDLE_QUORUM_PERCENT, 25}, 0, HEDDLE_PHASE_ACTIVE, true},
+                {{HEDDLE_QUORUM_PERCENT, 26}, 0, HEDDLE_PHASE_ACTIVE, false},
+                {{HEDDLE_QUORUM_PERCENT, 25}, 2, HEDDLE_PHASE_ACTIVE, false},
+                {{HEDDLE_QUORUM_NONE, 0}, 9, HEDDLE_PHASE_ACTIVE, true},
+                {{HEDDLE_QUORUM_PERCENT, 50}, 0, HEDDLE_PHASE_STAGED, true}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         msg_query_t q = wait_for(2);
         q.quorum_kind = ROWS[i].quorum.kind;
@@ -135,7 +144,7 @@ Test(pending, an_overtaken_version_counts_unless_exactly_it_was_asked_for)
 {
     version_1_active(1);
     rig_publish(T, (rig_publish_t){.digest = 2});
-    rig_publish(T, (rig_publish_t){.digest = 3});   /* supersedes 2 */
+    rig_publish(T, (rig_publish_t){.digest = 3}); /* supersedes 2 */
     ask(wait_for(2));
     cr_assert(!answered());
     roll_out(1, 3, 2, 3);
@@ -160,7 +169,9 @@ Test(pending, newer_is_by_decision_not_by_number)
     version_1_active(1);
     rig_publish(T, (rig_publish_t){.digest = 2});
     roll_out(1, 2, 2, 2);
-    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
+    rig_query(ADMIN,
+              (msg_query_t){
+                  .op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
     ask(wait_for(1));
     cr_assert(!answered(), "w1 serves 2, by an earlier decision");
     rig_active(W1, 1, 3, 1);
@@ -190,7 +201,8 @@ Test(pending, a_version_that_failed_by_its_deadline_is_1_for_a_wait)
     ask(wait_for(2));
     rig_pass(1200);
     cr_assert_str_eq(answer(), "version_failed");
-    cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "found")), "deadline");
+    cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "found")),
+                     "deadline");
 }
 
 Test(pending, a_lost_version_ends_a_wait)
@@ -216,7 +228,7 @@ Test(pending, what_was_never_assigned_is_not_found)
     cr_assert_str_eq(rig_error(ADMIN, "not_found")->expected, "a version up to 1");
     cr_assert_eq(rig_error(ADMIN, "not_found")->req, R.req);
     cr_assert_eq(R.b->pending.count, 0);
-    rig_open(5, "critic", "t", 0, false);   /* opened, nothing published */
+    rig_open(5, "critic", "t", 0, false); /* opened, nothing published */
     ask((msg_query_t){.op = "wait", .name = "critic"});
     rig_error(ADMIN, "not_found");
 }
@@ -242,7 +254,8 @@ Test(pending, named_workers_alone)
     cr_assert_str_eq(answer(), "");
     cr_assert_eq(number("need_count"), 2, "named twice counts once");
     const char *absent[] = {"w1", "w9"};
-    ask((msg_query_t){.op = "wait", .name = "policy", .workers = absent, .worker_count = 2, .deadline_ms = 300});
+    ask((msg_query_t){
+        .op = "wait", .name = "policy", .workers = absent, .worker_count = 2, .deadline_ms = 300});
     cr_assert(!answered());
     rig_pass(400);
     cr_assert_str_eq(answer(), "deadline");
@@ -269,7 +282,8 @@ Test(pending, a_staged_version_of_a_held_adapter_ends_with_held)
     cr_assert(!answered());
     rig_staged(W1, 3, 3);
     cr_assert_str_eq(answer(), "held");
-    cr_assert_not_null(strstr(json_string_value(json_object_get(json_object_get(body, "error"), "message")), "ann"));
+    cr_assert_not_null(
+        strstr(json_string_value(json_object_get(json_object_get(body, "error"), "message")), "ann"));
     msg_query_t q = wait_for(3);
     q.phase = HEDDLE_PHASE_STAGED;
     ask(q);
@@ -305,7 +319,8 @@ Test(pending, activate_moves_no_bytes_where_they_are)
     rig_active(W2, 1, 3, 1);
     cr_assert_str_eq(answer(), "");
     cr_assert(number("from") == 2 && number("to") == 1 && number("bytes_moved") == 0);
-    cr_assert(json_is_true(json_object_get(body, "changed")) && json_is_true(json_object_get(body, "held")));
+    cr_assert(json_is_true(json_object_get(body, "changed")) &&
+              json_is_true(json_object_get(body, "held")));
     ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "bob"});
     cr_assert_str_eq(answer(), "");
     cr_assert(json_is_false(json_object_get(body, "changed")));
@@ -359,9 +374,11 @@ Test(pending, activate_dry_run_and_none)
     roll_out(1, 2, 2, 2);
     ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .dry_run = true});
     cr_assert_str_eq(answer(), "");
-    cr_assert(json_is_true(json_object_get(body, "changed")) && json_is_true(json_object_get(body, "held")));
+    cr_assert(json_is_true(json_object_get(body, "changed")) &&
+              json_is_true(json_object_get(body, "held")));
     cr_assert_eq(rig_adapter()->active, 2);
-    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
+    ask((msg_query_t){
+        .op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
     cr_assert_str_eq(answer(), "");
     cr_assert_eq(rig_adapter()->active, 1);
 }
@@ -379,7 +396,7 @@ Test(pending, activate_waits_for_the_end_of_settling)
     cr_assert_eq(rig_adapter()->active, 2);
     ask((msg_query_t){.op = "activate", .name = "policy", .version = 1});
     rig_pass(3500);
-    rig_error(ADMIN, "not_activatable");   /* nobody brought the bytes back */
+    rig_error(ADMIN, "not_activatable"); /* nobody brought the bytes back */
     cr_assert_eq(R.b->pending.count, 0);
 }
 
@@ -388,8 +405,14 @@ Test(pending, activate_waits_for_the_end_of_settling)
 static void verified(uint64_t peer, uint64_t digest, const char *code, exported_t exported)
 {
     msg_t m = {.type = MSG_VERIFIED};
-    m.verified = (msg_verified_t){.token = R.tokens[peer], .req = rig_last(peer, MSG_VERIFY)->verify.req, .version = 1, .hash_us = 7,
-                                  .exported = exported, .adapter = "policy", .code = code, .digest = rig_digest(digest)};
+    m.verified = (msg_verified_t){.token = R.tokens[peer],
+                                  .req = rig_last(peer, MSG_VERIFY)->verify.req,
+                                  .version = 1,
+                                  .hash_us = 7,
+                                  .exported = exported,
+                                  .adapter = "policy",
+                                  .code = code,
+                                  .digest = rig_digest(digest)};
     rig_frame(peer, &m);
 }
 
@@ -398,12 +421,12 @@ static const msg_query_t VERIFY = {.op = "verify", .name = "policy", .version = 
 Test(pending, verify_asks_every_holder)
 {
     version_1_active(2);
-    rig_worker(W3, "w3");   /* holds nothing yet */
+    rig_worker(W3, "w3"); /* holds nothing yet */
     ask(VERIFY);
     cr_assert_eq(rig_count(MSG_VERIFY), 2);
     verified(W1, 1, "", EXPORTED_MATCH);
     cr_assert(!answered());
-    verified(W1, 9, "", EXPORTED_UNKNOWN);   /* said twice: the first counts */
+    verified(W1, 9, "", EXPORTED_UNKNOWN); /* said twice: the first counts */
     verified(W2, 1, "", EXPORTED_UNKNOWN);
     cr_assert_str_eq(answer(), "");
     cr_assert_eq(json_array_size(json_object_get(body, "workers")), 2);
@@ -411,7 +434,12 @@ Test(pending, verify_asks_every_holder)
 
 Test(pending, verify_says_no)
 {
-    const struct { uint64_t digest; const char *code; exported_t exported; const char *verdict; } ROWS[] = {
+    const struct {
+        uint64_t digest;
+        const char *code;
+        exported_t exported;
+        const char *verdict;
+    } ROWS[] = {
         {2, "", EXPORTED_UNKNOWN, "digest_mismatch"},
         {1, "", EXPORTED_DIFFERS, "digest_mismatch"},
         {1, "not_found", EXPORTED_UNKNOWN, "deadline"},
@@ -422,7 +450,8 @@ Test(pending, verify_says_no)
         verified(W2, 1, "", EXPORTED_UNKNOWN);
         verified(W1, ROWS[i].digest, ROWS[i].code, ROWS[i].exported);
         cr_assert_str_eq(answer(), ROWS[i].verdict, "row %zu", i);
-        cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "worker")), "w1");
+        cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "worker")),
+                         "w1");
     }
 }
 
@@ -436,14 +465,15 @@ Test(pending, verify_ends_with_its_deadline_and_with_those_who_go)
     rig_pass(1100);
     cr_assert_str_eq(answer(), "deadline");
     msg_t late = {.type = MSG_VERIFIED};
-    late.verified = (msg_verified_t){.token = R.tokens[W1], .req = req, .version = 1, .adapter = "policy"};
+    late.verified =
+        (msg_verified_t){.token = R.tokens[W1], .req = req, .version = 1, .adapter = "policy"};
     rig_frame(W1, &late);
     ask(VERIFY);
     verified(W1, 1, "", EXPORTED_UNKNOWN);
     rig_leave(W2);
     R.tokens[W2] = 0;
     cr_assert(!answered());
-    rig_worker(W3, "w3");   /* its old session will not answer */
+    rig_worker(W3, "w3"); /* its old session will not answer */
     cr_assert_str_eq(answer(), "deadline");
 }
 
@@ -477,7 +507,8 @@ Test(pending, verify_of_what_nobody_holds)
 
 Test(pending, events_wait_for_the_first_that_matches)
 {
-    ask((msg_query_t){.op = "events", .wait_ms = 5000, .name = "policy", .after = R.b->events.last_seq + 1});
+    ask((msg_query_t){
+        .op = "events", .wait_ms = 5000, .name = "policy", .after = R.b->events.last_seq + 1});
     cr_assert(!answered());
     workers(1);
     cr_assert(!answered(), "not of this adapter");
@@ -512,7 +543,8 @@ Test(pending, events_of_another_epoch_are_a_gap_at_once)
 Test(pending, questions_are_bounded)
 {
     version_1_active(1);
-    for (unsigned i = 0; i <= PENDING_PER_PEER; i++) rig_query(ADMIN, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});
+    for (unsigned i = 0; i <= PENDING_PER_PEER; i++)
+        rig_query(ADMIN, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});
     cr_assert(rig_error(ADMIN, "limit")->retriable);
     cr_assert_eq(R.b->pending.count, PENDING_PER_PEER);
     rig_query(ADMIN, WAIT);
@@ -521,7 +553,8 @@ Test(pending, questions_are_bounded)
     rig_error(ADMIN, "limit");
     for (uint64_t peer = 20; R.b->pending.count < LIMIT_PENDING_QUERIES; peer++) {
         rig_hello(peer, ROLE_ADMIN);
-        for (unsigned i = 0; i < PENDING_PER_PEER; i++) rig_query(peer, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});
+        for (unsigned i = 0; i < PENDING_PER_PEER; i++)
+            rig_query(peer, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});
     }
     rig_hello(60, ROLE_ADMIN);
     rig_query(60, (msg_query_t){.op = "events", .wait_ms = 60000, .name = "nobody"});

@@ -3,8 +3,14 @@
 
 #include <criterion/criterion.h>
 
-static planner_candidate_t worker(uint64_t token, uint32_t load) { return (planner_candidate_t){.token = token, .load = load}; }
-static planner_candidate_t publisher(uint64_t token) { return (planner_candidate_t){.token = token, .is_publisher = true}; }
+static planner_candidate_t worker(uint64_t token, uint32_t load)
+{
+    return (planner_candidate_t){.token = token, .load = load};
+}
+static planner_candidate_t publisher(uint64_t token)
+{
+    return (planner_candidate_t){.token = token, .is_publisher = true};
+}
 
 Test(planner, nobody_has_it)
 {
@@ -49,7 +55,7 @@ Test(planner, slow_ones_behind_the_others_whatever_their_load)
 {
     planner_candidate_t c[] = {worker(1, 0), worker(2, 9), worker(3, 0)};
     c[0].rate = 10;
-    c[1].rate = 100;   /* 1 is below 100 / 4, 3 is unknown and taken as good */
+    c[1].rate = 100; /* 1 is below 100 / 4, 3 is unknown and taken as good */
     cr_assert_eq(planner_plan(c, 3, 1, 2), 3);
     cr_assert_eq(c[0].token, 3);
     cr_assert_eq(c[1].token, 2);
@@ -76,7 +82,7 @@ Test(planner, equals_are_spread_over_those_who_ask)
         planner_plan(c, 8, asker + 1000, 3);
         first[c[0].token]++;
     }
-    for (int i = 1; i <= 8; i++) {   /* 100 each, expected */
+    for (int i = 1; i <= 8; i++) { /* 100 each, expected */
         cr_assert_gt(first[i], 60u, "%d: %u", i, first[i]);
         cr_assert_lt(first[i], 150u, "%d: %u", i, first[i]);
     }

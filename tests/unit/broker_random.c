@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeded random walks over the broker's messages, with crashes, refusing disks and time; after each step the invariants hold.
- * HEDDLE_SEED=n repeats one walk; a failure prints its seed and step. */
+/* Seeded random walks over the broker's messages, with crashes, refusing disks and time; after each step
+ * the invariants hold. HEDDLE_SEED=n repeats one walk; a failure prints its seed and step. */
 #include "broker_rig.h"
 
 enum { WORKERS = 5, STEPS = 400, WALKS = 120, VERSIONS = 1024, STALE = 32 };
 
 /* What the test knows by itself of one worker. */
-typedef struct { bool is_here; int line; uint64_t life, decision, version; uint64_t held[VERSIONS]; bool before_settled; } actor_t;
+typedef struct {
+    bool is_here;
+    int line;
+    uint64_t life, decision, version;
+    uint64_t held[VERSIONS];
+    bool before_settled;
+} actor_t;
 
 static struct {
     uint64_t seed, rng;
@@ -14,11 +20,12 @@ static struct {
     actor_t w[WORKERS];
     bool writer_is_here;
     uint64_t next_digest, settle_end_us;
-    uint64_t stale[STALE]; size_t stale_count;   /* tokens that were replaced, ended or lapsed */
+    uint64_t stale[STALE];
+    size_t stale_count; /* tokens that were replaced, ended or lapsed */
     uint64_t last_decision, last_version;
     uint64_t digest[VERSIONS], activation[VERSIONS];
     bool eligible[VERSIONS][WORKERS];
-    bool by_hand;                                /* an operator asked in this step, or a question of his is open */
+    bool by_hand; /* an operator asked in this step, or a question of his is open */
     size_t seen_records, seen_letters;
 } M;
 
@@ -58,7 +65,7 @@ static void join(int i, bool same_life)
     name_of(i, name);
     actor_t *w = &M.w[i];
     uint64_t former = peer_of(i);
-    if (!same_life) {   /* a new process: what it held is gone, and so is what the broker waited for */
+    if (!same_life) { /* a new process: what it held is gone, and so is what the broker waited for */
         gone(i);
         R.is_gone[former] = true;
         *w = (actor_t){.life = draw(1u << 30) + 1, .line = w->line};
@@ -67,8 +74,11 @@ static void join(int i, bool same_life)
     msg_held_t held[8];
     uint32_t count = 0;
     for (uint64_t v = 1; v <= M.last_version && count < 8; v++)
-        if (w->held[v]) held[count++] = (msg_held_t){.adapter = "policy", .version = v, .digest = rig_digest(M.digest[v]),
-                                                     .state = w->version == v ? HELD_ACTIVE : HELD_STAGED};
+        if (w->held[v])
+            held[count++] = (msg_held_t){.adapter = "policy",
+                                         .version = v,
+                                         .digest = rig_digest(M.digest[v]),
+                                         .state = w->version == v ? HELD_ACTIVE : HELD_STAGED};
     msg_subscription_t sub = {.adapter = "policy", .decision = w->decision, .version = w->version};
     R.is_gone[peer_of(i)] = false;
     rig_hello_as(peer_of(i), ROLE_WORKER, w->life);
@@ -89,11 +99,13 @@ static void publish(void)
     uint64_t activation = draw(4) ? HEDDLE_ACTIVATION_ALL : 1 + draw(2);
     uint64_t before = M.last_version;
     size_t records = R.record_count;
-    rig_publish(T, (rig_publish_t){.digest = ++M.next_digest, .activation = (heddle_activation_t)activation, .deadline_ms = 1000 + draw(9000)});
+    rig_publish(T, (rig_publish_t){.digest = ++M.next_digest,
+                                   .activation = (heddle_activation_t)activation,
+                                   .deadline_ms = 1000 + draw(9000)});
     for (size_t i = records; i < R.record_count; i++) {
         if (R.records[i].kind != RECORD_VERSION) continue;
         uint64_t v = R.records[i].version;
-        CHECK(v > before);   /* never used again */
+        CHECK(v > before); /* never used again */
         M.last_version = v;
         M.digest[v] = M.next_digest;
         M.activation[v] = activation;
@@ -101,7 +113,10 @@ static void publish(void)
     }
 }
 
-static uint64_t some_version(void) { return M.last_version ? M.last_version - draw(M.last_version < 3 ? M.last_version : 3) : 0; }
+static uint64_t some_version(void)
+{
+    return M.last_version ? M.last_version - draw(M.last_version < 3 ? M.last_version : 3) : 0;
+}
 
 /* A worker stages a version that it was told of. */
 static void stage(int i)
@@ -118,7 +133,8 @@ static void activate(int i)
     actor_t *w = &M.w[i];
     for (size_t k = R.letter_count; w->is_here && k-- > 0;) {
         const letter_t *l = &R.letters[k];
-        if (l->peer != peer_of(i) || l->m.type != MSG_COMMIT || l->m.commit.token != R.tokens[peer_of(i)]) continue;
+        if (l->peer != peer_of(i) || l->m.type != MSG_COMMIT || l->m.commit.token != R.tokens[peer_of(i)])
+            continue;
         if (l->m.commit.decision <= w->decision) return;
         w->decision = l->m.commit.decision;
         w->version = l->m.commit.version;
@@ -131,7 +147,8 @@ static void reject(int i)
 {
     uint64_t v = some_version();
     const char *CODES[] = {"no_slot", "version_failed", "digest_mismatch", "deadline"};
-    if (v && M.w[i].is_here) rig_nack(peer_of(i), v, draw(3) ? 0 : M.w[i].decision, "stage", CODES[draw(4)]);
+    if (v && M.w[i].is_here)
+        rig_nack(peer_of(i), v, draw(3) ? 0 : M.w[i].decision, "stage", CODES[draw(4)]);
     if (v) M.w[i].held[v] = 0;
 }
 
@@ -176,11 +193,13 @@ static uint64_t state_hash(void)
     for (size_t i = 0; i < R.b->rollout.track_count; i++) {
         const track_t *t = R.b->rollout.tracks[i];
         h = h * 1000003 + t->version * 8 + t->is_served * 4 + t->is_ended * 2 + t->is_lost;
-        for (size_t k = 0; k < t->copy_count; k++) h = h * 1000003 + t->copies[k]->token * 16 + (uint64_t)t->copies[k]->state;
+        for (size_t k = 0; k < t->copy_count; k++)
+            h = h * 1000003 + t->copies[k]->token * 16 + (uint64_t)t->copies[k]->state;
     }
     for (size_t i = 0; i < R.b->members.worker_count; i++) {
         const member_t *m = R.b->members.workers[i];
-        h = h * 1000003 + m->token * 8 + (uint64_t)m->state + m->lease_end_us + (m->sub_count ? m->subs[0].decision : 0);
+        h = h * 1000003 + m->token * 8 + (uint64_t)m->state + m->lease_end_us +
+            (m->sub_count ? m->subs[0].decision : 0);
     }
     return h;
 }
@@ -188,7 +207,7 @@ static uint64_t state_hash(void)
 static void zombie(void)
 {
     if (!M.stale_count || R.commit_error) return;
-    broker_tick(R.b, R.now);   /* what time does is not the zombie's doing */
+    broker_tick(R.b, R.now); /* what time does is not the zombie's doing */
     rig_flush();
     uint64_t peer = peer_of((int)draw(WORKERS)), mine = R.tokens[peer], v = some_version();
     uint64_t before = state_hash(), fenced = R.b->members.fenced_count;
@@ -205,8 +224,8 @@ static void zombie(void)
     rig_beat(peer);
     rig_leave(peer);
     R.tokens[peer] = mine;
-    CHECK(before == state_hash());   /* I4 */
-    CHECK(!is_known || R.b->members.fenced_count > fenced);   /* and is counted */
+    CHECK(before == state_hash());                          /* I4 */
+    CHECK(!is_known || R.b->members.fenced_count > fenced); /* and is counted */
 }
 
 static void operate(void)
@@ -215,7 +234,11 @@ static void operate(void)
     if (!v) return;
     M.by_hand = true;
     rig_hello(ADMIN, ROLE_ADMIN);
-    rig_query(ADMIN, (msg_query_t){.op = draw(3) ? "activate" : "wait", .name = "policy", .version = v, .by = "ann", .deadline_ms = 500 + draw(5000)});
+    rig_query(ADMIN, (msg_query_t){.op = draw(3) ? "activate" : "wait",
+                                   .name = "policy",
+                                   .version = v,
+                                   .by = "ann",
+                                   .deadline_ms = 500 + draw(5000)});
 }
 
 /* ---- invariants ---- */
@@ -242,7 +265,8 @@ static void check_records(void)
     bool settling = R.now.us < M.settle_end_us;
     for (; M.seen_records < R.record_count; M.seen_records++) {
         const record_t *rec = &R.records[M.seen_records];
-        bool decides = rec->kind == RECORD_DECISION || (rec->kind == RECORD_STATE && rec->state != VERSION_SUPERSEDED);
+        bool decides = rec->kind == RECORD_DECISION ||
+                       (rec->kind == RECORD_STATE && rec->state != VERSION_SUPERSEDED);
         CHECK(!decides || !settling);
         if (rec->kind == RECORD_DECISION) check_decision(rec);
     }
@@ -253,7 +277,9 @@ static void check_letters(void)
 {
     for (; M.seen_letters < R.letter_count; M.seen_letters++) {
         const msg_t *m = &R.letters[M.seen_letters].m;
-        const digest_t *d = m->type == MSG_ANNOUNCE ? &m->announce.digest : m->type == MSG_COMMIT ? &m->commit.digest : NULL;
+        const digest_t *d = m->type == MSG_ANNOUNCE ? &m->announce.digest
+                            : m->type == MSG_COMMIT ? &m->commit.digest
+                                                    : NULL;
         if (!d) continue;
         uint64_t v = m->type == MSG_ANNOUNCE ? m->announce.version : m->commit.version;
         digest_t expected = rig_digest(M.digest[v]);
@@ -270,8 +296,10 @@ static void check_replay(void)
     registry_init(&by_time);
     for (int kind = RECORD_EPOCH; kind <= RECORD_WRITER; kind++)
         for (size_t i = 0; i < R.record_count; i++)
-            if ((int)R.records[i].kind == kind) CHECK(registry_apply(&by_kind, &R.records[i]) == HEDDLE_OK);
-    for (size_t i = 0; i < R.record_count; i++) CHECK(registry_apply(&by_time, &R.records[i]) == HEDDLE_OK);
+            if ((int)R.records[i].kind == kind)
+                CHECK(registry_apply(&by_kind, &R.records[i]) == HEDDLE_OK);
+    for (size_t i = 0; i < R.record_count; i++)
+        CHECK(registry_apply(&by_time, &R.records[i]) == HEDDLE_OK);
     CHECK(registry_equal(&by_kind, &R.b->registry));
     CHECK(registry_equal(&by_time, &R.b->registry));
     registry_fini(&by_kind);
@@ -283,15 +311,18 @@ static void check_members(void)
     size_t ready = 0;
     for (size_t i = 0; i < R.b->members.worker_count; i++) {
         const member_t *m = R.b->members.workers[i];
-        if (i) CHECK(strcmp(R.b->members.workers[i - 1]->name, m->name) < 0);   /* I11: one row a name */
+        if (i) CHECK(strcmp(R.b->members.workers[i - 1]->name, m->name) < 0); /* I11: one row a name */
         ready += member_is_ready(m);
         CHECK(member_is_ready(m) == (membership_by_token(&R.b->members, m->token) == m));
     }
     CHECK(HASH_CNT(by_token, R.b->members.tokens) == ready + R.b->members.publisher_count);
     for (size_t i = 0; i < R.b->rollout.track_count; i++)
-        for (size_t k = 0; !R.b->rollout.tracks[i]->is_ended && k < R.b->rollout.tracks[i]->copy_count; k++) {
+        for (size_t k = 0; !R.b->rollout.tracks[i]->is_ended && k < R.b->rollout.tracks[i]->copy_count;
+             k++) {
             const copy_row_t *c = R.b->rollout.tracks[i]->copies[k];
-            CHECK(!c->token || membership_by_token(&R.b->members, c->token));   /* copies of sessions that are over hold nothing */
+            CHECK(!c->token ||
+                  membership_by_token(&R.b->members,
+                                      c->token)); /* copies of sessions that are over hold nothing */
         }
     CHECK(R.b->rollout.track_count <= ROLLOUT_ENDED_TRACKS + R.b->opts.keep + WORKERS + 3);
     CHECK(R.b->pending.count <= PENDING_PER_PEER);
@@ -315,19 +346,44 @@ static void one_step(void)
 {
     int i = (int)draw(WORKERS);
     switch (draw(20)) {
-    case 0: case 1: if (!M.w[i].is_here) join(i, draw(3) != 0); else if (!draw(4)) join(i, true); break;
-    case 2: if (M.w[i].is_here && !draw(3)) { rig_leave(peer_of(i)); gone(i); } break;
+    case 0:
+    case 1:
+        if (!M.w[i].is_here) join(i, draw(3) != 0);
+        else if (!draw(4)) join(i, true);
+        break;
+    case 2:
+        if (M.w[i].is_here && !draw(3)) {
+            rig_leave(peer_of(i));
+            gone(i);
+        }
+        break;
     case 3: R.is_quiet[peer_of(i)] = !draw(3); break;
-    case 4: case 5: publish(); break;
-    case 6: case 7: case 8: case 9: stage(i); break;
-    case 10: case 11: case 12: activate(i); break;
-    case 13: if (!draw(3)) reject(i); break;
+    case 4:
+    case 5: publish(); break;
+    case 6:
+    case 7:
+    case 8:
+    case 9: stage(i); break;
+    case 10:
+    case 11:
+    case 12: activate(i); break;
+    case 13:
+        if (!draw(3)) reject(i);
+        break;
     case 14: operate(); break;
     case 15: time_passes(draw(2) ? draw(400) : draw(6000)); break;
-    case 16: if (!draw(5)) crash(); break;
+    case 16:
+        if (!draw(5)) crash();
+        break;
     case 17: zombie(); break;
     case 18: R.commit_error = draw(3) ? 0 : HEDDLE_ERR_NO_SPACE; break;
-    case 19: if (M.writer_is_here && !draw(4)) { rig_leave(T); make_stale(T); M.writer_is_here = false; } break;
+    case 19:
+        if (M.writer_is_here && !draw(4)) {
+            rig_leave(T);
+            make_stale(T);
+            M.writer_is_here = false;
+        }
+        break;
     }
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The registry's table, cell by cell: states of a version against records, and every decision with its refusals. */
+/* The registry's table, cell by cell: states of a version against records, and every decision with its
+ * refusals. */
 #include "broker/registry.h"
 
 #include "core/limits.h"
@@ -39,7 +40,8 @@ static key16_t life_of(uint8_t n) { return (key16_t){{n}}; }
 static void commit(void)
 {
     cr_assert(!out.failed);
-    for (int i = 0; i < out.record_count; i++) cr_assert_eq(registry_apply(&reg, &out.records[i]), HEDDLE_OK);
+    for (int i = 0; i < out.record_count; i++)
+        cr_assert_eq(registry_apply(&reg, &out.records[i]), HEDDLE_OK);
     outbox_clear(&out);
 }
 
@@ -48,7 +50,11 @@ static const version_row_t *row(uint64_t v) { return registry_version(policy(), 
 
 static open_by_t opener(uint64_t token, uint8_t life, bool holder_is_live)
 {
-    return (open_by_t){.token = token, .pid = 10 + life, .host = "h", .life = life_of(life), .holder_is_live = holder_is_live};
+    return (open_by_t){.token = token,
+                       .pid = 10 + life,
+                       .host = "h",
+                       .life = life_of(life),
+                       .holder_is_live = holder_is_live};
 }
 
 static int try_open(const char *writer, uint64_t token, uint8_t life, bool takeover, bool holder_is_live)
@@ -64,7 +70,13 @@ static void open_policy(void)
     commit();
 }
 
-typedef struct { uint64_t digest; const char *id; int64_t step; heddle_unchanged_t unchanged; bool back, stranger; } ask_t;
+typedef struct {
+    uint64_t digest;
+    const char *id;
+    int64_t step;
+    heddle_unchanged_t unchanged;
+    bool back, stranger;
+} ask_t;
 static uint64_t got_version;
 static bool got_created;
 
@@ -74,9 +86,20 @@ static int try_publish(ask_t a)
     static int count;
     snprintf(id, sizeof id, "id-%d", ++count);
     static msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50};
-    msg_publish_t m = {.req = 3, .adapter = "policy", .request_id = a.id ? a.id : id, .digest = digest_of(a.digest), .parts = &part,
-                       .part_count = 1, .step = a.step ? a.step : -1, .if_unchanged = (uint64_t)a.unchanged, .allow_step_back = a.back,
-                       .data_bytes = 4000, .tensor_count = 2, .kind = "lora", .base_model = "base", .config = bytes_of("{}", 2)};
+    msg_publish_t m = {.req = 3,
+                       .adapter = "policy",
+                       .request_id = a.id ? a.id : id,
+                       .digest = digest_of(a.digest),
+                       .parts = &part,
+                       .part_count = 1,
+                       .step = a.step ? a.step : -1,
+                       .if_unchanged = (uint64_t)a.unchanged,
+                       .allow_step_back = a.back,
+                       .data_bytes = 4000,
+                       .tensor_count = 2,
+                       .kind = "lora",
+                       .base_model = "base",
+                       .config = bytes_of("{}", 2)};
     publish_by_t by = {.peer = 4, .writer = a.stranger ? NULL : "trainer", .share_key = {{9}}};
     return registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
 }
@@ -149,10 +172,19 @@ Test(registry, features_are_sorted_and_meta_is_json)
     msg_pair_t meta[] = {{"run", "a \"b\" \\ \n"}, {"x", ""}};
     msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50};
     open_policy();
-    msg_publish_t m = {.adapter = "policy", .request_id = "a", .parts = &part, .part_count = 1, .step = -1, .features = features,
-                       .feature_count = 3, .meta = meta, .meta_count = 2, .deadline_ms = 5};
+    msg_publish_t m = {.adapter = "policy",
+                       .request_id = "a",
+                       .parts = &part,
+                       .part_count = 1,
+                       .step = -1,
+                       .features = features,
+                       .feature_count = 3,
+                       .meta = meta,
+                       .meta_count = 2,
+                       .deadline_ms = 5};
     publish_by_t by = {.writer = "trainer"};
-    cr_assert_eq(registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error), HEDDLE_OK);
+    cr_assert_eq(registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error),
+                 HEDDLE_OK);
     commit();
     cr_assert_str_eq(row(1)->features, "bias,dora,rslora");
     cr_assert_str_eq(row(1)->meta, "{\"run\":\"a \\\"b\\\" \\\\ \\u000a\",\"x\":\"\"}");
@@ -195,7 +227,7 @@ Test(registry, the_same_id_with_other_bytes_is_a_conflict)
 
 Test(registry, only_the_writer_publishes)
 {
-    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_FENCED);   /* never opened */
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_FENCED); /* never opened */
     open_policy();
     cr_assert_eq(try_publish((ask_t){.digest = 1, .stranger = true}), HEDDLE_ERR_FENCED);
     cr_assert_eq(out.record_count, 0);
@@ -203,15 +235,27 @@ Test(registry, only_the_writer_publishes)
 
 Test(registry, malformed_publications_are_refused)
 {
-    msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50}, empty = {0}, no_manifest = {.region_bytes = 1};
-    const struct { msg_part_t *parts; uint32_t count; const char *id; int64_t step; int code; } ROWS[] = {
-        {&part, 1, "", -1, HEDDLE_ERR_PROTOCOL},        {&part, 1, NULL, -1, HEDDLE_ERR_PROTOCOL},
-        {&part, 0, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE}, {&part, 2, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
-        {&empty, 1, "a", -1, HEDDLE_ERR_PROTOCOL},      {&no_manifest, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
-        {&part, 1, "a", -2, HEDDLE_ERR_PROTOCOL}};
+    msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50}, empty = {0},
+               no_manifest = {.region_bytes = 1};
+    const struct {
+        msg_part_t *parts;
+        uint32_t count;
+        const char *id;
+        int64_t step;
+        int code;
+    } ROWS[] = {{&part, 1, "", -1, HEDDLE_ERR_PROTOCOL},
+                {&part, 1, NULL, -1, HEDDLE_ERR_PROTOCOL},
+                {&part, 0, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
+                {&part, 2, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
+                {&empty, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
+                {&no_manifest, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
+                {&part, 1, "a", -2, HEDDLE_ERR_PROTOCOL}};
     open_policy();
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        msg_publish_t m = {.adapter = "policy", .request_id = ROWS[i].id, .parts = ROWS[i].parts, .part_count = ROWS[i].count,
+        msg_publish_t m = {.adapter = "policy",
+                           .request_id = ROWS[i].id,
+                           .parts = ROWS[i].parts,
+                           .part_count = ROWS[i].count,
                            .step = ROWS[i].step};
         publish_by_t by = {.writer = "trainer"};
         int rc = registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
@@ -230,7 +274,7 @@ Test(registry, steps_do_not_go_back)
     cr_assert_str_eq(error.expected, "step 100 or more");
     cr_assert_eq(try_publish((ask_t){.digest = 2, .step = 99, .back = true}), HEDDLE_OK);
     outbox_clear(&out);
-    cr_assert_eq(try_publish((ask_t){.digest = 2}), HEDDLE_OK);   /* no step: no claim */
+    cr_assert_eq(try_publish((ask_t){.digest = 2}), HEDDLE_OK); /* no step: no claim */
     outbox_clear(&out);
     cr_assert_eq(try_publish((ask_t){.digest = 2, .step = 100}), HEDDLE_OK);
 }
@@ -256,9 +300,11 @@ Test(registry, unchanged_is_compared_with_the_newest_live_version)
     outbox_clear(&out);
     cr_assert_eq(publish(5), 2);
     end(2, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
-    cr_assert_eq(try_publish((ask_t){.digest = 5}), HEDDLE_OK, "a failed version is not what is compared with");
+    cr_assert_eq(try_publish((ask_t){.digest = 5}), HEDDLE_OK,
+                 "a failed version is not what is compared with");
     outbox_clear(&out);
-    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED, "the newest live one is version 1");
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED,
+                 "the newest live one is version 1");
 }
 
 Test(registry, a_number_is_never_used_again)
@@ -280,14 +326,18 @@ Test(registry, a_number_is_never_used_again)
 Test(registry, every_state_meets_every_record)
 {
     enum { DECIDE = 100 };
-    const struct { int before, event; version_state_t after; } ROWS[] = {
+    const struct {
+        int before, event;
+        version_state_t after;
+    } ROWS[] = {
         {0, DECIDE, VERSION_COMMITTED},
         {0, VERSION_SUPERSEDED, VERSION_SUPERSEDED},
         {0, VERSION_FAILED, VERSION_FAILED},
         {0, VERSION_RETIRED, VERSION_RETIRED},
         {DECIDE, DECIDE, VERSION_COMMITTED},
         {DECIDE, VERSION_RETIRED, VERSION_RETIRED},
-        {VERSION_FAILED, DECIDE, VERSION_FAILED},      /* rows of a store come in any order: what ended stays ended */
+        {VERSION_FAILED, DECIDE,
+         VERSION_FAILED}, /* rows of a store come in any order: what ended stays ended */
         {VERSION_FAILED, VERSION_RETIRED, VERSION_FAILED},
         {VERSION_SUPERSEDED, DECIDE, VERSION_SUPERSEDED},
         {VERSION_RETIRED, DECIDE, VERSION_RETIRED},
@@ -316,7 +366,7 @@ Test(registry, rows_that_cannot_be_are_refused)
         {.kind = (record_kind_t)0, .adapter = "policy"},
         {.kind = (record_kind_t)99, .adapter = "policy"},
         {.kind = RECORD_VERSION, .adapter = "policy", .version = 0},
-        {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .digest = other},   /* I2 */
+        {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .digest = other}, /* I2 */
         {.kind = RECORD_DECISION, .adapter = "nobody", .decision = 1, .version = 1},
         {.kind = RECORD_DECISION, .adapter = "policy", .decision = 0, .version = 1},
         {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2},
@@ -360,7 +410,8 @@ Test(registry, adapters_are_found_in_a_sorted_table)
         cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
     }
     for (size_t i = 0; i < 10; i++) cr_assert_str_eq(registry_adapter(&reg, NAMES[i])->name, NAMES[i]);
-    for (size_t i = 1; i < 10; i++) cr_assert_lt(strcmp(reg.adapters[i - 1]->name, reg.adapters[i]->name), 0);
+    for (size_t i = 1; i < 10; i++)
+        cr_assert_lt(strcmp(reg.adapters[i - 1]->name, reg.adapters[i]->name), 0);
     cr_assert_null(registry_adapter(&reg, "n"));
 }
 
@@ -369,8 +420,15 @@ Test(registry, the_greatest_decision_counts_whatever_the_order_of_rows)
     open_policy();
     publish(1);
     publish(2);
-    record_t d2 = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 2, .version = 1, .held = true, .by = "ann", .at_ms = 20};
-    record_t d1 = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2, .at_ms = 10};
+    record_t d2 = {.kind = RECORD_DECISION,
+                   .adapter = "policy",
+                   .decision = 2,
+                   .version = 1,
+                   .held = true,
+                   .by = "ann",
+                   .at_ms = 20};
+    record_t d1 = {
+        .kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2, .at_ms = 10};
     cr_assert_eq(registry_apply(&reg, &d2), HEDDLE_OK);
     cr_assert_eq(registry_apply(&reg, &d1), HEDDLE_OK);
     cr_assert_eq(policy()->decision, 2);
@@ -421,7 +479,7 @@ Test(registry, history_is_bounded_and_the_same_in_every_order)
         cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
     }
     record_t gone = {.kind = RECORD_STATE, .adapter = "policy", .state = VERSION_FAILED};
-    for (uint64_t v = LIMIT_HISTORY + 11; v >= 2; v--) {   /* the newest first */
+    for (uint64_t v = LIMIT_HISTORY + 11; v >= 2; v--) { /* the newest first */
         gone.version = v;
         cr_assert_eq(registry_apply(&reg, &gone), HEDDLE_OK);
     }
@@ -487,13 +545,22 @@ Test(registry, adapters_are_bounded)
 
 /* ---- activation by hand ---- */
 
-typedef struct { uint64_t version; bool source, staged, dry; const char *adapter; } act_t;
+typedef struct {
+    uint64_t version;
+    bool source, staged, dry;
+    const char *adapter;
+} act_t;
 static activated_t done;
 
 static int try_activate(act_t a)
 {
-    activate_by_t by = {.version = a.version, .by = "ann", .has_source = a.source, .has_staged = a.staged, .dry_run = a.dry};
-    return registry_decide_activate(&reg, a.adapter ? a.adapter : "policy", &by, now, &out, &done, &error);
+    activate_by_t by = {.version = a.version,
+                        .by = "ann",
+                        .has_source = a.source,
+                        .has_staged = a.staged,
+                        .dry_run = a.dry};
+    return registry_decide_activate(&reg, a.adapter ? a.adapter : "policy", &by, now, &out, &done,
+                                    &error);
 }
 
 static int activate(uint64_t version)
@@ -512,19 +579,25 @@ Test(registry, activate_refusals)
     cr_assert_eq(try_activate((act_t){.version = 0}), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(try_activate((act_t){.version = 2}), HEDDLE_ERR_NOT_FOUND);
     cr_assert_str_eq(error.expected, "a version up to 1");
-    cr_assert_eq(try_activate((act_t){.version = 1, .source = true}), HEDDLE_ERR_NOT_ACTIVATABLE, "nobody staged it");
+    cr_assert_eq(try_activate((act_t){.version = 1, .source = true}), HEDDLE_ERR_NOT_ACTIVATABLE,
+                 "nobody staged it");
     cr_assert_str_eq(error.found, "staging");
     cr_assert_eq(try_activate((act_t){.version = 1}), HEDDLE_ERR_NOT_ACTIVATABLE, "lost");
     cr_assert_str_eq(error.found, "lost");
-    const struct { version_state_t state; const char *found; } ROWS[] = {
+    const struct {
+        version_state_t state;
+        const char *found;
+    } ROWS[] = {
         {VERSION_FAILED, "failed"}, {VERSION_SUPERSEDED, "superseded"}, {VERSION_RETIRED, "retired"}};
     for (size_t i = 0; i < 3; i++) {
         uint64_t v = publish(10 + i);
         end(v, ROWS[i].state, ROWS[i].state == VERSION_FAILED ? HEDDLE_ERR_NO_SLOT : 0);
-        cr_assert_eq(try_activate((act_t){.version = v, .source = true, .staged = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+        cr_assert_eq(try_activate((act_t){.version = v, .source = true, .staged = true}),
+                     HEDDLE_ERR_NOT_ACTIVATABLE);
         cr_assert_str_eq(error.found, ROWS[i].found);
     }
-    cr_assert_eq(try_activate((act_t){.version = 2, .source = true, .staged = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+    cr_assert_eq(try_activate((act_t){.version = 2, .source = true, .staged = true}),
+                 HEDDLE_ERR_NOT_ACTIVATABLE);
     cr_assert_not_null(strstr(error.message, "because"), "the reason is in it: %s", error.message);
     cr_assert_eq(out.record_count, 0);
 }
@@ -614,7 +687,8 @@ Test(registry, a_forgotten_version_is_not_activatable)
         registry_apply(&reg, &gone);
     }
     cr_assert_null(row(1));
-    cr_assert_eq(try_activate((act_t){.version = 1, .source = true, .staged = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+    cr_assert_eq(try_activate((act_t){.version = 1, .source = true, .staged = true}),
+                 HEDDLE_ERR_NOT_ACTIVATABLE);
 }
 
 /* ---- keep, reached ---- */
@@ -641,7 +715,7 @@ Test(registry, keep_counts_by_the_order_of_decisions)
     cr_assert_eq(first, 1);
     cr_assert_eq(excess(2, &first), 1);
     cr_assert_eq(excess(3, &first), 0);
-    activate(1);   /* 1 is active, then by decision: 4, 3, 2 */
+    activate(1); /* 1 is active, then by decision: 4, 3, 2 */
     cr_assert_eq(excess(2, &first), 1);
     cr_assert_eq(first, 2);
     const version_row_t *one[1];
@@ -655,7 +729,7 @@ Test(registry, reached_is_the_decision_that_named_or_overtook_it)
     cr_assert_eq(registry_reached_at(policy(), row(1)), 0);
     decide(1);
     publish(2);
-    publish(3);   /* supersedes 2 */
+    publish(3); /* supersedes 2 */
     cr_assert_eq(registry_reached_at(policy(), row(2)), 0);
     decide(3);
     cr_assert_eq(registry_reached_at(policy(), row(1)), 1);
@@ -681,13 +755,35 @@ Test(registry, equal_looks_at_everything)
     registry_apply(&other, &adapter);
     cr_assert(!registry_equal(&reg, &other));
     cr_assert(registry_equal(&reg, &reg));
-    record_t writer = {.kind = RECORD_WRITER, .adapter = "policy", .token = 5, .pid = 11, .host = "h", .writer = "trainer", .at_ms = now.wall_ms, .life = life_of(1)};
+    record_t writer = {.kind = RECORD_WRITER,
+                       .adapter = "policy",
+                       .token = 5,
+                       .pid = 11,
+                       .host = "h",
+                       .writer = "trainer",
+                       .at_ms = now.wall_ms,
+                       .life = life_of(1)};
     registry_apply(&other, &writer);
     const version_row_t *v = row(1);
-    record_t same = {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .digest = v->digest, .part = v->part, .share_key = v->share_key,
-                     .request_id = v->request_id, .writer = v->writer, .base_model = v->base_model, .kind_text = v->kind, .features = v->features,
-                     .meta = v->meta, .step = v->step, .data_bytes = v->data_bytes, .tensor_count = v->tensor_count,
-                     .chunk_count = v->chunk_count, .activation = v->activation, .deadline_ms = v->deadline_ms, .at_ms = v->created_ms,
+    record_t same = {.kind = RECORD_VERSION,
+                     .adapter = "policy",
+                     .version = 1,
+                     .digest = v->digest,
+                     .part = v->part,
+                     .share_key = v->share_key,
+                     .request_id = v->request_id,
+                     .writer = v->writer,
+                     .base_model = v->base_model,
+                     .kind_text = v->kind,
+                     .features = v->features,
+                     .meta = v->meta,
+                     .step = v->step,
+                     .data_bytes = v->data_bytes,
+                     .tensor_count = v->tensor_count,
+                     .chunk_count = v->chunk_count,
+                     .activation = v->activation,
+                     .deadline_ms = v->deadline_ms,
+                     .at_ms = v->created_ms,
                      .config = bytes_of(v->config, v->config_bytes)};
     registry_apply(&other, &same);
     cr_assert(registry_equal(&reg, &other));

@@ -43,7 +43,8 @@ Test(rollout, all_waits_for_all_then_commits_then_releases)
     cr_assert_eq(rig_adapter()->active, 1);
     cr_assert_eq(rig_count(MSG_COMMIT), 3);
     const msg_commit_t *c = &rig_last(W2, MSG_COMMIT)->commit;
-    cr_assert(c->decision == 1 && c->version == 1 && c->token == R.tokens[W2] && digest_equal(&c->digest, &rig_version(1)->digest));
+    cr_assert(c->decision == 1 && c->version == 1 && c->token == R.tokens[W2] &&
+              digest_equal(&c->digest, &rig_version(1)->digest));
     cr_assert_eq(rig_last(T, MSG_RELEASE)->release.version, 1);
     cr_assert_str_eq(rig_copy_state(1, "w1"), "committed");
     rig_active(W1, 1, 1, 1);
@@ -53,7 +54,8 @@ Test(rollout, all_waits_for_all_then_commits_then_releases)
     rig_active(W3, 1, 1, 1);
     const msg_rollout_t *r = told();
     cr_assert_str_eq(r->state, "active");
-    cr_assert(r->eligible_count == 3 && r->staged_count == 3 && r->active_count == 3 && r->missing_count == 0 && r->decision == 1);
+    cr_assert(r->eligible_count == 3 && r->staged_count == 3 && r->active_count == 3 &&
+              r->missing_count == 0 && r->decision == 1);
     cr_assert_eq(rig_event_count(EVENT_VERSION_STAGED), 1);
     cr_assert_eq(rig_event_count(EVENT_VERSION_ACTIVATED), 1);
     cr_assert_eq(rig_event_count(EVENT_VERSION_RELEASED), 1);
@@ -68,8 +70,9 @@ Test(rollout, messages_of_a_version_do_not_grow_faster_than_four_a_worker)
         rig_start();
         publish_to(n, (rig_publish_t){0});
         roll_out(n, 1, 1, 1);
-        uint64_t path = R.sent[MSG_ANNOUNCE] + R.sent[MSG_COMMIT] + R.sent[MSG_PUBLISHED] + R.sent[MSG_RELEASE] + R.b->received[MSG_STAGED] +
-                        R.b->received[MSG_ACTIVE] + R.b->received[MSG_PUBLISH];
+        uint64_t path = R.sent[MSG_ANNOUNCE] + R.sent[MSG_COMMIT] + R.sent[MSG_PUBLISHED] +
+                        R.sent[MSG_RELEASE] + R.b->received[MSG_STAGED] + R.b->received[MSG_ACTIVE] +
+                        R.b->received[MSG_PUBLISH];
         cr_assert_eq(path, 4u * (unsigned)n + 3, "%d workers: %llu", n, (unsigned long long)path);
         cr_assert_leq(R.sent[MSG_ROLLOUT], 4, "%llu", (unsigned long long)R.sent[MSG_ROLLOUT]);
         cr_assert_eq(R.sent[MSG_ABORT] + R.sent[MSG_RETIRE] + R.sent[MSG_SOURCES] + R.sent[MSG_ERROR], 0);
@@ -84,7 +87,8 @@ Test(rollout, as_ready_commits_with_the_first)
     cr_assert(rig_has(W2, MSG_COMMIT) && !rig_has(W1, MSG_COMMIT));
     cr_assert(!rig_has(T, MSG_RELEASE), "w1 is still under way");
     rig_staged(W1, 1, 1);
-    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, 1, "late ones hear of it when they have staged");
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, 1,
+                 "late ones hear of it when they have staged");
     cr_assert(rig_has(T, MSG_RELEASE));
 }
 
@@ -187,9 +191,10 @@ Test(rollout, a_new_session_of_the_same_process_is_waited_for_on)
 {
     publish_to(2, (rig_publish_t){0});
     rig_staged(W1, 1, 1);
-    rig_worker(W2, "w2");   /* the same life over a new connection would be the same */
+    rig_worker(W2, "w2"); /* the same life over a new connection would be the same */
     cr_assert_eq(rig_adapter()->decision, 0);
-    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.token, R.tokens[W2], "announced anew, under the new token");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.token, R.tokens[W2],
+                 "announced anew, under the new token");
     rig_staged(W2, 1, 1);
     cr_assert_eq(rig_adapter()->decision, 1);
 }

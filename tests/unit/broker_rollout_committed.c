@@ -64,7 +64,7 @@ Test(committed, acks_said_twice_or_late_change_nothing)
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_staged(W1, 2, 2);
     rig_active(W1, 2, 2, 2);
-    rig_active(W1, 1, 1, 1);   /* I13 */
+    rig_active(W1, 1, 1, 1); /* I13 */
     cr_assert_str_eq(rig_copy_state(2, "w1"), "active");
     cr_assert_eq(member_sub(membership_worker(&R.b->members, "w1"), "policy")->decision, 2);
 }
@@ -113,7 +113,8 @@ Test(committed, a_late_joiner_fetches_from_holders)
     rig_worker(W3, "w3");
     const msg_welcome_t *w = &rig_last(W3, MSG_WELCOME)->welcome;
     cr_assert_eq(w->adapter_count, 1);
-    cr_assert(w->adapters[0].decision == 1 && w->adapters[0].version == 1 && w->slots == 3 && w->lease_ms == LEASE_MS);
+    cr_assert(w->adapters[0].decision == 1 && w->adapters[0].version == 1 && w->slots == 3 &&
+              w->lease_ms == LEASE_MS);
     const msg_announce_t *a = &rig_last(W3, MSG_ANNOUNCE)->announce;
     cr_assert_eq(a->source_count, 2);
     cr_assert(a->sources[0].kind == SOURCE_WORKER && a->sources[1].kind == SOURCE_WORKER);
@@ -157,7 +158,8 @@ Test(committed, need_sources_gives_others)
     rig_staged(W1, 1, 1);
     uint64_t lost[] = {R.tokens[T]};
     msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    m.need_sources = (msg_need_sources_t){
+        .token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
     rig_frame(W2, &m);
     const msg_sources_t *s = &rig_last(W2, MSG_SOURCES)->sources;
     cr_assert_eq(s->source_count, 1);
@@ -167,7 +169,8 @@ Test(committed, need_sources_gives_others)
     m.need_sources.lost = both;
     m.need_sources.lost_count = 2;
     rig_frame(W2, &m);
-    cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2, "better one that failed once than none");
+    cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2,
+                 "better one that failed once than none");
 }
 
 Test(committed, who_has_no_source_gets_one_when_it_comes)
@@ -203,7 +206,8 @@ Test(committed, a_released_region_that_refuses_is_no_source_any_more)
     rig_worker(W2, "w2");
     uint64_t lost[] = {R.tokens[T]};
     msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    m.need_sources = (msg_need_sources_t){
+        .token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
     rig_frame(W2, &m);
     cr_assert_str_eq(rig_state(1), "lost");
     cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
@@ -215,7 +219,7 @@ Test(committed, a_worker_busy_with_the_active_version_gets_the_newest_after_it)
     roll_out(1, 1, 1, 1);
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_drop_letters();
-    rig_worker(W2, "w2");   /* joins while 2 is staging */
+    rig_worker(W2, "w2"); /* joins while 2 is staging */
     cr_assert_eq(rig_count(MSG_ANNOUNCE), 1);
     cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1, "first what is served");
     rig_drop_letters();
@@ -228,7 +232,7 @@ Test(committed, who_left_the_active_version_for_a_newest_that_fails_goes_back_to
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
-    rig_worker(W2, "w2");   /* fetching 1 */
+    rig_worker(W2, "w2"); /* fetching 1 */
     rig_publish(T, (rig_publish_t){.digest = 2});
     cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
     rig_drop_letters();
@@ -309,7 +313,8 @@ Test(committed, a_held_adapter_stages_and_does_not_activate)
     rig_drop_letters();
     rig_publish(T, (rig_publish_t){.digest = 3, .deadline_ms = 6000});
     rig_pass(100);
-    if (rig_has(T, MSG_ROLLOUT)) cr_assert_str_eq(rig_last(T, MSG_ROLLOUT)->rollout.code, "", "not before it is staged");
+    if (rig_has(T, MSG_ROLLOUT))
+        cr_assert_str_eq(rig_last(T, MSG_ROLLOUT)->rollout.code, "", "not before it is staged");
     rig_staged(W1, 3, 3);
     cr_assert_eq(rig_count(MSG_COMMIT), 0);
     const msg_rollout_t *r = told();
@@ -331,7 +336,7 @@ Test(committed, a_rollback_moves_no_bytes_and_fetches_where_they_are_missing)
     roll_out(1, 1, 1, 1);
     rig_publish(T, (rig_publish_t){.digest = 2});
     roll_out(1, 2, 2, 2);
-    rig_worker(W2, "w2");   /* gets version 2 alone */
+    rig_worker(W2, "w2"); /* gets version 2 alone */
     rig_staged(W2, 2, 2);
     rig_active(W2, 2, 2, 2);
     rig_drop_letters();
@@ -349,7 +354,7 @@ Test(committed, a_rollback_moves_no_bytes_and_fetches_where_they_are_missing)
 Test(committed, what_was_overtaken_before_the_switch_is_kept)
 {
     publish_to(1, (rig_publish_t){0});
-    rig_staged(W1, 1, 1);   /* COMMIT 1 is on its way */
+    rig_staged(W1, 1, 1); /* COMMIT 1 is on its way */
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_staged(W1, 2, 2);
     cr_assert_str_eq(rig_copy_state(1, "w1"), "kept");

@@ -6,7 +6,8 @@ TestSuite(restart, .init = rig_start, .fini = rig_stop);
 
 /* ---- restart ---- */
 
-static void rejoin(uint64_t peer, const char *name, uint64_t decision, uint64_t version, msg_held_t *held, uint32_t count)
+static void rejoin(uint64_t peer, const char *name, uint64_t decision, uint64_t version, msg_held_t *held,
+                   uint32_t count)
 {
     msg_subscription_t sub = {.adapter = "policy", .decision = decision, .version = version};
     rig_hello(peer, ROLE_WORKER);
@@ -37,11 +38,12 @@ Test(restart, after_settling_who_is_there_counts)
 {
     publish_to(2, (rig_publish_t){0});
     rig_staged(W1, 1, 1);
-    rig_staged(W2, 1, 1);   /* decided */
+    rig_staged(W2, 1, 1); /* decided */
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_restart();
-    msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
-                         {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)}};
+    msg_held_t held[] = {
+        {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
+        {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)}};
     rejoin(W1, "w1", 1, 1, held, 2);
     cr_assert_eq(rig_adapter()->decision, 1);
     rig_pass(4500);
@@ -72,11 +74,20 @@ Test(restart, restated_bytes_are_believed_by_digest_only)
     rig_nack(W1, 2, 0, "stage", "version_failed");
     rig_restart();
     msg_held_t held[] = {
-        {.adapter = "policy", .version = 1, .state = HELD_KEPT, .digest = rig_digest(9)},    /* other bytes */
-        {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)},  /* failed */
-        {.adapter = "policy", .version = 7, .state = HELD_STAGED, .digest = rig_digest(2)},  /* never assigned */
-        {.adapter = "critic", .version = 1, .state = HELD_STAGED, .digest = rig_digest(2)},  /* not subscribed */
-        {.adapter = "policy", .version = 1, .state = 0, .digest = rig_digest(1)},            /* no state */
+        {.adapter = "policy",
+         .version = 1,
+         .state = HELD_KEPT,
+         .digest = rig_digest(9)}, /* other bytes */
+        {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)}, /* failed */
+        {.adapter = "policy",
+         .version = 7,
+         .state = HELD_STAGED,
+         .digest = rig_digest(2)}, /* never assigned */
+        {.adapter = "critic",
+         .version = 1,
+         .state = HELD_STAGED,
+         .digest = rig_digest(2)},                                                /* not subscribed */
+        {.adapter = "policy", .version = 1, .state = 0, .digest = rig_digest(1)}, /* no state */
     };
     rejoin(W1, "w1", 0, 0, held, 5);
     cr_assert_eq(rig_last(W1, MSG_WELCOME)->welcome.keep_count, 0);
@@ -90,15 +101,22 @@ Test(restart, restated_bytes_are_believed_by_digest_only)
 
 Test(restart, restated_states)
 {
-    const struct { uint64_t held_state, decision; const char *state; } ROWS[] = {
-        {HELD_SEALED, 0, "arrived"}, {HELD_STAGED, 0, "committed"}, {HELD_ACTIVE, 1, "active"},
-        {HELD_KEPT, 0, "committed"}, {HELD_KEPT, 1, "kept"}};
+    const struct {
+        uint64_t held_state, decision;
+        const char *state;
+    } ROWS[] = {{HELD_SEALED, 0, "arrived"},
+                {HELD_STAGED, 0, "committed"},
+                {HELD_ACTIVE, 1, "active"},
+                {HELD_KEPT, 0, "committed"},
+                {HELD_KEPT, 1, "kept"}};
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        msg_held_t held = {.adapter = "policy", .version = 1, .state = ROWS[i].held_state, .digest = rig_digest(1)};
+        msg_held_t held = {
+            .adapter = "policy", .version = 1, .state = ROWS[i].held_state, .digest = rig_digest(1)};
         rejoin(W1, "w1", ROWS[i].decision, ROWS[i].decision, &held, 1);
-        cr_assert_str_eq(rig_copy_state(1, "w1"), i == 4 ? "committed" : ROWS[i].state, "row %zu: %s", i, rig_copy_state(1, "w1"));
+        cr_assert_str_eq(rig_copy_state(1, "w1"), i == 4 ? "committed" : ROWS[i].state, "row %zu: %s", i,
+                         rig_copy_state(1, "w1"));
     }
 }
 
