@@ -85,7 +85,7 @@ Test(worker, wrong_options_are_refused)
     static const char *const ONE[] = {"policy", NULL}, *const TWICE[] = {"a", "b", "a", NULL}, *const BAD[] = {"..", NULL}, *const NONE[] = {NULL};
     static const char *const LABEL[] = {"no-equals", NULL};
     const char *many[300], *labels[50];
-    char names[300][8];
+    char names[300][16];
     for (int i = 0; i < 299; i++) {
         snprintf(names[i], sizeof names[i], "a%d", i);
         many[i] = names[i];
