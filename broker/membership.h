@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/membership.h (PURE): who is there: sessions of workers and publishers, their tokens, leases and subscriptions.
- * Soft state: it is gone with the process, and members restate it.
+/* broker/membership.h (PURE): who is there: sessions of workers and publishers, their tokens, leases and
+ * subscriptions. Soft state: it is gone with the process, and members restate it.
  *
  *   state       event                                   -> next      said
  *   -           JOIN, OPEN                              -> READY     WELCOME(token)
@@ -12,12 +12,13 @@
  *   READY       another life joins under the name:
  *                 connection gone, or silent for two
  *                 heartbeats                            -> fenced, replaced     ERROR fenced to the old one
- *                 live                                  -> READY     ERROR worker_alive to the joiner, retriable
+ *                 live                                  -> READY     ERROR worker_alive, retriable
  *   LOST LEFT   a join under the name                   -> replaced
  *   LOST LEFT   10 minutes                              -> forgotten
  *
- * token = epoch << 32 | counter.  Two tokens of one name never both count: only READY rows are found by token.
- * Rows are stable in memory until membership_reap or the next join under the same name. One thread, nothing blocks. */
+ * token = epoch << 32 | counter.  Two tokens of one name never both count: only READY rows are found by
+ * token. Rows are stable in memory until membership_tick forgets them or the next join under the same name. One
+ * thread, nothing blocks. */
 #ifndef BROKER_MEMBERSHIP_H
 #define BROKER_MEMBERSHIP_H
 
@@ -31,7 +32,8 @@ typedef enum { MEMBER_READY = 1, MEMBER_DRAINING, MEMBER_LEFT, MEMBER_LOST } mem
 
 typedef struct member_sub {
     char adapter[HEDDLE_NAME_MAX + 1];
-    uint64_t decision, version, since_ms;           /* last applied here, and the version that is served; 0, 0: none */
+    /* last applied here, and the version that is served; 0, 0: none */
+    uint64_t decision, version, since_ms;
     uint64_t fetching, bytes_done, data_bytes, source, held_count;   /* of the last heartbeat */
 } member_sub_t;
 
@@ -44,7 +46,8 @@ typedef struct member {
     uint64_t pid;
     uint64_t joined_ms, heard_us, lease_end_us, ended_us, ended_ms;
     bool is_gone;                                   /* a send to its connection said GONE */
-    bool needs_resync;                              /* a send was refused (queue full): restate at its next heartbeat */
+    /* a send was refused (queue full): restate at its next heartbeat */
+    bool needs_resync;
     char backend[16], ucx[32];
     uint8_t *address; size_t address_bytes;         /* data plane, opaque */
     char *export_dir;                               /* never NULL; "" none */
@@ -58,12 +61,15 @@ typedef struct member {
 
 typedef struct membership {
     uint64_t epoch, counter, lease_us, keep;
-    uint64_t grace_end_us;                          /* nobody expires before: settling, or the broker was late itself */
+    /* nobody expires before: settling, or the broker was late itself */
+    uint64_t grace_end_us;
     uint64_t tick_us;                               /* last tick, to notice lateness; 0: none yet */
-    uint64_t reap_us;                               /* when the next lost or left one is forgotten; CLOCK_NEVER: none */
+    /* when the next lost or left one is forgotten; CLOCK_NEVER: none */
+    uint64_t reap_us;
     member_t *tokens;                               /* uthash by token */
     member_t **workers;    size_t worker_count, worker_capacity;        /* ascending by name, all states */
-    member_t **publishers; size_t publisher_count, publisher_capacity;  /* ascending by adapter, READY only */
+    /* ascending by adapter, READY only */
+    member_t **publishers; size_t publisher_count, publisher_capacity;
     size_t ended_count;
     uint64_t fenced_count;                          /* messages under a stale token, all told */
 } membership_t;
@@ -74,10 +80,12 @@ void membership_fini(membership_t *m);
 void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t grace_end_us);
 
 /* ---- reading ---- */
-member_t *membership_by_token(const membership_t *m, uint64_t token);              /* READY only, else NULL */
+/* READY only, else NULL */
+member_t *membership_by_token(const membership_t *m, uint64_t token);
 member_t *membership_worker(const membership_t *m, const char *name);              /* any state */
 member_t *membership_publisher(const membership_t *m, const char *adapter);        /* READY only */
-member_sub_t *member_sub(const member_t *member, const char *adapter);             /* NULL: not subscribed */
+/* NULL: not subscribed */
+member_sub_t *member_sub(const member_t *member, const char *adapter);
 bool member_is_ready(const member_t *member);                                      /* accepts NULL */
 uint64_t member_silent_ms(const member_t *member, uint64_t now_us);                /* heartbeat age */
 const char *member_state_name(member_state_t state);
@@ -87,17 +95,22 @@ const char *member_state_name(member_state_t state);
 /* What HELLO said of the connection. */
 typedef struct { uint64_t peer; role_t role; key16_t life; const char *host; uint64_t pid; } member_hello_t;
 
-/* Checks a JOIN: names, labels, subscriptions, slots, UCX version, a live holder of the name.  OK · BAD_NAME · USAGE · LIMIT ·
- * TOO_FEW_SLOTS · UCX_VERSION · WORKER_ALIVE (error->retriable, *ret_retry_ms set). */
-int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello, uint64_t now_us,
+/* Checks a JOIN: names, labels, subscriptions, slots, UCX version, a live holder of the name.  OK ·
+ * BAD_NAME · USAGE · LIMIT · TOO_FEW_SLOTS · UCX_VERSION · WORKER_ALIVE (error->retriable, *ret_retry_ms
+ * set). */
+int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
+                           uint64_t now_us,
                            uint64_t *ret_retry_ms, heddle_error_t *error);
-/* Admits.  *ret_fenced_peer, *ret_fenced_token: the session of another life that this one replaces while READY (0: none).
- * NO_MEMORY: nothing changed. */
-int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now, member_t **ret_member,
+/* Admits.  *ret_fenced_peer, *ret_fenced_token: the session of another life that this one replaces while
+ * READY (0: none). NO_MEMORY: nothing changed. */
+int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
+                    member_t **ret_member,
                     uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token);
-/* The same for a publisher; the registry has decided that it may write. `token`: of membership_next_token. */
+/* The same for a publisher; the registry has decided that it may write. `token`: of
+ * membership_next_token. */
 int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle_error_t *error);
-int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token, instant_t now,
+int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello,
+                    uint64_t token, instant_t now,
                     member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token);
 uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
@@ -106,11 +119,14 @@ void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
 /* READY -> LEFT or LOST. A publisher's row is freed by this. */
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now);
 /* Time passed.  Ticks are due every quarter of a lease (membership_deadline says so): one that is late by
- * more than half a lease grants everybody a lease of grace.  Forgets lost and left ones that were listed long enough. */
+ * more than half a lease grants everybody a lease of grace.  Forgets lost and left ones that were listed
+ * long enough. */
 void membership_tick(membership_t *m, instant_t now);
-/* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and asks again. */
+/* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and
+ * asks again. */
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us);
-/* When the next tick is due: a lease ends, or a quarter of a lease has passed; CLOCK_NEVER without members. */
+/* When the next tick is due: a lease ends, or a quarter of a lease has passed; CLOCK_NEVER without
+ * members. */
 uint64_t membership_deadline(const membership_t *m);
 
 #endif

@@ -1,30 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/node.h: the broker's pure parts wired together; no thread, no socket, no clock.  The daemon (main.c) and the
- * scenario tests drive the same calls.  Types and functions are `broker_`: client/node.h is in the same programs.
+/* broker/node.h: the broker's pure parts wired together; no thread, no socket, no clock.  The daemon
+ * (main.c) and the scenario tests drive the same calls.  Types and functions are `broker_`: client/node.h
+ * is in the same programs.
  *
  *   frame or tick -> decode -> decide -> records --io.commit--> apply -> sends --io.send--> ...
- *                                           commit failed: records and sends are dropped, the asker hears NO_SPACE
+ *                                             failed: both are dropped, the asker hears NO_SPACE
  *
- * One event is one transaction; broker_flush, last in each turn, lets go what is sent at most once a turn: ROLLOUT to
- * publishers, answers to waiting questions.
+ * One event is one transaction; broker_flush, last in each turn, lets go what is sent at most once a
+ * turn: ROLLOUT to publishers, answers to waiting questions.
  *
  * Who does what:
- *   registry   durable: adapters, versions, decisions, writers      rollout  copies, sources, policy, who is sent what
- *   membership sessions, tokens, leases                             events   the numbered log
- *   pending    when a waiting question is answered                  planner  which sources
- *   report.c   the JSON of every answer, read from `const broker_t *` (all state is open to it below):
- *                int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
- *                      ops status adapters versions workers events, at once; NOT_FOUND, USAGE.  events: from events_begin().
- *                int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now, json_t **ret_body);
- *                      wait and activate; verdict->code 0: ok; rows from wait_view()
- *                int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now, json_t **ret_body);
- *                typedef struct { json_t *body; bool more; uint64_t next; char next_name[HEDDLE_NAME_MAX + 1]; } report_page_t;
- *              A page's encoded body stays below LIMIT_FRAME_BYTES / 2; cursors are q->after and q->after_name (exclusive
- *              for names and versions; for events `after` is the first seq wanted, and next = the seq after the last looked at).
+ *   registry   durable: adapters, versions, decisions, writers     events   the numbered log
+ *   membership sessions, tokens, leases                            planner  which sources
+ *   rollout    copies, sources, policy, who is sent what
+ *   pending    when a waiting question is answered
+ *   report.c   the JSON of every answer, read from `const broker_t *` (all state is open to it below)
  *   store.c    commit and load.   main.c  sockets, loop, signals.
  *
- * Files: node.c (a turn, commit, sends), node_session.c (HELLO to LEAVE), node_version.c (PUBLISH to NACK), node_query.c (questions).
- * Nothing blocks but io.commit.  One thread. */
+ * Files: node.c (a turn, commit, sends), node_session.c (HELLO to LEAVE), node_version.c (PUBLISH to
+ * NACK), node_query.c (questions). Nothing blocks but io.commit.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H
 
@@ -36,13 +30,15 @@ typedef struct broker_io {
     void *self;
     int  (*send)(void *self, uint64_t peer, bytes_t frame);        /* OK · SLOW · GONE; never blocks */
     void (*forget)(void *self, uint64_t peer);                     /* its number will not be used again */
-    /* All or none, durable when it returns OK.  NO_SPACE, NO_MEMORY, INTERNAL: nothing happened.  DATA_DIR: unknown, the
-     * process must end (fatal is called). */
+    /* All or none, durable when it returns OK.  NO_SPACE, NO_MEMORY, INTERNAL: nothing happened.
+     * DATA_DIR: unknown, the process must end (fatal is called). */
     int  (*commit)(void *self, const record_t *records, int count, heddle_error_t *error);
-    void (*fatal)(void *self, const heddle_error_t *error);        /* durable and remembered state may differ: end now */
+    /* durable and remembered state may differ: end now */
+    void (*fatal)(void *self, const heddle_error_t *error);
     void (*random)(void *self, void *data, size_t bytes);
     uint64_t (*registry_bytes)(void *self);                        /* for `status`; NULL: 0 */
-    /* The config of an ended version, appended to `out` (the registry has dropped it); NULL: not available. */
+    /* The config of an ended version, appended to `out` (the registry has dropped it); NULL: not
+     * available. */
     int  (*config)(void *self, const char *adapter, uint64_t version, buf_t *out);
 } broker_io_t;
 
@@ -64,7 +60,8 @@ typedef struct broker_peer {
     uint64_t fenced_token;             /* the stale token that it was last told of: events say each once */
     UT_hash_handle hh;
 } broker_peer_t;
-#define BROKER_IDLE_PEERS 1024u        /* connections without a session that are remembered; the most silent goes first */
+/* Connections without a session that are remembered; the most silent goes first. */
+#define BROKER_IDLE_PEERS 1024u
 
 typedef struct broker {
     broker_opts_t opts;
@@ -80,7 +77,8 @@ typedef struct broker {
     bool is_read_only;                 /* the last commit failed: `status` says read_only */
     uint64_t retry_us;                 /* then: when deciding is tried again */
     bool is_broken;                    /* fatal was called */
-    bool has_abandoned;                /* a writer's session may have ended without its record being closed */
+    /* a writer's session may have ended without its record being closed */
+    bool has_abandoned;
     bool is_stirred;                   /* something happened that a waiting question may wait for */
     uint64_t seen_seq;                 /* events that waiting questions were shown */
     uint64_t sent[32], received[32];   /* messages by type */
@@ -88,7 +86,8 @@ typedef struct broker {
 } broker_t;
 
 /* NO_MEMORY, USAGE (keep out of range). */
-int  broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker, heddle_error_t *error);
+int  broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker,
+                heddle_error_t *error);
 void broker_destroy(broker_t **broker);
 /* Start-up: each stored record, the EPOCH of this run among them; then broker_start. NO_MEMORY, INTERNAL. */
 int  broker_load(broker_t *b, const record_t *record);
@@ -103,6 +102,9 @@ void broker_tick(broker_t *b, instant_t now);
 uint64_t broker_flush(broker_t *b, instant_t now);
 
 bool broker_is_settling(const broker_t *b, uint64_t now_us);
-static inline view_t broker_view(const broker_t *b, instant_t now) { return (view_t){&b->registry, &b->members, now}; }
+static inline view_t broker_view(const broker_t *b, instant_t now)
+{
+    return (view_t){&b->registry, &b->members, now};
+}
 
 #endif

@@ -16,7 +16,8 @@ typedef struct {
 } call_t;
 
 /* ---- node.c ---- */
-/* Commits the outbox's records, applies them; false: neither they nor the sends of the outbox happened, *ret_error says why. */
+/* Commits the outbox's records, applies them; false: neither they nor the sends of the outbox happened,
+ * *ret_error says why. */
 bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error);
 void broker_let_go(broker_t *b);                      /* the outbox's sends leave; it is empty then */
 /* What follows from a change: rollouts are looked at and decided, until nothing more comes of it. */

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/outbox.h (PURE): what one event leads to: records to be made durable, and messages to be sent once they are.
+/* broker/outbox.h (PURE): what one event leads to: records to be made durable, and messages to be sent
+ * once they are.
  *
- *   event -> decide ... -> records + sends -> commit -> apply -> the sends leave          (commit failed: both are dropped)
+ *   event -> decide ... -> records + sends -> commit -> apply -> the sends leave
+ *   (commit failed: both are dropped)
  *
- * Messages are encoded when they are added, so a send borrows nothing.  Texts of records borrow from the message or the
- * state that they were made from, or from outbox_text(), all of which live until outbox_clear().
- * Bounded: OUTBOX_RECORDS records (decide leaves the rest for its next call), and as many sends as there are members.
- * Memory is kept between events.  One thread, nothing blocks. */
+ * Messages are encoded when they are added, so a send borrows nothing.  Texts of records borrow from the
+ * message or the state that they were made from, or from outbox_text(), all of which live until
+ * outbox_clear(). Bounded: OUTBOX_RECORDS records (decide leaves the rest for its next call), and as many
+ * sends as there are members. Memory is kept between events.  One thread, nothing blocks. */
 #ifndef BROKER_OUTBOX_H
 #define BROKER_OUTBOX_H
 
@@ -17,7 +19,8 @@ typedef struct { uint64_t us, wall_ms; } instant_t;
 
 #define OUTBOX_RECORDS 64
 
-typedef struct { uint64_t peer; msg_type_t type; size_t at, bytes; } send_t;   /* frame = frames.data + at */
+/* frame = frames.data + at */
+typedef struct { uint64_t peer; msg_type_t type; size_t at, bytes; } send_t;
 
 typedef struct outbox {
     record_t records[OUTBOX_RECORDS];
@@ -38,6 +41,9 @@ bool outbox_has_room(const outbox_t *o, int records);
 void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m);
 /* A copy that lives until outbox_clear; "" when memory ran out (and `failed` is set). */
 const char *outbox_text(outbox_t *o, const char *text);
-static inline bytes_t outbox_frame(const outbox_t *o, size_t i) { return bytes_of(o->frames.data + o->sends[i].at, o->sends[i].bytes); }
+static inline bytes_t outbox_frame(const outbox_t *o, size_t i)
+{
+    return bytes_of(o->frames.data + o->sends[i].at, o->sends[i].bytes);
+}
 
 #endif

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/pending.h (PURE): questions that are not answered at once: wait, activate, verify, events with wait_ms.
+/* broker/pending.h (PURE): questions that are not answered at once: wait, activate, verify, events with
+ * wait_ms.
  *
- *   ASKED --(activate, settling is over)--> decided --(quorum, failed, lost, held, deadline)--> answered, forgotten
+ *   ASKED --(activate, settling is over)--> decided
+ *         --(quorum, failed, lost, held, deadline)--> answered, forgotten
  *
- * Here is decided when and how each ends; its JSON is report.c's.  At most LIMIT_PENDING_QUERIES, PENDING_PER_PEER of one
- * connection.  Nothing is answered "reached" while the broker settles: half the members may not be back.  One thread. */
+ * Here is decided when and how each ends; its JSON is report.c's.  At most LIMIT_PENDING_QUERIES,
+ * PENDING_PER_PEER of one connection.  Nothing is answered "reached" while the broker settles: half the
+ * members may not be back.  One thread. */
 #ifndef BROKER_PENDING_H
 #define BROKER_PENDING_H
 
@@ -58,19 +61,23 @@ typedef struct pending { pending_row_t *rows; size_t count; uint64_t verify_req;
 typedef struct {
     const member_t *member;                /* NULL: named in the question, but not here */
     const char *worker;
-    uint64_t version, decision, since_ms;  /* what it serves (phase active), or the version asked for (phase staged) */
+    /* what it serves (phase active), or the version asked for (phase staged) */
+    uint64_t version, decision, since_ms;
     copy_state_t state;                    /* of that version there; COPY_NONE: nothing */
     bool is_reached;
-    const char *phase;                     /* where it is, when not reached: announce fetch verify stage activate */
+    /* where it is, when not reached: announce fetch verify stage activate */
+    const char *phase;
     int code;                              /* why, where known; 0 */
     uint64_t heartbeat_age_ms;
 } wait_row_t;
-typedef struct { wait_row_t *rows; uint32_t count, need, have, eligible; } wait_view_t;   /* rows ascending by worker; owned */
+/* rows ascending by worker; owned */
+typedef struct { wait_row_t *rows; uint32_t count, need, have, eligible; } wait_view_t;
 
 void pending_init(pending_t *p);
 void pending_fini(pending_t *p);
 /* A new row with its answer address; LIMIT (with who to blame), NO_MEMORY. */
-int  pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req, pending_row_t **ret_row, heddle_error_t *error);
+int  pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req,
+                 pending_row_t **ret_row, heddle_error_t *error);
 void pending_drop(pending_t *p, pending_row_t *row);
 void pending_drop_peer(pending_t *p, uint64_t peer);
 bool pending_has_peer(const pending_t *p, uint64_t peer);
@@ -84,10 +91,12 @@ int  wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_vie
 void wait_view_fini(wait_view_t *w);
 
 /* Is it over?  True: *ret_verdict tells how (code 0: yes, reached). */
-bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, const events_t *ev, heddle_error_t *ret_verdict);
+bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, const events_t *ev,
+                     heddle_error_t *ret_verdict);
 
 /* VERIFY: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when nobody holds it. */
-int  pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out, heddle_error_t *error);
+int  pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
+                        heddle_error_t *error);
 void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m);
 /* A holder is gone: it will not answer. */
 void pending_member_gone(pending_t *p, const member_t *member);

@@ -10,13 +10,15 @@
  *   STATE failed                    failed         - (forward only) -
  *   STATE retired                   -              retired          -
  *
- * decide functions change nothing: they add records and answers to an outbox, or return an error to be sent.
- * registry_apply is the only way in, for records just committed and for rows read at start-up, whose order within a kind
- * and between kinds does not matter (a deep compare after a restart shows the same registry).
+ * decide functions change nothing: they add records and answers to an outbox, or return an error to be
+ * sent. registry_apply is the only way in, for records just committed and for rows read at start-up,
+ * whose order within a kind and between kinds does not matter (a deep compare after a restart shows the
+ * same registry).
  *
- * Memory: config, base model, meta and texts of a version live while it is staging or committed; of an ended one only what
- * `versions` lists and what request ids need.  The LIMIT_HISTORY newest ended versions of an adapter are kept in memory.
- * Nothing blocks; one thread.  Pointers returned stay valid until the next registry_apply. */
+ * Memory: config, base model, meta and texts of a version live while it is staging or committed; of an
+ * ended one only what `versions` lists and what request ids need.  The LIMIT_HISTORY newest ended
+ * versions of an adapter are kept in memory. Nothing blocks; one thread.  Pointers returned stay valid
+ * until the next registry_apply. */
 #ifndef BROKER_REGISTRY_H
 #define BROKER_REGISTRY_H
 
@@ -34,8 +36,10 @@ typedef struct version_row {
     key16_t share_key;
     int64_t step;                      /* -1: none */
     uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
-    char *request_id, *writer, *base_model, *kind, *features, *meta;   /* never NULL; features: comma-separated; meta: JSON text, "" none */
-    uint8_t *config; size_t config_bytes;                              /* 0 when ended: only the store has it then */
+    /* never NULL; features: comma-separated; meta: JSON text, "" none */
+    char *request_id, *writer, *base_model, *kind, *features, *meta;
+    /* 0 when ended: only the store has it then */
+    uint8_t *config; size_t config_bytes;
     int code;                          /* why it ended (heddle_err_t), 0 */
     char *message, *worker, *phase;    /* of the failure; never NULL */
 } version_row_t;
@@ -51,8 +55,10 @@ typedef struct adapter_row {
     char name[HEDDLE_NAME_MAX + 1];
     version_row_t **versions;          /* ascending by number */
     size_t version_count, version_capacity, ended_count;
-    uint64_t last_version;             /* greatest number ever assigned, also of versions that memory has dropped */
-    uint64_t decision, active, decided_ms;   /* the latest decision and the version that it names; 0, 0: none yet */
+    /* greatest number ever assigned, also of versions that memory has dropped */
+    uint64_t last_version;
+    /* the latest decision and the version that it names; 0, 0: none yet */
+    uint64_t decision, active, decided_ms;
     bool held;
     char held_by[HEDDLE_NAME_MAX + 1]; /* of the latest decision, when held */
     writer_row_t writer;
@@ -66,53 +72,74 @@ typedef struct registry {
 
 void registry_init(registry_t *r);
 void registry_fini(registry_t *r);
-/* OK · NO_MEMORY · INTERNAL: a row that cannot be (unknown kind, version of no adapter, second digest of a version). */
+/* OK · NO_MEMORY · INTERNAL: a row that cannot be (unknown kind, version of no adapter, second digest of
+ * a version). */
 int  registry_apply(registry_t *r, const record_t *record);
 /* Durable content is equal, byte for byte. */
 bool registry_equal(const registry_t *a, const registry_t *b);
 
 /* ---- reading ---- */
-adapter_row_t *registry_adapter(const registry_t *r, const char *name);                    /* NULL: never published to */
-version_row_t *registry_version(const adapter_row_t *a, uint64_t version);                 /* NULL: never assigned, or dropped from memory */
-version_row_t *registry_active(const adapter_row_t *a);                                    /* NULL: nothing decided */
-version_row_t *registry_newest(const adapter_row_t *a);                                    /* greatest number in memory; NULL: none */
-version_row_t *registry_newest_live(const adapter_row_t *a);                               /* staging or committed */
-version_row_t *registry_staging(const adapter_row_t *a);                                   /* at most one; NULL */
+/* NULL: never published to */
+adapter_row_t *registry_adapter(const registry_t *r, const char *name);
+/* NULL: never assigned, or dropped from memory */
+version_row_t *registry_version(const adapter_row_t *a, uint64_t version);
+/* NULL: nothing decided */
+version_row_t *registry_active(const adapter_row_t *a);
+/* greatest number in memory; NULL: none */
+version_row_t *registry_newest(const adapter_row_t *a);
+/* staging or committed */
+version_row_t *registry_newest_live(const adapter_row_t *a);
+/* at most one; NULL */
+version_row_t *registry_staging(const adapter_row_t *a);
 bool registry_is_live(const version_row_t *v);
 /* The decision from which on `version` counts as reached or overtaken; 0: none yet. */
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 
 /* ---- deciding ---- */
 
-/* PUBLISH by the adapter's open writer.  Answered first: an exact replay of a request id (created=false "replayed"), then
- * the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED.  On OK: records ADAPTER? VERSION STATE(superseded)?
- * and PUBLISHED to `peer`, *ret_version the version that stands for it, *ret_created whether it is new. */
+/* PUBLISH by the adapter's open writer.  Answered first: an exact replay of a request id (created=false
+ * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED.  On OK:
+ * records ADAPTER? VERSION STATE(superseded)? and PUBLISHED to `peer`, *ret_version the version that
+ * stands for it, *ret_created whether it is new. */
 typedef struct { uint64_t peer; const char *writer; key16_t share_key; } publish_by_t;
-int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by, instant_t now, outbox_t *out,
+int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
+                            instant_t now, outbox_t *out,
                             uint64_t *ret_version, bool *ret_created, heddle_error_t *error);
 
 /* OPEN: who asks, and how the present writer stands (soft state that membership knows). */
-typedef struct { uint64_t token, pid; const char *host; key16_t life; bool holder_is_live; uint64_t heartbeat_age_ms; } open_by_t;
-int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now, outbox_t *out,
+typedef struct {
+    uint64_t token, pid;
+    const char *host;
+    key16_t life;
+    bool holder_is_live;
+    uint64_t heartbeat_age_ms;
+} open_by_t;
+int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
+                         outbox_t *out,
                          heddle_error_t *error);
 /* Closes the adapter's writer: record WRITER with token 0. */
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
 
-/* ACTIVATE by hand: NOT_FOUND, NOT_ACTIVATABLE with the reason, or OK and a DECISION record unless nothing changes.
- * `has_source`: somebody holds the bytes; `has_staged`: a worker has staged them (both soft state of the rollout). */
+/* ACTIVATE by hand: NOT_FOUND, NOT_ACTIVATABLE with the reason, or OK and a DECISION record unless
+ * nothing changes. `has_source`: somebody holds the bytes; `has_staged`: a worker has staged them (both
+ * soft state of the rollout). */
 typedef struct { uint64_t version; const char *by; bool has_source, has_staged, dry_run; } activate_by_t;
 typedef struct { uint64_t from, decision; bool changed, held; } activated_t;
-int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now, outbox_t *out,
+int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,
+                             instant_t now, outbox_t *out,
                              activated_t *ret_activated, heddle_error_t *error);
 /* The rollout's policy is met. */
 void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out);
 /* A version ends: failed with a reason (error may be NULL for the other states). */
-void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state, const heddle_error_t *error,
+void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
+                         const heddle_error_t *error,
                          instant_t now, outbox_t *out);
-/* Committed versions that are more than `keep` besides the active one (the most recently activated are kept): at most `cap`. */
+/* Committed versions that are more than `keep` besides the active one (the most recently activated are
+ * kept): at most `cap`. */
 size_t registry_excess(const adapter_row_t *a, uint64_t keep, const version_row_t **ret_rows, size_t cap);
 
-/* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it did not. */
+/* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it
+ * did not. */
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error);
 
 #endif

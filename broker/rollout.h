@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout.h (PURE): where each version is: its copies on workers, its sources, and when it is decided.
+/* broker/rollout.h (PURE): where each version is: its copies on workers, its sources, and when it is
+ * decided.
  *
  * A track is the soft state of one version; a copy is one version on one worker:
  *
  *   copy state   event                        -> next        notes
- *   (none)       announce                     -> ANNOUNCED   eligible when it was READY as the version was announced
+ *   (none)       announce                     -> ANNOUNCED   eligible when READY at the announcement
  *   ANNOUNCED    heartbeat with progress      -> FETCHING, ARRIVED (all bytes are there)
- *   these        STAGED, digest equal         -> STAGED      or COMMITTED + COMMIT when the version is the decided one
+ *   these        STAGED, digest equal         -> STAGED      or COMMITTED + COMMIT of the decided one
  *   these        NACK, digest differs         -> FAILED
  *   STAGED KEPT  DECISION names the version   -> COMMITTED
  *   COMMITTED    ACTIVE                       -> ACTIVE      the one that was active there -> KEPT
@@ -16,12 +17,12 @@
  *   (STALE is derived: ACTIVE, but the adapter's decision is a later one.)
  *
  * A version is decided when not settling, not held, its policy is met and somebody staged it:
- *   all       every eligible copy that is still there is staged; one that fails fails the version before anybody switched
+ *   all       every eligible copy that is still there is staged; one that fails fails the version
  *   as-ready  the first copy is staged       manual   never by itself
- * It fails at its deadline: `no_workers` when there was nobody to take it, else `deadline` naming who was where (manual and
- * held versions with a staged copy stay staged instead); and `version_lost` when it had no source for a lease.
- * A committed version without holder and publisher is lost: derived, said once, and over when a holder comes back.
- * Nothing here blocks; one thread. */
+ * It fails at its deadline: `no_workers` when there was nobody to take it, else `deadline` naming who was
+ * where (manual and held versions with a staged copy stay staged instead); and `version_lost` when it had
+ * no source for a lease. A committed version without holder and publisher is lost: derived, said once,
+ * and over when a holder comes back. Nothing here blocks; one thread. */
 #ifndef BROKER_ROLLOUT_H
 #define BROKER_ROLLOUT_H
 
@@ -30,28 +31,31 @@
 #include "broker/planner.h"
 #include "broker/registry.h"
 
-#define ROLLOUT_ENDED_TRACKS 8u        /* tracks of ended versions kept for an adapter, to show how they ended */
+#define ROLLOUT_ENDED_TRACKS 8u        /* of an adapter, kept to show how they ended */
 #define ROLLOUT_PUSH_US 20000ull       /* ROLLOUT messages that only count on are so far apart, at least */
 #define ROLLOUT_CANDIDATES 64u         /* holders that the planner chooses from */
 
-typedef enum { COPY_NONE, COPY_ANNOUNCED, COPY_FETCHING, COPY_ARRIVED, COPY_STAGED, COPY_COMMITTED, COPY_ACTIVE, COPY_KEPT,
-               COPY_STALE, COPY_FAILED } copy_state_t;
+typedef enum { COPY_NONE, COPY_ANNOUNCED, COPY_FETCHING, COPY_ARRIVED, COPY_STAGED, COPY_COMMITTED,
+               COPY_ACTIVE, COPY_KEPT, COPY_STALE, COPY_FAILED } copy_state_t;
 
 typedef struct { char name[HEDDLE_NAME_MAX + 1]; source_kind_t kind; uint64_t bytes; } copy_served_t;
 
 typedef struct copy_row {
     char worker[HEDDLE_NAME_MAX + 1];
     uint64_t token;                    /* 0: the worker is gone */
-    key16_t life;                      /* of its process: eligible it stays over a new session, not over a new process */
+    /* of its process: eligible it stays over a new session, not over a new process */
+    key16_t life;
     copy_state_t state;
     bool is_eligible;
     bool has_reached;                  /* served this version's latest decision, or a later one */
     uint64_t since_ms, bytes_done;
     uint64_t announced_us;             /* 0: not announced yet, nobody had the bytes */
-    uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;   /* durations; 0: not yet */
+    /* durations; 0: not yet */
+    uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
     uint64_t planned[PLANNER_SOURCES]; /* tokens of the sources that were announced */
     copy_served_t *served; uint32_t served_count;   /* who served how many bytes, as STAGED said */
-    uint64_t retry_us;                 /* FAILED, of the active version: when it is announced again; 0: not */
+    /* FAILED, of the active version: when it is announced again; 0: not */
+    uint64_t retry_us;
     uint32_t failed_count;
     int code;                          /* FAILED, or gone: why */
     char phase[16], message[256];
@@ -61,7 +65,8 @@ typedef struct track {
     char adapter[HEDDLE_NAME_MAX + 1];
     uint64_t version;
     copy_row_t **copies; size_t copy_count, copy_capacity;   /* ascending by worker */
-    uint64_t publisher;                /* token of the session that published it, or restated that it serves it: gets ROLLOUT */
+    /* token of the session that published it, or restated that it serves it: gets ROLLOUT */
+    uint64_t publisher;
     bool is_served;                    /* that session still has the bytes */
     bool is_released;                  /* RELEASE was sent */
     bool is_lost;                      /* committed, and nobody has the bytes */
@@ -73,7 +78,8 @@ typedef struct track {
     uint64_t due_us;                   /* when it is to be looked at by time alone */
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
     uint64_t bytes_moved;              /* reported in STAGED, all told */
-    uint64_t pushed, push_us;          /* signature and time of the last ROLLOUT (first: of the publication) */
+    /* signature and time of the last ROLLOUT (first: of the publication) */
+    uint64_t pushed, push_us;
     uint64_t pushed_state;             /* what of the signature is told at once */
 } track_t;
 
@@ -94,9 +100,11 @@ void rollout_fini(rollout_t *ro);
 bool rollout_is_settling(const rollout_t *ro, uint64_t now_us);
 
 /* ---- reading ---- */
-track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);   /* NULL: forgotten or never */
+/* NULL: forgotten or never */
+track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);
 copy_row_t *track_copy(const track_t *t, const char *worker);                         /* NULL: none */
-bool copy_holds(const copy_row_t *c);                      /* there, and sealed bytes: STAGED COMMITTED ACTIVE KEPT */
+/* there, and sealed bytes: STAGED COMMITTED ACTIVE KEPT */
+bool copy_holds(const copy_row_t *c);
 uint32_t track_holder_count(const track_t *t);             /* workers; t may be NULL */
 uint32_t track_active_count(const track_t *t);
 bool track_has_source(const track_t *t);                   /* a holder, or a publisher that serves */
@@ -110,53 +118,68 @@ typedef struct { const char *worker, *phase; int code; char message[256]; } miss
 typedef struct {
     const char *state;
     uint64_t decision, activation, deadline_ms;
-    uint32_t eligible, staged, active;     /* eligible: still there; staged, active: of those (of all, with none eligible) */
-    int code;                              /* why it failed; HELD when only the hold keeps it from being active; 0 */
+    /* eligible: still there; staged, active: of those (of all, with none eligible) */
+    uint32_t eligible, staged, active;
+    /* why it failed; HELD when only the hold keeps it from being active; 0 */
+    int code;
     uint32_t missing_count;                /* all of them; at most `cap` rows were written */
 } rollout_sum_t;
-rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, missing_row_t *rows, uint32_t cap);
+rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                          missing_row_t *rows, uint32_t cap);
 /* The hold, told to people: "held at policy@2 by ann since 2026-..." */
 void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size);
 
 /* ---- soft steps: what members said.  Each may add sends (to be let go at once) and events. ---- */
 
-/* A version was committed to disk: the new track, all READY subscribers eligible, ANNOUNCE to each.  NO_MEMORY. */
-int  rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version, uint64_t publisher, events_t *ev, outbox_t *out);
+/* A version was committed to disk: the new track, all READY subscribers eligible, ANNOUNCE to each.
+ * NO_MEMORY. */
+int  rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version,
+                       uint64_t publisher, events_t *ev, outbox_t *out);
 /* Start-up: a track for each live version that was loaded. NO_MEMORY. */
 int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);
-/* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the WELCOME's decisions and
- * keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was queued.  NO_MEMORY. */
-int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena, msg_welcome_t *welcome);
-/* Sends a worker what it lacks of one adapter (NULL: of all): ANNOUNCE of the active or the newest version, COMMIT.  `again`:
- * also what was sent before and is not answered yet. */
-void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, bool again, events_t *ev, outbox_t *out);
+/* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
+ * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was
+ * queued.  NO_MEMORY. */
+int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
+                    msg_welcome_t *welcome);
+/* Sends a worker what it lacks of one adapter (NULL: of all): ANNOUNCE of the active or the newest
+ * version, COMMIT.  `again`: also what was sent before and is not answered yet. */
+void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, bool again,
+                  events_t *ev, outbox_t *out);
 /* A publisher was admitted; `serving`: a version whose region it still has, 0: none. */
 void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t serving);
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
 void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb);
-int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev, outbox_t *out, heddle_error_t *error);
-int  rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev, outbox_t *out, heddle_error_t *error);
-int  rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev, outbox_t *out, heddle_error_t *error);
-int  rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m, events_t *ev, outbox_t *out,
-                          heddle_error_t *error);
+int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
+                    outbox_t *out, heddle_error_t *error);
+int  rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
+                    outbox_t *out, heddle_error_t *error);
+int  rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev,
+                  outbox_t *out, heddle_error_t *error);
+int  rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m,
+                          events_t *ev, outbox_t *out, heddle_error_t *error);
 
 /* ---- deciding ---- */
 
-/* Soft consequences of what was said and of time: deadlines that passed, versions that are lost or found, sources for those who
- * wait for one.  Costs nothing when nothing changed.  To be called before rollout_decide. */
+/* Soft consequences of what was said and of time: deadlines that passed, versions that are lost or found,
+ * sources for those who wait for one.  Costs nothing when nothing changed.  To be called before
+ * rollout_decide. */
 void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
-/* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call again after each apply
- * until it adds no record. */
+/* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call
+ * again after each apply until it adds no record. */
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
 /* Everything is to be looked at again: a commit had failed. */
 void rollout_stir(rollout_t *ro);
-/* A record was committed and applied to the registry, which `v` shows: COMMIT, ABORT, RETIRE go out, copies move on, events
- * are said.  `was_held`: the adapter was, before. */
-void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev, outbox_t *out);
-/* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a version). */
+/* A record was committed and applied to the registry, which `v` shows: COMMIT, ABORT, RETIRE go out,
+ * copies move on, events are said.  `was_held`: the adapter was, before. */
+void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,
+                   outbox_t *out);
+/* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a
+ * version). */
 void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
 /* Where a version is, to the session that asked again for it. */
-void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version, const member_t *publisher, outbox_t *out);
+void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
+                  const member_t *publisher, outbox_t *out);
 uint64_t rollout_deadline(const rollout_t *ro);
 
 #endif

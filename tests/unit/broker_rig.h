@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A broker without process, sockets, disk or time, for the broker's tests: messages go through the real encoder and decoder,
- * records into a list that survives a restart, and every letter that the broker sends is kept until it is taken. */
+/* A broker without process, sockets, disk or time, for the broker's tests: messages go through the real
+ * encoder and decoder, records into a list that survives a restart, and every letter that the broker
+ * sends is kept until it is taken. */
 #ifndef TESTS_UNIT_BROKER_RIG_H
 #define TESTS_UNIT_BROKER_RIG_H
 
@@ -19,16 +20,24 @@
 #define PEERS 64
 #define UNUSED __attribute__((unused))
 
-typedef struct { uint64_t peer; msg_t m; uint8_t *frame; } letter_t;
+typedef struct {
+    uint64_t peer;
+    msg_t m;
+    uint8_t *frame;
+} letter_t;
 
 static struct rig {
     broker_t *b;
     instant_t now;
-    letter_t *letters; size_t letter_count, letter_capacity;
-    record_t *records; size_t record_count, record_capacity; arena_t texts;
-    uint64_t tokens[PEERS];            /* as WELCOME said */
-    bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];   /* quiet: sends no heartbeats while time passes */
-    int commit_error;                  /* the disk refuses with this */
+    letter_t *letters;
+    size_t letter_count, letter_capacity;
+    record_t *records;
+    size_t record_count, record_capacity;
+    arena_t texts;
+    uint64_t tokens[PEERS]; /* as WELCOME said */
+    /* quiet: sends no heartbeats while time passes */
+    bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];
+    int commit_error; /* the disk refuses with this */
     int commits, fatals, forgotten;
     uint64_t keep, req;
     uint64_t sent[32];
@@ -59,13 +68,17 @@ static int rig_send(void *self, uint64_t peer, bytes_t frame)
 
 static void rig_forget(void *self, uint64_t peer) { (void)self, (void)peer, R.forgotten++; }
 
-static const char *rig_copy(const char *text) { return text ? arena_text(&R.texts, text, strlen(text)) : ""; }
+static const char *rig_copy(const char *text)
+{
+    return text ? arena_text(&R.texts, text, strlen(text)) : "";
+}
 
 static record_t rig_keep_record(const record_t *rec)
 {
     record_t r = *rec;
-    const char **texts[] = {&r.adapter, &r.request_id, &r.writer, &r.base_model, &r.kind_text, &r.features, &r.meta, &r.message,
-                            &r.worker, &r.phase, &r.by, &r.host};
+    const char **texts[] = {&r.adapter,   &r.request_id, &r.writer, &r.base_model,
+                            &r.kind_text, &r.features,   &r.meta,   &r.message,
+                            &r.worker,    &r.phase,      &r.by,     &r.host};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) *texts[i] = rig_copy(*texts[i]);
     r.config.data = arena_copy(&R.texts, rec->config.data, rec->config.bytes);
     return r;
@@ -107,14 +120,16 @@ UNUSED static void rig_drop_letters(void)
     R.letter_count = 0;
 }
 
-/* The records as the store gives them back: by kind, within a kind as they came; of a writer only the last. */
+/* The records as the store gives them back: by kind, within a kind as they came; of a writer only the
+ * last. */
 static void rig_load(void)
 {
     record_t epoch = {.kind = RECORD_EPOCH, .epoch = 1};
     for (size_t i = 0; i < R.record_count; i++)
-        if (R.records[i].kind == RECORD_EPOCH && R.records[i].epoch >= epoch.epoch) epoch.epoch = R.records[i].epoch + 1;
+        if (R.records[i].kind == RECORD_EPOCH && R.records[i].epoch >= epoch.epoch)
+            epoch.epoch = R.records[i].epoch + 1;
     int commit_error = R.commit_error;
-    R.commit_error = 0;   /* a broker whose epoch is not on disk does not start */
+    R.commit_error = 0; /* a broker whose epoch is not on disk does not start */
     rig_commit(NULL, &epoch, 1, NULL);
     R.commit_error = commit_error;
     for (int kind = RECORD_EPOCH; kind <= RECORD_WRITER; kind++)
@@ -124,9 +139,18 @@ static void rig_load(void)
 
 static void rig_boot(void)
 {
-    broker_io_t io = {.send = rig_send, .forget = rig_forget, .commit = rig_commit, .fatal = rig_fatal, .random = rig_random};
-    broker_opts_t opts = {.lease_ms = LEASE_MS, .keep = R.keep, .cluster = "test", .endpoint = "tcp://127.0.0.1:1", .data_dir = "/d",
-                          .pid = 1, .seed = 42};
+    broker_io_t io = {.send = rig_send,
+                      .forget = rig_forget,
+                      .commit = rig_commit,
+                      .fatal = rig_fatal,
+                      .random = rig_random};
+    broker_opts_t opts = {.lease_ms = LEASE_MS,
+                          .keep = R.keep,
+                          .cluster = "test",
+                          .endpoint = "tcp://127.0.0.1:1",
+                          .data_dir = "/d",
+                          .pid = 1,
+                          .seed = 42};
     heddle_error_t e;
     cr_assert_eq(broker_new(&opts, &io, &R.b, &e), HEDDLE_OK);
     rig_load();
@@ -188,19 +212,32 @@ UNUSED static digest_t rig_digest(uint64_t n)
 static void rig_hello_as(uint64_t peer, role_t role, uint64_t life)
 {
     msg_t m = {.type = MSG_HELLO};
-    m.hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX, .role = role, .pid = 100 + life,
-                            .life = rig_life(life), .heddle = "t", .host = "host"};
+    m.hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN,
+                            .wire_max = WIRE_VERSION_MAX,
+                            .role = role,
+                            .pid = 100 + life,
+                            .life = rig_life(life),
+                            .heddle = "t",
+                            .host = "host"};
     rig_frame(peer, &m);
 }
 static void rig_hello(uint64_t peer, role_t role) { rig_hello_as(peer, role, peer); }
 
 /* JOIN of adapter "policy" without anything held. */
-static void rig_join_with(uint64_t peer, const char *name, msg_subscription_t *subs, uint32_t sub_count, msg_held_t *held,
-                          uint32_t held_count)
+static void rig_join_with(uint64_t peer, const char *name, msg_subscription_t *subs, uint32_t sub_count,
+                          msg_held_t *held, uint32_t held_count)
 {
     msg_t m = {.type = MSG_JOIN};
-    m.join = (msg_join_t){.req = ++R.req, .name = name, .adapters = subs, .adapter_count = sub_count, .held = held,
-                          .held_count = held_count, .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("addr", 4), .export_dir = ""};
+    m.join = (msg_join_t){.req = ++R.req,
+                          .name = name,
+                          .adapters = subs,
+                          .adapter_count = sub_count,
+                          .held = held,
+                          .held_count = held_count,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("addr", 4),
+                          .export_dir = ""};
     rig_frame(peer, &m);
 }
 
@@ -212,30 +249,56 @@ UNUSED static void rig_worker(uint64_t peer, const char *name)
     cr_assert_neq(R.tokens[peer], 0, "%s was not admitted", name);
 }
 
-UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writer, uint64_t serving, bool takeover)
+UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writer, uint64_t serving,
+                            bool takeover)
 {
     msg_t m = {.type = MSG_OPEN};
     rig_hello(peer, ROLE_PUBLISHER);
-    m.open = (msg_open_t){.req = ++R.req, .adapter = adapter, .writer = writer, .serving = serving, .takeover = takeover, .backend = "ucx",
-                          .ucx = "1.13.1", .address = bytes_of("pub", 3)};
+    m.open = (msg_open_t){.req = ++R.req,
+                          .adapter = adapter,
+                          .writer = writer,
+                          .serving = serving,
+                          .takeover = takeover,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("pub", 3)};
     rig_frame(peer, &m);
 }
 
-typedef struct { uint64_t digest, deadline_ms; heddle_activation_t activation; heddle_unchanged_t if_unchanged; int64_t step;
-                 bool allow_step_back; const char *adapter, *request_id; } rig_publish_t;
+typedef struct {
+    uint64_t digest, deadline_ms;
+    heddle_activation_t activation;
+    heddle_unchanged_t if_unchanged;
+    int64_t step;
+    bool allow_step_back;
+    const char *adapter, *request_id;
+} rig_publish_t;
 
 UNUSED static void rig_publish(uint64_t peer, rig_publish_t o)
 {
     static char id[32];
     snprintf(id, sizeof id, "r%llu", (unsigned long long)++R.req);
-    msg_part_t part = {.region_bytes = 8192, .manifest_bytes = 100, .manifest_digest = rig_digest(o.digest + 1000)};
+    msg_part_t part = {
+        .region_bytes = 8192, .manifest_bytes = 100, .manifest_digest = rig_digest(o.digest + 1000)};
     msg_t m = {.type = MSG_PUBLISH};
-    m.publish = (msg_publish_t){.token = R.tokens[peer], .req = R.req, .deadline_ms = o.deadline_ms ? o.deadline_ms : 60000,
-                                .activation = (uint64_t)o.activation, .if_unchanged = (uint64_t)o.if_unchanged,
-                                .allow_step_back = o.allow_step_back, .adapter = o.adapter ? o.adapter : "policy",
-                                .request_id = o.request_id ? o.request_id : id, .digest = rig_digest(o.digest), .parts = &part,
-                                .part_count = 1, .step = o.step ? o.step : -1, .data_bytes = 5000, .tensor_count = 2, .chunk_count = 1,
-                                .kind = "lora", .base_model = "base", .config = bytes_of("{}", 2)};
+    m.publish = (msg_publish_t){.token = R.tokens[peer],
+                                .req = R.req,
+                                .deadline_ms = o.deadline_ms ? o.deadline_ms : 60000,
+                                .activation = (uint64_t)o.activation,
+                                .if_unchanged = (uint64_t)o.if_unchanged,
+                                .allow_step_back = o.allow_step_back,
+                                .adapter = o.adapter ? o.adapter : "policy",
+                                .request_id = o.request_id ? o.request_id : id,
+                                .digest = rig_digest(o.digest),
+                                .parts = &part,
+                                .part_count = 1,
+                                .step = o.step ? o.step : -1,
+                                .data_bytes = 5000,
+                                .tensor_count = 2,
+                                .chunk_count = 1,
+                                .kind = "lora",
+                                .base_model = "base",
+                                .config = bytes_of("{}", 2)};
     rig_frame(peer, &m);
 }
 
@@ -243,24 +306,40 @@ UNUSED static void rig_staged(uint64_t peer, uint64_t version, uint64_t digest)
 {
     msg_served_t from = {.token = 1, .kind = SOURCE_PUBLISHER, .bytes = 5000, .name = "trainer"};
     msg_t m = {.type = MSG_STAGED};
-    m.staged = (msg_staged_t){.token = R.tokens[peer], .version = version, .adapter = "policy", .digest = rig_digest(digest),
-                              .fetch_us = 1000, .sources = &from, .source_count = 1};
+    m.staged = (msg_staged_t){.token = R.tokens[peer],
+                              .version = version,
+                              .adapter = "policy",
+                              .digest = rig_digest(digest),
+                              .fetch_us = 1000,
+                              .sources = &from,
+                              .source_count = 1};
     rig_frame(peer, &m);
 }
 
 UNUSED static void rig_active(uint64_t peer, uint64_t version, uint64_t decision, uint64_t digest)
 {
     msg_t m = {.type = MSG_ACTIVE};
-    m.active = (msg_active_t){.token = R.tokens[peer], .version = version, .decision = decision, .adapter = "policy",
-                              .digest = rig_digest(digest), .activate_us = 5};
+    m.active = (msg_active_t){.token = R.tokens[peer],
+                              .version = version,
+                              .decision = decision,
+                              .adapter = "policy",
+                              .digest = rig_digest(digest),
+                              .activate_us = 5};
     rig_frame(peer, &m);
 }
 
-UNUSED static void rig_nack(uint64_t peer, uint64_t version, uint64_t decision, const char *phase, const char *code)
+UNUSED static void rig_nack(uint64_t peer, uint64_t version, uint64_t decision, const char *phase,
+                            const char *code)
 {
     msg_t m = {.type = MSG_NACK};
-    m.nack = (msg_nack_t){.token = R.tokens[peer], .version = version, .decision = decision, .adapter = "policy", .phase = phase,
-                          .code = code, .message = "exit status 3", .found = "3"};
+    m.nack = (msg_nack_t){.token = R.tokens[peer],
+                          .version = version,
+                          .decision = decision,
+                          .adapter = "policy",
+                          .phase = phase,
+                          .code = code,
+                          .message = "exit status 3",
+                          .found = "3"};
     rig_frame(peer, &m);
 }
 
@@ -342,7 +421,8 @@ UNUSED static size_t rig_event_count(event_type_t type)
 {
     size_t count = 0;
     const events_t *ev = &R.b->events;
-    for (uint64_t seq = events_first(ev); seq <= ev->last_seq; seq++) count += events_at(ev, seq)->type == type;
+    for (uint64_t seq = events_first(ev); seq <= ev->last_seq; seq++)
+        count += events_at(ev, seq)->type == type;
     return count;
 }
 
@@ -380,9 +460,15 @@ UNUSED static const msg_rollout_t *told(void)
 
 /* ---- state ---- */
 
-UNUSED static const adapter_row_t *rig_adapter(void) { return registry_adapter(&R.b->registry, "policy"); }
+UNUSED static const adapter_row_t *rig_adapter(void)
+{
+    return registry_adapter(&R.b->registry, "policy");
+}
 UNUSED static const version_row_t *rig_version(uint64_t v) { return registry_version(rig_adapter(), v); }
-UNUSED static const char *rig_state(uint64_t v) { return rollout_state(&R.b->rollout, rig_adapter(), rig_version(v)); }
+UNUSED static const char *rig_state(uint64_t v)
+{
+    return rollout_state(&R.b->rollout, rig_adapter(), rig_version(v));
+}
 UNUSED static const char *rig_copy_state(uint64_t v, const char *worker)
 {
     const track_t *t = rollout_track(&R.b->rollout, "policy", v);
