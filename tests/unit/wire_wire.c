@@ -505,6 +505,66 @@ Test(wire, connection_that_never_speaks_is_dropped)
     wire_close(&server.wire);
 }
 
+/* What ZMTP 3.1 begins with: the greeting (mechanism NULL), then READY of a DEALER without an identity. */
+static void shake_hands(int fd)
+{
+    uint8_t greeting[64] = {0xff, [9] = 0x7f, 3, 1, 'N', 'U', 'L', 'L'};
+    static const char READY[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER\x08Identity\0\0\0\0";
+    cr_assert_eq(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), (ssize_t)sizeof greeting);
+    cr_assert_eq(send(fd, READY, sizeof READY - 1, MSG_NOSIGNAL), (ssize_t)sizeof READY - 1);
+}
+
+/* It shook hands, then its machine lost power: no byte comes, and none tells that it is over. */
+Test(wire, connection_that_goes_silent_is_dropped)
+{
+    end_t server = {0};
+    listen_at(&server, "tcp://127.0.0.1:*");
+    int fd = raw_connect(port_of(&server));
+    shake_hands(fd);
+    uint64_t start = now_us();
+    while (!is_closed(fd) && now_us() - start < 20000000u) loop_turn(loop, now_us() + 50000);
+    cr_assert(is_closed(fd));
+    cr_assert_gt(now_us() - start, 8000000u, "not the time-out of the handshake");
+    close(fd);
+    wire_close(&server.wire);
+}
+
+/* A listener whose queue is full answers no connect, as a host behind a firewall that drops packets. */
+static int deaf_listener(int *ret_port, int *ret_fill, int fill_count)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&address, bytes) && !listen(fd, 0) &&
+              !getsockname(fd, (struct sockaddr *)&address, &bytes));
+    for (int i = 0; i < fill_count; i++) {
+        ret_fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        cr_assert(ret_fill[i] >= 0);
+        connect(ret_fill[i], (struct sockaddr *)&address, bytes);
+    }
+    *ret_port = ntohs(address.sin_port);
+    return fd;
+}
+
+Test(wire, endpoint_that_does_not_answer_is_passed_over)
+{
+    end_t server = {.echo = true}, client = {0};
+    int port, fill[4], deaf = deaf_listener(&port, fill, 4);
+    listen_at(&server, "tcp://127.0.0.1:*");
+    char list[600];
+    snprintf(list, sizeof list, "tcp://127.0.0.1:%d,%s", port, server.endpoint);
+    uint64_t start = now_us();
+    dial(&client, list);
+    while (!client.up && now_us() - start < 20000000u) loop_turn(loop, now_us() + 50000);
+    cr_assert(client.up);
+    cr_assert_gt(now_us() - start, 5000000u, "two tries of three seconds");
+    cr_assert_str_eq(wire_endpoint(client.wire), server.endpoint);
+    for (int i = 0; i < 4; i++) close(fill[i]);
+    close(deaf);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
 /* A port that takes connections and says nothing, then the real one. */
 Test(wire, dead_endpoint_of_a_list_is_passed_over)
 {
