@@ -20,7 +20,7 @@ void session_init(session_t *s, const session_opts_t *opts)
     s->rng = opts->seed * 0x9e3779b97f4a7c15ull | 1; /* xorshift stands still at 0 */
 }
 
-/* -- transitions -------------------------------------------------------------------------------------------------- */
+/* -- transitions ------------------------------------------------------------------------------ */
 
 static unsigned greet(session_t *s, uint64_t now_us)
 {
@@ -64,7 +64,10 @@ static bool is_over(const session_t *s, uint64_t now_us)
     return s->lease_end_us && now_us >= s->lease_end_us && s->state != SESSION_LEAVING;
 }
 
-static uint64_t beat_every(const session_t *s) { return s->lease_us / 4 > BEAT_MIN_US ? s->lease_us / 4 : BEAT_MIN_US; }
+static uint64_t beat_every(const session_t *s)
+{
+    return s->lease_us / 4 > BEAT_MIN_US ? s->lease_us / 4 : BEAT_MIN_US;
+}
 
 static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
 {
@@ -74,7 +77,7 @@ static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
     return SO_REFUSED;
 }
 
-/* -- frames ------------------------------------------------------------------------------------------------------- */
+/* -- frames ----------------------------------------------------------------------------------- */
 
 static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_us)
 {
@@ -122,7 +125,8 @@ static unsigned on_heartbeat_ok(session_t *s, const msg_heartbeat_ok_t *m)
 static bool voids_token(const session_t *s, const msg_error_t *m)
 {
     int code = heddle_err_from_name(m->code);
-    return m->token && m->token == s->token && !m->version && (code == HEDDLE_ERR_FENCED || code == HEDDLE_ERR_NOT_FOUND);
+    bool is_of_session = m->token && m->token == s->token && !m->version;
+    return is_of_session && (code == HEDDLE_ERR_FENCED || code == HEDDLE_ERR_NOT_FOUND);
 }
 
 /* False for another session's frames, and for types that a client does not get in READY. */
@@ -169,7 +173,7 @@ static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
     return 0;
 }
 
-/* -- line, time, leave -------------------------------------------------------------------------------------------- */
+/* -- line, time, leave ------------------------------------------------------------------------ */
 
 static unsigned on_line(session_t *s, uint64_t now_us)
 {
@@ -235,7 +239,7 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
     return out;
 }
 
-/* -- what it knows ------------------------------------------------------------------------------------------------ */
+/* -- what it knows ---------------------------------------------------------------------------- */
 
 uint64_t session_deadline(const session_t *s)
 {
@@ -247,8 +251,12 @@ uint64_t session_deadline(const session_t *s)
 void session_hello(const session_t *s, msg_t *ret_msg)
 {
     *ret_msg = (msg_t){.type = MSG_HELLO};
-    ret_msg->hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX, .role = s->opts.role,
-                                   .pid = s->opts.pid, .life = s->opts.life, .heddle = heddle_version(), .host = s->opts.host};
+    ret_msg->hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX,
+                                   .role = s->opts.role, .pid = s->opts.pid, .life = s->opts.life,
+                                   .heddle = heddle_version(), .host = s->opts.host};
 }
 
-bool session_is_live(const session_t *s, uint64_t now_us) { return s->lease_end_us && now_us < s->lease_end_us; }
+bool session_is_live(const session_t *s, uint64_t now_us)
+{
+    return s->lease_end_us && now_us < s->lease_end_us;
+}

@@ -1,29 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/session.h (PURE): one client's standing with the broker: hello, join, lease by own clock, rejoin.
+/* client/session.h (PURE): one client's standing with the broker: hello, join, lease by own clock,
+ * rejoin.
  *
- *   state     event                          -> next       sends / reports
- *   DOWN      LINE_UP                        -> GREETING   HELLO
- *   GREETING  HELLO_OK                       -> JOINING    the caller's JOIN or OPEN (SO_JOIN); admin: -> READY, SO_JOINED
- *             ERROR(of HELLO)                -> REFUSED    SO_REFUSED; a retriable one is tried again after its retry_ms
- *             no answer for SESSION_HELLO_US -> GREETING   HELLO again; the third time -> DOWN, SO_REDIAL
- *   JOINING   WELCOME(req)                   -> READY      SO_JOINED; the lease counts from when the JOIN was SENT
- *             ERROR(req, of JOIN, OPEN)      -> REFUSED    SO_REFUSED
- *             no answer                      -> as GREETING
- *   these and REFUSED: LINE_DOWN             -> DOWN       LINE_UP -> GREETING, HELLO
- *   READY     heartbeat due (lease / 4)                    SO_HEARTBEAT, while the line is up
- *             HEARTBEAT_OK(seq)                            the lease counts from when that heartbeat was SENT
- *             lease over                     -> GREETING   SO_LAPSED: the caller drops what was queued; HELLO (line down: -> DOWN)
- *             LINE_DOWN                      stays READY until the lease is over; LINE_UP -> GREETING at once (a new
- *                                            connection is unknown to the broker), the token is kept for prev_token
- *             ERROR(own token, no version, fenced or not_found) -> GREETING   SO_LAPSED, HELLO
- *             LEAVE                          -> LEAVING    SO_LEAVE (line down, admin: -> LEFT)
- *   LEAVING   BYE, LINE_DOWN, LINE_UP, or SESSION_LEAVE_US over -> LEFT   SO_LEFT
- *   any other LEAVE                          -> LEFT       SO_LEFT
- *   LEFT      anything                                     nothing
+ *   state     event                      -> next     sends / reports
+ *   DOWN      LINE_UP                    -> GREETING HELLO
+ *   GREETING  HELLO_OK                   -> JOINING  SO_JOIN: the caller's JOIN or OPEN
+ *             HELLO_OK, admin            -> READY    SO_JOINED
+ *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable: again after its retry_ms
+ *             silence, SESSION_HELLO_US  -> GREETING HELLO again; the third time -> DOWN, SO_REDIAL
+ *   JOINING   WELCOME(req)               -> READY    SO_JOINED; lease from when JOIN was SENT
+ *             ERROR(req, of JOIN, OPEN)  -> REFUSED  SO_REFUSED
+ *             silence                    as GREETING
+ *   these and REFUSED: LINE_DOWN         -> DOWN     LINE_UP -> GREETING, HELLO
+ *   READY     lease / 4, line up         -> READY    SO_HEARTBEAT
+ *             HEARTBEAT_OK(seq)          -> READY    lease from when that heartbeat was SENT
+ *             lease over                 -> GREETING SO_LAPSED: what was queued is dropped; HELLO
+ *                                                    (line down: -> DOWN)
+ *             LINE_DOWN                  -> READY    until the lease is over
+ *             LINE_UP                    -> GREETING HELLO: the broker does not know the connection;
+ *                                                    the token is kept, for prev_token
+ *             ERROR(own token, version 0, fenced or not_found)
+ *                                        -> GREETING SO_LAPSED, HELLO
+ *             LEAVE                      -> LEAVING  SO_LEAVE (line down, admin: -> LEFT)
+ *   LEAVING   BYE, LINE_DOWN, LINE_UP, or SESSION_LEAVE_US over
+ *                                        -> LEFT     SO_LEFT
+ *   any other LEAVE                      -> LEFT     SO_LEFT
+ *   LEFT      anything                               nothing
  *
- * A lease that ends in any state before LEAVING is reported once, as SO_LAPSED, and before the event is looked at: a frame
- * that was queued behind it is never delivered.  Frames of another token, answers to another request and frames that a
- * client does not get are dropped.  Waits are jittered by a quarter either way. */
+ * A lease that ends in any state before LEAVING is reported once, as SO_LAPSED, and before the
+ * event is looked at: a frame that was queued behind it is never delivered.  Frames of another
+ * token, answers to another request and frames that a client does not get are dropped.  Waits are
+ * jittered by a quarter either way. */
 #ifndef CLIENT_SESSION_H
 #define CLIENT_SESSION_H
 
@@ -36,7 +43,10 @@
 #define SESSION_LEAVE_US 1000000u
 #define SESSION_BEATS 16u
 
-typedef enum { SESSION_DOWN, SESSION_GREETING, SESSION_JOINING, SESSION_READY, SESSION_REFUSED, SESSION_LEAVING, SESSION_LEFT } session_state_t;
+typedef enum {
+    SESSION_DOWN, SESSION_GREETING, SESSION_JOINING, SESSION_READY, SESSION_REFUSED, SESSION_LEAVING,
+    SESSION_LEFT
+} session_state_t;
 
 typedef struct {
     role_t role;
@@ -78,11 +88,12 @@ typedef enum {
 } session_out_t;
 
 void     session_init(session_t *s, const session_opts_t *opts);
-unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);   /* -> bits of session_out_t */
+/* Returns bits of session_out_t. */
+unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);
 uint64_t session_deadline(const session_t *s);
 void     session_hello(const session_t *s, msg_t *ret_msg);
-/* The lease of the current token is still good at `now`: checked before every COMMIT is applied.  Also true while a new
- * connection is being greeted and the old lease runs on. */
+/* The lease of the current token is still good at `now`: checked before every COMMIT is applied.
+ * Also true while a new connection is being greeted and the old lease runs on. */
 bool     session_is_live(const session_t *s, uint64_t now_us);
 
 #endif

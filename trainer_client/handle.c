@@ -15,7 +15,7 @@ uint64_t handle_until(int timeout_ms)
     return timeout_ms < 0 ? CLOCK_NEVER : handle_now() + (uint64_t)timeout_ms * 1000;
 }
 
-/* -- descriptors -------------------------------------------------------------------------------------------------- */
+/* -- descriptors ------------------------------------------------------------------------------ */
 
 int handle_open_fds(heddle_publisher_t *p)
 {
@@ -65,7 +65,7 @@ int handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us)
     }
 }
 
-/* -- questions ---------------------------------------------------------------------------------------------------- */
+/* -- questions -------------------------------------------------------------------------------- */
 
 static void on_loop(void *node, void *arg, uint64_t now_us)
 {
@@ -91,7 +91,7 @@ int handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us)
     }
 }
 
-/* -- structs of other sizes --------------------------------------------------------------------------------------- */
+/* -- structs of other sizes ------------------------------------------------------------------- */
 
 int handle_take(void *to, size_t size, const void *from, const char *what, heddle_error_t *error)
 {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/handle.h: what the public calls of a publisher share: its handle, and how it asks the node.
+/* trainer_client/handle.h: what the public calls of a publisher share: its handle, and how it asks
+ * the node.
  *
  *   application's thread                              loop's thread
  *   handle_ask  --------- shell_call -------------->  q->ask(q, node, now)
  *        <------------------------------------------  OK, an error, or AGAIN
  *   AGAIN: poll(changed, interrupt, time) <---------  the node's changed()
  *
- * The application's thread, one at a time; handle_interrupt on any.  Only handle_ask_until and handle_sleep block. */
+ * The application's thread, one at a time; handle_interrupt on any.  Only handle_ask_until and
+ * handle_sleep block. */
 #ifndef TRAINER_CLIENT_HANDLE_H
 #define TRAINER_CLIENT_HANDLE_H
 
@@ -46,7 +48,8 @@ int  handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us);
 /* OK: fd is readable · AGAIN: until_us came first · INTERRUPTED. */
 int  handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us);
 
-/* Public structs of an older or newer release, by the size that they begin with. USAGE where that is missing. */
+/* Public structs of an older or newer release, by the size that they begin with. USAGE where that
+ * is missing. */
 int  handle_take(void *to, size_t size, const void *from, const char *what, heddle_error_t *error);
 void handle_give(void *to, const void *from, size_t size);
 /* Publishes USAGE for a call that makes no sense. */

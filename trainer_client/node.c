@@ -34,11 +34,12 @@ struct publisher_node {
     reports_t reports;
     request_t request;
     progress_t progress;
-    heddle_error_t refusal, fence;      /* why the broker refused last, code 0: it did not; who fenced us */
+    heddle_error_t refusal;             /* why the broker refused last; code 0: it did not */
+    heddle_error_t fence;               /* who fenced us */
     buf_t frame;
 };
 
-/* -- out ---------------------------------------------------------------------------------------------------------- */
+/* -- out -------------------------------------------------------------------------------------- */
 
 static int send(publisher_node_t *n, const msg_t *m)
 {
@@ -49,13 +50,15 @@ static int send(publisher_node_t *n, const msg_t *m)
 
 static heddle_event_t event_of(const publisher_node_t *n, heddle_event_type_t type, uint64_t version)
 {
-    heddle_event_t e = {.size = sizeof e, .type = type, .at_ms = clock_wall(n->io->clock), .token = n->session.token,
-                        .epoch = n->session.epoch, .version = version, .step = -1};
+    heddle_event_t e = {.size = sizeof e, .type = type, .at_ms = clock_wall(n->io->clock),
+                        .token = n->session.token, .epoch = n->session.epoch, .version = version,
+                        .step = -1};
     error_text(e.adapter, sizeof e.adapter, n->adapter);
     return e;
 }
 
-static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version, const heddle_error_t *why)
+static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version,
+                 const heddle_error_t *why)
 {
     heddle_event_t e = event_of(n, type, version);
     if (why) {
@@ -75,13 +78,14 @@ static void wake_waiters(publisher_node_t *n)
     if (changed && n->changed) n->changed(n->self);
 }
 
-/* -- the request -------------------------------------------------------------------------------------------------- */
+/* -- the request ------------------------------------------------------------------------------ */
 
 static void finish_request(publisher_node_t *n, int rc, const heddle_error_t *error)
 {
     request_t *r = &n->request;
     if (r->state != REQUEST_PENDING) return;
-    if (rc && n->publications.slots[r->asked.slot].state == PUBLICATION_TAKEN) publications_give_back(&n->publications, r->asked.slot);
+    if (rc && n->publications.slots[r->asked.slot].state == PUBLICATION_TAKEN)
+        publications_give_back(&n->publications, r->asked.slot);
     r->state = REQUEST_DONE;
     r->rc = rc;
     if (error) r->error = *error;
@@ -91,21 +95,23 @@ static void finish_request(publisher_node_t *n, int rc, const heddle_error_t *er
 static uint32_t split(char *text, const char **ret_words, uint32_t cap)
 {
     uint32_t count = 0;
-    char *state = NULL;
-    for (char *word = strtok_r(text, ",", &state); word && count < cap; word = strtok_r(NULL, ",", &state)) ret_words[count++] = word;
+    char *state = NULL, *word = strtok_r(text, ",", &state);
+    for (; word && count < cap; word = strtok_r(NULL, ",", &state)) ret_words[count++] = word;
     return count;
 }
 
 /* "key=value" each, checked by the caller. */
-static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME_MAX + 1], msg_pair_t *ret_pairs)
+static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME_MAX + 1],
+                           msg_pair_t *ret_pairs)
 {
     uint32_t count = 0;
     for (; meta && meta[count] && count < LIMIT_META; count++) {
         size_t n = strcspn(meta[count], "=");
+        const char *value = meta[count] + n + (meta[count][n] == '=');
         if (n > HEDDLE_NAME_MAX) n = HEDDLE_NAME_MAX;
         memcpy(ret_keys[count], meta[count], n);
         ret_keys[count][n] = 0;
-        ret_pairs[count] = (msg_pair_t){ret_keys[count], strchr(meta[count], '=') ? strchr(meta[count], '=') + 1 : ""};
+        ret_pairs[count] = (msg_pair_t){ret_keys[count], value};
     }
     return count;
 }
@@ -119,12 +125,25 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a)
     memcpy(features, a->pack->features, sizeof features);
     msg_t m = {.type = MSG_PUBLISH};
     m.publish = (msg_publish_t){
-        .token = n->session.token, .req = n->request.req, .deadline_ms = a->opts.deadline_ms, .activation = (uint64_t)a->opts.activation,
-        .if_unchanged = (uint64_t)a->opts.if_unchanged, .allow_step_back = a->opts.allow_step_back != 0, .adapter = n->adapter,
-        .request_id = a->opts.request_id, .digest = a->sealed->digest, .parts = &part, .part_count = 1, .step = a->opts.step,
-        .data_bytes = a->pack->layout.data_bytes, .tensor_count = a->pack->layout.count, .chunk_count = a->sealed->chunk_count,
-        .kind = "lora", .base_model = a->pack->base_model, .features = words, .feature_count = split(features, words, LIMIT_FEATURES),
-        .config = a->pack->config, .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs)};
+        .token = n->session.token,
+        .req = n->request.req,
+        .deadline_ms = a->opts.deadline_ms,
+        .activation = (uint64_t)a->opts.activation,
+        .if_unchanged = (uint64_t)a->opts.if_unchanged,
+        .allow_step_back = a->opts.allow_step_back != 0,
+        .adapter = n->adapter,
+        .request_id = a->opts.request_id,
+        .digest = a->sealed->digest,
+        .parts = &part, .part_count = 1,
+        .step = a->opts.step,
+        .data_bytes = a->pack->layout.data_bytes,
+        .tensor_count = a->pack->layout.count,
+        .chunk_count = a->sealed->chunk_count,
+        .kind = "lora",
+        .base_model = a->pack->base_model,
+        .features = words, .feature_count = split(features, words, LIMIT_FEATURES),
+        .config = a->pack->config,
+        .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs)};
     return send(n, &m);
 }
 
@@ -149,7 +168,8 @@ static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t now_u
 {
     tr_counters_t c;
     n->io->tr->counters(n->io->t, &c);
-    n->progress = (progress_t){.version = version, .base_bytes = c.bytes_out, .due_us = now_us + PROGRESS_US};
+    n->progress = (progress_t){.version = version, .base_bytes = c.bytes_out,
+                               .due_us = now_us + PROGRESS_US};
 }
 
 /* Workers may have been told of the version before we were: asks that came early stand until now. */
@@ -162,31 +182,34 @@ static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *
     int rc = publications_share(&n->publications, a->slot, m->version, &key, a->sealed->arena_bytes);
     (void)FAILPOINT("publisher.after_share");
     if (!rc) return HEDDLE_OK;
-    error_fail(error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter, (unsigned long long)m->version);
+    error_fail(error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter,
+               (unsigned long long)m->version);
     error_where(error, n->adapter, m->version, NULL, "announce");
     return rc;
 }
 
-/* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have died before
- * anybody had them.  The broker counts on us where it gives the key. */
+/* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher
+ * may have died before anybody had them.  The broker counts on us where it gives the key. */
 static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
     request_t *r = &n->request;
     static const key16_t NO_KEY;
     if (r->state != REQUEST_PENDING || m->req != r->req) return;
     bool is_replayed = !strcmp(m->reason, "replayed"), is_unchanged = !m->created && !is_replayed;
-    r->result = (publish_result_t){.version = m->version, .published_us = now_us, .unchanged = is_unchanged,
-                                   .replayed = is_replayed && !r->asked.is_random_id, .digest = m->digest};
+    r->result = (publish_result_t){.version = m->version, .published_us = now_us, .digest = m->digest,
+                                   .replayed = is_replayed && !r->asked.is_random_id,
+                                   .unchanged = is_unchanged};
     reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
     heddle_error_t error;
     int rc = HEDDLE_OK;
-    if (!memcmp(&m->key, &NO_KEY, sizeof NO_KEY)) publications_give_back(&n->publications, r->asked.slot);
+    if (!memcmp(&m->key, &NO_KEY, sizeof NO_KEY))
+        publications_give_back(&n->publications, r->asked.slot);
     else rc = serve(n, m, &error);
     if (!rc && publications_of(&n->publications, m->version)) begin_progress(n, m->version, now_us);
     finish_request(n, rc, rc ? &error : NULL);
 }
 
-/* -- standing with the broker ------------------------------------------------------------------------------------- */
+/* -- standing with the broker ----------------------------------------------------------------- */
 
 static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
 
@@ -199,9 +222,11 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t said;
     msg_to_error(m, &said);
-    error_fail(&n->fence, HEDDLE_ERR_FENCED, "this publisher of %s was replaced: %s", n->adapter, said.message);
+    error_fail(&n->fence, HEDDLE_ERR_FENCED, "this publisher of %s was replaced: %s", n->adapter,
+               said.message);
     error_where(&n->fence, n->adapter, 0, NULL, NULL);
-    error_contrast(&n->fence, said.expected[0] ? said.expected : NULL, said.found[0] ? said.found : NULL);
+    error_contrast(&n->fence, said.expected[0] ? said.expected : NULL,
+                   said.found[0] ? said.found : NULL);
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
     n->is_fenced = true;
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
@@ -214,9 +239,11 @@ static void send_open(publisher_node_t *n)
     bytes_t address = {NULL, 0};
     msg_t m = {.type = MSG_OPEN};
     if (n->io->tr->address(n->io->t, &address)) return; /* no answer comes: it is tried again */
-    m.open = (msg_open_t){.req = n->session.req, .epoch = n->session.epoch, .prev_token = n->session.token, .takeover = n->takeover,
-                          .adapter = n->adapter, .writer = n->writer, .backend = n->io->tr->name, .ucx = n->io->tr->version(),
-                          .address = address, .serving = publications_serving(&n->publications)};
+    m.open = (msg_open_t){.req = n->session.req, .epoch = n->session.epoch,
+                          .prev_token = n->session.token, .takeover = n->takeover,
+                          .adapter = n->adapter, .writer = n->writer, .backend = n->io->tr->name,
+                          .ucx = n->io->tr->version(), .address = address,
+                          .serving = publications_serving(&n->publications)};
     (void)send(n, &m);
 }
 
@@ -249,7 +276,8 @@ static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_u
 
 static void send_heartbeat(publisher_node_t *n)
 {
-    msg_t m = {.type = MSG_HEARTBEAT, .heartbeat = {.token = n->session.token, .seq = n->session.heartbeat_seq}};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = n->session.token, .seq = n->session.heartbeat_seq};
     (void)send(n, &m); /* one that is lost is one of four */
 }
 
@@ -266,7 +294,7 @@ static void send_hello(publisher_node_t *n)
     (void)send(n, &m); /* said again when nobody answers */
 }
 
-/* -- what the broker says ----------------------------------------------------------------------------------------- */
+/* -- what the broker says --------------------------------------------------------------------- */
 
 static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now_us)
 {
@@ -293,7 +321,8 @@ static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
     case MSG_ROLLOUT:   on_rollout(n, &m->rollout, now_us); break;
     case MSG_ERROR:     on_error(n, &m->error, now_us); break;
     case MSG_RELEASE:
-        if (publications_release(&n->publications, m->release.version)) tell(n, HEDDLE_EVENT_RELEASED, m->release.version, NULL);
+        if (publications_release(&n->publications, m->release.version))
+            tell(n, HEDDLE_EVENT_RELEASED, m->release.version, NULL);
         break;
     default: break; /* what a publisher does not hear */
     }
@@ -313,11 +342,12 @@ static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now
     if (bits & SO_DELIVER) deliver(n, m, now_us);
 }
 
-/* The broker's word that a token is void, while our own lease is still good: it was given to another session, for our
- * own lease always ends before the broker's. */
+/* The broker's word that a token is void, while our own lease is still good: it was given to
+ * another session, for our own lease always ends before the broker's. */
 static bool is_fencing(const msg_t *m, bool was_live, unsigned bits)
 {
-    return was_live && bits & SO_LAPSED && m->type == MSG_ERROR && heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
+    bool is_void = was_live && bits & SO_LAPSED && m->type == MSG_ERROR;
+    return is_void && heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
 }
 
 static void on_frame(void *node, bytes_t frame, uint64_t now_us)
@@ -349,13 +379,14 @@ static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
     wake_waiters(n);
 }
 
-/* -- time --------------------------------------------------------------------------------------------------------- */
+/* -- time ------------------------------------------------------------------------------------- */
 
 static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, const report_row_t *row)
 {
     tr_counters_t c;
     n->io->tr->counters(n->io->t, &c);
-    uint64_t bytes = c.bytes_out - n->progress.base_bytes, copies = row->report.eligible_count ? row->report.eligible_count : 1;
+    uint64_t bytes = c.bytes_out - n->progress.base_bytes;
+    uint64_t copies = row->report.eligible_count ? row->report.eligible_count : 1;
     if (bytes == n->progress.told_bytes) return;
     n->progress.told_bytes = bytes;
     heddle_event_t e = event_of(n, HEDDLE_EVENT_PROGRESS, slot->version);
@@ -390,11 +421,13 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     return n->progress.version ? earlier(at, n->progress.due_us) : at;
 }
 
-const node_ops_t publisher_node_ops = {.line = on_line, .frame = on_frame, .transfer = on_transfer, .tick = on_tick, .work = NULL};
+const node_ops_t publisher_node_ops = {.line = on_line, .frame = on_frame, .transfer = on_transfer,
+                                       .tick = on_tick, .work = NULL};
 
-/* -- what the application asks ------------------------------------------------------------------------------------ */
+/* -- what the application asks ---------------------------------------------------------------- */
 
-int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node)
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
+                       publisher_node_t **ret_node)
 {
     publisher_node_t *n = calloc(1, sizeof *n);
     if (!n) return HEDDLE_ERR_NO_MEMORY;
@@ -406,7 +439,9 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
     n->changed = opts->changed;
     n->self = opts->self;
     n->request.resend_us = CLOCK_NEVER;
-    session_init(&n->session, &(session_opts_t){.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host, .pid = opts->pid, .seed = opts->seed});
+    session_opts_t session = {.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host,
+                              .pid = opts->pid, .seed = opts->seed};
+    session_init(&n->session, &session);
     publications_init(&n->publications, io->tr, io->t);
     if (reports_init(&n->reports, n->adapter)) goto fail;
     *ret_node = n;
@@ -434,8 +469,8 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
     }
     *error = n->refusal;
     if (n->session.state == SESSION_READY) return HEDDLE_OK;
-    bool is_final = n->refusal.code && (!n->refusal.retriable || n->refusal.code == HEDDLE_ERR_WRITER_HELD);
-    return is_final ? n->refusal.code : HEDDLE_ERR_AGAIN;
+    bool may_pass = n->refusal.retriable && n->refusal.code != HEDDLE_ERR_WRITER_HELD;
+    return n->refusal.code && !may_pass ? n->refusal.code : HEDDLE_ERR_AGAIN;
 }
 
 int publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, region_t **ret_region)
@@ -443,12 +478,19 @@ int publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, regi
     return publications_take(&n->publications, bytes, ret_slot, ret_region);
 }
 
-int publisher_node_fit(publisher_node_t *n, int slot, region_t *region) { return publications_fit(&n->publications, slot, region); }
-void publisher_node_give_back(publisher_node_t *n, int slot) { publications_give_back(&n->publications, slot); }
+int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)
+{
+    return publications_fit(&n->publications, slot, region);
+}
+void publisher_node_give_back(publisher_node_t *n, int slot)
+{
+    publications_give_back(&n->publications, slot);
+}
 
 void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
 {
-    n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req, .resend_us = CLOCK_NEVER};
+    n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req,
+                             .resend_us = CLOCK_NEVER};
     if (n->is_fenced) finish_request(n, HEDDLE_ERR_FENCED, &n->fence);
     else try_publish(n, now_us);
 }
@@ -463,13 +505,20 @@ int publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, hed
     return r->rc;
 }
 
+static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
+{
+    bool is_there = n->session.state == SESSION_READY && n->session.line_up;
+    if (is_there)
+        error_fail(error, HEDDLE_ERR_DEADLINE,
+                   "the broker did not record the version of %s in time", n->adapter);
+    else error_fail(error, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
+}
+
 int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
 {
     if (n->request.state == REQUEST_PENDING) {
-        bool is_ready = n->session.state == SESSION_READY && n->session.line_up;
         heddle_error_t e = n->refusal;
-        if (!e.code) error_fail(&e, is_ready ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_UNAVAILABLE,
-                                is_ready ? "the broker did not record the version of %s in time" : "the broker of %s is away", n->adapter);
+        if (!e.code) fail_waiting(n, &e);
         error_where(&e, n->adapter, 0, NULL, "commit");
         error_hint(&e, "publish again under the same request id: it becomes one version at most");
         finish_request(n, e.code, &e);
@@ -477,12 +526,15 @@ int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, he
     return publisher_node_result(n, ret_result, error);
 }
 
-int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want, heddle_error_t *error)
+int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
+                         heddle_error_t *error)
 {
     report_row_t *row = reports_find(&n->reports, version);
     if (!row) {
-        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here", n->adapter, (unsigned long long)version);
-        error_hint(error, "`heddle wait` waits for any version; a publisher remembers its last %u", REPORTS_MAX);
+        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here",
+                            n->adapter, (unsigned long long)version);
+        error_hint(error, "`heddle wait` waits for any version; a publisher remembers its last %u",
+                   REPORTS_MAX);
         return rc;
     }
     int rc = reports_judge(&n->reports, row, want, error);
@@ -500,4 +552,7 @@ void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
     n->has_left |= n->session.state == SESSION_LEFT;
 }
 
-bool publisher_node_has_left(const publisher_node_t *n) { return n->has_left && publications_are_quiet(&n->publications); }
+bool publisher_node_has_left(const publisher_node_t *n)
+{
+    return n->has_left && publications_are_quiet(&n->publications);
+}

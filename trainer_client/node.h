@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/node.h: a publisher as a node: session, regions, one request, reports; no thread, no socket, no clock.
- * The public calls (publisher.c, through client/shell.h) and the scenario tests drive the same functions.
+/* trainer_client/node.h: a publisher as a node: session, regions, one request, reports; no thread,
+ * no socket, no clock. The public calls (publisher.c, through client/shell.h) and the scenario
+ * tests drive the same functions.
  *
- *   request   NONE --publisher_node_publish--> PENDING --PUBLISHED--> DONE   share, extend, then the caller may know
- *                                              PENDING --ERROR, fenced, refused for good, abandoned--> DONE
- *   PENDING: PUBLISH goes out when the session is READY, and again under the same request id after every WELCOME, until
- *   it is answered: the broker answers a repetition with the same version.
+ *   request state   event                                       -> next
+ *   NONE            publisher_node_publish                      -> PENDING
+ *   PENDING         PUBLISHED                                   -> DONE   shared before the caller knows
+ *                   ERROR, fenced, refused for good, abandoned  -> DONE
+ *   DONE            publisher_node_result                       -> NONE
  *
- *   FENCED is for good: another session of another life writes the adapter.  A lease that merely lapsed is rejoined with
- *   OPEN(prev_token, serving), and what WELCOME does not list is served no longer.
+ * While PENDING, PUBLISH goes out when the session is READY, and again under the same request id after
+ * every WELCOME, until it is answered: the broker answers a repetition with the same version.
+ *
+ * FENCED is for good: another session of another life writes the adapter.  A lease that merely lapsed is
+ * rejoined with OPEN(prev_token, serving); what WELCOME does not list is served no longer.
  *
  * One thread.  Nothing blocks.  Calls that answer AGAIN are made again after `changed` was called. */
 #ifndef TRAINER_CLIENT_NODE_H
@@ -26,17 +31,20 @@ typedef struct {
     bool takeover;                            /* of the first OPEN only */
     key16_t life;
     uint64_t pid, seed;
-    void (*changed)(void *self); void *self;  /* what an AGAIN waited for may have come; NULL: nobody waits */
+    void (*changed)(void *self);              /* what an AGAIN waited for may be there; NULL: none */
+    void *self;
 } publisher_node_opts_t;
 
 /* `io` is borrowed for the node's life, and has a transfer. NO_MEMORY. */
-int  publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node);
-/* Stops serving at once; publisher_node_leave first, for a clean end. Accepts NULL and pointers to NULL. */
+int  publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
+                        publisher_node_t **ret_node);
+/* Stops serving at once; publisher_node_leave first, for a clean end. Accepts NULL and pointers to
+ * NULL. */
 void publisher_node_destroy(publisher_node_t **n);
 extern const node_ops_t publisher_node_ops;
 
-/* OK: admitted · AGAIN · WRITER_HELD, FENCED, or why the broker refuses for good.  `error` with AGAIN: why it refused last,
- * if it did (else code 0). */
+/* OK: admitted · AGAIN · WRITER_HELD, FENCED, or why the broker refuses for good.  `error` with
+ * AGAIN: why it refused last, if it did (else code 0). */
 int  publisher_node_opened(const publisher_node_t *n, heddle_error_t *error);
 
 /* A region for pack_bytes: as publications_take, and AGAIN while a region is on its way to be free. */
@@ -44,8 +52,8 @@ int  publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, reg
 int  publisher_node_fit(publisher_node_t *n, int slot, region_t *region);
 void publisher_node_give_back(publisher_node_t *n, int slot);
 
-/* A sealed pack in its slot.  All is borrowed until the result was OK or an error, or the request was abandoned; the slot
- * is the node's from now on. */
+/* A sealed pack in its slot.  All is borrowed until the result was OK or an error, or the request
+ * was abandoned; the slot is the node's from now on. */
 typedef struct {
     int slot;
     const pack_t *pack;
@@ -54,19 +62,28 @@ typedef struct {
     bool is_random_id;                        /* nobody else can have used the id */
     uint64_t start_us;                        /* when commit was called */
 } publish_request_t;
-typedef struct { uint64_t version, published_us; bool replayed, unchanged; digest_t digest; } publish_result_t;
+typedef struct {
+    uint64_t version, published_us;
+    bool replayed, unchanged;
+    digest_t digest;
+} publish_result_t;
 void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us);
-/* OK · AGAIN · the broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes cannot be served). */
+/* OK · AGAIN · the broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes cannot
+ * be served). */
 int  publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error);
-/* The same, and nobody waits any more: where there is no result yet the slot is free again, a late answer will be ignored,
- * and the error tells what it waited for (DEADLINE, UNAVAILABLE, or why the broker refuses us). */
+/* The same, and nobody waits any more: where there is no result yet the slot is free again, a late
+ * answer will be ignored, and the error tells what it waited for (DEADLINE, UNAVAILABLE, or why the
+ * broker refuses us). */
 int  publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error);
 
-/* As reports_judge; NOT_FOUND for a version of somebody else, FENCED when nothing more will be heard of it. */
-int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want, heddle_error_t *error);
+/* As reports_judge; NOT_FOUND for a version of somebody else, FENCED when nothing more will be
+ * heard of it. */
+int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
+                          heddle_error_t *error);
 const reports_t *publisher_node_reports(const publisher_node_t *n);
 
-/* LEAVE, and serving ends; publisher_node_has_left once BYE came (or never will) and no send is in flight. */
+/* LEAVE, and serving ends; publisher_node_has_left once BYE came (or never will) and no send is in
+ * flight. */
 void publisher_node_leave(publisher_node_t *n, uint64_t now_us);
 bool publisher_node_has_left(const publisher_node_t *n);
 

@@ -15,8 +15,11 @@ static int fail_memory(heddle_error_t *error)
 
 static int refuse_memory(const heddle_tensor_t *t, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "tensor '%.200s' is not in host memory", t->name ? t->name : "");
-    error_contrast(error, "HEDDLE_MEMORY_HOST", t->memory == HEDDLE_MEMORY_CUDA ? "HEDDLE_MEMORY_CUDA" : "another kind of memory");
+    int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE,
+                        "tensor '%.200s' is not in host memory", t->name ? t->name : "");
+    error_expected(error, "HEDDLE_MEMORY_HOST");
+    error_found(error, t->memory == HEDDLE_MEMORY_CUDA ? "HEDDLE_MEMORY_CUDA"
+                : "another kind of memory");
     error_hint(error, "copy it to the host first");
     return rc;
 }
@@ -25,7 +28,8 @@ static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to
 {
     if (from->memory != HEDDLE_MEMORY_HOST) return refuse_memory(from, error);
     if (from->ndim > LIMIT_TENSOR_DIMS || (from->ndim && !from->dims)) {
-        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%.200s' has no shape", from->name ? from->name : "");
+        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%.200s' has no shape",
+                            from->name ? from->name : "");
         error_expected(error, "ndim up to %u, and as many dims", LIMIT_TENSOR_DIMS);
         error_found(error, "ndim %u%s", from->ndim, from->dims ? "" : ", dims NULL");
         return rc;
@@ -41,8 +45,10 @@ static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
 {
     if (in->count <= LIMIT_TENSORS) p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
     p->config = bytes_of(arena_copy(&p->arena, in->config.data, in->config.bytes), in->config.bytes);
-    p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes), in->metadata.bytes);
-    if (in->count > LIMIT_TENSORS) return error_fail(error, HEDDLE_ERR_LIMIT, "more than %u tensors", LIMIT_TENSORS);
+    p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes),
+                           in->metadata.bytes);
+    if (in->count > LIMIT_TENSORS)
+        return error_fail(error, HEDDLE_ERR_LIMIT, "more than %u tensors", LIMIT_TENSORS);
     if (!p->tensors || !p->config.data || !p->metadata.data) return fail_memory(error);
     for (uint32_t i = 0; i < in->count; i++) {
         int rc = copy_row(&p->arena, &in->tensors[i], &p->tensors[i], error);
@@ -55,7 +61,8 @@ static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
 static int check_sizes(const pack_input_t *in, heddle_error_t *error)
 {
     const struct { const char *what; size_t bytes; uint32_t limit; } PARTS[] = {
-        {"the config", in->config.bytes, LIMIT_CONFIG_BYTES}, {"the metadata", in->metadata.bytes, LIMIT_METADATA_BYTES}};
+        {"the config", in->config.bytes, LIMIT_CONFIG_BYTES},
+        {"the metadata", in->metadata.bytes, LIMIT_METADATA_BYTES}};
     for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
         if (PARTS[i].bytes <= PARTS[i].limit) continue;
         int rc = error_fail(error, HEDDLE_ERR_LIMIT, "%s of the adapter is too long", PARTS[i].what);
@@ -86,7 +93,8 @@ fail:
 
 uint64_t pack_bytes(const pack_t *p)
 {
-    return manifest_offset(p->layout.region_bytes) + manifest_bound(&p->layout, p->tensors, p->config.bytes, p->metadata.bytes);
+    uint64_t manifest = manifest_bound(&p->layout, p->tensors, p->config.bytes, p->metadata.bytes);
+    return manifest_offset(p->layout.region_bytes) + manifest;
 }
 
 void pack_lay(pack_t *p, void *base)
@@ -103,8 +111,9 @@ void *pack_tensor(const pack_t *p, uint32_t index)
 int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
 {
     buf_t manifest = {0};
-    manifest_input_t in = {.tensors = p->tensors, .layout = &p->layout, .config = p->config, .metadata = p->metadata,
-                           .kind = "lora", .features = p->features, .region = p->base};
+    manifest_input_t in = {.tensors = p->tensors, .layout = &p->layout, .config = p->config,
+                           .metadata = p->metadata, .kind = "lora", .features = p->features,
+                           .region = p->base};
     sealed_t s;
     int rc = manifest_build(&in, &manifest, &s.digest);
     if (rc) {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/pack.h: one adapter on its way into a region: table and layout first, then the bytes, then the seal.
+/* trainer_client/pack.h: one adapter on its way into a region: table and layout first, then the
+ * bytes, then the seal.
  *
  *   pack_new --(a region of pack_bytes)--> pack_lay --(the caller writes every tensor)--> pack_seal
  *
  *   region memory   | tensors, padding zero | manifest |        the arena: what workers fetch
  *
- * The caller's table, config and metadata are copied by pack_new.  The application's thread; nothing blocks, pack_seal
- * reads the whole region once.  The region is borrowed from pack_lay until pack_destroy. */
+ * The caller's table, config and metadata are copied by pack_new.  The application's thread;
+ * nothing blocks, pack_seal reads the whole region once.  The region is borrowed from pack_lay
+ * until pack_destroy. */
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
 
@@ -32,7 +34,8 @@ typedef struct {
     uint32_t chunk_count;
 } sealed_t;
 
-/* BAD_ADAPTER, NO_LORA, UNSUPPORTED_PEFT_TYPE, UNSUPPORTED_FEATURE (memory that is not the host's), LIMIT, NO_MEMORY. */
+/* BAD_ADAPTER, NO_LORA, UNSUPPORTED_PEFT_TYPE, UNSUPPORTED_FEATURE (memory that is not the host's),
+ * LIMIT, NO_MEMORY. */
 int  pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
 /* Memory that the region must have. */
 uint64_t pack_bytes(const pack_t *p);

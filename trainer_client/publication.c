@@ -17,7 +17,7 @@ struct heddle_publication {
     uint64_t start_us;                /* when reading a directory began; 0: it counts from commit */
 };
 
-/* -- a region ----------------------------------------------------------------------------------------------------- */
+/* -- a region --------------------------------------------------------------------------------- */
 
 typedef struct { question_t q; uint64_t bytes; int slot; region_t *region; } take_t;
 
@@ -66,13 +66,16 @@ static int make_region(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
     t->q.ask = ask_fit;
     if (!rc) {
         rc = handle_ask(p, &t->q);
-        if (rc) error_fail(error, rc, "%llu bytes of memory cannot be registered", (unsigned long long)t->bytes);
+        if (rc)
+            error_fail(error, rc, "%llu bytes of memory cannot be registered",
+                       (unsigned long long)t->bytes);
     }
     if (rc) give_back(p, t->slot);
     return rc;
 }
 
-static int take_region(heddle_publisher_t *p, uint64_t bytes, int *ret_slot, void **ret_base, heddle_error_t *error)
+static int take_region(heddle_publisher_t *p, uint64_t bytes, int *ret_slot, void **ret_base,
+                       heddle_error_t *error)
 {
     take_t t = {.q = {.ask = ask_take, .error = error}, .bytes = bytes};
     int rc = handle_ask_until(p, &t.q, handle_until((int)p->timeout_ms));
@@ -84,13 +87,15 @@ static int take_region(heddle_publisher_t *p, uint64_t bytes, int *ret_slot, voi
     return HEDDLE_OK;
 }
 
-/* -- begin and abort ---------------------------------------------------------------------------------------------- */
+/* -- begin and abort -------------------------------------------------------------------------- */
 
-static int begin(heddle_publisher_t *p, const pack_input_t *in, heddle_publication_t **ret_publication, heddle_error_t *error)
+static int begin(heddle_publisher_t *p, const pack_input_t *in,
+                 heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     void *base;
     heddle_publication_t *pub = calloc(1, sizeof *pub);
-    int rc = pub ? pack_new(in, &pub->pack, error) : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publication");
+    if (!pub) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publication");
+    int rc = pack_new(in, &pub->pack, error);
     if (!rc) rc = take_region(p, pack_bytes(pub->pack), &pub->slot, &base, error);
     if (rc) goto fail;
     pack_lay(pub->pack, base);
@@ -100,7 +105,7 @@ static int begin(heddle_publisher_t *p, const pack_input_t *in, heddle_publicati
     return HEDDLE_OK;
 fail:
     error_where(error, p->adapter, 0, NULL, "pack");
-    if (pub) pack_destroy(&pub->pack);
+    pack_destroy(&pub->pack);
     free(pub);
     return rc;
 }
@@ -108,26 +113,33 @@ fail:
 static const char *misuse_of_table(const heddle_tensor_t *tensors, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (tensors[i].size != sizeof *tensors) return "the size of a row is not sizeof(heddle_tensor_t)";
+        if (tensors[i].size != sizeof *tensors)
+            return "the size of a row is not sizeof(heddle_tensor_t)";
     return NULL;
 }
 
-int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count, const void *config,
-                             size_t config_bytes, const char *metadata, heddle_publication_t **ret_publication)
+int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
+                             const void *config, size_t config_bytes, const char *metadata,
+                             heddle_publication_t **ret_publication)
 {
     static const char CALL[] = "heddle_publication_begin", PT[] = "{\"format\":\"pt\"}";
     heddle_error_t error;
-    if (!p || !ret_publication || (count && !tensors) || (config_bytes && !config)) return handle_misuse(CALL, "a pointer is NULL");
+    if (!p || !ret_publication || (count && !tensors) || (config_bytes && !config))
+        return handle_misuse(CALL, "a pointer is NULL");
     if (p->open) return handle_misuse(CALL, "another publication is open");
     const char *why = misuse_of_table(tensors, count);
     if (why) return handle_misuse(CALL, why);
+    if (!metadata) metadata = PT;
     pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config, config_bytes),
-                       .metadata = metadata ? bytes_of(metadata, strlen(metadata)) : bytes_of(PT, sizeof PT - 1)};
+                       .metadata = bytes_of(metadata, strlen(metadata))};
     int rc = begin(p, &in, ret_publication, &error);
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
-void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index) { return pub ? pack_tensor(pub->pack, index) : NULL; }
+void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index)
+{
+    return pub ? pack_tensor(pub->pack, index) : NULL;
+}
 
 static void end(heddle_publication_t *pub)
 {
@@ -145,7 +157,7 @@ void heddle_publication_abort(heddle_publication_t **pub)
     end(it);
 }
 
-/* -- commit ------------------------------------------------------------------------------------------------------- */
+/* -- commit ----------------------------------------------------------------------------------- */
 
 typedef struct { question_t q; publish_request_t request; publish_result_t result; } publish_t;
 
@@ -187,11 +199,13 @@ static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *
 static int check_choices(const heddle_publish_opts_t *o, heddle_error_t *error)
 {
     const struct { const char *what; int64_t value, least, most; } CHOICES[] = {
-        {"step", o->step, -1, LIMIT_EXACT}, {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL},
+        {"step", o->step, -1, LIMIT_EXACT},
+        {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL},
         {"if_unchanged", o->if_unchanged, HEDDLE_UNCHANGED_FAIL, HEDDLE_UNCHANGED_PUBLISH}};
     for (size_t i = 0; i < sizeof CHOICES / sizeof *CHOICES; i++) {
         if (CHOICES[i].value >= CHOICES[i].least && CHOICES[i].value <= CHOICES[i].most) continue;
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s of heddle_publish_opts_t is out of range", CHOICES[i].what);
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s of heddle_publish_opts_t is out of range",
+                            CHOICES[i].what);
         error_expected(error, "%lld to %lld", (long long)CHOICES[i].least, (long long)CHOICES[i].most);
         error_found(error, "%lld", (long long)CHOICES[i].value);
         return rc;
@@ -203,8 +217,10 @@ static int check_opts(const heddle_publish_opts_t *o, heddle_error_t *error)
 {
     int rc = check_choices(o, error);
     if (!rc && o->request_id) rc = name_check("request id", o->request_id, error);
-    for (uint32_t i = 0; !rc && o->meta && o->meta[i]; i++)
-        rc = i < LIMIT_META ? label_check(o->meta[i], error) : error_fail(error, HEDDLE_ERR_LIMIT, "more than %u pairs of meta", LIMIT_META);
+    for (uint32_t i = 0; !rc && o->meta && o->meta[i]; i++) {
+        if (i < LIMIT_META) rc = label_check(o->meta[i], error);
+        else rc = error_fail(error, HEDDLE_ERR_LIMIT, "more than %u pairs of meta", LIMIT_META);
+    }
     return rc;
 }
 
@@ -218,21 +234,26 @@ static void make_request_id(char ret_id[40])
 
 static double ms_between(uint64_t from_us, uint64_t to_us) { return (double)(to_us - from_us) / 1000.0; }
 
-static void fill_published(const heddle_publisher_t *p, const publish_t *it, uint64_t sealed_us, heddle_published_t *ret)
+static void fill_published(const heddle_publisher_t *p, const publish_t *it, uint64_t sealed_us,
+                           heddle_published_t *ret)
 {
     const publish_request_t *a = &it->request;
     const publish_result_t *r = &it->result;
-    *ret = (heddle_published_t){.size = sizeof *ret, .version = r->version, .replayed = r->replayed, .unchanged = r->unchanged,
-                                .created = !r->replayed && !r->unchanged, .data_bytes = a->pack->layout.data_bytes,
-                                .tensor_count = a->pack->layout.count, .chunk_count = a->sealed->chunk_count,
-                                .pack_ms = ms_between(a->start_us, sealed_us), .commit_ms = ms_between(a->start_us, r->published_us)};
+    *ret = (heddle_published_t){.size = sizeof *ret, .version = r->version, .replayed = r->replayed,
+                                .unchanged = r->unchanged, .created = !r->replayed && !r->unchanged,
+                                .data_bytes = a->pack->layout.data_bytes,
+                                .tensor_count = a->pack->layout.count,
+                                .chunk_count = a->sealed->chunk_count,
+                                .pack_ms = ms_between(a->start_us, sealed_us),
+                                .commit_ms = ms_between(a->start_us, r->published_us)};
     digest_text(&r->digest, ret->digest);
     tag_text(p->adapter, r->version, &r->digest, ret->tag);
     error_text(ret->request_id, sizeof ret->request_id, a->opts.request_id);
     memcpy(ret->features, a->pack->features, sizeof ret->features);
 }
 
-static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t *ret_published, heddle_error_t *error)
+static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t *ret_published,
+                   heddle_error_t *error)
 {
     sealed_t sealed;
     char id[40];
@@ -251,7 +272,8 @@ static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t 
     return rc;
 }
 
-int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
+int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
+                              heddle_published_t *ret_published)
 {
     heddle_error_t error;
     heddle_published_t published;
@@ -259,8 +281,10 @@ int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_o
     if (!pub || !*pub) return handle_misuse("heddle_publication_commit", "there is no publication");
     heddle_publication_t *p = *pub;
     *pub = NULL;
-    it.request = (publish_request_t){.slot = p->slot, .pack = p->pack, .start_us = p->start_us ? p->start_us : handle_now()};
-    int rc = handle_take(&it.request.opts, sizeof it.request.opts, opts, "heddle_publish_opts_t", &error);
+    it.request = (publish_request_t){.slot = p->slot, .pack = p->pack,
+                                     .start_us = p->start_us ? p->start_us : handle_now()};
+    int rc = handle_take(&it.request.opts, sizeof it.request.opts, opts, "heddle_publish_opts_t",
+                         &error);
     if (!rc) rc = check_opts(&it.request.opts, &error);
     if (!it.request.opts.deadline_ms) it.request.opts.deadline_ms = DEADLINE_MS;
     if (rc) give_back(p->publisher, p->slot);
@@ -272,9 +296,10 @@ int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_o
     return HEDDLE_OK;
 }
 
-/* -- a directory -------------------------------------------------------------------------------------------------- */
+/* -- a directory ------------------------------------------------------------------------------ */
 
-static int read_dir(heddle_publisher_t *p, const char *dir, heddle_publication_t **ret_publication, heddle_error_t *error)
+static int read_dir(heddle_publisher_t *p, const char *dir, heddle_publication_t **ret_publication,
+                    heddle_error_t *error)
 {
     uint64_t start_us = handle_now();
     peft_dir_t *d = NULL;
@@ -297,8 +322,8 @@ static int read_dir(heddle_publisher_t *p, const char *dir, heddle_publication_t
     return HEDDLE_OK;
 }
 
-int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const heddle_publish_opts_t *opts,
-                                 heddle_published_t *ret_published)
+int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
+                                 const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
 {
     heddle_error_t error;
     heddle_publication_t *pub;

@@ -33,12 +33,14 @@ static bool goes_before(const publication_slot_t *a, const publication_slot_t *b
     return a->is_released != b->is_released ? a->is_released : a->version < b->version;
 }
 
-static publication_slot_t *in_state(publications_t *p, publication_state_t state, bool (*better)(const publication_slot_t *, const publication_slot_t *))
+typedef bool before_t(const publication_slot_t *a, const publication_slot_t *b);
+
+static publication_slot_t *first_in(publications_t *p, publication_state_t state, before_t *goes_first)
 {
     publication_slot_t *best = NULL;
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         publication_slot_t *s = &p->slots[i];
-        if (s->state == state && (!best || better(s, best))) best = s;
+        if (s->state == state && (!best || goes_first(s, best))) best = s;
     }
     return best;
 }
@@ -50,12 +52,13 @@ static bool is_larger(const publication_slot_t *a, const publication_slot_t *b)
 
 int publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region)
 {
-    publication_slot_t *s = in_state(p, PUBLICATION_FREE, is_larger);
-    publication_slot_t *served = in_state(p, PUBLICATION_SERVED, goes_before);
-    if (!s && in_state(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
+    publication_slot_t *s = first_in(p, PUBLICATION_FREE, is_larger);
+    publication_slot_t *served = first_in(p, PUBLICATION_SERVED, goes_before);
+    if (!s && first_in(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
     if (!s && served) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
-    if (s->region && s->region->bytes < bytes) drop_region(p, s); /* before the larger one is made: never both */
+    /* Before the larger one is made: there is never memory for both. */
+    if (s->region && s->region->bytes < bytes) drop_region(p, s);
     s->state = PUBLICATION_TAKEN;
     *ret_slot = (int)(s - p->slots);
     *ret_region = s->region;
@@ -74,15 +77,16 @@ int publications_fit(publications_t *p, int slot, region_t *region)
 
 void publications_give_back(publications_t *p, int slot) { p->slots[slot].state = PUBLICATION_FREE; }
 
-int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key, uint64_t arena_bytes)
+int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,
+                       uint64_t arena_bytes)
 {
     publication_slot_t *s = &p->slots[slot];
     int rc = HEDDLE_OK;
     if (!publications_of(p, version)) {
         rc = p->tr->share(p->t, s->region, *key);
         if (!rc) {
-            *s = (publication_slot_t){.state = PUBLICATION_SERVED, .region = s->region, .version = version,
-                                      .arena_bytes = arena_bytes, .key = *key};
+            *s = (publication_slot_t){.state = PUBLICATION_SERVED, .region = s->region,
+                                      .version = version, .arena_bytes = arena_bytes, .key = *key};
             rc = p->tr->extend(p->t, *key, 0, arena_bytes);
             if (rc) stop(p, s);
             return rc;
@@ -96,14 +100,16 @@ void publications_unshared(publications_t *p, const share_key_t *key)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         publication_slot_t *s = &p->slots[i];
-        if (s->state == PUBLICATION_CLOSING && !memcmp(&s->key, key, sizeof *key)) s->state = PUBLICATION_FREE;
+        if (s->state == PUBLICATION_CLOSING && !memcmp(&s->key, key, sizeof *key))
+            s->state = PUBLICATION_FREE;
     }
 }
 
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version == version) return &p->slots[i];
+        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version == version)
+            return &p->slots[i];
     return NULL;
 }
 
@@ -117,20 +123,23 @@ bool publications_release(publications_t *p, uint64_t version)
 void publications_stop(publications_t *p, uint64_t version)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_SERVED && (!version || p->slots[i].version == version)) stop(p, &p->slots[i]);
+        if (p->slots[i].state == PUBLICATION_SERVED && (!version || p->slots[i].version == version))
+            stop(p, &p->slots[i]);
 }
 
 uint64_t publications_serving(const publications_t *p)
 {
     uint64_t version = 0;
     for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version > version) version = p->slots[i].version;
+        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version > version)
+            version = p->slots[i].version;
     return version;
 }
 
 bool publications_are_quiet(const publications_t *p)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_SERVED || p->slots[i].state == PUBLICATION_CLOSING) return false;
+        if (p->slots[i].state == PUBLICATION_SERVED || p->slots[i].state == PUBLICATION_CLOSING)
+            return false;
     return true;
 }

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trainer_client/publications.h: the two warm regions of a publisher, and what each is used for.
  *
- *   state     event                               -> next
- *   FREE      publications_take                   -> TAKEN     the caller fits a larger region where this one is too small
- *   TAKEN     the application writes, then the broker is asked
- *             publications_share                  -> SERVED    key and version; all of the arena is readable
- *             publications_give_back              -> FREE
- *   SERVED    wanted for the next publication, or no longer to be served -> CLOSING    unshare
- *             publications_release                -> SERVED    nobody needs it: taken before one that is needed
- *   CLOSING   publications_unshared (TR_UNSHARED) -> FREE      no send is in flight any more
+ *   state    event                    -> next
+ *   FREE     publications_take        -> TAKEN    the caller fits a larger one where it is too small
+ *   TAKEN    (the application writes, the broker is asked)
+ *            publications_share       -> SERVED   key and version; all of the arena is readable
+ *            publications_give_back   -> FREE
+ *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication
+ *            publications_stop        -> CLOSING  unshare: not to be served any more
+ *            publications_release     -> SERVED   nobody needs it: it goes before one that is needed
+ *   CLOSING  publications_unshared    -> FREE     TR_UNSHARED: no send is in flight any more
  *
- * Two, so that a version is served while the next one is written.  A region is touched and registered once and used again for as
- * long as it is large enough; serving goes on after RELEASE, because the memory stays anyway and a late joiner may ask.
- * Loop thread only, but for the memory of a TAKEN region, which is the application's.  Nothing blocks. */
+ * Two, so that a version is served while the next one is written.  A region is touched and
+ * registered once and used again for as long as it is large enough; serving goes on after RELEASE,
+ * because the memory stays anyway and a late joiner may ask.
+ * Loop thread only, but for the memory of a TAKEN region, which is the application's.  Nothing
+ * blocks. */
 #ifndef TRAINER_CLIENT_PUBLICATIONS_H
 #define TRAINER_CLIENT_PUBLICATIONS_H
 
@@ -21,7 +24,9 @@
 
 #define PUBLICATION_SLOTS 2
 
-typedef enum { PUBLICATION_FREE, PUBLICATION_TAKEN, PUBLICATION_SERVED, PUBLICATION_CLOSING } publication_state_t;
+typedef enum {
+    PUBLICATION_FREE, PUBLICATION_TAKEN, PUBLICATION_SERVED, PUBLICATION_CLOSING
+} publication_state_t;
 typedef struct {
     publication_state_t state;
     region_t *region;                  /* owned; NULL: none yet */
@@ -40,21 +45,26 @@ void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *
 /* Stops serving at once and gives all memory back. */
 void publications_fini(publications_t *p);
 
-/* OK with a slot, and its region: NULL or smaller than `bytes` where a new one must be fitted.  AGAIN: a region is on its
- * way to be free (ask again after publications_unshared).  NO_SLOT: both are being written. */
+/* OK with a slot, and its region: NULL or smaller than `bytes` where a new one must be fitted.
+ * AGAIN: a region is on its way to be free (ask again after publications_unshared).  NO_SLOT: both
+ * are being written. */
 int  publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region);
-/* Puts a new region, owned by the slot from now on also on failure, in place of the old one, and registers it. */
+/* Puts a new region, owned by the slot from now on also on failure, in place of the old one, and
+ * registers it. */
 int  publications_fit(publications_t *p, int slot, region_t *region);
 void publications_give_back(publications_t *p, int slot);
-/* A version that is served already keeps its own slot, and this one is given back.  On failure it is given back too. */
-int  publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key, uint64_t arena_bytes);
+/* A version that is served already keeps its own slot, and this one is given back.  On failure it
+ * is given back too. */
+int  publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,
+                        uint64_t arena_bytes);
 void publications_unshared(publications_t *p, const share_key_t *key);
 /* False when the version is not served here. */
 bool publications_release(publications_t *p, uint64_t version);
 void publications_stop(publications_t *p, uint64_t version);   /* 0: all */
 /* The newest version that is served; 0: none. */
 uint64_t publications_serving(const publications_t *p);
-const publication_slot_t *publications_of(const publications_t *p, uint64_t version);   /* SERVED, else NULL */
+/* NULL when the version is not SERVED. */
+const publication_slot_t *publications_of(const publications_t *p, uint64_t version);
 /* Nothing is served and no send is in flight. */
 bool publications_are_quiet(const publications_t *p);
 

@@ -11,7 +11,7 @@
 #define CLOSE_MS 1000
 #define DEFAULT_BROKER "tcp://127.0.0.1:7700"
 
-/* -- open --------------------------------------------------------------------------------------------------------- */
+/* -- open ------------------------------------------------------------------------------------- */
 
 static int ask_opened(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
@@ -42,8 +42,9 @@ static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, he
     char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     name_default(writer);
     name_host(host);
-    publisher_node_opts_t opts = {.adapter = o->adapter, .writer = o->writer ? o->writer : writer, .host = host,
-                                  .takeover = o->takeover != 0, .pid = (uint64_t)getpid(), .changed = handle_changed, .self = p};
+    publisher_node_opts_t opts = {.adapter = o->adapter, .writer = o->writer ? o->writer : writer,
+                                  .host = host, .takeover = o->takeover != 0,
+                                  .pid = (uint64_t)getpid(), .changed = handle_changed, .self = p};
     random_bytes(&opts.life, sizeof opts.life);
     random_bytes(&opts.seed, sizeof opts.seed);
     int rc = publisher_node_new(&opts, shell_io(p->shell), &p->node);
@@ -52,8 +53,8 @@ static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, he
 
 static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
 {
-    shell_opts_t opts = {.broker = o->broker, .transfer = true, .data_device = o->data_device, .insecure = o->insecure != 0,
-                         .max_rate_bytes = o->max_rate_bytes};
+    shell_opts_t opts = {.broker = o->broker, .transfer = true, .data_device = o->data_device,
+                         .insecure = o->insecure != 0, .max_rate_bytes = o->max_rate_bytes};
     int rc = handle_open_fds(p);
     if (rc) return error_fail(error, rc, "no descriptor is left for a publisher");
     rc = shell_open(&opts, &p->shell, error);
@@ -69,7 +70,8 @@ static int check_opts(const heddle_publisher_opts_t *o, heddle_error_t *error)
     return !rc && o->writer ? name_check("writer", o->writer, error) : rc;
 }
 
-static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publisher, heddle_error_t *error)
+static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publisher,
+                       heddle_error_t *error)
 {
     heddle_publisher_t *p = calloc(1, sizeof *p);
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publisher");
@@ -86,7 +88,8 @@ int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_
     heddle_error_t error;
     heddle_publisher_opts_t o;
     heddle_publisher_t *p = NULL;
-    if (!ret_publisher) return handle_misuse("heddle_publisher_open", "there is nowhere to put the handle");
+    if (!ret_publisher)
+        return handle_misuse("heddle_publisher_open", "there is nowhere to put the handle");
     int rc = handle_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
     if (!rc) rc = check_opts(&o, &error);
     if (!rc) rc = make_handle(&o, &p, &error);
@@ -102,7 +105,7 @@ fail:
     return error_publish(&error);
 }
 
-/* -- close -------------------------------------------------------------------------------------------------------- */
+/* -- close ------------------------------------------------------------------------------------ */
 
 static int ask_leave(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
@@ -118,7 +121,8 @@ static int ask_left(question_t *q, publisher_node_t *n, uint64_t now_us)
     return publisher_node_has_left(n) ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
 }
 
-/* A broker that is away, or a worker that stands still, does not hold us up: nothing here takes longer than CLOSE_MS. */
+/* A broker that is away, or a worker that stands still, does not hold us up: nothing here takes
+ * longer than CLOSE_MS. */
 static void leave(heddle_publisher_t *p)
 {
     heddle_error_t ignored;
@@ -147,7 +151,7 @@ void heddle_publisher_interrupt(heddle_publisher_t *p)
     if (p) handle_interrupt(p);
 }
 
-/* -- what became of a version ------------------------------------------------------------------------------------- */
+/* -- what became of a version ----------------------------------------------------------------- */
 
 typedef struct {
     question_t q;
@@ -162,7 +166,8 @@ static const report_row_t *copy_report(publisher_node_t *n, const look_t *l)
 {
     const report_row_t *row = reports_find(publisher_node_reports(n), l->version);
     if (row) *l->report = row->report;
-    else *l->report = (heddle_report_t){.size = sizeof *l->report, .version = l->version, .staged_ms = -1, .active_ms = -1};
+    else *l->report = (heddle_report_t){.size = sizeof *l->report, .version = l->version,
+                                        .staged_ms = -1, .active_ms = -1};
     return row;
 }
 
@@ -179,7 +184,8 @@ static int ask_late(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
     look_t *l = (look_t *)q;
     const report_row_t *row = copy_report(n, l);
-    return row ? reports_late(publisher_node_reports(n), row, &l->want, l->waited_ms, q->error) : ask_judge(q, n, now_us);
+    return row ? reports_late(publisher_node_reports(n), row, &l->want, l->waited_ms, q->error)
+        : ask_judge(q, n, now_us);
 }
 
 static int ask_report(question_t *q, publisher_node_t *n, uint64_t now_us)
@@ -217,13 +223,15 @@ static int look_and_tell(heddle_publisher_t *p, look_t *l, int timeout_ms, heddl
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
-int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum, int timeout_ms,
-                          heddle_report_t *ret_report)
+int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
+                          heddle_quorum_t quorum, int timeout_ms, heddle_report_t *ret_report)
 {
     if (!p) return handle_misuse("heddle_publisher_wait", "there is no publisher");
     if (phase != HEDDLE_PHASE_STAGED && phase != HEDDLE_PHASE_ACTIVE)
-        return handle_misuse("heddle_publisher_wait", "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
-    look_t l = {.q = {.ask = ask_judge}, .version = version, .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
+        return handle_misuse("heddle_publisher_wait",
+                             "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
+    look_t l = {.q = {.ask = ask_judge}, .version = version,
+                .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
     return look_and_tell(p, &l, timeout_ms, ret_report);
 }
 
@@ -234,7 +242,7 @@ int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_repo
     return look_and_tell(p, &l, 0, ret_report);
 }
 
-/* -- events ------------------------------------------------------------------------------------------------------- */
+/* -- events ----------------------------------------------------------------------------------- */
 
 int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event)
 {
@@ -246,7 +254,8 @@ int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_ev
     while (rc == HEDDLE_ERR_AGAIN && (rc = handle_sleep(p, shell_fd(p->shell), until_us)) == HEDDLE_OK)
         rc = shell_next_event(p->shell, 0, &event);
     if (rc) {
-        error_fail(&error, rc, rc == HEDDLE_ERR_INTERRUPTED ? "interrupted" : "no event of %s came", p->adapter);
+        error_fail(&error, rc, rc == HEDDLE_ERR_INTERRUPTED ? "interrupted" : "no event of %s came",
+                   p->adapter);
         return error_publish(&error);
     }
     handle_give(ret_event, &event, sizeof event);

@@ -34,7 +34,8 @@ void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *
         row = &r->rows[0];
         for (unsigned i = 1; i < REPORTS_MAX; i++)
             if (r->rows[i].report.version < row->report.version) row = &r->rows[i];
-        *row = (report_row_t){.report = {.size = sizeof row->report, .version = version, .state = "staging"}};
+        *row = (report_row_t){.report = {.size = sizeof row->report, .version = version,
+                                         .state = "staging"}};
     }
     row->report.activation = opts->activation;
     row->report.deadline_ms = opts->deadline_ms;
@@ -42,10 +43,13 @@ void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *
     row->start_us = start_us;
 }
 
-/* -- what the broker says ----------------------------------------------------------------------------------------- */
+/* -- what the broker says --------------------------------------------------------------------- */
 
 static bool is_all(uint32_t have, uint32_t eligible) { return have > 0 && have >= eligible; }
-static uint32_t staged_count(const heddle_report_t *r) { return r->staged_count > r->active_count ? r->staged_count : r->active_count; }
+static uint32_t staged_count(const heddle_report_t *r)
+{
+    return r->staged_count > r->active_count ? r->staged_count : r->active_count;
+}
 
 static void stamp(const report_row_t *row, double *ms)
 {
@@ -82,16 +86,22 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
 }
 
-static bool is_state(const report_row_t *row, const char *state) { return !strcmp(row->report.state, state); }
+static bool is_state(const report_row_t *row, const char *state)
+{
+    return !strcmp(row->report.state, state);
+}
 
 bool report_is_settled(const report_row_t *row)
 {
     return !is_state(row, "staging") || is_all(staged_count(&row->report), row->report.eligible_count);
 }
 
-/* -- whether a wait is over --------------------------------------------------------------------------------------- */
+/* -- whether a wait is over ------------------------------------------------------------------- */
 
-static const char *phase_word(const wait_for_t *want) { return want->phase == HEDDLE_PHASE_STAGED ? "staged" : "active"; }
+static const char *phase_word(const wait_for_t *want)
+{
+    return want->phase == HEDDLE_PHASE_STAGED ? "staged" : "active";
+}
 
 static uint32_t have_count(const report_row_t *row, const wait_for_t *want)
 {
@@ -104,10 +114,12 @@ static uint32_t need_count(const report_row_t *row, const wait_for_t *want)
 }
 
 /* The first worker that is missing stands for all of them in the error; the report has the others. */
-static int fail_version(const reports_t *r, const report_row_t *row, int code, const char *why, heddle_error_t *error)
+static int fail_version(const reports_t *r, const report_row_t *row, int code, const char *why,
+                        heddle_error_t *error)
 {
     const heddle_report_t *p = &row->report;
-    error_fail(error, code, "%s@%llu %s%s%s", r->adapter, (unsigned long long)p->version, why, p->message[0] ? ": " : "", p->message);
+    error_fail(error, code, "%s@%llu %s%s%s", r->adapter, (unsigned long long)p->version, why,
+               p->message[0] ? ": " : "", p->message);
     error_where(error, r->adapter, p->version, NULL, NULL);
     if (p->missing_count) error_where(error, NULL, 0, p->missing[0].worker, p->missing[0].phase);
     if (p->code && p->code != code) error_found(error, "%s", heddle_err_name(p->code));
@@ -116,24 +128,31 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
 
 static int failed_code(int cause)
 {
-    return cause == HEDDLE_ERR_DEADLINE || cause == HEDDLE_ERR_NO_WORKERS || cause == HEDDLE_ERR_VERSION_LOST ? cause
-                                                                                                             : HEDDLE_ERR_VERSION_FAILED;
+    switch (cause) {
+    case HEDDLE_ERR_DEADLINE: case HEDDLE_ERR_NO_WORKERS: case HEDDLE_ERR_VERSION_LOST: return cause;
+    default: return HEDDLE_ERR_VERSION_FAILED;
+    }
 }
 
 /* A version that ended; `kept` and `active` have not. */
 static int judge_end(const reports_t *r, const report_row_t *row, heddle_error_t *error)
 {
-    if (is_state(row, "failed")) return fail_version(r, row, failed_code(row->report.code), "failed", error);
+    if (is_state(row, "failed"))
+        return fail_version(r, row, failed_code(row->report.code), "failed", error);
     if (is_state(row, "lost")) return fail_version(r, row, HEDDLE_ERR_VERSION_LOST, "is lost", error);
-    if (is_state(row, "superseded")) return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "was overtaken by a newer version", error);
-    if (is_state(row, "retired")) return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "is retired", error);
+    if (is_state(row, "superseded"))
+        return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "was overtaken by a newer version",
+                            error);
+    if (is_state(row, "retired"))
+        return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "is retired", error);
     return HEDDLE_OK;
 }
 
 static int judge_held(const reports_t *r, const report_row_t *row, heddle_error_t *error)
 {
     fail_version(r, row, HEDDLE_ERR_HELD, "is staged and stays so", error);
-    error_hint(error, "`heddle activate %s@%llu` ends the hold", r->adapter, (unsigned long long)row->report.version);
+    error_hint(error, "`heddle activate %s@%llu` ends the hold", r->adapter,
+               (unsigned long long)row->report.version);
     return HEDDLE_ERR_HELD;
 }
 
@@ -141,23 +160,27 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
 {
     double *ms = want->phase == HEDDLE_PHASE_STAGED ? &row->report.staged_ms : &row->report.active_ms;
     if (want->quorum.kind == HEDDLE_QUORUM_NONE) return HEDDLE_OK;
-    if (is_state(row, "retired") && *ms >= 0) return HEDDLE_OK; /* it was there, and has been replaced since */
+    bool was_there = *ms >= 0;
+    if (was_there && is_state(row, "retired")) return HEDDLE_OK; /* and has been replaced since */
     int rc = judge_end(r, row, error);
     if (rc) return rc;
     if (have_count(row, want) >= need_count(row, want)) {
         stamp(row, ms);
         return HEDDLE_OK;
     }
-    if (row->report.code == HEDDLE_ERR_HELD && want->phase == HEDDLE_PHASE_ACTIVE) return judge_held(r, row, error);
+    if (row->report.code == HEDDLE_ERR_HELD && want->phase == HEDDLE_PHASE_ACTIVE)
+        return judge_held(r, row, error);
     return HEDDLE_ERR_AGAIN;
 }
 
-int reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want, uint32_t waited_ms, heddle_error_t *error)
+int reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want,
+                 uint32_t waited_ms, heddle_error_t *error)
 {
     char why[96];
     snprintf(why, sizeof why, "was not %s on enough workers within %u ms", phase_word(want), waited_ms);
     fail_version(r, row, HEDDLE_ERR_DEADLINE, why, error);
-    error_expected(error, "%s on %u of %u workers", phase_word(want), need_count(row, want), row->report.eligible_count);
+    error_expected(error, "%s on %u of %u workers", phase_word(want), need_count(row, want),
+                   row->report.eligible_count);
     error_found(error, "on %u", have_count(row, want));
     return HEDDLE_ERR_DEADLINE;
 }

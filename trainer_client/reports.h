@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trainer_client/reports.h: what the broker said of each version's rollout, and whether a wait is over.
  *
- * The newest REPORTS_MAX versions of this publisher are remembered.  No clock, no I/O; loop thread only. */
+ * The newest REPORTS_MAX versions of this publisher are remembered.  No clock, no I/O; loop thread
+ * only. */
 #ifndef TRAINER_CLIENT_REPORTS_H
 #define TRAINER_CLIENT_REPORTS_H
 
@@ -22,17 +23,19 @@ void reports_fini(reports_t *r);
 
 /* A version was made, or found again, by a commit that was called at start_us. */
 void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts, uint64_t start_us);
-report_row_t *reports_find(const reports_t *r, uint64_t version);   /* NULL: not of this publisher, or forgotten */
+/* NULL: not of this publisher, or forgotten. */
+report_row_t *reports_find(const reports_t *r, uint64_t version);
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us);
 
 /* Nobody is being waited for any more, as far as staging goes. */
 bool report_is_settled(const report_row_t *row);
 
-/* OK: reached · AGAIN: not yet · DEADLINE NO_WORKERS VERSION_FAILED VERSION_LOST HELD: it will not be.  The quorum is of
- * the eligible workers, at least one; HEDDLE_QUORUM_NONE is always reached. */
+/* OK: reached · AGAIN: not yet · DEADLINE NO_WORKERS VERSION_FAILED VERSION_LOST HELD: it will not
+ * be.  The quorum is of the eligible workers, at least one; HEDDLE_QUORUM_NONE is always reached. */
 typedef struct { heddle_phase_t phase; heddle_quorum_t quorum; } wait_for_t;
 int  reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error);
 /* The wait's own time ran out. */
-int  reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want, uint32_t waited_ms, heddle_error_t *error);
+int  reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want,
+                  uint32_t waited_ms, heddle_error_t *error);
 
 #endif

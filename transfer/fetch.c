@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A piece is good (bit set), open (in the list of the source it was asked of), returned (in the AGAIN list: was open once,
- * must be asked again), or fresh: at or behind the cursor and never asked.  The cursor only moves forward and the lists
- * are linked through two arrays, so that no event scans the pieces. */
+/* A piece is good (bit set), open (in the list of the source it was asked of), returned (in the
+ * AGAIN list: was open once, must be asked again), or fresh: at or behind the cursor and never
+ * asked.  The cursor only moves forward and the lists are linked through two arrays, so that no
+ * event scans the pieces. */
 #include "transfer/fetch.h"
 
 #include "core/limits.h"
@@ -41,9 +42,9 @@ struct fetch {
     uint8_t order[FETCH_SOURCES_MAX];    /* the current list: indices into known */
     unsigned order_count;
     uint64_t dropping, closing;          /* bits of known: DROP_ASK for what is open; DROP_PEER */
-    uint64_t starved_us;                 /* since when there has been no good source; CLOCK_NEVER: there is one */
-    uint64_t need_us;                    /* not before then is NEED_SOURCES said */
-    uint64_t all_bad_us;                 /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
+    uint64_t starved_us;    /* since when there has been no good source; CLOCK_NEVER: there is one */
+    uint64_t need_us;       /* not before then is NEED_SOURCES said */
+    uint64_t all_bad_us;    /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
     list_t lists[KNOWN_MAX + 1];
     uint32_t *next, *prev;               /* count each */
     uint8_t *where;                      /* list of each piece, or NOWHERE */
@@ -60,7 +61,7 @@ static void put(out_t *o, fetch_action_kind_t kind, uint32_t piece, uint64_t tok
     o->at[o->count++] = (fetch_action_t){.kind = kind, .piece = piece, .token = token, .err = err};
 }
 
-/* -- pieces ------------------------------------------------------------------------------------------------------- */
+/* -- pieces ----------------------------------------------------------------------------------- */
 
 static bool is_good(const fetch_t *f, uint32_t piece) { return f->good[piece / 64] >> (piece % 64) & 1; }
 
@@ -92,7 +93,8 @@ static void return_pieces(fetch_t *f, unsigned source)
     while (f->lists[source].count) move_piece(f, f->lists[source].first, AGAIN);
 }
 
-/* The next piece to ask for, NO_PIECE when all are open or good.  What was returned comes first: others wait for it. */
+/* The next piece to ask for, NO_PIECE when all are open or good.  What was returned comes first:
+ * others wait for it. */
 static uint32_t next_todo(fetch_t *f)
 {
     if (f->lists[AGAIN].count) return f->lists[AGAIN].first;
@@ -109,7 +111,7 @@ static bool mark_good(fetch_t *f, uint32_t piece)
     return true;
 }
 
-/* -- sources ------------------------------------------------------------------------------------------------------ */
+/* -- sources ---------------------------------------------------------------------------------- */
 
 static int find(const fetch_t *f, uint64_t token)
 {
@@ -118,7 +120,8 @@ static int find(const fetch_t *f, uint64_t token)
     return -1;
 }
 
-/* Room for one more: at the end, or in place of the least useful one that is neither listed nor quarantined. */
+/* Room for one more: at the end, or in place of the least useful one that is neither listed nor
+ * quarantined. */
 static int admit(fetch_t *f, uint64_t token)
 {
     int at = -1;
@@ -126,7 +129,8 @@ static int admit(fetch_t *f, uint64_t token)
     else
         for (unsigned i = 0; i < KNOWN_MAX; i++) {
             const source_t *s = &f->known[i];
-            if (s->listed || s->state == SOURCE_BAD || f->lists[i].count || f->closing >> i & 1) continue;
+            if (s->listed || s->state == SOURCE_BAD || f->lists[i].count || f->closing >> i & 1)
+                continue;
             if (at < 0 || s->good_count < f->known[at].good_count) at = (int)i;
         }
     if (at >= 0) f->known[at] = (source_t){.token = token, .state = SOURCE_LIVE};
@@ -159,7 +163,8 @@ static void note_arrival(const fetch_t *f, source_t *s, uint64_t now_us)
     restart_sample(s, now_us);
 }
 
-/* The source is out in `state`.  Its open asks go back at once when it is gone itself, else as DROP_ASK goes out. */
+/* The source is out in `state`.  Its open asks go back at once when it is gone itself, else as
+ * DROP_ASK goes out. */
 static void put_out(fetch_t *f, int source, source_state_t state, bool drop_asks)
 {
     if (f->known[source].state != SOURCE_BAD) f->known[source].state = state;
@@ -184,7 +189,7 @@ static void give_up(fetch_t *f, int err)
     f->err = err;
 }
 
-/* -- events ------------------------------------------------------------------------------------------------------- */
+/* -- events ----------------------------------------------------------------------------------- */
 
 static void on_sources(fetch_t *f, const fetch_source_t *sources, int count)
 {
@@ -212,7 +217,8 @@ static void on_good(fetch_t *f, const fetch_event_t *e, uint64_t now_us, out_t *
     f->starved_us = CLOCK_NEVER;
     unsigned owner = f->where[e->piece];
     int from = find(f, e->token);
-    if (owner < KNOWN_MAX && from >= 0 && owner != (unsigned)from) put(o, FA_DROP_ASK, e->piece, f->known[owner].token, 0);
+    if (owner < KNOWN_MAX && from >= 0 && owner != (unsigned)from)
+        put(o, FA_DROP_ASK, e->piece, f->known[owner].token, 0);
     unlink_piece(f, e->piece);
     if (from < 0 && owner < KNOWN_MAX) from = (int)owner;
     if (from >= 0) note_arrival(f, &f->known[from], now_us);
@@ -238,7 +244,8 @@ static void on_refused(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
     if (e->piece >= f->plan.count || from < 0 || f->where[e->piece] != from) return;
     move_piece(f, e->piece, AGAIN);
     f->known[from].rest_us = now_us + f->plan.need_us;
-    put_out(f, from, e->err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, e->err != HEDDLE_ERR_GONE);
+    put_out(f, from, e->err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST,
+            e->err != HEDDLE_ERR_GONE);
 }
 
 static void on_beat(fetch_t *f, uint64_t token, uint64_t now_us)
@@ -280,7 +287,7 @@ static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us, out_t *o)
     }
 }
 
-/* -- actions ------------------------------------------------------------------------------------------------------ */
+/* -- actions ---------------------------------------------------------------------------------- */
 
 static void emit_drops(fetch_t *f, out_t *o)
 {
@@ -345,7 +352,8 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
 {
     out_t o = {out, 0, cap};
     if (cap <= 0 || f->course == ENDED) return 0;
-    if (f->good_count == f->plan.count && f->course == GOING && event->kind != FE_CANCEL) f->course = ENDING_DONE;
+    if (f->good_count == f->plan.count && f->course == GOING && event->kind != FE_CANCEL)
+        f->course = ENDING_DONE;
     take(f, event, now_us, &o);
     emit_drops(f, &o);
     if (f->course == GOING) {
@@ -361,7 +369,7 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
     return o.count;
 }
 
-/* -- what it knows ------------------------------------------------------------------------------------------------ */
+/* -- what it knows ---------------------------------------------------------------------------- */
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -385,7 +393,10 @@ uint64_t fetch_deadline(const fetch_t *f)
 }
 
 uint32_t fetch_good_count(const fetch_t *f) { return f->good_count; }
-bool fetch_is_good(const fetch_t *f, uint32_t piece) { return piece < f->plan.count && is_good(f, piece); }
+bool fetch_is_good(const fetch_t *f, uint32_t piece)
+{
+    return piece < f->plan.count && is_good(f, piece);
+}
 
 uint32_t fetch_from(const fetch_t *f, uint64_t token)
 {
@@ -397,11 +408,12 @@ int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 {
     int n = 0;
     for (unsigned i = 0; i < f->known_count && n < cap; i++)
-        if (f->known[i].state == SOURCE_LOST || f->known[i].state == SOURCE_BAD) out[n++] = f->known[i].token;
+        if (f->known[i].state == SOURCE_LOST || f->known[i].state == SOURCE_BAD)
+            out[n++] = f->known[i].token;
     return n;
 }
 
-/* -- making ------------------------------------------------------------------------------------------------------- */
+/* -- making ----------------------------------------------------------------------------------- */
 
 static void fill_defaults(fetch_plan_t *p)
 {
@@ -434,7 +446,8 @@ int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
     for (unsigned i = 0; i <= KNOWN_MAX; i++) f->lists[i] = (list_t){NO_PIECE, NO_PIECE, 0};
     for (uint32_t p = 0; plan->have && p < plan->count; p++)
         if (plan->have[p / 8] >> (p % 8) & 1) mark_good(f, p);
-    for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++) f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
+    for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++)
+        f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
     f->plan.have = NULL; /* borrowed until here */
     f->plan.bad = NULL;
     *ret_fetch = f;

@@ -1,33 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/fetch.h (PURE): which range from which source next.  state + event + now -> actions.
  *
- * One fetch_t moves one arena's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece to bytes: first the
- * manifest's pieces in one fetch, then the region's chunks in another).  Each piece is todo -> asked -> good, and back to
- * todo when its source is lost, refuses it or delivers it bad; a source that delivered bad bytes is not asked again.
- * Resume is at the piece where a source was lost.  The window limits the bytes asked of one source; the deadline of a
- * source follows its observed rate: window / rate x 4, between deadline_min_us and deadline_max_us; BEAT counts as life.
+ * One fetch_t moves one arena's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece
+ * to bytes: first the manifest's pieces in one fetch, then the region's chunks in another).  Each
+ * piece is todo -> asked -> good, and back to todo when its source is lost, refuses it or delivers
+ * it bad; a source that delivered bad bytes is not asked again. Resume is at the piece where a
+ * source was lost.  The window limits the bytes asked of one source; the deadline of a source
+ * follows its observed rate: window / rate x 4, between deadline_min_us and deadline_max_us; BEAT
+ * counts as life.
  *
- *   state      event                    action
- *   running    SOURCES (new list)       ASK from the first live source while its window has room
- *              GOOD(piece)              ASK more; DONE when all are good
- *              BAD(piece, token)        source quarantined: its open asks DROP_ASK, pieces back to todo, next source
- *              REFUSED(piece, token)    open asks DROP_ASK, pieces back to todo, next source; err AGAIN: asked again after
- *                                       need_us; err GONE: as GONE; any other: lost
- *              GONE(token)              lost: pieces back to todo, next source
- *              BEAT(token)              deadline moves
- *              TICK                     source past its deadline: DROP_PEER, as GONE; no source left: NEED_SOURCES once, again every need_us
- *              CANCEL                   DROP_ASK for all open; then ended
- *   ended      anything                 nothing
- * FAILED: no good source for fail_us (code GONE); one piece bad from `bad_limit` different sources, or every source of the
- * list quarantined for bad_us (code DIGEST_MISMATCH); its open asks are dropped first.
+ *   state    event                 action
+ *   running  SOURCES (new list)    ASK from the first live source while its window has room
+ *            GOOD(piece)           ASK more; DONE when all are good
+ *            BAD(piece, token)     source quarantined: its open asks DROP_ASK, pieces back to todo,
+ *                                  next source
+ *            REFUSED(piece, token) open asks DROP_ASK, pieces back to todo, next source; err AGAIN:
+ *                                  asked again after need_us; err GONE: as GONE; any other: lost
+ *            GONE(token)           lost: pieces back to todo, next source
+ *            BEAT(token)           deadline moves
+ *            TICK                  source past its deadline: DROP_PEER, as GONE;
+ *                                  no source left: NEED_SOURCES once, again every need_us
+ *            CANCEL                DROP_ASK for all open; then ended
+ *   ended    anything              nothing
  *
- * One source is asked at a time: the first live one of the list, so that the load stays as it was planned.  A lost source
- * is asked again when a new list names it; a quarantined one never.  Asks of a source that a new list leaves out are
- * dropped.  "No good source" is counted from when the last live one went until one delivers or beats: naming dead
- * sources again and again does not stop it.  Until a source's rate is known its deadline is 4 x deadline_min_us.
- * GOOD is believed from anybody, also late; where the piece is open elsewhere by then, that ask is dropped.
+ * FAILED: no good source for fail_us (code GONE); one piece bad from `bad_limit` different sources,
+ * or every source of the list quarantined for bad_us (code DIGEST_MISMATCH); its open asks are
+ * dropped first.
  *
- * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 10 bytes a piece). */
+ * One source is asked at a time: the first live one of the list, so that the load stays as it was
+ * planned.  A lost source is asked again when a new list names it; a quarantined one never.  Asks
+ * of a source that a new list leaves out are dropped.  "No good source" is counted from when the
+ * last live one went until one delivers or beats: naming dead sources again and again does not stop
+ * it.  Until a source's rate is known its deadline is 4 x deadline_min_us. GOOD is believed from
+ * anybody, also late; where the piece is open elsewhere by then, that ask is dropped.
+ *
+ * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about
+ * 10 bytes a piece). */
 #ifndef TRANSFER_FETCH_H
 #define TRANSFER_FETCH_H
 
@@ -51,24 +59,32 @@ typedef struct {
     const uint8_t *have;            /* bitmap of pieces that are good already; NULL: none */
 } fetch_plan_t;
 
-typedef enum { FE_SOURCES, FE_GOOD, FE_BAD, FE_REFUSED, FE_GONE, FE_BEAT, FE_TICK, FE_CANCEL } fetch_event_kind_t;
+typedef enum {
+    FE_SOURCES, FE_GOOD, FE_BAD, FE_REFUSED, FE_GONE, FE_BEAT, FE_TICK, FE_CANCEL
+} fetch_event_kind_t;
 typedef struct {
     fetch_event_kind_t kind;
     uint32_t piece;
     uint64_t token;
     int err;                                         /* FE_REFUSED */
-    const fetch_source_t *sources; int source_count; /* FE_SOURCES: replaces the list, keeps what is known of those that stay */
+    /* FE_SOURCES: replaces the list, keeps what is known of those that stay. */
+    const fetch_source_t *sources; int source_count;
 } fetch_event_t;
 
-typedef enum { FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED } fetch_action_kind_t;
+typedef enum {
+    FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED
+} fetch_action_kind_t;
 typedef struct { fetch_action_kind_t kind; uint32_t piece; uint64_t token; int err; } fetch_action_t;
 
 typedef struct fetch fetch_t;
-/* NO_MEMORY.  `have` is copied (bit p of byte p/8).  A fetch with nothing to move is DONE at its first event. */
+/* NO_MEMORY.  `have` is copied (bit p of byte p/8).  A fetch with nothing to move is DONE at its
+ * first event. */
 int      fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch);
 void     fetch_destroy(fetch_t **f);
-/* Writes at most `cap` actions and returns how many; when it returns `cap`, call again with FE_TICK until it returns less. */
-int      fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[], int cap);
+/* Writes at most `cap` actions and returns how many; when it returns `cap`, call again with FE_TICK
+ * until it returns less. */
+int      fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[],
+                    int cap);
 uint64_t fetch_deadline(const fetch_t *f);           /* when FE_TICK is due; CLOCK_NEVER */
 uint32_t fetch_good_count(const fetch_t *f);
 bool     fetch_is_good(const fetch_t *f, uint32_t piece);

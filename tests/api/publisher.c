@@ -22,7 +22,7 @@ static int worker_count;
 static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16}";
 static const uint64_t DIMS[] = {8, 4096};
 
-/* -- daemons ------------------------------------------------------------------------------------------------------ */
+/* -- daemons ---------------------------------------------------------------------------------- */
 
 static void start_broker(const char *listen)
 {
@@ -49,7 +49,8 @@ static void start_worker(const char *name)
 {
     char line[4096];
     child_t *w = &workers[worker_count++];
-    const char *argv[] = {"heddle-worker", "--broker", endpoint, "--adapter", "policy", "--name", name, NULL};
+    const char *argv[] = {"heddle-worker", "--broker", endpoint, "--adapter", "policy", "--name",
+                          name, NULL};
     child_start(w, argv, NULL);
     cr_assert(child_line(w, line, sizeof line, PATIENCE_MS), "no ready line of %s", name);
 }
@@ -79,7 +80,7 @@ static void stop(void)
 
 TestSuite(publisher, .init = start, .timeout = 120);
 
-/* -- a trainer ---------------------------------------------------------------------------------------------------- */
+/* -- a trainer -------------------------------------------------------------------------------- */
 
 static double now_ms(void)
 {
@@ -93,21 +94,24 @@ static double now_ms(void)
 
 static int open_as(const char *writer, int takeover, uint32_t timeout_ms, heddle_publisher_t **ret)
 {
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy", .writer = writer,
-                                    .takeover = takeover, .timeout_ms = timeout_ms};
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
+                                    .writer = writer, .takeover = takeover, .timeout_ms = timeout_ms};
     return heddle_publisher_open(&opts, ret);
 }
 
 static int publish(heddle_publisher_t *p, int value, uint32_t deadline_ms, heddle_published_t *ret)
 {
-    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "l.lora_A.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
-                                 {.size = sizeof *tensors, .name = "l.lora_B.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}};
+    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "l.lora_A.weight",
+                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
+                                 {.size = sizeof *tensors, .name = "l.lora_B.weight",
+                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}};
     heddle_publication_t *pub;
     int rc = heddle_publication_begin(p, tensors, 2, CONFIG, sizeof CONFIG - 1, NULL, &pub);
     if (rc) return rc;
-    for (uint32_t i = 0; i < 2; i++) memset(heddle_publication_tensor(pub, i), value + (int)i, 8 * 4096 * 4);
-    heddle_publish_opts_t opts = {.size = sizeof opts, .step = value, .allow_step_back = 1, .deadline_ms = deadline_ms,
-                                  .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
+    for (uint32_t i = 0; i < 2; i++)
+        memset(heddle_publication_tensor(pub, i), value + (int)i, 8 * 4096 * 4);
+    heddle_publish_opts_t opts = {.size = sizeof opts, .step = value, .allow_step_back = 1,
+                                  .deadline_ms = deadline_ms, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
     *ret = (heddle_published_t){.size = sizeof *ret};
     rc = heddle_publication_commit(&pub, &opts, ret);
     cr_assert_null(pub);
@@ -139,7 +143,7 @@ static int count_descriptors(void)
     return n;
 }
 
-/* -- the main job ------------------------------------------------------------------------------------------------- */
+/* -- the main job ----------------------------------------------------------------------------- */
 
 Test(publisher, from_tensors_to_active)
 {
@@ -159,7 +163,8 @@ Test(publisher, from_tensors_to_active)
         cr_assert_eq(report.active_count, 2);
         cr_assert_eq(report.eligible_count, 2);
         cr_assert_str_eq(report.state, "active");
-        cr_assert(v.pack_ms >= 0 && v.pack_ms <= v.commit_ms && v.commit_ms <= report.staged_ms && report.staged_ms <= report.active_ms);
+        cr_assert(v.pack_ms >= 0 && v.pack_ms <= v.commit_ms && v.commit_ms <= report.staged_ms
+                  && report.staged_ms <= report.active_ms);
     }
     wait_event(p, HEDDLE_EVENT_JOINED, &e);
     cr_assert_gt(e.token, 0);
@@ -220,7 +225,7 @@ Test(publisher, nobody_takes_it_until_the_deadline)
     stop();
 }
 
-/* -- the broker goes, comes, stands still ------------------------------------------------------------------------- */
+/* -- the broker goes, comes, stands still ----------------------------------------------------- */
 
 Test(publisher, no_broker_is_said_in_time)
 {
@@ -298,7 +303,7 @@ Test(publisher, closing_does_not_wait_for_a_broker_that_stands_still)
     stop();
 }
 
-/* -- two writers -------------------------------------------------------------------------------------------------- */
+/* -- two writers ------------------------------------------------------------------------------ */
 
 Test(publisher, one_writer_and_takeover)
 {
@@ -322,11 +327,12 @@ Test(publisher, one_writer_and_takeover)
     stop();
 }
 
-/* -- interrupts and misuse ---------------------------------------------------------------------------------------- */
+/* -- interrupts and misuse -------------------------------------------------------------------- */
 
 static void *interrupt_soon(void *arg)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* only to let the call begin; either order is right */
+    /* Only to let the call begin: either order is right. */
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     heddle_publisher_interrupt(arg);
     return NULL;
 }
@@ -369,8 +375,10 @@ Test(publisher, what_makes_no_sense_is_refused)
     opts.broker = "tcp://192.0.2.1:7700";
     FAILS(HEDDLE_ERR_INSECURE_ADDRESS, heddle_publisher_open(&opts, &p));
     OK(open_as("trainer", 0, 0, &p));
-    heddle_tensor_t t = {.size = sizeof t, .name = "l.lora_A.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS};
-    FAILS(HEDDLE_ERR_BAD_ADAPTER, heddle_publication_begin(p, &t, 0, CONFIG, sizeof CONFIG - 1, NULL, &a));
+    heddle_tensor_t t = {.size = sizeof t, .name = "l.lora_A.weight", .dtype = HEDDLE_DTYPE_F32,
+                         .ndim = 2, .dims = DIMS};
+    FAILS(HEDDLE_ERR_BAD_ADAPTER, heddle_publication_begin(p, &t, 0, CONFIG, sizeof CONFIG - 1,
+                                                           NULL, &a));
     OK(heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &a));
     FAILS(HEDDLE_ERR_USAGE, heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &b));
     cr_assert_null(heddle_publication_tensor(a, 1));

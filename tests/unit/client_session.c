@@ -22,27 +22,34 @@ static void start_as(role_t role)
 }
 static void start(void) { start_as(ROLE_WORKER); }
 
-static unsigned step(session_event_kind_t kind) { return session_step(&s, &(session_event_t){kind, NULL}, now); }
+static unsigned step(session_event_kind_t kind)
+{
+    return session_step(&s, &(session_event_t){kind, NULL}, now);
+}
 static unsigned frame(const msg_t *m) { return session_step(&s, &(session_event_t){SE_FRAME, m}, now); }
 
 static unsigned hello_ok(uint64_t wire)
 {
-    msg_t m = {.type = MSG_HELLO_OK, .hello_ok = {.wire = wire, .epoch = 3, .lease_ms = LEASE_MS, .keep = 2, .cluster = "lab"}};
+    msg_t m = {.type = MSG_HELLO_OK, .hello_ok = {.wire = wire, .epoch = 3, .lease_ms = LEASE_MS,
+                                                  .keep = 2, .cluster = "lab"}};
     return frame(&m);
 }
 static unsigned welcome(uint64_t req, uint64_t token, uint64_t lease_ms)
 {
-    msg_t m = {.type = MSG_WELCOME, .welcome = {.req = req, .token = token, .epoch = 3, .lease_ms = lease_ms}};
+    msg_t m = {.type = MSG_WELCOME, .welcome = {.req = req, .token = token, .epoch = 3,
+                                                .lease_ms = lease_ms}};
     return frame(&m);
 }
 static unsigned refusal(msg_type_t of, uint64_t req, bool retriable, uint64_t retry_ms)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.of = of, .req = req, .retriable = retriable, .retry_ms = retry_ms, .code = "worker_alive"}};
+    msg_t m = {.type = MSG_ERROR, .error = {.of = of, .req = req, .retriable = retriable,
+                                            .retry_ms = retry_ms, .code = "worker_alive"}};
     return frame(&m);
 }
 static unsigned token_error(uint64_t token, uint64_t version, const char *code)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.token = token, .version = version, .code = code, .of = MSG_HEARTBEAT}};
+    msg_t m = {.type = MSG_ERROR, .error = {.token = token, .version = version, .code = code,
+                                            .of = MSG_HEARTBEAT}};
     return frame(&m);
 }
 static unsigned heartbeat_ok(uint64_t token, uint64_t seq)
@@ -57,7 +64,8 @@ static unsigned bye(uint64_t token)
 }
 static unsigned commit(uint64_t token)
 {
-    msg_t m = {.type = MSG_COMMIT, .commit = {.token = token, .version = 5, .decision = 1, .adapter = "policy"}};
+    msg_t m = {.type = MSG_COMMIT, .commit = {.token = token, .version = 5, .decision = 1,
+                                              .adapter = "policy"}};
     return frame(&m);
 }
 
@@ -85,7 +93,7 @@ static void is_jittered(uint64_t at, uint64_t around_us)
     cr_assert(at >= now + around_us - around_us / 4 && at <= now + around_us + around_us / 4);
 }
 
-/* -- DOWN --------------------------------------------------------------------------------------------------------- */
+/* -- DOWN ------------------------------------------------------------------------------------- */
 
 Test(session, down_waits_for_the_line)
 {
@@ -113,7 +121,7 @@ Test(session, hello_says_who_we_are)
     cr_assert_str_eq(m.hello.host, "host-1");
 }
 
-/* -- GREETING ----------------------------------------------------------------------------------------------------- */
+/* -- GREETING --------------------------------------------------------------------------------- */
 
 Test(session, hello_ok_leads_to_join)
 {
@@ -196,7 +204,7 @@ Test(session, waits_differ_between_seeds_and_stay_in_bounds)
     cr_assert_gt(most, SESSION_HELLO_US * 12 / 10);
 }
 
-/* -- JOINING ------------------------------------------------------------------------------------------------------ */
+/* -- JOINING ---------------------------------------------------------------------------------- */
 
 Test(session, welcome_makes_ready_and_the_lease_counts_from_when_join_was_sent)
 {
@@ -221,7 +229,8 @@ Test(session, welcome_of_another_request_or_without_a_lease_is_ignored)
     cr_assert_eq(welcome(s.req, TOKEN, 0), 0);
     cr_assert_eq(commit(TOKEN), 0);
     cr_assert_eq(s.state, SESSION_JOINING);
-    cr_assert_eq(welcome(s.req, TOKEN, UINT64_MAX), SO_JOINED, "a lease without end is cut, not wrapped");
+    cr_assert_eq(welcome(s.req, TOKEN, UINT64_MAX), SO_JOINED,
+                 "a lease without end is cut, not wrapped");
     cr_assert_gt(s.lease_end_us, now);
 }
 
@@ -261,7 +270,7 @@ Test(session, join_may_be_refused)
     cr_assert_neq(session_deadline(&s), CLOCK_NEVER);
 }
 
-/* -- REFUSED, and the line under the three ------------------------------------------------------------------------ */
+/* -- REFUSED, and the line under the three ---------------------------------------------------- */
 
 Test(session, refused_is_tried_again_when_that_can_help)
 {
@@ -291,7 +300,7 @@ Test(session, the_line_goes_down_and_up_under_greeting_joining_refused)
     }
 }
 
-/* -- READY -------------------------------------------------------------------------------------------------------- */
+/* -- READY ------------------------------------------------------------------------------------ */
 
 Test(session, heartbeats_every_quarter_of_a_lease_hold_the_lease)
 {
@@ -472,7 +481,7 @@ Test(session, only_frames_of_the_token_are_delivered)
     cr_assert_eq(s.state, SESSION_READY);
 }
 
-/* -- LEAVE -------------------------------------------------------------------------------------------------------- */
+/* -- LEAVE ------------------------------------------------------------------------------------ */
 
 Test(session, leave_waits_for_bye)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A publisher's node between a broker made of hand-written frames and a worker that is a mem transfer, in virtual time:
- * what it says, serves, reports and refuses. */
+/* A publisher's node between a broker made of hand-written frames and a worker that is a mem
+ * transfer, in virtual time: what it says, serves, reports and refuses. */
 #include "core/errors.h"
 #include "trainer_client/node.h"
 
@@ -14,7 +14,8 @@
 #define PUBLISHED_US (50 * SECOND)
 enum { TOKEN = 900, WORKER = 77, FRAMES = 64, EVENTS = 128 };
 
-static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":4,\"use_rslora\":true,\"base_model_name_or_path\":\"base\"}";
+static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":4,\"use_rslora\":true,"
+                             "\"base_model_name_or_path\":\"base\"}";
 
 typedef struct {
     uint64_t now, token, changes;
@@ -31,7 +32,7 @@ typedef struct {
 } world_t;
 static world_t w;
 
-/* -- the shell's side --------------------------------------------------------------------------------------------- */
+/* -- the shell's side ------------------------------------------------------------------------- */
 
 static uint64_t virtual_now(void *self) { return ((world_t *)self)->now; }
 static const clock_ops_t CLOCK = {virtual_now, virtual_now, &w};
@@ -44,7 +45,8 @@ static int take_frame(void *self, bytes_t frame)
     cr_assert_lt(w.sent_count, FRAMES);
     heddle_error_t error;
     buf_add(&w.frames[w.sent_count], frame.data, frame.bytes);
-    cr_assert_eq(msg_decode(buf_view(&w.frames[w.sent_count]), &w.sent[w.sent_count], &error), HEDDLE_OK, "%s", error.message);
+    cr_assert_eq(msg_decode(buf_view(&w.frames[w.sent_count]), &w.sent[w.sent_count], &error),
+                 HEDDLE_OK, "%s", error.message);
     w.sent_count++;
     return HEDDLE_OK;
 }
@@ -81,9 +83,11 @@ static void open_world_as(bool takeover)
     w = (world_t){.now = PUBLISHED_US, .token = TOKEN};
     w.t = open_transfer(1);
     w.worker_t = open_transfer(WORKER);
-    w.io = (node_io_t){.self = &w, .send = take_frame, .redial = note_redial, .event = note_event, .tr = &transfer_mem_ops, .t = w.t, .clock = &CLOCK};
-    publisher_node_opts_t opts = {.adapter = "policy", .writer = "trainer-1", .host = "host-1", .takeover = takeover, .life = {{7}},
-                                  .pid = 5, .seed = 3, .changed = note_change, .self = &w};
+    w.io = (node_io_t){.self = &w, .send = take_frame, .redial = note_redial, .event = note_event,
+                       .tr = &transfer_mem_ops, .t = w.t, .clock = &CLOCK};
+    publisher_node_opts_t opts = {.adapter = "policy", .writer = "trainer-1", .host = "host-1",
+                                  .takeover = takeover, .life = {{7}}, .pid = 5, .seed = 3,
+                                  .changed = note_change, .self = &w};
     cr_assert_eq(publisher_node_new(&opts, &w.io, &w.node), HEDDLE_OK);
 }
 static void open_world(void) { open_world_as(false); }
@@ -98,7 +102,7 @@ static void close_world(void)
     forget_sent();
 }
 
-/* -- the broker's side -------------------------------------------------------------------------------------------- */
+/* -- the broker's side ------------------------------------------------------------------------ */
 
 static void say(const msg_t *m)
 {
@@ -137,19 +141,23 @@ static int count_events(heddle_event_type_t type)
 
 static void hello_ok(void)
 {
-    msg_t m = {.type = MSG_HELLO_OK, .hello_ok = {.wire = 1, .epoch = 2, .lease_ms = LEASE_MS, .keep = 1, .cluster = "lab", .heddle = "0"}};
+    msg_t m = {.type = MSG_HELLO_OK, .hello_ok = {.wire = 1, .epoch = 2, .lease_ms = LEASE_MS,
+                                                  .keep = 1, .cluster = "lab", .heddle = "0"}};
     say(&m);
 }
 static void welcome(uint64_t keep_version)
 {
     msg_keep_t keep = {"policy", keep_version, {{1}}};
     msg_t m = {.type = MSG_WELCOME};
-    m.welcome = (msg_welcome_t){.req = sent(MSG_OPEN)->open.req, .token = w.token, .epoch = 2, .lease_ms = LEASE_MS, .keep = &keep, .keep_count = keep_version != 0};
+    m.welcome = (msg_welcome_t){.req = sent(MSG_OPEN)->open.req, .token = w.token, .epoch = 2,
+                                .lease_ms = LEASE_MS, .keep = &keep, .keep_count = keep_version != 0};
     say(&m);
 }
 static void refuse(msg_type_t of, uint64_t req, int code, bool retriable)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.of = of, .req = req, .code = heddle_err_name(code), .message = "policy has a writer: ann on h2, pid 9", .retriable = retriable}};
+    msg_t m = {.type = MSG_ERROR, .error = {.of = of, .req = req, .code = heddle_err_name(code),
+                                            .message = "policy has a writer: ann on h2, pid 9",
+                                            .retriable = retriable}};
     say(&m);
 }
 static void join(void)
@@ -173,24 +181,30 @@ static void rejoin(uint64_t keep_version)
 static msg_published_t answer(uint64_t version, const char *reason)
 {
     const msg_publish_t *p = &sent(MSG_PUBLISH)->publish;
-    return (msg_published_t){.req = p->req, .version = version, .created = !*reason, .adapter = "policy", .reason = reason, .digest = p->digest, .key = {{(uint8_t)version, 9}}};
+    return (msg_published_t){.req = p->req, .version = version, .created = !*reason,
+                             .adapter = "policy", .reason = reason, .digest = p->digest,
+                             .key = {{(uint8_t)version, 9}}};
 }
 static void published_as(uint64_t version, const char *reason)
 {
     msg_t m = {.type = MSG_PUBLISHED, .published = answer(version, reason)};
     say(&m);
 }
-static void rollout(uint64_t version, const char *state, int code, uint32_t eligible, uint32_t staged, uint32_t active)
+static void rollout(uint64_t version, const char *state, int code, uint32_t eligible,
+                    uint32_t staged, uint32_t active)
 {
     msg_missing_t missing = {"w2", "fetch", "gone", "the source went"};
     msg_t m = {.type = MSG_ROLLOUT};
-    m.rollout = (msg_rollout_t){.token = w.token, .version = version, .decision = active ? 1 : 0, .deadline_ms = 60000, .eligible_count = eligible,
-                                .staged_count = staged, .active_count = active, .adapter = "policy", .state = state,
-                                .code = code ? heddle_err_name(code) : "", .message = code ? "because" : "", .missing = &missing, .missing_count = staged < eligible};
+    m.rollout = (msg_rollout_t){.token = w.token, .version = version, .decision = active ? 1 : 0,
+                                .deadline_ms = 60000, .eligible_count = eligible,
+                                .staged_count = staged, .active_count = active, .adapter = "policy",
+                                .state = state, .code = code ? heddle_err_name(code) : "",
+                                .message = code ? "because" : "", .missing = &missing,
+                                .missing_count = staged < eligible};
     say(&m);
 }
 
-/* -- the application's side --------------------------------------------------------------------------------------- */
+/* -- the application's side ------------------------------------------------------------------- */
 
 typedef struct { pack_t *pack; sealed_t sealed; int slot; region_t *region; char id[40]; } item_t;
 
@@ -204,9 +218,12 @@ static void make(item_t *it, uint64_t elements)
     static uint64_t dims[2];
     dims[0] = 4;
     dims[1] = elements;
-    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "m.lora_B.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = dims},
-                                 {.size = sizeof *tensors, .name = "m.lora_A.weight", .dtype = HEDDLE_DTYPE_BF16, .ndim = 2, .dims = dims}};
-    pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(CONFIG, sizeof CONFIG - 1), .metadata = bytes_of("{\"format\":\"pt\"}", 15)};
+    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "m.lora_B.weight",
+                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = dims},
+                                 {.size = sizeof *tensors, .name = "m.lora_A.weight",
+                                  .dtype = HEDDLE_DTYPE_BF16, .ndim = 2, .dims = dims}};
+    pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(CONFIG,
+            sizeof CONFIG - 1), .metadata = bytes_of("{\"format\":\"pt\"}", 15)};
     heddle_error_t error;
     cr_assert_eq(pack_new(&in, &it->pack, &error), HEDDLE_OK, "%s", error.message);
 }
@@ -219,7 +236,8 @@ static void fill(item_t *it, uint8_t value)
         cr_assert_eq(publisher_node_fit(w.node, it->slot, it->region), HEDDLE_OK);
     }
     pack_lay(it->pack, it->region->base);
-    for (uint32_t i = 0; i < 2; i++) memset(pack_tensor(it->pack, i), value + (int)i, it->pack->layout.sizes[i]);
+    for (uint32_t i = 0; i < 2; i++)
+        memset(pack_tensor(it->pack, i), value + (int)i, it->pack->layout.sizes[i]);
     cr_assert_eq(pack_seal(it->pack, &it->sealed, &error), HEDDLE_OK);
 }
 
@@ -227,8 +245,10 @@ static void publish(item_t *it, const char *id)
 {
     snprintf(it->id, sizeof it->id, "%s", id ? id : "r-1");
     static const char *const META[] = {"lr=3e-4", "run=a", NULL};
-    publish_request_t r = {.slot = it->slot, .pack = it->pack, .sealed = &it->sealed, .is_random_id = !id, .start_us = w.now,
-                           .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000, .meta = META}};
+    publish_request_t r = {.slot = it->slot, .pack = it->pack, .sealed = &it->sealed,
+                           .is_random_id = !id, .start_us = w.now,
+                           .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000,
+                                    .meta = META}};
     publisher_node_publish(w.node, &r, w.now);
 }
 
@@ -260,11 +280,15 @@ static int judge(uint64_t version, heddle_phase_t phase, int kind, uint32_t n, h
     *ret_error = (heddle_error_t){0};
     return publisher_node_judge(w.node, version, &want, ret_error);
 }
-static const heddle_report_t *report(uint64_t version) { return &reports_find(publisher_node_reports(w.node), version)->report; }
+static const heddle_report_t *report(uint64_t version)
+{
+    return &reports_find(publisher_node_reports(w.node), version)->report;
+}
 
-/* -- the worker's side -------------------------------------------------------------------------------------------- */
+/* -- the worker's side ------------------------------------------------------------------------ */
 
-/* Moves mail both ways until nobody has any; gives the node its events, and returns the kind of the worker's last. */
+/* Moves mail both ways until nobody has any; gives the node its events, and returns the kind of the
+ * worker's last. */
 static int drive(tr_event_t *ret_event)
 {
     int last = -1;
@@ -277,7 +301,8 @@ static int drive(tr_event_t *ret_event)
             last = (int)e[i].kind;
             *ret_event = e[i];
         }
-        more = n || k || transfer_mem_ops.deadline(w.t) <= w.now || transfer_mem_ops.deadline(w.worker_t) <= w.now;
+        more = n || k || transfer_mem_ops.deadline(w.t) <= w.now
+            || transfer_mem_ops.deadline(w.worker_t) <= w.now;
     }
     return last;
 }
@@ -294,7 +319,8 @@ static void ask(uint64_t version, uint64_t bytes)
     transfer_mem_ops.address(w.t, &address);
     peer_ref_t from = {w.token, address};
     share_key_t key = {{(uint8_t)version, 9}};
-    cr_assert_eq(transfer_mem_ops.ask(w.worker_t, &from, key, 0, (uint32_t)bytes, w.worker_region, 0, &ask_id), HEDDLE_OK);
+    cr_assert_eq(transfer_mem_ops.ask(w.worker_t, &from, key, 0, (uint32_t)bytes, w.worker_region,
+                                      0, &ask_id), HEDDLE_OK);
 }
 
 /* The whole arena of a version, as a worker gets it. */
@@ -305,7 +331,7 @@ static int fetch(uint64_t version, uint64_t bytes)
     return drive(&e);
 }
 
-/* -- opening ------------------------------------------------------------------------------------------------------ */
+/* -- opening ---------------------------------------------------------------------------------- */
 
 Test(node, hello_open_welcome, .init = open_world, .fini = close_world)
 {
@@ -377,13 +403,14 @@ Test(node, garbage_changes_nothing, .init = open_world, .fini = close_world)
     join();
     publisher_node_ops.frame(w.node, bytes_of("\xc1garbage", 8), w.now);
     publisher_node_ops.frame(w.node, bytes_of("", 0), w.now);
-    msg_t commit = {.type = MSG_COMMIT, .commit = {.token = w.token, .version = 1, .decision = 1, .adapter = "policy"}};
+    msg_t commit = {.type = MSG_COMMIT, .commit = {.token = w.token, .version = 1, .decision = 1,
+                                                   .adapter = "policy"}};
     say(&commit);
     heddle_error_t error;
     cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
 }
 
-/* -- publishing --------------------------------------------------------------------------------------------------- */
+/* -- publishing ------------------------------------------------------------------------------- */
 
 Test(node, publish_says_all_of_it, .init = open_world, .fini = close_world)
 {
@@ -421,7 +448,8 @@ Test(node, what_is_served_is_the_arena_that_was_published, .init = open_world, .
     serve(&it, 3, 1);
     cr_assert_eq(fetch(3, it.sealed.arena_bytes), TR_ARRIVED);
     const uint8_t *got = w.worker_region->base;
-    bytes_t encoded = bytes_of(got + manifest_offset(it.sealed.part.region_bytes), it.sealed.part.manifest_bytes);
+    bytes_t encoded = bytes_of(got + manifest_offset(it.sealed.part.region_bytes),
+                               it.sealed.part.manifest_bytes);
     digest_t digest = digest_blake2b(encoded.data, encoded.bytes);
     cr_assert(digest_equal(&digest, &it.sealed.part.manifest_digest));
     cr_assert_eq(manifest_decode(encoded, &m, &error), HEDDLE_OK, "%s", error.message);
@@ -458,7 +486,8 @@ Test(node, an_ask_that_comes_before_published_stands, .init = open_world, .fini 
     pack_destroy(&it.pack);
 }
 
-Test(node, publish_waits_for_the_broker_and_is_said_again_until_it_is_answered, .init = open_world, .fini = close_world)
+Test(node, publish_waits_for_the_broker_and_is_said_again_until_it_is_answered, .init = open_world,
+     .fini = close_world)
 {
     item_t it = {0};
     publish_result_t r;
@@ -640,7 +669,7 @@ Test(node, abandoning_tells_what_it_waited_for, .init = open_world, .fini = clos
     pack_destroy(&it.pack);
 }
 
-/* -- regions ------------------------------------------------------------------------------------------------------ */
+/* -- regions ---------------------------------------------------------------------------------- */
 
 Test(node, two_regions_take_turns_and_stay_warm, .init = open_world, .fini = close_world)
 {
@@ -672,7 +701,8 @@ Test(node, two_regions_take_turns_and_stay_warm, .init = open_world, .fini = clo
     cr_assert_eq(c.maps, 2);
 }
 
-Test(node, a_region_is_not_reused_while_its_bytes_are_on_their_way, .init = open_world, .fini = close_world)
+Test(node, a_region_is_not_reused_while_its_bytes_are_on_their_way, .init = open_world,
+     .fini = close_world)
 {
     item_t a = {0}, b = {0}, c = {0};
     tr_event_t e;
@@ -749,13 +779,14 @@ Test(node, a_larger_adapter_gets_a_larger_region, .init = open_world, .fini = cl
     fill(&b, 9);
     const uint8_t *at = b.region->base;
     for (uint32_t i = 0; i < 2; i++)
-        for (uint64_t k = b.pack->layout.sizes[i]; k % 4096; k++) cr_assert_eq(at[b.pack->layout.places[i] + k], 0, "padding is zero again");
+        for (uint64_t k = b.pack->layout.sizes[i]; k % 4096; k++)
+            cr_assert_eq(at[b.pack->layout.places[i] + k], 0, "padding is zero again");
     drive(&e);
     pack_destroy(&a.pack);
     pack_destroy(&b.pack);
 }
 
-/* -- sessions ----------------------------------------------------------------------------------------------------- */
+/* -- sessions --------------------------------------------------------------------------------- */
 
 Test(node, heartbeats_hold_the_lease, .init = open_world, .fini = close_world)
 {
@@ -810,7 +841,8 @@ Test(node, a_token_that_the_broker_forgot_is_rejoined, .init = open_world, .fini
 {
     heddle_error_t error;
     join();
-    msg_t m = {.type = MSG_ERROR, .error = {.token = TOKEN, .of = MSG_HEARTBEAT, .code = "not_found", .message = "unknown"}};
+    msg_t m = {.type = MSG_ERROR, .error = {.token = TOKEN, .of = MSG_HEARTBEAT,
+                                            .code = "not_found", .message = "unknown"}};
     say(&m);
     hello_ok();
     w.token++;
@@ -850,8 +882,10 @@ static void is_fenced(void)
 
 static void fencing_error(msg_type_t of)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.token = of == MSG_PUBLISH ? 0 : TOKEN, .of = of, .code = "fenced", .message = "taken over by ann",
-               .req = of == MSG_PUBLISH ? sent(MSG_PUBLISH)->publish.req : 0}};
+    msg_t m = {.type = MSG_ERROR, .error = {.token = of == MSG_PUBLISH ? 0 : TOKEN, .of = of,
+                                            .code = "fenced", .message = "taken over by ann",
+                                            .req = of == MSG_PUBLISH
+                                            ? sent(MSG_PUBLISH)->publish.req : 0}};
     say(&m);
 }
 
@@ -864,7 +898,8 @@ Test(node, a_takeover_fences, .init = open_world, .fini = close_world)
     rollout(3, "staging", 0, 2, 1, 0);
     fencing_error((msg_type_t)0);
     cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_FENCED);
-    cr_assert_eq(judge(3, HEDDLE_PHASE_STAGED, HEDDLE_QUORUM_COUNT, 1, &error), HEDDLE_OK, "what was reached stays so");
+    cr_assert_eq(judge(3, HEDDLE_PHASE_STAGED, HEDDLE_QUORUM_COUNT, 1, &error), HEDDLE_OK,
+                 "what was reached stays so");
     is_fenced();
     pack_destroy(&it.pack);
 }
@@ -916,7 +951,7 @@ Test(node, fenced_said_after_our_own_lease_is_only_old_news, .init = open_world,
     cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
 }
 
-/* -- reports, progress, leaving ----------------------------------------------------------------------------------- */
+/* -- reports, progress, leaving --------------------------------------------------------------- */
 
 Test(node, rollout_fills_the_report_and_its_times, .init = open_world, .fini = close_world)
 {
@@ -965,7 +1000,8 @@ Test(node, progress_is_told_while_somebody_is_staged, .init = open_world, .fini 
         w.now += 10 * MS;
         tick();
     }
-    cr_assert_eq(count_events(HEDDLE_EVENT_PROGRESS), 2, "at most 20 a second: %d", count_events(HEDDLE_EVENT_PROGRESS));
+    cr_assert_eq(count_events(HEDDLE_EVENT_PROGRESS), 2, "at most 20 a second: %d",
+                 count_events(HEDDLE_EVENT_PROGRESS));
     const heddle_event_t *e = event(HEDDLE_EVENT_PROGRESS);
     cr_assert_eq(e->bytes_done, 10 * 4096);
     cr_assert_eq(e->data_bytes, 2 * it.sealed.arena_bytes);

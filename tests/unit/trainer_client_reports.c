@@ -11,12 +11,15 @@ static const heddle_publish_opts_t OPTS = {.deadline_ms = 60000};
 static void start(void) { cr_assert_eq(reports_init(&r, "policy"), HEDDLE_OK); }
 static void stop(void) { reports_fini(&r); }
 
-static report_row_t *row_with(const char *state, const char *code, uint32_t eligible, uint32_t staged, uint32_t active)
+static report_row_t *row_with(const char *state, const char *code, uint32_t eligible,
+                              uint32_t staged, uint32_t active)
 {
     reports_begin(&r, 7, &OPTS, 1000);
     msg_missing_t missing = {.worker = "w2", .phase = "fetch", .code = "no_slot", .message = "held"};
-    msg_rollout_t m = {.version = 7, .eligible_count = eligible, .staged_count = staged, .active_count = active, .adapter = "policy",
-                       .state = state, .code = code, .message = *code ? "said so" : "", .missing = &missing, .missing_count = staged < eligible};
+    msg_rollout_t m = {.version = 7, .eligible_count = eligible, .staged_count = staged,
+                       .active_count = active, .adapter = "policy", .state = state, .code = code,
+                       .message = *code ? "said so" : "", .missing = &missing,
+                       .missing_count = staged < eligible};
     report_row_t *row = reports_find(&r, 7);
     reports_update(row, &m, 5000);
     return row;
@@ -30,7 +33,8 @@ static report_row_t *row_with(const char *state, const char *code, uint32_t elig
 #define A HEDDLE_PHASE_ACTIVE
 #define E(NAME) HEDDLE_ERR_##NAME
 
-static const struct { const char *state, *code; uint32_t eligible, staged, active; heddle_phase_t phase; heddle_quorum_t quorum; int expected; } ROWS[] = {
+static const struct { const char *state, *code; uint32_t eligible, staged,
+                     active; heddle_phase_t phase; heddle_quorum_t quorum; int expected; } ROWS[] = {
     /* how many are enough */
     {"staging", "", 4, 3, 0, S, ALL, E(AGAIN)},          {"staged", "", 4, 4, 0, S, ALL, 0},
     {"staging", "", 4, 1, 0, S, COUNT(2), E(AGAIN)},     {"staging", "", 4, 2, 0, S, COUNT(2), 0},
@@ -44,10 +48,14 @@ static const struct { const char *state, *code; uint32_t eligible, staged, activ
     {"active", "", 4, 4, 1, A, COUNT(1), 0},             {"kept", "", 4, 4, 4, A, ALL, 0},
     {"kept", "", 4, 4, 1, A, ALL, E(AGAIN)},
     /* why it will not be */
-    {"failed", "deadline", 4, 3, 0, S, ALL, E(DEADLINE)},       {"failed", "no_workers", 0, 0, 0, S, ALL, E(NO_WORKERS)},
-    {"failed", "version_lost", 4, 0, 0, S, ALL, E(VERSION_LOST)}, {"failed", "no_slot", 4, 3, 0, S, ALL, E(VERSION_FAILED)},
-    {"failed", "", 4, 3, 0, A, ALL, E(VERSION_FAILED)},         {"failed", "no_slot", 4, 3, 0, S, COUNT(1), E(VERSION_FAILED)},
-    {"lost", "version_lost", 4, 4, 4, A, ALL, E(VERSION_LOST)}, {"superseded", "", 4, 1, 0, A, ALL, E(VERSION_FAILED)},
+    {"failed", "deadline", 4, 3, 0, S, ALL, E(DEADLINE)},       {"failed", "no_workers", 0, 0, 0, S,
+                                                                 ALL, E(NO_WORKERS)},
+    {"failed", "version_lost", 4, 0, 0, S, ALL, E(VERSION_LOST)},
+        {"failed", "no_slot", 4, 3, 0, S, ALL, E(VERSION_FAILED)},
+    {"failed", "", 4, 3, 0, A, ALL, E(VERSION_FAILED)},         {"failed", "no_slot", 4, 3, 0, S,
+                                                                 COUNT(1), E(VERSION_FAILED)},
+    {"lost", "version_lost", 4, 4, 4, A, ALL, E(VERSION_LOST)},
+        {"superseded", "", 4, 1, 0, A, ALL, E(VERSION_FAILED)},
     {"retired", "", 4, 4, 2, A, ALL, E(VERSION_FAILED)},        {"retired", "", 4, 4, 4, A, ALL, 0},
     {"staged", "held", 4, 4, 0, A, ALL, E(HELD)},               {"staged", "held", 4, 4, 0, S, ALL, 0},
     {"staging", "held", 4, 3, 0, S, ALL, E(AGAIN)},
@@ -58,10 +66,12 @@ Test(reports, judged_by_a_table)
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         heddle_error_t error = {0};
         start();
-        report_row_t *row = row_with(ROWS[i].state, ROWS[i].code, ROWS[i].eligible, ROWS[i].staged, ROWS[i].active);
+        report_row_t *row = row_with(ROWS[i].state, ROWS[i].code, ROWS[i].eligible, ROWS[i].staged,
+                                     ROWS[i].active);
         wait_for_t want = {ROWS[i].phase, ROWS[i].quorum};
         int rc = reports_judge(&r, row, &want, &error);
-        cr_assert_eq(rc, ROWS[i].expected, "row %zu: %s, not %s", i, heddle_err_name(rc), heddle_err_name(ROWS[i].expected));
+        cr_assert_eq(rc, ROWS[i].expected, "row %zu: %s, not %s", i, heddle_err_name(rc),
+                     heddle_err_name(ROWS[i].expected));
         if (rc && rc != HEDDLE_ERR_AGAIN) {
             cr_assert_eq(error.code, rc);
             cr_assert_eq(error.version, 7);
@@ -119,8 +129,10 @@ Test(reports, the_newest_are_remembered, .init = start, .fini = stop)
 Test(reports, more_missing_than_rows_are_counted, .init = start, .fini = stop)
 {
     static msg_missing_t missing[HEDDLE_MISSING_MAX + 3];
-    for (size_t i = 0; i < HEDDLE_MISSING_MAX + 3; i++) missing[i] = (msg_missing_t){.worker = "w", .phase = "fetch", .code = "", .message = ""};
-    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "", .message = "", .missing = missing, .missing_count = HEDDLE_MISSING_MAX + 3};
+    for (size_t i = 0; i < HEDDLE_MISSING_MAX + 3; i++)
+        missing[i] = (msg_missing_t){.worker = "w", .phase = "fetch", .code = "", .message = ""};
+    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "",
+                       .message = "", .missing = missing, .missing_count = HEDDLE_MISSING_MAX + 3};
     reports_begin(&r, 7, &OPTS, 0);
     reports_update(reports_find(&r, 7), &m, 1);
     cr_assert_eq(reports_find(&r, 7)->report.missing_count, HEDDLE_MISSING_MAX + 3);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state table of transfer/fetch.h cell by cell, then whole fetches from lossy, bad, slow and dying sources in virtual
- * time.  HEDDLE_TEST_SEED sets the first seed of the random runs; a failure prints the one that failed. */
+/* The state table of transfer/fetch.h cell by cell, then whole fetches from lossy, bad, slow and
+ * dying sources in virtual time.  HEDDLE_TEST_SEED sets the first seed of the random runs; a
+ * failure prints the one that failed. */
 #include "transfer/fetch.h"
 
 #include <criterion/criterion.h>
@@ -32,8 +33,14 @@ static void stop(void) { fetch_destroy(&f); }
 
 static int step(fetch_event_t e) { return act_count = fetch_step(f, &e, now, acts, 256); }
 static int tick(void) { return step((fetch_event_t){.kind = FE_TICK}); }
-static int good(uint32_t piece, uint64_t token) { return step((fetch_event_t){.kind = FE_GOOD, .piece = piece, .token = token}); }
-static int bad(uint32_t piece, uint64_t token) { return step((fetch_event_t){.kind = FE_BAD, .piece = piece, .token = token}); }
+static int good(uint32_t piece, uint64_t token)
+{
+    return step((fetch_event_t){.kind = FE_GOOD, .piece = piece, .token = token});
+}
+static int bad(uint32_t piece, uint64_t token)
+{
+    return step((fetch_event_t){.kind = FE_BAD, .piece = piece, .token = token});
+}
 static int gone(uint64_t token) { return step((fetch_event_t){.kind = FE_GONE, .token = token}); }
 static int beat(uint64_t token) { return step((fetch_event_t){.kind = FE_BEAT, .token = token}); }
 static int refused(uint32_t piece, uint64_t token, int err)
@@ -59,15 +66,19 @@ static const char *said(void)
     for (int i = 0; i < act_count; i++) {
         const fetch_action_t *a = &acts[i];
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", i ? " " : "", words[a->kind]);
-        if (a->kind <= FA_DROP_ASK) n += (size_t)snprintf(text + n, sizeof text - n, " %u@%llu", a->piece, (unsigned long long)a->token);
-        if (a->kind == FA_DROP_PEER) n += (size_t)snprintf(text + n, sizeof text - n, " %llu", (unsigned long long)a->token);
-        if (a->kind == FA_FAILED) n += (size_t)snprintf(text + n, sizeof text - n, " %s", heddle_err_name(a->err));
+        if (a->kind <= FA_DROP_ASK)
+            n += (size_t)snprintf(text + n, sizeof text - n, " %u@%llu", a->piece,
+                                  (unsigned long long)a->token);
+        if (a->kind == FA_DROP_PEER)
+            n += (size_t)snprintf(text + n, sizeof text - n, " %llu", (unsigned long long)a->token);
+        if (a->kind == FA_FAILED)
+            n += (size_t)snprintf(text + n, sizeof text - n, " %s", heddle_err_name(a->err));
     }
     return text;
 }
 #define SAID(expected) cr_assert_str_eq(said(), expected)
 
-/* -- SOURCES ------------------------------------------------------------------------------------------------------ */
+/* -- SOURCES ---------------------------------------------------------------------------------- */
 
 Test(fetch, sources_ask_the_first_one_up_to_its_window, .fini = stop)
 {
@@ -117,7 +128,7 @@ Test(fetch, a_list_longer_than_the_table_is_cut, .fini = stop)
     SAID("need");
 }
 
-/* -- GOOD --------------------------------------------------------------------------------------------------------- */
+/* -- GOOD ------------------------------------------------------------------------------------- */
 
 Test(fetch, good_asks_more_and_the_last_one_is_done, .fini = stop)
 {
@@ -172,7 +183,7 @@ Test(fetch, a_good_for_a_piece_that_is_not_open_or_does_not_exist, .fini = stop)
     SAID("ask 1@102 ask 2@102 ask 3@102 ask 4@102");
 }
 
-/* -- BAD ---------------------------------------------------------------------------------------------------------- */
+/* -- BAD -------------------------------------------------------------------------------------- */
 
 Test(fetch, bad_quarantines_the_source_for_ever, .fini = stop)
 {
@@ -247,7 +258,7 @@ Test(fetch, bad_of_nobody_and_of_no_piece_is_ignored, .fini = stop)
     SAID("done");
 }
 
-/* -- REFUSED ------------------------------------------------------------------------------------------------------ */
+/* -- REFUSED ---------------------------------------------------------------------------------- */
 
 Test(fetch, refused_loses_the_source_until_a_list_names_it_again, .fini = stop)
 {
@@ -320,7 +331,7 @@ Test(fetch, refused_of_nobody_and_of_no_piece_is_ignored, .fini = stop)
     SAID("");
 }
 
-/* -- GONE, BEAT, TICK --------------------------------------------------------------------------------------------- */
+/* -- GONE, BEAT, TICK ------------------------------------------------------------------------- */
 
 Test(fetch, gone_resumes_at_the_next_source_where_it_was_lost, .fini = stop)
 {
@@ -469,9 +480,9 @@ Test(fetch, a_sign_of_life_starts_the_count_anew, .fini = stop)
     SAID("failed gone");
 }
 
-/* -- CANCEL, ended, small room ------------------------------------------------------------------------------------ */
+/* -- CANCEL, ended, small room ---------------------------------------------------------------- */
 
-/* -- all are wrong ------------------------------------------------------------------------------------------------- */
+/* -- all are wrong ---------------------------------------------------------------------------- */
 
 Test(fetch, fails_when_all_that_are_listed_stay_quarantined, .fini = stop)
 {
@@ -535,7 +546,8 @@ static void ends_quietly(void)
     for (int kind = FE_SOURCES; kind <= FE_CANCEL; kind++)
         for (uint32_t piece = 0; piece < 2; piece++) {
             fetch_source_t list = {B};
-            step((fetch_event_t){.kind = (fetch_event_kind_t)kind, .piece = piece, .token = A, .sources = &list, .source_count = 1});
+            step((fetch_event_t){.kind = (fetch_event_kind_t)kind, .piece = piece, .token = A,
+                                 .sources = &list, .source_count = 1});
             SAID("");
         }
     cr_assert_eq(fetch_deadline(f), CLOCK_NEVER);
@@ -566,20 +578,24 @@ Test(fetch, every_action_comes_through_a_window_of_one)
     char order[64] = "";
     start(4);
     fetch_event_t e = {.kind = FE_SOURCES, .sources = list, .source_count = 2}, t = {.kind = FE_TICK};
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
+        strcat(order, "a");
     e = (fetch_event_t){.kind = FE_BAD, .piece = 0, .token = A};
     for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) {
         cr_assert(a.kind == FA_DROP_ASK ? a.token == A : a.kind == FA_ASK && a.token == B);
         strcat(order, a.kind == FA_DROP_ASK ? "d" : "b");
     }
     now += 4 * SECOND;
-    for (int n = fetch_step(f, &t, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, a.kind == FA_DROP_PEER ? "c" : "n");
+    for (int n = fetch_step(f, &t, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
+        strcat(order, a.kind == FA_DROP_PEER ? "c" : "n");
     fetch_source_t third = {C};
     e = (fetch_event_t){.kind = FE_SOURCES, .sources = &third, .source_count = 1};
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
+        strcat(order, "a");
     e.kind = FE_CANCEL;
     cr_assert_eq(fetch_step(f, &e, now, &a, 0), 0);
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "d");
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
+        strcat(order, "d");
     cr_assert_str_eq(order, "aaaadddbbbbcnaaaadddd");
     stop();
 }
@@ -594,7 +610,7 @@ Test(fetch, while_actions_wait_the_deadline_is_now, .fini = stop)
     cr_assert_eq(fetch_deadline(f), 0);
 }
 
-/* -- plans -------------------------------------------------------------------------------------------------------- */
+/* -- plans ------------------------------------------------------------------------------------ */
 
 Test(fetch, what_is_there_already_is_not_asked)
 {
@@ -667,7 +683,7 @@ Test(fetch, sources_without_number_are_bounded_and_quarantine_outlives_them, .fi
     for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_ASK);
 }
 
-/* -- whole fetches ------------------------------------------------------------------------------------------------ */
+/* -- whole fetches ---------------------------------------------------------------------------- */
 
 enum { PEERS = 6, WORLD_MAX = 1024 };
 typedef enum { HONEST, LOSSY, ROTTEN, SLOW, MORTAL, STOPPING, BEHIND } temper_t;
@@ -708,7 +724,8 @@ static void take_ask(world_t *w, uint32_t piece, uint64_t token)
     uint64_t cost_us = w->temper[peer] == SLOW ? 200 * MS : 1 + roll(w, 2 * MS);
     if (w->busy_us[peer] < now) w->busy_us[peer] = now;
     w->busy_us[peer] += cost_us;
-    if (w->temper[peer] == STOPPING && roll(w, 20) == 0) w->out[peer] = true; /* says no more, not even goodbye */
+    /* Says no more, not even goodbye. */
+    if (w->temper[peer] == STOPPING && roll(w, 20) == 0) w->out[peer] = true;
     for (unsigned i = 0; i < WORLD_MAX; i++)
         if (!w->parcels[i].used) {
             w->parcels[i] = (parcel_t){w->busy_us[peer], token, piece, true};
@@ -743,7 +760,8 @@ static void take_actions(world_t *w)
             MUST(w->open[a->piece] == a->token);
             close_ask(w, a->piece);
             for (unsigned k = 0; k < WORLD_MAX; k++)
-                if (w->parcels[k].piece == a->piece && w->parcels[k].token == a->token) w->parcels[k].used = false;
+                if (w->parcels[k].piece == a->piece && w->parcels[k].token == a->token)
+                    w->parcels[k].used = false;
             break;
         case FA_DROP_PEER:
             MUST(w->out[a->token - 1] || w->temper[a->token - 1] == SLOW);
@@ -852,7 +870,8 @@ Test(fetch, whole_fetches_end_good_whatever_the_sources_do)
     const char *env = getenv("HEDDLE_TEST_SEED");
     uint64_t first = env ? strtoull(env, NULL, 10) : 1;
     cr_log_info("seeds from %llu", (unsigned long long)first);
-    for (uint64_t seed = first; seed < first + 300; seed++) run_one(seed, 1 + (uint32_t)(seed * 37 % 300));
+    for (uint64_t seed = first; seed < first + 300; seed++)
+        run_one(seed, 1 + (uint32_t)(seed * 37 % 300));
 }
 
 Test(fetch, fifty_thousand_pieces) { run_one(7, 50000); }
