@@ -29,7 +29,7 @@ struct mem {
     uint8_t address[4];
     bool rendezvous, stopped, killed;
     uint32_t drop_count, corrupt_nth, corrupt_at;
-    uint64_t delay_until_us, last_at_us;
+    uint64_t delay_until_us, hold_until_us, last_at_us;
     message_t *mail;
     mem_t *prev, *next;
 };
@@ -155,6 +155,7 @@ static bool deliver_data(mem_t *to, message_t *m, const frame_t *f)
     if (!m->into) return true;
     if (m->from->rendezvous) {
         m->kind = MAIL_PAYLOAD;
+        if (m->from->hold_until_us > m->at_us) m->at_us = m->from->hold_until_us;
         DL_DELETE(to->mail, m);
         DL_APPEND(to->mail, m);
         return false;
@@ -329,5 +330,6 @@ void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte)
 }
 
 void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
+void mem_hold(transfer_t *t, uint64_t until_us) { mem_of(t)->hold_until_us = until_us; }
 
 void mem_refuse(transfer_t *t, int err) { t->refuse_err = err; }

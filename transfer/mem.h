@@ -23,6 +23,9 @@ void mem_drop_data(transfer_t *t, uint32_t count);
 void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte);
 /* What it sends from now on arrives at `until_us` or later, in order.  0 ends it; order is kept. */
 void mem_delay(transfer_t *t, uint64_t until_us);
+/* Rendezvous: the receives of what it sends from now on open as ever, and their bytes land at `until_us` or later.
+ * 0 ends it for what comes then. */
+void mem_hold(transfer_t *t, uint64_t until_us);
 /* Refuses every ask it gets from now on with `err` (NOT_FOUND, LIMIT or AGAIN).  0 ends it. */
 void mem_refuse(transfer_t *t, int err);
 
