@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Receives that are still open when nobody wants their bytes any more (rendezvous): what lands then must not be served. */
+#include "tests/unit/worker_world.h"
+
+enum { LAND_US = 300000 };
+
+TestSuite(late, .fini = world_end);
+
+static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); }
+
+static worker_t *worker_of_one_slot(void)
+{
+    worker_t *w = worker_start(0, TR_MODE_RENDEZVOUS, NULL);
+    w->slots = 1;
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(1000);
+    return w;
+}
+
+/* Announces version 1 and leaves its chunks' receives open for LAND_US. */
+static void open_receives(worker_t *w, origin_t *o, const test_arena_t *a)
+{
+    msg_source_t source = source_of(o);
+    uint64_t due = 0;
+    announce_to(w, a, 1, &source, 1);
+    while (!w->node->adapters[0].pull || pull_state(w->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
+    mem_hold(o->t, world_now_us + LAND_US);
+    run_for(1000);
+    cr_assert(!w->io.tr->idle(w->io.t, slots_at(w->node->slots, 0, 0)->region), "nothing is under way");
+}
+
+Test(late, a_slot_is_not_reused_before_they_have_landed)
+{
+    worker_t *w = worker_of_one_slot();
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1), b = arena(2);
+    origin_serve(o, &a, 1);
+    open_receives(w, o, &a);
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
+    bring_version(w, p, &b, 2, 1);    /* wants the only slot */
+    cr_assert_eq(count_said(w, MSG_STAGED), 0);
+    run_for(2000000);
+    cr_assert(serves(w, &b, 2));
+    free(a.bytes);
+    free(b.bytes);
+}
+
+/* The source that was given up has other bytes than it said, and they land when the right ones have been digested. */
+Test(late, wrong_bytes_over_good_ones_are_found_before_sealing)
+{
+    worker_t *w = worker_of_one_slot(), *holder = worker_joined(1, NULL);
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(holder, p, &a, 1, 1);
+    origin_serve(o, &a, 1);
+    memset(o->region->base, 0x5a, a.region_bytes);
+    open_receives(w, o, &a);
+    msg_source_t other = source_worker(holder);
+    announce_to(w, &a, 1, &other, 1);    /* without the first source: its asks are taken back, its receives stay open */
+    run_for(LAND_US / 2);
+    cr_assert_eq(count_said(w, MSG_STAGED), 0, "sealed with receives open");
+    run_for(LAND_US);
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_STAGED), 0, "sealed with wrong bytes");
+    cr_assert_str_eq(last_said(w, MSG_NACK)->nack.code, "digest_mismatch");
+    free(a.bytes);
+}
