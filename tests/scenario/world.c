@@ -340,7 +340,7 @@ static void give_frame(actor_t *a, const mail_t *m)
         bool is_welcome = msg.type == MSG_WELCOME;
         is_stale = !is_welcome && ((msg_token(&msg) && msg_token(&msg) != s->token) || !session_is_live(s, w->now_us));
         decision = a->worker->adapters[0].sync.applied.decision;
-        world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
+        if (msg.type != MSG_HEARTBEAT_OK || is_stale) world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
         msg_fini(&msg);
     }
     a->ops->frame(a->node, bytes_of(m->data, m->bytes), w->now_us);
@@ -405,7 +405,7 @@ static bool give_to_broker(world_t *w, mail_t *m)
     msg_t msg;
     cr_assert_eq(msg_decode(bytes_of(m->data, m->bytes), &msg, NULL), HEDDLE_OK);
     uint64_t token = msg_token(&msg);
-    world_note(w, "  broker <- %s of %" PRIu64, msg_name(msg.type), m->peer);
+    if (msg.type != MSG_HEARTBEAT) world_note(w, "  broker <- %s of %" PRIu64, msg_name(msg.type), m->peer);
     msg_fini(&msg);
     bool is_stale = token && !membership_by_token(&w->broker->members, token);
     uint64_t before = is_stale ? check_signature(w->broker) : 0;

@@ -30,7 +30,7 @@
 #define SECOND 1000000ull
 #define ADAPTER "policy"
 
-enum { ACTORS_MAX = 40, EVENTS_KEPT = 64, HOLDS_MAX = 8, RECENT_MAX = 48 };
+enum { ACTORS_MAX = 40, EVENTS_KEPT = 64, HOLDS_MAX = 8, RECENT_MAX = 400 };
 
 typedef struct world world_t;
 typedef struct actor actor_t;

@@ -35,6 +35,7 @@ static void take_report(actor_t *a, const msg_report_t *m)
     if (m->req != a->query.req) return;
     a->is_replied = true;
     a->reply_code = m->code[0] ? heddle_err_from_name(m->code) : HEDDLE_OK;
+    world_note(a->w, "admin: %s %llu: %s", a->query.op, (unsigned long long)a->query.version, heddle_err_name(a->reply_code));
     cr_assert_eq(value_decode(m->body, &a->reply, NULL), HEDDLE_OK);
 }
 
@@ -43,6 +44,7 @@ static void take_error(actor_t *a, const msg_error_t *m)
     if (m->req != a->query.req || m->of != MSG_QUERY) return;
     a->is_replied = true;
     a->reply_code = heddle_err_from_name(m->code);
+    world_note(a->w, "admin: %s %llu: %s %s", a->query.op, (unsigned long long)a->query.version, m->code, m->message);
 }
 
 static void on_frame(void *self, bytes_t frame, uint64_t now_us)
