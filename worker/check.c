@@ -7,7 +7,8 @@ int checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify
         if (check->state != CHECK_FREE) continue;
         slot_t *slot = NULL;
         if (m->version == 0 || slots_acquire(slots, adapter, m->version, &slot)) return HEDDLE_ERR_NOT_FOUND;
-        *check = (check_t){.state = CHECK_HASHING, .adapter = adapter, .req = m->req, .version = m->version, .slot = slot};
+        *check = (check_t){
+            .state = CHECK_HASHING, .adapter = adapter, .req = m->req, .version = m->version, .slot = slot};
         manifest_h1_begin(&slot->manifest, &check->h);
         return HEDDLE_OK;
     }
@@ -41,7 +42,8 @@ bool check_work(check_t *check, const clock_ops_t *clock)
 check_t *checks_asking(checks_t *c, uint32_t adapter, uint64_t version)
 {
     for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)
-        if (check->state == CHECK_ASKING && check->adapter == adapter && check->version == version) return check;
+        if (check->state == CHECK_ASKING && check->adapter == adapter && check->version == version)
+            return check;
     return NULL;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/check.h: VERIFY answered: a slot is hashed again, piece by piece, and the application is asked for the digest of its
- * own copy.
+/* worker/check.h: VERIFY answered: a slot is hashed again, piece by piece, and the application is
+ * asked for the digest of its own copy.
  *
- *   FREE -> HASHING (one piece a check_work) -> ASKING (the application: up to CHECK_ANSWER_US) -> FREE, answered
+ *   FREE -> HASHING (one piece a check_work) -> ASKING (up to CHECK_ANSWER_US) -> FREE, answered
  *
  * A check holds its slot like a reader.  Loop thread only. */
 #ifndef WORKER_CHECK_H

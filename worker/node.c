@@ -11,7 +11,7 @@ enum { SETTLE_TURNS = 200, SETTLE_US = 100000 };
 
 static void feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us);
 
-/* --- the application is told ------------------------------------------------------------------------------------------- */
+/* --- the application is told ------------------------------------------------------------------ */
 
 static void tell(worker_node_t *n, heddle_event_t *event)
 {
@@ -41,24 +41,30 @@ static const heddle_error_t *reason_of(const adapter_t *a, uint64_t version, int
 static void offer(worker_node_t *n, const adapter_t *a, const sync_action_t *action)
 {
     const announced_t *w = announced_find(a, action->version);
-    heddle_event_t event = {.type = action->event, .version = action->version, .decision = action->decision,
-                            .code = action->err, .step = w ? w->step : -1, .data_bytes = w ? w->data_bytes : 0};
+    heddle_event_t event = {.type = action->event,
+                            .version = action->version,
+                            .decision = action->decision,
+                            .code = action->err,
+                            .step = w ? w->step : -1,
+                            .data_bytes = w ? w->data_bytes : 0};
     error_text(event.adapter, sizeof event.adapter, a->name);
     digest_text(&action->digest, event.digest);
     tag_text(a->name, action->version, &action->digest, event.tag);
     const heddle_error_t *why = action->err ? reason_of(a, action->version, action->err) : NULL;
-    if (action->err) error_text(event.message, sizeof event.message, why ? why->message : heddle_err_text(action->err));
+    if (action->err)
+        error_text(event.message, sizeof event.message, why ? why->message : heddle_err_text(action->err));
     if (why) event.retriable = why->retriable;
     tell(n, &event);
 }
 
 static void tell_fetching(worker_node_t *n, const adapter_t *a, const announced_t *w)
 {
-    sync_action_t action = {.kind = SA_OFFER, .event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1};
+    sync_action_t action = {
+        .kind = SA_OFFER, .event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1};
     offer(n, a, &action);
 }
 
-/* --- slots -------------------------------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 static void answer(adapter_t *a, sync_event_kind_t kind, uint64_t version)
 {
@@ -70,17 +76,21 @@ static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
     const announced_t *w = announced_find(a, action->version);
     slot_t *slot;
-    int rc = w ? slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error)
-               : error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
+    int rc =
+        w ? slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error)
+          : error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
     if (rc) error_where(&a->error, a->name, action->version, n->opts.name, "announce");
     answer(a, rc ? SY_NO_SLOT : SY_SLOT, action->version);
 }
 
-/* Shares the slot before a byte is there: whoever asks early waits here, and is served as chunks turn out good. */
+/* Shares the slot before a byte is there: whoever asks early waits here, and is served as chunks turn out
+ * good. */
 static int share_slot(worker_node_t *n, adapter_t *a, slot_t *slot, const announced_t *w)
 {
     int rc = n->io.tr->share(n->io.t, slot->region, w->key);
-    if (rc) return error_fail(&a->error, rc == HEDDLE_ERR_NO_MEMORY ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s", heddle_err_text(rc));
+    if (rc)
+        return error_fail(&a->error, rc == HEDDLE_ERR_NO_MEMORY ? rc : HEDDLE_ERR_INTERNAL,
+                          "the slot cannot be shared: %s", heddle_err_text(rc));
     a->shares[slot->index].key = w->key;
     a->shares[slot->index].shared = true;
     return HEDDLE_OK;
@@ -112,7 +122,8 @@ static void drop(worker_node_t *n, adapter_t *a, const sync_action_t *action, ui
 static bool is_drained(const worker_node_t *n, const adapter_t *a, const slot_t *slot)
 {
     bool is_asked_for = a->pull && pull_slot(a->pull) == slot;
-    return slot_is_unread(slot) && !a->shares[slot->index].shared && !is_asked_for && n->io.tr->idle(n->io.t, slot->region);
+    return slot_is_unread(slot) && !a->shares[slot->index].shared && !is_asked_for &&
+           n->io.tr->idle(n->io.t, slot->region);
 }
 
 static void drain(worker_node_t *n, adapter_t *a, uint64_t now_us)
@@ -127,7 +138,7 @@ static void drain(worker_node_t *n, adapter_t *a, uint64_t now_us)
     }
 }
 
-/* --- sync's actions ------------------------------------------------------------------------------------------------------ */
+/* --- sync's actions --------------------------------------------------------------------------- */
 
 static void flip(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
@@ -138,12 +149,14 @@ static void flip(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 
 static void send_nack(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
-    if (say_nack(n, a, action->version, action->decision, &a->sync.nack.error)) a->sync.nack.pending = true;    /* after the next WELCOME */
+    if (say_nack(n, a, action->version, action->decision, &a->sync.nack.error))
+        a->sync.nack.pending = true; /* after the next WELCOME */
 }
 
 static void execute(worker_node_t *n, adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
-    bool fails = action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
+    bool fails =
+        action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
     heddle_error_t *why = &a->sync.nack.error;
     if (fails && why->code == HEDDLE_ERR_NO_SLOT && !why->hint[0]) describe_slots(n, a, why, now_us);
     switch (action->kind) {
@@ -197,7 +210,10 @@ static int feed_result(worker_node_t *n, adapter_t *a, const sync_event_t *event
     return rc;
 }
 
-static void feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us) { feed_result(n, a, event, now_us); }
+static void feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us)
+{
+    feed_result(n, a, event, now_us);
+}
 
 /* What a pull has come to. */
 static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
@@ -205,16 +221,21 @@ static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
     if (!a->pull) return;
     uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
     uint32_t count;
-    if (pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) && n->up) say_need_sources(n, a, version, lost, count);
+    if (pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) && n->up)
+        say_need_sources(n, a, version, lost, count);
     pull_state_t state = pull_state(a->pull);
     if (state != PULL_DONE && state != PULL_FAILED) return;
     if (state == PULL_FAILED) a->error = *pull_error(a->pull);
     pull_destroy(&a->pull);
     error_where(&a->error, a->name, version, n->opts.name, NULL);
-    feed(n, a, &(sync_event_t){.kind = state == PULL_DONE ? SY_FETCHED : SY_FETCH_FAILED, .version = version, .error = &a->error}, now_us);
+    feed(n, a,
+         &(sync_event_t){.kind = state == PULL_DONE ? SY_FETCHED : SY_FETCH_FAILED,
+                         .version = version,
+                         .error = &a->error},
+         now_us);
 }
 
-/* --- the broker's messages ------------------------------------------------------------------------------------------------ */
+/* --- the broker's messages -------------------------------------------------------------------- */
 
 static adapter_t *find_adapter(worker_node_t *n, const char *name)
 {
@@ -225,7 +246,9 @@ static adapter_t *find_adapter(worker_node_t *n, const char *name)
 static int check_announce(const msg_announce_t *m, heddle_error_t *error)
 {
     const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
-    if (!part) return error_fail(error, HEDDLE_ERR_PROTOCOL, "a version in %u parts was announced, and this release takes one", m->part_count);
+    if (!part)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                          "a version in %u parts was announced, and this release takes one", m->part_count);
     if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
         part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0)
         return error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
@@ -257,7 +280,8 @@ static void greet_sources(worker_node_t *n, const announced_t *w)
 {
     for (uint32_t i = 0; i < w->source_count; i++) {
         peer_ref_t peer = {w->sources[i].token, bytes_of(w->sources[i].address, w->sources[i].address_bytes)};
-        n->io.tr->greet(n->io.t, &peer);    /* connecting takes longer than a small fetch; a failure shows at the ask */
+        n->io.tr->greet(n->io.t,
+                        &peer); /* connecting takes longer than a small fetch; a failure shows at the ask */
     }
 }
 
@@ -275,7 +299,12 @@ static void on_announce(worker_node_t *n, adapter_t *a, const msg_announce_t *m,
         return;
     }
     greet_sources(n, w);
-    feed(n, a, &(sync_event_t){.kind = SY_ANNOUNCE, .version = m->version, .digest = m->digest, .deadline_us = m->deadline_ms * 1000}, now_us);
+    feed(n, a,
+         &(sync_event_t){.kind = SY_ANNOUNCE,
+                         .version = m->version,
+                         .digest = m->digest,
+                         .deadline_us = m->deadline_ms * 1000},
+         now_us);
 }
 
 static void on_sources(worker_node_t *n, adapter_t *a, const msg_sources_t *m, uint64_t now_us)
@@ -291,7 +320,10 @@ static void on_commit(worker_node_t *n, adapter_t *a, const msg_commit_t *m, uin
 {
     if (!session_is_live(&n->session, now_us)) return;
     a->commit_us = now_us;
-    feed(n, a, &(sync_event_t){.kind = SY_COMMIT, .version = m->version, .decision = m->decision, .digest = m->digest}, now_us);
+    feed(n, a,
+         &(sync_event_t){
+             .kind = SY_COMMIT, .version = m->version, .decision = m->decision, .digest = m->digest},
+         now_us);
 }
 
 static void on_abort(worker_node_t *n, adapter_t *a, const msg_abort_t *m, uint64_t now_us)
@@ -303,7 +335,9 @@ static void on_abort(worker_node_t *n, adapter_t *a, const msg_abort_t *m, uint6
 static void on_verify(worker_node_t *n, adapter_t *a, const msg_verify_t *m)
 {
     int rc = checks_start(&n->checks, n->slots, a->index, m);
-    if (rc) say_verified(n, a->index, &(msg_verified_t){.req = m->req, .version = m->version, .code = heddle_err_name(rc)});
+    if (rc)
+        say_verified(n, a->index,
+                     &(msg_verified_t){.req = m->req, .version = m->version, .code = heddle_err_name(rc)});
 }
 
 static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
@@ -323,28 +357,36 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
         if ((a = find_adapter(n, m->abort.adapter))) on_abort(n, a, &m->abort, now_us);
         break;
     case MSG_RETIRE:
-        if ((a = find_adapter(n, m->retire.adapter))) feed(n, a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
+        if ((a = find_adapter(n, m->retire.adapter)))
+            feed(n, a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
         break;
     case MSG_VERIFY:
         if ((a = find_adapter(n, m->verify.adapter))) on_verify(n, a, &m->verify);
         break;
-    case MSG_ERROR: log_emit(LOG_DEBUG, "worker.error", "the broker refused a %s: %s", msg_name((int)m->error.of), m->error.message); break;
+    case MSG_ERROR:
+        log_emit(LOG_DEBUG, "worker.error", "the broker refused a %s: %s", msg_name((int)m->error.of),
+                 m->error.message);
+        break;
     default: break;
     }
     if (a) drain(n, a, now_us);
 }
 
-/* --- the session ----------------------------------------------------------------------------------------------------------- */
+/* --- the session ------------------------------------------------------------------------------ */
 
 static void go_down(worker_node_t *n, uint64_t now_us)
 {
     n->up = false;
-    for (uint32_t i = 0; i < n->adapter_count; i++) feed(n, &n->adapters[i], &(sync_event_t){.kind = SY_DOWN}, now_us);
+    for (uint32_t i = 0; i < n->adapter_count; i++)
+        feed(n, &n->adapters[i], &(sync_event_t){.kind = SY_DOWN}, now_us);
 }
 
-static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t *m, uint64_t *keep, uint64_t now_us)
+static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t *m, uint64_t *keep,
+                            uint64_t now_us)
 {
-    sync_event_t event = {.kind = SY_UP, .slot_count = m->slots < LIMIT_SLOTS ? (uint32_t)m->slots : LIMIT_SLOTS, .keep = keep};
+    sync_event_t event = {.kind = SY_UP,
+                          .slot_count = m->slots < LIMIT_SLOTS ? (uint32_t)m->slots : LIMIT_SLOTS,
+                          .keep = keep};
     for (uint32_t i = 0; i < m->adapter_count; i++) {
         if (strcmp(m->adapters[i].adapter, a->name) != 0) continue;
         event.decision = m->adapters[i].decision;
@@ -367,7 +409,8 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
     heddle_event_t event = {.type = HEDDLE_EVENT_JOINED, .step = -1};
     tell(n, &event);
     uint64_t *keep = calloc(m->keep_count + 1u, sizeof *keep);
-    for (uint32_t i = 0; keep && i < n->adapter_count; i++) welcome_adapter(n, &n->adapters[i], m, keep, now_us);
+    for (uint32_t i = 0; keep && i < n->adapter_count; i++)
+        welcome_adapter(n, &n->adapters[i], m, keep, now_us);
     if (!keep) log_emit(LOG_ERROR, "worker.memory", "no memory to take a welcome");
     free(keep);
 }
@@ -379,7 +422,8 @@ static void join(worker_node_t *n)
         say_join(n);
         return;
     }
-    error_fail(&n->join_error, HEDDLE_ERR_REQUEST_CONFLICT, "the broker has the registry of another cluster (%s) than this worker joined before (%s)",
+    error_fail(&n->join_error, HEDDLE_ERR_REQUEST_CONFLICT,
+               "the broker has the registry of another cluster (%s) than this worker joined before (%s)",
                n->session.cluster, n->cluster);
     tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 1);
 }
@@ -387,7 +431,8 @@ static void join(worker_node_t *n)
 static void on_refused(worker_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     msg_to_error(m, &n->join_error);
-    if (n->join_error.code == HEDDLE_ERR_WORKER_ALIVE && n->opts.join_timeout_us && n->join_end_us == CLOCK_NEVER)
+    if (n->join_error.code == HEDDLE_ERR_WORKER_ALIVE && n->opts.join_timeout_us &&
+        n->join_end_us == CLOCK_NEVER)
         n->join_end_us = now_us + n->opts.join_timeout_us;
     tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, m->retriable);
 }
@@ -424,9 +469,12 @@ static void step_session(worker_node_t *n, session_event_kind_t kind, const msg_
     obey_session(n, session_step(&n->session, &(session_event_t){kind, m}, now_us), m, now_us);
 }
 
-/* --- node_ops ---------------------------------------------------------------------------------------------------------------- */
+/* --- node_ops --------------------------------------------------------------------------------- */
 
-static void node_line(void *self, bool up, uint64_t now_us) { step_session(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us); }
+static void node_line(void *self, bool up, uint64_t now_us)
+{
+    step_session(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
+}
 
 static void node_frame(void *self, bytes_t frame, uint64_t now_us)
 {
@@ -479,8 +527,12 @@ static uint64_t tick_adapter(worker_node_t *n, adapter_t *a, uint64_t now_us)
 
 static void answer_check(worker_node_t *n, check_t *check, exported_t exported)
 {
-    say_verified(n, check->adapter, &(msg_verified_t){.req = check->req, .version = check->version, .hash_us = check->hash_us,
-                                                      .exported = exported, .digest = check->found});
+    say_verified(n, check->adapter,
+                 &(msg_verified_t){.req = check->req,
+                                   .version = check->version,
+                                   .hash_us = check->hash_us,
+                                   .exported = exported,
+                                   .digest = check->found});
     check_end(check);
 }
 
@@ -496,9 +548,11 @@ static uint64_t node_tick(void *self, uint64_t now_us)
     worker_node_t *n = self;
     step_session(n, SE_TICK, NULL, now_us);
     if (now_us >= n->join_end_us) give_up_joining(n, now_us);
-    for (check_t *check; (check = checks_overdue(&n->checks, now_us));) answer_check(n, check, EXPORTED_UNKNOWN);
+    for (check_t *check; (check = checks_overdue(&n->checks, now_us));)
+        answer_check(n, check, EXPORTED_UNKNOWN);
     uint64_t next = earlier(n->join_end_us, checks_deadline(&n->checks));
-    for (uint32_t i = 0; i < n->adapter_count; i++) next = earlier(next, tick_adapter(n, &n->adapters[i], now_us));
+    for (uint32_t i = 0; i < n->adapter_count; i++)
+        next = earlier(next, tick_adapter(n, &n->adapters[i], now_us));
     return earlier(next, session_deadline(&n->session));
 }
 
@@ -511,7 +565,10 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
     }
     check->state = CHECK_ASKING;
     check->deadline_us = now_us + CHECK_ANSWER_US;
-    sync_action_t action = {.kind = SA_OFFER, .event = HEDDLE_EVENT_VERIFY, .version = check->version, .digest = check->slot->h1};
+    sync_action_t action = {.kind = SA_OFFER,
+                            .event = HEDDLE_EVENT_VERIFY,
+                            .version = check->version,
+                            .digest = check->slot->h1};
     offer(n, &n->adapters[check->adapter], &action);
 }
 
@@ -540,46 +597,59 @@ static bool node_work(void *self, uint64_t now_us)
     return next_to_digest(n) || checks_hashing(&n->checks);
 }
 
-const node_ops_t worker_node_ops = {.line = node_line, .frame = node_frame, .transfer = node_transfer, .tick = node_tick, .work = node_work};
+const node_ops_t worker_node_ops = {.line = node_line,
+                                    .frame = node_frame,
+                                    .transfer = node_transfer,
+                                    .tick = node_tick,
+                                    .work = node_work};
 
-/* --- the application's words ------------------------------------------------------------------------------------------------ */
+/* --- the application's words ------------------------------------------------------------------ */
 
 int worker_node_staged(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
 {
-    return feed_result(n, &n->adapters[adapter], &(sync_event_t){.kind = SY_APP_STAGED, .version = version}, now_us);
+    return feed_result(n, &n->adapters[adapter], &(sync_event_t){.kind = SY_APP_STAGED, .version = version},
+                       now_us);
 }
 
 int worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
 {
-    int rc = feed_result(n, &n->adapters[adapter], &(sync_event_t){.kind = SY_APP_ACTIVATE, .version = version}, now_us);
+    int rc = feed_result(n, &n->adapters[adapter],
+                         &(sync_event_t){.kind = SY_APP_ACTIVATE, .version = version}, now_us);
     drain(n, &n->adapters[adapter], now_us);
     return rc;
 }
 
-int worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason, uint64_t now_us)
+int worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason,
+                       uint64_t now_us)
 {
     adapter_t *a = &n->adapters[adapter];
     const sync_entry_t *e = sync_find(&a->sync, version);
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
-    error_where(&error, a->name, version, n->opts.name, e && e->decision > a->sync.applied.decision ? "activate" : "stage");
-    int rc = feed_result(n, a, &(sync_event_t){.kind = SY_APP_REJECT, .version = version, .error = &error}, now_us);
+    error_where(&error, a->name, version, n->opts.name,
+                e && e->decision > a->sync.applied.decision ? "activate" : "stage");
+    int rc = feed_result(n, a, &(sync_event_t){.kind = SY_APP_REJECT, .version = version, .error = &error},
+                         now_us);
     drain(n, a, now_us);
     return rc;
 }
 
-int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, const digest_t *digest, uint64_t now_us)
+int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, const digest_t *digest,
+                         uint64_t now_us)
 {
     (void)now_us;
     check_t *check = checks_asking(&n->checks, adapter, version);
     if (!check) return HEDDLE_ERR_NOT_FOUND;
-    answer_check(n, check, !digest ? EXPORTED_UNKNOWN : digest_equal(digest, &check->slot->h1) ? EXPORTED_MATCH : EXPORTED_DIFFERS);
+    answer_check(n, check,
+                 !digest                                  ? EXPORTED_UNKNOWN
+                 : digest_equal(digest, &check->slot->h1) ? EXPORTED_MATCH
+                                                          : EXPORTED_DIFFERS);
     return HEDDLE_OK;
 }
 
 void worker_node_leave(worker_node_t *n, uint64_t now_us) { step_session(n, SE_LEAVE, NULL, now_us); }
 
-/* --- life --------------------------------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void wake(void *self) { worker_node_t *n = self; n->opts.wake(n->opts.wake_self); }
 static int map(void *self, region_t *r) { worker_node_t *n = self; return n->io.tr->map(n->io.t, r); }
@@ -600,7 +670,11 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
         n->adapters[i].name = slots_adapter(n->slots, i);
         sync_init(&n->adapters[i].sync, opts->app);
     }
-    session_init(&n->session, &(session_opts_t){.role = ROLE_WORKER, .life = opts->life, .host = opts->host, .pid = opts->pid, .seed = opts->seed});
+    session_init(&n->session, &(session_opts_t){.role = ROLE_WORKER,
+                                                .life = opts->life,
+                                                .host = opts->host,
+                                                .pid = opts->pid,
+                                                .seed = opts->seed});
     *ret_node = n;
     return HEDDLE_OK;
 fail:
@@ -620,7 +694,8 @@ static void free_adapter(worker_node_t *n, adapter_t *a)
         if (a->shares[slot].shared) n->io.tr->unshare(n->io.t, a->shares[slot].key);
 }
 
-/* Lets what is in flight land or leave before the memory is unregistered; a peer that does not move is not waited for. */
+/* Lets what is in flight land or leave before the memory is unregistered; a peer that does not move is not
+ * waited for. */
 static void settle_transfer(worker_node_t *n)
 {
     tr_event_t events[16];

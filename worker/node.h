@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/node.h: a worker without thread and sockets: session, and for each adapter sync, one pull, and slots, wired
- * together.  It decides nothing: sync does.
+/* worker/node.h: a worker without thread and sockets: session, and for each adapter sync, one pull,
+ * and slots, wired together.  It decides nothing: sync does.
  *
  *   frame -> session -> sync -> actions: reserve, pull, send, flip, drop ...   (node.c)
  *   transfer -> pull -> sync                                                    messages out: node_say.c
@@ -37,7 +37,8 @@ typedef struct {
     pull_t *pull;                                /* of the version that is FETCHING */
     struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
     uint64_t commit_us;                          /* when the last COMMIT came */
-    bool has_answer;                             /* to RESERVE or FETCH, fed when the step's actions are done */
+    /* to RESERVE or FETCH, fed when the step's actions are done */
+    bool has_answer;
     sync_event_t answer;
     heddle_error_t error;                        /* of `answer`, or of the last ABORT */
 } adapter_t;
@@ -52,8 +53,10 @@ typedef struct worker_node {
     buf_t frame;                                 /* being sent */
     uint32_t turn;                               /* whose digest is next */
     bool up;
-    char cluster[HEDDLE_NAME_MAX + 1];           /* of the first WELCOME: a registry of another cluster is refused */
-    uint64_t join_end_us;                        /* when the name has been alive for too long; CLOCK_NEVER */
+    /* of the first WELCOME: a registry of another cluster is refused */
+    char cluster[HEDDLE_NAME_MAX + 1];
+    /* when the name has been alive for too long; CLOCK_NEVER */
+    uint64_t join_end_us;
     heddle_error_t join_error;                   /* the last refusal */
     uint32_t adapter_count;
     adapter_t adapters[];
@@ -69,8 +72,10 @@ void worker_node_destroy(worker_node_t **node);
 /* What the application says; NOT_FOUND and FENCED as in heddle/worker.h. */
 int  worker_node_staged(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us);
 int  worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us);
-int  worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason, uint64_t now_us);
-int  worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, const digest_t *digest, uint64_t now_us);
+int  worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason,
+                        uint64_t now_us);
+int  worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version,
+                          const digest_t *digest, uint64_t now_us);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
 
 /* node_say.c: messages of this worker. */
@@ -79,8 +84,10 @@ void say_join(worker_node_t *n);
 void say_heartbeat(worker_node_t *n);
 void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us);
 void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us);
-int  say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision, const heddle_error_t *error);
-void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count);
+int  say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision,
+              const heddle_error_t *error);
+void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t *lost,
+                      uint32_t count);
 void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result);
 const announced_t *announced_find(const adapter_t *a, uint64_t version);
 /* NO_SLOT made clear: which versions sit in the slots, who reads them, for how long. */

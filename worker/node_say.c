@@ -24,13 +24,14 @@ const announced_t *announced_find(const adapter_t *a, uint64_t version)
     return w;
 }
 
-/* --- JOIN ------------------------------------------------------------------------------------------------------------- */
+/* --- JOIN ------------------------------------------------------------------------------------- */
 
 static uint32_t split_devices(char *list, const char *ret_devices[DEVICES_MAX])
 {
     uint32_t count = 0;
     char *save = NULL;
-    for (char *name = strtok_r(list, ",", &save); name && count < DEVICES_MAX; name = strtok_r(NULL, ",", &save))
+    for (char *name = strtok_r(list, ",", &save); name && count < DEVICES_MAX;
+         name = strtok_r(NULL, ",", &save))
         ret_devices[count++] = name;
     return count;
 }
@@ -52,7 +53,8 @@ static uint32_t list_held(const worker_node_t *n, msg_held_t *held)
         for (uint32_t e = 0; e < SYNC_ENTRIES && count < LIMIT_HELD; e++) {
             const sync_entry_t *entry = &n->adapters[i].sync.entries[e];
             if (sync_is_held(entry))
-                held[count++] = (msg_held_t){n->adapters[i].name, entry->version, held_state(entry->state), entry->digest};
+                held[count++] = (msg_held_t){n->adapters[i].name, entry->version, held_state(entry->state),
+                                             entry->digest};
         }
     return count;
 }
@@ -70,11 +72,22 @@ void say_join(worker_node_t *n)
         adapters[i] = (msg_subscription_t){a->name, a->sync.applied.decision, a->sync.applied.version};
     }
     msg_t m = {.type = MSG_JOIN};
-    m.join = (msg_join_t){
-        .req = n->session.req, .epoch = n->session.epoch, .slots = n->opts.slots, .prev_token = n->session.token, .name = n->opts.name,
-        .labels = (const char **)n->opts.labels, .label_count = n->opts.label_count, .adapters = adapters,
-        .adapter_count = n->adapter_count, .held = held, .held_count = list_held(n, held), .backend = n->io.tr->name,
-        .ucx = n->io.tr->version(), .devices = devices, .device_count = split_devices(list, devices), .export_dir = n->opts.export_dir};
+    m.join = (msg_join_t){.req = n->session.req,
+                          .epoch = n->session.epoch,
+                          .slots = n->opts.slots,
+                          .prev_token = n->session.token,
+                          .name = n->opts.name,
+                          .labels = (const char **)n->opts.labels,
+                          .label_count = n->opts.label_count,
+                          .adapters = adapters,
+                          .adapter_count = n->adapter_count,
+                          .held = held,
+                          .held_count = list_held(n, held),
+                          .backend = n->io.tr->name,
+                          .ucx = n->io.tr->version(),
+                          .devices = devices,
+                          .device_count = split_devices(list, devices),
+                          .export_dir = n->opts.export_dir};
     if (n->io.tr->address(n->io.t, &m.join.address)) goto done;
     if (say(n, &m) == HEDDLE_OK)
         for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);
@@ -83,7 +96,7 @@ done:
     free(held);
 }
 
-/* --- HEARTBEAT -------------------------------------------------------------------------------------------------------- */
+/* --- HEARTBEAT -------------------------------------------------------------------------------- */
 
 static msg_progress_t progress_of(const worker_node_t *n, const adapter_t *a)
 {
@@ -103,10 +116,15 @@ void say_heartbeat(worker_node_t *n)
     msg_progress_t *rows = calloc(n->adapter_count, sizeof *rows);
     if (!rows) return;    /* the next one is due soon */
     msg_t m = {.type = MSG_HEARTBEAT};
-    m.heartbeat = (msg_heartbeat_t){
-        .token = n->session.token, .seq = n->session.heartbeat_seq, .adapters = rows, .adapter_count = n->adapter_count,
-        .bytes_in = c.bytes_in, .bytes_out = c.bytes_out, .chunks_bad = n->counters.chunks_bad, .retries = n->counters.retries,
-        .fenced = n->session.fenced_count};
+    m.heartbeat = (msg_heartbeat_t){.token = n->session.token,
+                                    .seq = n->session.heartbeat_seq,
+                                    .adapters = rows,
+                                    .adapter_count = n->adapter_count,
+                                    .bytes_in = c.bytes_in,
+                                    .bytes_out = c.bytes_out,
+                                    .chunks_bad = n->counters.chunks_bad,
+                                    .retries = n->counters.retries,
+                                    .fenced = n->session.fenced_count};
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         const adapter_t *a = &n->adapters[i];
         slots_count_t count = slots_count(n->slots, i);
@@ -119,7 +137,7 @@ void say_heartbeat(worker_node_t *n)
     free(rows);
 }
 
-/* --- about versions --------------------------------------------------------------------------------------------------- */
+/* --- about versions --------------------------------------------------------------------------- */
 
 void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
@@ -127,7 +145,10 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
     msg_served_t rows[PULL_SERVED_MAX];
     const announced_t *w = announced_find(a, action->version);
     msg_t m = {.type = MSG_STAGED};
-    m.staged = (msg_staged_t){.token = n->session.token, .version = action->version, .adapter = a->name, .digest = action->digest};
+    m.staged = (msg_staged_t){.token = n->session.token,
+                              .version = action->version,
+                              .adapter = a->name,
+                              .digest = action->digest};
     if (w && w->sealed_us) {
         m.staged.connect_us = w->connect_us;
         m.staged.fetch_us = w->fetch_us;
@@ -135,7 +156,8 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
         m.staged.stage_us = now_us - w->sealed_us;
         m.staged.sources = rows;
         for (uint32_t i = 0; i < w->served_count; i++)
-            rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind, w->served[i].bytes, w->served[i].name};
+            rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
+                                                           w->served[i].bytes, w->served[i].name};
     }
     say(n, &m);
 }
@@ -143,26 +165,43 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
 void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     const announced_t *w = announced_find(a, action->version);
-    uint64_t since_us = w && w->sealed_us > a->commit_us ? w->sealed_us : a->commit_us;    /* decided, and here */
+    uint64_t since_us =
+        w && w->sealed_us > a->commit_us ? w->sealed_us : a->commit_us; /* decided, and here */
     msg_t m = {.type = MSG_ACTIVE};
-    m.active = (msg_active_t){.token = n->session.token, .version = action->version, .decision = action->decision,
-                              .activate_us = since_us ? now_us - since_us : 0, .adapter = a->name, .digest = action->digest};
+    m.active = (msg_active_t){.token = n->session.token,
+                              .version = action->version,
+                              .decision = action->decision,
+                              .activate_us = since_us ? now_us - since_us : 0,
+                              .adapter = a->name,
+                              .digest = action->digest};
     say(n, &m);
 }
 
-int say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision, const heddle_error_t *error)
+int say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision,
+             const heddle_error_t *error)
 {
     msg_t m = {.type = MSG_NACK};
-    m.nack = (msg_nack_t){.token = n->session.token, .version = version, .decision = decision, .adapter = a->name, .phase = error->phase,
-                          .code = heddle_err_name(error->code), .message = error->message, .expected = error->expected,
-                          .found = error->found, .hint = error->hint};
+    m.nack = (msg_nack_t){.token = n->session.token,
+                          .version = version,
+                          .decision = decision,
+                          .adapter = a->name,
+                          .phase = error->phase,
+                          .code = heddle_err_name(error->code),
+                          .message = error->message,
+                          .expected = error->expected,
+                          .found = error->found,
+                          .hint = error->hint};
     return say(n, &m);
 }
 
 void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count)
 {
     msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = n->session.token, .version = version, .adapter = a->name, .lost = lost, .lost_count = count};
+    m.need_sources = (msg_need_sources_t){.token = n->session.token,
+                                          .version = version,
+                                          .adapter = a->name,
+                                          .lost = lost,
+                                          .lost_count = count};
     say(n, &m);
 }
 
@@ -174,7 +213,7 @@ void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *resu
     say(n, &m);
 }
 
-/* --- NO_SLOT ---------------------------------------------------------------------------------------------------------- */
+/* --- NO_SLOT ---------------------------------------------------------------------------------- */
 
 void describe_slots(const worker_node_t *n, const adapter_t *a, heddle_error_t *error, uint64_t now_us)
 {
@@ -186,7 +225,8 @@ void describe_slots(const worker_node_t *n, const adapter_t *a, heddle_error_t *
         uint32_t readers = slot_readers(slot);
         buf_printf(&text, "%sversion %" PRIu64, text.bytes ? ", " : "", e->version);
         if (readers) buf_printf(&text, " held by %u reader%s", readers, readers == 1 ? "" : "s");
-        if (slot->state == SLOT_LEAVING) buf_printf(&text, " for %.1f s since it was to go", (double)(now_us - slot->leaving_us) / 1e6);
+        if (slot->state == SLOT_LEAVING)
+            buf_printf(&text, " for %.1f s since it was to go", (double)(now_us - slot->leaving_us) / 1e6);
     }
     error_fail(error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use: %s", a->sync.slot_count, buf_text(&text));
     error_where(error, a->name, a->sync.nack.version, n->opts.name, "announce");

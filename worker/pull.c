@@ -40,9 +40,11 @@ void announced_sources(announced_t *a, const msg_source_t *sources, uint32_t cou
     a->source_count = 0;
     for (uint32_t i = 0; i < count && a->source_count < LIMIT_SOURCES; i++) {
         const msg_source_t *from = &sources[i];
-        if (from->token == 0 || from->address.bytes == 0 || from->address.bytes > LIMIT_ADDRESS_BYTES) continue;
+        if (from->token == 0 || from->address.bytes == 0 || from->address.bytes > LIMIT_ADDRESS_BYTES)
+            continue;
         source_t *to = &a->sources[a->source_count++];
-        *to = (source_t){.token = from->token, .kind = from->kind, .address_bytes = (uint32_t)from->address.bytes};
+        *to = (source_t){
+            .token = from->token, .kind = from->kind, .address_bytes = (uint32_t)from->address.bytes};
         memcpy(to->address, from->address.data, from->address.bytes);
         error_text(to->name, sizeof to->name, from->name);
     }
@@ -56,7 +58,7 @@ static void fail(pull_t *p, int code, const char *phase, const char *text)
     error_where(&p->error, NULL, p->what->version, NULL, phase);
 }
 
-/* --- who sent what --------------------------------------------------------------------------------------------------- */
+/* --- who sent what ---------------------------------------------------------------------------- */
 
 static const source_t *find_source(const pull_t *p, uint64_t token)
 {
@@ -78,12 +80,15 @@ static served_t *served_by(pull_t *p, uint64_t token)
     return s;
 }
 
-static peer_ref_t ref_of(const source_t *s) { return (peer_ref_t){s->token, bytes_of(s->address, s->address_bytes)}; }
+static peer_ref_t ref_of(const source_t *s)
+{
+    return (peer_ref_t){s->token, bytes_of(s->address, s->address_bytes)};
+}
 
 /* Nothing can write into the slot any more but open asks. */
 static bool is_quiet(const pull_t *p) { return p->io->tr->idle(p->io->t, p->slot->region); }
 
-/* --- asks --------------------------------------------------------------------------------------------------------------- */
+/* --- asks ------------------------------------------------------------------------------------- */
 
 /* Where a piece of the current fetch lies in the arena. */
 static uint32_t piece_range(const pull_t *p, uint32_t piece, uint64_t *ret_offset)
@@ -150,7 +155,7 @@ static void drop_all(pull_t *p)
     while (p->open_count) drop_ask(p, p->open[0].ask);
 }
 
-/* --- driving the fetch ------------------------------------------------------------------------------------------------- */
+/* --- driving the fetch ------------------------------------------------------------------------ */
 
 static void on_fetch_done(pull_t *p, uint64_t now_us);
 
@@ -159,7 +164,8 @@ typedef struct { bool any, done; uint32_t piece; uint64_t token; int err; } trou
 static void fail_fetch(pull_t *p, int code)
 {
     bool is_wrong = code == HEDDLE_ERR_DIGEST_MISMATCH;
-    fail(p, code, is_wrong ? "verify" : "fetch", is_wrong ? "the bytes came wrong from every source that there is" : "there is no source");
+    fail(p, code, is_wrong ? "verify" : "fetch",
+         is_wrong ? "the bytes came wrong from every source that there is" : "there is no source");
 }
 
 static void obey(pull_t *p, const fetch_action_t *a, trouble_t *trouble)
@@ -182,7 +188,8 @@ static void obey(pull_t *p, const fetch_action_t *a, trouble_t *trouble)
     }
 }
 
-/* Feeds one event and obeys until the fetch has nothing more to say.  A source that cannot be asked is told to it as refused. */
+/* Feeds one event and obeys until the fetch has nothing more to say.  A source that cannot be asked is told
+ * to it as refused. */
 static void drive(pull_t *p, const fetch_event_t *event, uint64_t now_us)
 {
     fetch_event_t next = *event;
@@ -196,7 +203,9 @@ static void drive(pull_t *p, const fetch_event_t *event, uint64_t now_us)
             return;
         }
         next = (fetch_event_t){.kind = FE_TICK};
-        if (trouble.any) next = (fetch_event_t){.kind = FE_REFUSED, .piece = trouble.piece, .token = trouble.token, .err = trouble.err};
+        if (trouble.any)
+            next = (fetch_event_t){
+                .kind = FE_REFUSED, .piece = trouble.piece, .token = trouble.token, .err = trouble.err};
         more = trouble.any || n == ACTIONS;
     }
 }
@@ -216,7 +225,11 @@ static void feed_sources(pull_t *p, uint64_t now_us)
 static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, uint64_t now_us)
 {
     fetch_destroy(&p->fetch);
-    fetch_plan_t plan = {.count = pieces, .piece_bytes = piece_bytes, .window_bytes = LIMIT_WINDOW_BYTES, .bad = p->bad, .bad_count = p->bad_count};
+    fetch_plan_t plan = {.count = pieces,
+                         .piece_bytes = piece_bytes,
+                         .window_bytes = LIMIT_WINDOW_BYTES,
+                         .bad = p->bad,
+                         .bad_count = p->bad_count};
     if (fetch_new(&plan, now_us, &p->fetch)) {
         fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
         return false;
@@ -225,25 +238,28 @@ static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, uint64
     return true;
 }
 
-/* --- the manifest ------------------------------------------------------------------------------------------------------ */
+/* --- the manifest ----------------------------------------------------------------------------- */
 
 static bool begin_manifest(pull_t *p, uint64_t now_us)
 {
     p->state = PULL_MANIFEST;
-    return begin_fetch(p, (uint32_t)((p->what->manifest_bytes + PULL_PIECE_BYTES - 1) / PULL_PIECE_BYTES), PULL_PIECE_BYTES, now_us);
+    return begin_fetch(p, (uint32_t)((p->what->manifest_bytes + PULL_PIECE_BYTES - 1) / PULL_PIECE_BYTES),
+                       PULL_PIECE_BYTES, now_us);
 }
 
 /* Which piece was wrong cannot be told: whoever sent any of it is not asked again. */
 static void refuse_manifest(pull_t *p, uint64_t now_us)
 {
     for (uint32_t i = 0; i < p->what->source_count && p->bad_count < BAD_MAX; i++)
-        if (fetch_from(p->fetch, p->what->sources[i].token)) p->bad[p->bad_count++] = p->what->sources[i].token;
+        if (fetch_from(p->fetch, p->what->sources[i].token))
+            p->bad[p->bad_count++] = p->what->sources[i].token;
     p->counters->chunks_bad++;
     if (++p->manifest_tries < PULL_BAD_LIMIT) {
         begin_manifest(p, now_us);
         return;
     }
-    fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify", "the manifest differs from what was announced, from every source that was tried");
+    fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+         "the manifest differs from what was announced, from every source that was tried");
 }
 
 static bool prepare_chunks(pull_t *p)
@@ -272,7 +288,8 @@ static void check_manifest(pull_t *p, uint64_t now_us)
     heddle_error_t why;
     int rc = manifest_decode(encoded, &p->manifest, &why);
     if (rc == HEDDLE_OK && p->manifest.region_bytes != a->region_bytes)
-        rc = error_fail(&why, HEDDLE_ERR_PROTOCOL, "the manifest speaks of a region of another size than the announcement");
+        rc = error_fail(&why, HEDDLE_ERR_PROTOCOL,
+                        "the manifest speaks of a region of another size than the announcement");
     if (rc) {
         fail(p, rc, "verify", why.message);
         error_contrast(&p->error, why.expected, why.found);
@@ -286,7 +303,7 @@ static void check_manifest(pull_t *p, uint64_t now_us)
     begin_fetch(p, p->manifest.chunk_count, p->manifest.chunk_bytes, now_us);
 }
 
-/* --- chunks ------------------------------------------------------------------------------------------------------------- */
+/* --- chunks ----------------------------------------------------------------------------------- */
 
 static bool digest_matches(pull_t *p, uint32_t chunk, uint64_t *ret_offset, uint32_t *ret_bytes)
 {
@@ -327,7 +344,7 @@ static void digest_one(pull_t *p, uint64_t now_us)
     drive(p, &(fetch_event_t){.kind = FE_BAD, .piece = l.piece, .token = l.token}, now_us);
 }
 
-/* --- closing --------------------------------------------------------------------------------------------------------------- */
+/* --- closing ---------------------------------------------------------------------------------- */
 
 static void on_fetch_done(pull_t *p, uint64_t now_us)
 {
@@ -340,15 +357,16 @@ static void on_fetch_done(pull_t *p, uint64_t now_us)
     p->state = PULL_CLOSING;
 }
 
-/* An open receive of a dropped ask may have written over a chunk after it was digested (rendezvous only): once it is
- * quiet, all are digested again. */
+/* An open receive of a dropped ask may have written over a chunk after it was digested (rendezvous only):
+ * once it is quiet, all are digested again. */
 static bool check_again(pull_t *p)
 {
     if (!p->overwritten || p->checked == p->manifest.chunk_count) return false;
     uint64_t offset;
     uint32_t bytes;
     if (!digest_matches(p, p->checked++, &offset, &bytes))
-        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify", "a chunk was written over by a source that had been given up");
+        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+             "a chunk was written over by a source that had been given up");
     return true;
 }
 
@@ -360,7 +378,8 @@ static void seal(pull_t *p, uint64_t now_us)
     h1_add_leaves(&h, p->leaves, (p->manifest.region_bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
     digest_t found = h1_final(&h);
     if (!digest_equal(&found, &p->what->h1)) {
-        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify", "the digest of the whole differs from what was announced");
+        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+             "the digest of the whole differs from what was announced");
         char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
         digest_text(&p->what->h1, expected);
         digest_text(&found, text);
@@ -392,7 +411,7 @@ void pull_work(pull_t *p, uint64_t now_us)
     else if (!check_again(p)) seal(p, now_us);
 }
 
-/* --- events ----------------------------------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static void on_arrived(pull_t *p, const open_t *o, uint64_t now_us)
 {
@@ -422,7 +441,9 @@ void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
         break;
     case TR_REFUSED:
         if (!take_open(p, event->ask, &o)) break;
-        drive(p, &(fetch_event_t){.kind = FE_REFUSED, .piece = o.piece, .token = o.token, .err = event->err}, now_us);
+        drive(p,
+              &(fetch_event_t){.kind = FE_REFUSED, .piece = o.piece, .token = o.token, .err = event->err},
+              now_us);
         break;
     case TR_BEAT: drive(p, &(fetch_event_t){.kind = FE_BEAT, .token = event->token}, now_us); break;
     case TR_PEER_GONE:
@@ -446,9 +467,10 @@ uint64_t pull_tick(pull_t *p, uint64_t now_us)
     return p->state <= PULL_CHUNKS ? fetch_deadline(p->fetch) : CLOCK_NEVER;
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
-int pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters_t *counters, uint64_t now_us, pull_t **ret_pull)
+int pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters_t *counters,
+             uint64_t now_us, pull_t **ret_pull)
 {
     pull_t *p = calloc(1, sizeof *p);
     if (!p) return HEDDLE_ERR_NO_MEMORY;

@@ -2,13 +2,14 @@
 /* worker/pull.h: one version on its way into a slot.
  *
  *   MANIFEST  its pieces are fetched; whole, its BLAKE2b-256 is compared before anything of it is decoded
- *   CHUNKS    chunks are fetched; each is digested (one a step of pull_work) and compared with the manifest: good ones
- *             are served on at once, bad ones come again from another source
- *   CLOSING   all chunks are good: h1 over all leaves is compared with the announced digest, the slot is sealed
- *   DONE      sealed; pull_destroy is all that is left            FAILED  pull->error tells; the slot stays RESERVED
+ *   CHUNKS    chunks are fetched; each is digested (one a call of pull_work) and compared with the
+ *             manifest: good ones are served on at once, bad ones come again from another source
+ *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
+ *   DONE      sealed; pull_destroy is all that is left
+ *   FAILED    pull_error tells; the slot stays RESERVED
  *
- * Loop thread only.  The pull borrows the announcement and the slot until pull_destroy, which drops every open ask: after
- * it the memory may still be written to until ops->idle says so. */
+ * Loop thread only.  The pull borrows the announcement and the slot until pull_destroy, which drops
+ * every open ask: after it the memory may still be written to until ops->idle says so. */
 #ifndef WORKER_PULL_H
 #define WORKER_PULL_H
 
@@ -20,7 +21,8 @@
 
 #define PULL_PIECE_BYTES LIMIT_CHUNK_MIN_BYTES   /* of a manifest */
 #define PULL_SERVED_MAX 32u
-#define PULL_BAD_LIMIT 3u                        /* manifests that may come wrong before the version fails here */
+/* manifests that may come wrong before the version fails here */
+#define PULL_BAD_LIMIT 3u
 
 /* Who can serve a version: a copy of what a message said. */
 typedef struct {
@@ -42,13 +44,18 @@ typedef struct announced {
     int64_t step;
     source_t sources[LIMIT_SOURCES];             /* in the order to be tried */
     uint32_t source_count;
-    uint64_t connect_us, fetch_us, verify_us, sealed_us;   /* to the first bytes; then to the last; in digests; when */
+    /* to the first bytes; then to the last; in digests; when */
+    uint64_t connect_us, fetch_us, verify_us, sealed_us;
     served_t served[PULL_SERVED_MAX];
     uint32_t served_count;
 } announced_t;
 
-static inline uint64_t announced_bytes(const announced_t *a) { return manifest_offset(a->region_bytes) + a->manifest_bytes; }
-/* Copies the list of a message.  Sources without an address, or with one that is too long, are left out. */
+static inline uint64_t announced_bytes(const announced_t *a)
+{
+    return manifest_offset(a->region_bytes) + a->manifest_bytes;
+}
+/* Copies the list of a message.  Sources without an address, or with one that is too long, are left
+ * out. */
 void announced_sources(announced_t *a, const msg_source_t *sources, uint32_t count);
 
 typedef enum { PULL_MANIFEST, PULL_CHUNKS, PULL_CLOSING, PULL_DONE, PULL_FAILED } pull_state_t;
@@ -56,9 +63,10 @@ typedef struct pull pull_t;
 
 typedef struct { uint64_t chunks_bad, retries; } pull_counters_t;
 
-/* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the version's key already; what is
- * verified is served on.  NO_MEMORY. */
-int  pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters_t *counters, uint64_t now_us, pull_t **ret_pull);
+/* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the
+ * version's key already; what is verified is served on.  NO_MEMORY. */
+int  pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters_t *counters,
+              uint64_t now_us, pull_t **ret_pull);
 /* Drops what is asked; the share stays. */
 void pull_destroy(pull_t **pull);
 /* announced->sources changed. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle-worker: receives adapters for a process that does not speak Heddle: as directories, with commands run at the
- * right moments.  Written against include/heddle alone. */
+/* heddle-worker: receives adapters for a process that does not speak Heddle: as directories, with commands
+ * run at the right moments.  Written against include/heddle alone. */
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -33,32 +33,47 @@ typedef struct {
 
 #define AT(field) offsetof(args_t, field)
 static const option_t OPTIONS[] = {
-    {"adapter", 0, OPTION_LIST, "NAME", NULL, NULL, "subscribe to this adapter; may be given again", AT(adapters)},
+    {"adapter", 0, OPTION_LIST, "NAME", NULL, NULL, "subscribe to this adapter; may be given again",
+     AT(adapters)},
     {"name", 0, OPTION_TEXT, "NAME", NULL, NULL, "of this worker; default <host>-<pid>", AT(name)},
     {"label", 0, OPTION_LIST, "K=V", NULL, NULL, "shown by heddle workers; may be given again", AT(labels)},
-    {"slots", 0, OPTION_INTEGER, "N", NULL, "0", "versions in memory for each adapter; 0: 2 + the broker's keep", AT(slots)},
-    {"export", 0, OPTION_TEXT, "DIR", NULL, NULL, "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>", AT(export_dir)},
-    {"export-keep", 0, OPTION_INTEGER, "N", NULL, "2", "old directories of an adapter that stay", AT(export_keep)},
-    {"on-stage", 0, OPTION_TEXT, "CMD", NULL, NULL, "run when a version is here: load it beside the old one", AT(on_stage)},
-    {"on-activate", 0, OPTION_TEXT, "CMD", NULL, NULL, "run when it is decided: switch to it", AT(on_activate)},
-    {"hook-timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "a command is killed after so long", AT(hook_timeout_ms)},
-    {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL, "network interface of the data plane; default lo", AT(data_device)},
-    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, served and fetched; default no limit", AT(max_rate_bytes)},
-    {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL, "give up while another worker has the name; default never", AT(join_timeout_ms)},
+    {"slots", 0, OPTION_INTEGER, "N", NULL, "0",
+     "versions in memory for each adapter; 0: 2 + the broker's keep", AT(slots)},
+    {"export", 0, OPTION_TEXT, "DIR", NULL, NULL,
+     "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>", AT(export_dir)},
+    {"export-keep", 0, OPTION_INTEGER, "N", NULL, "2", "old directories of an adapter that stay",
+     AT(export_keep)},
+    {"on-stage", 0, OPTION_TEXT, "CMD", NULL, NULL,
+     "run when a version is here: load it beside the old one", AT(on_stage)},
+    {"on-activate", 0, OPTION_TEXT, "CMD", NULL, NULL, "run when it is decided: switch to it",
+     AT(on_activate)},
+    {"hook-timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "a command is killed after so long",
+     AT(hook_timeout_ms)},
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL, "network interface of the data plane; default lo",
+     AT(data_device)},
+    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL,
+     "bytes per second, served and fetched; default no limit", AT(max_rate_bytes)},
+    {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
+     "give up while another worker has the name; default never", AT(join_timeout_ms)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that are not loopback", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
-    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens", AT(broker)},
-    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: a failure is an object on stdout too", AT(output)},
+    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700",
+     "where the broker listens", AT(broker)},
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table",
+     "json: a failure is an object on stdout too", AT(output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
-    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr", AT(log_level)},
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr",
+     AT(log_level)},
     {0}};
 static const option_set_t SET = {
     "heddle-worker",
     "--adapter NAME [OPTION...]",
     "Receives versions of adapters, verifies them, and serves them to other workers.",
-    "Prints one line of JSON on stdout when it has joined, then one for each event.  Commands get HEDDLE_ADAPTER,\n"
-    "HEDDLE_VERSION, HEDDLE_DIGEST, HEDDLE_TAG and HEDDLE_PATH; one that fails rejects the version on this worker.\n"
+    "Prints one line of JSON on stdout when it has joined, then one for each event.  Commands get "
+    "HEDDLE_ADAPTER,\n"
+    "HEDDLE_VERSION, HEDDLE_DIGEST, HEDDLE_TAG and HEDDLE_PATH; one that fails rejects the version on this "
+    "worker.\n"
     "Ends with 0 on SIGTERM and SIGINT.",
     OPTIONS,
     COMMON,
@@ -71,13 +86,14 @@ typedef struct {
     jobs_t jobs;
     int signal_fd;
     bool is_ready, is_ending;
-    uint64_t patience_us;             /* when it is said that no broker answers; CLOCK_NEVER: it was said, or one does */
+    uint64_t
+        patience_us; /* when it is said that no broker answers; CLOCK_NEVER: it was said, or one does */
     int refused;                      /* code that was said last */
     char name[HEDDLE_NAME_MAX + 1];
     heddle_error_t end;               /* why it ends; code 0: a signal */
 } sidecar_t;
 
-/* --- arguments ---------------------------------------------------------------------------------------------------------------- */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 /* The arguments may be wrong before -o is reached: look for it by itself. */
 static int output_wanted(int argc, char **argv)
@@ -85,7 +101,8 @@ static int output_wanted(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return OUTPUT_JSON;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
+            return OUTPUT_JSON;
     }
     return OUTPUT_TABLE;
 }
@@ -104,7 +121,8 @@ static int check(const args_t *a, heddle_error_t *error)
     char range[32];
     snprintf(range, sizeof range, "0 to %u", LIMIT_SLOTS);
     if (a->slots < 0 || a->slots > LIMIT_SLOTS) return refuse("--slots", range, a->slots, error);
-    if (a->export_keep < 0 || a->export_keep > 1000000) return refuse("--export-keep", "0 to 1000000", a->export_keep, error);
+    if (a->export_keep < 0 || a->export_keep > 1000000)
+        return refuse("--export-keep", "0 to 1000000", a->export_keep, error);
     if (a->hook_timeout_ms == 0) return refuse("--hook-timeout", "more than 0", 0, error);
     if (a->adapters) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle-worker: --adapter is missing");
@@ -113,7 +131,7 @@ static int check(const args_t *a, heddle_error_t *error)
     return rc;
 }
 
-/* --- events -------------------------------------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static void end_with(sidecar_t *s, int code, const char *text)
 {
@@ -131,14 +149,17 @@ static void on_joined(sidecar_t *s, const heddle_event_t *e)
         return;
     }
     s->is_ready = true;
-    say_ready(s->worker, e, s->name, s->args.adapters, s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
+    say_ready(s->worker, e, s->name, s->args.adapters,
+              s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
 }
 
 static void on_refused(sidecar_t *s, const heddle_event_t *e)
 {
     s->patience_us = CLOCK_NEVER;
     if (!e->retriable) end_with(s, e->code, e->message);
-    else if (e->code != s->refused) log_emit(LOG_WARN, "worker.refused", "%s: %s; it is tried again", heddle_err_name(e->code), e->message);
+    else if (e->code != s->refused)
+        log_emit(LOG_WARN, "worker.refused", "%s: %s; it is tried again", heddle_err_name(e->code),
+                 e->message);
     s->refused = e->code;
 }
 
@@ -189,16 +210,18 @@ static void serve(sidecar_t *s)
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
         say_waiting(s, now_us);
         if (s->patience_us < due_us) due_us = s->patience_us;
-        struct pollfd fds[FDS + HOOKS] = {{.fd = heddle_worker_fd(s->worker), .events = POLLIN}, {.fd = s->signal_fd, .events = POLLIN}};
+        struct pollfd fds[FDS + HOOKS] = {{.fd = heddle_worker_fd(s->worker), .events = POLLIN},
+                                          {.fd = s->signal_fd, .events = POLLIN}};
         int hooks = jobs_poll(&s->jobs, fds + FDS, HOOKS);
-        if (poll(fds, (nfds_t)(FDS + hooks), poll_timeout(due_us, now_us)) < 0 && errno != EINTR) end_with(s, HEDDLE_ERR_INTERNAL, strerror(errno));
+        if (poll(fds, (nfds_t)(FDS + hooks), poll_timeout(due_us, now_us)) < 0 && errno != EINTR)
+            end_with(s, HEDDLE_ERR_INTERNAL, strerror(errno));
         jobs_polled(&s->jobs, fds + FDS, hooks);
         take_signals(s);
         take_events(s);
     }
 }
 
-/* --- the process ------------------------------------------------------------------------------------------------------------------ */
+/* --- the process ------------------------------------------------------------------------------ */
 
 /* Before any thread: whoever starts later inherits the mask, and the signals are read from a descriptor. */
 static int watch_signals(heddle_error_t *error)
@@ -212,18 +235,28 @@ static int watch_signals(heddle_error_t *error)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     int fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
-    return fd >= 0 ? fd : error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
+    return fd >= 0
+               ? fd
+               : error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
 }
 
 static int open_worker(sidecar_t *s, heddle_error_t *error)
 {
     const args_t *a = &s->args;
     bool acts = a->export_dir || a->on_stage || a->on_activate;
-    heddle_worker_opts_t opts = {
-        .size = sizeof opts, .broker = a->broker, .name = s->name, .adapters = a->adapters, .labels = a->labels, .slots = (uint32_t)a->slots,
-        .apply = acts ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO, .max_rate_bytes = a->max_rate_bytes, .data_device = a->data_device,
-        .insecure = a->insecure, .join_timeout_ms = (int)a->join_timeout_ms,
-        .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL, .answers_verify = a->export_dir != NULL};
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .broker = a->broker,
+                                 .name = s->name,
+                                 .adapters = a->adapters,
+                                 .labels = a->labels,
+                                 .slots = (uint32_t)a->slots,
+                                 .apply = acts ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO,
+                                 .max_rate_bytes = a->max_rate_bytes,
+                                 .data_device = a->data_device,
+                                 .insecure = a->insecure,
+                                 .join_timeout_ms = (int)a->join_timeout_ms,
+                                 .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL,
+                                 .answers_verify = a->export_dir != NULL};
     int rc = heddle_worker_open(&opts, &s->worker);
     if (rc) *error = *heddle_last_error();
     s->jobs.worker = s->worker;
@@ -232,10 +265,14 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
 
 static int run(sidecar_t *s, heddle_error_t *error)
 {
-    s->jobs = (jobs_t){.exports.root = -1, .on_stage = s->args.on_stage, .on_activate = s->args.on_activate, .hook_timeout_ms = s->args.hook_timeout_ms};
+    s->jobs = (jobs_t){.exports.root = -1,
+                       .on_stage = s->args.on_stage,
+                       .on_activate = s->args.on_activate,
+                       .hook_timeout_ms = s->args.hook_timeout_ms};
     s->signal_fd = watch_signals(error);
     int rc = s->signal_fd < 0 ? s->signal_fd : HEDDLE_OK;
-    if (!rc && s->args.export_dir) rc = exports_open(&s->jobs.exports, s->args.export_dir, (uint32_t)s->args.export_keep, error);
+    if (!rc && s->args.export_dir)
+        rc = exports_open(&s->jobs.exports, s->args.export_dir, (uint32_t)s->args.export_keep, error);
     if (!rc) rc = open_worker(s, error);
     if (!rc) serve(s);
     if (!rc && s->end.code) *error = s->end;
@@ -259,7 +296,8 @@ int main(int argc, char **argv)
         log_set_level(s.args.quiet && s.args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)s.args.log_level);
         if (s.args.name) error_text(s.name, sizeof s.name, s.args.name);
         else name_default(s.name);
-        if (s.args.name && strlen(s.args.name) >= sizeof s.name) rc = name_check("worker", s.args.name, &error);
+        if (s.args.name && strlen(s.args.name) >= sizeof s.name)
+            rc = name_check("worker", s.args.name, &error);
     }
     if (!rc) rc = run(&s, &error);
     option_fini(&SET, &s.args);

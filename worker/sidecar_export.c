@@ -24,7 +24,7 @@ static int fail(heddle_error_t *error, const char *what, const char *where)
     return rc;
 }
 
-/* --- removing ------------------------------------------------------------------------------------------------------------ */
+/* --- removing --------------------------------------------------------------------------------- */
 
 static bool is_dot(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
 
@@ -80,7 +80,7 @@ static void clean_up(int root)
     closedir(dir);
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------------------ */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static int make_path(const char *path)
 {
@@ -115,7 +115,7 @@ void exports_close(exports_t *x)
     x->root = -1;
 }
 
-/* --- one version ------------------------------------------------------------------------------------------------------------ */
+/* --- one version ------------------------------------------------------------------------------ */
 
 static void name_of(const char *adapter, uint64_t version, char ret_name[200])
 {
@@ -158,7 +158,8 @@ int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_err
     snprintf(temporary, sizeof temporary, ".%s.link-%ld", adapter, (long)getpid());
     unlinkat(x->root, temporary, 0);
     if (symlinkat(name, x->root, temporary) != 0) return fail(error, "cannot make a link in", x->path);
-    if (renameat(x->root, temporary, x->root, adapter) == 0) return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
+    if (renameat(x->root, temporary, x->root, adapter) == 0)
+        return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
     int rc = fail(error, "cannot move the link", adapter);
     unlinkat(x->root, temporary, 0);
     return rc;
@@ -180,7 +181,7 @@ void exports_remove(exports_t *x, const char *adapter, uint64_t version)
     if (x->root >= 0 && !is_linked(x, adapter, name)) remove_directory(x->root, name);
 }
 
-/* --- old ones ----------------------------------------------------------------------------------------------------------------- */
+/* --- old ones --------------------------------------------------------------------------------- */
 
 typedef struct { uint64_t *versions; size_t count, capacity; } list_t;
 
@@ -213,14 +214,16 @@ static void list_versions(const exports_t *x, const char *adapter, list_t *ret_l
     }
     for (struct dirent *e; (e = readdir(dir));) {
         ref_t ref;
-        if (!strchr(e->d_name, '@') || ref_parse(e->d_name, &ref, NULL) || strcmp(ref.name, adapter) != 0) continue;
+        if (!strchr(e->d_name, '@') || ref_parse(e->d_name, &ref, NULL) || strcmp(ref.name, adapter) != 0)
+            continue;
         if (!add(ret_list, ref.version)) break;
     }
     closedir(dir);
     if (ret_list->count) qsort(ret_list->versions, ret_list->count, sizeof *ret_list->versions, later_first);
 }
 
-void exports_prune(exports_t *x, const char *adapter, bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self)
+void exports_prune(exports_t *x, const char *adapter,
+                   bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self)
 {
     list_t list = {0};
     uint32_t kept = 0;
@@ -229,7 +232,8 @@ void exports_prune(exports_t *x, const char *adapter, bool (*is_needed)(void *se
     for (size_t i = 0; i < list.count; i++) {
         char name[200];
         name_of(adapter, list.versions[i], name);
-        if (is_linked(x, adapter, name) || kept++ < x->keep || is_needed(self, adapter, list.versions[i])) continue;
+        if (is_linked(x, adapter, name) || kept++ < x->keep || is_needed(self, adapter, list.versions[i]))
+            continue;
         remove_directory(x->root, name);
     }
     free(list.versions);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/sidecar_export.h: versions as PEFT directories.
  *
- *   ROOT/policy@3/   adapter_config.json, adapter_model.safetensors: complete and synced before its name is there
+ *   ROOT/policy@3/   adapter_config.json, adapter_model.safetensors: complete and synced before it
+ *                    has its name
  *   ROOT/policy      -> policy@3, the active one: moves atomically
  *
  * One thread; calls block on the disk. */
@@ -28,7 +29,9 @@ int  exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error
 int  exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error);
 /* Removes one version's directory, unless the link names it. */
 void exports_remove(exports_t *x, const char *adapter, uint64_t version);
-/* Removes the oldest directories beyond `keep` besides the one that the link names; what `is_needed` stays in any case. */
-void exports_prune(exports_t *x, const char *adapter, bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self);
+/* Removes the oldest directories beyond `keep` besides the one that the link names; what
+ * `is_needed` stays in any case. */
+void exports_prune(exports_t *x, const char *adapter, bool (*is_needed)(void *self,
+                   const char *adapter, uint64_t version), void *self);
 
 #endif

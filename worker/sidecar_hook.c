@@ -15,7 +15,8 @@
 
 enum { VARIABLES = 5 };
 
-static const char *const NAMES[VARIABLES] = {"HEDDLE_ADAPTER", "HEDDLE_VERSION", "HEDDLE_DIGEST", "HEDDLE_TAG", "HEDDLE_PATH"};
+static const char *const NAMES[VARIABLES] = {"HEDDLE_ADAPTER", "HEDDLE_VERSION", "HEDDLE_DIGEST",
+                                             "HEDDLE_TAG", "HEDDLE_PATH"};
 
 static bool is_ours(const char *entry)
 {
@@ -77,12 +78,13 @@ static int spawn(hook_t *h, const char *command, char **env, int err_write)
     return why;
 }
 
-int hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path, uint32_t timeout_ms, uint64_t now_us,
-               heddle_error_t *error)
+int hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
+               uint32_t timeout_ms, uint64_t now_us, heddle_error_t *error)
 {
     int fds[2], why = ENOMEM;
     *h = (hook_t){.err_fd = -1, .timeout_ms = timeout_ms, .deadline_us = now_us + timeout_ms * 1000ull};
-    if (pipe2(fds, O_CLOEXEC) != 0) return error_fail(error, HEDDLE_ERR_INTERNAL, "no pipe for a command: %s", strerror(errno));
+    if (pipe2(fds, O_CLOEXEC) != 0)
+        return error_fail(error, HEDDLE_ERR_INTERNAL, "no pipe for a command: %s", strerror(errno));
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
     char **env = make_environment(event, path);
     if (env) why = spawn(h, command, env, fds[1]);
@@ -143,9 +145,13 @@ static void tell(const hook_t *h, int status, char ret_reason[641])
     for (char *c = tail; *c; c++)
         if (*c == '\n' || *c == '\t') *c = ' ';
     const char *colon = tail[0] ? ": " : "";
-    if (h->timed_out) snprintf(ret_reason, 641, "the command ran longer than %.1f s and was killed%s%s", h->timeout_ms / 1000.0, colon, tail);
-    else if (WIFSIGNALED(status)) snprintf(ret_reason, 641, "the command was killed by signal %d%s%s", WTERMSIG(status), colon, tail);
-    else if (WEXITSTATUS(status)) snprintf(ret_reason, 641, "the command ended with status %d%s%s", WEXITSTATUS(status), colon, tail);
+    if (h->timed_out)
+        snprintf(ret_reason, 641, "the command ran longer than %.1f s and was killed%s%s",
+                 h->timeout_ms / 1000.0, colon, tail);
+    else if (WIFSIGNALED(status))
+        snprintf(ret_reason, 641, "the command was killed by signal %d%s%s", WTERMSIG(status), colon, tail);
+    else if (WEXITSTATUS(status))
+        snprintf(ret_reason, 641, "the command ended with status %d%s%s", WEXITSTATUS(status), colon, tail);
     else ret_reason[0] = 0;
 }
 

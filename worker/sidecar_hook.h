@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_hook.h: a user's command: sh -c in a process group of its own, with a deadline, its last words kept.
+/* worker/sidecar_hook.h: a user's command: sh -c in a process group of its own, with a deadline,
+ * its last words kept.
  *
- *   IDLE -> RUNNING (poll err_fd; hook_look after SIGCHLD and at the deadline) -> ended: hook_look tells how
+ *   IDLE -> RUNNING (poll err_fd; hook_look after SIGCHLD and at the deadline) -> ended
  *
- * The command gets nothing of ours but standard error (its own is kept and passed on; its output goes there too), an
- * empty input, default signals, and HEDDLE_ADAPTER, VERSION, DIGEST, TAG, PATH.  One thread; nothing blocks. */
+ * The command gets nothing of ours but standard error (its own is kept and passed on; its output
+ * goes there too), an empty input, default signals, and HEDDLE_ADAPTER, VERSION, DIGEST, TAG, PATH.
+ * One thread; nothing blocks. */
 #ifndef WORKER_SIDECAR_HOOK_H
 #define WORKER_SIDECAR_HOOK_H
 
@@ -24,13 +26,15 @@ typedef struct {
     size_t tail_bytes;
 } hook_t;
 
-/* `event`: the version that it is about; `path`: its directory, "" where nothing is exported.  INTERNAL when it cannot be started. */
-int  hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path, uint32_t timeout_ms, uint64_t now_us,
+/* `event`: the version that it is about; `path`: its directory, "" where nothing is exported.
+ * INTERNAL when it cannot be started. */
+int  hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
+                uint32_t timeout_ms, uint64_t now_us,
                 heddle_error_t *error);
 /* What it said: kept and passed on. */
 void hook_read(hook_t *h);
-/* True when it has ended; then *ret_reason is "" for success, else what to tell, with the end of what it said.  Past
- * its deadline it is killed with its group. */
+/* True when it has ended; then *ret_reason is "" for success, else what to tell, with the end of
+ * what it said.  Past its deadline it is killed with its group. */
 bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641]);
 /* Kills and reaps. */
 void hook_kill(hook_t *h);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- one job ---------------------------------------------------------------------------------------------------------------- */
+/* --- one job ---------------------------------------------------------------------------------- */
 
 static void reject(jobs_t *j, const heddle_event_t *e, const char *reason)
 {
@@ -42,17 +42,20 @@ static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now
     char path[4400];
     heddle_error_t error;
     exports_path(&j->exports, job->event.adapter, job->event.version, path);
-    if (hook_start(&job->hook, command, &job->event, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK) return true;
+    if (hook_start(&job->hook, command, &job->event, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK)
+        return true;
     reject(j, &job->event, error.message);
     return false;
 }
 
-/* The directory is there: written now, or found as it should be.  False when nothing more is to be done about the version. */
+/* The directory is there: written now, or found as it should be.  False when nothing more is to be done
+ * about the version. */
 static bool have_directory(jobs_t *j, const heddle_event_t *e)
 {
     heddle_snapshot_t *snapshot = NULL;
     heddle_error_t error;
-    if (heddle_worker_acquire(j->worker, e->adapter, e->version, &snapshot) != HEDDLE_OK) return false;    /* aborted meanwhile */
+    if (heddle_worker_acquire(j->worker, e->adapter, e->version, &snapshot) != HEDDLE_OK)
+        return false; /* aborted meanwhile */
     int rc = j->exports.root >= 0 ? exports_write(&j->exports, snapshot, &error) : HEDDLE_OK;
     heddle_snapshot_release(&snapshot);
     if (rc) reject(j, e, error.message);
@@ -84,7 +87,8 @@ static void verify(jobs_t *j, const heddle_event_t *e)
     int rc = j->exports.root >= 0 ? heddle_adapter_check(path, &info) : HEDDLE_ERR_NOT_FOUND;
     const char *found = rc == HEDDLE_OK ? info.digest : NULL;
     /* A directory that cannot be read as an adapter differs from every digest. */
-    if (rc && rc != HEDDLE_ERR_NOT_FOUND) found = "h1:0000000000000000000000000000000000000000000000000000000000000000";
+    if (rc && rc != HEDDLE_ERR_NOT_FOUND)
+        found = "h1:0000000000000000000000000000000000000000000000000000000000000000";
     heddle_worker_verified(j->worker, e->adapter, e->version, found);
 }
 
@@ -120,12 +124,14 @@ static void end_command(jobs_t *j, const heddle_event_t *e, const char *reason)
     else finish_activate(j, e);
 }
 
-/* --- all of them ------------------------------------------------------------------------------------------------------------ */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static bool is_work(const jobs_t *j, int type)
 {
-    if (type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY) return true;
-    return j->exports.root >= 0 && (type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED);
+    if (type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY)
+        return true;
+    return j->exports.root >= 0 &&
+           (type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED);
 }
 
 int jobs_add(jobs_t *j, const heddle_event_t *event)
@@ -163,7 +169,8 @@ uint64_t jobs_run(jobs_t *j, uint64_t now_us)
     for (job_t **at = &j->first; *at;) {
         job_t *job = *at;
         if (!run_one(j, job, now_us)) {
-            if (job->hook.pid && !job->hook.timed_out && job->hook.deadline_us < next_us) next_us = job->hook.deadline_us;
+            if (job->hook.pid && !job->hook.timed_out && job->hook.deadline_us < next_us)
+                next_us = job->hook.deadline_us;
             at = &job->next;
             continue;
         }
@@ -178,7 +185,8 @@ int jobs_poll(const jobs_t *j, struct pollfd *fds, int cap)
 {
     int count = 0;
     for (const job_t *job = j->first; job && count < cap; job = job->next)
-        if (job->hook.pid && job->hook.err_fd >= 0) fds[count++] = (struct pollfd){.fd = job->hook.err_fd, .events = POLLIN};
+        if (job->hook.pid && job->hook.err_fd >= 0)
+            fds[count++] = (struct pollfd){.fd = job->hook.err_fd, .events = POLLIN};
     return count;
 }
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_jobs.h: what has to be done about a version, one thing after the other for each adapter.
+/* worker/sidecar_jobs.h: what has to be done about a version, one thing after the other for each
+ * adapter.
  *
- *   ARRIVED  export, on-stage, then staged() or reject()        VERIFY   digest of the exported directory, verified()
- *   COMMIT   on-activate, link, then activate() or reject()     FAILED   the directory goes
+ *   ARRIVED  export, on-stage, then staged() or reject()
+ *   COMMIT   directory, on-activate, link, then activate() or reject()
+ *   VERIFY   digest of the exported directory, verified()
+ *   FAILED   the directory goes
  *   ACTIVE, RETIRED  old directories go
  *
  * A command runs beside everything else: other adapters, heartbeats and fetches go on.  One thread. */
@@ -30,7 +33,8 @@ typedef struct {
 
 /* Queues what an event asks for; NO_MEMORY. */
 int  jobs_add(jobs_t *j, const heddle_event_t *event);
-/* Starts what can be started, ends what has ended.  Returns the next deadline in us; UINT64_MAX: none. */
+/* Starts what can be started, ends what has ended.  Returns the next deadline in us; UINT64_MAX:
+ * none. */
 uint64_t jobs_run(jobs_t *j, uint64_t now_us);
 /* Descriptors to poll for what commands say (at most cap), and after the poll. */
 int  jobs_poll(const jobs_t *j, struct pollfd *fds, int cap);

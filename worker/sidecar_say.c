@@ -29,15 +29,18 @@ static json_t *parse(char *text)
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
 static json_t *number_or_null(uint64_t n) { return n ? json_integer((json_int_t)n) : json_null(); }
 
-void say_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name, const char *const *adapters, const char *export_dir)
+void say_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name,
+               const char *const *adapters, const char *export_dir)
 {
     char *text = NULL;
     heddle_worker_transport(w, &text);
     json_t *transport = parse(text), *names = json_array();
     for (; *adapters; adapters++) json_array_append_new(names, json_string(*adapters));
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "ready", "ok", 1, "role",
-                         "worker", "pid", (json_int_t)getpid(), "name", name, "token", (json_int_t)joined->token,
-                         "cluster", text_or_null(joined->cluster), "adapters", names, "export_dir", text_or_null(export_dir), "transport", transport));
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:o}", "schema", "heddle/1",
+                         "kind", "ready", "ok", 1, "role", "worker", "pid", (json_int_t)getpid(), "name",
+                         name, "token", (json_int_t)joined->token, "cluster", text_or_null(joined->cluster),
+                         "adapters", names, "export_dir", text_or_null(export_dir), "transport",
+                         transport));
 }
 
 static json_t *data_of(const heddle_event_t *e)
@@ -48,7 +51,8 @@ static json_t *data_of(const heddle_event_t *e)
     if (e->decision) json_object_set_new(data, "decision", json_integer((json_int_t)e->decision));
     if (e->data_bytes) json_object_set_new(data, "data_bytes", json_integer((json_int_t)e->data_bytes));
     if (e->step >= 0) json_object_set_new(data, "step", json_integer((json_int_t)e->step));
-    if (e->type == HEDDLE_EVENT_JOINED) json_object_set_new(data, "token", json_integer((json_int_t)e->token));
+    if (e->type == HEDDLE_EVENT_JOINED)
+        json_object_set_new(data, "token", json_integer((json_int_t)e->token));
     if (e->code) json_object_set_new(data, "retriable", json_boolean(e->retriable));
     return data;
 }
@@ -58,10 +62,12 @@ void say_event(const heddle_event_t *e, const char *worker)
     static json_int_t seq;
     char at[25];
     clock_text(e->at_ms, at);
-    print_line(json_pack("{s:s, s:s, s:b, s:I, s:o, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "event", "ok", 1, "seq", ++seq,
-                         "epoch", number_or_null(e->epoch), "at", at, "type", heddle_event_name(e->type), "adapter", text_or_null(e->adapter),
-                         "version", number_or_null(e->version), "worker", worker, "code", e->code ? json_string(heddle_err_name(e->code)) : json_null(),
-                         "message", text_or_null(e->message), "data", data_of(e)));
+    print_line(json_pack("{s:s, s:s, s:b, s:I, s:o, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o}", "schema",
+                         "heddle/1", "kind", "event", "ok", 1, "seq", ++seq, "epoch",
+                         number_or_null(e->epoch), "at", at, "type", heddle_event_name(e->type), "adapter",
+                         text_or_null(e->adapter), "version", number_or_null(e->version), "worker", worker,
+                         "code", e->code ? json_string(heddle_err_name(e->code)) : json_null(), "message",
+                         text_or_null(e->message), "data", data_of(e)));
 }
 
 int say_failure(const heddle_error_t *e, int json)
@@ -69,9 +75,11 @@ int say_failure(const heddle_error_t *e, int json)
     char *text = NULL;
     if (json) {
         heddle_error_json(e, &text);
-        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0, "error", parse(text)));
+        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0,
+                             "error", parse(text)));
     }
-    fprintf(stderr, "heddle-worker: %s: %s\n", heddle_err_name(e->code), e->message[0] ? e->message : heddle_err_text(e->code));
+    fprintf(stderr, "heddle-worker: %s: %s\n", heddle_err_name(e->code),
+            e->message[0] ? e->message : heddle_err_text(e->code));
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);

@@ -6,7 +6,8 @@
 #include <heddle/worker.h>
 
 /* The ready line, of the first JOINED; `export_dir` NULL: none. */
-void say_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name, const char *const *adapters, const char *export_dir);
+void say_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name,
+               const char *const *adapters, const char *export_dir);
 /* One event, numbered from 1. */
 void say_event(const heddle_event_t *event, const char *worker);
 /* The failure, as an object too where `json` is set; gives the exit status. */

@@ -27,7 +27,7 @@ struct slots {
     shelf_t shelves[];
 };
 
-/* --- the table ------------------------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void sort_names(slots_t *s)
 {
@@ -48,7 +48,8 @@ int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *op
     s->ops = *ops;
     s->count = count;
     atomic_init(&s->owners, 1);
-    for (uint32_t i = 0; i < count; i++) error_text(s->shelves[i].name, sizeof s->shelves[i].name, adapters[i]);
+    for (uint32_t i = 0; i < count; i++)
+        error_text(s->shelves[i].name, sizeof s->shelves[i].name, adapters[i]);
     sort_names(s);
     *ret_slots = s;
     return HEDDLE_OK;
@@ -111,7 +112,8 @@ void slots_close(slots_t **slots)
             slot_t *slot = slot_of(s, a, i);
             if (slot && (atomic_fetch_or(&slot->refs, CLOSED | ORPHAN) & READERS) == 0) dispose(slot);
         }
-    /* A release that saw its slot before it was orphaned may be about to wake the loop: it is over in one write. */
+    /* A release that saw its slot before it was orphaned may be about to wake the loop: it is over in one
+     * write. */
     while (atomic_load(&s->wakers) > 0) sched_yield();
     unown(s);
 }
@@ -132,7 +134,7 @@ int slots_find(const slots_t *s, const char *adapter)
 const char *slots_adapter(const slots_t *s, uint32_t adapter) { return s->shelves[adapter].name; }
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index) { return slot_of(s, adapter, index); }
 
-/* --- readers: any thread --------------------------------------------------------------------------------------- */
+/* --- readers: any thread ---------------------------------------------------------------------- */
 
 /* True with a hold; false when the slot is closed, and then nothing of it but refs was touched. */
 static bool hold(slot_t *slot)
@@ -193,7 +195,7 @@ void slot_release(slot_t **held)
     }
 }
 
-/* --- the loop's side ------------------------------------------------------------------------------------------- */
+/* --- the loop's side -------------------------------------------------------------------------- */
 
 static int new_slot(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot)
 {
@@ -209,7 +211,8 @@ static int new_slot(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_s
     return HEDDLE_OK;
 }
 
-/* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the manifest grows. */
+/* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the manifest
+ * grows. */
 static uint64_t with_room(uint64_t bytes)
 {
     uint64_t step = 64u << 10;
@@ -237,12 +240,14 @@ static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t 
     return error_fail(error, rc, "a region of %llu bytes cannot be mapped", (unsigned long long)bytes);
 }
 
-int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot, heddle_error_t *error)
+int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
+                  heddle_error_t *error)
 {
     slot_t *slot = NULL;
     for (uint32_t i = 0; i <= index; i++) {
         slot = slot_of(s, adapter, i);
-        if (!slot && new_slot(s, adapter, i, &slot)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+        if (!slot && new_slot(s, adapter, i, &slot))
+            return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
     }
     if (slot->state != SLOT_FREE) return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
     int rc = make_region(s, slot, bytes, error);
@@ -269,7 +274,8 @@ static int copy_table(slot_t *slot, const manifest_t *m)
         at += (uint32_t)row.name.bytes;
         slot->names[at++] = 0;
     }
-    for (size_t d = 0; d < dim_count; d++) slot->dims[d] = le64_get((const uint8_t *)m->dims.data + d * sizeof(uint64_t));
+    for (size_t d = 0; d < dim_count; d++)
+        slot->dims[d] = le64_get((const uint8_t *)m->dims.data + d * sizeof(uint64_t));
     return HEDDLE_OK;
 }
 
@@ -280,10 +286,17 @@ static void fill_view(slot_t *slot, const seal_t *seal)
     slot->h1 = seal->h1;
     digest_text(&seal->h1, slot->digest);
     tag_text(adapter, seal->version, &seal->h1, slot->tag);
-    slot->view = (heddle_manifest_t){
-        .size = sizeof slot->view, .adapter = adapter, .version = seal->version, .digest = slot->digest, .tag = slot->tag,
-        .config = m->config.data, .config_bytes = m->config.bytes, .tensor_count = m->tensor_count,
-        .chunk_count = m->chunk_count, .data_bytes = m->data_bytes, .step = seal->step};
+    slot->view = (heddle_manifest_t){.size = sizeof slot->view,
+                                     .adapter = adapter,
+                                     .version = seal->version,
+                                     .digest = slot->digest,
+                                     .tag = slot->tag,
+                                     .config = m->config.data,
+                                     .config_bytes = m->config.bytes,
+                                     .tensor_count = m->tensor_count,
+                                     .chunk_count = m->chunk_count,
+                                     .data_bytes = m->data_bytes,
+                                     .step = seal->step};
 }
 
 int slot_seal(slot_t *slot, const seal_t *seal)

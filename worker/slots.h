@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/slots.h: memory for versions of adapters, and the counted holds that readers take on them.
  *
- *   FREE --reserve--> RESERVED --seal--> SEALED --activate--> ACTIVE --(another is activated)--> KEPT --drop--> LEAVING
- *    ^                   |                  |                                                     |              |
- *    |                   +------------------+------------------------- drop ----------------------+              |
- *    +------------------------------ free (no reader, no send, no open ask) -------------------------------------+
+ *   FREE --reserve--> RESERVED --seal--> SEALED --activate--> ACTIVE --another is--> KEPT
+ *    ^                   |                  |                                         |
+ *    |                   +------------------+----------------- drop ------------------+
+ *    |                                      v
+ *    +---- free (no reader, send, ask) --- LEAVING
  *
- * An adapter has up to LIMIT_SLOTS slots.  A slot's region is allocated when it is first needed and kept warm; it is
- * exchanged for a larger one only while the slot is free.  SEALED, ACTIVE and KEPT slots can be acquired; their bytes
- * and their view (manifest, digest, tag, names) do not change until the last reader has left.
+ * An adapter has up to LIMIT_SLOTS slots.  A slot's region is allocated when it is first needed and
+ * kept warm; it is exchanged for a larger one only while the slot is free.  SEALED, ACTIVE and KEPT
+ * slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
+ * until the last reader has left.
  *
- * Threads: slots_find, slots_acquire and slot_release on any thread: no lock, no system call (except: the last release of a
- * slot that is wanted back calls ops.wake; the last release after slots_close unmaps).  Everything else on the loop's
- * thread.  Ownership: the table lives until slots_close was called AND the last hold is released. */
+ * Threads: slots_find, slots_acquire and slot_release on any thread: no lock, no system call
+ * (except: the last release of a slot that is wanted back calls ops.wake; the last release after
+ * slots_close unmaps).  Everything else on the loop's thread.  Ownership: the table lives until
+ * slots_close was called AND the last hold is released. */
 #ifndef WORKER_SLOTS_H
 #define WORKER_SLOTS_H
 
@@ -27,7 +30,9 @@
 typedef struct heddle_snapshot slot_t;   /* a hold is a pointer to the slot that it counts in */
 typedef struct slots slots_t;
 
-typedef enum { SLOT_FREE, SLOT_RESERVED, SLOT_SEALED, SLOT_ACTIVE, SLOT_KEPT, SLOT_LEAVING } slot_state_t;
+typedef enum {
+    SLOT_FREE, SLOT_RESERVED, SLOT_SEALED, SLOT_ACTIVE, SLOT_KEPT, SLOT_LEAVING
+} slot_state_t;
 
 struct heddle_snapshot {
     atomic_uint refs;                   /* readers, and the bits below */
@@ -51,15 +56,18 @@ struct heddle_snapshot {
 /* What a table asks of its owner. */
 typedef struct {
     void *self;
-    void (*wake)(void *self);                          /* [any thread] a slot that is wanted back lost its last reader */
+    /* [any thread] a slot that is wanted back lost its last reader */
+    void (*wake)(void *self);
     int  (*map)(void *self, region_t *region);         /* a region came into use; register it */
     void (*unmap)(void *self, region_t *region);       /* it is about to be given back */
 } slots_ops_t;
 
 /* `adapters`: names, copied; their order gives the numbers 0..count-1. */
-int  slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops, slots_t **ret_slots);
-/* Lets go of the table: nothing can be acquired any more; slots with readers stay until these are gone.  Wake is not called after
- * this returned.  Regions must have been unmapped before (slots_unmap_all).  Accepts NULL and pointers to NULL. */
+int  slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops,
+               slots_t **ret_slots);
+/* Lets go of the table: nothing can be acquired any more; slots with readers stay until these are
+ * gone.  Wake is not called after this returned.  Regions must have been unmapped before
+ * (slots_unmap_all).  Accepts NULL and pointers to NULL. */
 void slots_close(slots_t **slots);
 void slots_unmap_all(slots_t *s);
 
@@ -72,10 +80,12 @@ int  slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_
 void slot_release(slot_t **slot);
 
 /* Takes slot `index` for an arena of `bytes`.  NO_MEMORY; the slot is then free still. */
-int  slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot, heddle_error_t *error);
+int  slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
+                   heddle_error_t *error);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
-/* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest`, which borrows from region->view, on success. */
+/* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest`, which borrows from
+ * region->view, on success. */
 typedef struct { uint64_t version; digest_t h1; int64_t step; manifest_t *manifest; } seal_t;
 int  slot_seal(slot_t *slot, const seal_t *seal);
 /* The flip: acquire(adapter, 0) gives this SEALED or KEPT slot from now on; the one before is KEPT. */

@@ -30,10 +30,14 @@ int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_te
     }
     manifest_row_t row;
     manifest_row(&s->manifest, index, &row);
-    *ret_tensor = (heddle_tensor_t){
-        .size = sizeof *ret_tensor, .name = s->names + s->name_starts[index], .dtype = row.dtype, .memory = HEDDLE_MEMORY_HOST,
-        .ndim = row.ndim, .dims = s->dims + s->manifest.dim_starts[index], .data_bytes = row.bytes,
-        .data = (const uint8_t *)s->region->view + row.offset};
+    *ret_tensor = (heddle_tensor_t){.size = sizeof *ret_tensor,
+                                    .name = s->names + s->name_starts[index],
+                                    .dtype = row.dtype,
+                                    .memory = HEDDLE_MEMORY_HOST,
+                                    .ndim = row.ndim,
+                                    .dims = s->dims + s->manifest.dim_starts[index],
+                                    .data_bytes = row.bytes,
+                                    .data = (const uint8_t *)s->region->view + row.offset};
     return HEDDLE_OK;
 }
 
@@ -54,7 +58,7 @@ int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DI
     return HEDDLE_OK;
 }
 
-/* --- export: a directory beside its final place, synced, then renamed -------------------------------------------------- */
+/* --- export: a directory beside its final place, synced, then renamed ------------------------- */
 
 typedef struct {
     int parent, dir;                  /* descriptors; -1: none */
@@ -96,8 +100,10 @@ static int begin(export_t *e, const char *dir, heddle_error_t *error)
         errno = EEXIST;
         return fail_errno(error, "cannot export to", dir);
     }
-    snprintf(e->temporary, sizeof e->temporary, ".%s.tmp-%ld.%u", e->name, (long)getpid(), atomic_fetch_add(&count, 1));
-    if (mkdirat(e->parent, e->temporary, 0777) != 0) return fail_errno(error, "cannot make a directory in", parent);
+    snprintf(e->temporary, sizeof e->temporary, ".%s.tmp-%ld.%u", e->name, (long)getpid(),
+             atomic_fetch_add(&count, 1));
+    if (mkdirat(e->parent, e->temporary, 0777) != 0)
+        return fail_errno(error, "cannot make a directory in", parent);
     e->dir = openat(e->parent, e->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return e->dir < 0 ? fail_errno(error, "cannot open the new directory in", parent) : HEDDLE_OK;
 }
@@ -106,7 +112,8 @@ static int rename_new(int parent, const char *from, const char *to)
 {
     if (syscall(SYS_renameat2, parent, from, parent, to, RENAME_NOREPLACE) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return -1;
-    return renameat(parent, from, parent, to);    /* a file system without the flag: only an empty directory is replaced */
+    return renameat(parent, from, parent,
+                    to); /* a file system without the flag: only an empty directory is replaced */
 }
 
 static int finish(export_t *e, const char *dir, heddle_error_t *error)

@@ -6,7 +6,7 @@
 /* One step in progress. */
 typedef struct { sync_t *s; const sync_event_t *ev; uint64_t now; sync_action_t *out; int count; } step_t;
 
-/* --- looking ----------------------------------------------------------------------------------------------------- */
+/* --- looking ---------------------------------------------------------------------------------- */
 
 #define EACH(s, e) (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
 
@@ -24,7 +24,10 @@ static sync_entry_t *find_state(sync_t *s, sync_state_t state)
     return NULL;
 }
 
-static bool is_coming(const sync_entry_t *e) { return e->state == SYNC_RESERVING || e->state == SYNC_FETCHING; }
+static bool is_coming(const sync_entry_t *e)
+{
+    return e->state == SYNC_RESERVING || e->state == SYNC_FETCHING;
+}
 
 static sync_entry_t *find_coming(sync_t *s)
 {
@@ -58,12 +61,13 @@ static int find_free_slot(sync_t *s)
 }
 _Static_assert(LIMIT_SLOTS <= 64, "one bit a slot");
 
-/* --- saying ------------------------------------------------------------------------------------------------------ */
+/* --- saying ----------------------------------------------------------------------------------- */
 
 static sync_action_t *act(step_t *st, sync_action_kind_t kind, const sync_entry_t *e)
 {
     sync_action_t *a = &st->out[st->count++];
-    *a = (sync_action_t){.kind = kind, .version = e->version, .decision = e->decision, .slot = e->slot, .digest = e->digest};
+    *a = (sync_action_t){
+        .kind = kind, .version = e->version, .decision = e->decision, .slot = e->slot, .digest = e->digest};
     return a;
 }
 
@@ -86,7 +90,8 @@ static void say_active(step_t *st, const sync_entry_t *e)
     if (st->s->up) act(st, SA_SEND_ACTIVE, e)->decision = st->s->applied.decision;
 }
 
-/* Tells broker and application that this worker cannot have the version, or (decision > 0) cannot switch to it. */
+/* Tells broker and application that this worker cannot have the version, or (decision > 0) cannot switch to
+ * it. */
 static void say_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
 {
     sync_t *s = st->s;
@@ -98,7 +103,7 @@ static void say_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const
     offer(st, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
 }
 
-/* --- changing ---------------------------------------------------------------------------------------------------- */
+/* --- changing --------------------------------------------------------------------------------- */
 
 static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
 
@@ -129,7 +134,8 @@ static void bound_waiting(step_t *st)
     }
     if (count <= SYNC_WAITING_MAX || !oldest) return;
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_LIMIT, "more than %u versions wait for a slot; this is the oldest", SYNC_WAITING_MAX);
+    error_fail(&error, HEDDLE_ERR_LIMIT, "more than %u versions wait for a slot; this is the oldest",
+               SYNC_WAITING_MAX);
     error_where(&error, NULL, oldest->version, NULL, "announce");
     say_nack(st, oldest, 0, &error);
     forget(oldest);
@@ -138,7 +144,11 @@ static void bound_waiting(step_t *st)
 static sync_entry_t *add_waiting(sync_t *s, uint64_t version, const digest_t *digest)
 {
     sync_entry_t *e = find_state(s, SYNC_ABSENT);
-    *e = (sync_entry_t){.state = SYNC_WAITING, .slot = -1, .version = version, .digest = *digest, .deadline_us = CLOCK_NEVER,
+    *e = (sync_entry_t){.state = SYNC_WAITING,
+                        .slot = -1,
+                        .version = version,
+                        .digest = *digest,
+                        .deadline_us = CLOCK_NEVER,
                         .patience_us = SYNC_SLOT_WAIT_US};
     return e;
 }
@@ -155,7 +165,8 @@ static sync_entry_t *wait_again(step_t *st, sync_entry_t *e)
     return again;
 }
 
-/* A failure before the commit.  A version that is named, or that nobody waits for, is tried again after a pause. */
+/* A failure before the commit.  A version that is named, or that nobody waits for, is tried again after a
+ * pause. */
 static void fail(step_t *st, sync_entry_t *e, const heddle_error_t *error)
 {
     say_nack(st, e, 0, error);
@@ -193,7 +204,10 @@ static void flip(step_t *st, sync_entry_t *e)
     offer(st, e, HEDDLE_EVENT_ACTIVE, 0);
 }
 
-static bool is_ready(const sync_entry_t *e) { return e->state == SYNC_STAGED || e->state == SYNC_ACTIVE || e->state == SYNC_KEPT; }
+static bool is_ready(const sync_entry_t *e)
+{
+    return e->state == SYNC_STAGED || e->state == SYNC_ACTIVE || e->state == SYNC_KEPT;
+}
 
 /* Serves what is decided and ready: of several the greatest decision. */
 static void apply(step_t *st)
@@ -244,15 +258,17 @@ static void start(step_t *st)
     act(st, SA_RESERVE, head);
 }
 
-/* --- the broker's words -------------------------------------------------------------------------------------------- */
+/* --- the broker's words ----------------------------------------------------------------------- */
 
-static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, const digest_t *named, const char *phase)
+static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, const digest_t *named,
+                          const char *phase)
 {
     char here[HEDDLE_DIGEST_TEXT], there[HEDDLE_DIGEST_TEXT];
     digest_text(&e->digest, here);
     digest_text(named, there);
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH, "the broker names version %llu with another digest than the one known here",
+    error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH,
+               "the broker names version %llu with another digest than the one known here",
                (unsigned long long)e->version);
     error_where(&error, NULL, e->version, NULL, phase);
     error_contrast(&error, there, here);
@@ -292,13 +308,16 @@ static void decide(step_t *st, const decision_t *d)
     s->decided = *d;
     sync_entry_t *named = find(s, d->version), *active = find_state(s, SYNC_ACTIVE);
     for EACH(s, e) {
-        if (e->version > d->version) e->decision = 0;    /* a step back: what lies ahead of it is not to be served */
-        if (e->state == SYNC_WAITING && e != named && is_overtaken(s, e)) forget(e);
+            if (e->version > d->version)
+                e->decision = 0; /* a step back: what lies ahead of it is not to be served */
+            if (e->state == SYNC_WAITING && e != named && is_overtaken(s, e)) forget(e);
     }
-    if (named && !digest_equal(&named->digest, &d->digest)) refuse_digest(st, named, d->decision, &d->digest, "activate");
+    if (named && !digest_equal(&named->digest, &d->digest))
+        refuse_digest(st, named, d->decision, &d->digest, "activate");
     else if (named) named->decision = d->decision;
     if (active && active != named && !(named && is_ready(named))) {
-        sync_entry_t missing = {.version = d->version, .digest = d->digest, .decision = d->decision, .slot = -1};
+        sync_entry_t missing = {
+            .version = d->version, .digest = d->digest, .decision = d->decision, .slot = -1};
         offer(st, &missing, HEDDLE_EVENT_STALE, 0);
     }
 }
@@ -373,7 +392,7 @@ static void on_up(step_t *st)
     }
 }
 
-/* --- the fetch's and the application's words ------------------------------------------------------------------------ */
+/* --- the fetch's and the application's words -------------------------------------------------- */
 
 static void become_staged(step_t *st, sync_entry_t *e)
 {
@@ -429,7 +448,7 @@ static void on_drained(step_t *st)
         if (e->state == SYNC_LEAVING && e->slot == st->ev->slot) forget(e);
 }
 
-/* --- time ---------------------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static bool can_expire(const sync_t *s, const sync_entry_t *e)
 {
@@ -441,7 +460,8 @@ static bool expire_one(step_t *st)
     for EACH(st->s, e) {
         if (!can_expire(st->s, e) || st->now < e->deadline_us) continue;
         heddle_error_t error;
-        error_fail(&error, HEDDLE_ERR_DEADLINE, "the deadline ran out on the worker, and no word came from the broker");
+        error_fail(&error, HEDDLE_ERR_DEADLINE,
+                   "the deadline ran out on the worker, and no word came from the broker");
         error_where(&error, NULL, e->version, NULL, e->state == SYNC_ARRIVED ? "stage" : "fetch");
         say_nack(st, e, 0, &error);
         leave(st, e);
@@ -454,10 +474,11 @@ static bool expire_one(step_t *st)
 static bool drop_overtaken(step_t *st, const sync_entry_t *head)
 {
     for EACH(st->s, e)
-        if (e->state == SYNC_STAGED && !is_named(st->s, e) && e->version < head->version && e->order < head->order) {
-            leave(st, e);
-            return true;
-        }
+    if (e->state == SYNC_STAGED && !is_named(st->s, e) && e->version < head->version &&
+        e->order < head->order) {
+        leave(st, e);
+        return true;
+    }
     return false;
 }
 
@@ -491,7 +512,7 @@ uint64_t sync_deadline(const sync_t *s)
     return next;
 }
 
-/* --- the table ------------------------------------------------------------------------------------------------------ */
+/* --- the table -------------------------------------------------------------------------------- */
 
 /* Events about one version; a state that is not named here refuses the event. */
 static int on_version(step_t *st, sync_entry_t *e)
@@ -523,7 +544,10 @@ static int on_version(step_t *st, sync_entry_t *e)
     return HEDDLE_OK;
 }
 
-static bool is_from_application(sync_event_kind_t kind) { return kind >= SY_APP_STAGED && kind <= SY_APP_REJECT; }
+static bool is_from_application(sync_event_kind_t kind)
+{
+    return kind >= SY_APP_STAGED && kind <= SY_APP_REJECT;
+}
 
 static int dispatch(step_t *st)
 {

@@ -1,55 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sync.h (PURE): what one worker does with the versions of one adapter.  state + event + now -> actions.
+/* worker/sync.h (PURE): what one worker does with the versions of one adapter.  state + event + now
+ * -> actions.
  *
- * Versions number bytes, decisions number choices.  What is fetched follows ANNOUNCE; what is served follows decisions.
+ * Versions number bytes, decisions number choices.  What is fetched follows ANNOUNCE; what is
+ * served follows decisions.
  *
  * Each version that the worker has to do with is one entry:
  *
- *   WAITING   announced, has no slot yet            ARRIVED  verified, offered to the application (APPLY_APP)
- *   RESERVING memory for its slot is being asked    STAGED   verified and loaded: may be activated
- *   FETCHING  its bytes are coming                  ACTIVE   served               KEPT  was active, may be again
- *   LEAVING   wanted back: readers, sends or asks keep the slot's memory until DRAINED
+ *   WAITING   announced, has no slot yet                  ARRIVED  verified, offered to the application
+ *   RESERVING memory for its slot is being asked          STAGED   verified and loaded
+ *   FETCHING  its bytes are coming                        ACTIVE   served
+ *   LEAVING   wanted back: readers, sends or asks keep    KEPT     was active, may be again
+ *             the slot's memory until DRAINED
  *
- * State x event ("-": refused or ignored, nothing changes; next state in capitals; absent: the version has no entry):
+ * State x event.  "-": refused or ignored, nothing changes; capitals: next state; L: LEAVING, NF:
+ * NOT_FOUND; absent: the version has no entry.
  *
- *   event         absent    WAITING    RESERVING  FETCHING     ARRIVED      STAGED       ACTIVE      KEPT
- *   ANNOUNCE      WAITING   -(1)       -(1)       RESOURCE(1)  -(1)         SEND STAGED  SEND ACTIVE SEND STAGED
- *   SLOT          -         -          FETCHING   -            -            -            -           -
- *   NO_SLOT       -         -          NACK(2)    -            -            -            -           -
- *   FETCHED       -         -          -          ARRIVED|     -            -            -           -
- *                                                 STAGED(3)
- *   FETCH_FAILED  -         -          -          NACK,        -            -            -           -
- *                                                 LEAVING(2)
- *   APP_STAGED    NOT_FOUND NOT_FOUND  NOT_FOUND  NOT_FOUND    STAGED(3)    ok           ok          ok
- *   APP_ACTIVATE  NOT_FOUND NOT_FOUND  NOT_FOUND  NOT_FOUND    NOT_FOUND    ACTIVE(4)    ok          ACTIVE(4)
- *   APP_REJECT    NOT_FOUND NOT_FOUND  NOT_FOUND  NOT_FOUND    NACK,LEAVING NACK(5)      NOT_FOUND   NACK(5)
- *   COMMIT        remember  remember   remember   remember     remember     apply(4)     apply(4)    apply(4)
- *   ABORT         -         absent     LEAVING    CANCEL,      LEAVING      LEAVING      -           -
- *                                                 LEAVING
- *   RETIRE        -         absent     LEAVING    CANCEL,      LEAVING      LEAVING      marked(6)   LEAVING
- *                                                 LEAVING
- *   UP, not kept  -         -          -          -            LEAVING      LEAVING      marked(6)   LEAVING
- *   DRAINED       a LEAVING entry is gone and its slot is free: the next WAITING one starts
+ *   event        absent   WAITING  RESERVING FETCHING    ARRIVED   STAGED     ACTIVE     KEPT
+ *   ANNOUNCE     WAITING  -(1)     -(1)      RESOURCE(1) -(1)      say STAGED say ACTIVE say STAGED
+ *   SLOT         -        -        FETCHING  -           -         -          -          -
+ *   NO_SLOT      -        -        NACK(2)   -           -         -          -          -
+ *   FETCHED      -        -        -         (3)         -         -          -          -
+ *   FETCH_FAILED -        -        -         NACK, L(2)  -         -          -          -
+ *   APP_STAGED   NF       NF       NF        NF          STAGED(3) ok         ok         ok
+ *   APP_ACTIVATE NF       NF       NF        NF          NF        ACTIVE(4)  ok         ACTIVE(4)
+ *   APP_REJECT   NF       NF       NF        NF          NACK, L   NACK(5)    NF         NACK(5)
+ *   COMMIT       remember remember remember  remember    remember  apply(4)   apply(4)   apply(4)
+ *   ABORT        -        absent   L         CANCEL, L   L         L          -          -
+ *   RETIRE       -        absent   L         CANCEL, L   L         L          mark(6)    L
+ *   UP, not kept -        -        -         -           L         L          mark(6)    L
+ *   DRAINED      a LEAVING entry is gone and its slot is free: the next WAITING one starts
  *
- * A version is *named* while a decision that was not applied yet chose it and no later decision went back behind it.
- * ABORT, RETIRE and UP leave a named version alone.
+ * A version is *named* while a decision that was not applied yet chose it and no later decision
+ * went back behind it. ABORT, RETIRE and UP leave a named version alone.
  *
- *   (1) The deadline is taken anew; another digest than before is refused (NACK digest_mismatch).  One entry at a time is
- *       RESERVING or FETCHING: the named one, else the one announced last.  A later announcement preempts a fetch unless its version is
- *       named: that one is finished, so that a worker slower than its trainer still gets somewhere.  What was preempted waits again,
- *       until ABORT, RETIRE, or a decision for a later version.
- *   (2) NO_SLOT also when nothing came free for SYNC_SLOT_WAIT_US (or a quarter of the deadline).  A version that is named
- *       or has no deadline waits on, and is tried again.
- *   (3) STAGED: SEND STAGED; then, if it is named, as COMMIT.  ARRIVED (application): OFFER arrived.
- *   (4) AUTO: FLIP, SEND ACTIVE.  Application: OFFER commit, and FLIP when it says activate.  Named again while it is active: SEND
- *       ACTIVE alone.  APP_ACTIVATE of a version that is not named: NOT_FOUND, or FENCED where the lease lapsed meanwhile.
- *   (5) Named: NACK with the decision, it stays where it was, OFFER stale.  Not named: STAGED: NACK, LEAVING; KEPT: NOT_FOUND.
+ *   (1) The deadline is taken anew; another digest than before is refused (NACK digest_mismatch).  One
+ *       entry at a time is RESERVING or FETCHING: the named one, else the one announced last.  A later
+ *       announcement preempts a fetch unless its version is named: that one is finished, so that a
+ *       worker slower than its trainer still gets somewhere.  What was preempted waits again, until
+ *       ABORT, RETIRE, or a decision for a later version.
+ *   (2) NO_SLOT also when nothing came free for SYNC_SLOT_WAIT_US (or a quarter of the deadline).  A
+ *       version that is named or has no deadline waits on, and is tried again.
+ *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
+ *       said; then, if the version is named, as COMMIT.
+ *   (4) AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.  Named again
+ *       while it is active: say ACTIVE alone.  APP_ACTIVATE of a version that is not named: NOT_FOUND,
+ *       or FENCED where the lease lapsed meanwhile.
+ *   (5) Named: NACK with the decision, it stays where it was, OFFER stale.  Not named: STAGED: NACK, L;
+ *       KEPT: NOT_FOUND.
  *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.
  *
- * COMMIT counts only if its decision is greater than all seen in this session and than the last applied (I13); an equal one that
- * was applied is answered with ACTIVE again.  DOWN (the session is not READY any more): what was decided and not applied
- * is forgotten; only the UP (WELCOME) that follows says what to serve.  Nothing is sent meanwhile: STAGED, ACTIVE and NACK
- * of that time are said after UP unless the JOIN restated them (sync_restate).
+ * COMMIT counts only if its decision is greater than all seen in this session and than the last
+ * applied (I13); an equal one that was applied is answered with ACTIVE again.  DOWN (the session is
+ * not READY any more): what was decided and not applied is forgotten; only the UP (WELCOME) that
+ * follows says what to serve.  Nothing is sent meanwhile: STAGED, ACTIVE and NACK of that time are
+ * said after UP unless the JOIN restated them (sync_restate).
  *
  * No thread may share one.  Calls fail only for events of the application. */
 #ifndef WORKER_SYNC_H
@@ -61,15 +66,21 @@
 
 #include <stdbool.h>
 
-#define SYNC_WAITING_MAX 4u                         /* announced versions without a slot; the oldest is refused beyond */
-#define SYNC_ENTRIES (LIMIT_SLOTS + SYNC_WAITING_MAX + 2u)   /* an announcement and a preempted fetch come on top */
+/* announced versions without a slot; the oldest is refused beyond */
+#define SYNC_WAITING_MAX 4u
+/* an announcement and a preempted fetch come on top */
+#define SYNC_ENTRIES (LIMIT_SLOTS + SYNC_WAITING_MAX + 2u)
 #define SYNC_ACTIONS_MAX (2u * LIMIT_SLOTS + 16u)   /* of one step: UP may drop every slot */
-#define SYNC_SLOT_WAIT_US 1000000u                  /* readers of a version that is leaving get so long before a version fails */
-#define SYNC_RETRY_US 2000000u                      /* first pause before a version is tried again; doubles four times */
+/* readers of a version that is leaving get so long before a version fails */
+#define SYNC_SLOT_WAIT_US 1000000u
+/* first pause before a version is tried again; doubles four times */
+#define SYNC_RETRY_US 2000000u
 #define SYNC_GRACE_US 5000000u                      /* past the deadline: the broker's ABORT got lost */
 
-typedef enum { SYNC_ABSENT, SYNC_WAITING, SYNC_RESERVING, SYNC_FETCHING, SYNC_ARRIVED, SYNC_STAGED, SYNC_ACTIVE, SYNC_KEPT,
-               SYNC_LEAVING, SYNC_STATE_COUNT } sync_state_t;
+typedef enum {
+    SYNC_ABSENT, SYNC_WAITING, SYNC_RESERVING, SYNC_FETCHING, SYNC_ARRIVED, SYNC_STAGED, SYNC_ACTIVE,
+    SYNC_KEPT, SYNC_LEAVING, SYNC_STATE_COUNT
+} sync_state_t;
 
 typedef struct {
     sync_state_t state;
@@ -99,13 +110,15 @@ typedef struct sync {
     decision_t decided;       /* the greatest seen */
     bool active_reported;     /* ACTIVE of `applied` was sent or restated */
     uint64_t order;           /* of the last announcement */
-    uint64_t give_up_us;      /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
-    struct { bool pending; uint64_t version, decision; heddle_error_t error; } nack;   /* the last one; pending: to be said after UP */
+    /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
+    uint64_t give_up_us;
+    /* the last one; pending: to be said after UP */
+    struct { bool pending; uint64_t version, decision; heddle_error_t error; } nack;
 } sync_t;
 
 typedef enum {
-    SY_UP, SY_DOWN, SY_TICK, SY_ANNOUNCE, SY_COMMIT, SY_ABORT, SY_RETIRE, SY_SLOT, SY_NO_SLOT, SY_FETCHED, SY_FETCH_FAILED,
-    SY_DRAINED, SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT, SY_EVENT_COUNT
+    SY_UP, SY_DOWN, SY_TICK, SY_ANNOUNCE, SY_COMMIT, SY_ABORT, SY_RETIRE, SY_SLOT, SY_NO_SLOT,
+    SY_FETCHED, SY_FETCH_FAILED, SY_DRAINED, SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT, SY_EVENT_COUNT
 } sync_event_kind_t;
 
 typedef struct {
@@ -115,7 +128,8 @@ typedef struct {
     uint64_t decision;                           /* COMMIT; UP: 0 = nothing was decided yet */
     uint64_t deadline_us;                        /* ANNOUNCE: left of the rollout's; 0: none */
     int slot;                                    /* DRAINED */
-    const heddle_error_t *error;                 /* NO_SLOT, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
+    /* NO_SLOT, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
+    const heddle_error_t *error;
     uint32_t slot_count;                         /* UP */
     const uint64_t *keep; uint32_t keep_count;   /* UP: versions that may stay */
 } sync_event_t;
@@ -142,7 +156,8 @@ typedef struct {
 } sync_action_t;
 
 void sync_init(sync_t *s, bool app);
-/* Writes at most SYNC_ACTIONS_MAX actions; returns how many, or for events of the application NOT_FOUND or FENCED. */
+/* Writes at most SYNC_ACTIONS_MAX actions; returns how many, or for events of the application
+ * NOT_FOUND or FENCED. */
 int  sync_step(sync_t *s, const sync_event_t *event, uint64_t now_us, sync_action_t out[]);
 uint64_t sync_deadline(const sync_t *s);         /* when SY_TICK is due; CLOCK_NEVER */
 
@@ -153,6 +168,9 @@ const sync_entry_t *sync_active(const sync_t *s);
 const sync_entry_t *sync_fetching(const sync_t *s);
 /* For JOIN: marks what is held as said. */
 void sync_restate(sync_t *s);
-static inline bool sync_is_held(const sync_entry_t *e) { return e->state >= SYNC_ARRIVED && e->state <= SYNC_KEPT; }
+static inline bool sync_is_held(const sync_entry_t *e)
+{
+    return e->state >= SYNC_ARRIVED && e->state <= SYNC_KEPT;
+}
 
 #endif

@@ -19,7 +19,7 @@ struct heddle_worker {
     bool left;
 };
 
-/* --- open ---------------------------------------------------------------------------------------------------------------- */
+/* --- open ------------------------------------------------------------------------------------- */
 
 static uint32_t list_length(const char *const *list)
 {
@@ -32,7 +32,8 @@ static int check_adapters(const char *const *adapters, heddle_error_t *error)
 {
     uint32_t count = list_length(adapters);
     if (count == 0 || count > LIMIT_ADAPTERS_PER_WORKER) {
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker subscribes to 1 to %u adapters", LIMIT_ADAPTERS_PER_WORKER);
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker subscribes to 1 to %u adapters",
+                            LIMIT_ADAPTERS_PER_WORKER);
         error_found(error, "%u", count);
         return rc;
     }
@@ -40,7 +41,8 @@ static int check_adapters(const char *const *adapters, heddle_error_t *error)
         int rc = name_check("adapter", adapters[i], error);
         if (rc) return rc;
         for (uint32_t k = 0; k < i; k++)
-            if (!strcmp(adapters[i], adapters[k])) return error_fail(error, HEDDLE_ERR_USAGE, "the adapter %s is named twice", adapters[i]);
+            if (!strcmp(adapters[i], adapters[k]))
+                return error_fail(error, HEDDLE_ERR_USAGE, "the adapter %s is named twice", adapters[i]);
     }
     return HEDDLE_OK;
 }
@@ -48,7 +50,8 @@ static int check_adapters(const char *const *adapters, heddle_error_t *error)
 static int check_labels(const char *const *labels, heddle_error_t *error)
 {
     uint32_t count = list_length(labels);
-    if (count > LIMIT_LABELS) return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
+    if (count > LIMIT_LABELS)
+        return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
     for (uint32_t i = 0; i < count; i++) {
         int rc = label_check(labels[i], error);
         if (rc) return rc;
@@ -62,8 +65,11 @@ static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
     if (!rc) rc = check_labels(o->labels, error);
     if (!rc && o->name) rc = name_check("worker", o->name, error);
     if (rc) return rc;
-    if (o->apply != HEDDLE_APPLY_AUTO && o->apply != HEDDLE_APPLY_APP) return error_fail(error, HEDDLE_ERR_USAGE, "apply is neither AUTO nor APP");
-    if (o->slots > LIMIT_SLOTS) return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u slots for an adapter", LIMIT_SLOTS);
+    if (o->apply != HEDDLE_APPLY_AUTO && o->apply != HEDDLE_APPLY_APP)
+        return error_fail(error, HEDDLE_ERR_USAGE, "apply is neither AUTO nor APP");
+    if (o->slots > LIMIT_SLOTS)
+        return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u slots for an adapter",
+                          LIMIT_SLOTS);
     if (o->join_timeout_ms < 0) return error_fail(error, HEDDLE_ERR_USAGE, "the join time-out is negative");
     return HEDDLE_OK;
 }
@@ -99,11 +105,20 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     w->labels = copy_list(o->labels);
     w->export_dir = o->export_dir ? strdup(o->export_dir) : NULL;
     if (!w->adapters || !w->labels || (o->export_dir && !w->export_dir)) return false;
-    w->opts = (worker_opts_t){
-        .name = w->name, .host = w->host, .export_dir = w->export_dir, .adapters = (const char *const *)w->adapters,
-        .adapter_count = list_length(o->adapters), .labels = (const char *const *)w->labels, .label_count = list_length(o->labels),
-        .slots = o->slots, .app = o->apply == HEDDLE_APPLY_APP, .answers_verify = o->answers_verify,
-        .join_timeout_us = (uint64_t)o->join_timeout_ms * 1000, .pid = (uint64_t)getpid(), .wake = wake, .wake_self = w};
+    w->opts = (worker_opts_t){.name = w->name,
+                              .host = w->host,
+                              .export_dir = w->export_dir,
+                              .adapters = (const char *const *)w->adapters,
+                              .adapter_count = list_length(o->adapters),
+                              .labels = (const char *const *)w->labels,
+                              .label_count = list_length(o->labels),
+                              .slots = o->slots,
+                              .app = o->apply == HEDDLE_APPLY_APP,
+                              .answers_verify = o->answers_verify,
+                              .join_timeout_us = (uint64_t)o->join_timeout_ms * 1000,
+                              .pid = (uint64_t)getpid(),
+                              .wake = wake,
+                              .wake_self = w};
     random_bytes(&w->opts.seed, sizeof w->opts.seed);
     random_bytes(&w->opts.life, sizeof w->opts.life);
     return true;
@@ -124,10 +139,15 @@ static void destroy(heddle_worker_t *w)
 static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error_t *error)
 {
     if (!copy_opts(w, o)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
-    shell_opts_t shell = {.broker = o->broker, .transfer = true, .data_device = o->data_device, .insecure = o->insecure, .max_rate_bytes = o->max_rate_bytes};
+    shell_opts_t shell = {.broker = o->broker,
+                          .transfer = true,
+                          .data_device = o->data_device,
+                          .insecure = o->insecure,
+                          .max_rate_bytes = o->max_rate_bytes};
     int rc = shell_open(&shell, &w->shell, error);
     if (rc) return rc;
-    if (worker_node_new(&w->opts, shell_io(w->shell), &w->node)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    if (worker_node_new(&w->opts, shell_io(w->shell), &w->node))
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
     w->slots = w->node->slots;
     return shell_start(w->shell, &worker_node_ops, w->node, error);
 }
@@ -153,7 +173,7 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
     return error_publish(&error);
 }
 
-/* --- events -------------------------------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 int heddle_worker_fd(const heddle_worker_t *w) { return shell_fd(w->shell); }
 void heddle_worker_interrupt(heddle_worker_t *w) { shell_interrupt(w->shell); }
@@ -169,7 +189,7 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
     return HEDDLE_OK;
 }
 
-/* --- calls into the loop --------------------------------------------------------------------------------------------------- */
+/* --- calls into the loop ---------------------------------------------------------------------- */
 
 typedef struct call {
     int (*say)(worker_node_t *n, const struct call *call, uint64_t now_us);
@@ -197,7 +217,9 @@ static int fail_version(int code, const char *adapter, uint64_t version, const c
 static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t *ret_index)
 {
     int index = adapter ? slots_find(w->slots, adapter) : -1;
-    if (index < 0) return fail_version(HEDDLE_ERR_NOT_FOUND, adapter, 0, "this worker did not subscribe to the adapter");
+    if (index < 0)
+        return fail_version(HEDDLE_ERR_NOT_FOUND, adapter, 0,
+                            "this worker did not subscribe to the adapter");
     *ret_index = (uint32_t)index;
     return HEDDLE_OK;
 }
@@ -208,16 +230,30 @@ static int tell_node(heddle_worker_t *w, const char *adapter, call_t *call)
     if (rc) return rc;
     rc = shell_call(w->shell, run_call, call);
     if (!rc) rc = call->rc;
-    if (rc == HEDDLE_ERR_NOT_FOUND) fail_version(rc, adapter, call->version, "the version is not wanted here any more");
-    else if (rc == HEDDLE_ERR_FENCED) fail_version(rc, adapter, call->version, "the lease ran out after the commit; another one follows");
+    if (rc == HEDDLE_ERR_NOT_FOUND)
+        fail_version(rc, adapter, call->version, "the version is not wanted here any more");
+    else if (rc == HEDDLE_ERR_FENCED)
+        fail_version(rc, adapter, call->version, "the lease ran out after the commit; another one follows");
     else if (rc) fail_version(rc, adapter, call->version, heddle_err_text(rc));
     return rc;
 }
 
-static int tell_staged(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_staged(n, c->adapter, c->version, now_us); }
-static int tell_activate(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_activate(n, c->adapter, c->version, now_us); }
-static int tell_reject(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_reject(n, c->adapter, c->version, c->reason, now_us); }
-static int tell_verified(worker_node_t *n, const call_t *c, uint64_t now_us) { return worker_node_verified(n, c->adapter, c->version, c->digest, now_us); }
+static int tell_staged(worker_node_t *n, const call_t *c, uint64_t now_us)
+{
+    return worker_node_staged(n, c->adapter, c->version, now_us);
+}
+static int tell_activate(worker_node_t *n, const call_t *c, uint64_t now_us)
+{
+    return worker_node_activate(n, c->adapter, c->version, now_us);
+}
+static int tell_reject(worker_node_t *n, const call_t *c, uint64_t now_us)
+{
+    return worker_node_reject(n, c->adapter, c->version, c->reason, now_us);
+}
+static int tell_verified(worker_node_t *n, const call_t *c, uint64_t now_us)
+{
+    return worker_node_verified(n, c->adapter, c->version, c->digest, now_us);
+}
 
 int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version)
 {
@@ -239,22 +275,28 @@ int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t versi
 int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest)
 {
     digest_t parsed;
-    if (digest && !digest_parse(digest, &parsed)) return fail_version(HEDDLE_ERR_USAGE, adapter, version, "that is no digest: \"h1:\" and 64 hex digits");
-    return tell_node(w, adapter, &(call_t){.say = tell_verified, .version = version, .digest = digest ? &parsed : NULL});
+    if (digest && !digest_parse(digest, &parsed))
+        return fail_version(HEDDLE_ERR_USAGE, adapter, version,
+                            "that is no digest: \"h1:\" and 64 hex digits");
+    return tell_node(
+        w, adapter, &(call_t){.say = tell_verified, .version = version, .digest = digest ? &parsed : NULL});
 }
 
-/* --- any thread ------------------------------------------------------------------------------------------------------------ */
+/* --- any thread ------------------------------------------------------------------------------- */
 
-int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version, heddle_snapshot_t **ret_snapshot)
+int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version,
+                          heddle_snapshot_t **ret_snapshot)
 {
     uint32_t index = 0;
     int rc = find_adapter(w, adapter, &index);
     if (rc) return rc;
     rc = slots_acquire(w->slots, index, version, ret_snapshot);
-    return rc ? fail_version(rc, adapter, version, version ? "the version is not resident here" : "no version is active here yet") : HEDDLE_OK;
+    return rc ? fail_version(rc, adapter, version,
+                             version ? "the version is not resident here" : "no version is active here yet")
+              : HEDDLE_OK;
 }
 
-/* --- for people -------------------------------------------------------------------------------------------------------------- */
+/* --- for people ------------------------------------------------------------------------------- */
 
 typedef struct { json_t *(*make)(const worker_node_t *n); char *text; } report_t;
 
@@ -264,16 +306,19 @@ static json_t *report_transport(const worker_node_t *n)
     n->io.tr->devices(n->io.t, list, sizeof list);
     json_t *devices = json_array();
     char *save = NULL;
-    for (char *name = strtok_r(list, ",", &save); name; name = strtok_r(NULL, ",", &save)) json_array_append_new(devices, json_string(name));
-    return json_pack("{s:s, s:s, s:o}", "backend", n->io.tr->name, "ucx", n->io.tr->version(), "devices", devices);
+    for (char *name = strtok_r(list, ",", &save); name; name = strtok_r(NULL, ",", &save))
+        json_array_append_new(devices, json_string(name));
+    return json_pack("{s:s, s:s, s:o}", "backend", n->io.tr->name, "ucx", n->io.tr->version(), "devices",
+                     devices);
 }
 
 static json_t *report_counters(const worker_node_t *n)
 {
     tr_counters_t c;
     n->io.tr->counters(n->io.t, &c);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "bytes_in", (json_int_t)c.bytes_in, "bytes_out", (json_int_t)c.bytes_out, "chunks_bad",
-                     (json_int_t)n->counters.chunks_bad, "retries", (json_int_t)n->counters.retries, "fenced", (json_int_t)n->session.fenced_count);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "bytes_in", (json_int_t)c.bytes_in, "bytes_out",
+                     (json_int_t)c.bytes_out, "chunks_bad", (json_int_t)n->counters.chunks_bad, "retries",
+                     (json_int_t)n->counters.retries, "fenced", (json_int_t)n->session.fenced_count);
 }
 
 static void run_report(void *node, void *arg, uint64_t now_us)
@@ -295,10 +340,13 @@ static int report(heddle_worker_t *w, json_t *(*make)(const worker_node_t *n), c
     return HEDDLE_OK;
 }
 
-int heddle_worker_transport(heddle_worker_t *w, char **ret_json) { return report(w, report_transport, ret_json); }
+int heddle_worker_transport(heddle_worker_t *w, char **ret_json)
+{
+    return report(w, report_transport, ret_json);
+}
 int heddle_worker_stats(heddle_worker_t *w, char **ret_json) { return report(w, report_counters, ret_json); }
 
-/* --- close -------------------------------------------------------------------------------------------------------------------- */
+/* --- close ------------------------------------------------------------------------------------ */
 
 static void run_leave(void *node, void *arg, uint64_t now_us)
 {

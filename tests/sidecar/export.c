@@ -26,7 +26,8 @@ static void setup(void)
     static const char *const NAMES[] = {"policy", "policy-2"};
     snprintf(root, sizeof root, "/tmp/heddle-export.XXXXXX");
     cr_assert_not_null(mkdtemp(root));
-    cr_assert_eq(slots_new(NAMES, 2, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots), HEDDLE_OK);
+    cr_assert_eq(slots_new(NAMES, 2, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots),
+                 HEDDLE_OK);
     cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
 }
 
@@ -49,8 +50,13 @@ static heddle_snapshot_t *snapshot(uint64_t version)
     manifest_t m;
     cr_assert_eq(slots_reserve(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, a.bytes, a.arena_bytes);
-    cr_assert_eq(manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes), &m, NULL), HEDDLE_OK);
-    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}), HEDDLE_OK);
+    cr_assert_eq(
+        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes),
+                                 a.manifest_bytes),
+                        &m, NULL),
+        HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}),
+                 HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, version, &held), HEDDLE_OK);
     free(a.bytes);
     return held;
@@ -152,8 +158,19 @@ Test(exports, directory_in_the_links_place_is_an_error)
     cr_assert_str_eq(listing(), "policy policy@1");
 }
 
-static bool never(void *self, const char *adapter, uint64_t version) { (void)self; (void)adapter; (void)version; return false; }
-static bool is_four(void *self, const char *adapter, uint64_t version) { (void)self; (void)adapter; return version == 4; }
+static bool never(void *self, const char *adapter, uint64_t version)
+{
+    (void)self;
+    (void)adapter;
+    (void)version;
+    return false;
+}
+static bool is_four(void *self, const char *adapter, uint64_t version)
+{
+    (void)self;
+    (void)adapter;
+    return version == 4;
+}
 
 Test(exports, old_directories_go_and_the_active_one_stays)
 {
@@ -232,7 +249,8 @@ Test(exports, root_is_made_or_the_error_names_it)
 
 Test(exports, full_disk_is_no_space_and_leaves_nothing)
 {
-    if (geteuid() != 0 || system("mount -t tmpfs -o size=16k none /mnt 2>/dev/null") != 0) cr_skip("needs the right to mount");
+    if (geteuid() != 0 || system("mount -t tmpfs -o size=16k none /mnt 2>/dev/null") != 0)
+        cr_skip("needs the right to mount");
     exports_t x;
     heddle_error_t error;
     heddle_snapshot_t *s = snapshot(1);

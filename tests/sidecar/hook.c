@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 static uint64_t now(void) { return clock_now(clock_system()); }
-static const heddle_event_t EVENT = {.version = 7, .adapter = "policy", .digest = "h1:00", .tag = "policy@7:00"};
+static const heddle_event_t EVENT = {
+    .version = 7, .adapter = "policy", .digest = "h1:00", .tag = "policy@7:00"};
 static char reason[641];
 
 /* Runs it to its end, with nothing but poll to wait. */
@@ -51,7 +52,9 @@ Test(hook, failure_tells_status_and_last_words)
 Test(hook, only_the_last_512_bytes_are_kept)
 {
     hook_t h;
-    run(&h, "i=0; while [ $i -lt 300 ]; do printf 'x%05d ' $i >&2; i=$((i+1)); done; printf END >&2; exit 1", 30000);
+    run(&h,
+        "i=0; while [ $i -lt 300 ]; do printf 'x%05d ' $i >&2; i=$((i+1)); done; printf END >&2; exit 1",
+        30000);
     cr_assert(strstr(reason, "END") && !strstr(reason, "x00200") && strstr(reason, "x00299"));
     cr_assert_leq(strlen(reason), 640);
     cr_assert_eq(h.tail_bytes, HOOK_TAIL_BYTES);
@@ -61,7 +64,10 @@ Test(hook, version_is_in_the_environment)
 {
     hook_t h;
     setenv("HEDDLE_TAG", "stale", 1);
-    run(&h, "test \"$HEDDLE_ADAPTER $HEDDLE_VERSION $HEDDLE_DIGEST $HEDDLE_TAG $HEDDLE_PATH\" = 'policy 7 h1:00 policy@7:00 /export/policy@7' || { env >&2; exit 1; }", 10000);
+    run(&h,
+        "test \"$HEDDLE_ADAPTER $HEDDLE_VERSION $HEDDLE_DIGEST $HEDDLE_TAG $HEDDLE_PATH\" = 'policy 7 "
+        "h1:00 policy@7:00 /export/policy@7' || { env >&2; exit 1; }",
+        10000);
     cr_assert_str_eq(reason, "");
     run(&h, "test \"$(env | grep -c '^HEDDLE_TAG=')\" = 1 && test -n \"$PATH\"", 10000);
     cr_assert_str_eq(reason, "");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers acquire and release while the loop flips, drops, rewrites and reuses slots; then close with holds still out.
- * A reader that sees bytes of another version than it holds, or bytes that change, fails the run.  Plain main: also
- * runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
+/* Readers acquire and release while the loop flips, drops, rewrites and reuses slots; then close with holds
+ * still out. A reader that sees bytes of another version than it holds, or bytes that change, fails the
+ * run.  Plain main: also runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
 #include "tests/unit/worker_arena.h"
 #include "worker/slots.h"
 
@@ -77,7 +77,8 @@ static void write_version(slots_t *s, uint32_t index, uint64_t version)
     memset(slot->region->base, 0xee, a->region_bytes);
     memcpy(slot->region->base, a->bytes, a->arena_bytes);
     const uint8_t *view = slot->region->view;
-    if (manifest_decode(bytes_of(view + manifest_offset(a->region_bytes), a->manifest_bytes), &m, NULL)) abort();
+    if (manifest_decode(bytes_of(view + manifest_offset(a->region_bytes), a->manifest_bytes), &m, NULL))
+        abort();
     if (slot_seal(slot, &(seal_t){.version = version, .h1 = a->h1, .step = -1, .manifest = &m})) abort();
     slots_activate(s, slot);
     atomic_store(&newest, version);
@@ -119,14 +120,15 @@ int main(int argc, char **argv)
     for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, reader, s);
     uint64_t versions = run(s, seconds() + duration);
     atomic_store(&stop, true);
-    /* Holds still out are released by their threads while and after the table is closed: acquire has ended by then. */
+    /* Holds still out are released by their threads while and after the table is closed: acquire has ended
+     * by then. */
     while (atomic_load(&parked) < (unsigned)count) {}
     atomic_store(&closing, true);
     slots_unmap_all(s);
     slots_close(&s);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < ARENAS; i++) free(arenas[i].bytes);
-    printf("slots: %llu versions, %lu holds, %lu misses, %u wakes, %u torn\n", (unsigned long long)versions, atomic_load(&acquired),
-           atomic_load(&missed), atomic_load(&woken), atomic_load(&torn));
+    printf("slots: %llu versions, %lu holds, %lu misses, %u wakes, %u torn\n", (unsigned long long)versions,
+           atomic_load(&acquired), atomic_load(&missed), atomic_load(&woken), atomic_load(&torn));
     return atomic_load(&torn) || versions < 20 || atomic_load(&acquired) < 100;
 }

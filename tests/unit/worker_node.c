@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's node against a broker of a few lines, with real encoding, real digests and the memory backend. */
+/* The worker's node against a broker of a few lines, with real encoding, real digests and the memory
+ * backend. */
 #include "tests/unit/worker_world.h"
 
 TestSuite(node, .fini = world_end);
@@ -17,7 +18,8 @@ Test(node, joins_and_says_who_it_is)
     cr_assert(m->join.adapter_count == 2 && !strcmp(m->join.adapters[1].adapter, "critic"));
     cr_assert(m->join.label_count == 1 && !strcmp(m->join.labels[0], "zone=a"));
     cr_assert(m->join.slots == 4 && m->join.held_count == 0 && m->join.address.bytes > 0);
-    cr_assert(!strcmp(m->join.backend, "mem") && !strcmp(m->join.export_dir, "/x") && m->join.device_count == 1);
+    cr_assert(!strcmp(m->join.backend, "mem") && !strcmp(m->join.export_dir, "/x") &&
+              m->join.device_count == 1);
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_JOINED);
     cr_assert(e->token == w->token && e->epoch == 1);
 }
@@ -32,7 +34,8 @@ Test(node, fetches_stages_and_activates)
     cr_assert_not_null(staged);
     cr_assert(staged->staged.version == 1 && digest_equal(&staged->staged.digest, &a.h1));
     cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == a.region_bytes);
-    cr_assert(staged->staged.sources[0].kind == SOURCE_PUBLISHER && !strcmp(staged->staged.sources[0].name, "trainer"));
+    cr_assert(staged->staged.sources[0].kind == SOURCE_PUBLISHER &&
+              !strcmp(staged->staged.sources[0].name, "trainer"));
     const msg_t *active = last_said(w, MSG_ACTIVE);
     cr_assert(active && active->active.decision == 1 && digest_equal(&active->active.digest, &a.h1));
     cr_assert(serves(w, &a, 1));
@@ -153,7 +156,8 @@ Test(node, asks_the_broker_when_every_source_is_lost)
     announce_to(w, &a, 1, &source, 1);
     run_for(1000000);
     const msg_t *need = last_said(w, MSG_NEED_SOURCES);
-    cr_assert(need && need->need_sources.version == 1 && need->need_sources.lost_count == 1 && need->need_sources.lost[0] == bad->token);
+    cr_assert(need && need->need_sources.version == 1 && need->need_sources.lost_count == 1 &&
+              need->need_sources.lost[0] == bad->token);
     cr_assert_null(last_said(w, MSG_STAGED));
     source = source_of(good);
     tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
@@ -172,7 +176,8 @@ Test(node, dead_source_costs_no_more_than_a_window)
     msg_source_t sources[] = {source_of(first), source_of(second)};
     announce_to(w, &a, 1, sources, 2);
     uint64_t due = 0;
-    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < a.region_bytes / 2) world_turn(&due);
+    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < a.region_bytes / 2)
+        world_turn(&due);
     mem_kill(first->t);
     run_for(1000000);
     cr_assert_not_null(last_said(w, MSG_STAGED));
@@ -213,7 +218,8 @@ Test(node, manifest_that_is_none_is_refused)
     test_arena_t a = arena(1);
     uint8_t *manifest = a.bytes + manifest_offset(a.region_bytes);
     memset(manifest, 0xc1, 64);
-    a.manifest_digest = digest_blake2b(manifest, a.manifest_bytes);    /* as announced, and still no manifest */
+    a.manifest_digest =
+        digest_blake2b(manifest, a.manifest_bytes); /* as announced, and still no manifest */
     bring_version(w, o, &a, 1, 1);
     const msg_t *nack = last_said(w, MSG_NACK);
     cr_assert(nack && !strcmp(nack->nack.code, "protocol") && !strcmp(nack->nack.phase, "verify"));
@@ -260,7 +266,8 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
     while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) == 0) world_turn(&due);
     mem_delay(o->t, world_now_us + 300000);    /* what is on its way comes late */
     world_turn(&due);
-    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
+    tell_worker(w, &(msg_t){.type = MSG_ABORT,
+                            .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
     cr_assert(e && e->code == HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(e->message, "the deadline ran out");
@@ -286,7 +293,9 @@ Test(node, late_bytes_do_no_harm_with_rendezvous_either)
         announce_to(w, &a, (uint64_t)turns * 2 + 1, &source, 1);
         uint64_t due = 0;
         for (int i = 0; i < turns; i++) world_turn(&due);    /* somewhere on the way */
-        tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, (uint64_t)turns * 2 + 1, "policy", "deadline", "over"}});
+        tell_worker(w,
+                    &(msg_t){.type = MSG_ABORT,
+                             .abort = {w->token, (uint64_t)turns * 2 + 1, "policy", "deadline", "over"}});
         bring_version(w, p, &b, (uint64_t)turns * 2 + 2, (uint64_t)turns);
         cr_assert(serves(w, &b, (uint64_t)turns * 2 + 2), "%d", turns);
         tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, (uint64_t)turns * 2, "policy"}});
@@ -376,7 +385,8 @@ Test(node, lapsed_session_applies_nothing_that_was_queued)
     cr_assert_neq(w->token, old);
     cr_assert(serves(w, &b, 2));
     const msg_t *join = last_said(w, MSG_JOIN);
-    cr_assert(join->join.held_count == 2 && join->join.prev_token == old && join->join.adapters[0].decision == 1);
+    cr_assert(join->join.held_count == 2 && join->join.prev_token == old &&
+              join->join.adapters[0].decision == 1);
     cr_assert_geq(last_said(w, MSG_ACTIVE)->active.decision, 2);
     run_for(2000000);
     cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.fenced, 1);
@@ -394,7 +404,8 @@ Test(node, broker_restart_fetches_nothing_again)
     msg_source_t source = source_of(o);
     announce_to(w, &b, 2, &source, 1);
     uint64_t due = 0;
-    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < b.region_bytes / 3) world_turn(&due);
+    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < b.region_bytes / 3)
+        world_turn(&due);
     worker_node_ops.line(w->node, false, world_now_us);
     w->cut = true;
     run_for(500000);    /* the fetch goes on and ends */
@@ -483,7 +494,8 @@ Test(node, application_rejects)
     run_for(100000);
     cr_assert_eq(worker_node_reject(w->node, 0, 1, "rank 64 is more than 32", world_now_us), HEDDLE_OK);
     const msg_t *nack = last_said(w, MSG_NACK);
-    cr_assert(nack->nack.decision == 0 && !strcmp(nack->nack.phase, "stage") && strstr(nack->nack.message, "rank 64"));
+    cr_assert(nack->nack.decision == 0 && !strcmp(nack->nack.phase, "stage") &&
+              strstr(nack->nack.message, "rank 64"));
     run_for(1000);
     cr_assert_eq(slots_count(w->node->slots, 0).used, 0);
     origin_serve(o, &b, 2);
@@ -508,7 +520,8 @@ Test(node, verify_hashes_the_slot_again)
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
     run_for(1000);
     const msg_t *v = last_said(w, MSG_VERIFIED);
-    cr_assert(v && v->verified.req == 77 && v->verified.exported == EXPORTED_UNKNOWN && digest_equal(&v->verified.digest, &a.h1));
+    cr_assert(v && v->verified.req == 77 && v->verified.exported == EXPORTED_UNKNOWN &&
+              digest_equal(&v->verified.digest, &a.h1));
     ((uint8_t *)slots_at(w->node->slots, 0, 0)->region->base)[4097] ^= 1;    /* memory goes bad */
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 78, 1, "policy"}});
     run_for(1000);
@@ -528,7 +541,10 @@ Test(node, verify_asks_the_application_for_its_copy)
     bring_version(w, o, &a, 1, 1);
     digest_t other = a.h1;
     other.b[0] ^= 1;
-    const struct { const digest_t *answer; exported_t expected; } CASES[] = {{&a.h1, EXPORTED_MATCH}, {&other, EXPORTED_DIFFERS}, {NULL, EXPORTED_UNKNOWN}};
+    const struct {
+        const digest_t *answer;
+        exported_t expected;
+    } CASES[] = {{&a.h1, EXPORTED_MATCH}, {&other, EXPORTED_DIFFERS}, {NULL, EXPORTED_UNKNOWN}};
     for (uint64_t i = 0; i < 3; i++) {
         tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, i, 1, "policy"}});
         run_for(1000);
@@ -552,7 +568,8 @@ Test(node, too_many_verifications_are_refused)
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1);
     bring_version(w, o, &a, 1, 1);
-    for (uint64_t i = 0; i <= CHECKS_MAX; i++) tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, i, 1, "policy"}});
+    for (uint64_t i = 0; i <= CHECKS_MAX; i++)
+        tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, i, 1, "policy"}});
     cr_assert_str_eq(last_said(w, MSG_VERIFIED)->verified.code, "limit");
     run_for(1000);
     free(a.bytes);
@@ -654,10 +671,18 @@ Test(node, odd_messages_change_nothing)
     run_for(100000);
     cr_assert(serves(w, &a, 1));
     cr_assert_eq(count_said(w, MSG_NACK), 0);
-    const struct { uint64_t region, manifest; uint32_t parts; } BAD[] = {{0, 10, 1}, {10, 0, 1}, {10, 10, 2}, {10, 10, 0}};
+    const struct {
+        uint64_t region, manifest;
+        uint32_t parts;
+    } BAD[] = {{0, 10, 1}, {10, 0, 1}, {10, 10, 2}, {10, 10, 0}};
     for (uint32_t i = 0; i < 4; i++) {
         msg_part_t parts[2] = {{BAD[i].region, BAD[i].manifest, a.manifest_digest}};
-        tell_worker(w, &(msg_t){.type = MSG_ANNOUNCE, .announce = {.token = real, .version = 5, .adapter = "policy", .parts = parts, .part_count = BAD[i].parts}});
+        tell_worker(w, &(msg_t){.type = MSG_ANNOUNCE,
+                                .announce = {.token = real,
+                                             .version = 5,
+                                             .adapter = "policy",
+                                             .parts = parts,
+                                             .part_count = BAD[i].parts}});
         cr_assert_eq(count_said(w, MSG_NACK), i + 1, "%u", i);
         cr_assert_str_eq(last_said(w, MSG_NACK)->nack.phase, "announce");
     }

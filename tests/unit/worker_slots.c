@@ -27,9 +27,11 @@ static slot_t *seal(slots_t *s, uint32_t index, uint64_t version)
     cr_assert_eq(slots_reserve(s, 0, index, a.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, a.bytes, a.arena_bytes);
     manifest_t m;
-    bytes_t encoded = bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes);
+    bytes_t encoded =
+        bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes);
     cr_assert_eq(manifest_decode(encoded, &m, NULL), HEDDLE_OK);
-    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = 100, .manifest = &m}), HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = 100, .manifest = &m}),
+                 HEDDLE_OK);
     free(a.bytes);
     return slot;
 }
@@ -108,9 +110,12 @@ Test(slots, view_tells_all)
     cr_assert_str_eq(slot->view.adapter, "policy");
     cr_assert(slot->view.version == 3 && slot->view.step == 100 && slot->view.tensor_count == 4);
     cr_assert_eq(slot->view.data_bytes, 4 * 100 * 16 * 4);
-    cr_assert(slot->view.config_bytes == strlen(ARENA_CONFIG) && !memcmp(slot->view.config, ARENA_CONFIG, strlen(ARENA_CONFIG)));
-    cr_assert_str_eq(slot->names + slot->name_starts[1], "base_model.model.layers.0.self_attn.q_proj.lora_B.weight");
-    cr_assert(slot->dims[slot->manifest.dim_starts[3]] == 100 && slot->dims[slot->manifest.dim_starts[3] + 1] == 16);
+    cr_assert(slot->view.config_bytes == strlen(ARENA_CONFIG) &&
+              !memcmp(slot->view.config, ARENA_CONFIG, strlen(ARENA_CONFIG)));
+    cr_assert_str_eq(slot->names + slot->name_starts[1],
+                     "base_model.model.layers.0.self_attn.q_proj.lora_B.weight");
+    cr_assert(slot->dims[slot->manifest.dim_starts[3]] == 100 &&
+              slot->dims[slot->manifest.dim_starts[3] + 1] == 16);
     free(a.bytes);
     close_table(&s);
 }

@@ -19,11 +19,17 @@ static heddle_snapshot_t *snapshot(void)
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
     arena = arena_make(5, 12, 100);
-    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots), HEDDLE_OK);
+    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots),
+                 HEDDLE_OK);
     cr_assert_eq(slots_reserve(slots, 0, 0, arena.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, arena.bytes, arena.arena_bytes);
-    cr_assert_eq(manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(arena.region_bytes), arena.manifest_bytes), &m, NULL), HEDDLE_OK);
-    cr_assert_eq(slot_seal(slot, &(seal_t){.version = 5, .h1 = arena.h1, .step = 3, .manifest = &m}), HEDDLE_OK);
+    cr_assert_eq(
+        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(arena.region_bytes),
+                                 arena.manifest_bytes),
+                        &m, NULL),
+        HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = 5, .h1 = arena.h1, .step = 3, .manifest = &m}),
+                 HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, 5, &held), HEDDLE_OK);
     return held;
 }
@@ -46,10 +52,12 @@ Test(snapshot, tensors_in_order_of_name_with_their_bytes)
         cr_assert_eq(heddle_snapshot_tensor(s, i, &t), HEDDLE_OK);
         cr_assert_gt(strcmp(t.name, before), 0);
         snprintf(before, sizeof before, "%s", t.name);
-        cr_assert(t.size == sizeof t && t.dtype == HEDDLE_DTYPE_F32 && t.ndim == 2 && t.dims[0] == 100 && t.dims[1] == 16 && t.data_bytes == 6400);
+        cr_assert(t.size == sizeof t && t.dtype == HEDDLE_DTYPE_F32 && t.ndim == 2 && t.dims[0] == 100 &&
+                  t.dims[1] == 16 && t.data_bytes == 6400);
         uint64_t offset = (uint64_t)((const uint8_t *)t.data - (const uint8_t *)s->region->view);
         cr_assert_eq(offset % 4096, 0);
-        for (uint64_t b = 0; b < t.data_bytes; b += 97) cr_assert_eq(((const uint8_t *)t.data)[b], arena_byte(5, offset + b));
+        for (uint64_t b = 0; b < t.data_bytes; b += 97)
+            cr_assert_eq(((const uint8_t *)t.data)[b], arena_byte(5, offset + b));
     }
     heddle_tensor_t t;
     cr_assert_eq(heddle_snapshot_tensor(s, 12, &t), HEDDLE_ERR_USAGE);
@@ -82,7 +90,8 @@ static int open_with(heddle_worker_opts_t opts, size_t size)
 
 Test(worker, wrong_options_are_refused)
 {
-    static const char *const ONE[] = {"policy", NULL}, *const TWICE[] = {"a", "b", "a", NULL}, *const BAD[] = {"..", NULL}, *const NONE[] = {NULL};
+    static const char *const ONE[] = {"policy", NULL}, *const TWICE[] = {"a", "b", "a", NULL},
+                             *const BAD[] = {"..", NULL}, *const NONE[] = {NULL};
     static const char *const LABEL[] = {"no-equals", NULL};
     const char *many[300], *labels[50];
     char names[300][16];
@@ -102,13 +111,17 @@ Test(worker, wrong_options_are_refused)
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = many}, all), HEDDLE_ERR_USAGE);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = BAD}, all), HEDDLE_ERR_BAD_NAME);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .name = "a/b"}, all), HEDDLE_ERR_BAD_NAME);
-    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .labels = LABEL}, all), HEDDLE_ERR_BAD_NAME);
+    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .labels = LABEL}, all),
+                 HEDDLE_ERR_BAD_NAME);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .labels = labels}, all), HEDDLE_ERR_USAGE);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .slots = 65}, all), HEDDLE_ERR_USAGE);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .apply = 2}, all), HEDDLE_ERR_USAGE);
-    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .join_timeout_ms = -1}, all), HEDDLE_ERR_USAGE);
-    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .broker = "tcp://10.1.2.3:7700"}, all), HEDDLE_ERR_INSECURE_ADDRESS);
-    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .broker = "nonsense"}, all), HEDDLE_ERR_USAGE);
+    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .join_timeout_ms = -1}, all),
+                 HEDDLE_ERR_USAGE);
+    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .broker = "tcp://10.1.2.3:7700"}, all),
+                 HEDDLE_ERR_INSECURE_ADDRESS);
+    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE, .broker = "nonsense"}, all),
+                 HEDDLE_ERR_USAGE);
     cr_assert_eq(heddle_worker_open(NULL, NULL), HEDDLE_ERR_USAGE);
     heddle_worker_close(NULL);
     heddle_worker_t *none = NULL;
@@ -119,7 +132,8 @@ Test(worker, wrong_options_are_refused)
 Test(worker, opens_without_a_broker_and_closes_at_once)
 {
     static const char *const ONE[] = {"policy", NULL};
-    heddle_worker_opts_t opts = {.size = sizeof opts, .adapters = ONE, .broker = "tcp://127.0.0.1:1", .name = "w1"};
+    heddle_worker_opts_t opts = {
+        .size = sizeof opts, .adapters = ONE, .broker = "tcp://127.0.0.1:1", .name = "w1"};
     heddle_worker_t *w = NULL;
     heddle_event_t event;
     heddle_snapshot_t *s = NULL;

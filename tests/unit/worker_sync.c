@@ -18,8 +18,10 @@ static digest_t digest_of(uint64_t version)
 }
 
 static const char *NAMES[] = {
-    [SA_RESERVE] = "RESERVE", [SA_FETCH] = "FETCH", [SA_RESOURCE] = "RESOURCE", [SA_CANCEL] = "CANCEL", [SA_SEND_STAGED] = "STAGED",
-    [SA_SEND_ACTIVE] = "ACTIVE", [SA_SEND_NACK] = "NACK", [SA_OFFER] = "offer", [SA_FLIP] = "FLIP", [SA_KEEP] = "KEEP", [SA_DROP] = "DROP"};
+    [SA_RESERVE] = "RESERVE", [SA_FETCH] = "FETCH",        [SA_RESOURCE] = "RESOURCE",
+    [SA_CANCEL] = "CANCEL",   [SA_SEND_STAGED] = "STAGED", [SA_SEND_ACTIVE] = "ACTIVE",
+    [SA_SEND_NACK] = "NACK",  [SA_OFFER] = "offer",        [SA_FLIP] = "FLIP",
+    [SA_KEEP] = "KEEP",       [SA_DROP] = "DROP"};
 
 /* "RESERVE 7, offer version.failed 7 no_slot" */
 static void render(const sync_t *s, int count)
@@ -33,7 +35,8 @@ static void render(const sync_t *s, int count)
         at += (size_t)snprintf(said + at, sizeof said - at, " %d", (int)a->version);
         if (a->kind == SA_SEND_ACTIVE || (a->kind == SA_SEND_NACK && a->decision))
             at += (size_t)snprintf(said + at, sizeof said - at, " d%d", (int)a->decision);
-        if (a->kind == SA_SEND_NACK) at += (size_t)snprintf(said + at, sizeof said - at, " %s", heddle_err_name(s->nack.error.code));
+        if (a->kind == SA_SEND_NACK)
+            at += (size_t)snprintf(said + at, sizeof said - at, " %s", heddle_err_name(s->nack.error.code));
     }
 }
 
@@ -43,20 +46,33 @@ static int feed(sync_t *s, sync_event_t ev)
 {
     heddle_error_t why;
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
-    if (!ev.error && (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT)) ev.error = &why;
-    if ((ev.kind == SY_ANNOUNCE || ev.kind == SY_COMMIT || ev.kind == SY_UP) && digest_equal(&ev.digest, &(digest_t){{0}}))
+    if (!ev.error && (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT))
+        ev.error = &why;
+    if ((ev.kind == SY_ANNOUNCE || ev.kind == SY_COMMIT || ev.kind == SY_UP) &&
+        digest_equal(&ev.digest, &(digest_t){{0}}))
         ev.digest = digest_of(ev.version);
     int n = sync_step(s, &ev, now, out);
     render(s, n < 0 ? 0 : n);
     return n;
 }
 
-static int fed(sync_t *s, sync_event_kind_t kind, uint64_t version) { return feed(s, (sync_event_t){.kind = kind, .version = version}); }
-static void announce(sync_t *s, uint64_t v) { feed(s, (sync_event_t){.kind = SY_ANNOUNCE, .version = v, .deadline_us = 60000000}); }
-static void commit(sync_t *s, uint64_t v, uint64_t d) { feed(s, (sync_event_t){.kind = SY_COMMIT, .version = v, .decision = d}); }
+static int fed(sync_t *s, sync_event_kind_t kind, uint64_t version)
+{
+    return feed(s, (sync_event_t){.kind = kind, .version = version});
+}
+static void announce(sync_t *s, uint64_t v)
+{
+    feed(s, (sync_event_t){.kind = SY_ANNOUNCE, .version = v, .deadline_us = 60000000});
+}
+static void commit(sync_t *s, uint64_t v, uint64_t d)
+{
+    feed(s, (sync_event_t){.kind = SY_COMMIT, .version = v, .decision = d});
+}
 static void up(sync_t *s, uint64_t v, uint64_t d, const uint64_t *keep, uint32_t n)
 {
-    feed(s, (sync_event_t){.kind = SY_UP, .version = v, .decision = d, .slot_count = 3, .keep = keep, .keep_count = n});
+    feed(s,
+         (sync_event_t){
+             .kind = SY_UP, .version = v, .decision = d, .slot_count = 3, .keep = keep, .keep_count = n});
 }
 
 static sync_state_t state_of(const sync_t *s, uint64_t v)
@@ -119,7 +135,8 @@ static void bring(sync_t *s, bool app, sync_state_t state)
     if (state != SYNC_LEAVING) cr_assert_eq(state_of(s, 7), state, "state %d", state);
 }
 
-/* Rows: event; columns: state.  "next|actions"; next as a letter: a w r f A S V K L = absent .. leaving, N: NOT_FOUND. */
+/* Rows: event; columns: state.  "next|actions"; next as a letter: a w r f A S V K L = absent .. leaving, N:
+ * NOT_FOUND. */
 typedef struct { sync_event_kind_t kind; const char *cells[9]; } row_t;
 
 #define FAILED "offer 10 7"
@@ -128,19 +145,26 @@ typedef struct { sync_event_kind_t kind; const char *cells[9]; } row_t;
 
 /* With AUTO: columns absent waiting reserving fetching (arrived: none) staged active kept leaving. */
 static const row_t AUTO[] = {
-    {SY_ANNOUNCE, {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {SY_ANNOUNCE,
+     {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
     {SY_SLOT, {"a|", "w|", "f|FETCH 7", "f|", NULL, "S|", "V|", "K|", "L|"}},
     {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "f|", NULL, "S|", "V|", "K|", "L|"}},
     {SY_FETCHED, {"a|", "w|", "r|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_FETCH_FAILED, {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_FETCH_FAILED,
+     {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
     {SY_APP_STAGED, {"N|", "N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
     {SY_APP_ACTIVATE, {"N|", "N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
-    {SY_APP_REJECT, {"N|", "N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
-    {SY_COMMIT, {"a|", "w|offer 9 7", "r|", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7",
-                 "V|FLIP 7, KEEP 6, ACTIVE 7 d9, offer 8 7", "L|"}},
-    {SY_ABORT, {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", NULL, "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
-    {SY_RETIRE, {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7", NULL, "L|" RETIRED ", DROP 7", "V|",
-                 "L|" RETIRED ", DROP 7", "L|"}},
+    {SY_APP_REJECT,
+     {"N|", "N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+    {SY_COMMIT,
+     {"a|", "w|offer 9 7", "r|", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7",
+      "V|FLIP 7, KEEP 6, ACTIVE 7 d9, offer 8 7", "L|"}},
+    {SY_ABORT,
+     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", NULL,
+      "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+    {SY_RETIRE,
+     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7", NULL,
+      "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
     {SY_DOWN, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
     {SY_TICK, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
     {SY_DRAINED, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "a|"}},
@@ -148,19 +172,27 @@ static const row_t AUTO[] = {
 
 /* With an application: what differs. */
 static const row_t APP[] = {
-    {SY_ANNOUNCE, {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {SY_ANNOUNCE,
+     {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
     {SY_SLOT, {"a|", "w|", "f|FETCH 7", "f|", "A|", "S|", "V|", "K|", "L|"}},
     {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "f|", "A|", "S|", "V|", "K|", "L|"}},
     {SY_FETCHED, {"a|", "w|", "r|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
-    {SY_FETCH_FAILED, {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_FETCH_FAILED,
+     {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
     {SY_APP_STAGED, {"N|", "N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
     {SY_APP_ACTIVATE, {"N|", "N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
-    {SY_APP_REJECT, {"N|", "N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7", "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
-    {SY_COMMIT, {"a|", "w|offer 9 7", "r|", "f|", "A|", "S|offer 7 7", "V|ACTIVE 7 d9, offer 8 7", "K|offer 7 7", "L|"}},
-    {SY_ABORT, {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", "L|" FAILED ", DROP 7",
-                "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
-    {SY_RETIRE, {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7", "L|" RETIRED ", DROP 7",
-                 "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
+    {SY_APP_REJECT,
+     {"N|", "N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7",
+      "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+    {SY_COMMIT,
+     {"a|", "w|offer 9 7", "r|", "f|", "A|", "S|offer 7 7", "V|ACTIVE 7 d9, offer 8 7", "K|offer 7 7",
+      "L|"}},
+    {SY_ABORT,
+     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", "L|" FAILED ", DROP 7",
+      "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+    {SY_RETIRE,
+     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7",
+      "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
 };
 
 static char letter(const sync_t *s, int rc, uint64_t v)
@@ -175,18 +207,21 @@ static void check_cell(bool app, sync_event_kind_t kind, sync_state_t state, con
 {
     sync_t s;
     bring(&s, app, state);
-    sync_event_t ev = {.kind = kind, .version = 7, .decision = 9, .deadline_us = 60000000, .slot = leaving_slot(&s)};
+    sync_event_t ev = {
+        .kind = kind, .version = 7, .decision = 9, .deadline_us = 60000000, .slot = leaving_slot(&s)};
     int rc = feed(&s, ev);
     char found[4200];
     snprintf(found, sizeof found, "%c|%s", letter(&s, rc, 7), said);
-    cr_expect_str_eq(found, cell, "%s: event %d in state %d: found %s, expected %s", app ? "app" : "auto", kind, state, found, cell);
+    cr_expect_str_eq(found, cell, "%s: event %d in state %d: found %s, expected %s", app ? "app" : "auto",
+                     kind, state, found, cell);
 }
 
 Test(sync, every_cell_auto)
 {
     for (size_t r = 0; r < sizeof AUTO / sizeof *AUTO; r++)
         for (int state = SYNC_ABSENT; state < SYNC_STATE_COUNT; state++)
-            if (AUTO[r].cells[state]) check_cell(false, AUTO[r].kind, (sync_state_t)state, AUTO[r].cells[state]);
+            if (AUTO[r].cells[state])
+                check_cell(false, AUTO[r].kind, (sync_state_t)state, AUTO[r].cells[state]);
 }
 
 Test(sync, every_cell_app)
@@ -198,8 +233,11 @@ Test(sync, every_cell_app)
 
 Test(sync, up_drops_what_was_restated_and_is_not_kept)
 {
-    static const struct { sync_state_t state; const char *cell; } CASES[] = {
-        {SYNC_ARRIVED, "L|" RETIRED ", DROP 7"}, {SYNC_STAGED, "L|" RETIRED ", DROP 7"}, {SYNC_ACTIVE, "V|"}, {SYNC_KEPT, "L|" RETIRED ", DROP 7"}};
+    static const struct { sync_state_t state; const char *cell;
+    } CASES[] = {{SYNC_ARRIVED, "L|" RETIRED ", DROP 7"},
+                 {SYNC_STAGED, "L|" RETIRED ", DROP 7"},
+                 {SYNC_ACTIVE, "V|"},
+                 {SYNC_KEPT, "L|" RETIRED ", DROP 7"}};
     for (size_t i = 0; i < 4; i++) {
         sync_t s;
         bring(&s, true, CASES[i].state);
@@ -295,6 +333,19 @@ Test(sync, decisions_never_go_back)
     fed(&s, SY_DOWN, 0);
     up(&s, 6, 7, NULL, 0);    /* a registry that went back */
     cr_assert_eq(sync_active(&s)->version, 7);
+}
+
+Test(sync, a_decision_that_comes_after_a_greater_one_changes_nothing)
+{
+    sync_t s;
+    bring(&s, false, SYNC_KEPT);    /* 7 kept (d5), 6 active (d6) */
+    commit(&s, 8, 8);               /* not here yet */
+    commit(&s, 7, 7);
+    cr_assert_str_eq(said, "");
+    cr_assert_eq(sync_active(&s)->version, 6);
+    stage(&s, 8);
+    cr_assert_eq(sync_active(&s)->version, 8);
+    cr_assert_eq(s.applied.decision, 8);
 }
 
 Test(sync, commit_before_staged_is_remembered)
@@ -499,9 +550,10 @@ Test(sync, no_memory_for_a_named_version_is_tried_again)
 
 Test(sync, own_deadline_when_the_abort_is_lost)
 {
-    static const struct { sync_state_t state; const char *said, *phase; } CASES[] = {
-        {SYNC_RESERVING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"}, {SYNC_FETCHING, "NACK 7 deadline, offer 10 7, CANCEL 7, DROP 7", "fetch"},
-        {SYNC_ARRIVED, "NACK 7 deadline, offer 10 7, DROP 7", "stage"}};
+    static const struct { sync_state_t state; const char *said, *phase;
+    } CASES[] = {{SYNC_RESERVING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
+                 {SYNC_FETCHING, "NACK 7 deadline, offer 10 7, CANCEL 7, DROP 7", "fetch"},
+                 {SYNC_ARRIVED, "NACK 7 deadline, offer 10 7, DROP 7", "stage"}};
     for (size_t i = 0; i < 3; i++) {
         sync_t s;
         bring(&s, true, CASES[i].state);
@@ -635,13 +687,14 @@ Test(sync, too_many_announcements_refuse_the_oldest)
     cr_assert_str_eq(said, "RESERVE 50");
 }
 
-/* --- random runs ------------------------------------------------------------------------------------------------------ */
+/* --- random runs ------------------------------------------------------------------------------ */
 
 typedef struct {
     sync_t s;
     uint64_t rng, next_version, next_decision, highest_applied, active;
     uint64_t in_slot[LIMIT_SLOTS];    /* version whose memory a slot holds; 0: free */
-    bool leaving[LIMIT_SLOTS];        /* the slot was dropped and is not drained: a reader, a send or an ask is in it */
+    bool leaving[LIMIT_SLOTS]; /* the slot was dropped and is not drained: a reader, a send or an ask is in
+                                  it */
     uint64_t reserving, fetching;
 } world_t;
 
@@ -680,7 +733,8 @@ static void obey(world_t *w, int count)
         case SA_FLIP:
             cr_assert(w->s.up);
             cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] && w->fetching != a->version);
-            cr_assert_gt(a->decision, w->highest_applied, "decision %d after %d", (int)a->decision, (int)w->highest_applied);
+            cr_assert_gt(a->decision, w->highest_applied, "decision %d after %d", (int)a->decision,
+                         (int)w->highest_applied);
             w->active = a->version;
             break;
         case SA_SEND_ACTIVE:
@@ -717,15 +771,31 @@ static void check(world_t *w)
 /* One random event that the world allows, with now and then one that it does not. */
 static sync_event_t any_event(world_t *w)
 {
-    sync_event_t ev = {.version = 1 + roll(w, w->next_version), .slot = (int)roll(w, 4), .deadline_us = roll(w, 2) ? 3000000 : 0, .slot_count = 3};
+    sync_event_t ev = {.version = 1 + roll(w, w->next_version),
+                       .slot = (int)roll(w, 4),
+                       .deadline_us = roll(w, 2) ? 3000000 : 0,
+                       .slot_count = 3};
     switch (roll(w, 16)) {
     case 0: case 1: ev.kind = SY_ANNOUNCE; ev.version = ++w->next_version; break;
     case 2: ev.kind = SY_ANNOUNCE; break;
-    case 3: case 4: case 5: ev.kind = SY_COMMIT; ev.decision = roll(w, 4) ? ++w->next_decision : 1 + roll(w, w->next_decision + 1); break;
+    case 3:
+    case 4:
+    case 5:
+        ev.kind = SY_COMMIT;
+        ev.decision = roll(w, 4) ? ++w->next_decision : 1 + roll(w, w->next_decision + 1);
+        break;
     case 6: ev.kind = roll(w, 2) ? SY_ABORT : SY_RETIRE; break;
     case 7: ev.kind = w->s.up ? SY_DOWN : SY_UP; ev.decision = roll(w, w->next_decision + 1); break;
-    case 8: case 9: ev.kind = w->reserving ? (roll(w, 8) ? SY_SLOT : SY_NO_SLOT) : SY_TICK; ev.version = w->reserving; break;
-    case 10: case 11: ev.kind = w->fetching ? (roll(w, 6) ? SY_FETCHED : SY_FETCH_FAILED) : SY_TICK; ev.version = w->fetching; break;
+    case 8:
+    case 9:
+        ev.kind = w->reserving ? (roll(w, 8) ? SY_SLOT : SY_NO_SLOT) : SY_TICK;
+        ev.version = w->reserving;
+        break;
+    case 10:
+    case 11:
+        ev.kind = w->fetching ? (roll(w, 6) ? SY_FETCHED : SY_FETCH_FAILED) : SY_TICK;
+        ev.version = w->fetching;
+        break;
     case 12: ev.kind = SY_TICK; break;
     case 13: ev.kind = (sync_event_kind_t)(SY_APP_STAGED + roll(w, 3)); break;
     case 14: ev.kind = SY_APP_STAGED; break;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One or more worker nodes, sources, and a broker of a few lines, in one process with a virtual clock: what the node's
- * tests play on. */
+/* One or more worker nodes, sources, and a broker of a few lines, in one process with a virtual clock: what
+ * the node's tests play on. */
 #ifndef TESTS_WORKER_WORLD_H
 #define TESTS_WORKER_WORLD_H
 
@@ -86,8 +86,13 @@ static void welcome(worker_t *w, uint64_t req)
 {
     msg_t m = {.type = MSG_WELCOME};
     w->token = ++w->next_token;
-    m.welcome = (msg_welcome_t){.req = req, .token = w->token, .epoch = 1, .lease_ms = LEASE_MS, .slots = w->slots ? w->slots : 3,
-                                .keep = w->keep, .keep_count = w->keep_count};
+    m.welcome = (msg_welcome_t){.req = req,
+                                .token = w->token,
+                                .epoch = 1,
+                                .lease_ms = LEASE_MS,
+                                .slots = w->slots ? w->slots : 3,
+                                .keep = w->keep,
+                                .keep_count = w->keep_count};
     if (w->decision.decision) m.welcome.adapters = &w->decision, m.welcome.adapter_count = 1;
     tell_worker(w, &m);
 }
@@ -99,13 +104,27 @@ static void world_broker(worker_t *w)
         const msg_t *m = &w->said[w->seen];
         if (w->deaf) continue;
         if (m->type == MSG_HELLO)
-            tell_worker(w, &(msg_t){.type = MSG_HELLO_OK, .hello_ok = {.wire = 1, .epoch = 1, .lease_ms = LEASE_MS, .keep = 1, .cluster = w->cluster, .heddle = "0"}});
+            tell_worker(w, &(msg_t){.type = MSG_HELLO_OK,
+                                    .hello_ok = {.wire = 1,
+                                                 .epoch = 1,
+                                                 .lease_ms = LEASE_MS,
+                                                 .keep = 1,
+                                                 .cluster = w->cluster,
+                                                 .heddle = "0"}});
         if (m->type == MSG_JOIN && w->refuse)
-            tell_worker(w, &(msg_t){.type = MSG_ERROR, .error = {.req = m->join.req, .of = MSG_JOIN, .retriable = true, .retry_ms = 500, .code = w->refuse, .message = "no"}});
+            tell_worker(w, &(msg_t){.type = MSG_ERROR,
+                                    .error = {.req = m->join.req,
+                                              .of = MSG_JOIN,
+                                              .retriable = true,
+                                              .retry_ms = 500,
+                                              .code = w->refuse,
+                                              .message = "no"}});
         else if (m->type == MSG_JOIN) welcome(w, m->join.req);
         if (m->type == MSG_HEARTBEAT)
-            tell_worker(w, &(msg_t){.type = MSG_HEARTBEAT_OK, .heartbeat_ok = {m->heartbeat.token, m->heartbeat.seq}});
-        if (m->type == MSG_LEAVE) tell_worker(w, &(msg_t){.type = MSG_BYE, .bye = {m->leave.token, m->leave.req}});
+            tell_worker(w, &(msg_t){.type = MSG_HEARTBEAT_OK,
+                                    .heartbeat_ok = {m->heartbeat.token, m->heartbeat.seq}});
+        if (m->type == MSG_LEAVE)
+            tell_worker(w, &(msg_t){.type = MSG_BYE, .bye = {m->leave.token, m->leave.req}});
     }
 }
 
@@ -205,8 +224,15 @@ static worker_t *worker_start(uint32_t index, tr_mode_t mode, const worker_opts_
     worker_t *w = calloc(1, sizeof *w);
     w->next_token = (index + 1) * 1000;
     w->cluster = "c1";
-    w->io = (node_io_t){.self = w, .send = world_send, .redial = world_redial, .event = world_event, .tr = &transfer_mem_ops, .clock = &WORLD_CLOCK};
-    cr_assert_eq(transfer_mem_ops.open(&(transfer_opts_t){.mode = mode, .clock = &WORLD_CLOCK}, &w->io.t, NULL), HEDDLE_OK);
+    w->io = (node_io_t){.self = w,
+                        .send = world_send,
+                        .redial = world_redial,
+                        .event = world_event,
+                        .tr = &transfer_mem_ops,
+                        .clock = &WORLD_CLOCK};
+    cr_assert_eq(
+        transfer_mem_ops.open(&(transfer_opts_t){.mode = mode, .clock = &WORLD_CLOCK}, &w->io.t, NULL),
+        HEDDLE_OK);
     worker_opts_t opts = change ? *change : (worker_opts_t){0};
     if (!opts.adapters) opts.adapters = WORLD_ADAPTERS, opts.adapter_count = 2;
     opts.name = "w1";
@@ -242,13 +268,18 @@ static worker_t *worker_joined(uint32_t index, const worker_opts_t *change)
     return w;
 }
 
-static share_key_t key_of(uint64_t version) { return (share_key_t){{(uint8_t)version, (uint8_t)(version >> 8), 7}}; }
+static share_key_t key_of(uint64_t version)
+{
+    return (share_key_t){{(uint8_t)version, (uint8_t)(version >> 8), 7}};
+}
 
 static origin_t *origin_start(uint32_t index, tr_mode_t mode)
 {
     origin_t *o = calloc(1, sizeof *o);
     o->token = 100 + index;
-    cr_assert_eq(transfer_mem_ops.open(&(transfer_opts_t){.mode = mode, .clock = &WORLD_CLOCK}, &o->t, NULL), HEDDLE_OK);
+    cr_assert_eq(
+        transfer_mem_ops.open(&(transfer_opts_t){.mode = mode, .clock = &WORLD_CLOCK}, &o->t, NULL),
+        HEDDLE_OK);
     transfer_mem_ops.set_token(o->t, o->token);
     transfer_mem_ops.address(o->t, &o->address);
     origins[index] = o;
@@ -289,7 +320,11 @@ static void world_end(void)
         if (origins[i]) origin_stop(i);
 }
 
-static msg_source_t source_of(const origin_t *o) { return (msg_source_t){.token = o->token, .kind = SOURCE_PUBLISHER, .name = "trainer", .address = o->address}; }
+static msg_source_t source_of(const origin_t *o)
+{
+    return (msg_source_t){
+        .token = o->token, .kind = SOURCE_PUBLISHER, .name = "trainer", .address = o->address};
+}
 
 static msg_source_t source_worker(worker_t *w)
 {
@@ -298,12 +333,21 @@ static msg_source_t source_worker(worker_t *w)
     return s;
 }
 
-static void announce_to(worker_t *w, const test_arena_t *a, uint64_t version, msg_source_t *sources, uint32_t count)
+static void announce_to(worker_t *w, const test_arena_t *a, uint64_t version, msg_source_t *sources,
+                        uint32_t count)
 {
     msg_part_t part = {a->region_bytes, a->manifest_bytes, a->manifest_digest};
     msg_t m = {.type = MSG_ANNOUNCE};
-    m.announce = (msg_announce_t){.token = w->token, .version = version, .deadline_ms = 60000, .adapter = "policy", .digest = a->h1,
-                                  .parts = &part, .part_count = 1, .sources = sources, .source_count = count, .step = (int64_t)version * 10,
+    m.announce = (msg_announce_t){.token = w->token,
+                                  .version = version,
+                                  .deadline_ms = 60000,
+                                  .adapter = "policy",
+                                  .digest = a->h1,
+                                  .parts = &part,
+                                  .part_count = 1,
+                                  .sources = sources,
+                                  .source_count = count,
+                                  .step = (int64_t)version * 10,
                                   .data_bytes = a->data_bytes};
     share_key_t key = key_of(version);
     memcpy(&m.announce.key, &key, sizeof key);
@@ -316,7 +360,8 @@ static void commit_to(worker_t *w, const test_arena_t *a, uint64_t version, uint
 }
 
 /* Announces, fetches, commits: the whole way. */
-static void bring_version(worker_t *w, origin_t *o, const test_arena_t *a, uint64_t version, uint64_t decision)
+static void bring_version(worker_t *w, origin_t *o, const test_arena_t *a, uint64_t version,
+                          uint64_t decision)
 {
     origin_serve(o, a, version);
     msg_source_t source = source_of(o);
@@ -331,7 +376,8 @@ static bool serves(worker_t *w, const test_arena_t *a, uint64_t version)
 {
     slot_t *held = NULL;
     if (slots_acquire(w->node->slots, 0, 0, &held)) return false;
-    bool same = held->view.version == version && digest_equal(&held->h1, &a->h1) && !memcmp(held->region->view, a->bytes, a->arena_bytes);
+    bool same = held->view.version == version && digest_equal(&held->h1, &a->h1) &&
+                !memcmp(held->region->view, a->bytes, a->arena_bytes);
     slot_release(&held);
     return same;
 }
