@@ -267,37 +267,48 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     }
 }
 
+void exchange_copied(transfer_t *t, send_t *s)
+{
+    share_t *share = s->share;
+    s->share = NULL;
+    if (share) serve_sent(t, share);
+}
+
+static void free_send(send_t *s)
+{
+    peer_t *p = s->peer;
+    if (s == &p->hi) return;
+    send_t **list = s->data ? &p->free_data : &p->free_control;
+    s->next = *list;
+    *list = s;
+}
+
 void exchange_sent(transfer_t *t, send_t *s, bool ok)
 {
     peer_t *p = s->peer;
-    share_t *share = s->share;
     p->in_flight--;
     p->moved_us = t->now_us;
-    if (share) {
-        p->data_in_flight--;
-        t->counters.data_out += ok;
-        t->counters.bytes_out += ok ? s->payload_bytes : 0;
-        s->share = NULL;
+    if (s->data && ok) {
+        t->counters.data_out++;
+        t->counters.bytes_out += s->payload_bytes;
     }
-    if (s != &p->hi) {
-        s->next = p->free_sends;
-        p->free_sends = s;
-    }
-    if (!ok) p->broken = true;
+    exchange_copied(t, s);
+    free_send(s);
+    if (!ok) p->broken = p->force = true;
     if (p->in_flight == 0 && p->standing_count > 0) exchange_schedule(t, p->sent_us + t->beat_us);
     if (p->broken || p->ready || p->gathered || p->refusing || p->dropped) peer_touch(t, p);
-    if (p->state == PEER_CLOSED && p->in_flight == 0) t->reap_due = true;
-    if (share) serve_sent(t, share);
+    if (p->state >= PEER_CLOSING) t->reap_due = true;
 }
 
 void exchange_broken(transfer_t *t, peer_t *p)
 {
+    p->force = true;
+    t->reap_due = true;
     if (p->state < PEER_CLOSING) peer_end(t, p);
 }
 
 void exchange_closed(transfer_t *t, peer_t *p)
 {
-    p->link = NULL;
     p->state = PEER_CLOSED;
     t->reap_due = true;
 }

@@ -33,8 +33,8 @@
 #define EXCHANGE_FORGOTTEN_MAX 64u      /* keys that are refused at once because they were unshared here */
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u     /* a connection made under an older token is closed after being quiet so long */
-#define EXCHANGE_DATA_SENDS 32u         /* DATA in flight to one peer: a window of 2 MB in chunks of 64 KiB */
-#define EXCHANGE_SENDS (EXCHANGE_DATA_SENDS + 8u)
+#define EXCHANGE_DATA_SENDS 16u         /* DATA that a carrier keeps for one peer: what the network has taken is not among them */
+#define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
 #define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
 #define EXCHANGE_TURN_PROGRESS 64u      /* carrier turns in one events() */
 
@@ -42,10 +42,12 @@ typedef struct peer peer_t;
 typedef struct share share_t;
 
 /* One frame on its way.  From a fixed pool of its peer; the carrier keeps it, and with it the frame's bytes (UCX 1.13
- * does not copy headers) and the share's region, until exchange_sent. */
+ * does not copy headers) and the share's region, until exchange_sent; the region only until exchange_copied, if it says so. */
 typedef struct send {
     peer_t *peer;
-    share_t *share;                     /* of DATA; else NULL */
+    share_t *share;                     /* of DATA, while the carrier reads its region */
+    uint32_t slot;                      /* of DATA: 0..EXCHANGE_DATA_SENDS-1, each in flight once */
+    bool data;
     struct send *next;                  /* free list */
     const void *payload;
     uint32_t payload_bytes, frame_bytes;
@@ -99,6 +101,7 @@ typedef enum { PEER_ACCEPTED, PEER_OPEN, PEER_CLOSING, PEER_CLOSED } peer_state_
 struct peer {
     peer_state_t state;                 /* ACCEPTED: HI came, not connected back yet */
     bool broken;                        /* a send was refused: ends in the next turn */
+    bool force;                         /* disconnect, whatever is in flight: the link failed, or a receive is open */
     bool retiring;
     bool disconnecting;
     void *link;                         /* the carrier's */
@@ -107,20 +110,23 @@ struct peer {
     uint64_t line, remote_line;         /* remote 0: no HI came yet */
     uint64_t answer;                    /* the remote line that our HI answers */
     uint64_t sent_us, heard_us, moved_us, quiet_us;
-    uint32_t asks_open, gathered_count, standing_count, in_flight, data_in_flight;
+    uint32_t asks_open, gathered_count, standing_count, in_flight;
     ask_t *gathered, *dropped;
     standing_t *standing, *ready, *refusing;
-    send_t *free_sends;
+    send_t *free_data, *free_control;
     bool dirty;                         /* on the transfer's list of peers with something to send */
     struct peer *dirty_prev, *dirty_next, *prev, *next;
     UT_hash_handle by_token, by_line;
     uint32_t address_bytes;
     uint8_t address[LIMIT_ADDRESS_BYTES];
     uint8_t hi_frame[FRAME_MAX];
-    send_t hi, sends[EXCHANGE_SENDS];
+    send_t hi, data[EXCHANGE_DATA_SENDS], control[EXCHANGE_CONTROL_SENDS];
 };
 
 typedef struct carrier_ops {
+    /* A link is cut only when nothing is in flight on it, or when it has failed: until then a peer that ended lingers,
+     * out of sight, and costs no more than what is in flight. */
+    bool lingers;
     /* Sets p->link; GONE when it cannot. */
     int  (*connect)(transfer_t *t, peer_t *p, bytes_t address);
     /* By force; in-flight sends end with exchange_sent(ok = false), then exchange_closed.  May do both at once. */
@@ -130,6 +136,8 @@ typedef struct carrier_ops {
     /* One bounded turn; false when nothing moved. */
     bool (*progress)(transfer_t *t);
     bytes_t (*address)(transfer_t *t);
+    /* The peer goes; nothing of it is in flight.  Frees p->link.  NULL: nothing to do. */
+    void (*release)(peer_t *p);
 } carrier_ops_t;
 
 struct transfer {
@@ -196,6 +204,7 @@ void exchange_frame(transfer_t *t, const frame_t *f);                       /* a
 void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
 void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);
+void exchange_copied(transfer_t *t, send_t *s);                             /* DATA: its region is not read any more */
 void exchange_sent(transfer_t *t, send_t *s, bool ok);
 void exchange_broken(transfer_t *t, peer_t *p);                             /* the link failed */
 void exchange_closed(transfer_t *t, peer_t *p);                             /* the link of a disconnected peer is no more */
@@ -207,7 +216,8 @@ void ring_push(transfer_t *t, const tr_event_t *event); /* uses up one reservati
 void ring_offer(transfer_t *t, const tr_event_t *event);/* dropped when there is no room */
 void exchange_schedule(transfer_t *t, uint64_t at_us);  /* the timers run at `at_us` or before */
 void peer_touch(transfer_t *t, peer_t *p);              /* has something to send */
-send_t *peer_send_begin(peer_t *p);                     /* NULL: all are in flight */
+send_t *peer_send_begin(peer_t *p);                     /* NULL: all are in flight; the same for DATA: */
+send_t *peer_data_begin(peer_t *p);
 void peer_send(transfer_t *t, send_t *s, const frame_t *f);
 int  peer_find(transfer_t *t, const peer_ref_t *ref, peer_t **ret_peer);   /* connects; GONE, AGAIN */
 peer_t *peer_of_line(transfer_t *t, uint64_t line);

@@ -3,6 +3,7 @@
 #include "transfer/transfer.h"
 
 #include "core/errors.h"
+#include "transfer/environment.h"
 
 #include <dlfcn.h>
 #include <ifaddrs.h>
@@ -15,9 +16,8 @@
 
 #define PLUGIN "transfer_ucx.so"
 
-/* Read by UCX while it is being loaded, and by nothing after: set for that moment only, so that neither the host process
- * nor its children inherit them.  A variable that the user set stays.  (Everything else: transfer/ucx.c.) */
-static const struct { const char *name, *value; } LOAD_SETTINGS[] = {
+/* Read by UCX while it is being loaded, and by nothing after.  (Everything else: transfer/ucx.c.) */
+static const env_setting_t LOAD_SETTINGS[] = {
     {"UCX_HANDLE_ERRORS", "none"},           /* no SEGV, BUS, ILL, FPE handlers in the host process */
     {"UCX_DEBUG_SIGNO", "0"},                /* nor SIGHUP */
     {"UCX_MEM_EVENTS", "n"},                 /* mmap and munmap stay as they are: TCP registers no memory */
@@ -28,14 +28,9 @@ static const struct { const char *name, *value; } LOAD_SETTINGS[] = {
 
 static void *open_with_settings(const char *path)
 {
-    bool ours[LOAD_SETTING_COUNT];
-    for (size_t i = 0; i < LOAD_SETTING_COUNT; i++) {
-        ours[i] = getenv(LOAD_SETTINGS[i].name) == NULL;
-        if (ours[i]) setenv(LOAD_SETTINGS[i].name, LOAD_SETTINGS[i].value, 0);
-    }
+    uint32_t set = environment_set(LOAD_SETTINGS, LOAD_SETTING_COUNT);
     void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; i < LOAD_SETTING_COUNT; i++)
-        if (ours[i]) unsetenv(LOAD_SETTINGS[i].name);
+    environment_restore(LOAD_SETTINGS, LOAD_SETTING_COUNT, set);
     return plugin;
 }
 

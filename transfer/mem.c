@@ -124,7 +124,7 @@ static void mem_disconnect(transfer_t *t, peer_t *p)
 static void mem_send(transfer_t *t, peer_t *p, send_t *s)
 {
     mem_t *m = mem_of(t), *to = other_end(p);
-    bool data = s->share != NULL;
+    bool data = s->data;
     if (!to || to->killed) {
         exchange_sent(t, s, false);
         return;
@@ -206,7 +206,7 @@ static bool mem_progress(transfer_t *t)
 
 static bytes_t mem_address(transfer_t *t) { return bytes_of(mem_of(t)->address, sizeof mem_of(t)->address); }
 
-static const carrier_ops_t CARRIER = {mem_connect, mem_disconnect, mem_send, mem_progress, mem_address};
+static const carrier_ops_t CARRIER = {false, mem_connect, mem_disconnect, mem_send, mem_progress, mem_address, NULL};
 
 /* The table. */
 

@@ -36,9 +36,13 @@ static peer_t *peer_new(transfer_t *t, uint64_t token)
     p->transfer = t;
     p->line = t->next_line++;
     p->heard_us = p->moved_us = p->sent_us = t->now_us;
-    for (size_t i = 0; i < EXCHANGE_SENDS; i++) {
-        p->sends[i] = (send_t){.peer = p, .frame = p->sends[i].small, .next = p->free_sends};
-        p->free_sends = &p->sends[i];
+    for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
+        p->data[i] = (send_t){.peer = p, .frame = p->data[i].small, .slot = i, .data = true, .next = p->free_data};
+        p->free_data = &p->data[i];
+    }
+    for (uint32_t i = 0; i < EXCHANGE_CONTROL_SENDS; i++) {
+        p->control[i] = (send_t){.peer = p, .frame = p->control[i].small, .next = p->free_control};
+        p->free_control = &p->control[i];
     }
     p->hi = (send_t){.peer = p, .frame = p->hi_frame};
     DL_APPEND(t->peers, p);
@@ -46,12 +50,15 @@ static peer_t *peer_new(transfer_t *t, uint64_t token)
     return p;
 }
 
-send_t *peer_send_begin(peer_t *p)
+static send_t *take(send_t **list)
 {
-    send_t *s = p->free_sends;
-    if (s) p->free_sends = s->next;
+    send_t *s = *list;
+    if (s) *list = s->next;
     return s;
 }
+
+send_t *peer_send_begin(peer_t *p) { return take(&p->free_control); }
+send_t *peer_data_begin(peer_t *p) { return take(&p->free_data); }
 
 void peer_send(transfer_t *t, send_t *s, const frame_t *f)
 {
@@ -181,10 +188,15 @@ void peer_end(transfer_t *t, peer_t *p)
         p->dirty = false;
     }
     DL_DELETE(t->peers, p);
-    t->peer_count--;
     DL_APPEND(t->closing, p);
     p->state = p->link ? PEER_CLOSING : PEER_CLOSED;
     t->reap_due = true;
+}
+
+/* A peer that takes nothing keeps its link: cutting it in the middle of a message would leave a torn one behind. */
+static bool may_disconnect(const transfer_t *t, const peer_t *p)
+{
+    return p->state == PEER_CLOSING && !p->disconnecting && (!t->carrier->lingers || p->force || p->in_flight == 0);
 }
 
 void peers_reap(transfer_t *t)
@@ -193,12 +205,14 @@ void peers_reap(transfer_t *t)
     t->reap_due = false;
     peer_t *p, *next;
     DL_FOREACH_SAFE(t->closing, p, next) {
-        if (p->state == PEER_CLOSING && !p->disconnecting) {
+        if (may_disconnect(t, p)) {
             p->disconnecting = true;
             t->carrier->disconnect(t, p);
         }
         if (p->state == PEER_CLOSED && p->in_flight == 0) {
             DL_DELETE(t->closing, p);
+            t->peer_count--;
+            if (p->link && t->carrier->release) t->carrier->release(p);
             free(p);
         }
     }

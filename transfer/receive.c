@@ -66,7 +66,7 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_
                  uint64_t at, uint64_t *ret_ask)
 {
     assert(into->backend && "map() comes before ask()");
-    if (bytes == 0 || bytes > LIMIT_WINDOW_BYTES || at > into->bytes || bytes > into->bytes - at) return HEDDLE_ERR_LIMIT;
+    if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > into->bytes || bytes > into->bytes - at) return HEDDLE_ERR_LIMIT;
     peer_t *p;
     int rc = peer_find(t, from, &p);
     if (rc != HEDDLE_OK) return rc;
@@ -195,6 +195,7 @@ void receive_end_peer(transfer_t *t, peer_t *p)
         ask_t *a = &t->asks[i];
         if (a->state == ASK_FREE || a->peer != p) continue;
         if (a->state == ASK_GATHERED) ungather(a);
+        if (a->state == ASK_RECEIVING) p->force = true;
         if (a->state == ASK_DROPPED) {
             DL_DELETE(p->dropped, a);
             ask_free(t, a);

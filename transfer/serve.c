@@ -182,7 +182,7 @@ static int refusal_of(const transfer_t *t, const standing_t *s, const share_t *s
 {
     if (t->refuse_err) return t->refuse_err;
     if (s->peer->standing_count > LIMIT_ASKS_PER_PEER) return HEDDLE_ERR_LIMIT;
-    if (s->bytes == 0 || s->bytes > LIMIT_WINDOW_BYTES) return HEDDLE_ERR_LIMIT;
+    if (s->bytes == 0 || s->bytes > LIMIT_CHUNK_MAX_BYTES) return HEDDLE_ERR_LIMIT;
     if (share ? share->ending : is_forgotten(t, &s->key)) return HEDDLE_ERR_NOT_FOUND;
     return 0;
 }
@@ -242,7 +242,7 @@ bool serve_refusals(transfer_t *t, peer_t *p)
 bool serve_data(transfer_t *t, peer_t *p)
 {
     standing_t *ready = p->ready;
-    send_t *s = ready && p->data_in_flight < EXCHANGE_DATA_SENDS ? peer_send_begin(p) : NULL;
+    send_t *s = ready ? peer_data_begin(p) : NULL;
     if (!s) return false;
     frame_t f;
     f.kind = FRAME_DATA;
@@ -255,7 +255,6 @@ bool serve_data(transfer_t *t, peer_t *p)
     s->payload = (const uint8_t *)ready->share->region->base + ready->offset;
     s->payload_bytes = ready->bytes;
     s->share->sends++;
-    p->data_in_flight++;
     p->sent_us = t->now_us;
     standing_free(t, ready);
     pace_take(&t->pace, s->payload_bytes);

@@ -60,7 +60,7 @@ typedef struct transfer_ops {
     /* Connect and say HI ahead of the first ask; idempotent.  Errors as for ask. */
     int  (*greet)(transfer_t *t, const peer_ref_t *peer);
     /* AGAIN: too many open, no token yet, or TR_PEER_GONE of this peer is not drained yet; GONE: cannot connect; LIMIT:
-     * more than LIMIT_WINDOW_BYTES, or outside `into`, which stays mapped until the ask has ended or was dropped. */
+     * more than LIMIT_CHUNK_MAX_BYTES, or outside `into`, which stays mapped until the ask has ended or was dropped. */
     int  (*ask)(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into, uint64_t at,
                 uint64_t *ret_ask);
     void (*drop_ask)(transfer_t *t, uint64_t ask);                 /* soft (UNASK): what still comes is discarded; no event follows */

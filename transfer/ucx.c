@@ -4,6 +4,7 @@
 
 #include "core/digest.h"
 #include "core/errors.h"
+#include "transfer/environment.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,27 +15,24 @@
 
 #define CLOSE_WAIT_US 2000000u
 
-/* Settings of this context; a UCX_* variable that the user set wins.  Those that UCX reads when it is loaded are set
- * by transfer/load.c. */
-static const struct { const char *name, *value; } SETTINGS[] = {
+/* Read by UCX when a context and its worker are made.  Through the environment and not ucp_config_modify, which takes
+ * transport options under other names in 1.13 than later.  Those that UCX reads when it is loaded: transfer/load.c. */
+static const env_setting_t SETTINGS[] = {
     /* In PEER error mode the only transport between processes of a machine without RDMA, and the only one of 1.13 that
      * notices a killed peer at once. */
-    {"TLS", "tcp,self"},
+    {"UCX_TLS", "tcp,self"},
     /* A whole chunk and its header in one segment (256 KiB + header): else UCX assembles fragments with one more copy.
-     * Small frames are copied out through the send buffer, for which the default is enough: DATA never passes it. */
-    {"TCP_RX_SEG_SIZE", "512K"},
+     * The send buffer stays small: only little frames are copied through it, DATA go out from their place. */
+    {"UCX_TCP_RX_SEG_SIZE", "512K"},
+    /* A forced close is not seen by the other end of a connection that both use: only the next keepalive round tells it
+     * (measured).  Default 20 s. */
+    {"UCX_KEEPALIVE_INTERVAL", "1s"},
     /* A pulled cable is noticed after 5 s. */
-    {"TCP_KEEPIDLE", "2s"},
-    {"TCP_KEEPINTVL", "1s"},
-    {"TCP_KEEPCNT", "3"},
+    {"UCX_TCP_KEEPIDLE", "2s"},
+    {"UCX_TCP_KEEPINTVL", "1s"},
+    {"UCX_TCP_KEEPCNT", "3"},
 };
-
-static bool is_set_by_user(const char *name)
-{
-    char variable[64];
-    snprintf(variable, sizeof variable, "UCX_%s", name);
-    return getenv(variable) != NULL;
-}
+#define SETTING_COUNT (sizeof SETTINGS / sizeof *SETTINGS)
 
 static int fail_ucx(const char *what, ucs_status_t status, const char *device, heddle_error_t *error)
 {
@@ -43,27 +41,15 @@ static int fail_ucx(const char *what, ucs_status_t status, const char *device, h
     return HEDDLE_ERR_INTERNAL;
 }
 
-static ucs_status_t configure(const char *device, ucp_config_t **ret_config)
+static ucs_status_t make_context(ucx_t *u)
 {
     ucp_config_t *config;
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK) return status;
-    for (size_t i = 0; i < sizeof SETTINGS / sizeof *SETTINGS && status == UCS_OK; i++)
-        if (!is_set_by_user(SETTINGS[i].name)) status = ucp_config_modify(config, SETTINGS[i].name, SETTINGS[i].value);
     /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
-    if (status == UCS_OK) status = ucp_config_modify(config, "NET_DEVICES", device);
-    if (status != UCS_OK) ucp_config_release(config);
-    else *ret_config = config;
-    return status;
-}
-
-static ucs_status_t make_context(ucx_t *u)
-{
-    ucp_config_t *config;
-    ucs_status_t status = configure(u->device, &config);
-    if (status != UCS_OK) return status;
+    status = ucp_config_modify(config, "NET_DEVICES", u->device);
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
-    status = ucp_init(&params, config, &u->context);
+    if (status == UCS_OK) status = ucp_init(&params, config, &u->context);
     ucp_config_release(config);
     return status;
 }
@@ -91,12 +77,14 @@ static int start(ucx_t *u, heddle_error_t *error)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    uint32_t set = environment_set(SETTINGS, SETTING_COUNT);
     const char *what = "start";
     ucs_status_t status = make_context(u);
     if (status == UCS_OK) {
         what = "open a worker";
         status = make_worker(u);
     }
+    environment_restore(SETTINGS, SETTING_COUNT, set);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status == UCS_OK ? HEDDLE_OK : fail_ucx(what, status, u->device, error);
 }

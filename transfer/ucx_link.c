@@ -2,7 +2,10 @@
 /* Endpoints and active messages. */
 #include "transfer/ucx.h"
 
+#include <stdlib.h>
+
 #define MESSAGE_ID 1u
+#define STAGING_BYTES ((size_t)EXCHANGE_DATA_SENDS * LIMIT_CHUNK_MAX_BYTES)
 
 static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
@@ -20,11 +23,21 @@ static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = p},
     };
-    ucp_ep_h endpoint;
-    if (!params.address) return HEDDLE_ERR_GONE;
-    if (ucp_ep_create(ucx_of(t)->worker, &params, &endpoint) != UCS_OK) return HEDDLE_ERR_GONE;
-    p->link = endpoint;
+    link_t *link = params.address ? calloc(1, sizeof *link) : NULL;
+    if (!link) return HEDDLE_ERR_GONE;
+    if (ucp_ep_create(ucx_of(t)->worker, &params, &link->endpoint) != UCS_OK) {
+        free(link);
+        return HEDDLE_ERR_GONE;
+    }
+    p->link = link;
     return HEDDLE_OK;
+}
+
+static void ucx_release(peer_t *p)
+{
+    link_t *link = p->link;
+    free(link->staging);
+    free(link);
 }
 
 static void on_closed(void *request, ucs_status_t status, void *arg)
@@ -43,7 +56,7 @@ static void ucx_disconnect(transfer_t *t, peer_t *p)
         .cb.send = on_closed,
         .user_data = p,
     };
-    ucs_status_ptr_t request = ucp_ep_close_nbx(p->link, &param);
+    ucs_status_ptr_t request = ucp_ep_close_nbx(((link_t *)p->link)->endpoint, &param);
     if (!UCS_PTR_IS_PTR(request)) exchange_closed(t, p);
 }
 
@@ -54,9 +67,26 @@ static void on_sent(void *request, ucs_status_t status, void *arg)
     ucp_request_free(request);
 }
 
+/* False when there is no memory for it. */
+static bool stage(transfer_t *t, link_t *link, send_t *s)
+{
+    if (!link->staging) link->staging = malloc(STAGING_BYTES);
+    if (!link->staging) return false;
+    uint8_t *copy = link->staging + (size_t)s->slot * LIMIT_CHUNK_MAX_BYTES;
+    memcpy(copy, s->payload, s->payload_bytes);
+    s->payload = copy;
+    exchange_copied(t, s);
+    return true;
+}
+
 static void ucx_send(transfer_t *t, peer_t *p, send_t *s)
 {
-    bool rendezvous = s->share && ucx_of(t)->rendezvous;
+    link_t *link = p->link;
+    if (s->data && !stage(t, link, s)) {
+        exchange_sent(t, s, false);
+        return;
+    }
+    bool rendezvous = s->data && ucx_of(t)->rendezvous;
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
         .flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
@@ -64,8 +94,8 @@ static void ucx_send(transfer_t *t, peer_t *p, send_t *s)
         .user_data = s,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t request = ucp_am_send_nbx(p->link, MESSAGE_ID, s->frame, s->frame_bytes, s->share ? s->payload : NULL,
-                                               s->share ? s->payload_bytes : 0, &param);
+    ucs_status_ptr_t request = ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes,
+                                               s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0, &param);
     if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, UCS_PTR_STATUS(request) == UCS_OK);
 }
 
@@ -132,4 +162,4 @@ static bool ucx_progress(transfer_t *t) { return ucp_worker_progress(ucx_of(t)->
 
 static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, ucx_of(t)->address_bytes); }
 
-const carrier_ops_t ucx_carrier = {ucx_connect, ucx_disconnect, ucx_send, ucx_progress, ucx_address};
+const carrier_ops_t ucx_carrier = {true, ucx_connect, ucx_disconnect, ucx_send, ucx_progress, ucx_address, ucx_release};

@@ -3,10 +3,27 @@
 
 #include <criterion/criterion.h>
 #include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define FIRST_TOKEN 101u
 #define VIRTUAL_STEP_US 1000u           /* when no node waits for anything */
+
+bool rig_in_child;
+
+void rig_fail(const char *file, int line, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!rig_in_child) cr_assert_fail("%s:%d: %s", file, line, text);
+    fprintf(stderr, "%s:%d: %s\n", file, line, text);
+    _exit(9);
+}
 
 static bool named(const char *text) { return !strcmp(getenv("HEDDLE_CONTRACT") ? getenv("HEDDLE_CONTRACT") : "mem", text); }
 
@@ -16,7 +33,7 @@ static void choose(rig_t *r, transfer_opts_t *opts)
     if (named("mem-rendezvous") || named("ucx-rendezvous")) opts->mode = TR_MODE_RENDEZVOUS;
     heddle_error_t error;
     if (r->is_mem) r->ops = &transfer_mem_ops;
-    else cr_assert_eq(transfer_ucx_load(NULL, &r->ops, &error), HEDDLE_OK, "%s", error.message);
+    else RIG_CHECK(transfer_ucx_load(NULL, &r->ops, &error) == HEDDLE_OK, "%s", error.message);
 }
 
 static uint64_t virtual_now(void *self) { return ((rig_t *)self)->now_us; }
@@ -27,9 +44,9 @@ static void open_node(rig_t *r, int i, size_t region_bytes, const transfer_opts_
 {
     node_t *n = &r->nodes[i];
     heddle_error_t error;
-    cr_assert_eq(r->ops->open(opts, &n->t, &error), HEDDLE_OK, "%s", error.message);
-    cr_assert_eq(region_new(region_bytes, &n->region, &error), HEDDLE_OK, "%s", error.message);
-    cr_assert_eq(r->ops->map(n->t, n->region), HEDDLE_OK);
+    RIG_CHECK(r->ops->open(opts, &n->t, &error) == HEDDLE_OK, "%s", error.message);
+    RIG_CHECK(region_new(region_bytes, &n->region, &error) == HEDDLE_OK, "%s", error.message);
+    RIG_CHECK(r->ops->map(n->t, n->region) == HEDDLE_OK, "map");
     n->ref.token = FIRST_TOKEN + (uint64_t)i;
     r->ops->set_token(n->t, n->ref.token);
     r->ops->address(n->t, &n->ref.address);
@@ -54,10 +71,10 @@ void rig_close_node(rig_t *r, int node)
 {
     node_t *n = &r->nodes[node];
     if (!n->t) return;
-    cr_assert(r->ops->idle(n->t, n->region));
+    RIG_CHECK(r->ops->idle(n->t, n->region), "node %d is not idle", node);
     r->ops->unmap(n->t, n->region);
     r->ops->close(&n->t);
-    cr_assert_null(n->t);
+    RIG_CHECK(!n->t, "close() clears the pointer");
 }
 
 void rig_close(rig_t *r)
@@ -74,7 +91,7 @@ static uint64_t now(const rig_t *r) { return r->is_mem ? r->now_us : clock_now(c
 static bool drive(rig_t *r, node_t *n)
 {
     int room = RIG_EVENTS - n->count < 64 ? RIG_EVENTS - n->count : 64;
-    cr_assert(room > 0);
+    RIG_CHECK(room > 0, "too many events");
     int got = r->ops->events(n->t, now(r), &n->events[n->count], room);
     n->count += got;
     return got > 0;
@@ -150,15 +167,15 @@ uint64_t rig_ask(rig_t *r, int by, int from, share_key_t key, uint64_t offset, u
     uint64_t ask = 0;
     node_t *n = &r->nodes[by];
     int rc = r->ops->ask(n->t, &r->nodes[from].ref, key, offset, bytes, n->region, offset, &ask);
-    cr_assert_eq(rc, HEDDLE_OK, "ask: %s", heddle_err_name(rc));
+    RIG_CHECK(rc == HEDDLE_OK, "ask: %s", heddle_err_name(rc));
     return ask;
 }
 
 void rig_share_all(rig_t *r, int node, share_key_t key)
 {
     node_t *n = &r->nodes[node];
-    cr_assert_eq(r->ops->share(n->t, n->region, key), HEDDLE_OK);
-    cr_assert_eq(r->ops->extend(n->t, key, 0, n->region->bytes), HEDDLE_OK);
+    RIG_CHECK(r->ops->share(n->t, n->region, key) == HEDDLE_OK, "share");
+    RIG_CHECK(r->ops->extend(n->t, key, 0, n->region->bytes) == HEDDLE_OK, "extend");
 }
 
 tr_counters_t rig_counters(const rig_t *r, int node)

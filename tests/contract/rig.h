@@ -26,6 +26,11 @@ typedef struct {
     node_t nodes[RIG_NODES];
 } rig_t;
 
+/* Set in a forked child: what fails there ends the child and does not talk to the test runner. */
+extern bool rig_in_child;
+#define RIG_CHECK(condition, ...) do { if (!(condition)) rig_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
+void rig_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 /* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled by rig_byte. */
 rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts);
 void rig_close(rig_t *r);

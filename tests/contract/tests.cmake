@@ -18,3 +18,10 @@ foreach(backend mem mem-rendezvous ucx ucx-rendezvous)
 endforeach()
 
 heddle_contract_program(transfer_pair ${dir}/transfer_pair.c)
+
+heddle_contract_program(contract_process ${dir}/transfer_process.c ${dir}/rig.c)
+foreach(backend ucx ucx-rendezvous)
+  add_test(NAME contract_process_${backend} COMMAND contract_process -j1)
+  heddle_test_properties(contract_process_${backend} contract 300)
+  set_property(TEST contract_process_${backend} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${backend})
+endforeach()

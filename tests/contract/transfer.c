@@ -58,13 +58,13 @@ Test(transfer, a_range_may_land_elsewhere)
 
 Test(transfer, what_cannot_be_right_is_refused_by_ask)
 {
-    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_t *r = rig_open(2, 1u << 19, NULL);
     node_t *n = &r->nodes[1];
     const peer_ref_t *from = &r->nodes[0].ref;
     uint64_t ask = 77;
     cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, 0, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, LIMIT_WINDOW_BYTES + 1, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, (1u << 18) - PIECE + 1, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, LIMIT_CHUNK_MAX_BYTES + 1, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, (1u << 19) - PIECE + 1, &ask), HEDDLE_ERR_LIMIT);
     cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, UINT64_MAX, &ask), HEDDLE_ERR_LIMIT);
     cr_assert_eq(ask, 77, "written only on success");
     peer_ref_t nobody = {999, {"nobody there", 12}}, empty = {998, {NULL, 0}};
@@ -73,7 +73,7 @@ Test(transfer, what_cannot_be_right_is_refused_by_ask)
     cr_assert_eq(r->ops->extend(n->t, KEY, 0, 1), HEDDLE_ERR_NOT_FOUND);
     rig_share_all(r, 1, KEY);
     cr_assert_eq(r->ops->share(n->t, n->region, KEY), HEDDLE_ERR_USAGE);
-    cr_assert_eq(r->ops->extend(n->t, KEY, 1u << 18, 1), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->extend(n->t, KEY, 1u << 19, 1), HEDDLE_ERR_LIMIT);
     cr_assert_eq(r->ops->extend(n->t, KEY, UINT64_MAX, 2), HEDDLE_ERR_LIMIT);
     rig_close(r);
 }
@@ -197,42 +197,59 @@ static bool has_stuck(rig_t *r, int node, int unused)
 
 static bool has_been_asked(rig_t *r, int node, int count) { return rig_counters(r, node).asks_in >= (uint64_t)count; }
 
-/* Node 1 asks for all of node 0's `bytes` and is then still: the carrier fills up, sends stay in flight. */
-static void fill_up(rig_t *r, uint64_t bytes)
+#define BIG (32u << 20)                  /* more than the sockets between two processes take */
+#define BIG_ASKS (BIG / LIMIT_CHUNK_MAX_BYTES)
+
+/* Node 1 asks for all of node 0's region and is then still: the carrier fills up, sends stay in flight. */
+static void fill_up(rig_t *r, uint64_t asks[BIG_ASKS])
 {
     rig_share_all(r, 0, KEY);
     cr_assert_eq(r->ops->greet(r->nodes[1].t, &r->nodes[0].ref), HEDDLE_OK);
     rig_pass(r, 50000);
     r->nodes[1].still = true;             /* every 16 asks are a frame, sent when the last was asked */
-    for (uint64_t at = 0; at < bytes; at += LIMIT_CHUNK_MAX_BYTES) rig_ask(r, 1, 0, KEY, at, LIMIT_CHUNK_MAX_BYTES);
-    cr_assert(rig_until(r, has_been_asked, 0, (int)(bytes / LIMIT_CHUNK_MAX_BYTES), LONG_US));
+    for (uint32_t i = 0; i < BIG_ASKS; i++) asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES);
+    cr_assert(rig_until(r, has_been_asked, 0, BIG_ASKS, LONG_US));
     cr_assert(rig_until(r, has_stuck, 0, 0, LONG_US));
-    cr_assert_lt(rig_counters(r, 0).bytes_out, bytes, "the test needs sends in flight");
+    cr_assert_lt(rig_counters(r, 0).bytes_out, BIG, "the test needs sends in flight");
 }
 
-#define BIG (32u << 20)                  /* more than the sockets between two processes take */
-
-Test(transfer, unshared_comes_after_the_last_send_in_flight)
+static bool is_unshared(rig_t *r, int node, int unused)
 {
+    (void)unused;
+    return rig_events(r, node, TR_UNSHARED) > 0;
+}
+
+/* What TR_UNSHARED promises: whatever happens to the region after it, nobody gets a byte of that. */
+Test(transfer, after_unshared_the_region_may_be_reused)
+{
+    static uint64_t asks[BIG_ASKS];
     rig_t *r = rig_open(2, BIG, NULL);
-    fill_up(r, BIG);
+    fill_up(r, asks);
     r->ops->unshare(r->nodes[0].t, KEY);
-    rig_pass(r, 100000);
-    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 0, "the region is still being read");
-    cr_assert_eq(r->ops->share(r->nodes[0].t, r->nodes[0].region, KEY), HEDDLE_ERR_AGAIN);
+    if (rig_events(r, 0, TR_UNSHARED) == 0) rig_pass(r, 20000);
+    bool at_once = is_unshared(r, 0, 0);  /* a carrier may have copied what it still sends */
+    if (at_once) memset(r->nodes[0].region->base, 0, BIG);
+    else cr_assert_eq(r->ops->share(r->nodes[0].t, r->nodes[0].region, KEY), HEDDLE_ERR_AGAIN);
     r->nodes[1].still = false;
-    cr_assert(rig_until(r, rig_has_events, 0, 1, LONG_US));
+    cr_assert(rig_until(r, is_unshared, 0, 0, LONG_US));
+    if (!at_once) memset(r->nodes[0].region->base, 0, BIG);
+    cr_assert(rig_until(r, rig_has_events, 1, BIG_ASKS, LONG_US), "each ask ends: arrived or refused");
+    int arrived = 0;
+    for (uint32_t i = 0; i < BIG_ASKS; i++) {
+        if (rig_ended(r, 1, asks[i])->kind != TR_ARRIVED) continue;
+        cr_assert(rig_is_pattern(r, 1, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES), "ask %u", i);
+        arrived++;
+    }
+    cr_assert(arrived > 0 && arrived < (int)BIG_ASKS, "%d arrived", arrived);
     cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1);
-    cr_assert(rig_until(r, rig_has_events, 1, BIG / LIMIT_CHUNK_MAX_BYTES, LONG_US), "each ask ends: arrived or refused");
-    cr_assert_gt(rig_events(r, 1, TR_ARRIVED), 0);
-    cr_assert_gt(rig_events(r, 1, TR_REFUSED), 0);
     rig_close(r);
 }
 
 Test(transfer, a_receiver_that_takes_nothing_is_dropped_by_the_source)
 {
+    static uint64_t asks[BIG_ASKS];
     rig_t *r = rig_open(2, BIG, &(transfer_opts_t){.serve_deadline_ms = 300});
-    fill_up(r, BIG);
+    fill_up(r, asks);
     r->ops->unshare(r->nodes[0].t, KEY);
     cr_assert(rig_until(r, rig_has_events, 0, 2, LONG_US));
     cr_assert_eq(rig_events(r, 0, TR_PEER_GONE), 1);
@@ -387,14 +404,8 @@ Test(transfer, a_peer_that_comes_back_before_its_end_was_seen_is_served)
     rig_pass(r, 20000);
     source->still = false;
     r->ops->extend(source->t, KEY, 0, 1u << 20);
-    /* Either the new connection was told from the old one, or both went down with it: then once more, as a fetch does. */
-    cr_assert(rig_until(r, rig_has_events, 1, 16, LONG_US));
-    if (rig_events(r, 1, TR_ARRIVED) < 16) {
-        cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
-        receiver->count = 0;
-        for (int i = 0; i < 16; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
-        cr_assert(rig_until(r, rig_has_arrived, 1, 16, LONG_US));
-    }
+    cr_assert(rig_until(r, rig_has_arrived, 1, 16, LONG_US));
+    cr_assert_eq(rig_events(r, 0, TR_PEER_GONE), 1, "the old connection's end");
     cr_assert(rig_is_pattern(r, 1, 0, 1u << 20));
     rig_close(r);
 }

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transfer/environment.h"
+
+#include <stdlib.h>
+
+uint32_t environment_set(const env_setting_t *rows, size_t count)
+{
+    uint32_t set = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!getenv(rows[i].name) && setenv(rows[i].name, rows[i].value, 0) == 0) set |= 1u << i;
+    return set;
+}
+
+void environment_restore(const env_setting_t *rows, size_t count, uint32_t set)
+{
+    for (size_t i = 0; i < count; i++)
+        if (set & 1u << i) unsetenv(rows[i].name);
+}
