@@ -33,7 +33,7 @@ Test(late, a_slot_is_not_reused_before_they_have_landed)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1), b = arena(2);
+    test_arena_t a = arena(1), b = arena_make(2, 6, 6000);    /* needs a larger region: the old one goes */
     origin_serve(o, &a, 1);
     open_receives(w, o, &a);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
