@@ -258,22 +258,22 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_arena_t a = arena_make(1, 24, 3000), b = arena_make(2, 24, 3000);    /* more than a window */
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     uint64_t due = 0;
-    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) == 0) world_turn(&due);
-    mem_delay(o->t, world_now_us + 300000);    /* what is on its way comes late */
-    world_turn(&due);
-    tell_worker(w, &(msg_t){.type = MSG_ABORT,
-                            .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
+    while (!w->node->adapters[0].pull || pull_state(w->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
+    mem_delay(o->t, world_now_us + 300000);    /* the rest is asked for, sent, and comes late */
+    run_for(50000);
+    cr_assert_lt(pull_bytes_done(w->node->adapters[0].pull), a.region_bytes / 2);
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
     cr_assert(e && e->code == HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(e->message, "the deadline ran out");
-    mem_delay(o->t, 0);
     origin_t *p = origin_start(1, TR_MODE_EAGER);
     bring_version(w, p, &b, 2, 1);    /* takes the same slot */
+    cr_assert(serves(w, &b, 2));
     run_for(1000000);
     cr_assert(serves(w, &b, 2));
     free(a.bytes);
@@ -358,6 +358,37 @@ Test(node, slot_with_a_reader_is_not_reused)
     }
     slot_release(&held);
     free(first.bytes);
+}
+
+/* A retired version whose bytes are still on their way to somebody keeps its memory until they are out. */
+Test(node, slot_is_not_reused_while_it_is_being_sent)
+{
+    worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    w1->slots = 1;
+    worker_node_ops.line(w1->node, true, world_now_us);    /* joins again, with one slot */
+    run_for(1000);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o), from_w1 = source_worker(w1);
+    announce_to(w1, &a, 1, &source, 1);
+    run_for(100000);
+    uint64_t due = 0;
+    announce_to(w2, &a, 1, &from_w1, 1);
+    while (!w2->node->adapters[0].pull || pull_state(w2->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
+    mem_delay(w1->io.t, world_now_us + 300000);
+    run_for(50000);
+    tell_worker(w1, &(msg_t){.type = MSG_RETIRE, .retire = {w1->token, 1, "policy"}});
+    origin_serve(o, &b, 2);
+    announce_to(w1, &b, 2, &source, 1);
+    run_for(100000);
+    cr_assert_eq(slots_at(w1->node->slots, 0, 0)->state, SLOT_LEAVING);
+    cr_assert_eq(count_said(w1, MSG_STAGED), 1);
+    run_for(2000000);
+    cr_assert_eq(last_said(w1, MSG_STAGED)->staged.version, 2);
+    cr_assert_eq(w2->node->counters.chunks_bad, 0, "what was sent was written over");
+    free(a.bytes);
+    free(b.bytes);
 }
 
 Test(node, lapsed_session_applies_nothing_that_was_queued)
