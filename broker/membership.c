@@ -1,8 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens are counters: a multiplication spreads them (Fibonacci hashing). */
-#define HASH_FUNCTION(key, bytes, hash)                                                                  \
-    ((hash) = (unsigned)((*(const uint64_t *)(key)*0x9e3779b97f4a7c15ull) >> 32))
-#define HASH_NONFATAL_OOM 1
 #include "broker/membership.h"
 
 #include "core/clock.h"
@@ -59,7 +55,7 @@ void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep)
 
 void membership_fini(membership_t *m)
 {
-    HASH_CLEAR(by_token, m->tokens);
+    free(m->tokens);
     for (size_t i = 0; i < m->worker_count; i++) free_member(m->workers[i]);
     for (size_t i = 0; i < m->publisher_count; i++) free_member(m->publishers[i]);
     free(m->workers);
@@ -95,11 +91,22 @@ static size_t place_of(member_t *const *rows, size_t count, const char *key, boo
     return low;
 }
 
+/* Index of the token, or where it belongs. */
+static size_t token_place(const membership_t *m, uint64_t token)
+{
+    size_t low = 0, high = m->token_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (m->tokens[mid]->token < token) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
 member_t *membership_by_token(const membership_t *m, uint64_t token)
 {
-    member_t *found = NULL;
-    HASH_FIND(by_token, m->tokens, &token, sizeof token, found);
-    return found;
+    size_t at = token_place(m, token);
+    return at < m->token_count && m->tokens[at]->token == token ? m->tokens[at] : NULL;
 }
 
 member_t *membership_worker(const membership_t *m, const char *name)
@@ -323,12 +330,19 @@ static bool grow(member_t ***rows, size_t count, size_t *capacity)
 
 static bool add_token(membership_t *m, member_t *member, uint64_t now_us)
 {
-    if (!m->tokens) m->tick_us = now_us; /* no tick was due while nobody was here */
-    HASH_ADD(by_token, m->tokens, token, sizeof member->token, member);
-    return member->by_token.tbl != NULL;
+    if (!m->token_count) m->tick_us = now_us; /* no tick was due while nobody was here */
+    if (!grow(&m->tokens, m->token_count, &m->token_capacity)) return false;
+    size_t at = token_place(m, member->token);
+    memmove(m->tokens + at + 1, m->tokens + at, (m->token_count++ - at) * sizeof *m->tokens);
+    m->tokens[at] = member;
+    return true;
 }
 
-static void drop_token(membership_t *m, member_t *member) { HASH_DELETE(by_token, m->tokens, member); }
+static void drop_token(membership_t *m, const member_t *member)
+{
+    size_t at = token_place(m, member->token);
+    memmove(m->tokens + at, m->tokens + at + 1, (--m->token_count - at) * sizeof *m->tokens);
+}
 
 /* READY: a fence or its own new life ends it here.  LOST or LEFT: its row makes place. */
 static void take_over(membership_t *m, const member_t *new, member_t *old, uint64_t *ret_peer,
@@ -512,7 +526,7 @@ void membership_tick(membership_t *m, instant_t now)
 {
     uint64_t due_us = m->tick_us + m->lease_us / 4;
     bool is_late = m->tick_us && now.us > due_us + m->lease_us / 2;
-    if (is_late && m->tokens && now.us + m->lease_us > m->grace_end_us)
+    if (is_late && m->token_count && now.us + m->lease_us > m->grace_end_us)
         m->grace_end_us = now.us + m->lease_us;
     m->tick_us = now.us;
     if (now.us >= m->reap_us || m->ended_count > MEMBER_ENDED_MAX) reap(m, now.us);
@@ -543,7 +557,7 @@ static uint64_t earliest_lease(member_t *const *rows, size_t count)
 
 uint64_t membership_deadline(const membership_t *m)
 {
-    if (!m->tokens) return m->reap_us;
+    if (!m->token_count) return m->reap_us;
     uint64_t workers = earliest_lease(m->workers, m->worker_count);
     uint64_t publishers = earliest_lease(m->publishers, m->publisher_count);
     uint64_t lease = workers < publishers ? workers : publishers;

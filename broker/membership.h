@@ -23,7 +23,6 @@
 #define BROKER_MEMBERSHIP_H
 
 #include "broker/outbox.h"
-#include <uthash.h>
 
 #define MEMBER_LISTED_US 600000000ull   /* lost and left ones are listed for 10 minutes */
 #define MEMBER_ENDED_MAX 4096u          /* and at most so many of them */
@@ -56,7 +55,6 @@ typedef struct member {
     member_sub_t *subs; uint32_t sub_count;         /* a publisher has one: its adapter */
     uint64_t slots, slots_total, slots_free, slots_held;
     uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
-    UT_hash_handle by_token;                        /* READY rows only */
 } member_t;
 
 typedef struct membership {
@@ -66,7 +64,8 @@ typedef struct membership {
     uint64_t tick_us;                               /* last tick, to notice lateness; 0: none yet */
     /* when the next lost or left one is forgotten; CLOCK_NEVER: none */
     uint64_t reap_us;
-    member_t *tokens;                               /* uthash by token */
+    /* READY rows, ascending by token: tokens only go up, so a new one is the last */
+    member_t **tokens;     size_t token_count, token_capacity;
     member_t **workers;    size_t worker_count, worker_capacity;        /* ascending by name, all states */
     /* ascending by adapter, READY only */
     member_t **publishers; size_t publisher_count, publisher_capacity;

@@ -144,7 +144,7 @@ static void note_send(broker_t *b, const send_t *send, int rc)
 void broker_let_go(broker_t *b)
 {
     if (b->out.failed) { /* something is missing here: everybody is told again at his next heartbeat */
-        for (member_t *m = b->members.tokens; m; m = m->by_token.next) m->needs_resync = true;
+        for (size_t i = 0; i < b->members.token_count; i++) b->members.tokens[i]->needs_resync = true;
     }
     for (size_t i = 0; i < b->out.send_count; i++) {
         const send_t *send = &b->out.sends[i];

@@ -24,6 +24,7 @@
 
 #include "broker/pending.h"
 #include "core/clock.h"
+#include <uthash.h>
 
 /* What the broker asks of its shell. */
 typedef struct broker_io {

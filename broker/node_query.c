@@ -126,8 +126,10 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
 /* A worker that was killed a moment ago has its lease still; its connection tells already. */
 static void probe_subscribers(broker_t *b, const char *adapter)
 {
-    for (member_t *m = b->members.tokens; m; m = m->by_token.next)
+    for (size_t i = 0; i < b->members.token_count; i++) {
+        member_t *m = b->members.tokens[i];
         if (m->role == ROLE_WORKER && member_is_ready(m) && member_sub(m, adapter)) broker_probe(b, m);
+    }
 }
 
 static void ask_wait(const call_t *c, pending_kind_t kind)

@@ -315,7 +315,7 @@ static void check_members(void)
         ready += member_is_ready(m);
         CHECK(member_is_ready(m) == (membership_by_token(&R.b->members, m->token) == m));
     }
-    CHECK(HASH_CNT(by_token, R.b->members.tokens) == ready + R.b->members.publisher_count);
+    CHECK(R.b->members.token_count == ready + R.b->members.publisher_count);
     for (size_t i = 0; i < R.b->rollout.track_count; i++)
         for (size_t k = 0; !R.b->rollout.tracks[i]->is_ended && k < R.b->rollout.tracks[i]->copy_count;
              k++) {

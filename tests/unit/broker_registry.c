@@ -744,51 +744,174 @@ Test(registry, reached_is_the_decision_that_named_or_overtook_it)
 
 /* ---- comparing ---- */
 
-Test(registry, equal_looks_at_everything)
+/* A registry of one adapter with a writer and one ended version, every field of it set. */
+typedef struct {
+    record_t adapter, version, decision, state, writer;
+    uint64_t epoch;
+} whole_t;
+
+static whole_t whole(void)
 {
-    registry_t other;
-    registry_init(&other);
-    open_policy();
-    publish(1);
-    cr_assert(!registry_equal(&reg, &other));
-    record_t adapter = {.kind = RECORD_ADAPTER, .adapter = "policy"};
-    registry_apply(&other, &adapter);
-    cr_assert(!registry_equal(&reg, &other));
-    cr_assert(registry_equal(&reg, &reg));
-    record_t writer = {.kind = RECORD_WRITER,
-                       .adapter = "policy",
-                       .token = 5,
-                       .pid = 11,
-                       .host = "h",
-                       .writer = "trainer",
-                       .at_ms = now.wall_ms,
-                       .life = life_of(1)};
-    registry_apply(&other, &writer);
-    const version_row_t *v = row(1);
-    record_t same = {.kind = RECORD_VERSION,
-                     .adapter = "policy",
-                     .version = 1,
-                     .digest = v->digest,
-                     .part = v->part,
-                     .share_key = v->share_key,
-                     .request_id = v->request_id,
-                     .writer = v->writer,
-                     .base_model = v->base_model,
-                     .kind_text = v->kind,
-                     .features = v->features,
-                     .meta = v->meta,
-                     .step = v->step,
-                     .data_bytes = v->data_bytes,
-                     .tensor_count = v->tensor_count,
-                     .chunk_count = v->chunk_count,
-                     .activation = v->activation,
-                     .deadline_ms = v->deadline_ms,
-                     .at_ms = v->created_ms,
-                     .config = bytes_of(v->config, v->config_bytes)};
-    registry_apply(&other, &same);
-    cr_assert(registry_equal(&reg, &other));
-    record_t d = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 1};
-    registry_apply(&other, &d);
-    cr_assert(!registry_equal(&reg, &other));
-    registry_fini(&other);
+    record_t base = {.adapter = "policy"};
+    whole_t w = {base, base, base, base, base, 4};
+    w.adapter.kind = RECORD_ADAPTER;
+    w.version =
+        (record_t){.kind = RECORD_VERSION,
+                   .adapter = "policy",
+                   .version = 3,
+                   .digest = digest_of(1),
+                   .at_ms = 10,
+                   .part = {.region_bytes = 1, .manifest_bytes = 2, .manifest_digest = digest_of(2)},
+                   .share_key = {{3}},
+                   .request_id = "id",
+                   .writer = "t",
+                   .base_model = "b",
+                   .kind_text = "lora",
+                   .features = "dora",
+                   .meta = "{}",
+                   .step = 5,
+                   .data_bytes = 6,
+                   .tensor_count = 7,
+                   .chunk_count = 8,
+                   .activation = 1,
+                   .deadline_ms = 9,
+                   .config = bytes_of("{}", 2)};
+    w.decision = (record_t){.kind = RECORD_DECISION,
+                            .adapter = "policy",
+                            .version = 3,
+                            .decision = 2,
+                            .at_ms = 11,
+                            .held = true,
+                            .by = "ann"};
+    w.state = (record_t){
+        .kind = RECORD_STATE, .adapter = "policy", .version = 99}; /* of no version: left out */
+    w.writer = (record_t){.kind = RECORD_WRITER,
+                          .adapter = "policy",
+                          .token = 1,
+                          .pid = 2,
+                          .writer = "t",
+                          .host = "h",
+                          .at_ms = 12,
+                          .life = {{4}}};
+    return w;
+}
+
+static void make(registry_t *r, const whole_t *w)
+{
+    record_t epoch = {.kind = RECORD_EPOCH, .epoch = w->epoch};
+    const record_t *rows[] = {&epoch, &w->adapter, &w->version, &w->decision, &w->state, &w->writer};
+    registry_init(r);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i]->version != 99) cr_assert_eq(registry_apply(r, rows[i]), HEDDLE_OK, "%zu", i);
+}
+
+static bool is_same_with(const whole_t *other)
+{
+    registry_t a, b;
+    whole_t w = whole();
+    make(&a, &w);
+    make(&b, other);
+    bool same = registry_equal(&a, &b) && registry_equal(&b, &a);
+    registry_fini(&a);
+    registry_fini(&b);
+    return same;
+}
+
+#define DIFFERS(field, value)                                                                            \
+    do {                                                                                                 \
+        whole_t w_ = whole();                                                                            \
+        w_.field = value;                                                                                \
+        cr_assert(!is_same_with(&w_), #field);                                                           \
+    } while (0)
+
+Test(registry, equal_looks_at_every_field)
+{
+    whole_t same = whole();
+    cr_assert(is_same_with(&same));
+    DIFFERS(epoch, 5);
+    DIFFERS(version.digest, digest_of(9));
+    DIFFERS(version.at_ms, 99);
+    DIFFERS(version.part.region_bytes, 99);
+    DIFFERS(version.part.manifest_bytes, 99);
+    DIFFERS(version.part.manifest_digest, digest_of(9));
+    DIFFERS(version.share_key, life_of(9));
+    DIFFERS(version.request_id, "x");
+    DIFFERS(version.writer, "x");
+    DIFFERS(version.base_model, "x");
+    DIFFERS(version.kind_text, "x");
+    DIFFERS(version.features, "x");
+    DIFFERS(version.meta, "x");
+    DIFFERS(version.step, 99);
+    DIFFERS(version.data_bytes, 99);
+    DIFFERS(version.tensor_count, 99);
+    DIFFERS(version.chunk_count, 99);
+    DIFFERS(version.activation, 2);
+    DIFFERS(version.deadline_ms, 99);
+    DIFFERS(version.config, bytes_of("{ }", 3));
+    DIFFERS(decision.decision, 9);
+    DIFFERS(decision.at_ms, 99);
+    DIFFERS(decision.held, false);
+    DIFFERS(decision.by, "bob");
+    DIFFERS(decision.version, 99); /* no decision at all */
+    DIFFERS(writer.token, 9);
+    DIFFERS(writer.pid, 9);
+    DIFFERS(writer.writer, "x");
+    DIFFERS(writer.host, "x");
+    DIFFERS(writer.at_ms, 99);
+    DIFFERS(writer.life, life_of(9));
+    DIFFERS(writer.adapter, "other");
+    DIFFERS(adapter.adapter, "other");
+}
+
+Test(registry, equal_looks_at_how_a_version_ended)
+{
+    const record_t ended = {.kind = RECORD_STATE,
+                            .adapter = "policy",
+                            .version = 3,
+                            .state = VERSION_FAILED,
+                            .code = -1,
+                            .message = "m",
+                            .worker = "w",
+                            .phase = "p",
+                            .at_ms = 20};
+    record_t others[5] = {ended, ended, ended, ended, ended};
+    others[0].state = VERSION_RETIRED;
+    others[1].code = -2;
+    others[2].message = "x";
+    others[3].worker = "x";
+    others[4].phase = "x";
+    whole_t w = whole();
+    registry_t a, b;
+    make(&a, &w);
+    registry_apply(&a, &ended);
+    for (size_t i = 0; i < 5; i++) {
+        make(&b, &w);
+        cr_assert(!registry_equal(&a, &b), "not ended");
+        registry_apply(&b, &others[i]);
+        cr_assert(!registry_equal(&a, &b), "row %zu", i);
+        registry_fini(&b);
+    }
+    make(&b, &w);
+    registry_apply(&b, &ended);
+    cr_assert(registry_equal(&a, &b));
+    registry_fini(&a);
+    registry_fini(&b);
+}
+
+Test(registry, texts_that_a_row_leaves_out_are_empty)
+{
+    record_t version = {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .step = -1};
+    record_t writer = {.kind = RECORD_WRITER, .adapter = "policy", .token = 1};
+    record_t decision = {
+        .kind = RECORD_DECISION, .adapter = "policy", .version = 1, .decision = 1, .held = true};
+    record_t state = {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_RETIRED};
+    cr_assert_eq(registry_apply(&reg, &version), HEDDLE_OK);
+    cr_assert_eq(registry_apply(&reg, &writer), HEDDLE_OK);
+    cr_assert_eq(registry_apply(&reg, &decision), HEDDLE_OK);
+    cr_assert_eq(registry_apply(&reg, &state), HEDDLE_OK);
+    cr_assert_str_eq(row(1)->request_id, "");
+    cr_assert_str_eq(row(1)->message, "");
+    cr_assert_str_eq(policy()->writer.name, "");
+    cr_assert_str_eq(policy()->writer.host, "");
+    cr_assert_str_eq(policy()->held_by, "");
 }

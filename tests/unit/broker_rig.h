@@ -17,7 +17,7 @@
 
 #define LEASE_MS 4000
 #define S 1000u
-#define PEERS 64
+#define PEERS 128
 #define UNUSED __attribute__((unused))
 
 typedef struct {

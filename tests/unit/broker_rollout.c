@@ -344,3 +344,49 @@ Test(rollout, a_newer_version_supersedes)
     rig_staged(W1, 1, 1);
     cr_assert_eq(rig_adapter()->active, 2);
 }
+
+/* ---- heartbeats tell how far a fetch is ---- */
+
+static void progress(uint64_t peer, const char *adapter, uint64_t version, uint64_t done, uint64_t all)
+{
+    msg_progress_t p = {.adapter = adapter, .fetching = version, .bytes_done = done, .data_bytes = all};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat =
+        (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &hb);
+}
+
+Test(rollout, progress)
+{
+    publish_to(1, (rig_publish_t){0});
+    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
+    progress(W1, "policy", 1, 0, 0);
+    cr_assert_eq(c->state, COPY_FETCHING);
+    progress(W1, "policy", 1, 100, 5000);
+    progress(W1, "policy", 1, 100, 5000);
+    cr_assert_eq(c->bytes_done, 100);
+    progress(W1, "policy", 9, 700, 5000);
+    progress(W1, "critic", 1, 700, 5000);
+    progress(W1, "policy", 0, 700, 5000);
+    cr_assert_eq(c->bytes_done, 100, "of another version, another adapter, none");
+    const msg_rollout_t *r = told();
+    cr_assert_str_eq(r->missing[0].phase, "fetch");
+    cr_assert_str_eq(r->missing[0].message, "100 of 5000 bytes fetched");
+    progress(W1, "policy", 1, 5000, 5000);
+    cr_assert_eq(c->state, COPY_ARRIVED);
+    cr_assert_str_eq(told()->missing[0].phase, "stage");
+    rig_staged(W1, 1, 1);
+    progress(W1, "policy", 1, 10, 5000);
+    cr_assert_eq(c->state, COPY_COMMITTED, "a late heartbeat takes nothing back");
+}
+
+Test(rollout, a_reject_without_words_has_some)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_t m = {.type = MSG_NACK};
+    m.nack = (msg_nack_t){.token = R.tokens[W1], .version = 1, .adapter = "policy", .code = "ok"};
+    rig_frame(W1, &m);
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_INTERNAL, "ok is no reason");
+    cr_assert_str_eq(rig_version(1)->phase, "stage");
+    cr_assert_neq(rig_version(1)->message[0], 0);
+}

@@ -362,3 +362,126 @@ Test(committed, what_was_overtaken_before_the_switch_is_kept)
     rig_active(W1, 2, 2, 2);
     cr_assert_str_eq(rig_copy_state(1, "w1"), "kept");
 }
+
+/* ---- answers in unusual shapes ---- */
+
+Test(committed, staged_without_sources_or_names)
+{
+    publish_to(2, (rig_publish_t){0});
+    msg_served_t from[] = {{.token = 1, .kind = SOURCE_WORKER, .bytes = 7},
+                           {.token = 2, .kind = SOURCE_PUBLISHER, .bytes = 8, .name = "t"}};
+    msg_t m = {.type = MSG_STAGED};
+    m.staged =
+        (msg_staged_t){.token = R.tokens[W1], .version = 1, .adapter = "policy", .digest = rig_digest(1)};
+    rig_frame(W1, &m);
+    m.staged.token = R.tokens[W2];
+    m.staged.sources = from;
+    m.staged.source_count = 2;
+    rig_frame(W2, &m);
+    const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
+    cr_assert_eq(track_copy(t, "w1")->served_count, 0);
+    cr_assert_eq(track_copy(t, "w2")->served_count, 2);
+    cr_assert_eq(track_copy(t, "w2")->served[0].kind, SOURCE_WORKER);
+    cr_assert_eq(t->bytes_moved, 15);
+}
+
+Test(committed, only_so_many_sources_are_remembered)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_served_t from[LIMIT_SOURCES + 4];
+    for (size_t i = 0; i < LIMIT_SOURCES + 4; i++)
+        from[i] = (msg_served_t){.token = i + 1, .kind = SOURCE_WORKER, .bytes = 1, .name = "w"};
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[W1],
+                              .version = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .sources = from,
+                              .source_count = LIMIT_SOURCES + 4};
+    rig_frame(W1, &m);
+    const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
+    cr_assert_eq(track_copy(t, "w1")->served_count, LIMIT_SOURCES);
+    cr_assert_eq(t->bytes_moved, LIMIT_SOURCES + 4, "all bytes are counted");
+}
+
+Test(committed, a_worker_that_fell_behind_says_so_late)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_worker(W2, "w2");
+    rig_staged(W2, 1, 1); /* COMMIT d1 is on its way to w2 */
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2); /* d2 */
+    rig_active(W2, 1, 1, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w2"), "stale");
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w2"), "policy")->decision, 1);
+    rig_active(W2, 1, 2, 1); /* d2 named version 2 */
+    rig_error(W2, "protocol");
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(rig_copy_state(2, "w2"), "active");
+}
+
+Test(committed, a_wrong_digest_of_a_version_that_it_never_held)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_drop_letters();
+    R.b->rollout.tracks[0]->is_served = false; /* a source less: w2 is announced nothing */
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    rig_worker(W2, "w2");
+    rig_active(W2, 1, 1, 9);
+    rig_error(W2, "digest_mismatch");
+    cr_assert_str_eq(rig_copy_state(1, "w2"), "");
+}
+
+Test(committed, an_ended_version_may_still_be_served_somewhere)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    for (uint64_t v = 2; v <= 3; v++) {
+        rig_publish(T, (rig_publish_t){.digest = v});
+        roll_out(1, v, v, v);
+    }
+    cr_assert_str_eq(rig_state(1), "retired");
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W2, ROLE_WORKER);
+    rig_join_with(W2, "w2", &sub, 1, NULL, 0);
+    rig_active(W2, 1, 1, 1); /* it served it all the time, and says so late */
+    cr_assert_eq(member_sub(membership_worker(&R.b->members, "w2"), "policy")->version, 1);
+    cr_assert_str_eq(rig_copy_state(3, "w1"), "active");
+    rig_active(W2, 1, 1, 77);
+    rig_error(W2, "digest_mismatch");
+}
+
+Test(committed, sources_of_what_never_was)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1], .version = 9, .adapter = "policy"};
+    rig_frame(W1, &m);
+    rig_error(W1, "not_found");
+    uint64_t nobody = 12345;
+    m.need_sources = (msg_need_sources_t){
+        .token = R.tokens[W1], .version = 1, .adapter = "policy", .lost = &nobody, .lost_count = 1};
+    rig_frame(W1, &m);
+    cr_assert_eq(rig_last(W1, MSG_SOURCES)->sources.source_count, 1);
+    cr_assert_not_null(
+        strstr(events_at(&R.b->events, R.b->events.last_seq)->message, "a member that is gone"));
+}
+
+Test(committed, more_holders_than_the_planner_looks_at)
+{
+    rig_open(T, "policy", "trainer", 0, false);
+    for (uint64_t i = 0; i < 70; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "x%02u", (unsigned)i);
+        rig_worker(15 + i, name);
+    }
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    for (uint64_t i = 0; i < 70; i++) rig_staged(15 + i, 1, 1);
+    rig_worker(W1, "late");
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.source_count, PLANNER_SOURCES);
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.sources[2].kind, SOURCE_PUBLISHER);
+}

@@ -211,3 +211,29 @@ Test(restart, names)
     cr_assert_str_eq(copy_state_name(COPY_FAILED), "failed");
     cr_assert_str_eq(copy_state_name((copy_state_t)77), "unknown");
 }
+
+Test(restart, past_the_deadline_an_announcement_has_none)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL, .deadline_ms = 3000});
+    rig_staged(W1, 1, 1);
+    rig_pass(3500);
+    rig_worker(W2, "w2"); /* a new session of a process that is waited for */
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.deadline_ms, 0);
+    cr_assert_str_eq(rig_state(1), "staged");
+}
+
+Test(restart, a_replay_of_what_is_lost_says_so)
+{
+    publish_to(1, (rig_publish_t){.request_id = "same"});
+    roll_out(1, 1, 1, 1);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    const msg_rollout_t *r = &rig_last(T, MSG_ROLLOUT)->rollout;
+    cr_assert_str_eq(r->state, "lost");
+    cr_assert_str_eq(r->code, "version_lost");
+    cr_assert_str_eq(r->message, "nobody holds its bytes");
+}

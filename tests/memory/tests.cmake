@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Nth allocation fails, for every N.
+heddle_test(memory_broker SOURCES ${CMAKE_CURRENT_LIST_DIR}/broker_memory.c LINK heddle_broker LABEL unit)
+target_link_options(memory_broker PRIVATE -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc -Wl,--wrap=strdup)
