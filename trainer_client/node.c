@@ -188,6 +188,19 @@ static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *
     return rc;
 }
 
+/* Bytes under a key that stands for other bytes would only be refused by every worker. */
+static int fail_digest(publisher_node_t *n, const msg_published_t *m, heddle_error_t *error)
+{
+    char ours[HEDDLE_DIGEST_TEXT], theirs[HEDDLE_DIGEST_TEXT];
+    digest_text(&n->request.asked.sealed->digest, ours);
+    digest_text(&m->digest, theirs);
+    error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker recorded other bytes as %s@%llu", n->adapter,
+               (unsigned long long)m->version);
+    error_where(error, n->adapter, m->version, NULL, "commit");
+    error_contrast(error, ours, theirs);
+    return HEDDLE_ERR_PROTOCOL;
+}
+
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher
  * may have died before anybody had them.  The broker counts on us where it gives the key. */
 static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
@@ -199,8 +212,12 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     r->result = (publish_result_t){.version = m->version, .published_us = now_us, .digest = m->digest,
                                    .replayed = is_replayed && !r->asked.is_random_id,
                                    .unchanged = is_unchanged};
-    reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
     heddle_error_t error;
+    if (!digest_equal(&m->digest, &r->asked.sealed->digest)) {
+        finish_request(n, fail_digest(n, m, &error), &error);
+        return;
+    }
+    reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
     int rc = HEDDLE_OK;
     if (!memcmp(&m->key, &NO_KEY, sizeof NO_KEY))
         publications_give_back(&n->publications, r->asked.slot);

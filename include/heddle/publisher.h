@@ -3,10 +3,13 @@
  *
  * A publisher is the one writer of one adapter.  It owns warm regions; a publication hands out pointers into one of
  * them, the caller writes its tensors there once, commit digests and seals them and tells the broker.  The region is
- * served to workers until the next publication needs it, RELEASED, or close.
+ * served to workers until a later publication needs it (one that is RELEASED goes first), or close.
  *
  * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls block at most
- * for their timeout.  After an error of group SESSION the publisher rejoins by itself; the call may be made again. */
+ * for their timeout; a commit for the deadline of its rollout, begin for timeout_ms where a region is on its way to be
+ * free.  While the broker is away the publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made
+ * again.  FENCED is for good (another writer has the adapter): close, and open again.  Close aborts a publication that
+ * is still open; its handle is void then. */
 #ifndef HEDDLE_PUBLISHER_H
 #define HEDDLE_PUBLISHER_H
 

@@ -625,6 +625,24 @@ Test(node, an_error_of_the_broker_ends_the_request, .init = open_world, .fini = 
     pack_destroy(&it.pack);
 }
 
+Test(node, published_for_other_bytes_is_refused, .init = open_world, .fini = close_world)
+{
+    item_t it = {0};
+    publish_result_t r;
+    join();
+    make(&it, 3000);
+    take(&it);
+    fill(&it, 1);
+    publish(&it, "id-1");
+    msg_t m = {.type = MSG_PUBLISHED, .published = answer(3, "")};
+    m.published.digest.b[0] ^= 1;
+    say(&m);
+    cr_assert_eq(result(&r), HEDDLE_ERR_PROTOCOL);
+    cr_assert_eq(fetch(3, 4096), -1, "nothing is served under that key");
+    cr_assert_eq(take(&it), HEDDLE_OK);
+    pack_destroy(&it.pack);
+}
+
 Test(node, a_refusal_for_good_ends_the_request, .init = open_world, .fini = close_world)
 {
     item_t it = {0};
