@@ -161,6 +161,8 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK)
             if (show && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &drawn);
         if (!rc) o->error = (heddle_error_t){0};
+        /* The drain above may have taken the interrupt. */
+        if (cli_signal_exit()) return o->error.code = error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted");
     } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < until_us);
     if (drawn) fprintf(stderr, "\r%78s\r", "");
     return rc;
