@@ -314,6 +314,9 @@ static void on_sources(worker_node_t *n, adapter_t *a, const msg_sources_t *m, u
     announced_sources(w, m->sources, m->source_count);
     greet_sources(n, w);
     if (a->pull && pull_what(a->pull) == w) pull_resource(a->pull, now_us);
+    feed(n, a,
+         &(sync_event_t){.kind = SY_SOURCES, .version = m->version, .source_count = w->source_count},
+         now_us);
 }
 
 static void on_commit(worker_node_t *n, adapter_t *a, const msg_commit_t *m, uint64_t now_us)
@@ -328,7 +331,9 @@ static void on_commit(worker_node_t *n, adapter_t *a, const msg_commit_t *m, uin
 
 static void on_abort(worker_node_t *n, adapter_t *a, const msg_abort_t *m, uint64_t now_us)
 {
-    error_fail(&a->error, heddle_err_from_name(m->code), "%s", m->message);
+    bool is_overtaken = !strcmp(m->code, "superseded");    /* a state, not an error of ours */
+    int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->code);
+    error_fail(&a->error, code, "%s", m->message);
     feed(n, a, &(sync_event_t){.kind = SY_ABORT, .version = m->version, .error = &a->error}, now_us);
 }
 

@@ -43,6 +43,9 @@ const sync_entry_t *sync_fetching(const sync_t *s) { return find_coming((sync_t 
 /* A decision that is not applied yet chose this version, and no later one went back behind it. */
 static bool is_named(const sync_t *s, const sync_entry_t *e) { return e->decision > s->applied.decision; }
 
+/* Named, and worth all others' waiting. */
+static bool is_firm(const sync_t *s, const sync_entry_t *e) { return is_named(s, e) && !e->starved; }
+
 static bool is_leaving(sync_t *s, uint64_t version)
 {
     for EACH(s, e)
@@ -224,14 +227,14 @@ static void apply(step_t *st)
     }
 }
 
-/* The waiting one that comes first: the named one, else the one announced last. */
+/* The waiting one that comes first: the named one that has a source, else the one announced last. */
 static sync_entry_t *find_head(step_t *st)
 {
     sync_entry_t *head = NULL;
     for EACH(st->s, e) {
         if (e->state != SYNC_WAITING || e->start_us || is_leaving(st->s, e->version)) continue;
-        bool named = is_named(st->s, e), head_named = head && is_named(st->s, head);
-        if (!head || named > head_named || (named == head_named && e->order > head->order)) head = e;
+        bool firm = is_firm(st->s, e), head_firm = head && is_firm(st->s, head);
+        if (!head || firm > head_firm || (firm == head_firm && e->order > head->order)) head = e;
     }
     return head;
 }
@@ -243,7 +246,7 @@ static void start(step_t *st)
     for EACH(s, e)
         if (e->start_us <= st->now) e->start_us = 0;
     sync_entry_t *head = find_head(st), *coming = find_coming(s);
-    if (head && coming && !is_named(s, coming) && (is_named(s, head) || head->order > coming->order)) {
+    if (head && coming && !is_firm(s, coming) && (is_firm(s, head) || head->order > coming->order)) {
         sync_entry_t *again = wait_again(st, coming);
         if (is_overtaken(s, again)) forget(again);
         coming = NULL;
@@ -296,6 +299,7 @@ static void on_announce(step_t *st, sync_entry_t *e)
         bound_waiting(st);
     }
     take_deadline(st, e);
+    e->starved = false;
     if (e->state == SYNC_FETCHING) act(st, SA_RESOURCE, e);
     else if (e->state == SYNC_STAGED || e->state == SYNC_KEPT) say_staged(st, e);
     else if (e->state == SYNC_ACTIVE) say_active(st, e);
@@ -311,6 +315,7 @@ static void decide(step_t *st, const decision_t *d)
             if (e->version > d->version)
                 e->decision = 0; /* a step back: what lies ahead of it is not to be served */
             if (e->state == SYNC_WAITING && e != named && is_overtaken(s, e)) forget(e);
+        else if (e->state == SYNC_FETCHING && e != named && e->starved && is_overtaken(s, e)) leave(st, e);
     }
     if (named && !digest_equal(&named->digest, &d->digest))
         refuse_digest(st, named, d->decision, &d->digest, "activate");
@@ -330,6 +335,12 @@ static void on_commit(step_t *st, sync_entry_t *e)
         decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
     else if (ev->decision == s->applied.decision && e && e->state == SYNC_ACTIVE)
         say_active(st, e);
+}
+
+static void on_sources(step_t *st, sync_entry_t *e)
+{
+    e->starved = st->ev->source_count == 0;
+    if (e->starved && is_overtaken(st->s, e) && !is_named(st->s, e)) leave(st, e);
 }
 
 static void on_abort(step_t *st, sync_entry_t *e)
@@ -520,9 +531,13 @@ static int on_version(step_t *st, sync_entry_t *e)
     switch (st->ev->kind) {
     case SY_ABORT: on_abort(st, e); break;
     case SY_RETIRE: retire(st, e); break;
+    case SY_SOURCES:
+        if (e->state == SYNC_FETCHING) on_sources(st, e);
+        break;
     case SY_SLOT:
         if (e->state != SYNC_RESERVING) break;
         e->state = SYNC_FETCHING;
+        e->starved = false;
         act(st, SA_FETCH, e);
         break;
     case SY_NO_SLOT:

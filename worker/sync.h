@@ -29,6 +29,7 @@
  *   ABORT        -        absent   L         CANCEL, L   L         L          -          -
  *   RETIRE       -        absent   L         CANCEL, L   L         L          mark(6)    L
  *   UP, not kept -        -        -         -           L         L          mark(6)    L
+ *   SOURCES      -        -        -         (7)         -         -          -          -
  *   DRAINED      a LEAVING entry is gone and its slot is free: the next WAITING one starts
  *
  * A version is *named* while a decision that was not applied yet chose it and no later decision
@@ -36,9 +37,9 @@
  *
  *   (1) The deadline is taken anew; another digest than before is refused (NACK digest_mismatch).  One
  *       entry at a time is RESERVING or FETCHING: the named one, else the one announced last.  A later
- *       announcement preempts a fetch unless its version is named: that one is finished, so that a
- *       worker slower than its trainer still gets somewhere.  What was preempted waits again, until
- *       ABORT, RETIRE, or a decision for a later version.
+ *       announcement preempts a fetch unless its version is named and has a source: that one is
+ *       finished, so that a worker slower than its trainer still gets somewhere.  What was preempted
+ *       waits again, until ABORT, RETIRE, or a decision for a later version.
  *   (2) NO_SLOT also when nothing came free for SYNC_SLOT_WAIT_US (or a quarter of the deadline).  A
  *       version that is named or has no deadline waits on, and is tried again.
  *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
@@ -49,6 +50,8 @@
  *   (5) Named: NACK with the decision, it stays where it was, OFFER stale.  Not named: STAGED: NACK, L;
  *       KEPT: NOT_FOUND.
  *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.
+ *   (7) None: a lost version holds up nobody.  It gives way to what was announced later, and is CANCELled
+ *       where a decision for a later version is known and it is not named.
  *
  * COMMIT counts only if its decision is greater than all seen in this session and than the last
  * applied (I13); an equal one that was applied is answered with ACTIVE again.  DOWN (the session is
@@ -98,6 +101,7 @@ typedef struct {
     bool reported;            /* STAGED was sent or restated */
     bool restated;            /* was in the last JOIN */
     bool retired;             /* ACTIVE and not to be kept */
+    bool starved;             /* FETCHING, or waits again: when last heard, nobody had its bytes */
 } sync_entry_t;
 
 typedef struct { uint64_t decision, version; digest_t digest; } decision_t;
@@ -117,8 +121,8 @@ typedef struct sync {
 } sync_t;
 
 typedef enum {
-    SY_UP, SY_DOWN, SY_TICK, SY_ANNOUNCE, SY_COMMIT, SY_ABORT, SY_RETIRE, SY_SLOT, SY_NO_SLOT,
-    SY_FETCHED, SY_FETCH_FAILED, SY_DRAINED, SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT, SY_EVENT_COUNT
+    SY_UP, SY_DOWN, SY_TICK, SY_ANNOUNCE, SY_COMMIT, SY_ABORT, SY_RETIRE, SY_SOURCES, SY_SLOT,
+    SY_NO_SLOT, SY_FETCHED, SY_FETCH_FAILED, SY_DRAINED, SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT, SY_EVENT_COUNT
 } sync_event_kind_t;
 
 typedef struct {
@@ -131,6 +135,7 @@ typedef struct {
     /* NO_SLOT, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
     const heddle_error_t *error;
     uint32_t slot_count;                         /* UP */
+    uint32_t source_count;                       /* SOURCES: how many the broker knows now */
     const uint64_t *keep; uint32_t keep_count;   /* UP: versions that may stay */
 } sync_event_t;
 

@@ -165,6 +165,7 @@ static const row_t AUTO[] = {
     {SY_RETIRE,
      {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7", NULL,
       "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
+    {SY_SOURCES, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
     {SY_DOWN, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
     {SY_TICK, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
     {SY_DRAINED, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "a|"}},
@@ -402,6 +403,56 @@ Test(sync, named_version_is_finished_first)
     fed(&s, SY_FETCHED, 8);
     cr_assert_eq(sync_active(&s)->version, 8);
     cr_assert_eq(s.applied.decision, 2);
+}
+
+static void sources(sync_t *s, uint64_t v, uint32_t count)
+{
+    feed(s, (sync_event_t){.kind = SY_SOURCES, .version = v, .source_count = count});
+}
+
+Test(sync, lost_version_gives_way)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 1);
+    sources(&s, 7, 0);
+    cr_assert_str_eq(said, "");
+    announce(&s, 8);
+    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 8");
+    fed(&s, SY_SLOT, 8);
+    fed(&s, SY_TICK, 0);
+    cr_assert_eq(state_of(&s, 8), SYNC_FETCHING);    /* and 7 does not take its place back */
+    drain(&s);
+    fed(&s, SY_FETCHED, 8);
+    cr_assert_str_eq(said, "STAGED 8, offer 6 8, RESERVE 7");    /* still what was decided: somebody may come back */
+    fed(&s, SY_SLOT, 7);
+    sources(&s, 7, 0);
+    commit(&s, 8, 2);
+    cr_assert_str_eq(said, "CANCEL 7, DROP 7, FLIP 8, ACTIVE 8 d2, offer 8 8");
+}
+
+Test(sync, found_again_it_is_finished_first)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 1);
+    sources(&s, 7, 0);
+    sources(&s, 7, 1);
+    announce(&s, 8);
+    cr_assert_str_eq(said, "");
+}
+
+Test(sync, overtaken_and_lost_is_dropped)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 1);
+    announce(&s, 8);
+    commit(&s, 8, 2);
+    cr_assert_eq(state_of(&s, 7), SYNC_FETCHING);
+    sources(&s, 7, 0);
+    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 8");
+    cr_assert_eq(state_of(&s, 7), SYNC_ABSENT);
 }
 
 Test(sync, step_back_takes_the_name_away)
