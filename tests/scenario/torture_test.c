@@ -164,6 +164,7 @@ static void something(play_t *p)
 static void heal_worker(actor_t *a)
 {
     if (a->conf.app != APP_NONE) a->conf.app = APP_ACCEPTS;
+    worker_answers_late(a);
     for (int i = 0; i < HOLDS_MAX; i++)
         if (a->holds[i]) worker_unhold(a, a->holds[i]);
     if (!a->alive) actor_start(a);
@@ -184,6 +185,9 @@ static void heal(play_t *p)
     }
     for (uint32_t i = 0; i < p->worker_count; i++) heal_worker(p->workers[i]);
     for (int i = 0; i < TRAINERS; i++) actor_kill(p->trainers[i]);
+    actor_kill(p->admin);
+    world_run(w, p->lease_us + SECOND);    /* what was asked before is answered, or over */
+    actor_start(p->admin);
 }
 
 /* Whatever happened before: a version that is published now is served by everybody soon. */
@@ -196,7 +200,7 @@ static void all_comes_right(play_t *p)
     uint64_t version = trainer_publishes(zoe, (publish_t){.shape = {.seed = 1000}, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH});
     uint64_t end_us = w->now_us + 3 * p->lease_us + 20 * SECOND;
     while (!world_all_active(w, version) && w->now_us < end_us) {
-        if (world_adapter(w)->held) ask_to_activate(p, version, "zoe");   /* by what was asked before, and came late */
+        if (world_adapter(w)->held) ask_to_activate(p, version, "zoe");
         world_run(w, SECOND);
     }
     UNTIL(w, 1, world_all_active(w, version));

@@ -119,6 +119,7 @@ static void boot(actor_t *a)
     a->alive = true;
     a->stopped = false;
     a->incarnation++;
+    a->is_up = false;
     a->event_count = a->event_done = 0;
     a->due_us = a->w->now_us;
     a->dial_us = a->w->now_us;
@@ -275,7 +276,8 @@ void actor_deliver(actor_t *to, uint64_t peer, bytes_t frame, uint64_t *last_us)
 int actor_send(void *self, bytes_t frame)
 {
     actor_t *a = self;
-    if (!a->peer) return HEDDLE_ERR_GONE;
+    if (!a->is_up) return HEDDLE_ERR_GONE;
+    if (!a->peer) return HEDDLE_OK;                                /* into a connection that is dead, and nobody knows it yet */
     if (a->w->host->inbox_count >= LIMIT_QUEUE_FRAMES) return HEDDLE_ERR_SLOW;
     actor_deliver(a->w->host, a->peer, frame, &a->out_us);
     return HEDDLE_OK;
@@ -290,7 +292,6 @@ void line_break(actor_t *a)
         if (m->kind == MAIL_FRAME && m->at_us > a->w->now_us) unpost(a, m);
     a->peer = 0;
     post(a, MAIL_DOWN, a->w->now_us, bytes_of(NULL, 0));
-    a->dial_us = a->w->now_us + DIAL_US;
 }
 
 void actor_redial(void *self)
@@ -352,8 +353,13 @@ static bool give_mail(actor_t *a, mail_t *m)
     world_t *w = a->w;
     DL_DELETE(a->inbox, m);
     a->inbox_count--;
-    if (m->kind == MAIL_FRAME) give_frame(a, m);
-    else a->ops->line(a->node, m->kind == MAIL_UP, w->now_us);
+    if (m->kind == MAIL_FRAME) {
+        give_frame(a, m);
+    } else {
+        a->is_up = m->kind == MAIL_UP;
+        if (!a->is_up) a->dial_us = w->now_us + DIAL_US;
+        a->ops->line(a->node, a->is_up, w->now_us);
+    }
     free(m);
     check_all(w);
     return true;

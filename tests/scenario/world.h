@@ -67,7 +67,8 @@ struct actor {
     const node_ops_t *ops;
     void *node;
     transfer_t *t;
-    uint64_t peer;                   /* of its connection; 0: down */
+    uint64_t peer;                   /* of its connection; 0: none */
+    bool is_up;                      /* as it knows itself */
     uint64_t dial_us;                /* when it tries to connect again */
     uint64_t in_us, out_us;          /* when the last frame on the way arrives: order is kept */
     heddle_event_t events[EVENTS_KEPT];
@@ -114,6 +115,7 @@ struct world {
     uint64_t points, die_at;         /* steps of the broker so far; dies at that one (0: never) */
     int die_kind;                    /* only steps of this kind count; -1: all */
     int commit_code;                 /* what the next commits answer */
+    uint64_t by_hand;                /* versions 1..64 that somebody asked to activate: one bit each */
     char *fatal;
     struct stored *records;
     registry_t shadow;               /* of all records: what must be in memory after any restart */
@@ -174,6 +176,7 @@ tr_counters_t actor_counters(const actor_t *a);
 slot_t *worker_hold(actor_t *a, uint64_t version);              /* a reader; 0: of the active one */
 void worker_unhold(actor_t *a, slot_t *slot);
 uint64_t worker_fenced(const actor_t *a);
+void worker_answers_late(actor_t *a);                           /* an application that was silent speaks */
 /* Every worker that is alive and ready serves the version. */
 bool world_all_active(const world_t *w, uint64_t version);
 bool world_all_ready(const world_t *w, uint32_t count);

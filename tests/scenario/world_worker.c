@@ -55,6 +55,17 @@ void worker_app(actor_t *a)
     }
 }
 
+void worker_answers_late(actor_t *a)
+{
+    if (!a->worker || a->conf.app == APP_NONE || a->stopped) return;
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t e = a->worker->adapters[0].sync.entries[i];
+        if (e.state == SYNC_ARRIVED) answer_arrived(a, e.version);
+        if (e.state == SYNC_STAGED && e.offered) answer_commit(a, e.version);
+    }
+    a->due_us = a->w->now_us;
+}
+
 void actor_leave(actor_t *a)
 {
     world_note(a->w, "%s leaves", a->name);
