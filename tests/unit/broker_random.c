@@ -42,7 +42,7 @@ static uint64_t draw(uint64_t below)
 /* Two connections a worker: a new process, or a new session, comes over the other one. */
 static uint64_t peer_of(int i) { return 10 + (uint64_t)i + 10 * (uint64_t)M.w[i].line; }
 
-static void name_of(int i, char name[8]) { snprintf(name, 8, "w%d", i); }
+static void name_of(int i, char name[16]) { snprintf(name, 16, "w%d", i); }
 
 static void make_stale(uint64_t peer)
 {
@@ -61,7 +61,7 @@ static void gone(int i)
 
 static void join(int i, bool same_life)
 {
-    char name[8];
+    char name[16];
     name_of(i, name);
     actor_t *w = &M.w[i];
     uint64_t former = peer_of(i);
@@ -162,7 +162,7 @@ static void time_passes(uint64_t ms)
         for (uint64_t p = 0; p < PEERS; p++)
             if (R.tokens[p] && !R.is_quiet[p]) rig_beat(p);
         for (int i = 0; i < WORKERS; i++) {
-            char name[8];
+            char name[16];
             name_of(i, name);
             if (M.w[i].is_here && !member_is_ready(membership_worker(&R.b->members, name))) gone(i);
         }

@@ -283,7 +283,7 @@ Test(rollout, the_deadline_names_who_was_where)
 Test(rollout, many_missing_ones_are_counted)
 {
     for (int i = 0; i < 6; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "x%d", i);
         rig_worker((uint64_t)(20 + i), name);
     }

@@ -144,7 +144,7 @@ Test(committed, joiners_are_spread_over_holders_by_load)
     roll_out(2, 1, 1, 1);
     unsigned first_w1 = 0;
     for (int i = 0; i < 10; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "j%d", i);
         rig_worker((uint64_t)(20 + i), name);
         first_w1 += rig_last((uint64_t)(20 + i), MSG_ANNOUNCE)->announce.sources[0].token == R.tokens[W1];
@@ -475,7 +475,7 @@ Test(committed, more_holders_than_the_planner_looks_at)
 {
     rig_open(T, "policy", "trainer", 0, false);
     for (uint64_t i = 0; i < 70; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "x%02u", (unsigned)i);
         rig_worker(15 + i, name);
     }
