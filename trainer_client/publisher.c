@@ -165,7 +165,7 @@ typedef struct {
 static const report_row_t *copy_report(publisher_node_t *n, const look_t *l)
 {
     const report_row_t *row = reports_find(publisher_node_reports(n), l->version);
-    if (row) *l->report = row->report;
+    if (row) reports_copy(row, l->report);
     else *l->report = (heddle_report_t){.size = sizeof *l->report, .version = l->version,
                                         .staged_ms = -1, .active_ms = -1};
     return row;

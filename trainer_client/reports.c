@@ -39,7 +39,7 @@ void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *
     }
     row->report.activation = opts->activation;
     row->report.deadline_ms = opts->deadline_ms;
-    row->report.staged_ms = row->report.active_ms = -1;
+    row->report.staged_ms = row->report.active_ms = row->staged_ms = row->active_ms = -1;
     row->start_us = start_us;
 }
 
@@ -84,6 +84,13 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     row->heard_us = now_us;
     if (is_all(staged_count(r), r->eligible_count)) stamp(row, &r->staged_ms);
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
+}
+
+void reports_copy(const report_row_t *row, heddle_report_t *ret_report)
+{
+    *ret_report = row->report;
+    if (ret_report->staged_ms < 0) ret_report->staged_ms = row->staged_ms;
+    if (ret_report->active_ms < 0) ret_report->active_ms = row->active_ms;
 }
 
 static bool is_state(const report_row_t *row, const char *state)
@@ -156,12 +163,18 @@ static int judge_held(const reports_t *r, const report_row_t *row, heddle_error_
     return HEDDLE_ERR_HELD;
 }
 
+static bool was_there(const report_row_t *row, const wait_for_t *want)
+{
+    bool staged = want->phase == HEDDLE_PHASE_STAGED;
+    return (staged ? row->report.staged_ms : row->report.active_ms) >= 0
+        || (staged ? row->staged_ms : row->active_ms) >= 0;
+}
+
 int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error)
 {
-    double *ms = want->phase == HEDDLE_PHASE_STAGED ? &row->report.staged_ms : &row->report.active_ms;
+    double *ms = want->phase == HEDDLE_PHASE_STAGED ? &row->staged_ms : &row->active_ms;
     if (want->quorum.kind == HEDDLE_QUORUM_NONE) return HEDDLE_OK;
-    bool was_there = *ms >= 0;
-    if (was_there && is_state(row, "retired")) return HEDDLE_OK; /* and has been replaced since */
+    if (is_state(row, "retired") && was_there(row, want)) return HEDDLE_OK; /* replaced since */
     int rc = judge_end(r, row, error);
     if (rc) return rc;
     if (have_count(row, want) >= need_count(row, want)) {

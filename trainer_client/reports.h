@@ -12,7 +12,8 @@
 #define REPORTS_MAX 16u
 
 typedef struct report_row {
-    heddle_report_t report;            /* version 0: a free row */
+    heddle_report_t report;            /* version 0: a free row; its times are those of all eligible */
+    double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
 } report_row_t;
 typedef struct reports { char adapter[HEDDLE_NAME_MAX + 1]; report_row_t *rows; } reports_t;
@@ -26,6 +27,9 @@ void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *
 /* NULL: not of this publisher, or forgotten. */
 report_row_t *reports_find(const reports_t *r, uint64_t version);
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us);
+
+/* As the application sees it: where not all are there yet, the times are those of the quorum it asked for. */
+void reports_copy(const report_row_t *row, heddle_report_t *ret_report);
 
 /* Nobody is being waited for any more, as far as staging goes. */
 bool report_is_settled(const report_row_t *row);

@@ -112,7 +112,15 @@ Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = sta
     wait_for_t want = {S, COUNT(2)};
     cr_assert_eq(row->report.staged_ms, -1);
     cr_assert_eq(reports_judge(&r, row, &want, &error), HEDDLE_OK);
-    cr_assert_float_eq(row->report.staged_ms, 4.0, 1e-9);
+    static heddle_report_t copy;
+    reports_copy(row, &copy);
+    cr_assert_float_eq(copy.staged_ms, 4.0, 1e-9);
+    cr_assert_eq(copy.active_ms, -1);
+    msg_rollout_t all = {.version = 7, .eligible_count = 4, .staged_count = 4, .adapter = "policy",
+                         .state = "staged", .code = "", .message = ""};
+    reports_update(row, &all, 9000);
+    reports_copy(row, &copy);
+    cr_assert_float_eq(copy.staged_ms, 8.0, 1e-9, "when all are there, that is the time");
 }
 
 Test(reports, the_newest_are_remembered, .init = start, .fini = stop)
