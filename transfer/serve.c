@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Source side of the exchange: shares, standing asks, DATA and REFUSED. */
+#include "core/failpoint.h"
 #include "transfer/exchange.h"
 
 #include <stdlib.h>
@@ -244,6 +245,7 @@ bool serve_data(transfer_t *t, peer_t *p)
     standing_t *ready = p->ready;
     send_t *s = ready ? peer_data_begin(p) : NULL;
     if (!s) return false;
+    (void)FAILPOINT("transfer.data"); /* only to die or stop here */
     frame_t f;
     f.kind = FRAME_DATA;
     f.count = 0;
