@@ -287,7 +287,7 @@ static int open_database(store_t *s, heddle_error_t *error)
     code =
         sqlite3_exec(s->db,
                      "PRAGMA locking_mode = EXCLUSIVE; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;"
-                     "PRAGMA cell_size_check = ON",
+                     "PRAGMA cell_size_check = ON; PRAGMA cache_size = -256",
                      NULL, NULL, NULL);
     return code ? refuse(s, code, "set it up", error) : HEDDLE_OK;
 }
