@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench-publish --broker EP --workers N --reps R DIR: from tensors in this process's memory to active in N worker processes.
+/* bench-publish --broker EP [--workers N] [--reps R] [--every K] DIR: from tensors in this process's memory to active in N worker
+ * processes of its own (0: in those that are there).
  *
- * Each repetition changes one tensor, then takes the time of: begin + copy of all tensors into the region (fill), digest and seal (pack), record durable
- * (commit), staged by all, active on all, as the publisher hears it.  The first two repetitions are warm-up.  One JSON line: medians and worst, ms. */
+ * Each repetition changes one tensor, then takes the time of: begin + copy of all tensors into the region (fill), digest and
+ * seal (pack), record durable (commit), staged by all, active on all, as the publisher hears it.  The first two are warm-up.
+ * One JSON line: medians and worst, ms.  With --every it stops after every K repetitions, says how many, and waits for a line. */
 #include <heddle/heddle.h>
 #include "core/clock.h"
 #include "proto/peft.h"
@@ -16,9 +18,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WARM_UP = 2, REPS_MAX = 1000 };
+enum { WARM_UP = 2, REPS_MAX = 5000 };
 typedef struct { double fill, pack, commit, staged, active; } times_t;
-typedef struct { const heddle_tensor_t *rows; uint32_t count; void **data; bytes_t config; } model_t;
+typedef struct {
+    const heddle_tensor_t *rows;
+    uint32_t count;
+    void **data;
+    bytes_t config;
+    uint64_t stamp;   /* of this run: no two runs publish the same bytes */
+} model_t;
 
 static double now_ms(void) { return (double)clock_now(clock_system()) / 1000.0; }
 
@@ -82,6 +90,7 @@ static int load_model(const char *dir, model_t *ret_model)
         memcpy(ret_model->data[i], region + layout.places[i], layout.sizes[i]);
     }
     free(region);
+    ret_model->stamp = clock_now(clock_system());
     return 0; /* the tables stay open for the life of the process */
 }
 
@@ -97,8 +106,9 @@ static int once(heddle_publisher_t *p, const model_t *m, int rep, times_t *ret_t
     static heddle_report_t report;
     heddle_publication_t *pub = NULL;
     heddle_published_t done = {.size = sizeof done};
-    heddle_publish_opts_t opts = {.size = sizeof opts, .step = rep};
-    memcpy(m->data[0], &rep, sizeof rep);
+    heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1};
+    uint64_t stamp = m->stamp + (uint64_t)rep, first = bytes_of_row(&m->rows[0]);
+    memcpy(m->data[0], &stamp, first < sizeof stamp ? first : sizeof stamp);
     double start = now_ms();
     if (heddle_publication_begin(p, m->rows, m->count, m->config.data, m->config.bytes, NULL, &pub)) return fail("begin");
     for (uint32_t i = 0; i < m->count; i++) memcpy(heddle_publication_tensor(pub, i), m->data[i], bytes_of_row(&m->rows[i]));
@@ -109,6 +119,14 @@ static int once(heddle_publisher_t *p, const model_t *m, int rep, times_t *ret_t
     double active = now_ms() - start;
     *ret_times = (times_t){filled, filled + done.pack_ms, filled + done.commit_ms, filled + report.staged_ms, active};
     return 0;
+}
+
+/* Time for somebody to look at us. */
+static void pause_here(int reps)
+{
+    printf("%d\n", reps);
+    fflush(stdout);
+    for (int c; (c = getchar()) != EOF && c != '\n';) continue;
 }
 
 static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
@@ -123,25 +141,29 @@ static void print_column(const char *name, const times_t *t, int reps, size_t of
 
 int main(int argc, char **argv)
 {
-    static const struct option LONGS[] = {{"broker", 1, NULL, 'b'}, {"workers", 1, NULL, 'w'}, {"reps", 1, NULL, 'r'}, {"serve", 1, NULL, 's'}, {0}};
+    static const struct option LONGS[] = {{"broker", 1, NULL, 'b'}, {"workers", 1, NULL, 'w'}, {"reps", 1, NULL, 'r'}, {"serve", 1, NULL, 's'},
+                                          {"every", 1, NULL, 'e'}, {0}};
     const char *broker = NULL;
-    int workers = 1, reps = 7;
+    int workers = 1, reps = 7, every = 0;
     for (int c; (c = getopt_long(argc, argv, "", LONGS, NULL)) != -1;) {
         if (c == 'b') broker = optarg;
         else if (c == 'w') workers = atoi(optarg);
         else if (c == 'r') reps = atoi(optarg);
+        else if (c == 'e') every = atoi(optarg);
         else if (c == 's') return serve(broker, atoi(optarg));
         else return 2;
     }
-    if (optind != argc - 1 || workers < 1 || reps < 1 || reps > REPS_MAX) { fprintf(stderr, "usage: bench-publish --broker EP [--workers N] [--reps N] DIR\n"); return 2; }
+    if (optind != argc - 1 || workers < 0 || reps < 1 || reps > REPS_MAX) { fprintf(stderr, "usage: bench-publish --broker EP [--workers N] [--reps N] [--every N] DIR\n"); return 2; }
     model_t model = {0};
     heddle_publisher_t *p = NULL;
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = broker, .adapter = "bench"};
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = broker, .adapter = "bench", .takeover = 1};
     times_t times[REPS_MAX];
     if (start_workers("/proc/self/exe", broker, workers) || load_model(argv[optind], &model)) return 1;
     if (heddle_publisher_open(&opts, &p)) return fail("open");
-    for (int i = -WARM_UP; i < reps; i++)
+    for (int i = -WARM_UP; i < reps; i++) {
         if (once(p, &model, i + WARM_UP, &times[i < 0 ? 0 : i])) return 1;
+        if (every > 0 && i >= 0 && (i + 1) % every == 0) pause_here(i + 1);
+    }
     printf("{\"kind\":\"bench\",\"workers\":%d,\"reps\":%d,\"tensors\":%u", workers, reps, model.count);
     print_column("fill", times, reps, offsetof(times_t, fill));
     print_column("pack", times, reps, offsetof(times_t, pack));
