@@ -431,6 +431,19 @@ Test(sync, lost_version_gives_way)
     cr_assert_str_eq(said, "CANCEL 7, DROP 7, FLIP 8, ACTIVE 8 d2, offer 8 8");
 }
 
+Test(sync, retired_while_it_comes)
+{
+    sync_t s;
+    bring(&s, false, SYNC_FETCHING);
+    commit(&s, 7, 1);
+    announce(&s, 8);
+    commit(&s, 8, 2);
+    fed(&s, SY_RETIRE, 8);
+    cr_assert_str_eq(said, "");
+    fed(&s, SY_RETIRE, 7);    /* nobody keeps it any more: it could only starve */
+    cr_assert_str_eq(said, "offer 11 7, CANCEL 7, DROP 7, RESERVE 8");
+}
+
 Test(sync, found_again_it_is_finished_first)
 {
     sync_t s;
