@@ -154,21 +154,15 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
     return first;
 }
 
-size_t registry_excess(const adapter_row_t *a, uint64_t keep, const version_row_t **ret_rows, size_t cap)
+bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep)
 {
-    size_t count = 0;
+    if (v->state != VERSION_COMMITTED || v->version == a->active) return false;
+    uint64_t later = 0;
     for (size_t i = 0; i < a->version_count; i++) {
-        const version_row_t *v = a->versions[i];
-        if (v->state != VERSION_COMMITTED || v->version == a->active) continue;
-        uint64_t later = 0;
-        for (size_t k = 0; k < a->version_count; k++) {
-            const version_row_t *w = a->versions[k];
-            later +=
-                w->state == VERSION_COMMITTED && w->version != a->active && w->decision > v->decision;
-        }
-        if (later >= keep && count < cap) ret_rows[count++] = v;
+        const version_row_t *w = a->versions[i];
+        later += w->state == VERSION_COMMITTED && w->version != a->active && w->decision > v->decision;
     }
-    return count;
+    return later >= keep;
 }
 
 /* ---- applying ---- */

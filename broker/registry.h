@@ -134,9 +134,8 @@ void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, inst
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
                          const heddle_error_t *error,
                          instant_t now, outbox_t *out);
-/* Committed versions that are more than `keep` besides the active one (the most recently activated are
- * kept): at most `cap`. */
-size_t registry_excess(const adapter_row_t *a, uint64_t keep, const version_row_t **ret_rows, size_t cap);
+/* A committed version, and at least `keep` others besides the active one were decided later. */
+bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep);
 
 /* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it
  * did not. */

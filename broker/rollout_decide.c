@@ -72,6 +72,26 @@ static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)
     }
 }
 
+/* A worker that still serves it pins it: it has nothing else. */
+static bool is_pinned(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row)
+{
+    return track_active_count(rollout_track(ro, a->name, row->version)) > 0;
+}
+
+/* Beyond what is kept, and pinned by some: it goes from the slots of all others, or who stays behind would
+ * take everybody's room. */
+static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
+{
+    if (!s->ro->is_settled || !registry_is_excess(a, row, s->ro->keep) || !is_pinned(s->ro, a, row)) return;
+    for (size_t i = t->copy_count; i-- > 0;) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
+        if (c->state != COPY_KEPT || !m) continue;
+        send_retire(s, t->adapter, t->version, m);
+        copy_drop(t, c->worker);
+    }
+}
+
 static void look_at(step_t *s, track_t *t)
 {
     const adapter_row_t *a = registry_adapter(s->v.registry, t->adapter);
@@ -88,6 +108,7 @@ static void look_at(step_t *s, track_t *t)
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
     if (a->active == t->version) retry_failed(s, a, t);
+    thin_out(s, a, row, t);
     if (!t->is_late) sooner(t, t->deadline_us);
     if (row->state == VERSION_STAGING && t->sourceless_us) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
@@ -210,18 +231,15 @@ static void decide_staging(const rollout_t *ro, const adapter_row_t *a, const ve
     else if (t->sourceless_us && now.us >= t->sourceless_us + ro->lease_us) fail_lost(a, row, now, out);
 }
 
-/* A worker that still serves it pins it: it has nothing else. */
-static bool is_pinned(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row)
-{
-    return track_active_count(rollout_track(ro, a->name, row->version)) > 0;
-}
-
 static void decide_keep(const rollout_t *ro, const adapter_row_t *a, instant_t now, outbox_t *out)
 {
-    const version_row_t *rows[RETIRE_AT_ONCE];
-    size_t count = registry_excess(a, ro->keep, rows, RETIRE_AT_ONCE);
-    for (size_t i = 0; i < count; i++)
-        if (!is_pinned(ro, a, rows[i])) registry_decide_end(a, rows[i], VERSION_RETIRED, NULL, now, out);
+    size_t count = 0;
+    for (size_t i = 0; i < a->version_count && count < RETIRE_AT_ONCE; i++) {
+        const version_row_t *row = a->versions[i];
+        if (!registry_is_excess(a, row, ro->keep) || is_pinned(ro, a, row)) continue;
+        registry_decide_end(a, row, VERSION_RETIRED, NULL, now, out);
+        count++;
+    }
 }
 
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)

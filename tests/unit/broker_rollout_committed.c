@@ -274,8 +274,12 @@ Test(committed, keep_0_waits_until_nobody_serves_it)
     rig_staged(W2, 2, 2);
     rig_active(W1, 2, 2, 2);
     cr_assert_str_eq(rig_state(1), "kept", "w2 has nothing else yet");
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 1, "and takes no slot of w1");
+    cr_assert(!rig_has(W2, MSG_RETIRE));
     rig_active(W2, 2, 2, 2);
     cr_assert_str_eq(rig_state(1), "retired");
+    cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 1);
+    cr_assert_eq(rig_count(MSG_RETIRE), 2);
 }
 
 Test(committed, a_committed_version_without_holders_is_lost_at_once)
