@@ -110,6 +110,27 @@ Test(decide, as_ready)
     check_settled(w);
 }
 
+/* One that never switches serves what it has, and takes no slot from the others. */
+Test(decide, one_stays_behind)
+{
+    open_world(15, 3, (worker_conf_t){.app = APP_ACCEPTS});
+    publish_and_activate(1);
+    workers[2]->conf.app = APP_SILENT;
+    for (uint64_t v = 2; v <= 8; v++) {
+        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY}) == v);
+        UNTIL(w, 5 * SECOND, worker_active(workers[0]) == v && worker_active(workers[1]) == v);
+        world_run(w, 50 * MS);
+    }
+    MUST(w, worker_active(workers[2]) == 1 && !strcmp(world_state(w, 1), "kept"));
+    for (int i = 0; i < 2; i++) MUST(w, worker_slots_used(workers[i]) == 3 && !worker_holds(workers[i], 1));
+    actor_kill(workers[2]);
+    actor_start(workers[2]);
+    workers[2]->conf.app = APP_ACCEPTS;
+    UNTIL(w, 2 * LEASE_US, world_all_active(w, 8));
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
 /* ---- by hand ---------------------------------------------------------------------------------------------------- */
 
 Test(decide, manual)
