@@ -43,12 +43,6 @@ const sync_entry_t *sync_fetching(const sync_t *s) { return find_coming((sync_t 
 /* A decision that is not applied yet chose this version, and no later one went back behind it. */
 static bool is_named(const sync_t *s, const sync_entry_t *e) { return e->decision > s->applied.decision; }
 
-/* Named by the latest decision. */
-static bool is_next(const sync_t *s, const sync_entry_t *e)
-{
-    return is_named(s, e) && e->decision == s->decided.decision;
-}
-
 /* Named, and worth all others' waiting. */
 static bool is_firm(const sync_t *s, const sync_entry_t *e) { return is_named(s, e) && !e->starved; }
 
@@ -356,10 +350,10 @@ static void on_abort(step_t *st, sync_entry_t *e)
     leave(st, e);
 }
 
-/* What a later decision overtook is not named any more for who retires it: its sources are gone. */
+/* Also what is named: the broker never retires what its latest decision chose, so there is a later one that
+ * did not come here yet, and nobody else keeps the bytes. */
 static void retire(step_t *st, sync_entry_t *e)
 {
-    if (is_next(st->s, e)) return;
     if (e->state == SYNC_ACTIVE) {
         e->retired = true;
         return;

@@ -359,7 +359,6 @@ Test(sync, commit_before_staged_is_remembered)
     announce(&s, 7);
     fed(&s, SY_SLOT, 7);
     fed(&s, SY_ABORT, 7);    /* not while the decision names it */
-    fed(&s, SY_RETIRE, 7);
     cr_assert_str_eq(said, "");
     fed(&s, SY_FETCHED, 7);
     cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, KEEP 1, ACTIVE 7 d2, offer 8 7");
@@ -437,8 +436,6 @@ Test(sync, retired_while_it_comes)
     bring(&s, false, SYNC_FETCHING);
     commit(&s, 7, 1);
     announce(&s, 8);
-    commit(&s, 8, 2);
-    fed(&s, SY_RETIRE, 8);
     cr_assert_str_eq(said, "");
     fed(&s, SY_RETIRE, 7);    /* nobody keeps it any more: it could only starve */
     cr_assert_str_eq(said, "offer 11 7, CANCEL 7, DROP 7, RESERVE 8");
