@@ -444,7 +444,7 @@ static int on_app_reject(step_t *st, sync_entry_t *e)
     bool ready = e->state == SYNC_STAGED || e->state == SYNC_KEPT;
     if (ready && is_named(st->s, e)) {
         uint64_t decision = e->decision;
-        e->decision = 0;
+        e->decision = e->offered = 0;    /* a WELCOME that names it again offers it again */
         say_nack(st, e, decision, st->ev->error);
         return HEDDLE_OK;
     }

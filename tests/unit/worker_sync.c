@@ -667,6 +667,20 @@ Test(sync, activation_is_said_after_the_broker_came_back)
     cr_assert_str_eq(said, "ACTIVE 7 d4");
 }
 
+Test(sync, rejected_commit_is_offered_again_by_a_welcome)
+{
+    sync_t s;
+    bring(&s, true, SYNC_KEPT);
+    commit(&s, 7, 7);
+    fed(&s, SY_APP_REJECT, 7);
+    sync_restate(&s);
+    fed(&s, SY_DOWN, 0);
+    up(&s, 7, 7, (const uint64_t[]){6, 7}, 2);
+    cr_assert_str_eq(said, "ACTIVE 6 d6, offer 7 7");
+    fed(&s, SY_APP_ACTIVATE, 7);
+    cr_assert_str_eq(said, "FLIP 7, KEEP 6, ACTIVE 7 d7, offer 8 7");
+}
+
 Test(sync, rejected_commit_leaves_the_version_and_stays_stale)
 {
     sync_t s;
