@@ -110,6 +110,15 @@ static void check_members(world_t *w)
     if (m->ended_count > MEMBER_ENDED_MAX) world_fail(w, "I9: members that ended");
 }
 
+/* Who was lost, or left, counts for nothing that was published before: also when it is back. */
+static void check_eligible(world_t *w)
+{
+    for (uint32_t i = 0; i < w->actor_count; i++) {
+        actor_t *a = w->actors[i];
+        if (a->eligible_version && !member_is_ready(membership_worker(&w->broker->members, a->name))) a->eligible_version = 0;
+    }
+}
+
 static void check_acknowledged(world_t *w, const actor_t *a)
 {
     const published_t *p = &a->published;
@@ -126,6 +135,7 @@ static void check_broker(world_t *w)
 {
     const broker_t *b = w->broker;
     check_members(w);
+    check_eligible(w);
     if (b->pending.count > LIMIT_PENDING_QUERIES) world_fail(w, "I9: questions");
     if (b->idle_count > BROKER_IDLE_PEERS) world_fail(w, "I9: idle connections");
     if (b->bad_frames) world_fail(w, "the broker was sent %" PRIu64 " frames that are out of place", b->bad_frames);
