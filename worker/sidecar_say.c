@@ -5,17 +5,36 @@
 
 #include <heddle/error.h>
 #include <jansson.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-static void print_line(json_t *object)
+static void write_line(json_t *object)
 {
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     if (text) puts(text);
     free(text);
     json_decref(object);
     fflush(stdout);
+}
+
+/* A reader that stopped reading must not hold up the worker: its lines are dropped and counted, and a gap is said when it
+ * reads again.  A pipe that is writable takes PIPE_BUF bytes without blocking; an event is shorter. */
+static void print_line(json_t *object)
+{
+    static uint64_t dropped;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (poll(&out, 1, 0) == 0) {
+        dropped++;
+        json_decref(object);
+        return;
+    }
+    if (dropped)
+        write_line(json_pack("{s:s, s:s, s:b, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event", "ok", 1, "type", "gap",
+                             "data", "dropped", (json_int_t)dropped));
+    dropped = 0;
+    write_line(object);
 }
 
 /* Takes a text that the library gave; NULL: it gave none. */
