@@ -65,6 +65,16 @@ Test(deadlines, wait)
     go_on_with(1);
 }
 
+/* Its lease runs on, but its connection tells. */
+Test(deadlines, wait_does_not_count_who_was_killed)
+{
+    open_world(4);
+    actor_kill(workers[1]);
+    ask_until_its_deadline((msg_query_t){.op = "wait", .version = 2, .min = 2});
+    actor_start(workers[1]);
+    go_on_with(2);
+}
+
 /* Nobody is asked to go back: who stood still follows when it can. */
 Test(deadlines, activate_leaves_its_decision)
 {
