@@ -152,6 +152,21 @@ static void reject(int i)
     if (v) M.w[i].held[v] = 0;
 }
 
+static void check_records(void);
+
+/* Whose lease ended is gone before anything is decided at the same moment: time before frames. */
+static void see_who_is_gone(void)
+{
+    for (int i = 0; i < WORKERS; i++) {
+        char name[16];
+        name_of(i, name);
+        if (M.w[i].is_here && !member_is_ready(membership_worker(&R.b->members, name))) gone(i);
+    }
+    if (!M.writer_is_here || membership_publisher(&R.b->members, "policy")) return;
+    make_stale(T);
+    M.writer_is_here = false;
+}
+
 static void time_passes(uint64_t ms)
 {
     for (uint64_t left = ms; left; left -= left < 250 ? left : 250) {
@@ -159,17 +174,11 @@ static void time_passes(uint64_t ms)
         R.now.wall_ms += left < 250 ? left : 250;
         broker_tick(R.b, R.now);
         rig_flush();
+        see_who_is_gone();
+        check_records();
         for (uint64_t p = 0; p < PEERS; p++)
             if (R.tokens[p] && !R.is_quiet[p]) rig_beat(p);
-        for (int i = 0; i < WORKERS; i++) {
-            char name[16];
-            name_of(i, name);
-            if (M.w[i].is_here && !member_is_ready(membership_worker(&R.b->members, name))) gone(i);
-        }
-        if (M.writer_is_here && !membership_publisher(&R.b->members, "policy")) {
-            make_stale(T);
-            M.writer_is_here = false;
-        }
+        check_records();
     }
 }
 
