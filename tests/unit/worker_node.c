@@ -256,7 +256,10 @@ Test(node, wrong_digest_of_the_whole_is_refused)
 
 Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
 {
-    worker_t *w = worker_joined(0, NULL);
+    worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
+    w->slots = 1;
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena_make(1, 24, 3000), b = arena_make(2, 24, 3000);    /* more than a window */
     origin_serve(o, &a, 1);
@@ -272,7 +275,7 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
     cr_assert(e && e->code == HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(e->message, "the deadline ran out");
     origin_t *p = origin_start(1, TR_MODE_EAGER);
-    bring_version(w, p, &b, 2, 1);    /* takes the same slot */
+    bring_version(w, p, &b, 2, 1);    /* takes the only slot */
     cr_assert(serves(w, &b, 2));
     run_for(1000000);
     cr_assert(serves(w, &b, 2));
