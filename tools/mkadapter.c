@@ -119,32 +119,60 @@ static void add_config(buf_t *b, const shape_t *s, int64_t rank)
                s->base, 2 * (long long)rank, (long long)rank);
 }
 
+static void free_table(table_t *t)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        free((char *)(uintptr_t)t->rows[i].name);
+        free((uint64_t *)(uintptr_t)t->rows[i].dims);
+    }
+    free(t->rows);
+}
+
+static int write_files(const manifest_input_t *in, int dir_fd, heddle_error_t *error)
+{
+    manifest_t manifest = {0};
+    buf_t encoded = {0};
+    digest_t h1;
+    int rc = manifest_build(in, &encoded, &h1);
+    if (rc) error_fail(error, rc, "no memory for a manifest");
+    else rc = manifest_decode(buf_view(&encoded), &manifest, error);
+    if (!rc) rc = peft_write(dir_fd, &manifest, in->region, error);
+    if (!rc) {
+        char text[HEDDLE_DIGEST_TEXT];
+        digest_text(&h1, text);
+        printf("%u tensors, %llu bytes, %s\n", manifest.tensor_count, (unsigned long long)in->layout->data_bytes, text);
+    }
+    manifest_fini(&manifest);
+    buf_fini(&encoded);
+    return rc;
+}
+
+static int make_files(const args_t *args, const table_t *table, const layout_t *layout, int dir_fd, heddle_error_t *error)
+{
+    uint8_t *region = mmap(NULL, layout->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (region == MAP_FAILED) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)layout->region_bytes);
+    uint64_t state = (uint64_t)args->seed * 0x9e3779b97f4a7c15ull | 1;
+    for (uint32_t i = 0; i < table->count; i++) fill((uint16_t *)(void *)(region + layout->places[i]), layout->sizes[i] / 2, &state);
+    buf_t config = {0};
+    add_config(&config, &SHAPES[args->shape], args->rank);
+    manifest_input_t in = {table->rows, layout, buf_view(&config), bytes_of("{\"format\":\"pt\"}", 15), "lora", "", region};
+    int rc = write_files(&in, dir_fd, error);
+    buf_fini(&config);
+    munmap(region, layout->region_bytes);
+    return rc;
+}
+
 static int make(const args_t *args, int dir_fd, heddle_error_t *error)
 {
     table_t table = {0};
     if (args->tensors) add_tiny(&table, args->tensors);
     else add_shape(&table, &SHAPES[args->shape], (unsigned)args->rank);
     layout_t layout = {0};
-    manifest_t manifest = {0};
-    buf_t config = {0}, encoded = {0};
     int rc = layout_make(table.rows, table.count, &layout, error);
-    if (rc) return rc;
-    uint8_t *region = mmap(NULL, layout.region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (region == MAP_FAILED) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)layout.region_bytes);
-    uint64_t state = (uint64_t)args->seed * 0x9e3779b97f4a7c15ull | 1;
-    for (uint32_t i = 0; i < table.count; i++) fill((uint16_t *)(void *)(region + layout.places[i]), layout.sizes[i] / 2, &state);
-    add_config(&config, &SHAPES[args->shape], args->rank);
-    manifest_input_t in = {table.rows, &layout, buf_view(&config), bytes_of("{\"format\":\"pt\"}", 15), "lora", "", region};
-    digest_t h1;
-    rc = manifest_build(&in, &encoded, &h1);
-    if (!rc) rc = manifest_decode(buf_view(&encoded), &manifest, error);
-    if (!rc) rc = peft_write(dir_fd, &manifest, region, error);
-    if (!rc) {
-        char text[HEDDLE_DIGEST_TEXT];
-        digest_text(&h1, text);
-        printf("%u tensors, %llu bytes, %s\n", table.count, (unsigned long long)layout.data_bytes, text);
-    }
-    return rc; /* the process ends here: the system takes the memory back */
+    if (!rc) rc = make_files(args, &table, &layout, dir_fd, error);
+    if (!rc) layout_fini(&layout);
+    free_table(&table);
+    return rc;
 }
 
 int main(int argc, char **argv)
@@ -170,6 +198,7 @@ int main(int argc, char **argv)
     int fd = rc ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!rc && fd < 0) rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "mkadapter: cannot open %s: %s", dir, strerror(errno));
     if (!rc) rc = make(&args, fd, &error);
+    if (fd >= 0) close(fd);
     if (rc) fprintf(stderr, "mkadapter: %s%s%s\n", error.message, error.hint[0] ? "; " : "", error.hint);
     return heddle_err_exit(rc);
 }
