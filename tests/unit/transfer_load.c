@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading the plugin: what is said when it, UCX or the interface is not there. */
+#include "transfer/environment.h"
+#include "transfer/transfer.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const transfer_ops_t *ops;
+static heddle_error_t e;
+
+Test(load, a_missing_plugin_is_a_sentence)
+{
+    setenv("HEDDLE_PLUGIN_DIR", "/nonexistent", 1);
+    cr_assert_eq(transfer_ucx_load(NULL, &ops, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert_null(ops);
+    cr_assert(strstr(e.message, "transfer_ucx.so") && strstr(e.message, "/nonexistent"), "%s", e.message);
+    cr_assert(strstr(e.expected, "/nonexistent/transfer_ucx.so") && strstr(e.hint, "HEDDLE_PLUGIN_DIR"));
+}
+
+/* A directory of our own with a "plugin" of the given bytes. */
+static void place(char dir[64], const char *bytes)
+{
+    char path[96];
+    snprintf(dir, 64, "/tmp/heddle-load-%d", (int)getpid());
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/transfer_ucx.so", dir);
+    FILE *f = fopen(path, "w");
+    cr_assert_not_null(f);
+    fputs(bytes, f);
+    fclose(f);
+    setenv("HEDDLE_PLUGIN_DIR", dir, 1);
+}
+
+static void unplace(const char *dir)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/transfer_ucx.so", dir);
+    unlink(path);
+    rmdir(dir);
+}
+
+Test(load, a_file_that_is_no_plugin_is_refused)
+{
+    char dir[64];
+    place(dir, "not a library");
+    int rc = transfer_ucx_load(NULL, &ops, &e);
+    unplace(dir);
+    cr_assert_eq(rc, HEDDLE_ERR_INTERNAL);
+    cr_assert_null(ops);
+    cr_assert(strstr(e.message, dir), "%s", e.message);
+    for (char **v = environ; *v; v++) cr_assert_neq(strncmp(*v, "UCX_", 4), 0, "%s was left behind", *v);
+}
+
+Test(load, an_interface_that_is_not_there_is_named)
+{
+    cr_assert_eq(transfer_check_device("nosuchif0", true, &e), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(e.message, "nosuchif0") && strstr(e.expected, "lo") && strstr(e.hint, "--data-device"));
+    cr_assert_eq(transfer_ucx_load("nosuchif0", &ops, &e), HEDDLE_ERR_USAGE);
+}
+
+Test(load, loopback_is_the_only_interface_that_is_safe)
+{
+    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_OK);
+    cr_assert_eq(transfer_check_device("lo", false, &e), HEDDLE_OK);
+    char name[64] = "";                       /* one that is up and not loopback, if this machine has one */
+    FILE *f = popen("ip -o link show up 2>/dev/null | awk -F': ' '$3 !~ /LOOPBACK/ {print $2; exit}'", "r");
+    if (f && fgets(name, sizeof name, f)) name[strcspn(name, "@\n")] = 0;
+    if (f) pclose(f);
+    if (!name[0]) cr_skip_test("no interface but loopback");
+    cr_assert_eq(transfer_check_device(name, false, &e), HEDDLE_ERR_INSECURE_ADDRESS);
+    cr_assert(strstr(e.message, name) && strstr(e.message, "memory") && strstr(e.hint, "--insecure"));
+    cr_assert_eq(transfer_check_device(name, true, &e), HEDDLE_OK);
+}
+
+Test(environment, what_the_user_set_stays)
+{
+    const env_setting_t rows[] = {{"HEDDLE_T_A", "ours"}, {"HEDDLE_T_B", "ours"}};
+    setenv("HEDDLE_T_A", "user", 1);
+    unsetenv("HEDDLE_T_B");
+    uint32_t set = environment_set(rows, 2);
+    cr_assert_str_eq(getenv("HEDDLE_T_A"), "user");
+    cr_assert_str_eq(getenv("HEDDLE_T_B"), "ours");
+    environment_restore(rows, 2, set);
+    cr_assert_str_eq(getenv("HEDDLE_T_A"), "user");
+    cr_assert_null(getenv("HEDDLE_T_B"));
+}

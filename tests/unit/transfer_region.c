@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Regions: what they hold, what they refuse, and who may write. */
+#include "core/limits.h"
+#include "transfer/region.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static region_t *make(size_t bytes)
+{
+    region_t *r = NULL;
+    heddle_error_t e;
+    cr_assert_eq(region_new(bytes, &r, &e), HEDDLE_OK, "%s", e.message);
+    return r;
+}
+
+Test(region, sizes_are_whole_pages)
+{
+    const size_t sizes[][2] = {{0, 4096}, {1, 4096}, {4096, 4096}, {4097, 8192}, {1u << 20, 1u << 20}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        region_t *r = make(sizes[i][0]);
+        cr_assert_eq(r->bytes, sizes[i][1]);
+        cr_assert_eq((uintptr_t)r->base % LIMIT_PAGE_BYTES, 0);
+        cr_assert_eq(((uint8_t *)r->base)[r->bytes - 1], 0);
+        cr_assert(r->memory == HEDDLE_MEMORY_HOST && r->device == 0 && !r->backend);
+        region_unref(&r);
+        cr_assert_null(r);
+    }
+}
+
+Test(region, memory_is_there_before_it_is_used)
+{
+    region_t *r = make(8u << 20);
+    struct stat s;
+    cr_assert_eq(fstat(r->fd, &s), 0);
+    cr_assert_eq(s.st_size, 8 << 20);
+    cr_assert_geq(s.st_blocks * 512, 8 << 20, "reserved");
+    static unsigned char resident[(8u << 20) / LIMIT_PAGE_BYTES];
+    cr_assert_eq(mincore(r->base, r->bytes, resident), 0);
+    for (size_t i = 0; i < sizeof resident; i++) cr_assert(resident[i] & 1, "page %zu", i);
+    region_unref(&r);
+}
+
+Test(region, its_size_is_sealed_and_its_bytes_are_not)
+{
+    region_t *r = make(1u << 20);
+    cr_assert(ftruncate(r->fd, 4096) < 0 && errno == EPERM);
+    cr_assert(ftruncate(r->fd, 2 << 20) < 0 && errno == EPERM);
+    cr_assert(fcntl(r->fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 && errno == EPERM, "nobody can make it read-only for ever");
+    cr_assert(fcntl(r->fd, F_GETFD) & FD_CLOEXEC);
+    memset(r->base, 7, r->bytes);
+    region_unref(&r);
+}
+
+Test(region, a_view_shows_the_same_memory)
+{
+    region_t *r = make(1u << 16);
+    cr_assert_null(r->view);
+    cr_assert_eq(region_view(r), HEDDLE_OK);
+    const void *view = r->view;
+    cr_assert_eq(region_view(r), HEDDLE_OK);
+    cr_assert_eq(r->view, view, "made once");
+    strcpy(r->base, "seen");
+    cr_assert_str_eq(r->view, "seen");
+    region_unref(&r);
+}
+
+Test(region, a_view_is_read_only, .signal = SIGSEGV)
+{
+    region_t *r = make(1u << 16);
+    cr_assert_eq(region_view(r), HEDDLE_OK);
+    *(volatile char *)(uintptr_t)r->view = 1;
+}
+
+Test(region, too_much_is_an_error_that_says_how_much)
+{
+    region_t *r = NULL;
+    heddle_error_t e;
+    const size_t sizes[] = {(size_t)1 << 39, LIMIT_REGION_BYTES, (size_t)LIMIT_REGION_BYTES + 1, SIZE_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char bytes[32];
+        snprintf(bytes, sizeof bytes, "%zu", sizes[i]);
+        cr_assert_eq(region_new(sizes[i], &r, &e), HEDDLE_ERR_NO_MEMORY);
+        cr_assert_null(r);
+        cr_assert(strstr(e.message, bytes), "%s", e.message);
+        cr_assert(e.hint[0] && e.retriable);
+    }
+    cr_assert_eq(region_new((size_t)1 << 39, &r, NULL), HEDDLE_ERR_NO_MEMORY);
+}
+
+static int open_descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+Test(region, the_last_reference_frees_it)
+{
+    int before = open_descriptors();
+    region_t *a = make(4096), *b = region_ref(a);
+    void *base = a->base;
+    region_unref(&a);
+    memset(b->base, 1, 4096);
+    region_unref(&b);
+    region_unref(&b);
+    region_unref(NULL);
+    unsigned char v;
+    cr_assert(mincore(base, 4096, &v) < 0 && errno == ENOMEM, "unmapped");
+    cr_assert_eq(open_descriptors(), before);
+}
+
+static void *ref_and_unref(void *arg)
+{
+    for (int i = 0; i < 100000; i++) {
+        region_t *mine = region_ref(arg);
+        region_unref(&mine);
+    }
+    return NULL;
+}
+
+Test(region, references_count_on_any_thread)
+{
+    region_t *r = make(4096);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, ref_and_unref, r);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    cr_assert_eq(atomic_load(&r->refs), 1);
+    region_unref(&r);
+}
