@@ -71,6 +71,8 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
     a->seen_version = applied->version;
     if (!store_has_decision(w, a->adapters[0], applied->decision, applied->version))
         world_fail(w, "I13: %s serves v%" PRIu64 " by d%" PRIu64 ", which is not recorded", a->name, applied->version, applied->decision);
+    for (int i = 0; i < HOLDS_MAX; i++)
+        if (a->holds[i]) check_bytes(w, a, a->holds[i]);               /* a reader's bytes do not change */
     const sync_entry_t *e = sync_active(&a->worker->adapters[0].sync);
     if (!e || e->version != applied->version) return;
     const slot_t *slot = slots_at(a->worker->slots, 0, (uint32_t)e->slot);

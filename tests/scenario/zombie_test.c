@@ -56,6 +56,33 @@ Test(zombie, a_queued_commit_is_not_applied)
     check_settled(w);
 }
 
+static void send_commit(actor_t *to, uint64_t token, uint64_t version, uint64_t decision)
+{
+    msg_t m = {.type = MSG_COMMIT};
+    m.commit = (msg_commit_t){.token = token, .version = version, .decision = decision, .adapter = ADAPTER, .digest = world_version(w, version)->digest};
+    buf_t frame = {0};
+    cr_assert_eq(msg_encode(&m, &frame), HEDDLE_OK);
+    actor_deliver(to, 0, buf_view(&frame), &to->in_us);
+    buf_fini(&frame);
+}
+
+/* A COMMIT that took a long way round: an older decision, or the token of an older session. */
+Test(zombie, an_older_commit_changes_nothing)
+{
+    for (uint64_t v = 1; v <= 3; v++) {
+        trainer_publishes(trainer, (publish_t){.shape = {.seed = v}});
+        UNTIL(w, 2 * SECOND, world_all_active(w, v));
+    }
+    MUST(w, worker_holds(workers[0], 2));
+    uint64_t token = workers[0]->worker->session.token;
+    send_commit(workers[0], token, 2, 2);
+    send_commit(workers[0], token, 2, 3);
+    send_commit(workers[0], token - 1, 2, 4);
+    world_run(w, SECOND);
+    MUST(w, worker_active(workers[0]) == 3 && workers[0]->worker->adapters[0].sync.applied.decision == 3);
+    check_settled(w);
+}
+
 /* Shorter than its lease: nothing happened. */
 Test(zombie, a_short_stop_is_nothing)
 {
