@@ -190,6 +190,11 @@ void copy_move(copy_row_t *c, copy_state_t state, instant_t now)
 void copy_fail(copy_row_t *c, int code, const char *phase, const char *message, instant_t now)
 {
     copy_move(c, COPY_FAILED, now);
+    copy_blame(c, code, phase, message);
+}
+
+void copy_blame(copy_row_t *c, int code, const char *phase, const char *message)
+{
     c->code = code;
     error_text(c->phase, sizeof c->phase, phase);
     error_text(c->message, sizeof c->message, message);
@@ -199,7 +204,7 @@ bool copy_in_flight(const copy_row_t *c) { return c->token && c->state <= COPY_A
 
 bool copy_holds(const copy_row_t *c)
 {
-    return c && c->token && c->state >= COPY_STAGED && c->state <= COPY_KEPT;
+    return c && c->token && c->state >= COPY_STAGED && c->state <= COPY_STALE;
 }
 
 const char *copy_phase(const copy_row_t *c)

@@ -30,6 +30,7 @@ void     copy_drop(track_t *t, const char *worker);
 void     copy_move(copy_row_t *c, copy_state_t state, instant_t now);   /* sets `since` */
 /* there, announced, and not yet staged or failed */
 bool     copy_in_flight(const copy_row_t *c);
+void     copy_blame(copy_row_t *c, int code, const char *phase, const char *message);
 void     copy_fail(copy_row_t *c, int code, const char *phase, const char *message, instant_t now);
 const char *copy_phase(const copy_row_t *c);                            /* announce fetch stage activate */
 void     track_touch(rollout_t *ro, track_t *t);                        /* it changed */

@@ -165,8 +165,12 @@ static void reached(step_t *s, const adapter_row_t *a, const member_t *member, u
         copy_row_t *c = copy_of(t, member);
         if (!c || !row || t->is_ended) continue;
         if (row->decision && row->decision <= decision) c->has_reached = true;
-        if (t->version == version) copy_move(c, COPY_ACTIVE, s->v.now);
-        else if (c->state == COPY_ACTIVE) copy_move(c, COPY_KEPT, s->v.now);
+        if (t->version == version) {
+            copy_move(c, COPY_ACTIVE, s->v.now);
+            c->code = 0;
+        } else if (c->state == COPY_ACTIVE || c->state == COPY_STALE) {
+            copy_move(c, COPY_KEPT, s->v.now);
+        }
         track_touch(s->ro, t);
     }
 }
@@ -252,7 +256,9 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
         wake_member(&s, member, x.a, false);
         return HEDDLE_OK;
     }
-    copy_fail(x.c, code, text_or(m->phase, "activate"), message, v.now);
+    if (copy_holds(x.c)) copy_move(x.c, COPY_STALE, v.now); /* it has the bytes, and serves the old version */
+    else copy_move(x.c, COPY_FAILED, v.now);
+    copy_blame(x.c, code, text_or(m->phase, "activate"), message);
     event_row_t *e = events_add(ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, v.now);
     events_say(e, code, "%s", message);
     e->decision = m->decision;

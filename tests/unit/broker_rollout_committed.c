@@ -16,7 +16,7 @@ Test(committed, an_activation_that_fails_is_stale_by_name)
     rig_active(W1, 2, 2, 2);
     rig_nack(W2, 2, 2, "activate", "internal");
     cr_assert_str_eq(rig_state(2), "active");
-    cr_assert_str_eq(rig_copy_state(2, "w2"), "failed");
+    cr_assert_str_eq(rig_copy_state(2, "w2"), "stale");
     cr_assert_str_eq(rig_copy_state(1, "w2"), "stale");
     cr_assert_str_eq(rig_copy_state(1, "w1"), "kept");
     cr_assert_eq(rig_event_count(EVENT_ACTIVATE_FAILED), 1);
