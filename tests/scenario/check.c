@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold at every moment, by the names of docs/architecture.md:
  *
- *   I1   what a publisher was told is recorded stays recorded      I2   one digest for a version, for ever
- *   I3   only verified, whole snapshots are served                 I4   a stale token changes nothing (world.c asks check_signature)
- *   I9   queues and tables are bounded                             I11  two sessions of one name never both count
- *   I13  decisions are applied in their order                      a version number is given once; a decision is made once,
- *                                                                  by its policy, on disk first, and not while settling */
+ *   I1   what a publisher was told is recorded stays recorded
+ *   I2   one digest for a version, for ever
+ *   I3   only verified, whole snapshots are served, and a reader's bytes do not change
+ *   I4   a stale token changes nothing (world.c asks check_signature)
+ *   I9   queues and tables are bounded
+ *   I11  two sessions of one name never both count
+ *   I13  decisions are applied in their order
+ *
+ * And: a version number is given once; a decision is made once, by its policy, on disk first, and not while
+ * the broker settles. */
 #include "tests/scenario/leftover.h"
 #include "tests/scenario/world.h"
 
@@ -13,19 +18,28 @@
 
 #include <inttypes.h>
 
-/* ---- messages --------------------------------------------------------------------------------------------------- */
+/* ---- messages
+ * --------------------------------------------------------------------------------------------------- */
 
 uint64_t msg_token(const msg_t *m)
 {
     switch (m->type) {
-    case MSG_HELLO: case MSG_HELLO_OK: case MSG_JOIN: case MSG_OPEN: case MSG_PUBLISHED: case MSG_QUERY: case MSG_REPORT: case MSG_PING: return 0;
+    case MSG_HELLO:
+    case MSG_HELLO_OK:
+    case MSG_JOIN:
+    case MSG_OPEN:
+    case MSG_PUBLISHED:
+    case MSG_QUERY:
+    case MSG_REPORT:
+    case MSG_PING: return 0;
     case MSG_WELCOME: return m->welcome.token;
     case MSG_ERROR: return m->error.token;
-    default: return m->heartbeat.token;    /* first in all the others */
+    default: return m->heartbeat.token; /* first in all the others */
     }
 }
 
-/* ---- a worker --------------------------------------------------------------------------------------------------- */
+/* ---- a worker
+ * --------------------------------------------------------------------------------------------------- */
 
 static const version_row_t *recorded(const world_t *w, const char *adapter, uint64_t version)
 {
@@ -36,8 +50,11 @@ static const version_row_t *recorded(const world_t *w, const char *adapter, uint
 static void check_bytes(world_t *w, const actor_t *a, const slot_t *slot)
 {
     const content_t *c = content_of_digest(&slot->h1);
-    if (!c) world_fail(w, "I3: %s serves v%" PRIu64 " with a digest that nobody published", a->name, slot->view.version);
-    if (slot->manifest.region_bytes != c->layout.region_bytes || memcmp(slot->region->view, c->region, c->layout.region_bytes) != 0)
+    if (!c)
+        world_fail(w, "I3: %s serves v%" PRIu64 " with a digest that nobody published", a->name,
+                   slot->view.version);
+    if (slot->manifest.region_bytes != c->layout.region_bytes ||
+        memcmp(slot->region->view, c->region, c->layout.region_bytes) != 0)
         world_fail(w, "I3: %s serves torn bytes as v%" PRIu64, a->name, slot->view.version);
 }
 
@@ -50,34 +67,43 @@ static void check_slots(world_t *w, actor_t *a)
         if (!slot || slot->state == SLOT_FREE) continue;
         used++;
         active += slot->state == SLOT_ACTIVE;
-        if (slot->state != SLOT_SEALED && slot->state != SLOT_ACTIVE && slot->state != SLOT_KEPT) continue;
+        if (slot->state != SLOT_SEALED && slot->state != SLOT_ACTIVE && slot->state != SLOT_KEPT)
+            continue;
         const version_row_t *v = recorded(w, a->adapters[0], slot->view.version);
-        if (!v) world_fail(w, "I1: %s holds v%" PRIu64 ", which is not recorded", a->name, slot->view.version);
-        if (!digest_equal(&v->digest, &slot->h1)) world_fail(w, "I2: %s holds v%" PRIu64 " with another digest", a->name, slot->view.version);
+        if (!v)
+            world_fail(w, "I1: %s holds v%" PRIu64 ", which is not recorded", a->name,
+                       slot->view.version);
+        if (!digest_equal(&v->digest, &slot->h1))
+            world_fail(w, "I2: %s holds v%" PRIu64 " with another digest", a->name, slot->view.version);
     }
     if (active > 1) world_fail(w, "I3: %s has %u active slots", a->name, active);
-    if (used != slots_count(a->worker->slots, 0).used) world_fail(w, "I9: %s uses slots beyond its %u", a->name, s->slot_count);
+    if (used != slots_count(a->worker->slots, 0).used)
+        world_fail(w, "I9: %s uses slots beyond its %u", a->name, s->slot_count);
 }
 
 /* What was applied last is what somebody decided, and later than all before. */
 static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
 {
     if (applied->decision < a->seen_decision)
-        world_fail(w, "I13: %s went back from d%" PRIu64 " to d%" PRIu64, a->name, a->seen_decision, applied->decision);
+        world_fail(w, "I13: %s went back from d%" PRIu64 " to d%" PRIu64, a->name, a->seen_decision,
+                   applied->decision);
     if (applied->decision == a->seen_decision && applied->version != a->seen_version)
-        world_fail(w, "I13: %s serves v%" PRIu64 " and then v%" PRIu64 " by one decision", a->name, a->seen_version, applied->version);
+        world_fail(w, "I13: %s serves v%" PRIu64 " and then v%" PRIu64 " by one decision", a->name,
+                   a->seen_version, applied->version);
     if (applied->decision == a->seen_decision) return;
     a->seen_decision = applied->decision;
     a->seen_version = applied->version;
     if (!store_has_decision(w, a->adapters[0], applied->decision, applied->version))
-        world_fail(w, "I13: %s serves v%" PRIu64 " by d%" PRIu64 ", which is not recorded", a->name, applied->version, applied->decision);
+        world_fail(w, "I13: %s serves v%" PRIu64 " by d%" PRIu64 ", which is not recorded", a->name,
+                   applied->version, applied->decision);
     for (int i = 0; i < HOLDS_MAX; i++)
-        if (a->holds[i]) check_bytes(w, a, a->holds[i]);               /* a reader's bytes do not change */
+        if (a->holds[i]) check_bytes(w, a, a->holds[i]); /* a reader's bytes do not change */
     const sync_entry_t *e = sync_active(&a->worker->adapters[0].sync);
     if (!e || e->version != applied->version) return;
     const slot_t *slot = slots_at(a->worker->slots, 0, (uint32_t)e->slot);
     if (slot->state != SLOT_ACTIVE || slot->view.version != e->version)
-        world_fail(w, "I3: %s says v%" PRIu64 " and serves v%" PRIu64, a->name, e->version, slot->view.version);
+        world_fail(w, "I3: %s says v%" PRIu64 " and serves v%" PRIu64, a->name, e->version,
+                   slot->view.version);
     check_bytes(w, a, slot);
 }
 
@@ -85,9 +111,11 @@ static void check_queues(world_t *w, const actor_t *a)
 {
     uint32_t announced = 0;
     for (const announced_t *n = a->worker->adapters[0].announced; n; n = n->next) announced++;
-    if (announced > SYNC_ENTRIES + 1) world_fail(w, "I9: %s remembers %u announcements", a->name, announced);
+    if (announced > SYNC_ENTRIES + 1)
+        world_fail(w, "I9: %s remembers %u announcements", a->name, announced);
     leftover_t left = leftover_of(a->t);
-    if (left.asks > LEFTOVER_ASKS_MAX || left.standing > LEFTOVER_STANDING_MAX) world_fail(w, "I9: asks of %s", a->name);
+    if (left.asks > LEFTOVER_ASKS_MAX || left.standing > LEFTOVER_STANDING_MAX)
+        world_fail(w, "I9: asks of %s", a->name);
 }
 
 static void check_worker(world_t *w, actor_t *a)
@@ -97,18 +125,22 @@ static void check_worker(world_t *w, actor_t *a)
     check_queues(w, a);
 }
 
-/* ---- the broker ------------------------------------------------------------------------------------------------- */
+/* ---- the broker
+ * ------------------------------------------------------------------------------------------------- */
 
 static void check_members(world_t *w)
 {
     const membership_t *m = &w->broker->members;
     for (size_t i = 0; i < m->worker_count; i++) {
         const member_t *row = m->workers[i];
-        if (i && strcmp(m->workers[i - 1]->name, row->name) >= 0) world_fail(w, "I11: two rows of worker %s", row->name);
+        if (i && strcmp(m->workers[i - 1]->name, row->name) >= 0)
+            world_fail(w, "I11: two rows of worker %s", row->name);
         bool counts = membership_by_token(m, row->token) == row;
-        if (counts != member_is_ready(row)) world_fail(w, "I11: worker %s counts, and is not there", row->name);
+        if (counts != member_is_ready(row))
+            world_fail(w, "I11: worker %s counts, and is not there", row->name);
     }
-    if (m->token_count > m->worker_count + m->publisher_count) world_fail(w, "I11: more tokens than members");
+    if (m->token_count > m->worker_count + m->publisher_count)
+        world_fail(w, "I11: more tokens than members");
     if (m->ended_count > MEMBER_ENDED_MAX) world_fail(w, "I9: members that ended");
 }
 
@@ -117,7 +149,8 @@ static void check_eligible(world_t *w)
 {
     for (uint32_t i = 0; i < w->actor_count; i++) {
         actor_t *a = w->actors[i];
-        if (a->eligible_version && !member_is_ready(membership_worker(&w->broker->members, a->name))) a->eligible_version = 0;
+        if (a->eligible_version && !member_is_ready(membership_worker(&w->broker->members, a->name)))
+            a->eligible_version = 0;
     }
 }
 
@@ -127,10 +160,13 @@ static void check_acknowledged(world_t *w, const actor_t *a)
     if (!p->is_answered || p->code) return;
     const char *adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER;
     const version_row_t *v = recorded(w, adapter, p->version);
-    if (!v) world_fail(w, "I1: v%" PRIu64 " of %s was acknowledged and is not recorded", p->version, a->name);
-    if (!digest_equal(&v->digest, &p->content->h1)) world_fail(w, "I2: v%" PRIu64 " of %s has other bytes", p->version, a->name);
+    if (!v)
+        world_fail(w, "I1: v%" PRIu64 " of %s was acknowledged and is not recorded", p->version, a->name);
+    if (!digest_equal(&v->digest, &p->content->h1))
+        world_fail(w, "I2: v%" PRIu64 " of %s has other bytes", p->version, a->name);
     const adapter_row_t *row = w->broker ? registry_adapter(&w->broker->registry, adapter) : NULL;
-    if (w->broker && (!row || !registry_version(row, p->version))) world_fail(w, "I1: the broker forgot v%" PRIu64, p->version);
+    if (w->broker && (!row || !registry_version(row, p->version)))
+        world_fail(w, "I1: the broker forgot v%" PRIu64, p->version);
 }
 
 static void check_broker(world_t *w)
@@ -140,8 +176,10 @@ static void check_broker(world_t *w)
     check_eligible(w);
     if (b->pending.count > LIMIT_PENDING_QUERIES) world_fail(w, "I9: questions");
     if (b->idle_count > BROKER_IDLE_PEERS) world_fail(w, "I9: idle connections");
-    if (b->bad_frames) world_fail(w, "the broker was sent %" PRIu64 " frames that are out of place", b->bad_frames);
-    if (b->out.record_count || b->out.send_count) world_fail(w, "the outbox is not empty between two events");
+    if (b->bad_frames)
+        world_fail(w, "the broker was sent %" PRIu64 " frames that are out of place", b->bad_frames);
+    if (b->out.record_count || b->out.send_count)
+        world_fail(w, "the outbox is not empty between two events");
 }
 
 void check_all(world_t *w)
@@ -149,7 +187,8 @@ void check_all(world_t *w)
     if (w->is_dying) return;
     for (uint32_t i = 0; i < w->actor_count; i++) {
         actor_t *a = w->actors[i];
-        if (a->inbox_count > LIMIT_QUEUE_FRAMES + 2) world_fail(w, "I9: %u frames wait for %s", a->inbox_count, a->name);
+        if (a->inbox_count > LIMIT_QUEUE_FRAMES + 2)
+            world_fail(w, "I9: %u frames wait for %s", a->inbox_count, a->name);
         if (a->worker) check_worker(w, a);
         if (a->kind == ACTOR_TRAINER) check_acknowledged(w, a);
     }
@@ -158,19 +197,22 @@ void check_all(world_t *w)
 
 void check_restart(world_t *w)
 {
-    if (!registry_equal(&w->broker->registry, &w->shadow)) world_fail(w, "I1: the broker came back with another registry");
+    if (!registry_equal(&w->broker->registry, &w->shadow))
+        world_fail(w, "I1: the broker came back with another registry");
 }
 
 static uint64_t mix(uint64_t h, uint64_t v) { return (h ^ v) * 0x100000001b3ull; }
 
-/* All that a message under a valid token could have changed, but for what says that somebody was heard. */
+/* All that a message under a valid token could have changed, but for what says that somebody was heard.
+ */
 uint64_t check_signature(const broker_t *b)
 {
     uint64_t h = 0xcbf29ce484222325ull;
     for (size_t i = 0; i < b->registry.adapter_count; i++) {
         const adapter_row_t *a = b->registry.adapters[i];
         h = mix(mix(mix(mix(h, a->decision), a->active), a->held), a->writer.token);
-        for (size_t v = 0; v < a->version_count; v++) h = mix(mix(h, a->versions[v]->version), a->versions[v]->state);
+        for (size_t v = 0; v < a->version_count; v++)
+            h = mix(mix(h, a->versions[v]->version), a->versions[v]->state);
     }
     for (size_t i = 0; i < b->rollout.track_count; i++) {
         const track_t *t = b->rollout.tracks[i];
@@ -187,7 +229,8 @@ uint64_t check_signature(const broker_t *b)
     return h;
 }
 
-/* ---- records ---------------------------------------------------------------------------------------------------- */
+/* ---- records
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Those who count for a version: there when it was announced. */
 static void note_eligible(world_t *w, const record_t *r)
@@ -204,8 +247,9 @@ static void note_eligible(world_t *w, const record_t *r)
 
 static bool must_have_staged(const world_t *w, const actor_t *a, const record_t *r)
 {
-    return a->worker && a->eligible_version == r->version && a->eligible_incarnation == a->incarnation && a->eligible_epoch == w->epoch &&
-           !strcmp(a->adapters[0], r->adapter) && member_is_ready(membership_worker(&w->broker->members, a->name));
+    return a->worker && a->eligible_version == r->version && a->eligible_incarnation == a->incarnation &&
+           a->eligible_epoch == w->epoch && !strcmp(a->adapters[0], r->adapter) &&
+           member_is_ready(membership_worker(&w->broker->members, a->name));
 }
 
 static void check_policy(world_t *w, const record_t *r, const version_row_t *v)
@@ -215,7 +259,8 @@ static void check_policy(world_t *w, const record_t *r, const version_row_t *v)
     for (uint32_t i = 0; i < w->actor_count; i++) {
         const actor_t *a = w->actors[i];
         if (a->kind == ACTOR_WORKER && must_have_staged(w, a, r) && !worker_holds(a, r->version))
-            world_fail(w, "d%" PRIu64 " commits v%" PRIu64 ", and %s has not staged it", r->decision, r->version, a->name);
+            world_fail(w, "d%" PRIu64 " commits v%" PRIu64 ", and %s has not staged it", r->decision,
+                       r->version, a->name);
     }
 }
 
@@ -223,7 +268,8 @@ static void check_new_version(world_t *w, const record_t *r)
 {
     const adapter_row_t *a = registry_adapter(&w->shadow, r->adapter);
     uint64_t last = a ? a->last_version : 0;
-    if (r->version != last + 1) world_fail(w, "version %" PRIu64 " is assigned after %" PRIu64, r->version, last);
+    if (r->version != last + 1)
+        world_fail(w, "version %" PRIu64 " is assigned after %" PRIu64, r->version, last);
     note_eligible(w, r);
 }
 
@@ -231,10 +277,13 @@ static void check_new_decision(world_t *w, const record_t *r)
 {
     const adapter_row_t *a = registry_adapter(&w->shadow, r->adapter);
     const version_row_t *v = a ? registry_version(a, r->version) : NULL;
-    if (!v || !registry_is_live(v)) world_fail(w, "a decision for v%" PRIu64 ", which is not live", r->version);
-    if (r->decision != a->decision + 1) world_fail(w, "d%" PRIu64 " follows d%" PRIu64, r->decision, a->decision);
+    if (!v || !registry_is_live(v))
+        world_fail(w, "a decision for v%" PRIu64 ", which is not live", r->version);
+    if (r->decision != a->decision + 1)
+        world_fail(w, "d%" PRIu64 " follows d%" PRIu64, r->decision, a->decision);
     if (w->had_records && w->now_us < w->started_us + w->opts.lease_ms * MS)
-        world_fail(w, "d%" PRIu64 " is decided %.3f s after the start: it settles", r->decision, (double)(w->now_us - w->started_us) / 1e6);
+        world_fail(w, "d%" PRIu64 " is decided %.3f s after the start: it settles", r->decision,
+                   (double)(w->now_us - w->started_us) / 1e6);
     check_policy(w, r, v);
 }
 
@@ -245,7 +294,8 @@ static void check_state_change(world_t *w, const record_t *r)
     bool from_staging = r->state == VERSION_FAILED || r->state == VERSION_SUPERSEDED;
     if (!v || v->state != (from_staging ? VERSION_STAGING : VERSION_COMMITTED))
         world_fail(w, "v%" PRIu64 " ends as %d, and was not what can end so", r->version, (int)r->state);
-    if (r->state == VERSION_RETIRED && a->active == r->version) world_fail(w, "the active v%" PRIu64 " is retired", r->version);
+    if (r->state == VERSION_RETIRED && a->active == r->version)
+        world_fail(w, "the active v%" PRIu64 " is retired", r->version);
 }
 
 void check_record(world_t *w, const record_t *r)
@@ -255,7 +305,8 @@ void check_record(world_t *w, const record_t *r)
     if (r->kind == RECORD_STATE) check_state_change(w, r);
 }
 
-/* ---- the end ---------------------------------------------------------------------------------------------------- */
+/* ---- the end
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void check_worker_settled(world_t *w, const actor_t *a)
 {
@@ -263,12 +314,16 @@ static void check_worker_settled(world_t *w, const actor_t *a)
     uint64_t active = row ? row->active : 0;
     const adapter_t *adapter = &a->worker->adapters[0];
     if (!worker_is_ready(a)) world_fail(w, "%s is not admitted", a->name);
-    if (worker_active(a) != active) world_fail(w, "%s serves v%" PRIu64 ", decided is v%" PRIu64, a->name, worker_active(a), active);
+    if (worker_active(a) != active)
+        world_fail(w, "%s serves v%" PRIu64 ", decided is v%" PRIu64, a->name, worker_active(a), active);
     if (active && adapter->sync.applied.decision != row->decision)
-        world_fail(w, "%s applied d%" PRIu64 " of d%" PRIu64, a->name, adapter->sync.applied.decision, row->decision);
-    if (adapter->pull) world_fail(w, "%s is still fetching v%" PRIu64, a->name, pull_what(adapter->pull)->version);
+        world_fail(w, "%s applied d%" PRIu64 " of d%" PRIu64, a->name, adapter->sync.applied.decision,
+                   row->decision);
+    if (adapter->pull)
+        world_fail(w, "%s is still fetching v%" PRIu64, a->name, pull_what(adapter->pull)->version);
     leftover_t left = leftover_of(a->t);
-    if (left.asks || left.standing) world_fail(w, "%s has %u asks and %u standing ones left over", a->name, left.asks, left.standing);
+    if (left.asks || left.standing)
+        world_fail(w, "%s has %u asks and %u standing ones left over", a->name, left.asks, left.standing);
 }
 
 void check_settled(world_t *w)

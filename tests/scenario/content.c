@@ -14,15 +14,21 @@ static void name_tensors(content_t *c)
     c->dims[0] = c->shape.rows;
     c->dims[1] = 16;
     for (uint32_t i = 0; i < c->shape.count; i++) {
-        snprintf(c->names[i], sizeof c->names[i], "base_model.model.layers.%u.self_attn.q_proj.lora_%c.weight", i / 2, i % 2 ? 'B' : 'A');
-        c->tensors[i] = (heddle_tensor_t){.size = sizeof *c->tensors, .name = c->names[i], .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = c->dims};
+        snprintf(c->names[i], sizeof c->names[i],
+                 "base_model.model.layers.%u.self_attn.q_proj.lora_%c.weight", i / 2, i % 2 ? 'B' : 'A');
+        c->tensors[i] = (heddle_tensor_t){.size = sizeof *c->tensors,
+                                          .name = c->names[i],
+                                          .dtype = HEDDLE_DTYPE_F32,
+                                          .ndim = 2,
+                                          .dims = c->dims};
     }
 }
 
 /* Every page of every seed is another one: a chunk in the wrong place, or of another version, is seen. */
 static void fill(uint8_t *to, uint64_t bytes, uint64_t seed, uint64_t at)
 {
-    for (uint64_t i = 0; i + 8 <= bytes; i += 8) le64_put(to + i, (seed * 0x9e3779b97f4a7c15u) ^ ((at + i) * 0xff51afd7ed558ccdu));
+    for (uint64_t i = 0; i + 8 <= bytes; i += 8)
+        le64_put(to + i, (seed * 0x9e3779b97f4a7c15u) ^ ((at + i) * 0xff51afd7ed558ccdu));
 }
 
 static content_t *make(content_shape_t shape)
@@ -32,9 +38,15 @@ static content_t *make(content_shape_t shape)
     name_tensors(c);
     cr_assert_eq(layout_make(c->tensors, shape.count, &c->layout, NULL), HEDDLE_OK);
     c->region = calloc(1, c->layout.region_bytes);
-    for (uint32_t i = 0; i < shape.count; i++) fill(c->region + c->layout.places[i], c->layout.sizes[i], shape.seed, c->layout.places[i]);
-    manifest_input_t in = {.tensors = c->tensors, .layout = &c->layout, .kind = "lora", .features = "", .region = c->region,
-                           .config = bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)), .metadata = bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
+    for (uint32_t i = 0; i < shape.count; i++)
+        fill(c->region + c->layout.places[i], c->layout.sizes[i], shape.seed, c->layout.places[i]);
+    manifest_input_t in = {.tensors = c->tensors,
+                           .layout = &c->layout,
+                           .kind = "lora",
+                           .features = "",
+                           .region = c->region,
+                           .config = bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)),
+                           .metadata = bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
     cr_assert_eq(manifest_build(&in, &c->manifest, &c->h1), HEDDLE_OK);
     uint32_t chunk = manifest_chunk_bytes(c->layout.region_bytes);
     c->chunk_count = (uint32_t)((c->layout.region_bytes + chunk - 1) / chunk);
@@ -44,7 +56,8 @@ static content_t *make(content_shape_t shape)
 const content_t *content_get(content_shape_t shape)
 {
     for (content_t *c = all; c; c = c->next)
-        if (c->shape.seed == shape.seed && c->shape.count == shape.count && c->shape.rows == shape.rows) return c;
+        if (c->shape.seed == shape.seed && c->shape.count == shape.count && c->shape.rows == shape.rows)
+            return c;
     content_t *c = make(shape);
     c->next = all;
     all = c;

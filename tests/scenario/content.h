@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scenario/content.h: adapters whose bytes follow from a seed, with the digest that everybody must come to.
+/* scenario/content.h: adapters whose bytes follow from a seed, with the digest that everybody must come
+ * to.
  *
- * Made once and kept until content_forget_all: a world compares what workers serve with them, byte by byte. */
+ * Made once and kept until content_forget_all: a world compares what workers serve with them, byte by
+ * byte. */
 #ifndef SCENARIO_CONTENT_H
 #define SCENARIO_CONTENT_H
 
 #include "proto/manifest.h"
 
-#define CONTENT_CONFIG "{\"peft_type\": \"LORA\", \"r\": 8, \"lora_alpha\": 16, \"target_modules\": [\"q_proj\"]}"
+#define CONTENT_CONFIG                                                                                   \
+    "{\"peft_type\": \"LORA\", \"r\": 8, \"lora_alpha\": 16, \"target_modules\": [\"q_proj\"]}"
 #define CONTENT_METADATA "{\"format\":\"pt\"}"
 
 /* `count` F32 tensors of `rows` x 16: 64 bytes a row. */
-typedef struct { uint64_t seed; uint32_t count; uint64_t rows; } content_shape_t;
+typedef struct {
+    uint64_t seed;
+    uint32_t count;
+    uint64_t rows;
+} content_shape_t;
 
 typedef struct content {
     struct content *next;
@@ -20,7 +27,7 @@ typedef struct content {
     char (*names)[88];
     uint64_t dims[2];
     layout_t layout;
-    uint8_t *region;                 /* owned; layout.region_bytes */
+    uint8_t *region; /* owned; layout.region_bytes */
     buf_t manifest;
     digest_t h1;
     uint32_t chunk_count;
@@ -29,7 +36,10 @@ typedef struct content {
 const content_t *content_get(content_shape_t shape);
 /* NULL: no content made so far has it. */
 const content_t *content_of_digest(const digest_t *h1);
-static inline uint64_t content_arena_bytes(const content_t *c) { return manifest_offset(c->layout.region_bytes) + c->manifest.bytes; }
+static inline uint64_t content_arena_bytes(const content_t *c)
+{
+    return manifest_offset(c->layout.region_bytes) + c->manifest.bytes;
+}
 void content_forget_all(void);
 
 #endif

@@ -32,13 +32,16 @@ static void publish_and_activate(uint64_t seed)
     world_run(w, 50 * MS);
 }
 
-/* ---- applications ----------------------------------------------------------------------------------------------- */
+/* ---- applications
+ * ----------------------------------------------------------------------------------------------- */
 
 Test(decide, the_application_takes_it)
 {
     open_world(1, 3, (worker_conf_t){.app = APP_ACCEPTS});
     for (uint64_t v = 1; v <= 5; v++) publish_and_activate(v);
-    for (int i = 0; i < 3; i++) MUST(w, workers[i]->events_by_type[HEDDLE_EVENT_ARRIVED] == 5 && workers[i]->events_by_type[HEDDLE_EVENT_ACTIVE] == 5);
+    for (int i = 0; i < 3; i++)
+        MUST(w, workers[i]->events_by_type[HEDDLE_EVENT_ARRIVED] == 5 &&
+                    workers[i]->events_by_type[HEDDLE_EVENT_ACTIVE] == 5);
     check_settled(w);
 }
 
@@ -50,16 +53,19 @@ Test(decide, one_rejects_before_the_commit)
     workers[1]->conf.app = APP_REJECTS_STAGE;
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}});
     UNTIL(w, 2 * SECOND, !strcmp(trainer->rolled.state, "failed"));
-    MUST(w, strstr(trainer->rolled.message, "w2") && strstr(trainer->rolled.message, "the engine cannot load it"));
+    MUST(w, strstr(trainer->rolled.message, "w2") &&
+                strstr(trainer->rolled.message, "the engine cannot load it"));
     world_run(w, SECOND);
     MUST(w, world_all_active(w, 1));
-    for (int i = 0; i < 3; i++) MUST(w, !worker_holds(workers[i], 2) && workers[i]->events_by_type[HEDDLE_EVENT_COMMIT] == 1);
+    for (int i = 0; i < 3; i++)
+        MUST(w, !worker_holds(workers[i], 2) && workers[i]->events_by_type[HEDDLE_EVENT_COMMIT] == 1);
     workers[1]->conf.app = APP_ACCEPTS;
     publish_and_activate(3);
     check_settled(w);
 }
 
-/* One cannot switch: it is stale by name, nobody else is turned back, and the next version finds it again. */
+/* One cannot switch: it is stale by name, nobody else is turned back, and the next version finds it
+ * again. */
 Test(decide, one_rejects_after_the_commit)
 {
     open_world(3, 3, (worker_conf_t){.app = APP_ACCEPTS});
@@ -75,7 +81,7 @@ Test(decide, one_rejects_after_the_commit)
     MUST(w, !strcmp(world_state(w, 2), "active"));
     workers[1]->conf.app = APP_ACCEPTS;
     world_run(w, 2 * LEASE_US);
-    MUST(w, worker_active(workers[1]) == 1);                       /* until something else is decided */
+    MUST(w, worker_active(workers[1]) == 1); /* until something else is decided */
     publish_and_activate(3);
     check_settled(w);
 }
@@ -100,7 +106,8 @@ Test(decide, as_ready)
     open_world(5, 3, (worker_conf_t){.app = APP_ACCEPTS});
     publish_and_activate(1);
     workers[2]->conf.app = APP_SILENT;
-    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
+    trainer_publishes(trainer,
+                      (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
     UNTIL(w, 2 * SECOND, worker_active(workers[0]) == 2 && worker_active(workers[1]) == 2);
     MUST(w, worker_active(workers[2]) == 1);
     MUST(w, worker_node_staged(workers[2]->worker, 0, 2, w->now_us) == HEDDLE_OK);
@@ -117,12 +124,14 @@ Test(decide, one_stays_behind)
     publish_and_activate(1);
     workers[2]->conf.app = APP_SILENT;
     for (uint64_t v = 2; v <= 8; v++) {
-        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY}) == v);
+        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v},
+                                                       .activation = HEDDLE_ACTIVATION_AS_READY}) == v);
         UNTIL(w, 5 * SECOND, worker_active(workers[0]) == v && worker_active(workers[1]) == v);
         world_run(w, 50 * MS);
     }
     MUST(w, worker_active(workers[2]) == 1 && !strcmp(world_state(w, 1), "kept"));
-    for (int i = 0; i < 2; i++) MUST(w, worker_slots_used(workers[i]) == 3 && !worker_holds(workers[i], 1));
+    for (int i = 0; i < 2; i++)
+        MUST(w, worker_slots_used(workers[i]) == 3 && !worker_holds(workers[i], 1));
     actor_kill(workers[2]);
     actor_start(workers[2]);
     workers[2]->conf.app = APP_ACCEPTS;
@@ -131,7 +140,8 @@ Test(decide, one_stays_behind)
     check_settled(w);
 }
 
-/* ---- by hand ---------------------------------------------------------------------------------------------------- */
+/* ---- by hand
+ * ---------------------------------------------------------------------------------------------------- */
 
 Test(decide, manual)
 {
@@ -151,10 +161,12 @@ Test(decide, held)
 {
     open_world(7, 3, (worker_conf_t){0});
     for (uint64_t v = 1; v <= 3; v++) publish_and_activate(v);
-    uint64_t bytes = actor_counters(workers[0]).bytes_in + actor_counters(workers[1]).bytes_in + actor_counters(workers[2]).bytes_in;
+    uint64_t bytes = actor_counters(workers[0]).bytes_in + actor_counters(workers[1]).bytes_in +
+                     actor_counters(workers[2]).bytes_in;
     MUST(w, admin_activates(admin, 2) == HEDDLE_OK);
     MUST(w, world_all_active(w, 2) && admin_integer(admin, "bytes_moved") == 0);
-    MUST(w, bytes == actor_counters(workers[0]).bytes_in + actor_counters(workers[1]).bytes_in + actor_counters(workers[2]).bytes_in);
+    MUST(w, bytes == actor_counters(workers[0]).bytes_in + actor_counters(workers[1]).bytes_in +
+                         actor_counters(workers[2]).bytes_in);
     MUST(w, world_adapter(w)->held && !strcmp(world_adapter(w)->held_by, "ann"));
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 4}});
     UNTIL(w, 2 * SECOND, !strcmp(trainer->rolled.code, "held"));
@@ -188,14 +200,16 @@ Test(decide, not_activatable)
 {
     open_world(9, 1, (worker_conf_t){0});
     for (uint64_t v = 1; v <= 6; v++) publish_and_activate(v);
-    MUST(w, admin_activates(admin, 1) == HEDDLE_ERR_NOT_ACTIVATABLE);   /* retired */
+    MUST(w, admin_activates(admin, 1) == HEDDLE_ERR_NOT_ACTIVATABLE); /* retired */
     MUST(w, admin_activates(admin, 9) == HEDDLE_ERR_NOT_FOUND);
-    MUST(w, admin_activates(admin, 6) == HEDDLE_OK && json_is_false(json_object_get(admin->reply, "changed")));
+    MUST(w, admin_activates(admin, 6) == HEDDLE_OK &&
+                json_is_false(json_object_get(admin->reply, "changed")));
     MUST(w, world_adapter(w)->decision == 6);
     check_settled(w);
 }
 
-/* A rollback reaches a worker that does not have the bytes any more: it fetches them from one that has. */
+/* A rollback reaches a worker that does not have the bytes any more: it fetches them from one that has.
+ */
 Test(decide, back_to_what_must_be_fetched)
 {
     open_world(10, 2, (worker_conf_t){0});
@@ -211,7 +225,8 @@ Test(decide, back_to_what_must_be_fetched)
     check_settled(w);
 }
 
-/* ---- writers ---------------------------------------------------------------------------------------------------- */
+/* ---- writers
+ * ---------------------------------------------------------------------------------------------------- */
 
 Test(decide, two_writers)
 {
@@ -245,7 +260,8 @@ Test(decide, a_dead_writer_is_let_go)
     check_settled(w);
 }
 
-/* ---- slots that readers hold ------------------------------------------------------------------------------------ */
+/* ---- slots that readers hold
+ * ------------------------------------------------------------------------------------ */
 
 Test(decide, every_slot_is_held)
 {
@@ -262,7 +278,8 @@ Test(decide, every_slot_is_held)
     MUST(w, strstr(trainer->rolled.message, "held by 1 reader"));
     MUST(w, worker_active(workers[0]) == 4);
     const content_t *first = content_get((content_shape_t){1, 8, 1024});
-    MUST(w, !memcmp(holds[0]->region->view, first->region, first->layout.region_bytes));   /* still what it was */
+    MUST(w, !memcmp(holds[0]->region->view, first->region,
+                    first->layout.region_bytes)); /* still what it was */
     worker_unhold(workers[0], holds[0]);
     publish_and_activate(6);
     for (int i = 1; i < 4; i++) worker_unhold(workers[0], holds[i]);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #define LEASE_US (4 * SECOND)
-#define RATE (8u << 20)                    /* so that the 2 MiB below take a quarter of a second for one worker */
+#define RATE (8u << 20) /* so that the 2 MiB below take a quarter of a second for one worker */
 
 static const content_shape_t WIDE = {.seed = 1, .count = 32, .rows = 1024};
 
@@ -30,18 +30,20 @@ TestSuite(kills, .fini = close_world);
 
 static uint64_t bytes_in(const actor_t *a) { return actor_counters(a).bytes_in; }
 
-/* ---- a worker dies while it fetches ----------------------------------------------------------------------------- */
+/* ---- a worker dies while it fetches
+ * ----------------------------------------------------------------------------- */
 
 static void worker_dies_at(uint32_t percent)
 {
     open_world(percent + 1, 3, (trainer_conf_t){.max_rate_bytes = RATE});
     trainer_publish(trainer, (publish_t){.shape = WIDE});
     uint64_t arena = content_arena_bytes(content_get(WIDE));
-    UNTIL(w, 5 * SECOND, bytes_in(workers[2]) * 100 >= arena * percent && (percent > 0 || worker_is_ready(workers[2])));
+    UNTIL(w, 5 * SECOND,
+          bytes_in(workers[2]) * 100 >= arena * percent && (percent > 0 || worker_is_ready(workers[2])));
     actor_kill(workers[2]);
     uint64_t killed_us = w->now_us;
     UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
-    MUST(w, w->now_us - killed_us <= LEASE_US + 500 * MS);         /* nobody waits longer for it than its lease */
+    MUST(w, w->now_us - killed_us <= LEASE_US + 500 * MS); /* nobody waits longer for it than its lease */
     UNTIL(w, 2 * LEASE_US, !member_is_ready(membership_worker(&w->broker->members, "w3")));
     MUST(w, bytes_in(workers[0]) == arena && bytes_in(workers[1]) == arena);
     UNTIL(w, SECOND, !strcmp(trainer->rolled.state, "active"));
@@ -57,9 +59,11 @@ Test(kills, worker_in_mid_fetch)
     for (uint32_t percent = 0; percent < 100; percent += 10) worker_dies_at(percent);
 }
 
-/* ---- a source dies while it serves ------------------------------------------------------------------------------ */
+/* ---- a source dies while it serves
+ * ------------------------------------------------------------------------------ */
 
-/* Two holders and a late joiner that is slow: the one that serves it dies, the other goes on where it was. */
+/* Two holders and a late joiner that is slow: the one that serves it dies, the other goes on where it
+ * was. */
 static void source_dies_at(uint32_t percent)
 {
     open_world(percent + 100, 2, (trainer_conf_t){0});
@@ -69,13 +73,14 @@ static void source_dies_at(uint32_t percent)
     UNTIL(w, SECOND, trainer_has_left(trainer));
     actor_kill(trainer);
     actor_t *late = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = RATE});
-    uint64_t arena = content_arena_bytes(content_get(WIDE)), out[2] = {actor_counters(workers[0]).bytes_out, actor_counters(workers[1]).bytes_out};
+    uint64_t arena = content_arena_bytes(content_get(WIDE)),
+             out[2] = {actor_counters(workers[0]).bytes_out, actor_counters(workers[1]).bytes_out};
     UNTIL(w, 5 * SECOND, bytes_in(late) * 100 >= arena * percent && bytes_in(late) > 0);
     int serving = actor_counters(workers[0]).bytes_out > out[0] ? 0 : 1;
     actor_kill(workers[serving]);
     uint64_t killed_us = w->now_us;
     UNTIL(w, 10 * SECOND, worker_active(late) == 1);
-    MUST(w, w->now_us - killed_us < 2 * SECOND);                   /* a death is noticed, not waited for */
+    MUST(w, w->now_us - killed_us < 2 * SECOND); /* a death is noticed, not waited for */
     MUST(w, bytes_in(late) >= arena && bytes_in(late) - arena <= LIMIT_WINDOW_BYTES);
     MUST(w, actor_counters(workers[1 - serving]).bytes_out > out[1 - serving]);
     world_run(w, 2 * LEASE_US);
@@ -108,8 +113,8 @@ Test(kills, source_stops)
     check_settled(w);
 }
 
-/* The publisher dies in the middle, before anybody has it all: the version is lost, and its number with it; it comes again with
- * the same request, and becomes the next one. */
+/* The publisher dies in the middle, before anybody has it all: the version is lost, and its number with
+ * it; it comes again with the same request, and becomes the next one. */
 Test(kills, publisher_in_mid_fetch)
 {
     open_world(6, 3, (trainer_conf_t){.max_rate_bytes = RATE});
@@ -120,7 +125,7 @@ Test(kills, publisher_in_mid_fetch)
     UNTIL(w, 3 * LEASE_US, !strcmp(world_state(w, 1), "failed"));
     MUST(w, world_version(w, 1)->code == HEDDLE_ERR_VERSION_LOST);
     world_run(w, SECOND);
-    for (int i = 0; i < 3; i++) MUST(w, worker_slots_used(workers[i]) == 0);   /* half of it is nothing */
+    for (int i = 0; i < 3; i++) MUST(w, worker_slots_used(workers[i]) == 0); /* half of it is nothing */
     actor_start(trainer);
     UNTIL(w, LEASE_US, trainer_is_ready(trainer));
     MUST(w, trainer_publishes(trainer, (publish_t){.shape = WIDE}) == 2);
@@ -148,7 +153,8 @@ Test(kills, publisher_is_cut_off)
     check_settled(w);
 }
 
-/* ---- bytes that arrive wrong ------------------------------------------------------------------------------------ */
+/* ---- bytes that arrive wrong
+ * ------------------------------------------------------------------------------------ */
 
 Test(kills, one_wrong_chunk)
 {
@@ -157,7 +163,7 @@ Test(kills, one_wrong_chunk)
     UNTIL(w, 5 * SECOND, world_all_active(w, 1));
     mem_corrupt_data(workers[0]->t, 20, 77);
     actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
-    UNTIL(w, 30 * SECOND, worker_active(late) == 1);               /* the rest came from the publisher */
+    UNTIL(w, 30 * SECOND, worker_active(late) == 1); /* the rest came from the publisher */
     MUST(w, late->worker->counters.chunks_bad == 1);
     MUST(w, actor_counters(late).bytes_in - content_arena_bytes(content_get(WIDE)) <= LIMIT_WINDOW_BYTES);
     world_run(w, SECOND);
@@ -180,9 +186,11 @@ Test(kills, always_wrong)
     uint64_t end_us = w->now_us + 25 * SECOND;
     do corrupt_all(NULL);
     while (world_step(w, end_us) && strcmp(trainer->rolled.state, "failed") != 0);
-    printf("failed: %s: %s %s\n", trainer->rolled.code, trainer->rolled.missing_code, trainer->rolled.message);
+    printf("failed: %s: %s %s\n", trainer->rolled.code, trainer->rolled.missing_code,
+           trainer->rolled.message);
     MUST(w, !strcmp(trainer->rolled.state, "failed"));
-    MUST(w, !strcmp(trainer->rolled.code, "digest_mismatch") || !strcmp(trainer->rolled.missing_code, "digest_mismatch"));
+    MUST(w, !strcmp(trainer->rolled.code, "digest_mismatch") ||
+                !strcmp(trainer->rolled.missing_code, "digest_mismatch"));
     MUST(w, world_all_active(w, 1) && !worker_holds(workers[0], 2) && !worker_holds(workers[1], 2));
     mem_corrupt_data(trainer->t, 0, 0);
     MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 5}}) == 3);
@@ -190,7 +198,8 @@ Test(kills, always_wrong)
     check_settled(w);
 }
 
-/* ---- all holders die -------------------------------------------------------------------------------------------- */
+/* ---- all holders die
+ * -------------------------------------------------------------------------------------------- */
 
 Test(kills, lost_and_found)
 {
@@ -207,7 +216,7 @@ Test(kills, lost_and_found)
     MUST(w, admin_waits_for(admin, 1, 3, 60000) == HEDDLE_ERR_VERSION_LOST);
     MUST(w, w->now_us - gone_us <= LEASE_US + SECOND);
     MUST(w, !strcmp(world_state(w, 1), "lost"));
-    actor_stop(workers[1], false);                                 /* its lease is over, its bytes are there */
+    actor_stop(workers[1], false); /* its lease is over, its bytes are there */
     UNTIL(w, LEASE_US, worker_is_ready(workers[1]) && !strcmp(world_state(w, 1), "active"));
     MUST(w, bytes_in(workers[1]) == content_arena_bytes(content_get(WIDE)));
     actor_start(workers[0]);

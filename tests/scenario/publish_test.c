@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A version goes to 1, 4 and 16 workers: counted messages, counted bytes.  Then ten in a row, late joiners, many more than can
- * be carried. */
+/* A version goes to 1, 4 and 16 workers: counted messages, counted bytes.  Then ten in a row, late
+ * joiners, many more than can be carried. */
 #include "tests/scenario/world.h"
 
 #include <heddle/publisher.h>
@@ -17,15 +17,19 @@ static void teardown(void)
 }
 TestSuite(publish, .init = setup, .fini = teardown);
 
-/* Control messages that a rollout takes, without what time alone brings (heartbeats), and without the publisher's own. */
+/* Control messages that a rollout takes, without what time alone brings (heartbeats), and without the
+ * publisher's own. */
 static uint64_t rollout_messages(void)
 {
-    return w->sent[MSG_ANNOUNCE] + w->sent[MSG_SOURCES] + w->sent[MSG_NEED_SOURCES] + w->sent[MSG_STAGED] + w->sent[MSG_COMMIT] + w->sent[MSG_ACTIVE] +
-           w->sent[MSG_NACK] + w->sent[MSG_ABORT] + w->sent[MSG_RETIRE] + w->sent[MSG_PUBLISH] + w->sent[MSG_PUBLISHED] + w->sent[MSG_RELEASE] +
-           w->sent[MSG_ROLLOUT] + w->sent[MSG_ERROR] + w->sent[MSG_PING];
+    return w->sent[MSG_ANNOUNCE] + w->sent[MSG_SOURCES] + w->sent[MSG_NEED_SOURCES] +
+           w->sent[MSG_STAGED] + w->sent[MSG_COMMIT] + w->sent[MSG_ACTIVE] + w->sent[MSG_NACK] +
+           w->sent[MSG_ABORT] + w->sent[MSG_RETIRE] + w->sent[MSG_PUBLISH] + w->sent[MSG_PUBLISHED] +
+           w->sent[MSG_RELEASE] + w->sent[MSG_ROLLOUT] + w->sent[MSG_ERROR] + w->sent[MSG_PING];
 }
 
-typedef struct { uint64_t messages, maps, bytes, arena; } cost_t;
+typedef struct {
+    uint64_t messages, maps, bytes, arena;
+} cost_t;
 
 static cost_t cost_of(uint32_t worker_count, content_shape_t shape)
 {
@@ -39,7 +43,8 @@ static cost_t cost_of(uint32_t worker_count, content_shape_t shape)
     UNTIL(w, 5 * SECOND, world_all_active(w, version));
     world_run(w, SECOND);
     check_settled(w);
-    cost_t cost = {.messages = rollout_messages() - before, .arena = content_arena_bytes(trainer->published.content)};
+    cost_t cost = {.messages = rollout_messages() - before,
+                   .arena = content_arena_bytes(trainer->published.content)};
     for (uint32_t i = 0; i < worker_count; i++) {
         tr_counters_t c = actor_counters(workers[i]);
         MUST(w, c.bytes_in == cost.arena);
@@ -57,9 +62,11 @@ static void check_cost(uint32_t worker_count, uint32_t tensor_count)
 {
     cost_t few = cost_of(worker_count, (content_shape_t){.seed = 1, .count = 336, .rows = 64});
     cost_t many = cost_of(worker_count, (content_shape_t){.seed = 2, .count = tensor_count, .rows = 1});
-    printf("%u workers: %llu messages, %llu registrations\n", worker_count, (unsigned long long)few.messages, (unsigned long long)few.maps);
+    printf("%u workers: %llu messages, %llu registrations\n", worker_count,
+           (unsigned long long)few.messages, (unsigned long long)few.maps);
     cr_assert_leq(few.messages, 4 * worker_count + 16);
-    cr_assert_eq(few.messages, many.messages, "%llu and %llu", (unsigned long long)few.messages, (unsigned long long)many.messages);
+    cr_assert_eq(few.messages, many.messages, "%llu and %llu", (unsigned long long)few.messages,
+                 (unsigned long long)many.messages);
     cr_assert_eq(few.maps, many.maps);
     cr_assert_eq(few.maps, worker_count + 1);
     cr_assert_eq(few.bytes, worker_count * few.arena);
@@ -94,7 +101,7 @@ Test(publish, ten_in_a_row)
     }
     for (int i = 0; i < 4; i++) {
         MUST(w, worker_slots_used(workers[i]) == 1 + KEEP);
-        MUST(w, actor_counters(workers[i]).maps <= SLOTS);         /* slots are used again, not made again */
+        MUST(w, actor_counters(workers[i]).maps <= SLOTS); /* slots are used again, not made again */
         MUST(w, worker_holds(workers[i], 9) && !worker_holds(workers[i], 8));
     }
     MUST(w, actor_counters(trainer).maps <= 2);
@@ -144,7 +151,8 @@ Test(publish, faster_than_the_link)
     world_workers(w, 2, (worker_conf_t){0}, workers);
     uint64_t activations = 0, last[2] = {0};
     for (uint64_t v = 1; v <= VERSIONS; v++) {
-        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY}) == v);
+        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v},
+                                                       .activation = HEDDLE_ACTIVATION_AS_READY}) == v);
         uint64_t end_us = w->now_us + 30 * MS;
         while (world_step(w, end_us))
             for (int i = 0; i < 2; i++) {
@@ -174,7 +182,8 @@ Test(publish, to_nobody)
     actor_t *late = world_worker(w, "w1", (worker_conf_t){0});
     world_run(w, SECOND);
     MUST(w, worker_is_ready(late) && !worker_active(late));
-    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}}) == 2);   /* the failed number is not used again */
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}}) ==
+                2); /* the failed number is not used again */
     UNTIL(w, 2 * SECOND, worker_active(late) == 2);
     check_settled(w);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The broker dies at each of its own steps while a version is published, and comes back; its disk refuses; all come back to it. */
+/* The broker dies at each of its own steps while a version is published, and comes back; its disk
+ * refuses; all come back to it. */
 #include "tests/scenario/world.h"
 
 #include <stdio.h>
@@ -25,7 +26,8 @@ static void close_world(void)
 }
 TestSuite(restart, .fini = close_world);
 
-/* Version 1 is served; 2 is published, and the broker dies at step `point` of it.  Returns whether it came so far. */
+/* Version 1 is served; 2 is published, and the broker dies at step `point` of it.  Returns whether it
+ * came so far. */
 static bool dies_at(uint64_t point, int kind)
 {
     open_world(point + 1);
@@ -41,16 +43,19 @@ static bool dies_at(uint64_t point, int kind)
     bool died = !w->broker;
     w->die_at = 0;
     if (died) {
-        world_run(w, 300 * MS);                                    /* serving goes on meanwhile */
+        world_run(w, 300 * MS); /* serving goes on meanwhile */
         for (int i = 0; i < WORKERS; i++) MUST(w, worker_active(workers[i]) >= 1);
         world_broker_start(w);
     }
     UNTIL(w, 3 * LEASE_US, world_all_active(w, 2));
-    MUST(w, trainer->published.is_answered && !trainer->published.code && trainer->published.version == 2);
+    MUST(w,
+         trainer->published.is_answered && !trainer->published.code && trainer->published.version == 2);
     UNTIL(w, LEASE_US, !strcmp(trainer->rolled.state, "active"));
     world_run(w, LEASE_US);
-    uint64_t both = content_arena_bytes(content_get((content_shape_t){1, 8, 1024})) + content_arena_bytes(trainer->published.content);
-    for (int i = 0; i < WORKERS; i++) MUST(w, actor_counters(workers[i]).bytes_in == both);    /* nothing is fetched again */
+    uint64_t both = content_arena_bytes(content_get((content_shape_t){1, 8, 1024})) +
+                    content_arena_bytes(trainer->published.content);
+    for (int i = 0; i < WORKERS; i++)
+        MUST(w, actor_counters(workers[i]).bytes_in == both); /* nothing is fetched again */
     check_settled(w);
     world_destroy(&w);
     return died;
@@ -92,7 +97,8 @@ Test(restart, after_a_long_time)
     UNTIL(w, 2 * SECOND, world_all_active(w, 1));
     world_broker_kill(w);
     world_run(w, 10 * LEASE_US);
-    for (int i = 0; i < WORKERS; i++) MUST(w, worker_active(workers[i]) == 1 && !worker_is_ready(workers[i]));
+    for (int i = 0; i < WORKERS; i++)
+        MUST(w, worker_active(workers[i]) == 1 && !worker_is_ready(workers[i]));
     world_broker_start(w);
     UNTIL(w, LEASE_US, world_all_active(w, 1) && trainer_is_ready(trainer));
     MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}}) == 2);
@@ -111,7 +117,8 @@ Test(restart, settles_for_a_lease)
     uint64_t start_us = w->now_us;
     UNTIL(w, SECOND, trainer_is_ready(trainer) && world_all_ready(w, WORKERS));
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}});
-    UNTIL(w, SECOND, worker_holds(workers[0], 2) && worker_holds(workers[1], 2) && worker_holds(workers[2], 2));
+    UNTIL(w, SECOND,
+          worker_holds(workers[0], 2) && worker_holds(workers[1], 2) && worker_holds(workers[2], 2));
     UNTIL(w, 2 * LEASE_US, world_all_active(w, 2));
     MUST(w, w->now_us >= start_us + LEASE_US && w->now_us < start_us + LEASE_US + 500 * MS);
     check_settled(w);
@@ -147,7 +154,8 @@ Test(restart, stopped_and_resumed)
     check_settled(w);
 }
 
-/* The disk is full: nothing happened, and it is said; with room again the same publication goes through. */
+/* The disk is full: nothing happened, and it is said; with room again the same publication goes through.
+ */
 Test(restart, no_space)
 {
     open_world(7);

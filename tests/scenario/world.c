@@ -9,7 +9,14 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-enum { TURN_FRAMES = 64, TURN_EVENTS = 64, LATENCY_MIN_US = 40, LATENCY_SPREAD_US = 160, DIAL_US = 20000, INSTANT_STEPS_MAX = 200000 };
+enum {
+    TURN_FRAMES = 64,
+    TURN_EVENTS = 64,
+    LATENCY_MIN_US = 40,
+    LATENCY_SPREAD_US = 160,
+    DIAL_US = 20000,
+    INSTANT_STEPS_MAX = 200000
+};
 
 struct mail {
     enum { MAIL_FRAME, MAIL_UP, MAIL_DOWN } kind;
@@ -19,7 +26,8 @@ struct mail {
     uint8_t data[];
 };
 
-/* ---- what a failure shows --------------------------------------------------------------------------------------- */
+/* ---- what a failure shows
+ * --------------------------------------------------------------------------------------- */
 
 uint64_t world_random(world_t *w, uint64_t below)
 {
@@ -40,29 +48,37 @@ void world_note(world_t *w, const char *format, ...)
 static void picture_worker(const actor_t *a)
 {
     const sync_t *s = &a->worker->adapters[0].sync;
-    fprintf(stderr, "    session %d token %" PRIx64 " applied d%" PRIu64 "=v%" PRIu64 " decided d%" PRIu64 "=v%" PRIu64 " slots %u:", (int)a->worker->session.state,
-            a->worker->session.token, s->applied.decision, s->applied.version, s->decided.decision, s->decided.version, s->slot_count);
+    fprintf(stderr,
+            "    session %d token %" PRIx64 " applied d%" PRIu64 "=v%" PRIu64 " decided d%" PRIu64
+            "=v%" PRIu64 " slots %u:",
+            (int)a->worker->session.state, a->worker->session.token, s->applied.decision,
+            s->applied.version, s->decided.decision, s->decided.version, s->slot_count);
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
-        if (s->entries[i].state) fprintf(stderr, " v%" PRIu64 "/%d@%d", s->entries[i].version, (int)s->entries[i].state, s->entries[i].slot);
+        if (s->entries[i].state)
+            fprintf(stderr, " v%" PRIu64 "/%d@%d", s->entries[i].version, (int)s->entries[i].state,
+                    s->entries[i].slot);
     fprintf(stderr, "\n");
 }
 
 static void picture(world_t *w)
 {
-    fprintf(stderr, "seed %" PRIu64 ", %.6f s, step %" PRIu64 ", broker %s, epoch %" PRIu64 "\n", w->opts.seed, (double)w->now_us / 1e6, w->steps,
-            w->broker ? "up" : "down", w->epoch);
+    fprintf(stderr, "seed %" PRIu64 ", %.6f s, step %" PRIu64 ", broker %s, epoch %" PRIu64 "\n",
+            w->opts.seed, (double)w->now_us / 1e6, w->steps, w->broker ? "up" : "down", w->epoch);
     for (uint32_t i = 0; i < w->actor_count; i++) {
         const actor_t *a = w->actors[i];
-        fprintf(stderr, "  %-8s %s%s%s inbox %u due %.6f\n", a->name, a->alive ? "" : "dead ", a->stopped ? "stopped " : "", a->cut ? "cut " : "",
-                a->inbox_count, (double)a->due_us / 1e6);
+        fprintf(stderr, "  %-8s %s%s%s inbox %u due %.6f\n", a->name, a->alive ? "" : "dead ",
+                a->stopped ? "stopped " : "", a->cut ? "cut " : "", a->inbox_count,
+                (double)a->due_us / 1e6);
         if (a->worker) picture_worker(a);
     }
     const adapter_row_t *row = world_adapter(w);
     for (size_t i = 0; row && i < row->version_count; i++)
-        fprintf(stderr, "  v%" PRIu64 " state %d d%" PRIu64 " %s %s\n", row->versions[i]->version, (int)row->versions[i]->state, row->versions[i]->decision,
+        fprintf(stderr, "  v%" PRIu64 " state %d d%" PRIu64 " %s %s\n", row->versions[i]->version,
+                (int)row->versions[i]->state, row->versions[i]->decision,
                 w->broker ? world_state(w, row->versions[i]->version) : "", row->versions[i]->message);
     uint64_t first = w->recent_count > RECENT_MAX ? w->recent_count - RECENT_MAX : 0;
-    for (uint64_t i = first; i < w->recent_count; i++) fprintf(stderr, "  %s\n", w->recent[i % RECENT_MAX]);
+    for (uint64_t i = first; i < w->recent_count; i++)
+        fprintf(stderr, "  %s\n", w->recent[i % RECENT_MAX]);
 }
 
 void world_fail(world_t *w, const char *format, ...)
@@ -77,7 +93,9 @@ void world_fail(world_t *w, const char *format, ...)
     abort();
 }
 
-/* ---- actors ----------------------------------------------------------------------------------------------------- */
+/* ---- actors
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 actor_t *actor_new(world_t *w, actor_kind_t kind, const char *name)
 {
@@ -101,7 +119,7 @@ actor_t *world_find(world_t *w, const char *name)
 void actor_forget_mail(actor_t *a)
 {
     mail_t *m, *next;
-    DL_FOREACH_SAFE(a->inbox, m, next) {
+    DL_FOREACH_SAFE (a->inbox, m, next) {
         DL_DELETE(a->inbox, m);
         free(m);
     }
@@ -238,7 +256,8 @@ void actor_break(actor_t *a)
     line_break(a);
 }
 
-/* ---- connections ------------------------------------------------------------------------------------------------ */
+/* ---- connections
+ * ------------------------------------------------------------------------------------------------ */
 
 static mail_t *post(actor_t *to, int kind, uint64_t at_us, bytes_t data)
 {
@@ -267,7 +286,8 @@ void actor_deliver(actor_t *to, uint64_t peer, bytes_t frame, uint64_t *last_us)
     m->peer = peer;
     msg_t decoded;
     heddle_error_t error;
-    if (msg_decode(frame, &decoded, &error)) world_fail(w, "a frame to %s cannot be decoded: %s", to->name, error.message);
+    if (msg_decode(frame, &decoded, &error))
+        world_fail(w, "a frame to %s cannot be decoded: %s", to->name, error.message);
     w->sent_total++;
     w->sent[decoded.type]++;
     msg_fini(&decoded);
@@ -277,7 +297,7 @@ int actor_send(void *self, bytes_t frame)
 {
     actor_t *a = self;
     if (!a->is_up) return HEDDLE_ERR_GONE;
-    if (!a->peer) return HEDDLE_OK;                                /* into a connection that is dead, and nobody knows it yet */
+    if (!a->peer) return HEDDLE_OK; /* into a connection that is dead, and nobody knows it yet */
     if (a->w->host->inbox_count >= LIMIT_QUEUE_FRAMES) return HEDDLE_ERR_SLOW;
     actor_deliver(a->w->host, a->peer, frame, &a->out_us);
     return HEDDLE_OK;
@@ -288,7 +308,7 @@ void line_break(actor_t *a)
 {
     if (!a->peer) return;
     mail_t *m, *next;
-    DL_FOREACH_SAFE(a->inbox, m, next)
+    DL_FOREACH_SAFE (a->inbox, m, next)
         if (m->kind == MAIL_FRAME && m->at_us > a->w->now_us) unpost(a, m);
     a->peer = 0;
     post(a, MAIL_DOWN, a->w->now_us, bytes_of(NULL, 0));
@@ -299,7 +319,7 @@ void actor_redial(void *self)
     actor_t *a = self;
     world_note(a->w, "%s dials anew", a->name);
     mail_t *m, *next;
-    DL_FOREACH_SAFE(a->inbox, m, next)
+    DL_FOREACH_SAFE (a->inbox, m, next)
         if (m->kind == MAIL_FRAME) unpost(a, m);
     line_break(a);
 }
@@ -320,15 +340,22 @@ void actor_event(void *self, const heddle_event_t *event)
     actor_t *a = self;
     a->events[a->event_count++ % EVENTS_KEPT] = *event;
     a->events_by_type[event->type]++;
-    world_note(a->w, "%s: event %s v%" PRIu64 " d%" PRIu64 " %s %s", a->name, heddle_event_name(event->type), event->version, event->decision,
+    world_note(a->w, "%s: event %s v%" PRIu64 " d%" PRIu64 " %s %s", a->name,
+               heddle_event_name(event->type), event->version, event->decision,
                event->code ? heddle_err_name(event->code) : "", event->message);
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------------------ */
+/* ---- turns
+ * ------------------------------------------------------------------------------------------------------
+ */
 
-static mail_t *arrived(const actor_t *a) { return a->inbox && a->inbox->at_us <= a->w->now_us ? a->inbox : NULL; }
+static mail_t *arrived(const actor_t *a)
+{
+    return a->inbox && a->inbox->at_us <= a->w->now_us ? a->inbox : NULL;
+}
 
-/* A worker under another token than the message's, or past its lease, may not come to serve anything else by it. */
+/* A worker under another token than the message's, or past its lease, may not come to serve anything else
+ * by it. */
 static void give_frame(actor_t *a, const mail_t *m)
 {
     world_t *w = a->w;
@@ -339,13 +366,16 @@ static void give_frame(actor_t *a, const mail_t *m)
         cr_assert_eq(msg_decode(bytes_of(m->data, m->bytes), &msg, NULL), HEDDLE_OK);
         const session_t *s = &a->worker->session;
         bool is_welcome = msg.type == MSG_WELCOME;
-        is_stale = !is_welcome && ((msg_token(&msg) && msg_token(&msg) != s->token) || !session_is_live(s, w->now_us));
+        is_stale = !is_welcome &&
+                   ((msg_token(&msg) && msg_token(&msg) != s->token) || !session_is_live(s, w->now_us));
         decision = a->worker->adapters[0].sync.applied.decision;
-        if (msg.type != MSG_HEARTBEAT_OK || is_stale) world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
+        if (msg.type != MSG_HEARTBEAT_OK || is_stale)
+            world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
         msg_fini(&msg);
     }
     a->ops->frame(a->node, bytes_of(m->data, m->bytes), w->now_us);
-    if (is_stale && a->worker->adapters[0].sync.applied.decision != decision) world_fail(w, "%s applied what came under a stale token", a->name);
+    if (is_stale && a->worker->adapters[0].sync.applied.decision != decision)
+        world_fail(w, "%s applied what came under a stale token", a->name);
 }
 
 static bool give_mail(actor_t *a, mail_t *m)
@@ -411,7 +441,8 @@ static bool give_to_broker(world_t *w, mail_t *m)
     msg_t msg;
     cr_assert_eq(msg_decode(bytes_of(m->data, m->bytes), &msg, NULL), HEDDLE_OK);
     uint64_t token = msg_token(&msg);
-    if (msg.type != MSG_HEARTBEAT) world_note(w, "  broker <- %s of %" PRIu64, msg_name(msg.type), m->peer);
+    if (msg.type != MSG_HEARTBEAT)
+        world_note(w, "  broker <- %s of %" PRIu64, msg_name(msg.type), m->peer);
     msg_fini(&msg);
     bool is_stale = token && !membership_by_token(&w->broker->members, token);
     uint64_t before = is_stale ? check_signature(w->broker) : 0;
@@ -419,7 +450,8 @@ static bool give_to_broker(world_t *w, mail_t *m)
     free(m);
     w->stale_frames += is_stale;
     if (w->is_dying) return true;
-    if (is_stale && check_signature(w->broker) != before) world_fail(w, "a stale token (%" PRIx64 ") changed the broker's state", token);
+    if (is_stale && check_signature(w->broker) != before)
+        world_fail(w, "a stale token (%" PRIx64 ") changed the broker's state", token);
     check_all(w);
     return true;
 }
@@ -430,7 +462,8 @@ void broker_turn(world_t *w)
     bool busy = false;
     broker_tick(w->broker, now);
     mail_t *m;
-    for (int i = 0; !w->is_dying && i < TURN_FRAMES && (m = arrived(w->host)); i++) busy |= give_to_broker(w, m);
+    for (int i = 0; !w->is_dying && i < TURN_FRAMES && (m = arrived(w->host)); i++)
+        busy |= give_to_broker(w, m);
     uint64_t due_us = w->is_dying ? 0 : broker_flush(w->broker, now);
     if (w->is_dying) {
         world_broker_kill(w);
@@ -492,7 +525,9 @@ void world_run(world_t *w, uint64_t for_us)
     while (world_step(w, end_us)) continue;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t virtual_now(void *self) { return ((world_t *)self)->now_us; }
 static uint64_t virtual_wall(void *self) { return 1790000000000ull + ((world_t *)self)->now_us / 1000; }

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scenario/world.h: a broker, publishers and workers in one process, under a virtual clock.
  *
- * Each actor is one process: the node that the daemons and the library run, with an inbox instead of a socket and
- * transfer_mem for the bytes.  Frames are encoded and decoded for real.  The world picks whose turn is due first, and runs it:
+ * Each actor is one process: the node that the daemons and the library run, with an inbox instead of a
+ * socket and transfer_mem for the bytes.  Frames are encoded and decoded for real.  The world picks whose
+ * turn is due first, and runs it:
  *
- *   client turn   tick -> frames that arrived -> transfer events -> one piece of work     as client/shell.c does it
- *   broker turn   tick -> frames that arrived -> flush                                    as broker/main_daemon.c does it
+ *   client turn   tick -> frames that arrived -> transfer events -> one piece of work   (client/shell.c)
+ *   broker turn   tick -> frames that arrived -> flush                           (broker/main_daemon.c)
  *
- * After every one of these steps check_all() looks at everything (check.c), and again at each record that the broker makes
- * durable.  A failure ends the test with the seed, the time and a picture of the world.
+ * After every one of these steps check_all() looks at everything (check.c), and again at each record that
+ * the broker makes durable.  A failure ends the test with the seed, the time and a picture of the world.
  *
- * Faults: an actor is killed (memory gone), stopped (not scheduled; what is sent to it waits) and resumed, cut off from the broker
- * (its connection breaks and cannot be made again until healed), started again.  The broker can be made to die at any of its
- * own steps: before and after each commit, before each send.
+ * Faults: an actor is killed (memory gone), stopped (not scheduled; what is sent to it waits) and
+ * resumed, cut off from the broker (its connection breaks and cannot be made again until healed), started
+ * again.  The broker can be made to die at any of its own steps: before and after each commit, before
+ * each send.
  *
  * Deterministic: the same seed gives the same run.  No socket, thread, sleep or file. */
 #ifndef SCENARIO_WORLD_H
@@ -37,22 +39,40 @@ typedef struct actor actor_t;
 typedef enum { ACTOR_BROKER, ACTOR_WORKER, ACTOR_TRAINER, ACTOR_ADMIN } actor_kind_t;
 
 /* What the application of a worker does with what it is offered. */
-typedef enum { APP_NONE /* apply=auto */, APP_ACCEPTS, APP_REJECTS_STAGE, APP_REJECTS_COMMIT, APP_SILENT } app_t;
+typedef enum {
+    APP_NONE /* apply=auto */,
+    APP_ACCEPTS,
+    APP_REJECTS_STAGE,
+    APP_REJECTS_COMMIT,
+    APP_SILENT
+} app_t;
 
-typedef struct { uint32_t slots; app_t app; uint64_t max_rate_bytes; const char *adapter; } worker_conf_t;
-typedef struct { const char *adapter; bool takeover; uint64_t max_rate_bytes; } trainer_conf_t;
+typedef struct {
+    uint32_t slots;
+    app_t app;
+    uint64_t max_rate_bytes;
+    const char *adapter;
+} worker_conf_t;
+typedef struct {
+    const char *adapter;
+    bool takeover;
+    uint64_t max_rate_bytes;
+} trainer_conf_t;
 
 typedef struct mail mail_t;
 
 /* What a publisher came to know of its last publication. */
 typedef struct {
     bool is_answered, created;
-    int code;                        /* heddle_err_t; 0: PUBLISHED */
+    int code; /* heddle_err_t; 0: PUBLISHED */
     uint64_t version;
     char reason[16], message[256];
     const content_t *content;
 } published_t;
-typedef struct { uint64_t version, decision, eligible, staged, active; char state[16], code[32], message[256], missing[HEDDLE_NAME_MAX + 1], missing_code[32]; } rolled_t;
+typedef struct {
+    uint64_t version, decision, eligible, staged, active;
+    char state[16], code[32], message[256], missing[HEDDLE_NAME_MAX + 1], missing_code[32];
+} rolled_t;
 
 struct actor {
     world_t *w;
@@ -60,17 +80,17 @@ struct actor {
     char name[HEDDLE_NAME_MAX + 1];
     uint32_t incarnation;
     bool alive, stopped, cut;
-    uint64_t due_us;                 /* when its node wants its next turn */
+    uint64_t due_us; /* when its node wants its next turn */
     mail_t *inbox;
     uint32_t inbox_count;
     /* clients */
     const node_ops_t *ops;
     void *node;
     transfer_t *t;
-    uint64_t peer;                   /* of its connection; 0: none */
-    bool is_up;                      /* as it knows itself */
-    uint64_t dial_us;                /* when it tries to connect again */
-    uint64_t in_us, out_us;          /* when the last frame on the way arrives: order is kept */
+    uint64_t peer;          /* of its connection; 0: none */
+    bool is_up;             /* as it knows itself */
+    uint64_t dial_us;       /* when it tries to connect again */
+    uint64_t in_us, out_us; /* when the last frame on the way arrives: order is kept */
     heddle_event_t events[EVENTS_KEPT];
     uint64_t event_count, event_done, events_by_type[32];
     /* workers */
@@ -78,8 +98,8 @@ struct actor {
     worker_node_t *worker;
     const char *adapters[2];
     slot_t *holds[HOLDS_MAX];
-    uint64_t seen_decision, seen_version;               /* by the checker */
-    uint64_t eligible_version, eligible_epoch;          /* the last version that it counts for */
+    uint64_t seen_decision, seen_version;      /* by the checker */
+    uint64_t eligible_version, eligible_epoch; /* the last version that it counts for */
     uint32_t eligible_incarnation;
     /* trainers */
     trainer_conf_t trainer;
@@ -91,13 +111,15 @@ struct actor {
     bool is_asked, is_replied;
     uint64_t reply_req;
     int reply_code;
-    json_t *reply;                   /* body of the last report */
+    json_t *reply; /* body of the last report */
 };
 
 /* Where the broker can die. */
 typedef enum { POINT_BEFORE_COMMIT, POINT_AFTER_COMMIT, POINT_BEFORE_SEND } point_t;
 
-typedef struct world_opts { uint64_t seed, lease_ms, keep; } world_opts_t;   /* 0: 1, 4000, 1 (keep: as given) */
+typedef struct world_opts {
+    uint64_t seed, lease_ms, keep;
+} world_opts_t; /* 0: 1, 4000, 1 (keep: as given) */
 
 struct world {
     world_opts_t opts;
@@ -105,20 +127,20 @@ struct world {
     clock_ops_t clock;
     actor_t *actors[ACTORS_MAX];
     uint32_t actor_count;
-    uint32_t turn;                   /* who goes first among equals */
+    uint32_t turn; /* who goes first among equals */
     /* the broker */
     actor_t *host;
     broker_t *broker;
     uint64_t epoch, started_us;
-    bool had_records;                /* at its start */
-    bool is_dying;                   /* it died in the middle of a step */
-    uint64_t points, die_at;         /* steps of the broker so far; dies at that one (0: never) */
-    int die_kind;                    /* only steps of this kind count; -1: all */
-    int commit_code;                 /* what the next commits answer */
-    uint64_t by_hand;                /* versions 1..64 that somebody asked to activate: one bit each */
+    bool had_records;        /* at its start */
+    bool is_dying;           /* it died in the middle of a step */
+    uint64_t points, die_at; /* steps of the broker so far; dies at that one (0: never) */
+    int die_kind;            /* only steps of this kind count; -1: all */
+    int commit_code;         /* what the next commits answer */
+    uint64_t by_hand;        /* versions 1..64 that somebody asked to activate: one bit each */
     char *fatal;
     struct stored *records;
-    registry_t shadow;               /* of all records: what must be in memory after any restart */
+    registry_t shadow; /* of all records: what must be in memory after any restart */
     /* counted at the sender */
     uint64_t sent_total, sent[32];
     uint64_t stale_frames;
@@ -140,15 +162,17 @@ void world_fail(world_t *w, const char *format, ...) __attribute__((format(print
 bool world_step(world_t *w, uint64_t end_us);
 void world_run(world_t *w, uint64_t for_us);
 /* Goes on until it holds; fails the test when it does not within limit_us of virtual time. */
-#define UNTIL(w, limit_us, condition)                                                                                 \
-    do {                                                                                                              \
-        uint64_t end_ = (w)->now_us + (limit_us);                                                                     \
-        while (!(condition) && world_step((w), end_)) continue;                                                       \
-        if (!(condition)) world_fail((w), "%s:%d: not within %.3f s: %s", __FILE__, __LINE__, (double)(limit_us) / 1e6, #condition); \
+#define UNTIL(w, limit_us, condition)                                                                    \
+    do {                                                                                                 \
+        uint64_t end_ = (w)->now_us + (limit_us);                                                        \
+        while (!(condition) && world_step((w), end_)) continue;                                          \
+        if (!(condition))                                                                                \
+            world_fail((w), "%s:%d: not within %.3f s: %s", __FILE__, __LINE__,                          \
+                       (double)(limit_us) / 1e6, #condition);                                            \
     } while (0)
-#define MUST(w, condition)                                                                                            \
-    do {                                                                                                              \
-        if (!(condition)) world_fail((w), "%s:%d: %s", __FILE__, __LINE__, #condition);                               \
+#define MUST(w, condition)                                                                               \
+    do {                                                                                                 \
+        if (!(condition)) world_fail((w), "%s:%d: %s", __FILE__, __LINE__, #condition);                  \
     } while (0)
 
 /* ---- actors ---- */
@@ -161,39 +185,39 @@ actor_t *world_trainer(world_t *w, const char *name, trainer_conf_t conf);
 actor_t *world_admin(world_t *w);
 actor_t *world_find(world_t *w, const char *name);
 void actor_kill(actor_t *a);
-void actor_start(actor_t *a);                 /* a killed one, as a new process */
+void actor_start(actor_t *a); /* a killed one, as a new process */
 void actor_stop(actor_t *a, bool stopped);
 void actor_cut(actor_t *a, bool cut);
-void actor_break(actor_t *a);                 /* its connection breaks, and is made again */
-void actor_leave(actor_t *a);                 /* SIGTERM: says LEAVE */
+void actor_break(actor_t *a); /* its connection breaks, and is made again */
+void actor_leave(actor_t *a); /* SIGTERM: says LEAVE */
 
 /* ---- workers ---- */
-uint64_t worker_active(const actor_t *a);                       /* version; 0: none */
-bool worker_holds(const actor_t *a, uint64_t version);          /* sealed or more */
-bool worker_is_ready(const actor_t *a);                         /* admitted */
+uint64_t worker_active(const actor_t *a);              /* version; 0: none */
+bool worker_holds(const actor_t *a, uint64_t version); /* sealed or more */
+bool worker_is_ready(const actor_t *a);                /* admitted */
 uint64_t worker_slots_used(const actor_t *a);
 tr_counters_t actor_counters(const actor_t *a);
-slot_t *worker_hold(actor_t *a, uint64_t version);              /* a reader; 0: of the active one */
+slot_t *worker_hold(actor_t *a, uint64_t version); /* a reader; 0: of the active one */
 void worker_unhold(actor_t *a, slot_t *slot);
 uint64_t worker_fenced(const actor_t *a);
-void worker_answers_late(actor_t *a);                           /* an application that was silent speaks */
+void worker_answers_late(actor_t *a); /* an application that was silent speaks */
 /* Every worker that is alive and ready serves the version. */
 bool world_all_active(const world_t *w, uint64_t version);
 bool world_all_ready(const world_t *w, uint32_t count);
 
 /* ---- publishers ---- */
 typedef struct {
-    content_shape_t shape;                    /* 0: 8 tensors of 64 KiB; seed must be given */
-    const char *request_id;                   /* NULL: one of its own */
+    content_shape_t shape;  /* 0: 8 tensors of 64 KiB; seed must be given */
+    const char *request_id; /* NULL: one of its own */
     int activation, if_unchanged;
-    uint32_t deadline_ms;                     /* 0: 60000 */
+    uint32_t deadline_ms; /* 0: 60000 */
 } publish_t;
 void trainer_publish(actor_t *a, publish_t what);
 /* The same, and waits for the answer; returns the version. */
 uint64_t trainer_publishes(actor_t *a, publish_t what);
 bool trainer_is_ready(const actor_t *a);
-int  trainer_standing(const actor_t *a);                         /* OK, AGAIN, WRITER_HELD, FENCED, ... */
-bool trainer_is_busy(const actor_t *a);                         /* a publication is not answered yet */
+int trainer_standing(const actor_t *a); /* OK, AGAIN, WRITER_HELD, FENCED, ... */
+bool trainer_is_busy(const actor_t *a); /* a publication is not answered yet */
 void trainer_leave(actor_t *a);
 bool trainer_has_left(const actor_t *a);
 
@@ -202,28 +226,30 @@ void admin_ask(actor_t *a, msg_query_t query);
 /* activate ADAPTER@version, and the answer; returns its code. */
 int admin_activates(actor_t *a, uint64_t version);
 int admin_waits_for(actor_t *a, uint64_t version, uint64_t min, uint32_t deadline_ms);
-int64_t admin_integer(const actor_t *a, const char *key);       /* of the last reply; -1: none */
+int64_t admin_integer(const actor_t *a, const char *key); /* of the last reply; -1: none */
 
 /* ---- the registry, as it is on disk ---- */
-adapter_row_t *world_adapter(const world_t *w);                  /* NULL: nothing was published */
+adapter_row_t *world_adapter(const world_t *w); /* NULL: nothing was published */
 version_row_t *world_version(const world_t *w, uint64_t version);
-const char *world_state(const world_t *w, uint64_t version);     /* as people see it: "active", "lost", ...; broker alive */
+const char *world_state(const world_t *w,
+                        uint64_t version); /* as people see it: "active", "lost", ...; broker alive */
 track_t *world_track(const world_t *w, uint64_t version);
 
 /* ---- check.c ---- */
 void check_all(world_t *w);
-void check_record(world_t *w, const record_t *r);               /* before it is taken */
-void check_restart(world_t *w);                                 /* memory of the broker equals what is stored */
+void check_record(world_t *w, const record_t *r); /* before it is taken */
+void check_restart(world_t *w);                   /* memory of the broker equals what is stored */
 /* Around a frame that the broker gets, and one that a worker gets: a stale token changes nothing. */
 uint64_t check_signature(const broker_t *b);
-uint64_t msg_token(const msg_t *m);                             /* 0: it carries none */
-/* All is well at the end: everybody serves the latest decision, with the bytes of its digest, and nothing is left over. */
+uint64_t msg_token(const msg_t *m); /* 0: it carries none */
+/* All is well at the end: everybody serves the latest decision, with the bytes of its digest, and nothing
+ * is left over. */
 void check_settled(world_t *w);
 
 /* ---- between the files of the world ---- */
 actor_t *actor_new(world_t *w, actor_kind_t kind, const char *name);
 void actor_forget_mail(actor_t *a);
-int  actor_send(void *self, bytes_t frame);                      /* node_io_t.send of a client */
+int actor_send(void *self, bytes_t frame); /* node_io_t.send of a client */
 void actor_redial(void *self);
 void actor_event(void *self, const heddle_event_t *event);
 void actor_open_transfer(actor_t *a, uint64_t max_rate_bytes);
@@ -231,7 +257,7 @@ void actor_deliver(actor_t *to, uint64_t peer, bytes_t frame, uint64_t *last_us)
 void line_break(actor_t *a);
 void broker_turn(world_t *w);
 void worker_boot(actor_t *a);
-void worker_app(actor_t *a);                                     /* answers what was offered */
+void worker_app(actor_t *a); /* answers what was offered */
 void trainer_boot(actor_t *a);
 void trainer_turn(actor_t *a);
 void trainer_end(actor_t *a);

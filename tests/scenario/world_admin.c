@@ -20,7 +20,13 @@ static void on_line(void *self, bool up, uint64_t now_us)
     (void)now_us;
     if (!up) return;
     msg_t m = {.type = MSG_HELLO};
-    m.hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX, .role = ROLE_ADMIN, .pid = 9, .life = {{9}}, .heddle = "0", .host = "host"};
+    m.hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN,
+                            .wire_max = WIRE_VERSION_MAX,
+                            .role = ROLE_ADMIN,
+                            .pid = 9,
+                            .life = {{9}},
+                            .heddle = "0",
+                            .host = "host"};
     put(self, &m);
 }
 
@@ -35,7 +41,8 @@ static void take_report(actor_t *a, const msg_report_t *m)
     if (m->req != a->query.req) return;
     a->is_replied = true;
     a->reply_code = m->code[0] ? heddle_err_from_name(m->code) : HEDDLE_OK;
-    world_note(a->w, "admin: %s %llu: %s", a->query.op, (unsigned long long)a->query.version, heddle_err_name(a->reply_code));
+    world_note(a->w, "admin: %s %llu: %s", a->query.op, (unsigned long long)a->query.version,
+               heddle_err_name(a->reply_code));
     cr_assert_eq(value_decode(m->body, &a->reply, NULL), HEDDLE_OK);
 }
 
@@ -44,7 +51,8 @@ static void take_error(actor_t *a, const msg_error_t *m)
     if (m->req != a->query.req || m->of != MSG_QUERY) return;
     a->is_replied = true;
     a->reply_code = heddle_err_from_name(m->code);
-    world_note(a->w, "admin: %s %llu: %s %s", a->query.op, (unsigned long long)a->query.version, m->code, m->message);
+    world_note(a->w, "admin: %s %llu: %s %s", a->query.op, (unsigned long long)a->query.version, m->code,
+               m->message);
 }
 
 static void on_frame(void *self, bytes_t frame, uint64_t now_us)
@@ -81,7 +89,8 @@ void admin_ask(actor_t *a, msg_query_t query)
     a->is_replied = false;
     query.req = ++a->reply_req;
     a->query = query;
-    if (!strcmp(query.op, "activate") && query.version <= 64) a->w->by_hand |= 1ull << (query.version - 1);
+    if (!strcmp(query.op, "activate") && query.version <= 64)
+        a->w->by_hand |= 1ull << (query.version - 1);
     if (a->is_up) ask(a);
 }
 
@@ -93,13 +102,24 @@ static int answer_of(actor_t *a)
 
 int admin_activates(actor_t *a, uint64_t version)
 {
-    admin_ask(a, (msg_query_t){.op = "activate", .name = ADAPTER, .version = version, .phase = HEDDLE_PHASE_ACTIVE, .min = 1, .deadline_ms = 10000, .by = "ann"});
+    admin_ask(a, (msg_query_t){.op = "activate",
+                               .name = ADAPTER,
+                               .version = version,
+                               .phase = HEDDLE_PHASE_ACTIVE,
+                               .min = 1,
+                               .deadline_ms = 10000,
+                               .by = "ann"});
     return answer_of(a);
 }
 
 int admin_waits_for(actor_t *a, uint64_t version, uint64_t min, uint32_t deadline_ms)
 {
-    admin_ask(a, (msg_query_t){.op = "wait", .name = ADAPTER, .version = version, .phase = HEDDLE_PHASE_ACTIVE, .min = min, .deadline_ms = deadline_ms});
+    admin_ask(a, (msg_query_t){.op = "wait",
+                               .name = ADAPTER,
+                               .version = version,
+                               .phase = HEDDLE_PHASE_ACTIVE,
+                               .min = min,
+                               .deadline_ms = deadline_ms});
     return answer_of(a);
 }
 

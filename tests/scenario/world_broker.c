@@ -15,9 +15,13 @@ typedef struct stored {
     struct stored *prev, *next;
 } stored_t;
 
-/* ---- records ---------------------------------------------------------------------------------------------------- */
+/* ---- records
+ * ---------------------------------------------------------------------------------------------------- */
 
-static const char *keep_text(arena_t *arena, const char *text) { return text ? arena_text(arena, text, strlen(text)) : NULL; }
+static const char *keep_text(arena_t *arena, const char *text)
+{
+    return text ? arena_text(arena, text, strlen(text)) : NULL;
+}
 
 static stored_t *copy_record(const record_t *r)
 {
@@ -63,20 +67,22 @@ static bool replaces(const record_t *r, const record_t *old)
 static void store_record(world_t *w, const record_t *r)
 {
     stored_t *old, *next;
-    DL_FOREACH_SAFE(w->records, old, next)
+    DL_FOREACH_SAFE (w->records, old, next)
         if (replaces(r, &old->record)) drop_record(w, old);
     stored_t *s = copy_record(r);
     DL_APPEND(w->records, s);
     cr_assert_eq(registry_apply(&w->shadow, &s->record), HEDDLE_OK);
-    world_note(w, "record kind %d %s v%" PRIu64 " d%" PRIu64 " state %d %s", (int)r->kind, r->adapter ? r->adapter : "", r->version, r->decision,
-               (int)r->state, r->message ? r->message : "");
+    world_note(w, "record kind %d %s v%" PRIu64 " d%" PRIu64 " state %d %s", (int)r->kind,
+               r->adapter ? r->adapter : "", r->version, r->decision, (int)r->state,
+               r->message ? r->message : "");
 }
 
 bool store_has_decision(const world_t *w, const char *adapter, uint64_t decision, uint64_t version)
 {
     const stored_t *s;
-    DL_FOREACH(w->records, s)
-        if (s->record.kind == RECORD_DECISION && s->record.decision == decision && s->record.version == version && !strcmp(s->record.adapter, adapter))
+    DL_FOREACH (w->records, s)
+        if (s->record.kind == RECORD_DECISION && s->record.decision == decision &&
+            s->record.version == version && !strcmp(s->record.adapter, adapter))
             return true;
     return false;
 }
@@ -85,13 +91,15 @@ static int load_all(world_t *w)
 {
     for (int kind = RECORD_EPOCH; kind <= RECORD_WRITER; kind++) {
         stored_t *s;
-        DL_FOREACH(w->records, s)
-            if ((int)s->record.kind == kind && broker_load(w->broker, &s->record)) return HEDDLE_ERR_INTERNAL;
+        DL_FOREACH (w->records, s)
+            if ((int)s->record.kind == kind && broker_load(w->broker, &s->record))
+                return HEDDLE_ERR_INTERNAL;
     }
     return HEDDLE_OK;
 }
 
-/* ---- what the broker asks of its shell -------------------------------------------------------------------------- */
+/* ---- what the broker asks of its shell
+ * -------------------------------------------------------------------------- */
 
 /* True when it dies here: nothing that it does from now on reaches anybody. */
 static bool dies_at(world_t *w, point_t point)
@@ -101,7 +109,9 @@ static bool dies_at(world_t *w, point_t point)
     w->points++;
     if (w->points != w->die_at) return false;
     world_note(w, "the broker dies at point %" PRIu64 " (%s)", w->points,
-               point == POINT_BEFORE_COMMIT ? "before a commit" : point == POINT_AFTER_COMMIT ? "after a commit" : "before a send");
+               point == POINT_BEFORE_COMMIT  ? "before a commit"
+               : point == POINT_AFTER_COMMIT ? "after a commit"
+                                             : "before a send");
     w->is_dying = true;
     return true;
 }
@@ -155,23 +165,36 @@ static void io_random(void *self, void *data, size_t bytes)
     for (size_t i = 0; i < bytes; i++) ((uint8_t *)data)[i] = (uint8_t)world_random(self, 256);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 void world_broker_start(world_t *w)
 {
     cr_assert_null(w->broker);
     record_t epoch = {.kind = RECORD_EPOCH, .epoch = ++w->epoch};
     store_record(w, &epoch);
-    broker_io_t io = {.self = w, .send = io_send, .forget = io_forget, .commit = io_commit, .fatal = io_fatal, .random = io_random};
-    broker_opts_t opts = {.lease_ms = w->opts.lease_ms, .keep = w->opts.keep, .cluster = "scenario", .endpoint = "mem", .data_dir = "mem",
-                          .pid = 1, .seed = w->opts.seed};
+    broker_io_t io = {.self = w,
+                      .send = io_send,
+                      .forget = io_forget,
+                      .commit = io_commit,
+                      .fatal = io_fatal,
+                      .random = io_random};
+    broker_opts_t opts = {.lease_ms = w->opts.lease_ms,
+                          .keep = w->opts.keep,
+                          .cluster = "scenario",
+                          .endpoint = "mem",
+                          .data_dir = "mem",
+                          .pid = 1,
+                          .seed = w->opts.seed};
     heddle_error_t error;
     if (broker_new(&opts, &io, &w->broker, &error)) world_fail(w, "no broker: %s", error.message);
     if (load_all(w)) world_fail(w, "the broker cannot load what it made durable");
     w->had_records = w->shadow.adapter_count > 0;
     w->started_us = w->now_us;
     check_restart(w);
-    if (broker_start(w->broker, (instant_t){w->now_us, clock_wall(&w->clock)})) world_fail(w, "the broker does not start");
+    if (broker_start(w->broker, (instant_t){w->now_us, clock_wall(&w->clock)}))
+        world_fail(w, "the broker does not start");
     w->host->alive = true;
     w->host->stopped = false;
     w->host->due_us = w->now_us;
@@ -190,7 +213,8 @@ void world_broker_kill(world_t *w)
     for (uint32_t i = 0; i < w->actor_count; i++) line_break(w->actors[i]);
 }
 
-/* ---- the registry ----------------------------------------------------------------------------------------------- */
+/* ---- the registry
+ * ----------------------------------------------------------------------------------------------- */
 
 adapter_row_t *world_adapter(const world_t *w) { return registry_adapter(&w->shadow, ADAPTER); }
 
@@ -200,7 +224,10 @@ version_row_t *world_version(const world_t *w, uint64_t version)
     return a ? registry_version(a, version) : NULL;
 }
 
-track_t *world_track(const world_t *w, uint64_t version) { return w->broker ? rollout_track(&w->broker->rollout, ADAPTER, version) : NULL; }
+track_t *world_track(const world_t *w, uint64_t version)
+{
+    return w->broker ? rollout_track(&w->broker->rollout, ADAPTER, version) : NULL;
+}
 
 const char *world_state(const world_t *w, uint64_t version)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A publisher process: its node, and an application that writes a content into the region and publishes it, as
- * trainer_client/publisher.c does. */
+/* A publisher process: its node, and an application that writes a content into the region and publishes
+ * it, as trainer_client/publisher.c does. */
 #include "tests/scenario/world.h"
 
 #include "core/errors.h"
@@ -41,10 +41,22 @@ void trainer_boot(actor_t *a)
     world_t *w = a->w;
     trainer_t *t = calloc(1, sizeof *t);
     actor_open_transfer(a, a->trainer.max_rate_bytes);
-    t->io = (node_io_t){.self = a, .send = actor_send, .redial = actor_redial, .event = actor_event, .tr = &transfer_mem_ops, .t = a->t, .clock = &w->clock};
-    publisher_node_opts_t opts = {.adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER, .writer = a->name, .host = "host",
-                                  .takeover = a->trainer.takeover, .life = life_of(a), .pid = 500 + a->incarnation,
-                                  .seed = world_random(w, UINT32_MAX), .changed = changed, .self = a};
+    t->io = (node_io_t){.self = a,
+                        .send = actor_send,
+                        .redial = actor_redial,
+                        .event = actor_event,
+                        .tr = &transfer_mem_ops,
+                        .t = a->t,
+                        .clock = &w->clock};
+    publisher_node_opts_t opts = {.adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER,
+                                  .writer = a->name,
+                                  .host = "host",
+                                  .takeover = a->trainer.takeover,
+                                  .life = life_of(a),
+                                  .pid = 500 + a->incarnation,
+                                  .seed = world_random(w, UINT32_MAX),
+                                  .changed = changed,
+                                  .self = a};
     cr_assert_eq(publisher_node_new(&opts, &t->io, &t->node), HEDDLE_OK);
     a->trainer_state = t;
     a->node = t->node;
@@ -70,7 +82,8 @@ static void finish(actor_t *a, int code, const char *message)
     a->published.is_answered = true;
     a->published.code = code;
     error_text(a->published.message, sizeof a->published.message, message);
-    world_note(a->w, "%s: publish ends: %s v%llu %s", a->name, code ? heddle_err_name(code) : "ok", (unsigned long long)a->published.version, message);
+    world_note(a->w, "%s: publish ends: %s v%llu %s", a->name, code ? heddle_err_name(code) : "ok",
+               (unsigned long long)a->published.version, message);
 }
 
 /* Writes where Heddle says, digests, publishes. */
@@ -90,12 +103,21 @@ static void write_and_publish(actor_t *a)
     }
     const content_t *c = a->published.content;
     pack_lay(t->pack, region->base);
-    for (uint32_t i = 0; i < c->shape.count; i++) memcpy(pack_tensor(t->pack, i), c->region + c->layout.places[i], c->layout.sizes[i]);
+    for (uint32_t i = 0; i < c->shape.count; i++)
+        memcpy(pack_tensor(t->pack, i), c->region + c->layout.places[i], c->layout.sizes[i]);
     cr_assert_eq(pack_seal(t->pack, &t->sealed, NULL), HEDDLE_OK);
     MUST(a->w, digest_equal(&t->sealed.digest, &c->h1));
-    publish_request_t request = {.slot = t->slot, .pack = t->pack, .sealed = &t->sealed, .start_us = a->w->now_us, .is_random_id = !t->what.request_id};
-    request.opts = (heddle_publish_opts_t){.size = sizeof request.opts, .step = -1, .request_id = t->request_id, .activation = t->what.activation,
-                                           .if_unchanged = t->what.if_unchanged, .deadline_ms = t->what.deadline_ms};
+    publish_request_t request = {.slot = t->slot,
+                                 .pack = t->pack,
+                                 .sealed = &t->sealed,
+                                 .start_us = a->w->now_us,
+                                 .is_random_id = !t->what.request_id};
+    request.opts = (heddle_publish_opts_t){.size = sizeof request.opts,
+                                           .step = -1,
+                                           .request_id = t->request_id,
+                                           .activation = t->what.activation,
+                                           .if_unchanged = t->what.if_unchanged,
+                                           .deadline_ms = t->what.deadline_ms};
     t->want = WANT_ANSWER;
     publisher_node_publish(t->node, &request, a->w->now_us);
 }
@@ -116,17 +138,22 @@ static void take_answer(actor_t *a)
 static void take_report(actor_t *a)
 {
     trainer_t *t = a->trainer_state;
-    const report_row_t *row = a->published.version ? reports_find(publisher_node_reports(t->node), a->published.version) : NULL;
+    const report_row_t *row =
+        a->published.version ? reports_find(publisher_node_reports(t->node), a->published.version) : NULL;
     if (!row) return;
     const heddle_report_t *r = &row->report;
-    a->rolled = (rolled_t){.version = r->version, .decision = r->decision, .eligible = r->eligible_count, .staged = r->staged_count,
+    a->rolled = (rolled_t){.version = r->version,
+                           .decision = r->decision,
+                           .eligible = r->eligible_count,
+                           .staged = r->staged_count,
                            .active = r->active_count};
     error_text(a->rolled.state, sizeof a->rolled.state, r->state);
     error_text(a->rolled.code, sizeof a->rolled.code, r->code ? heddle_err_name(r->code) : "");
     error_text(a->rolled.message, sizeof a->rolled.message, r->message);
     if (!r->missing_count) return;
     error_text(a->rolled.missing, sizeof a->rolled.missing, r->missing[0].worker);
-    error_text(a->rolled.missing_code, sizeof a->rolled.missing_code, heddle_err_name(r->missing[0].code));
+    error_text(a->rolled.missing_code, sizeof a->rolled.missing_code,
+               heddle_err_name(r->missing[0].code));
 }
 
 void trainer_turn(actor_t *a)
@@ -147,11 +174,14 @@ void trainer_publish(actor_t *a, publish_t what)
     if (!what.deadline_ms) what.deadline_ms = 60000;
     t->what = what;
     if (what.request_id) snprintf(t->request_id, sizeof t->request_id, "%s", what.request_id);
-    else snprintf(t->request_id, sizeof t->request_id, "r-%.20s-%u-%llu", a->name, a->incarnation, (unsigned long long)++t->request_count);
+    else
+        snprintf(t->request_id, sizeof t->request_id, "r-%.20s-%u-%llu", a->name, a->incarnation,
+                 (unsigned long long)++t->request_count);
     a->published = (published_t){.content = content_get(what.shape)};
     a->rolled = (rolled_t){0};
     const content_t *c = a->published.content;
-    pack_input_t in = {c->tensors, c->shape.count, bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)), bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
+    pack_input_t in = {c->tensors, c->shape.count, bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)),
+                       bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
     heddle_error_t error;
     if (pack_new(&in, &t->pack, &error)) world_fail(a->w, "pack: %s", error.message);
     t->want = WANT_REGION;
@@ -162,18 +192,29 @@ uint64_t trainer_publishes(actor_t *a, publish_t what)
 {
     trainer_publish(a, what);
     UNTIL(a->w, 30 * SECOND, a->published.is_answered);
-    if (a->published.code) world_fail(a->w, "publish: %s: %s", heddle_err_name(a->published.code), a->published.message);
+    if (a->published.code)
+        world_fail(a->w, "publish: %s: %s", heddle_err_name(a->published.code), a->published.message);
     return a->published.version;
 }
 
-void trainer_leave(actor_t *a) { publisher_node_leave(((trainer_t *)a->trainer_state)->node, a->w->now_us); }
-bool trainer_has_left(const actor_t *a) { return publisher_node_has_left(((const trainer_t *)a->trainer_state)->node); }
-bool trainer_is_busy(const actor_t *a) { return ((const trainer_t *)a->trainer_state)->want != WANT_NOTHING; }
+void trainer_leave(actor_t *a)
+{
+    publisher_node_leave(((trainer_t *)a->trainer_state)->node, a->w->now_us);
+}
+bool trainer_has_left(const actor_t *a)
+{
+    return publisher_node_has_left(((const trainer_t *)a->trainer_state)->node);
+}
+bool trainer_is_busy(const actor_t *a)
+{
+    return ((const trainer_t *)a->trainer_state)->want != WANT_NOTHING;
+}
 
 int trainer_standing(const actor_t *a)
 {
     heddle_error_t error;
-    return a->alive ? publisher_node_opened(((const trainer_t *)a->trainer_state)->node, &error) : HEDDLE_ERR_GONE;
+    return a->alive ? publisher_node_opened(((const trainer_t *)a->trainer_state)->node, &error)
+                    : HEDDLE_ERR_GONE;
 }
 
 bool trainer_is_ready(const actor_t *a) { return trainer_standing(a) == HEDDLE_OK; }

@@ -22,10 +22,24 @@ void worker_boot(actor_t *a)
     world_t *w = a->w;
     a->seen_decision = a->seen_version = 0;
     actor_open_transfer(a, a->conf.max_rate_bytes);
-    node_io_t io = {.self = a, .send = actor_send, .redial = actor_redial, .event = actor_event, .tr = &transfer_mem_ops, .t = a->t, .clock = &w->clock};
-    worker_opts_t opts = {.name = a->name, .host = "host", .adapters = a->adapters, .adapter_count = 1, .slots = a->conf.slots,
-                          .app = a->conf.app != APP_NONE, .pid = 100 + a->incarnation, .seed = world_random(w, UINT32_MAX), .life = life_of(a),
-                          .wake = wake, .wake_self = a};
+    node_io_t io = {.self = a,
+                    .send = actor_send,
+                    .redial = actor_redial,
+                    .event = actor_event,
+                    .tr = &transfer_mem_ops,
+                    .t = a->t,
+                    .clock = &w->clock};
+    worker_opts_t opts = {.name = a->name,
+                          .host = "host",
+                          .adapters = a->adapters,
+                          .adapter_count = 1,
+                          .slots = a->conf.slots,
+                          .app = a->conf.app != APP_NONE,
+                          .pid = 100 + a->incarnation,
+                          .seed = world_random(w, UINT32_MAX),
+                          .life = life_of(a),
+                          .wake = wake,
+                          .wake_self = a};
     cr_assert_eq(worker_node_new(&opts, &io, &a->worker), HEDDLE_OK);
     a->node = a->worker;
     a->ops = &worker_node_ops;
@@ -33,13 +47,15 @@ void worker_boot(actor_t *a)
 
 static void answer_arrived(actor_t *a, uint64_t version)
 {
-    if (a->conf.app == APP_REJECTS_STAGE) worker_node_reject(a->worker, 0, version, "the engine cannot load it", a->w->now_us);
+    if (a->conf.app == APP_REJECTS_STAGE)
+        worker_node_reject(a->worker, 0, version, "the engine cannot load it", a->w->now_us);
     else worker_node_staged(a->worker, 0, version, a->w->now_us);
 }
 
 static void answer_commit(actor_t *a, uint64_t version)
 {
-    if (a->conf.app == APP_REJECTS_COMMIT) worker_node_reject(a->worker, 0, version, "the engine cannot switch", a->w->now_us);
+    if (a->conf.app == APP_REJECTS_COMMIT)
+        worker_node_reject(a->worker, 0, version, "the engine cannot switch", a->w->now_us);
     else worker_node_activate(a->worker, 0, version, a->w->now_us);
 }
 
@@ -74,7 +90,8 @@ void actor_leave(actor_t *a)
     a->due_us = a->w->now_us;
 }
 
-/* ---- looking ---------------------------------------------------------------------------------------------------- */
+/* ---- looking
+ * ---------------------------------------------------------------------------------------------------- */
 
 uint64_t worker_active(const actor_t *a)
 {
@@ -131,6 +148,7 @@ bool world_all_active(const world_t *w, uint64_t version)
 bool world_all_ready(const world_t *w, uint32_t count)
 {
     uint32_t ready = 0;
-    for (uint32_t i = 0; i < w->actor_count; i++) ready += w->actors[i]->kind == ACTOR_WORKER && worker_is_ready(w->actors[i]);
+    for (uint32_t i = 0; i < w->actor_count; i++)
+        ready += w->actors[i]->kind == ACTOR_WORKER && worker_is_ready(w->actors[i]);
     return ready >= count;
 }

@@ -45,11 +45,11 @@ Test(zombie, a_queued_commit_is_not_applied)
     uint64_t commits = w->sent[MSG_COMMIT];
     UNTIL(w, SECOND, !workers[2]->inbox_count || worker_is_ready(workers[2]) == false);
     while (!worker_is_ready(workers[2]) || workers[2]->worker->session.token == token) {
-        MUST(w, worker_active(workers[2]) == 1);                   /* until WELCOME says so itself */
+        MUST(w, worker_active(workers[2]) == 1); /* until WELCOME says so itself */
         MUST(w, world_step(w, w->now_us + SECOND));
     }
     UNTIL(w, SECOND, worker_active(workers[2]) == 2);
-    MUST(w, w->sent[MSG_COMMIT] == commits);                       /* it was WELCOME that said it */
+    MUST(w, w->sent[MSG_COMMIT] == commits); /* it was WELCOME that said it */
     MUST(w, worker_fenced(workers[2]) > 0 && workers[2]->worker->session.token > token);
     MUST(w, actor_counters(workers[2]).bytes_in == actor_counters(workers[0]).bytes_in);
     world_run(w, LEASE_US);
@@ -59,7 +59,11 @@ Test(zombie, a_queued_commit_is_not_applied)
 static void send_commit(actor_t *to, uint64_t token, uint64_t version, uint64_t decision)
 {
     msg_t m = {.type = MSG_COMMIT};
-    m.commit = (msg_commit_t){.token = token, .version = version, .decision = decision, .adapter = ADAPTER, .digest = world_version(w, version)->digest};
+    m.commit = (msg_commit_t){.token = token,
+                              .version = version,
+                              .decision = decision,
+                              .adapter = ADAPTER,
+                              .digest = world_version(w, version)->digest};
     buf_t frame = {0};
     cr_assert_eq(msg_encode(&m, &frame), HEDDLE_OK);
     actor_deliver(to, 0, buf_view(&frame), &to->in_us);
@@ -126,7 +130,8 @@ Test(zombie, a_broken_line_costs_no_bytes)
     check_settled(w);
 }
 
-/* Another process under a name that is alive waits; under one that went silent it takes over, and the old one hears it. */
+/* Another process under a name that is alive waits; under one that went silent it takes over, and the old
+ * one hears it. */
 Test(zombie, one_name_twice)
 {
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
@@ -140,7 +145,7 @@ Test(zombie, one_name_twice)
     actor_stop(workers[0], false);
     world_run(w, 2 * SECOND);
     MUST(w, !worker_is_ready(workers[0]) && worker_is_ready(other));
-    MUST(w, worker_active(workers[0]) == 1);                       /* it serves what it has, and counts nowhere */
+    MUST(w, worker_active(workers[0]) == 1); /* it serves what it has, and counts nowhere */
     actor_kill(workers[0]);
     world_run(w, LEASE_US);
     check_settled(w);
