@@ -12,6 +12,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -114,11 +115,28 @@ static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
     return opts->transfer ? transfer_check_device(opts->data_device, opts->insecure, error) : HEDDLE_OK;
 }
 
+/* For an operator who knows the fabric better than AUTO does; sources decide, so both sides may differ. */
+static int transfer_mode(tr_mode_t *ret_mode, heddle_error_t *error)
+{
+    static const char *const NAMES[] = {"auto", "eager", "rendezvous"};
+    const char *wanted = getenv("HEDDLE_TRANSFER_MODE");
+    for (int i = 0; i < 3; i++)
+        if (!wanted || !*wanted || !strcmp(wanted, NAMES[i])) {
+            *ret_mode = (tr_mode_t)i;
+            return HEDDLE_OK;
+        }
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "HEDDLE_TRANSFER_MODE is \"%.40s\"", wanted);
+    error_contrast(error, "auto, eager or rendezvous", wanted);
+    error_hint(error, "leave it unset: auto is eager on TCP and shared memory");
+    return rc;
+}
+
 static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
     transfer_opts_t transfer = {
         .device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes, .clock = s->io.clock};
-    int rc = transfer_ucx_load(opts->data_device, &s->io.tr, error);
+    int rc = transfer_mode(&transfer.mode, error);
+    if (!rc) rc = transfer_ucx_load(opts->data_device, &s->io.tr, error);
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
 }
 
