@@ -25,3 +25,6 @@ foreach(backend ucx ucx-rendezvous)
   heddle_test_properties(contract_process_${backend} contract 300)
   set_property(TEST contract_process_${backend} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${backend})
 endforeach()
+
+set_property(TEST contract_transfer_ucx-rendezvous contract_process_ucx-rendezvous APPEND PROPERTY ENVIRONMENT
+  "LSAN_OPTIONS=suppressions=${dir}/ucx-rendezvous.lsan:print_suppressions=0")
