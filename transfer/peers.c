@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Peers of the exchange: HI, connections, their end, and what time does to them. */
+#include "core/failpoint.h"
 #include "transfer/exchange.h"
 
 #include <stdlib.h>
@@ -64,6 +65,7 @@ void peer_send(transfer_t *t, send_t *s, const frame_t *f)
 {
     peer_t *p = s->peer;
     s->frame_bytes = (uint32_t)frame_encode(f, s->frame);
+    if (FAILPOINT("transfer.mangle")) s->frame[1] ^= 0xff;
     if (p->in_flight++ == 0) {
         p->moved_us = t->now_us;
         exchange_schedule(t, t->now_us + t->serve_us);

@@ -18,6 +18,8 @@ foreach(backend mem mem-rendezvous ucx ucx-rendezvous)
 endforeach()
 
 heddle_contract_program(transfer_pair ${dir}/transfer_pair.c)
+add_test(NAME contract_pair COMMAND transfer_pair 5000001 65536 2097152 3)
+heddle_test_properties(contract_pair contract 60)
 
 heddle_contract_program(contract_process ${dir}/transfer_process.c ${dir}/rig.c)
 foreach(backend ucx ucx-rendezvous)

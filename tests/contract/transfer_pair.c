@@ -79,21 +79,24 @@ static void run_source(const plan_t *plan, int line)
     close_end(&e);
 }
 
+static void ask_chunk(end_t *e, const plan_t *plan, const peer_ref_t *from, uint64_t chunk)
+{
+    uint64_t at = chunk * plan->chunk, left = plan->bytes - at, id;
+    uint32_t bytes = left < plan->chunk ? (uint32_t)left : plan->chunk;
+    if (e->ops->ask(e->t, from, KEY, at, bytes, e->region, at, &id) != HEDDLE_OK) die("ask", NULL);
+}
+
 /* Returns the seconds it took. */
 static double fetch(end_t *e, const plan_t *plan, const peer_ref_t *from)
 {
+    uint64_t count = (plan->bytes + plan->chunk - 1) / plan->chunk, window = plan->window / plan->chunk;
     uint64_t asked = 0, arrived = 0, begun = clock_now(clock_system());
     tr_event_t events[64];
-    while (arrived < plan->bytes) {
-        while (asked < plan->bytes && asked - arrived < plan->window) {
-            uint32_t bytes = plan->bytes - asked < plan->chunk ? (uint32_t)(plan->bytes - asked) : plan->chunk;
-            uint64_t id;
-            if (e->ops->ask(e->t, from, KEY, asked, bytes, e->region, asked, &id) != HEDDLE_OK) die("ask", NULL);
-            asked += bytes;
-        }
+    while (arrived < count) {
+        while (asked < count && (asked == arrived || asked - arrived < window)) ask_chunk(e, plan, from, asked++);
         int n = turn(e, events, 64, -1);
         for (int i = 0; i < n; i++) {
-            if (events[i].kind == TR_ARRIVED) arrived += arrived + plan->chunk > plan->bytes ? plan->bytes - arrived : plan->chunk;
+            if (events[i].kind == TR_ARRIVED) arrived++;
             else if (events[i].kind != TR_BEAT) die("the source refused or went", NULL);
         }
     }

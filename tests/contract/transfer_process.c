@@ -251,6 +251,29 @@ Test(process, a_stopped_receiver_pins_the_region_for_the_deadline_only)
     assert_nothing_printed(printed);
 }
 
+#ifdef HEDDLE_TEST_BUILD
+/* The child's malformed counter is out of sight; that it goes on serving is not. */
+Test(process, a_frame_out_of_shape_is_dropped)
+{
+    FILE *printed = catch_stderr();
+    child_t child = start_child(SOURCE, 64 * PIECE, 64 * PIECE);
+    setenv("HEDDLE_FAILPOINTS", "transfer.mangle=error:2", 1);    /* read when the plugin is loaded, below: the first ASK */
+    rig_t *r = meet(&child, 64 * PIECE, NULL);
+    memset(r->nodes[0].region->base, 0, 64 * PIECE);
+    for (int i = 0; i < 16; i++) rig_ask(r, 0, REMOTE, KEY, (uint64_t)i * PIECE, PIECE);
+    rig_pass(r, 300000);
+    cr_assert_eq(r->nodes[0].count, 0, "lost with its frame");
+    for (int i = 16; i < 32; i++) rig_ask(r, 0, REMOTE, KEY, (uint64_t)i * PIECE, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 0, 16, LONG_US));
+    cr_assert(rig_is_all(r, 0, 0, 0, 16 * PIECE));
+    r->ops->drop_peer(r->nodes[0].t, CHILD_TOKEN);
+    cr_assert(rig_until(r, rig_has_gone, 0, 1, LONG_US));
+    rig_close(r);
+    end_child(&child, 0);
+    assert_nothing_printed(printed);
+}
+#endif
+
 static int count_descriptors(pid_t pid)
 {
     char path[64];
