@@ -109,6 +109,7 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
                         .by = row->by,
                         .has_source = track_has_source(t),
                         .has_staged = track_holder_count(t) > 0,
+                        .has_stale = track_has_stale(t),
                         .dry_run = row->dry_run};
     row->moved_base = t ? t->bytes_moved : 0;
     broker_let_go(b); /* what others were told stands, also when this is not committed */

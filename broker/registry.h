@@ -9,6 +9,7 @@
  *   newer VERSION                   superseded     -                -
  *   STATE failed                    failed         - (forward only) -
  *   STATE retired                   -              retired          -
+ *   FORGET                          -              -                (no row: never the greatest number)
  *
  * decide functions change nothing: they add records and answers to an outbox, or return an error to be
  * sent. registry_apply is the only way in, for records just committed and for rows read at start-up,
@@ -17,7 +18,9 @@
  *
  * Memory: config, base model, meta and texts of a version live while it is staging or committed; of an
  * ended one only what `versions` lists and what request ids need.  The LIMIT_HISTORY newest ended
- * versions of an adapter are kept in memory. Nothing blocks; one thread.  Pointers returned stay valid
+ * versions of an adapter are history, here and on disk: with each that ends, FORGET takes the oldest
+ * away.  The greatest number and the version of the latest decision always stay, so that no number of
+ * either is used again after a restart.  Nothing blocks; one thread.  Pointers returned stay valid
  * until the next registry_apply. */
 #ifndef BROKER_REGISTRY_H
 #define BROKER_REGISTRY_H
@@ -55,7 +58,7 @@ typedef struct adapter_row {
     char name[HEDDLE_NAME_MAX + 1];
     version_row_t **versions;          /* ascending by number */
     size_t version_count, version_capacity, ended_count;
-    /* greatest number ever assigned, also of versions that memory has dropped */
+    /* greatest number ever assigned, also of versions that were forgotten */
     uint64_t last_version;
     /* the latest decision and the version that it names; 0, 0: none yet */
     uint64_t decision, active, decided_ms;
@@ -81,7 +84,7 @@ bool registry_equal(const registry_t *a, const registry_t *b);
 /* ---- reading ---- */
 /* NULL: never published to */
 adapter_row_t *registry_adapter(const registry_t *r, const char *name);
-/* NULL: never assigned, or dropped from memory */
+/* NULL: never assigned, or forgotten */
 version_row_t *registry_version(const adapter_row_t *a, uint64_t version);
 /* NULL: nothing decided */
 version_row_t *registry_active(const adapter_row_t *a);
@@ -122,15 +125,17 @@ void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
 
 /* ACTIVATE by hand: NOT_FOUND, NOT_ACTIVATABLE with the reason, or OK and a DECISION record unless
  * nothing changes. `has_source`: somebody holds the bytes; `has_staged`: a worker has staged them (both
- * soft state of the rollout). */
-typedef struct { uint64_t version; const char *by; bool has_source, has_staged, dry_run; } activate_by_t;
+ * soft state of the rollout); `has_stale`: a worker could not switch to it: naming it again has them try again. */
+typedef struct { uint64_t version; const char *by; bool has_source, has_staged, has_stale, dry_run; } activate_by_t;
 typedef struct { uint64_t from, decision; bool changed, held; } activated_t;
 int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,
                              instant_t now, outbox_t *out,
                              activated_t *ret_activated, heddle_error_t *error);
 /* The rollout's policy is met. */
 void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out);
-/* A version ends: failed with a reason (error may be NULL for the other states). */
+/* A version ends: failed with a reason (error may be NULL for the other states).  Adds at most
+ * REGISTRY_END_RECORDS: STATE, and FORGET for what is history no more. */
+#define REGISTRY_END_RECORDS 3
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
                          const heddle_error_t *error,
                          instant_t now, outbox_t *out);

@@ -342,7 +342,8 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
         int rc = check_activate(a, v, by, error);
         if (rc) return rc;
     }
-    bool decides = !is_active || (a->held && is_newest); /* naming the newest again lets go of a hold */
+    /* Naming the newest again lets go of a hold; naming one that some could not switch to has them try. */
+    bool decides = !is_active || (a->held && is_newest) || by->has_stale;
     *ret_activated = (activated_t){.from = a->active,
                                    .decision = a->decision + (decides && !by->dry_run),
                                    .changed = !is_active,
@@ -354,6 +355,50 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
 
 /* ---- ends ---- */
 
+static bool has_record(const outbox_t *out, record_kind_t kind, const adapter_row_t *a, uint64_t version)
+{
+    for (int i = 0; i < out->record_count; i++) {
+        const record_t *rec = &out->records[i];
+        if (rec->kind == kind && rec->version == version && !strcmp(rec->adapter, a->name)) return true;
+    }
+    return false;
+}
+
+/* Once the records of this turn have happened: ended, and still history. */
+static bool is_history(const adapter_row_t *a, const version_row_t *v, const outbox_t *out)
+{
+    bool has_ended = !registry_is_live(v) || has_record(out, RECORD_STATE, a, v->version);
+    return has_ended && !has_record(out, RECORD_FORGET, a, v->version);
+}
+
+static size_t history_count(const adapter_row_t *a, const outbox_t *out)
+{
+    size_t count = a->ended_count;
+    for (int i = 0; i < out->record_count; i++) {
+        const record_t *rec = &out->records[i];
+        if (strcmp(rec->adapter, a->name)) continue;
+        count += rec->kind == RECORD_STATE;
+        count -= rec->kind == RECORD_FORGET;
+    }
+    return count;
+}
+
+/* By number and not by time of their end.  One takes the place of the one that ended; a second makes
+ * too long a history, as an older file may have it, shorter. */
+static void forget_oldest(const adapter_row_t *a, instant_t now, outbox_t *out)
+{
+    size_t excess = history_count(a, out);
+    excess = excess > LIMIT_HISTORY ? excess - LIMIT_HISTORY : 0;
+    if (excess > REGISTRY_END_RECORDS - 1) excess = REGISTRY_END_RECORDS - 1;
+    for (size_t i = 0; i < a->version_count && excess; i++) {
+        if (!is_history(a, a->versions[i], out)) continue;
+        record_t *rec = outbox_record(out, RECORD_FORGET, a->name, now);
+        if (!rec) return; /* the next end takes it */
+        rec->version = a->versions[i]->version;
+        excess--;
+    }
+}
+
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
                          const heddle_error_t *error, instant_t now, outbox_t *out)
 {
@@ -361,11 +406,13 @@ void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version
     if (!rec) return;
     rec->version = v->version;
     rec->state = state;
-    if (!error) return;
-    rec->code = error->code;
-    rec->message = outbox_text(out, error->message);
-    rec->worker = outbox_text(out, error->worker);
-    rec->phase = outbox_text(out, error->phase);
+    if (error) {
+        rec->code = error->code;
+        rec->message = outbox_text(out, error->message);
+        rec->worker = outbox_text(out, error->worker);
+        rec->phase = outbox_text(out, error->phase);
+    }
+    forget_oldest(a, now, out);
 }
 
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error)

@@ -37,6 +37,7 @@ static json_t *meta_part(const char *meta)
 static json_t *reason_part(const adapter_row_t *a, const version_row_t *v)
 {
     heddle_error_t reason;
+    if (v->state == VERSION_RETIRED || v->state == VERSION_SUPERSEDED) return json_null(); /* no failure */
     return registry_reason(a, v, &reason) ? value_from_error(&reason) : json_null();
 }
 

@@ -200,6 +200,13 @@ void copy_blame(copy_row_t *c, int code, const char *phase, const char *message)
     error_text(c->message, sizeof c->message, message);
 }
 
+bool track_has_stale(const track_t *t)
+{
+    for (size_t i = 0; t && i < t->copy_count; i++)
+        if (t->copies[i]->token && t->copies[i]->state == COPY_STALE) return true;
+    return false;
+}
+
 bool copy_in_flight(const copy_row_t *c) { return c->token && c->state <= COPY_ARRIVED; }
 
 bool copy_holds(const copy_row_t *c)

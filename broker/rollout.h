@@ -105,6 +105,7 @@ track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t versio
 copy_row_t *track_copy(const track_t *t, const char *worker);                         /* NULL: none */
 /* there, and sealed bytes: STAGED COMMITTED ACTIVE KEPT */
 bool copy_holds(const copy_row_t *c);
+bool track_has_stale(const track_t *t);                    /* a worker here could not switch to it; NULL: no */
 uint32_t track_holder_count(const track_t *t);             /* workers; t may be NULL */
 uint32_t track_active_count(const track_t *t);
 bool track_has_source(const track_t *t);                   /* a holder, or a publisher that serves */
