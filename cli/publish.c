@@ -173,7 +173,8 @@ static int wait_all(heddle_publisher_t *p, outcome_t *o, uint64_t until_us)
     const args_t *args = o->args;
     bool none = args->wait.kind == HEDDLE_QUORUM_NONE;
     int rc = HEDDLE_OK;
-    /* OK means that at least one other process holds the bytes, or that this one stays. */
+    /* OK means that at least one other process holds the bytes, or that this one stays.  A version that stands for ours is no
+     * exception: its own publisher may have died before anybody had them. */
     if (!none || !args->stay) rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
     if (rc || none) return rc;
     return wait_for(p, o, args->activation == HEDDLE_ACTIVATION_MANUAL ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE, args->wait, until_us);
@@ -225,7 +226,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
     o->have_version = rc == HEDDLE_OK;
     uint64_t until_us = clock_now(clock_system()) + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
-    if (!rc && !o->published.unchanged) rc = wait_all(p, o, until_us);
+    if (!rc) rc = wait_all(p, o, until_us);
     int end = finish(o, rc);
     if (!rc && args->stay) {
         serve_on(p, o);
