@@ -7,13 +7,16 @@
  *   VERSION     a number was assigned to bytes            (all of version_t); PUBLISHED is sent only after it is on disk
  *   DECISION    the version to serve                      (adapter, decision, version, held, by, at)
  *   STATE       a version ended or was put away           (adapter, version, state, code, message, activated_at)
- *   WRITER      who may publish to an adapter; token 0: closed */
+ *   WRITER      who may publish to an adapter; token 0: closed
+ *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is none itself */
 #ifndef BROKER_RECORD_H
 #define BROKER_RECORD_H
 
 #include "proto/msg.h"
 
-typedef enum { RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER } record_kind_t;
+typedef enum {
+    RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER, RECORD_FORGET
+} record_kind_t;
 
 /* Version states (enum of contract.md).  ACTIVE and LOST are derived: the version that the latest decision names; a
  * committed version without a holder. Durable: STAGING, COMMITTED (a decision named it once), SUPERSEDED, FAILED, RETIRED. */

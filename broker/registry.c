@@ -266,18 +266,19 @@ static int apply_decision(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
-/* Ended versions are remembered by number, the newest LIMIT_HISTORY of them: the same set whatever the
- * order they ended in. */
-static void forget_oldest(adapter_row_t *a)
+/* What has to stay: live ones, and the greatest number, or it would be assigned again after a restart. */
+static int apply_forget(registry_t *r, const record_t *rec)
 {
-    for (size_t i = 0; a->ended_count > LIMIT_HISTORY && i < a->version_count; i++) {
-        if (registry_is_live(a->versions[i])) continue;
-        free_version(a->versions[i]);
-        memmove(a->versions + i, a->versions + i + 1, (a->version_count - i - 1) * sizeof *a->versions);
-        a->version_count--;
-        a->ended_count--;
-        return;
-    }
+    adapter_row_t *a = registry_adapter(r, rec->adapter);
+    bool found = false;
+    size_t at = a ? version_place(a, rec->version, &found) : 0;
+    if (!found || registry_is_live(a->versions[at]) || rec->version == a->last_version)
+        return HEDDLE_ERR_INTERNAL;
+    free_version(a->versions[at]);
+    memmove(a->versions + at, a->versions + at + 1, (a->version_count - at - 1) * sizeof *a->versions);
+    a->version_count--;
+    a->ended_count--;
+    return HEDDLE_OK;
 }
 
 static int replace_text(char **text, const char *by)
@@ -306,7 +307,6 @@ static int apply_state(registry_t *r, const record_t *rec)
     free_content(v);
     if (!(v->base_model = copy_text("")) || !(v->meta = copy_text(""))) return HEDDLE_ERR_NO_MEMORY;
     a->ended_count++;
-    forget_oldest(a);
     return HEDDLE_OK;
 }
 
@@ -336,6 +336,7 @@ int registry_apply(registry_t *r, const record_t *record)
     case RECORD_DECISION: return apply_decision(r, record);
     case RECORD_STATE: return apply_state(r, record);
     case RECORD_WRITER: return apply_writer(r, record);
+    case RECORD_FORGET: return apply_forget(r, record);
     }
     return HEDDLE_ERR_INTERNAL;
 }

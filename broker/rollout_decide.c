@@ -9,6 +9,7 @@
 #include <heddle/publisher.h>
 
 #define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
+#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (1 + (int)RETIRE_AT_ONCE))
 
 static bool same_adapter(const track_t *t, const char *adapter) { return !strcmp(t->adapter, adapter); }
 
@@ -246,7 +247,7 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 {
     if (!ro->is_settled || !ro->is_dirty) return;
     const char *looked_at = "";
-    for (size_t i = 0; i < ro->track_count && outbox_has_room(out, 1 + RETIRE_AT_ONCE); i++) {
+    for (size_t i = 0; i < ro->track_count && outbox_has_room(out, RECORDS_AT_ONCE); i++) {
         const track_t *t = ro->tracks[i];
         if (!t->is_dirty || same_adapter(t, looked_at)) continue;
         looked_at = t->adapter;

@@ -19,41 +19,47 @@
 #define NUMBER(x) TEXT_OF(x)
 
 /* References are checked at the commit: the records of one turn may come in any order. */
+/* clang-format off */
 static const char SCHEMA[] =
     "BEGIN IMMEDIATE;"
-    "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), cluster TEXT NOT NULL, epoch INTEGER NOT "
-    "NULL) STRICT;"
-    "CREATE TABLE adapters (name TEXT PRIMARY KEY, created_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE meta ("
+    " id INTEGER PRIMARY KEY CHECK (id = 1), cluster TEXT NOT NULL, epoch INTEGER NOT NULL) STRICT;"
+    "CREATE TABLE adapters ("
+    " name TEXT PRIMARY KEY, created_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
     "CREATE TABLE versions ("
-    " adapter TEXT NOT NULL REFERENCES adapters (name) DEFERRABLE INITIALLY DEFERRED, version INTEGER NOT "
-    "NULL,"
-    " created_at INTEGER NOT NULL, digest BLOB NOT NULL, region_bytes INTEGER NOT NULL, manifest_bytes "
-    "INTEGER NOT NULL,"
-    " manifest_digest BLOB NOT NULL, share_key BLOB NOT NULL, request_id TEXT NOT NULL, writer TEXT NOT NULL,"
+    " adapter TEXT NOT NULL REFERENCES adapters (name) DEFERRABLE INITIALLY DEFERRED,"
+    " version INTEGER NOT NULL, created_at INTEGER NOT NULL, digest BLOB NOT NULL,"
+    " region_bytes INTEGER NOT NULL, manifest_bytes INTEGER NOT NULL, manifest_digest BLOB NOT NULL,"
+    " share_key BLOB NOT NULL, request_id TEXT NOT NULL, writer TEXT NOT NULL,"
     " base_model TEXT NOT NULL, kind TEXT NOT NULL, features TEXT NOT NULL, step INTEGER NOT NULL,"
     " data_bytes INTEGER NOT NULL, tensor_count INTEGER NOT NULL, chunk_count INTEGER NOT NULL,"
-    " activation INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, config BLOB NOT NULL, meta TEXT NOT NULL,"
+    " activation INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, config BLOB NOT NULL,"
+    " meta TEXT NOT NULL,"
     " state INTEGER, state_at INTEGER, code INTEGER, message TEXT, worker TEXT, phase TEXT,"
     " PRIMARY KEY (adapter, version)) STRICT;"
     "CREATE TABLE decisions ("
-    " adapter TEXT NOT NULL, decision INTEGER NOT NULL, version INTEGER NOT NULL, held INTEGER NOT NULL,"
-    " decided_by TEXT NOT NULL, decided_at INTEGER NOT NULL, PRIMARY KEY (adapter, decision),"
-    " FOREIGN KEY (adapter, version) REFERENCES versions DEFERRABLE INITIALLY DEFERRED) STRICT, WITHOUT "
-    "ROWID;"
+    " adapter TEXT NOT NULL, decision INTEGER NOT NULL, version INTEGER NOT NULL,"
+    " held INTEGER NOT NULL, decided_by TEXT NOT NULL, decided_at INTEGER NOT NULL,"
+    " PRIMARY KEY (adapter, decision),"
+    " FOREIGN KEY (adapter, version) REFERENCES versions DEFERRABLE INITIALLY DEFERRED)"
+    " STRICT, WITHOUT ROWID;"
     "CREATE TABLE writers ("
-    " adapter TEXT PRIMARY KEY, token INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER "
-    "NOT NULL,"
-    " life BLOB NOT NULL, since_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
-    "PRAGMA application_id = " NUMBER(
-        APPLICATION_ID) ";"
-                        "PRAGMA user_version = " NUMBER(
-                            STORE_SCHEMA) ";"
-                                          "INSERT INTO meta VALUES (1, lower(hex(randomblob(8))), 0);"
-                                          "COMMIT";
+    " adapter TEXT PRIMARY KEY, token INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL,"
+    " pid INTEGER NOT NULL, life BLOB NOT NULL, since_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "PRAGMA application_id = " NUMBER(APPLICATION_ID) ";"
+    "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
+    "INSERT INTO meta VALUES (1, lower(hex(randomblob(8))), 0);"
+    "COMMIT";
+/* clang-format on */
+
+/* Which decisions name a version; files of schema 1 may be without it. */
+static const char INDEX[] =
+    "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version)";
 
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
     PUT_EPOCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER,
+    DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION,
     ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, GET_CONFIG, SQL_COUNT
 } sql_t;
 
@@ -72,6 +78,11 @@ static const char *const SQL[SQL_COUNT] = {
     [PUT_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at) VALUES "
                    "(?,?,?,?,?,?,?)",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
+    [DROP_OLDER_DECISIONS] = "DELETE FROM decisions WHERE adapter = ? AND version = ? AND decision < ?",
+    [DROP_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?1 AND version = ?2 AND decision <"
+                       " (SELECT max(decision) FROM decisions WHERE adapter = ?1)",
+    [DROP_VERSION] = "DELETE FROM versions WHERE adapter = ?1 AND version = ?2 AND state IS NOT NULL AND"
+                     " version < (SELECT max(version) FROM versions WHERE adapter = ?1)",
     [ALL_META] = "SELECT epoch, cluster FROM meta",
     [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
     [ALL_VERSIONS] = "SELECT " ROW_VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
@@ -221,18 +232,40 @@ static int run(store_t *s, sql_t which)
     return code == SQLITE_DONE ? SQLITE_OK : code;
 }
 
-static int put(store_t *s, const record_t *r)
+/* One statement with the columns of a record. */
+static int put_with(store_t *s, sql_t which, const record_t *r)
 {
-    const struct kind *k = KINDS;
-    while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
-    if (k == KINDS + KIND_COUNT) return SQLITE_MISUSE;
-    sql_t which = r->kind == RECORD_WRITER && !r->token ? DROP_WRITER : k->put;
     row_t row = {.sql = s->sql[which]};
     row_put(&row, r);
     if (!row.code) row.code = run(s, which);
     sqlite3_clear_bindings(row.sql); /* they borrow from the record */
-    if (!row.code && which == PUT_STATE && sqlite3_changes(s->db) != 1) return SQLITE_CONSTRAINT;
     return row.code;
+}
+
+/* What it decided before about the same version is of no use to anybody. */
+static int drop_older(store_t *s, const record_t *r)
+{
+    row_t row = {.sql = s->sql[DROP_OLDER_DECISIONS]};
+    row_put_text(&row, r->adapter);
+    row_put_u64(&row, r->version);
+    row_put_u64(&row, r->decision);
+    if (!row.code) row.code = run(s, DROP_OLDER_DECISIONS);
+    sqlite3_clear_bindings(row.sql);
+    return row.code;
+}
+
+static int put(store_t *s, const record_t *r)
+{
+    const struct kind *k = KINDS;
+    bool is_forget = r->kind == RECORD_FORGET;
+    while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
+    if (k == KINDS + KIND_COUNT && !is_forget) return SQLITE_MISUSE;
+    sql_t which = is_forget ? DROP_VERSION : r->kind == RECORD_WRITER && !r->token ? DROP_WRITER : k->put;
+    int code = is_forget ? put_with(s, DROP_DECISIONS, r) : SQLITE_OK;
+    if (!code) code = put_with(s, which, r);
+    bool must_hit = which == PUT_STATE || which == DROP_VERSION;
+    if (!code && must_hit && sqlite3_changes(s->db) != 1) return SQLITE_CONSTRAINT;
+    return !code && which == PUT_DECISION ? drop_older(s, r) : code;
 }
 
 int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
@@ -357,6 +390,7 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
         NULL, NULL, NULL);
     if (!code && fresh) code = sqlite3_exec(s->db, SCHEMA, NULL, NULL, NULL);
+    if (!code) code = sqlite3_exec(s->db, INDEX, NULL, NULL, NULL);
     return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
 }
 

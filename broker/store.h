@@ -7,7 +7,9 @@
  *
  *   meta       one row: cluster (made once, 16 random hex), epoch
  *   adapters   name, created_at                           versions   one row a version: what it is, and how it ended
- *   decisions  one row a decision                         writers    one row an adapter with an open writer
+ *   decisions  the last one for each version              writers    one row an adapter with an open writer
+ *
+ * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
  *
  * One thread.  Everything blocks on the disk (a commit: 0.2 ms).  Only store*.c know SQLite. */
 #ifndef BROKER_STORE_H

@@ -181,6 +181,10 @@ void row_put(row_t *to, const record_t *r)
     case RECORD_DECISION: put_decision(to, r); break;
     case RECORD_STATE: put_state(to, r); break;
     case RECORD_WRITER: put_writer(to, r); break;
+    case RECORD_FORGET:
+        row_put_text(to, r->adapter);
+        row_put_u64(to, r->version);
+        break;
     }
 }
 
@@ -193,5 +197,6 @@ void row_take(row_t *from, record_t *r)
     case RECORD_DECISION: take_decision(from, r); break;
     case RECORD_STATE: take_state(from, r); break;
     case RECORD_WRITER: take_writer(from, r); break;
+    case RECORD_FORGET: break; /* has no row */
     }
 }

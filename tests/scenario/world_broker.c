@@ -59,6 +59,9 @@ void store_forget(world_t *w)
 /* One row takes the place of another, as in the tables of the store. */
 static bool replaces(const record_t *r, const record_t *old)
 {
+    if (r->kind == RECORD_FORGET)
+        return old->version == r->version && old->kind != RECORD_WRITER && old->adapter &&
+               !strcmp(r->adapter, old->adapter);
     if (r->kind != old->kind || r->kind == RECORD_VERSION || r->kind == RECORD_DECISION) return false;
     if (r->kind == RECORD_EPOCH) return true;
     return !strcmp(r->adapter, old->adapter) && (r->kind != RECORD_STATE || r->version == old->version);

@@ -303,7 +303,7 @@ static void check_replay(void)
     registry_t by_kind, by_time;
     registry_init(&by_kind);
     registry_init(&by_time);
-    for (int kind = RECORD_EPOCH; kind <= RECORD_WRITER; kind++)
+    for (int kind = RECORD_EPOCH; kind <= RECORD_FORGET; kind++)
         for (size_t i = 0; i < R.record_count; i++)
             if ((int)R.records[i].kind == kind)
                 CHECK(registry_apply(&by_kind, &R.records[i]) == HEDDLE_OK);

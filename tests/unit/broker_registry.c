@@ -468,32 +468,96 @@ Test(registry, an_ended_version_drops_its_content_and_tells_why)
     cr_assert_not_null(strstr(reason.message, "retired"));
 }
 
-Test(registry, history_is_bounded_and_the_same_in_every_order)
+/* Version v, as a turn that publishes it and ends it leaves it. */
+static void come_and_go(uint64_t v)
+{
+    record_t rec = {.kind = RECORD_VERSION, .adapter = "policy", .request_id = "", .step = -1, .version = v};
+    cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
+    end(v, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+}
+
+Test(registry, history_is_bounded)
 {
     open_policy();
     publish(1);
     decide(1);
-    record_t rec = {.kind = RECORD_VERSION, .adapter = "policy", .request_id = "", .step = -1};
-    for (uint64_t v = 2; v < LIMIT_HISTORY + 12; v++) {
-        rec.version = v;
-        cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
-    }
-    record_t gone = {.kind = RECORD_STATE, .adapter = "policy", .state = VERSION_FAILED};
-    for (uint64_t v = LIMIT_HISTORY + 11; v >= 2; v--) { /* the newest first */
-        gone.version = v;
-        cr_assert_eq(registry_apply(&reg, &gone), HEDDLE_OK);
-    }
+    for (uint64_t v = 2; v < LIMIT_HISTORY + 12; v++) come_and_go(v);
     cr_assert_eq(policy()->ended_count, LIMIT_HISTORY);
     cr_assert_eq(policy()->version_count, LIMIT_HISTORY + 1);
     cr_assert_not_null(row(1), "a live version is never forgotten");
     cr_assert_null(row(11));
     cr_assert_not_null(row(12));
     cr_assert_eq(policy()->last_version, LIMIT_HISTORY + 11);
-    gone.version = 5;
+    record_t gone = {.kind = RECORD_STATE, .adapter = "policy", .state = VERSION_FAILED, .version = 5};
     cr_assert_eq(registry_apply(&reg, &gone), HEDDLE_OK, "a forgotten row ends again: nothing to do");
     record_t d = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 9, .version = 5};
     cr_assert_eq(registry_apply(&reg, &d), HEDDLE_OK);
     cr_assert_null(registry_active(policy()));
+}
+
+/* The end comes first in the turn: who is told of it finds the version still there. */
+Test(registry, what_is_forgotten_is_a_record_of_the_same_turn)
+{
+    open_policy();
+    for (uint64_t v = 1; v <= LIMIT_HISTORY + 1; v++) publish(v);
+    cr_assert_eq(policy()->ended_count, LIMIT_HISTORY, "each publish supersedes the one before");
+    registry_decide_end(policy(), row(LIMIT_HISTORY + 1), VERSION_FAILED, NULL, now, &out);
+    cr_assert_eq(out.record_count, 2);
+    cr_assert(out.records[0].kind == RECORD_STATE && out.records[0].version == LIMIT_HISTORY + 1);
+    cr_assert(out.records[1].kind == RECORD_FORGET && out.records[1].version == 1);
+    commit();
+    cr_assert_null(row(1));
+    cr_assert_not_null(row(2));
+}
+
+Test(registry, a_version_that_ends_when_younger_ones_are_history_is_forgotten_at_once)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    for (uint64_t v = 2; v < LIMIT_HISTORY + 2; v++) come_and_go(v);
+    uint64_t last = LIMIT_HISTORY + 2;
+    publish(last);
+    decide(last);
+    registry_decide_end(policy(), row(1), VERSION_RETIRED, NULL, now, &out);
+    cr_assert(out.record_count == 2 && out.records[1].kind == RECORD_FORGET && out.records[1].version == 1);
+    commit();
+    cr_assert_eq(policy()->ended_count, LIMIT_HISTORY);
+}
+
+/* As the rows of a file that was never pruned: two go with each that ends. */
+Test(registry, too_long_a_history_shrinks)
+{
+    open_policy();
+    record_t rec = {.kind = RECORD_VERSION, .adapter = "policy"};
+    record_t gone = {.kind = RECORD_STATE, .adapter = "policy", .state = VERSION_FAILED};
+    for (uint64_t v = 1; v <= LIMIT_HISTORY + 3; v++) {
+        rec.version = gone.version = v;
+        registry_apply(&reg, &rec);
+        registry_apply(&reg, &gone);
+    }
+    for (uint64_t v = LIMIT_HISTORY + 4; v <= LIMIT_HISTORY + 7; v++) come_and_go(v);
+    cr_assert_eq(policy()->ended_count, LIMIT_HISTORY);
+    cr_assert_not_null(row(8));
+    cr_assert_null(row(7));
+}
+
+Test(registry, what_must_stay_cannot_be_forgotten)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    publish(2);
+    record_t forget = {.kind = RECORD_FORGET, .adapter = "policy", .version = 1};
+    cr_assert_eq(registry_apply(&reg, &forget), HEDDLE_ERR_INTERNAL, "it is served");
+    forget.version = 2;
+    end(2, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(registry_apply(&reg, &forget), HEDDLE_ERR_INTERNAL, "its number would be free again");
+    forget.version = 3;
+    cr_assert_eq(registry_apply(&reg, &forget), HEDDLE_ERR_INTERNAL, "it never was");
+    forget.adapter = "nobody";
+    cr_assert_eq(registry_apply(&reg, &forget), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(policy()->version_count, 2);
 }
 
 /* ---- writers ---- */
@@ -679,13 +743,7 @@ Test(registry, dry_run_says_what_would_happen)
 Test(registry, a_forgotten_version_is_not_activatable)
 {
     open_policy();
-    record_t rec = {.kind = RECORD_VERSION, .adapter = "policy"};
-    record_t gone = {.kind = RECORD_STATE, .adapter = "policy", .state = VERSION_FAILED};
-    for (uint64_t v = 1; v < LIMIT_HISTORY + 2; v++) {
-        rec.version = gone.version = v;
-        registry_apply(&reg, &rec);
-        registry_apply(&reg, &gone);
-    }
+    for (uint64_t v = 1; v < LIMIT_HISTORY + 2; v++) come_and_go(v);
     cr_assert_null(row(1));
     cr_assert_eq(try_activate((act_t){.version = 1, .source = true, .staged = true}),
                  HEDDLE_ERR_NOT_ACTIVATABLE);

@@ -132,7 +132,7 @@ static void rig_load(void)
     R.commit_error = 0; /* a broker whose epoch is not on disk does not start */
     rig_commit(NULL, &epoch, 1, NULL);
     R.commit_error = commit_error;
-    for (int kind = RECORD_EPOCH; kind <= RECORD_WRITER; kind++)
+    for (int kind = RECORD_EPOCH; kind <= RECORD_FORGET; kind++)
         for (size_t i = 0; i < R.record_count; i++)
             if ((int)R.records[i].kind == kind) cr_assert_eq(broker_load(R.b, &R.records[i]), HEDDLE_OK);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry on disk: what is committed comes back, what failed never happened, what is not ours is left alone. */
 #include "broker/datadir.h"
+#include "broker/registry.h"
 #include "broker/store.h"
+#include "core/limits.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -320,6 +322,113 @@ Test(store, records_must_fit_what_is_stored)
         cr_assert_eq(store_commit(s, &wrong[i], 1, NULL), HEDDLE_ERR_INTERNAL, "row %zu", i);
         cr_assert_eq(load(s)->count, 4, "row %zu", i);
     }
+    store_close(&s);
+}
+
+static int64_t count_rows(const char *table)
+{
+    sqlite3 *db;
+    sqlite3_stmt *sql;
+    char query[64];
+    snprintf(query, sizeof query, "SELECT count(*) FROM %s", table);
+    cr_assert_eq(sqlite3_open_v2(path_of("registry.db"), &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    cr_assert_eq(sqlite3_prepare_v2(db, query, -1, &sql, NULL), SQLITE_OK);
+    cr_assert_eq(sqlite3_step(sql), SQLITE_ROW);
+    int64_t count = sqlite3_column_int64(sql, 0);
+    sqlite3_finalize(sql);
+    sqlite3_close(db);
+    return count;
+}
+
+static int take_in(void *self, const record_t *r) { return registry_apply(self, r); }
+
+/* The records of a turn happen, on disk and in memory. */
+static void happen(store_t *s, registry_t *r, outbox_t *out)
+{
+    commit(s, out->records, out->record_count);
+    for (int i = 0; i < out->record_count; i++)
+        cr_assert_eq(registry_apply(r, &out->records[i]), HEDDLE_OK);
+    outbox_clear(out);
+}
+
+/* Each version is decided, and puts the one before away. */
+static void live_through(store_t *s, registry_t *r, uint64_t versions)
+{
+    outbox_t out = {0};
+    instant_t now = {.wall_ms = 1700000000000};
+    *outbox_record(&out, RECORD_ADAPTER, "policy", now) = adapter_record("policy");
+    happen(s, r, &out);
+    const adapter_row_t *a = registry_adapter(r, "policy");
+    for (uint64_t v = 1; v <= versions; v++) {
+        *outbox_record(&out, RECORD_VERSION, "policy", now) = version_record("policy", v);
+        happen(s, r, &out);
+        registry_decide_commit(a, registry_version(a, v), now, &out);
+        if (v > 1) registry_decide_end(a, registry_version(a, v - 1), VERSION_RETIRED, NULL, now, &out);
+        happen(s, r, &out);
+    }
+    outbox_fini(&out);
+}
+
+Test(store, history_is_bounded_and_no_number_comes_again)
+{
+    enum { VERSIONS = LIMIT_HISTORY + 40 };
+    registry_t before, after;
+    registry_init(&before);
+    registry_init(&after);
+    store_t *s = open_store();
+    cr_assert_eq(store_load(s, take_in, &before, NULL), HEDDLE_OK);
+    live_through(s, &before, VERSIONS);
+    cr_assert_eq(store_load(s, take_in, &after, NULL), HEDDLE_OK);
+    cr_assert(registry_equal(&before, &after));
+    store_close(&s);
+    cr_assert_eq(count_rows("versions"), LIMIT_HISTORY + 1);
+    cr_assert_eq(count_rows("decisions"), LIMIT_HISTORY + 1);
+    const adapter_row_t *a = registry_adapter(&after, "policy");
+    cr_assert_eq(a->last_version, VERSIONS);
+    cr_assert_eq(a->decision, VERSIONS);
+    cr_assert_null(registry_version(a, 39));
+    cr_assert_not_null(registry_version(a, 40));
+    registry_fini(&before);
+    registry_fini(&after);
+}
+
+/* Back and forth between two versions, by hand: the latest decision for each is what counts. */
+Test(store, a_version_has_one_decision)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("a"), version_record("a", 1), version_record("a", 2)}, 3);
+    for (uint64_t d = 1; d <= 101; d++) {
+        record_t r = decision_record("a", d, 1 + d % 2);
+        commit(s, &r, 1);
+    }
+    seen_all_t *all = load(s);
+    cr_assert_eq(all->count, 6);
+    cr_assert(all->rows[4].r.decision == 100 && all->rows[5].r.decision == 101);
+    store_close(&s);
+}
+
+Test(store, what_must_stay_is_not_forgotten)
+{
+    store_t *s = open_store();
+    record_t ended = {.kind = RECORD_STATE, .adapter = "a", .state = VERSION_RETIRED, .version = 1};
+    commit(s,
+           (record_t[]){adapter_record("a"), version_record("a", 1), version_record("a", 2),
+                        decision_record("a", 1, 1)},
+           4);
+    record_t forget = {.kind = RECORD_FORGET, .adapter = "a", .version = 1};
+    cr_assert_eq(store_commit(s, &forget, 1, NULL), HEDDLE_ERR_INTERNAL, "it has not ended");
+    commit(s, &ended, 1);
+    cr_assert_eq(store_commit(s, &forget, 1, NULL), HEDDLE_ERR_INTERNAL, "the last decision names it");
+    ended.version = forget.version = 2;
+    commit(s, &ended, 1);
+    cr_assert_eq(store_commit(s, &forget, 1, NULL), HEDDLE_ERR_INTERNAL, "the greatest number");
+    record_t later[] = {version_record("a", 3), decision_record("a", 2, 3)};
+    commit(s, later, 2);
+    commit(s, &forget, 1);
+    forget.version = 1;
+    commit(s, &forget, 1);
+    cr_assert_eq(store_commit(s, &forget, 1, NULL), HEDDLE_ERR_INTERNAL, "it is gone");
+    cr_assert_eq(load(s)->count, 4);
     store_close(&s);
 }
 
