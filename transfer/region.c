@@ -47,29 +47,32 @@ static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-static int reserve(region_t *r, heddle_error_t *error)
+static int check_available(size_t bytes, heddle_error_t *error)
 {
     uint64_t available = memory_available();
-    if (r->bytes > available) {
-        fail_memory(r->bytes, "more than this machine has free", error);
-        error_expected(error, "at most %llu bytes", (unsigned long long)available);
-        error_found(error, "%zu bytes", r->bytes);
-        return HEDDLE_ERR_NO_MEMORY;
-    }
+    if (bytes <= available) return HEDDLE_OK;
+    fail_memory(bytes, "more than this machine has free", error);
+    error_expected(error, "at most %llu bytes", (unsigned long long)available);
+    error_found(error, "%zu bytes", bytes);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+/* Room in the address space and in a file; no page of it yet. */
+static int lay_out(region_t *r, heddle_error_t *error)
+{
+    int rc = check_available(r->bytes, error);
+    if (rc) return rc;
     r->fd = memfd_create("heddle-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (r->fd < 0) return fail_memory(r->bytes, strerror(errno), error);
-    int rc;
-    do rc = fallocate(r->fd, 0, 0, (off_t)r->bytes);
-    while (rc < 0 && errno == EINTR);
-    if (rc < 0 || fcntl(r->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+    if (r->fd < 0 || ftruncate(r->fd, (off_t)r->bytes) < 0 ||
+        fcntl(r->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return fail_memory(r->bytes, strerror(errno), error);
-    void *base = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r->fd, 0);
+    void *base = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
     if (base == MAP_FAILED) return fail_memory(r->bytes, strerror(errno), error);
     r->base = base;
     return HEDDLE_OK;
 }
 
-int region_new(size_t bytes, region_t **ret_region, heddle_error_t *error)
+int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
 {
     if (bytes > LIMIT_REGION_BYTES) return fail_memory(bytes, "more than a region may have", error);
     region_t *r = calloc(1, sizeof *r);
@@ -79,13 +82,58 @@ int region_new(size_t bytes, region_t **ret_region, heddle_error_t *error)
     r->bytes = (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES * LIMIT_PAGE_BYTES;
     if (r->bytes == 0) r->bytes = LIMIT_PAGE_BYTES;
     atomic_init(&r->refs, 1);
-    int rc = reserve(r, error);
+    int rc = lay_out(r, error);
     if (rc != HEDDLE_OK) {
         region_unref(&r);
         return rc;
     }
     *ret_region = r;
     return HEDDLE_OK;
+}
+
+/* The pages are reserved: where the kernel cannot map them in advance, each is mapped when it is used. */
+static void touch(const region_t *r, size_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    (void)madvise((uint8_t *)r->base + r->made_bytes, bytes, MADV_POPULATE_WRITE);
+    if (r->view) (void)madvise((uint8_t *)(uintptr_t)r->view + r->made_bytes, bytes, MADV_POPULATE_READ);
+#else
+    (void)r, (void)bytes;
+#endif
+}
+
+int region_grow(region_t *r, heddle_error_t *error)
+{
+    size_t left = r->bytes - r->made_bytes, bytes = left < REGION_STEP_BYTES ? left : REGION_STEP_BYTES;
+    if (left == 0) return HEDDLE_OK;
+    int rc = check_available(left, error);    /* others take memory meanwhile */
+    if (rc) return rc;
+    do rc = fallocate(r->fd, 0, (off_t)r->made_bytes, (off_t)bytes);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0) return fail_memory(r->bytes, strerror(errno), error);
+    touch(r, bytes);
+    r->made_bytes += bytes;
+    return r->made_bytes < r->bytes ? HEDDLE_ERR_AGAIN : HEDDLE_OK;
+}
+
+bool region_shrink(region_t *r)
+{
+    size_t bytes = r->made_bytes < REGION_STEP_BYTES ? r->made_bytes : REGION_STEP_BYTES;
+    r->made_bytes -= bytes;
+    if (bytes) (void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r->made_bytes, (off_t)bytes);
+    return r->made_bytes > 0;
+}
+
+int region_new(size_t bytes, region_t **ret_region, heddle_error_t *error)
+{
+    region_t *r = NULL;
+    int rc = region_begin(bytes, &r, error);
+    if (rc) return rc;
+    do rc = region_grow(r, error);
+    while (rc == HEDDLE_ERR_AGAIN);
+    if (rc) region_unref(&r);
+    else *ret_region = r;
+    return rc;
 }
 
 region_t *region_ref(region_t *r)
@@ -109,7 +157,8 @@ void region_unref(region_t **r)
 int region_view(region_t *r)
 {
     if (r->view) return HEDDLE_OK;
-    void *view = mmap(NULL, r->bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, r->fd, 0);
+    int populate = r->made_bytes == r->bytes ? MAP_POPULATE : 0;    /* else it would take pages */
+    void *view = mmap(NULL, r->bytes, PROT_READ, MAP_SHARED | populate, r->fd, 0);
     if (view == MAP_FAILED) return HEDDLE_ERR_NO_MEMORY;
     r->view = view;
     return HEDDLE_OK;

@@ -10,22 +10,33 @@
 #include <heddle/error.h>
 #include <heddle/types.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 typedef struct region {
     void *base;               /* writable: the loop thread, or a publication that is being filled */
     const void *view;         /* read-only mapping for the application; NULL until region_view */
     size_t bytes;             /* rounded up to 4 KiB */
+    size_t made_bytes;        /* reserved and touched; nothing may read or write beyond */
     int fd;
     int memory, device;       /* heddle_memory_t */
     void *backend;            /* of the transfer backend that mapped it: loop thread only */
     atomic_uint refs;
 } region_t;
 
-/* NO_MEMORY with the size asked for. */
+#define REGION_STEP_BYTES ((size_t)4 << 20)
+
+/* NO_MEMORY with the size asked for.  Takes seconds for gigabytes. */
 int  region_new(size_t bytes, region_t **ret_region, heddle_error_t *error);
+/* The same for a thread that must not be kept: begin promises the size, and each grow makes one piece of
+ * it.  grow: AGAIN until the region is whole, then OK; NO_MEMORY. */
+int  region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error);
+int  region_grow(region_t *r, heddle_error_t *error);
+/* Gives pieces back, one a call; true while there are more.  Nobody else has a reference.  For an unref that
+ * must not take long. */
+bool region_shrink(region_t *r);
 region_t *region_ref(region_t *r);
 void region_unref(region_t **r);
-/* Makes r->view once; NO_MEMORY. */
+/* Makes r->view once; NO_MEMORY.  Of a region that is not whole yet: grow touches the view too. */
 int  region_view(region_t *r);
 
 #endif

@@ -49,6 +49,51 @@ Test(region, memory_is_there_before_it_is_used)
     region_unref(&r);
 }
 
+Test(region, it_is_made_in_pieces_of_bounded_size)
+{
+    const size_t bytes = 3 * REGION_STEP_BYTES + LIMIT_PAGE_BYTES;
+    region_t *r = NULL;
+    heddle_error_t e;
+    cr_assert_eq(region_begin(bytes, &r, &e), HEDDLE_OK);
+    cr_assert_eq(region_view(r), HEDDLE_OK);
+    for (size_t made = 1; made <= 3; made++) {
+        struct stat s;
+        cr_assert_eq(region_grow(r, &e), HEDDLE_ERR_AGAIN);
+        cr_assert_eq(fstat(r->fd, &s), 0);
+        cr_assert_eq((size_t)s.st_blocks * 512, made * REGION_STEP_BYTES);
+    }
+    cr_assert_eq(region_grow(r, &e), HEDDLE_OK);
+    cr_assert_eq(region_grow(r, &e), HEDDLE_OK, "whole already");
+    static unsigned char resident[3 * REGION_STEP_BYTES / LIMIT_PAGE_BYTES + 1];
+    cr_assert_eq(mincore((void *)(uintptr_t)r->view, r->bytes, resident), 0);
+    for (size_t i = 0; i < sizeof resident; i++) cr_assert(resident[i] & 1, "page %zu", i);
+    region_unref(&r);
+}
+
+Test(region, it_is_given_back_in_pieces)
+{
+    region_t *r = make(2 * REGION_STEP_BYTES + LIMIT_PAGE_BYTES);
+    struct stat s;
+    memset(r->base, 7, r->bytes);
+    cr_assert(region_shrink(r));
+    cr_assert_eq(fstat(r->fd, &s), 0);
+    cr_assert_eq((size_t)s.st_blocks * 512, REGION_STEP_BYTES + LIMIT_PAGE_BYTES);
+    cr_assert(region_shrink(r) && !region_shrink(r) && !region_shrink(r));
+    cr_assert_eq(fstat(r->fd, &s), 0);
+    cr_assert_eq(s.st_blocks, 0);
+    region_unref(&r);
+}
+
+Test(region, one_that_is_half_made_can_be_given_back)
+{
+    region_t *r = NULL;
+    heddle_error_t e;
+    cr_assert_eq(region_begin(3 * REGION_STEP_BYTES, &r, &e), HEDDLE_OK);
+    cr_assert_eq(region_grow(r, &e), HEDDLE_ERR_AGAIN);
+    region_unref(&r);
+    cr_assert_null(r);
+}
+
 Test(region, its_size_is_sealed_and_its_bytes_are_not)
 {
     region_t *r = make(1u << 20);
