@@ -72,6 +72,7 @@ static void answer(adapter_t *a, sync_event_kind_t kind, uint64_t version)
     a->answer = (sync_event_t){.kind = kind, .version = version, .error = &a->error};
 }
 
+/* Memory is made piece by piece: touching it takes long, and the loop has a lease to keep. */
 static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
     const announced_t *w = announced_find(a, action->version);
@@ -79,6 +80,8 @@ static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
     int rc =
         w ? slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error)
           : error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
+    a->making = rc == HEDDLE_ERR_AGAIN ? *action : (sync_action_t){.version = 0};
+    if (rc == HEDDLE_ERR_AGAIN) return;    /* goes on in worker_node_ops.work */
     if (rc) error_where(&a->error, a->name, action->version, n->opts.name, "announce");
     answer(a, rc ? SY_NO_SLOT : SY_SLOT, action->version);
 }
@@ -115,6 +118,7 @@ static void drop(worker_node_t *n, adapter_t *a, const sync_action_t *action, ui
 {
     slot_t *slot = slots_at(n->slots, a->index, (uint32_t)action->slot);
     if (slot) slot_drop(slot, now_us);
+    if (a->making.slot == action->slot) a->making.version = 0;
     if (a->shares[action->slot].shared) n->io.tr->unshare(n->io.t, a->shares[action->slot].key);
 }
 
@@ -198,15 +202,20 @@ static int step(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint6
     return count < 0 ? count : HEDDLE_OK;
 }
 
-static int feed_result(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us)
+static void feed_answers(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
-    int rc = step(n, a, event, now_us);
     while (a->has_answer) {
         sync_event_t next = a->answer;
         a->has_answer = false;
         step(n, a, &next, now_us);
     }
     forget_announced(a);
+}
+
+static int feed_result(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us)
+{
+    int rc = step(n, a, event, now_us);
+    feed_answers(n, a, now_us);
     return rc;
 }
 
@@ -524,7 +533,10 @@ static uint64_t tick_adapter(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
     drain(n, a, now_us);
-    if (now_us >= sync_deadline(&a->sync)) feed(n, a, &(sync_event_t){.kind = SY_TICK}, now_us);
+    if (now_us >= sync_deadline(&a->sync)) {
+        feed(n, a, &(sync_event_t){.kind = SY_TICK}, now_us);
+        drain(n, a, now_us);    /* memory that was being made is free at once */
+    }
     if (a->pull) next = pull_tick(a->pull, now_us);
     look_at_pull(n, a, now_us);
     return earlier(next, sync_deadline(&a->sync));
@@ -577,29 +589,41 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
     offer(n, &n->adapters[check->adapter], &action);
 }
 
-static adapter_t *next_to_digest(worker_node_t *n)
+static adapter_t *next_to_work(worker_node_t *n)
 {
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         adapter_t *a = &n->adapters[(n->turn + i) % n->adapter_count];
-        if (a->pull && pull_has_work(a->pull)) return a;
+        if (a->making.version || (a->pull && pull_has_work(a->pull))) return a;
     }
     return NULL;
 }
 
-/* One digest: of a pull in turn, else of a check. */
+/* A piece of memory, or a digest. */
+static void work_for(worker_node_t *n, adapter_t *a, uint64_t now_us)
+{
+    if (a->making.version) {
+        sync_action_t making = a->making;
+        reserve(n, a, &making);
+        feed_answers(n, a, now_us);
+        return;
+    }
+    pull_work(a->pull, now_us);
+    look_at_pull(n, a, now_us);
+}
+
+/* One piece: of an adapter in turn, else of a check. */
 static bool node_work(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
-    adapter_t *a = next_to_digest(n);
+    adapter_t *a = next_to_work(n);
     check_t *check = a ? NULL : checks_hashing(&n->checks);
     if (a) {
         n->turn = a->index + 1;
-        pull_work(a->pull, now_us);
-        look_at_pull(n, a, now_us);
+        work_for(n, a, now_us);
     } else if (check) {
         hash_piece(n, check, now_us);
     }
-    return next_to_digest(n) || checks_hashing(&n->checks);
+    return next_to_work(n) || checks_hashing(&n->checks);
 }
 
 const node_ops_t worker_node_ops = {.line = node_line,

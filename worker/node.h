@@ -35,6 +35,7 @@ typedef struct {
     sync_t sync;
     announced_t *announced;                      /* versions that sync knows and were announced here */
     pull_t *pull;                                /* of the version that is FETCHING */
+    sync_action_t making;                        /* RESERVE whose memory is being made; version 0: none */
     struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
     uint64_t commit_us;                          /* when the last COMMIT came */
     /* to RESERVE or FETCH, fed when the step's actions are done */
@@ -51,7 +52,7 @@ typedef struct worker_node {
     checks_t checks;
     pull_counters_t counters;
     buf_t frame;                                 /* being sent */
-    uint32_t turn;                               /* whose digest is next */
+    uint32_t turn;                               /* whose piece of work is next */
     bool up;
     /* of the first WELCOME: a registry of another cluster is refused */
     char cluster[HEDDLE_NAME_MAX + 1];

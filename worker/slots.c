@@ -85,6 +85,7 @@ static void dispose(slot_t *slot)
 {
     forget_content(slot);
     region_unref(&slot->region);
+    region_unref(&slot->part);
     unown(slot->table);
 }
 
@@ -220,24 +221,49 @@ static uint64_t with_room(uint64_t bytes)
     return (bytes + step - 1) / step * step;
 }
 
+static int fail_map(int rc, uint64_t bytes, heddle_error_t *error)
+{
+    return error_fail(error, rc, "a region of %llu bytes cannot be mapped", (unsigned long long)bytes);
+}
+
+static int begin_region(slot_t *slot, uint64_t bytes, heddle_error_t *error)
+{
+    int rc = region_begin((size_t)with_room(bytes), &slot->part, error);
+    if (rc || !region_view(slot->part)) return rc;
+    region_unref(&slot->part);
+    return fail_map(HEDDLE_ERR_NO_MEMORY, bytes, error);
+}
+
+/* A larger one is not begun before the smaller one is gone. */
+static int exchange_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
+{
+    if (slot->region) {
+        s->ops.unmap(s->ops.self, slot->region);
+        slot->part = slot->region;
+        slot->region = NULL;
+    }
+    if (slot->part && slot->part->bytes < bytes) {
+        if (region_shrink(slot->part)) return HEDDLE_ERR_AGAIN;
+        region_unref(&slot->part);
+    }
+    return slot->part ? HEDDLE_OK : begin_region(slot, bytes, error);
+}
+
+/* One piece of it, so that a turn of the loop is short. */
 static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
 {
     if (slot->region && slot->region->bytes >= bytes) return HEDDLE_OK;
-    if (slot->region) {
-        s->ops.unmap(s->ops.self, slot->region);
-        region_unref(&slot->region);
+    int rc = exchange_region(s, slot, bytes, error);
+    if (!rc) rc = region_grow(slot->part, error);
+    if (rc == HEDDLE_ERR_AGAIN) return rc;
+    if (!rc && (rc = s->ops.map(s->ops.self, slot->part))) fail_map(rc, bytes, error);
+    if (rc) {
+        region_unref(&slot->part);
+        return rc;
     }
-    region_t *region = NULL;
-    int rc = region_new((size_t)with_room(bytes), &region, error);
-    if (rc) return rc;
-    rc = region_view(region);
-    if (!rc) rc = s->ops.map(s->ops.self, region);
-    if (!rc) {
-        slot->region = region;
-        return HEDDLE_OK;
-    }
-    region_unref(&region);
-    return error_fail(error, rc, "a region of %llu bytes cannot be mapped", (unsigned long long)bytes);
+    slot->region = slot->part;
+    slot->part = NULL;
+    return HEDDLE_OK;
 }
 
 int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,

@@ -7,8 +7,8 @@
  *    |                                      v
  *    +---- free (no reader, send, ask) --- LEAVING
  *
- * An adapter has up to LIMIT_SLOTS slots.  A slot's region is allocated when it is first needed and
- * kept warm; it is exchanged for a larger one only while the slot is free.  SEALED, ACTIVE and KEPT
+ * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
+ * needed, and kept warm; it is exchanged for a larger one only while the slot is free.  SEALED, ACTIVE and KEPT
  * slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
  * until the last reader has left.
  *
@@ -43,6 +43,7 @@ struct heddle_snapshot {
     uint32_t adapter, index;
     uint64_t leaving_us;                /* when it was dropped, for "held for so long" */
     region_t *region;                   /* NULL before the first reserve */
+    region_t *part;                     /* being made, or given back for a larger one: region is NULL then */
     /* Written before the slot opens, read by whoever holds it. */
     digest_t h1;
     manifest_t manifest;                /* borrows from the region's read-only view */
@@ -79,7 +80,8 @@ int  slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_
 /* [any thread] Ends a hold.  Accepts NULL and pointers to NULL. */
 void slot_release(slot_t **slot);
 
-/* Takes slot `index` for an arena of `bytes`.  NO_MEMORY; the slot is then free still. */
+/* Takes slot `index` for an arena of `bytes`.  AGAIN: a piece of its memory was made, call again; with other
+ * words, or never, that piece stays with the slot.  NO_MEMORY.  After both the slot is free still. */
 int  slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
                    heddle_error_t *error);
 /* Slot `index`; NULL when it was never reserved. */

@@ -85,6 +85,45 @@ Test(node, memory_is_warm_after_the_first_versions)
     cr_assert_eq(c.bytes_in > 20 * 1100000u, true);
 }
 
+Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
+{
+    worker_t *w = worker_joined(0, NULL);
+    test_arena_t a = arena(1);
+    a.region_bytes = 64u << 20;
+    uint32_t beats = count_said(w, MSG_HEARTBEAT), turns = 0;
+    announce_to(w, &a, 1, NULL, 0);
+    for (uint64_t due = CLOCK_NEVER; !last_event(w, HEDDLE_EVENT_FETCHING); turns++) {
+        cr_assert_lt(turns, 100);
+        world_now_us += LEASE_MS * 1000 / 4;    /* as if a piece took so long */
+        world_turn(&due);
+    }
+    cr_assert_geq(turns, a.region_bytes / REGION_STEP_BYTES - 1);
+    cr_assert_geq(count_said(w, MSG_HEARTBEAT), beats + turns / 2);
+    cr_assert_null(last_event(w, HEDDLE_EVENT_LOST_BROKER));
+    free(a.bytes);
+}
+
+Test(node, memory_in_the_making_is_given_back_and_used_on)
+{
+    worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
+    w->slots = 1;
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(1000);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    uint64_t due = CLOCK_NEVER;
+    a.region_bytes = 64u << 20;
+    announce_to(w, &a, 1, NULL, 0);
+    world_turn(&due);
+    cr_assert_null(last_event(w, HEDDLE_EVENT_FETCHING));
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
+    bring_version(w, o, &b, 2, 1);    /* takes the only slot */
+    cr_assert(serves(w, &b, 2));
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_FETCHING), 1, "of the second alone");
+    free(a.bytes);
+    free(b.bytes);
+}
+
 Test(node, second_worker_fetches_from_the_first)
 {
     worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
