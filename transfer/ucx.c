@@ -13,7 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CLOSE_WAIT_US 2000000u
+#define CLOSE_WAIT_MS 2000u
+#define SETTLE_US 300000u     /* what connecting may take while we close */
 
 /* Read by UCX when a context and its worker are made.  Through the environment and not ucp_config_modify, which takes
  * transport options under other names in 1.13 than later.  Those that UCX reads when it is loaded: transfer/load.c. */
@@ -89,14 +90,32 @@ static int start(ucx_t *u, heddle_error_t *error)
     return status == UCS_OK ? HEDDLE_OK : fail_ucx(what, status, u->device, error);
 }
 
+static void turn(ucx_t *u)
+{
+    if (ucp_worker_progress(u->worker) || ucp_worker_arm(u->worker) != UCS_OK) return;
+    poll(&(struct pollfd){.fd = u->fd, .events = POLLIN}, 1, 10);
+}
+
 static void wait_for_closes(ucx_t *u)
 {
     const clock_ops_t *clock = clock_system();
-    uint64_t end = clock_now(clock) + CLOSE_WAIT_US;
-    while (!exchange_quiet(&u->base) && clock_now(clock) < end) {
-        if (ucp_worker_progress(u->worker) || ucp_worker_arm(u->worker) != UCS_OK) continue;
-        poll(&(struct pollfd){.fd = u->fd, .events = POLLIN}, 1, 10);
-    }
+    uint64_t end = clock_now(clock) + u->close_ms * 1000ull;
+    while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
+}
+
+/* Lets connections that are being made, ours and those that peers begin, be made to the end; false when one is not in time.
+ * UCX 1.13 does not survive a close in between: the other end aborts when it cannot answer a connection that it accepted
+ * (tcp_ep.c:478), this one when it goes with its own answer unsent (ucp_request.c:684). */
+static bool settle(ucx_t *u)
+{
+    const clock_ops_t *clock = clock_system();
+    uint64_t end = clock_now(clock) + SETTLE_US;
+    ucs_status_ptr_t flush = ucp_worker_flush_nbx(u->worker, &(ucp_request_param_t){0});
+    if (!UCS_PTR_IS_PTR(flush)) return true;
+    while (ucp_request_check_status(flush) == UCS_INPROGRESS && clock_now(clock) < end) turn(u);
+    bool is_done = ucp_request_check_status(flush) != UCS_INPROGRESS;
+    ucp_request_free(flush);
+    return is_done;
 }
 
 static void ucx_close(transfer_t **t)
@@ -105,10 +124,11 @@ static void ucx_close(transfer_t **t)
     if (!u) return;
     *t = NULL;
     if (u->worker) {
+        settle(u);
         exchange_shut(&u->base);
         wait_for_closes(u);
         /* UCX aborts the process when a worker goes with requests pending: what does not end in time is left to it. */
-        if (!exchange_quiet(&u->base)) return;
+        if (!exchange_quiet(&u->base) || !settle(u)) return;
         ucp_worker_destroy(u->worker);
     }
     if (u->context) ucp_cleanup(u->context);
@@ -126,6 +146,7 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
     random_bytes(&line, sizeof line);
     u->fd = -1;
     u->rendezvous = opts->mode == TR_MODE_RENDEZVOUS;
+    u->close_ms = opts->close_ms ? opts->close_ms : CLOSE_WAIT_MS;
     error_text(u->device, sizeof u->device, opts->device ? opts->device : "lo");
     u->receives = calloc(EXCHANGE_ASKS_MAX, sizeof *u->receives);
     int rc = u->receives ? exchange_init(t, &ucx_carrier, opts, line >> 1 | 1) : HEDDLE_ERR_NO_MEMORY;
