@@ -394,6 +394,37 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
     return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
 }
 
+/* SQLite takes what it cannot do without a word, and answers what holds instead. */
+static int check_setting(store_t *s, const char *name, const char *wanted, heddle_error_t *error)
+{
+    char query[64];
+    sqlite3_stmt *sql = NULL;
+    snprintf(query, sizeof query, "PRAGMA %s", name);
+    int code = sqlite3_prepare_v2(s->db, query, -1, &sql, NULL);
+    if (!code) code = sqlite3_step(sql);
+    const char *found = code == SQLITE_ROW ? (const char *)sqlite3_column_text(sql, 0) : NULL;
+    int rc = HEDDLE_OK;
+    if (!found) {
+        rc = refuse(s, code == SQLITE_ROW ? SQLITE_NOMEM : code, "read its settings", error);
+    } else if (strcmp(found, wanted) != 0) {
+        rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be kept safe: %s is %.20s", s->file,
+                        name, found);
+        error_contrast(error, wanted, found);
+        error_hint(error, "choose a --data on a local file system");
+    }
+    sqlite3_finalize(sql);
+    return rc;
+}
+
+/* What a commit promises hangs on these. */
+static int check_settings(store_t *s, heddle_error_t *error)
+{
+    int rc = check_setting(s, "journal_mode", "wal", error);
+    if (!rc) rc = check_setting(s, "synchronous", "2", error); /* FULL */
+    if (!rc) rc = check_setting(s, "foreign_keys", "1", error);
+    return rc;
+}
+
 int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
 {
     store_t *s = calloc(1, sizeof *s);
@@ -404,6 +435,7 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     if (!rc) rc = open_database(s, error);
     if (!rc) rc = check_schema(s, &fresh, error);
     if (!rc) rc = make_schema(s, fresh, error);
+    if (!rc) rc = check_settings(s, error);
     if (!rc) rc = prepare(s, error);
     if (!rc) rc = raise_epoch(s, error);
     if (!rc) rc = datadir_sync(&s->dir, error); /* the log is a new entry too */

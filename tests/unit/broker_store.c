@@ -464,6 +464,115 @@ Test(store, one_broker_a_directory)
     store_close(&s);
 }
 
+/* ---- what SQLite asks of the system ---- */
+
+/* The system's own VFS, looked over the shoulder: what is written to the log and not yet synced, and a pragma
+ * that has another answer than was asked for. */
+static struct {
+    sqlite3_vfs own;
+    const sqlite3_vfs *below;
+    const sqlite3_io_methods *database_below, *log_below;
+    sqlite3_io_methods database, log;
+    bool is_unsynced;
+    int syncs;
+    const char *pragma, *answer;
+} system_below;
+
+static int write_log(sqlite3_file *f, const void *data, int bytes, sqlite3_int64 at)
+{
+    system_below.is_unsynced = true;
+    return system_below.log_below->xWrite(f, data, bytes, at);
+}
+
+static int sync_log(sqlite3_file *f, int flags)
+{
+    int code = system_below.log_below->xSync(f, flags);
+    if (code) return code;
+    system_below.is_unsynced = false;
+    system_below.syncs++;
+    return code;
+}
+
+static int control_database(sqlite3_file *f, int op, void *arg)
+{
+    char **words = arg; /* of a pragma: the answer, its name, a value to set */
+    if (op != SQLITE_FCNTL_PRAGMA || !system_below.pragma || words[2] ||
+        strcmp(words[1], system_below.pragma))
+        return system_below.database_below->xFileControl(f, op, arg);
+    words[0] = sqlite3_mprintf("%s", system_below.answer);
+    return SQLITE_OK;
+}
+
+static int open_below(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *f, int flags, int *ret_flags)
+{
+    int code = system_below.below->xOpen(vfs, name, f, flags, ret_flags);
+    if (code) return code;
+    if (flags & SQLITE_OPEN_WAL) {
+        system_below.log = *(system_below.log_below = f->pMethods);
+        system_below.log.xWrite = write_log;
+        system_below.log.xSync = sync_log;
+        f->pMethods = &system_below.log;
+    } else if (flags & SQLITE_OPEN_MAIN_DB) {
+        system_below.database = *(system_below.database_below = f->pMethods);
+        system_below.database.xFileControl = control_database;
+        f->pMethods = &system_below.database;
+    }
+    return SQLITE_OK;
+}
+
+/* Each test is a process of its own: nothing else sees it. */
+static void look_below(void)
+{
+    cr_assert_eq(sqlite3_initialize(), SQLITE_OK);
+    system_below.below = sqlite3_vfs_find(NULL);
+    system_below.own = *system_below.below;
+    system_below.own.zName = "looked-over";
+    system_below.own.pNext = NULL;
+    system_below.own.xOpen = open_below;
+    cr_assert_eq(sqlite3_vfs_register(&system_below.own, 1), SQLITE_OK);
+}
+
+Test(store, what_is_committed_is_synced_before_it_is_said)
+{
+    look_below();
+    store_t *s = open_store();
+    cr_assert(system_below.syncs > 0 && !system_below.is_unsynced, "the epoch");
+    record_t adapter = adapter_record("policy");
+    commit(s, &adapter, 1);
+    for (uint64_t v = 1; v <= 50; v++) {
+        int before = system_below.syncs;
+        record_t r = version_record("policy", v);
+        commit(s, &r, 1);
+        cr_assert_gt(system_below.syncs, before);
+        cr_assert(!system_below.is_unsynced);
+    }
+    store_close(&s);
+}
+
+/* SQLite does not say so when it cannot do as it is told: it answers what holds instead. */
+Test(store, a_system_that_does_not_keep_what_it_is_given)
+{
+    static const char *const OTHER[][3] = {{"journal_mode", "delete", "wal"},
+                                           {"synchronous", "1", "2"},
+                                           {"synchronous", "0", "2"},
+                                           {"foreign_keys", "0", "1"}};
+    look_below();
+    for (size_t i = 0; i < sizeof OTHER / sizeof *OTHER; i++) {
+        store_t *s = NULL;
+        heddle_error_t e;
+        system_below.pragma = OTHER[i][0];
+        system_below.answer = OTHER[i][1];
+        cr_assert_eq(store_open(dir, &s, &e), HEDDLE_ERR_DATA_DIR, "%s", OTHER[i][0]);
+        cr_assert_null(s);
+        cr_assert(strstr(e.message, OTHER[i][0]) && strstr(e.found, OTHER[i][1]) &&
+                      strstr(e.expected, OTHER[i][2]) && e.hint[0],
+                  "%s, expected %s, found %s", e.message, e.expected, e.found);
+    }
+    system_below.pragma = NULL;
+    store_t *s = open_store();
+    store_close(&s);
+}
+
 /* The child dies without closing, right after OK. */
 Test(store, what_was_committed_survives_a_kill)
 {

@@ -5,6 +5,12 @@
 #include "worker/slots.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static void nothing(void *self) { (void)self; }
 static int map(void *self, region_t *r) { (void)self; (void)r; return HEDDLE_OK; }
@@ -74,6 +80,81 @@ Test(snapshot, digest_is_of_the_bytes_as_they_are)
     ((uint8_t *)s->region->base)[9000] ^= 4;
     cr_assert_eq(heddle_snapshot_digest(s, text), HEDDLE_OK);
     cr_assert_str_neq(text, heddle_snapshot_manifest(s)->digest);
+    end(s);
+}
+
+/* ---- export ---- */
+
+#define SYNCS_MAX 8
+
+/* Each fsync of this program, in order: of which entry, and whether the directory had its name by then. */
+static struct {
+    char parent[64], final[96];
+    struct { char entry[96]; bool is_named; } rows[SYNCS_MAX];
+    int count, fail_at; /* from 1; 0: none */
+} synced;
+
+/* Takes the place of the C library's. */
+int fsync(int fd)
+{
+    char link[64], path[256];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    cr_assert_gt(n, 0);
+    path[n] = 0;
+    cr_assert_lt(synced.count, SYNCS_MAX);
+    const char *last = strrchr(path, '/') + 1;
+    snprintf(synced.rows[synced.count].entry, sizeof synced.rows->entry, "%.90s",
+             strcmp(path, synced.parent) ? last : "(parent)");
+    synced.rows[synced.count].is_named = access(synced.final, F_OK) == 0;
+    if (++synced.count != synced.fail_at) return (int)syscall(SYS_fsync, fd);
+    errno = EIO;
+    return -1;
+}
+
+static void make_parent(void)
+{
+    snprintf(synced.parent, sizeof synced.parent, "/tmp/heddle-snapshot-XXXXXX");
+    cr_assert_not_null(mkdtemp(synced.parent));
+    snprintf(synced.final, sizeof synced.final, "%s/adapter", synced.parent);
+}
+
+static void remove_parent(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", synced.parent);
+    cr_assert_eq(system(command), 0);
+}
+
+static bool is_file_sync(int i)
+{
+    return !synced.rows[i].is_named && !strncmp(synced.rows[i].entry, "adapter_", 8);
+}
+
+/* What has its name is on disk, whole, whenever the machine dies. */
+Test(snapshot, an_export_is_on_disk_before_it_has_its_name, .init = make_parent, .fini = remove_parent)
+{
+    heddle_snapshot_t *s = snapshot();
+    cr_assert_eq(heddle_snapshot_export(s, synced.final), HEDDLE_OK, "%s", heddle_last_error()->message);
+    cr_assert_eq(synced.count, 4, "two files, their directory, its parent");
+    cr_assert(is_file_sync(0) && is_file_sync(1) && strcmp(synced.rows[0].entry, synced.rows[1].entry));
+    cr_assert(!strncmp(synced.rows[2].entry, ".adapter.tmp-", 13) && !synced.rows[2].is_named);
+    cr_assert(!strcmp(synced.rows[3].entry, "(parent)") && synced.rows[3].is_named);
+    end(s);
+}
+
+Test(snapshot, an_export_that_cannot_be_synced_fails, .init = make_parent, .fini = remove_parent)
+{
+    heddle_snapshot_t *s = snapshot();
+    for (int at = 1; at <= 4; at++) {
+        synced.count = 0;
+        synced.fail_at = at;
+        cr_assert_neq(heddle_snapshot_export(s, synced.final), HEDDLE_OK, "sync %d", at);
+        cr_assert_eq(synced.count, at);
+        cr_assert_eq(access(synced.final, F_OK) == 0, at == 4, "sync %d", at);
+        if (at < 4) cr_assert_eq(rmdir(synced.parent), 0, "something was left behind by sync %d", at);
+        if (at < 4) cr_assert_eq(mkdir(synced.parent, 0700), 0);
+    }
     end(s);
 }
 
