@@ -119,7 +119,8 @@ void exports_close(exports_t *x)
 
 static void name_of(const char *adapter, uint64_t version, char ret_name[200])
 {
-    snprintf(ret_name, 200, "%s@%llu", adapter, (unsigned long long)version);
+    if (version == 0) snprintf(ret_name, 200, "%s", adapter);
+    else snprintf(ret_name, 200, "%s@%llu", adapter, (unsigned long long)version);
 }
 
 void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400])
@@ -128,6 +129,13 @@ void exports_path(const exports_t *x, const char *adapter, uint64_t version, cha
     name_of(adapter, version, name);
     ret_path[0] = 0;
     if (x->root >= 0) snprintf(ret_path, 4400, "%s/%s", x->path, name);
+}
+
+bool exports_has(const exports_t *x, const char *adapter, uint64_t version)
+{
+    char name[200];
+    name_of(adapter, version, name);
+    return faccessat(x->root, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 static bool is_same(const char *path, const char *digest)
@@ -142,7 +150,7 @@ int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_
     char path[4400], name[200];
     exports_path(x, m->adapter, m->version, path);
     name_of(m->adapter, m->version, name);
-    if (faccessat(x->root, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {    /* of an earlier run */
+    if (exports_has(x, m->adapter, m->version)) {    /* of an earlier run */
         if (is_same(path, m->digest)) return HEDDLE_OK;
         if (!remove_directory(x->root, name)) return fail(error, "cannot replace", path);
     }
@@ -151,9 +159,17 @@ int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_
     return rc;
 }
 
+static int unlink_adapter(exports_t *x, const char *adapter, heddle_error_t *error)
+{
+    if (unlinkat(x->root, adapter, 0) != 0 && errno != ENOENT)
+        return fail(error, "cannot remove the link", adapter);
+    return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
+}
+
 int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error)
 {
     char name[200], temporary[300];
+    if (version == 0) return unlink_adapter(x, adapter, error);
     name_of(adapter, version, name);
     snprintf(temporary, sizeof temporary, ".%s.link-%ld", adapter, (long)getpid());
     unlinkat(x->root, temporary, 0);
@@ -165,20 +181,22 @@ int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_err
     return rc;
 }
 
-static bool is_linked(const exports_t *x, const char *adapter, const char *name)
+uint64_t exports_linked(const exports_t *x, const char *adapter)
 {
     char target[300];
+    ref_t ref;
     ssize_t n = readlinkat(x->root, adapter, target, sizeof target - 1);
-    if (n < 0) return false;
+    if (n < 0) return 0;
     target[n] = 0;
-    return !strcmp(target, name);
+    if (!strchr(target, '@') || ref_parse(target, &ref, NULL) || strcmp(ref.name, adapter) != 0) return 0;
+    return ref.version;
 }
 
 void exports_remove(exports_t *x, const char *adapter, uint64_t version)
 {
     char name[200];
     name_of(adapter, version, name);
-    if (x->root >= 0 && !is_linked(x, adapter, name)) remove_directory(x->root, name);
+    if (x->root >= 0 && exports_linked(x, adapter) != version) remove_directory(x->root, name);
 }
 
 /* --- old ones --------------------------------------------------------------------------------- */
@@ -229,11 +247,12 @@ void exports_prune(exports_t *x, const char *adapter,
     uint32_t kept = 0;
     if (x->root < 0) return;
     list_versions(x, adapter, &list);
+    uint64_t linked = exports_linked(x, adapter);
     for (size_t i = 0; i < list.count; i++) {
         char name[200];
         name_of(adapter, list.versions[i], name);
-        if (is_linked(x, adapter, name) || kept++ < x->keep || is_needed(self, adapter, list.versions[i]))
-            continue;
+        bool is_linked = list.versions[i] == linked;
+        if (is_linked || kept++ < x->keep || is_needed(self, adapter, list.versions[i])) continue;
         remove_directory(x->root, name);
     }
     free(list.versions);

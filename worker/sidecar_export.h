@@ -21,12 +21,15 @@ typedef struct {
 /* Makes ROOT where it is missing and removes what a killed run left under temporary names. */
 int  exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error);
 void exports_close(exports_t *x);
-/* ROOT/adapter@version; "" when nothing is exported. */
+/* ROOT/adapter@version; version 0: ROOT/adapter, the link; "" when nothing is exported. */
 void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400]);
 /* Writes the version's directory; one that is there already with the same content stays as it is. */
 int  exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error);
-/* Moves the link. */
+/* Moves the link; version 0: removes it. */
 int  exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error);
+/* The version that the link names; 0: none. */
+uint64_t exports_linked(const exports_t *x, const char *adapter);
+bool exports_has(const exports_t *x, const char *adapter, uint64_t version);
 /* Removes one version's directory, unless the link names it. */
 void exports_remove(exports_t *x, const char *adapter, uint64_t version);
 /* Removes the oldest directories beyond `keep` besides the one that the link names; what

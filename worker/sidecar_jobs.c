@@ -11,8 +11,18 @@
 
 /* --- one job ---------------------------------------------------------------------------------- */
 
+/* What is served already cannot be refused any more. */
+static void say_not_switched(const heddle_event_t *e, const char *why)
+{
+    log_emit(LOG_ERROR, "version.not_switched", "%s is served, but: %s", e->tag, why);
+}
+
 static void reject(jobs_t *j, const heddle_event_t *e, const char *reason)
 {
+    if (e->type == HEDDLE_EVENT_ACTIVE) {
+        say_not_switched(e, reason);
+        return;
+    }
     if (heddle_worker_reject(j->worker, e->adapter, e->version, reason) == HEDDLE_OK)
         log_emit(LOG_WARN, "version.rejected", "%s: %s", e->tag, reason);
     if (e->type == HEDDLE_EVENT_ARRIVED) exports_remove(&j->exports, e->adapter, e->version);
@@ -25,15 +35,34 @@ static void finish_stage(jobs_t *j, const heddle_event_t *e)
         log_emit(LOG_INFO, "version.overtaken", "%s is not wanted any more", e->tag);
 }
 
+static void say_not_activated(const heddle_event_t *e, const char *why)
+{
+    log_emit(LOG_WARN, "version.not_activated", "%s: %s", e->tag, why);
+}
+
+/* Moves the link, and puts it back where the library does not switch. */
 static void finish_activate(jobs_t *j, const heddle_event_t *e)
 {
     heddle_error_t error;
-    if (j->exports.root >= 0 && exports_link(&j->exports, e->adapter, e->version, &error)) {
+    bool exports = j->exports.root >= 0;
+    uint64_t before = exports ? exports_linked(&j->exports, e->adapter) : 0;
+    if (exports && exports_link(&j->exports, e->adapter, e->version, &error)) {
         reject(j, e, error.message);
         return;
     }
-    if (heddle_worker_activate(j->worker, e->adapter, e->version) != HEDDLE_OK)
-        log_emit(LOG_WARN, "version.not_activated", "%s: %s", e->tag, heddle_last_error()->message);
+    if (heddle_worker_activate(j->worker, e->adapter, e->version) == HEDDLE_OK) return;
+    say_not_activated(e, heddle_last_error()->message);
+    if (exports && exports_link(&j->exports, e->adapter, before, &error))
+        log_emit(LOG_ERROR, "export.link", "%s", error.message);
+}
+
+/* Row of an adapter, made where it is missing: a worker has no more adapters than rows. */
+static told_t *find_told(jobs_t *j, const char *adapter)
+{
+    told_t *row = j->told;
+    while (row->adapter[0] && strcmp(row->adapter, adapter) != 0) row++;
+    if (!row->adapter[0]) snprintf(row->adapter, sizeof row->adapter, "%s", adapter);
+    return row;
 }
 
 /* True when a command runs now. */
@@ -41,10 +70,12 @@ static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now
 {
     char path[4400];
     heddle_error_t error;
-    exports_path(&j->exports, job->event.adapter, job->event.version, path);
-    if (hook_start(&job->hook, command, &job->event, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK)
+    const heddle_event_t *e = &job->event;
+    exports_path(&j->exports, e->adapter, e->version, path);
+    if (e->type != HEDDLE_EVENT_ARRIVED) find_told(j, e->adapter)->version = e->version;
+    if (hook_start(&job->hook, command, e, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK)
         return true;
-    reject(j, &job->event, error.message);
+    reject(j, e, error.message);
     return false;
 }
 
@@ -73,23 +104,10 @@ static bool begin_stage(jobs_t *j, job_t *job, uint64_t now_us)
 /* A version that is named again may have lost its directory since: the link never points to nothing. */
 static bool begin_activate(jobs_t *j, job_t *job, uint64_t now_us)
 {
-    if (!have_directory(j, &job->event)) return false;
+    if (job->is_void || !have_directory(j, &job->event)) return false;
     if (j->on_activate) return run_command(j, job, j->on_activate, now_us);
     finish_activate(j, &job->event);
     return false;
-}
-
-static void verify(jobs_t *j, const heddle_event_t *e)
-{
-    char path[4400];
-    heddle_adapter_info_t info = {.size = sizeof info};
-    exports_path(&j->exports, e->adapter, e->version, path);
-    int rc = j->exports.root >= 0 ? heddle_adapter_check(path, &info) : HEDDLE_ERR_NOT_FOUND;
-    const char *found = rc == HEDDLE_OK ? info.digest : NULL;
-    /* A directory that cannot be read as an adapter differs from every digest. */
-    if (rc && rc != HEDDLE_ERR_NOT_FOUND)
-        found = "h1:0000000000000000000000000000000000000000000000000000000000000000";
-    heddle_worker_verified(j->worker, e->adapter, e->version, found);
 }
 
 static bool is_needed(void *self, const char *adapter, uint64_t version)
@@ -103,6 +121,55 @@ static bool is_needed(void *self, const char *adapter, uint64_t version)
     return is_resident;
 }
 
+/* 0: none. */
+static uint64_t active_version(jobs_t *j, const char *adapter)
+{
+    heddle_snapshot_t *snapshot = NULL;
+    if (heddle_worker_acquire(j->worker, adapter, 0, &snapshot) != HEDDLE_OK) return 0;
+    uint64_t version = heddle_snapshot_manifest(snapshot)->version;
+    heddle_snapshot_release(&snapshot);
+    return version;
+}
+
+/* The link names the active version, whatever it named before. */
+static void follow(jobs_t *j, const heddle_event_t *e)
+{
+    heddle_error_t error;
+    if (j->exports.root < 0) return;
+    bool has = exports_has(&j->exports, e->adapter, e->version);
+    if (has && exports_linked(&j->exports, e->adapter) == e->version) return;
+    if (have_directory(j, e) && exports_link(&j->exports, e->adapter, e->version, &error))
+        say_not_switched(e, error.message);
+}
+
+/* It is served, and nothing is asked: a version that was switched from already is left alone. */
+static bool begin_active(jobs_t *j, job_t *job, uint64_t now_us)
+{
+    const heddle_event_t *e = &job->event;
+    bool is_active = active_version(j, e->adapter) == e->version;
+    if (is_active && j->on_activate && find_told(j, e->adapter)->version != e->version &&
+        have_directory(j, e) && run_command(j, job, j->on_activate, now_us))
+        return true;
+    if (is_active) follow(j, e);
+    exports_prune(&j->exports, e->adapter, is_needed, j);
+    return false;
+}
+
+/* What a reader would open: the link, where it should name this version. */
+static void verify(jobs_t *j, const heddle_event_t *e)
+{
+    char path[4400];
+    heddle_adapter_info_t info = {.size = sizeof info};
+    bool is_active = active_version(j, e->adapter) == e->version;
+    exports_path(&j->exports, e->adapter, is_active ? 0 : e->version, path);
+    int rc = j->exports.root >= 0 ? heddle_adapter_check(path, &info) : HEDDLE_ERR_NOT_FOUND;
+    const char *found = rc == HEDDLE_OK ? info.digest : NULL;
+    /* A directory that cannot be read as an adapter differs from every digest. */
+    if (rc && rc != HEDDLE_ERR_NOT_FOUND)
+        found = "h1:0000000000000000000000000000000000000000000000000000000000000000";
+    heddle_worker_verified(j->worker, e->adapter, e->version, found);
+}
+
 /* True when a command runs now; else the job is done. */
 static bool begin(jobs_t *j, job_t *job, uint64_t now_us)
 {
@@ -110,6 +177,7 @@ static bool begin(jobs_t *j, job_t *job, uint64_t now_us)
     switch (e->type) {
     case HEDDLE_EVENT_ARRIVED: return begin_stage(j, job, now_us);
     case HEDDLE_EVENT_COMMIT: return begin_activate(j, job, now_us);
+    case HEDDLE_EVENT_ACTIVE: return begin_active(j, job, now_us);
     case HEDDLE_EVENT_VERIFY: verify(j, e); break;
     case HEDDLE_EVENT_FAILED: exports_remove(&j->exports, e->adapter, e->version); break;
     default: exports_prune(&j->exports, e->adapter, is_needed, j); break;
@@ -117,11 +185,22 @@ static bool begin(jobs_t *j, job_t *job, uint64_t now_us)
     return false;
 }
 
-static void end_command(jobs_t *j, const heddle_event_t *e, const char *reason)
+static void end_command(jobs_t *j, const job_t *job, const char *reason)
 {
-    if (reason[0]) reject(j, e, reason);
-    else if (e->type == HEDDLE_EVENT_ARRIVED) finish_stage(j, e);
-    else finish_activate(j, e);
+    const heddle_event_t *e = &job->event;
+    if (e->type == HEDDLE_EVENT_ACTIVE) {
+        if (reason[0]) say_not_switched(e, reason);
+        follow(j, e);
+        exports_prune(&j->exports, e->adapter, is_needed, j);
+    } else if (job->is_void) {
+        say_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
+    } else if (reason[0]) {
+        reject(j, e, reason);
+    } else if (e->type == HEDDLE_EVENT_ARRIVED) {
+        finish_stage(j, e);
+    } else {
+        finish_activate(j, e);
+    }
 }
 
 /* --- all of them ------------------------------------------------------------------------------ */
@@ -130,12 +209,24 @@ static bool is_work(const jobs_t *j, int type)
 {
     if (type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY)
         return true;
+    if (type == HEDDLE_EVENT_ACTIVE && j->on_activate) return true;
     return j->exports.root >= 0 &&
            (type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED);
 }
 
+/* Does `later` take this COMMIT back?  A step forward does not: what is decided next follows from here. */
+static bool is_taken_back(const heddle_event_t *commit, const heddle_event_t *later)
+{
+    if (later->type == HEDDLE_EVENT_LOST_BROKER || later->type == HEDDLE_EVENT_FENCED) return true;
+    if (strcmp(later->adapter, commit->adapter) != 0 || later->decision <= commit->decision) return false;
+    return later->type == HEDDLE_EVENT_ACTIVE ||
+           (later->type == HEDDLE_EVENT_COMMIT && later->version < commit->version);
+}
+
 int jobs_add(jobs_t *j, const heddle_event_t *event)
 {
+    for (job_t *at = j->first; at; at = at->next)
+        if (at->event.type == HEDDLE_EVENT_COMMIT && is_taken_back(&at->event, event)) at->is_void = true;
     if (!is_work(j, event->type)) return HEDDLE_OK;
     job_t *job = calloc(1, sizeof *job), **last = &j->first;
     if (!job) return HEDDLE_ERR_NO_MEMORY;
@@ -159,7 +250,7 @@ static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
     char reason[641];
     if (!job->hook.pid) return is_first_of_adapter(j, job) && !begin(j, job, now_us);
     if (!hook_look(&job->hook, now_us, reason)) return false;
-    end_command(j, &job->event, reason);
+    end_command(j, job, reason);
     return true;
 }
 

@@ -4,14 +4,20 @@
  *
  *   ARRIVED  export, on-stage, then staged() or reject()
  *   COMMIT   directory, on-activate, link, then activate() or reject()
- *   VERIFY   digest of the exported directory, verified()
+ *   VERIFY   digest of the exported directory, verified(); of the active version: of what the link names
  *   FAILED   the directory goes
- *   ACTIVE, RETIRED  old directories go
+ *   ACTIVE   on-activate where another version's ran since, the link; old directories go
+ *   RETIRED  old directories go
+ *
+ * A COMMIT is void once a later decision took it back or the lease lapsed: then neither its command is started
+ * nor the link moved.  Where activate() refuses what was linked, the link goes back.  So the link names what is
+ * served, but for the moment between the link and activate().
  *
  * A command runs beside everything else: other adapters, heartbeats and fetches go on.  One thread. */
 #ifndef WORKER_SIDECAR_JOBS_H
 #define WORKER_SIDECAR_JOBS_H
 
+#include "core/limits.h"
 #include "worker/sidecar_export.h"
 #include "worker/sidecar_hook.h"
 
@@ -21,7 +27,11 @@ typedef struct job {
     struct job *next;
     heddle_event_t event;
     hook_t hook;                  /* pid 0: no command is running */
+    bool is_void;                 /* COMMIT that may not be carried out any more */
 } job_t;
+
+/* The version that on-activate was last run for. */
+typedef struct { char adapter[HEDDLE_NAME_MAX + 1]; uint64_t version; } told_t;
 
 typedef struct {
     heddle_worker_t *worker;
@@ -29,6 +39,7 @@ typedef struct {
     const char *on_stage, *on_activate;   /* NULL: none */
     uint32_t hook_timeout_ms;
     job_t *first;                 /* in the order of their events */
+    told_t told[LIMIT_ADAPTERS_PER_WORKER];
 } jobs_t;
 
 /* Queues what an event asks for; NO_MEMORY. */
