@@ -47,7 +47,8 @@ static const option_set_t SET = {"heddle publish", "DIR --adapter NAME [OPTION..
     "SIZE: bytes, or with k M G Ki Mi Gi.  DUR: 500ms, 30s, 5m.", OPTIONS, CLI_COMMON, ARGS, 1};
 static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
-enum { SLICE_MS = 100, GRACE_MS = 1500, BAR_WIDTH = 30 };
+/* The command ends at most 2 s after its deadline: the broker's word of it may be late, and closing takes time. */
+enum { SLICE_MS = 100, GRACE_MS = 500, CLOSE_MS = 900, BAR_WIDTH = 30 };
 
 /* Everything the answer needs, filled as far as it went. */
 typedef struct { const args_t *args; heddle_published_t published; heddle_report_t report; bool have_version, have_report; heddle_error_t error; } outcome_t;
@@ -148,6 +149,16 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
     *drawn = true;
 }
 
+/* The last slice ended the wait, and the error speaks of that slice: the deadline is what the user knows. */
+static void tell_late(outcome_t *o, int phase)
+{
+    heddle_error_t slice = o->error;
+    error_fail(&o->error, HEDDLE_ERR_DEADLINE, "%s@%llu was not %s on enough workers within its deadline of %u ms",
+               o->args->adapter, (unsigned long long)o->published.version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
+    error_where(&o->error, o->args->adapter, o->published.version, slice.worker, slice.phase);
+    error_contrast(&o->error, slice.expected, slice.found);
+}
+
 /* Waits in slices, so that progress is seen between them. */
 static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quorum_t quorum, uint64_t until_us)
 {
@@ -165,6 +176,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         if (cli_signal_exit()) return o->error.code = error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted");
     } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < until_us);
     if (drawn) fprintf(stderr, "\r%78s\r", "");
+    if (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0) tell_late(o, phase);
     return rc;
 }
 
@@ -215,7 +227,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
 {
     heddle_publisher_t *p = NULL;
     heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = args->common.broker, .adapter = args->adapter, .writer = args->writer, .takeover = args->takeover,
-                                    .timeout_ms = args->common.timeout_ms, .max_rate_bytes = args->max_rate_bytes, .data_device = args->data_device, .insecure = args->insecure};
+                                    .timeout_ms = args->common.timeout_ms, .max_rate_bytes = args->max_rate_bytes, .data_device = args->data_device, .insecure = args->insecure, .close_ms = CLOSE_MS};
     int rc = heddle_publisher_open(&opts, &p);
     if (rc) return finish(o, rc);
     cli_on_signal(interrupt_publisher, p);

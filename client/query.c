@@ -13,7 +13,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { RESEND_US = 20000 };            /* before a question that could not be sent is tried again */
+enum {
+    RESEND_US = 20000,                 /* before a question that could not be sent is tried again */
+    ANSWER_MS = 1500                   /* what a deadline's end may take to be heard of */
+};
 
 struct query {
     loop_t *loop;
@@ -208,10 +211,14 @@ static void ask(query_t *q)
     }
 }
 
-/* Until it was asked once, only the timeout counts: a broker that is not there will not begin to think. */
+/* Until it was asked once, only the timeout counts: a broker that is not there will not begin to think.
+ * A broker that has a deadline keeps it, so that little time is left after it. */
 static uint64_t give_up_us(const query_t *q)
 {
-    return q->started_us + (uint64_t)q->timeout_ms * 1000 + (q->asked_us ? patience_ms(&q->page) * 1000 : 0);
+    uint64_t timeout_us = (uint64_t)q->timeout_ms * 1000, answer_us = ANSWER_MS * 1000ull;
+    if (!q->asked_us) return q->started_us + timeout_us;
+    if (q->page.deadline_ms && answer_us < timeout_us) timeout_us = answer_us;
+    return q->asked_us + patience_ms(&q->page) * 1000 + timeout_us;
 }
 
 static int give_up(query_t *q, heddle_error_t *error)
@@ -252,6 +259,7 @@ static int await(query_t *q, heddle_error_t *error)
             return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while waiting for the broker");
         if (loop_now(q->loop) >= end_us || is_turned_away(q)) return give_up(q, error);
         if (!q->is_asked && is_greeted(q)) ask(q);
+        end_us = give_up_us(q); /* which the first asking changes */
         uint64_t retry_us = loop_now(q->loop) + RESEND_US;
         bool is_unsent = !q->is_asked && is_greeted(q);
         if (!q->is_answered) loop_turn(q->loop, is_unsent && retry_us < end_us ? retry_us : end_us);

@@ -134,7 +134,8 @@ static int transfer_mode(tr_mode_t *ret_mode, heddle_error_t *error)
 static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
     transfer_opts_t transfer = {
-        .device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes, .clock = s->io.clock};
+        .device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes,
+        .close_ms = opts->close_ms, .clock = s->io.clock};
     int rc = transfer_mode(&transfer.mode, error);
     if (!rc) rc = transfer_ucx_load(opts->data_device, &s->io.tr, error);
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);

@@ -21,6 +21,7 @@ typedef struct {
     const char *data_device;           /* NULL: lo */
     bool insecure;                     /* other addresses than loopback are allowed, for control and data */
     uint64_t max_rate_bytes;
+    uint32_t close_ms;                 /* what the end of the transfer may take; 0: its default */
 } shell_opts_t;
 
 /* Checks addresses, loads the data plane, begins to connect; the broker may be away.  USAGE,

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define TIMEOUT_MS 5000u
-#define CLOSE_MS 1000
+#define CLOSE_MS 3000u
 #define DEFAULT_BROKER "tcp://127.0.0.1:7700"
 
 /* -- open ------------------------------------------------------------------------------------- */
@@ -51,10 +51,15 @@ static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, he
     return rc ? error_fail(error, rc, "no memory for a publisher") : HEDDLE_OK;
 }
 
+/* A third of it to leave, the rest for the transfer. */
+static uint32_t close_ms(const heddle_publisher_opts_t *o) { return o->close_ms ? o->close_ms : CLOSE_MS; }
+static uint32_t leave_ms(const heddle_publisher_opts_t *o) { return close_ms(o) / 3; }
+
 static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
 {
     shell_opts_t opts = {.broker = o->broker, .transfer = true, .data_device = o->data_device,
-                         .insecure = o->insecure != 0, .max_rate_bytes = o->max_rate_bytes};
+                         .insecure = o->insecure != 0, .max_rate_bytes = o->max_rate_bytes,
+                         .close_ms = close_ms(o) - leave_ms(o)};
     int rc = handle_open_fds(p);
     if (rc) return error_fail(error, rc, "no descriptor is left for a publisher");
     rc = shell_open(&opts, &p->shell, error);
@@ -78,6 +83,7 @@ static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **re
     p->changed_fd = p->interrupt_fd = -1;
     p->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
     if (p->timeout_ms > INT32_MAX) p->timeout_ms = INT32_MAX;
+    p->leave_ms = leave_ms(o);
     error_text(p->adapter, sizeof p->adapter, o->adapter);
     *ret_publisher = p;
     return HEDDLE_OK;
@@ -122,12 +128,12 @@ static int ask_left(question_t *q, publisher_node_t *n, uint64_t now_us)
 }
 
 /* A broker that is away, or a worker that stands still, does not hold us up: nothing here takes
- * longer than CLOSE_MS. */
+ * longer than leave_ms. */
 static void leave(heddle_publisher_t *p)
 {
     heddle_error_t ignored;
     question_t go = {.ask = ask_leave, .error = &ignored}, gone = {.ask = ask_left, .error = &ignored};
-    uint64_t until_us = handle_until(CLOSE_MS);
+    uint64_t until_us = handle_until((int)p->leave_ms);
     handle_forget_interrupt(p); /* meant for the call before: what is bounded needs no interrupting */
     if (handle_ask(p, &go) == HEDDLE_OK) handle_ask_until(p, &gone, until_us);
     shell_stop(p->shell);

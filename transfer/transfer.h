@@ -40,6 +40,7 @@ typedef struct {
     uint64_t max_rate_bytes;            /* per second, sent + received; 0: none */
     uint32_t serve_deadline_ms;         /* a served ask that makes no progress for so long is dropped; 0: 10000 */
     uint32_t beat_ms;                   /* how often a source with standing asks says BEAT; 0: 250 */
+    uint32_t close_ms;                  /* how long close may wait for sends in flight; 0: 2000 */
     tr_mode_t mode;                     /* AUTO: eager on TCP and shared memory */
     const clock_ops_t *clock;
 } transfer_opts_t;

@@ -26,6 +26,7 @@ typedef struct ucx {
     size_t address_bytes;
     int fd;
     bool rendezvous;
+    uint32_t close_ms;                     /* for sends in flight, when closing */
     char device[64];
     receive_t *receives;                   /* by index of the ask */
 } ucx_t;

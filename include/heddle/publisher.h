@@ -32,6 +32,7 @@ typedef struct heddle_publisher_opts {
     uint64_t max_rate_bytes;       /* served per second; 0: no limit */
     const char *data_device;       /* network interface of the data plane; NULL: lo */
     int insecure;                  /* 1: other addresses than loopback are allowed, for control and data */
+    uint32_t close_ms;             /* what close may wait for the broker and for sends in flight; 0: 3000 */
 } heddle_publisher_opts_t;
 
 typedef enum { HEDDLE_ACTIVATION_ALL = 0, HEDDLE_ACTIVATION_AS_READY, HEDDLE_ACTIVATION_MANUAL } heddle_activation_t;

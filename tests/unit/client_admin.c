@@ -396,6 +396,11 @@ Test(admin, nobody_there_and_nobody_answering)
     cr_assert_geq(now_us() - begin_us, 450000u);
     cr_assert_null(json);
     heddle_admin_close(&a);
+    a = open_admin(&f, 10000);
+    begin_us = now_us();
+    cr_assert_eq(heddle_admin_wait(a, "p", &wait, &json), HEDDLE_ERR_DEADLINE);
+    cr_assert_lt(now_us() - begin_us, 2200000u, "a deadline is not the timeout longer");
+    heddle_admin_close(&a);
     stop(&f);
 }
 
