@@ -193,19 +193,36 @@ static unsigned beat(session_t *s, uint64_t now_us)
     return SO_HEARTBEAT;
 }
 
+/* Nobody is there, whatever the wire says. */
+static unsigned give_up(session_t *s, uint64_t now_us)
+{
+    go_down(s);
+    s->line_up = false;
+    s->hello_count = 0;
+    s->next_us = now_us + jitter(s, SESSION_RETRY_US);
+    return SO_REDIAL;
+}
+
+/* The redial brought no news of the line, so it is still the old one, and up: no descriptor was left
+ * for another. */
+static unsigned greet_again(session_t *s, uint64_t now_us)
+{
+    s->line_up = true;
+    return greet(s, now_us);
+}
+
 static unsigned on_tick(session_t *s, uint64_t now_us)
 {
     if (now_us < s->next_us) return 0;
     switch (s->state) {
     case SESSION_GREETING: case SESSION_JOINING:
         if (s->hello_count < SESSION_HELLOS) return greet(s, now_us);
-        s->line_up = false; /* whatever the wire says: nobody is there */
-        s->hello_count = 0;
-        return go_down(s) | SO_REDIAL;
+        return give_up(s, now_us);
     case SESSION_REFUSED: return begin_anew(s, now_us);
     case SESSION_READY:   return beat(s, now_us);
     case SESSION_LEAVING: return leave_for_good(s);
-    case SESSION_DOWN: case SESSION_LEFT: break;
+    case SESSION_DOWN:    return greet_again(s, now_us);
+    case SESSION_LEFT:    break;
     }
     return 0;
 }

@@ -8,6 +8,8 @@
  *             HELLO_OK, admin            -> READY    SO_JOINED
  *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable: again after its retry_ms
  *             silence, SESSION_HELLO_US  -> GREETING HELLO again; the third time -> DOWN, SO_REDIAL
+ *   DOWN      after SO_REDIAL, no word of the line for SESSION_RETRY_US
+ *                                      -> GREETING HELLO: the old line stayed
  *   JOINING   WELCOME(req)               -> READY    SO_JOINED; lease from when JOIN was SENT
  *             ERROR(req, of JOIN, OPEN)  -> REFUSED  SO_REFUSED
  *             silence                    as GREETING
@@ -39,7 +41,7 @@
 
 #define SESSION_HELLO_US 1000000u        /* for the answer to HELLO, JOIN or OPEN */
 #define SESSION_HELLOS 3u
-#define SESSION_RETRY_US 1000000u        /* where the ERROR names no retry_ms */
+#define SESSION_RETRY_US 1000000u        /* where the ERROR names no retry_ms; after SO_REDIAL */
 #define SESSION_LEAVE_US 1000000u
 #define SESSION_BEATS 16u
 

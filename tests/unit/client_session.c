@@ -181,10 +181,42 @@ Test(session, three_unanswered_hellos_lead_to_a_redial)
     }
     comes_at(session_deadline(&s), SO_REDIAL);
     cr_assert_eq(s.state, SESSION_DOWN);
-    cr_assert_eq(session_deadline(&s), CLOCK_NEVER);
     cr_assert_eq(step(SE_LINE_DOWN), 0); /* what the wire says of it */
+    cr_assert_eq(session_deadline(&s), CLOCK_NEVER);
     cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
     comes_at(session_deadline(&s), SO_HELLO);
+}
+
+static void use_up_hellos(void)
+{
+    for (unsigned i = 1; i < SESSION_HELLOS; i++) comes_at(session_deadline(&s), SO_HELLO);
+    comes_at(session_deadline(&s), SO_REDIAL);
+    is_jittered(session_deadline(&s), SESSION_RETRY_US);
+}
+
+/* No descriptor is left for another connection: the old one stays up, and the wire has nothing to tell. */
+Test(session, a_redial_that_changes_nothing_is_tried_again)
+{
+    to_greeting();
+    for (int i = 0; i < 5; i++) {
+        use_up_hellos();
+        comes_at(session_deadline(&s), SO_HELLO);
+    }
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+    cr_assert_eq(welcome(s.req, TOKEN, LEASE_MS), SO_JOINED);
+    comes_at(session_deadline(&s), SO_HEARTBEAT);
+}
+
+Test(session, a_line_event_takes_the_place_of_the_retry)
+{
+    to_greeting();
+    use_up_hellos();
+    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    is_jittered(session_deadline(&s), SESSION_HELLO_US);
+    to_greeting();
+    use_up_hellos();
+    cr_assert_eq(step(SE_LEAVE), SO_LEFT);
+    cr_assert_eq(session_deadline(&s), CLOCK_NEVER);
 }
 
 Test(session, waits_differ_between_seeds_and_stay_in_bounds)
