@@ -32,13 +32,14 @@ static void tell_error(worker_node_t *n, int type, const heddle_error_t *error, 
 }
 
 /* Why a version failed here: what sync said, or the broker. */
-static const heddle_error_t *reason_of(const adapter_t *a, uint64_t version, int code)
+static const heddle_error_t *reason_of(adapter_t *a, uint64_t version, int code)
 {
-    if (a->sync.nack.version == version && a->sync.nack.error.code == code) return &a->sync.nack.error;
+    const sync_nack_t *nack = sync_nack(&a->sync, version, SYNC_ANY_DECISION);
+    if (nack && nack->error.code == code) return &nack->error;
     return a->error.code == code ? &a->error : NULL;
 }
 
-static void offer(worker_node_t *n, const adapter_t *a, const sync_action_t *action)
+static void offer(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
     const announced_t *w = announced_find(a, action->version);
     heddle_event_t event = {.type = action->event,
@@ -57,7 +58,7 @@ static void offer(worker_node_t *n, const adapter_t *a, const sync_action_t *act
     tell(n, &event);
 }
 
-static void tell_fetching(worker_node_t *n, const adapter_t *a, const announced_t *w)
+static void tell_fetching(worker_node_t *n, adapter_t *a, const announced_t *w)
 {
     sync_action_t action = {
         .kind = SA_OFFER, .event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1};
@@ -153,16 +154,18 @@ static void flip(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 
 static void send_nack(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
-    if (say_nack(n, a, action->version, action->decision, &a->sync.nack.error))
-        a->sync.nack.pending = true; /* after the next WELCOME */
+    sync_nack_t *nack = sync_nack(&a->sync, action->version, action->decision);
+    if (nack && say_nack(n, a, nack->version, nack->decision, &nack->error))
+        nack->pending = true; /* after the next WELCOME */
 }
 
 static void execute(worker_node_t *n, adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     bool fails =
         action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
-    heddle_error_t *why = &a->sync.nack.error;
-    if (fails && why->code == HEDDLE_ERR_NO_SLOT && !why->hint[0]) describe_slots(n, a, why, now_us);
+    sync_nack_t *why = fails ? sync_nack(&a->sync, action->version, SYNC_ANY_DECISION) : NULL;
+    if (why && why->error.code == HEDDLE_ERR_NO_SLOT && !why->error.hint[0])
+        describe_slots(n, a, why->version, &why->error, now_us);
     switch (action->kind) {
     case SA_RESERVE: reserve(n, a, action); break;
     case SA_FETCH: start_pull(n, a, action, now_us); break;

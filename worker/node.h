@@ -92,6 +92,7 @@ void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, ui
 void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result);
 const announced_t *announced_find(const adapter_t *a, uint64_t version);
 /* NO_SLOT made clear: which versions sit in the slots, who reads them, for how long. */
-void describe_slots(const worker_node_t *n, const adapter_t *a, heddle_error_t *error, uint64_t now_us);
+void describe_slots(const worker_node_t *n, const adapter_t *a, uint64_t version, heddle_error_t *error,
+                    uint64_t now_us);
 
 #endif

@@ -215,7 +215,8 @@ void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *resu
 
 /* --- NO_SLOT ---------------------------------------------------------------------------------- */
 
-void describe_slots(const worker_node_t *n, const adapter_t *a, heddle_error_t *error, uint64_t now_us)
+void describe_slots(const worker_node_t *n, const adapter_t *a, uint64_t version, heddle_error_t *error,
+                    uint64_t now_us)
 {
     buf_t text = {0};
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
@@ -229,7 +230,7 @@ void describe_slots(const worker_node_t *n, const adapter_t *a, heddle_error_t *
             buf_printf(&text, " for %.1f s since it was to go", (double)(now_us - slot->leaving_us) / 1e6);
     }
     error_fail(error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use: %s", a->sync.slot_count, buf_text(&text));
-    error_where(error, a->name, a->sync.nack.version, n->opts.name, "announce");
+    error_where(error, a->name, version, n->opts.name, "announce");
     error_expected(error, "a free slot");
     error_found(error, "%s", buf_text(&text));
     error_hint(error, "release snapshots that are no longer used, or run the worker with more --slots");

@@ -93,17 +93,53 @@ static void say_active(step_t *st, const sync_entry_t *e)
     if (st->s->up) act(st, SA_SEND_ACTIVE, e)->decision = st->s->applied.decision;
 }
 
+sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
+{
+    sync_nack_t *last = NULL;
+    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++) {
+        bool fits = k->order && k->version == version &&
+                    (k->decision == decision || decision == SYNC_ANY_DECISION);
+        if (fits && (!last || k->order > last->order)) last = k;
+    }
+    return last;
+}
+
+/* Where the next failure is remembered. */
+static sync_nack_t *nack_room(sync_t *s, uint64_t version, uint64_t decision)
+{
+    sync_nack_t *room = sync_nack(s, version, decision);
+    if (room) return room;
+    room = s->nacks;
+    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
+        if (k->pending < room->pending || (k->pending == room->pending && k->order < room->order)) room = k;
+    return room;
+}
+
 /* Tells broker and application that this worker cannot have the version, or (decision > 0) cannot switch to
  * it. */
 static void say_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
 {
     sync_t *s = st->s;
-    s->nack.version = e->version;
-    s->nack.decision = decision;
-    s->nack.error = *error;
-    s->nack.pending = !s->up;
+    *nack_room(s, e->version, decision) = (sync_nack_t){.order = ++s->nack_order,
+                                                        .version = e->version,
+                                                        .decision = decision,
+                                                        .pending = !s->up,
+                                                        .error = *error};
     if (s->up) act(st, SA_SEND_NACK, e)->decision = decision;
     offer(st, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
+}
+
+/* What failed while nothing could be sent, in the order in which it failed. */
+static void say_pending(step_t *st)
+{
+    for (;;) {
+        sync_nack_t *first = NULL;
+        for (sync_nack_t *k = st->s->nacks; k < st->s->nacks + SYNC_NACKS; k++)
+            if (k->pending && (!first || k->order < first->order)) first = k;
+        if (!first) return;
+        first->pending = false;
+        act(st, SA_SEND_NACK, &(sync_entry_t){.version = first->version, .slot = -1})->decision = first->decision;
+    }
 }
 
 /* --- changing --------------------------------------------------------------------------------- */
@@ -305,18 +341,31 @@ static void on_announce(step_t *st, sync_entry_t *e)
     else if (e->state == SYNC_ACTIVE) say_active(st, e);
 }
 
+/* A step back: what lies ahead of it is not to be served. */
+static void unname_ahead(sync_t *s, uint64_t version)
+{
+    for EACH(s, e)
+        if (e->version > version) e->decision = 0;
+}
+
+/* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
+static void drop_unworthy(step_t *st, const sync_entry_t *named)
+{
+    for EACH(st->s, e) {
+        if (e == named || !is_overtaken(st->s, e)) continue;
+        if (e->state == SYNC_WAITING) forget(e);
+        else if (e->state == SYNC_FETCHING && e->starved) leave(st, e);
+    }
+}
+
 /* A decision greater than all before.  What is remembered is applied when its version is ready. */
 static void decide(step_t *st, const decision_t *d)
 {
     sync_t *s = st->s;
     s->decided = *d;
     sync_entry_t *named = find(s, d->version), *active = find_state(s, SYNC_ACTIVE);
-    for EACH(s, e) {
-            if (e->version > d->version)
-                e->decision = 0; /* a step back: what lies ahead of it is not to be served */
-            if (e->state == SYNC_WAITING && e != named && is_overtaken(s, e)) forget(e);
-        else if (e->state == SYNC_FETCHING && e != named && e->starved && is_overtaken(s, e)) leave(st, e);
-    }
+    unname_ahead(s, d->version);
+    drop_unworthy(st, named);
     if (named && !digest_equal(&named->digest, &d->digest))
         refuse_digest(st, named, d->decision, &d->digest, "activate");
     else if (named) named->decision = d->decision;
@@ -397,17 +446,15 @@ static void on_up(step_t *st)
     }
     const sync_entry_t *active = sync_active(s);
     if (active && !s->active_reported) say_active(st, active);
-    if (s->nack.pending) {
-        sync_entry_t failed = {.version = s->nack.version, .slot = -1};
-        s->nack.pending = false;
-        act(st, SA_SEND_NACK, &failed)->decision = s->nack.decision;
-    }
+    say_pending(st);
 }
 
 /* --- the fetch's and the application's words -------------------------------------------------- */
 
 static void become_staged(step_t *st, sync_entry_t *e)
 {
+    sync_nack_t *nack = sync_nack(st->s, e->version, 0);
+    if (nack) nack->pending = false;    /* it was tried again, and went well */
     e->state = SYNC_STAGED;
     say_staged(st, e);
     if (!st->s->app) offer(st, e, HEDDLE_EVENT_STAGED, 0);
@@ -485,9 +532,9 @@ static bool expire_one(step_t *st)
 /* A staged version that an announcement overtook before anybody decided for it. */
 static bool drop_overtaken(step_t *st, const sync_entry_t *head)
 {
-    for EACH(st->s, e)
-    if (e->state == SYNC_STAGED && !is_named(st->s, e) && e->version < head->version &&
-        e->order < head->order) {
+    for EACH(st->s, e) {
+        bool is_older = e->version < head->version && e->order < head->order;
+        if (e->state != SYNC_STAGED || is_named(st->s, e) || !is_older) continue;
         leave(st, e);
         return true;
     }

@@ -74,7 +74,10 @@
 #define SYNC_WAITING_MAX 4u
 /* an announcement and a preempted fetch come on top */
 #define SYNC_ENTRIES (LIMIT_SLOTS + SYNC_WAITING_MAX + 2u)
-#define SYNC_ACTIONS_MAX (2u * LIMIT_SLOTS + 16u)   /* of one step: UP may drop every slot */
+/* failures that are remembered: more than come together while the broker is away */
+#define SYNC_NACKS 16u
+/* of one step: UP may drop every slot, and say every failure */
+#define SYNC_ACTIONS_MAX (2u * LIMIT_SLOTS + SYNC_NACKS + 16u)
 /* readers of a version that is leaving get so long before a version fails */
 #define SYNC_SLOT_WAIT_US 1000000u
 /* first pause before a version is tried again; doubles four times */
@@ -107,6 +110,14 @@ typedef struct {
 
 typedef struct { uint64_t decision, version; digest_t digest; } decision_t;
 
+/* What failed and why, also when the version has no entry any more. */
+typedef struct {
+    uint64_t order;           /* 0: unused; the oldest makes room, one that was said before one that was not */
+    uint64_t version, decision;
+    bool pending;             /* to be said after UP */
+    heddle_error_t error;
+} sync_nack_t;
+
 typedef struct sync {
     bool app, up;
     uint32_t slot_count;      /* how many may be used; 0 before the first UP */
@@ -117,8 +128,8 @@ typedef struct sync {
     uint64_t order;           /* of the last announcement */
     /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
     uint64_t give_up_us;
-    /* the last one; pending: to be said after UP */
-    struct { bool pending; uint64_t version, decision; heddle_error_t error; } nack;
+    sync_nack_t nacks[SYNC_NACKS];
+    uint64_t nack_order;      /* of the last one */
 } sync_t;
 
 typedef enum {
@@ -146,7 +157,7 @@ typedef enum {
     SA_RESOURCE,       /* the running fetch may have new sources */
     SA_CANCEL,         /* stop fetching into `slot`; its DROP follows */
     SA_SEND_STAGED, SA_SEND_ACTIVE,
-    SA_SEND_NACK,      /* sync->nack */
+    SA_SEND_NACK,      /* sync_nack tells why */
     SA_OFFER,          /* tell the application: `event`; FAILED and STALE: `err` */
     SA_FLIP,           /* `slot` becomes the active one */
     SA_KEEP,           /* the version that was active before stays in `slot` */
@@ -172,6 +183,10 @@ const sync_entry_t *sync_find(const sync_t *s, uint64_t version);
 const sync_entry_t *sync_active(const sync_t *s);
 /* The entry that is RESERVING or FETCHING; NULL. */
 const sync_entry_t *sync_fetching(const sync_t *s);
+/* The failure that a SEND_NACK is about, or the last one of a version (decision SYNC_ANY_DECISION); NULL:
+ * forgotten.  Who could not send it sets `pending`. */
+#define SYNC_ANY_DECISION UINT64_MAX
+sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision);
 /* For JOIN: marks what is held as said. */
 void sync_restate(sync_t *s);
 static inline bool sync_is_held(const sync_entry_t *e)

@@ -778,6 +778,31 @@ Test(node, impossible_sizes_are_no_memory_and_not_a_crash)
     free(bytes);
 }
 
+Test(node, all_nacks_that_could_not_be_sent_are_sent_with_their_own_reasons)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    msg_source_t source = source_of(o);
+    for (uint64_t v = 1; v <= 2; v++) {
+        origin_serve(o, &a, v);
+        announce_to(w, &a, v, &source, 1);
+        run_for(100000);
+    }
+    w->cut = true;    /* the line is up still, as far as anybody knows */
+    worker_node_reject(w->node, 0, 1, "the first", world_now_us);
+    worker_node_reject(w->node, 0, 2, "the second", world_now_us);
+    worker_node_ops.line(w->node, false, world_now_us);
+    w->cut = false;
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(100000);
+    cr_assert_eq(count_said(w, MSG_NACK), 2);
+    const msg_t *first = find_said(w, MSG_NACK, 0), *second = find_said(w, MSG_NACK, 1);
+    cr_assert(first->nack.version == 1 && !strcmp(first->nack.message, "the first"));
+    cr_assert(second->nack.version == 2 && !strcmp(second->nack.message, "the second"));
+    free(a.bytes);
+}
+
 Test(node, nack_that_could_not_be_sent_is_sent_after_the_next_welcome)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});

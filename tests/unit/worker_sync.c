@@ -24,7 +24,7 @@ static const char *NAMES[] = {
     [SA_KEEP] = "KEEP",       [SA_DROP] = "DROP"};
 
 /* "RESERVE 7, offer version.failed 7 no_slot" */
-static void render(const sync_t *s, int count)
+static void render(sync_t *s, int count)
 {
     size_t at = 0;
     said[0] = 0;
@@ -36,7 +36,7 @@ static void render(const sync_t *s, int count)
         if (a->kind == SA_SEND_ACTIVE || (a->kind == SA_SEND_NACK && a->decision))
             at += (size_t)snprintf(said + at, sizeof said - at, " d%d", (int)a->decision);
         if (a->kind == SA_SEND_NACK)
-            at += (size_t)snprintf(said + at, sizeof said - at, " %s", heddle_err_name(s->nack.error.code));
+            at += (size_t)snprintf(said + at, sizeof said - at, " %s", heddle_err_name(sync_nack(s, a->version, a->decision)->error.code));
     }
 }
 
@@ -522,7 +522,7 @@ Test(sync, no_slot_waits_a_little_and_fails)
     now++;
     fed(&s, SY_TICK, 0);
     cr_assert_str_eq(said, "NACK 7 no_slot, offer 10 7");
-    cr_assert_str_eq(s.nack.error.phase, "announce");
+    cr_assert_str_eq(sync_nack(&s, 7, 0)->error.phase, "announce");
     cr_assert_eq(state_of(&s, 7), SYNC_ABSENT);
     cr_assert_eq(sync_deadline(&s), CLOCK_NEVER);
 }
@@ -629,7 +629,7 @@ Test(sync, own_deadline_when_the_abort_is_lost)
         now += SYNC_GRACE_US;
         fed(&s, SY_TICK, 0);
         cr_assert_str_eq(said, CASES[i].said);
-        cr_assert_str_eq(s.nack.error.phase, CASES[i].phase);
+        cr_assert_str_eq(sync_nack(&s, 7, 0)->error.phase, CASES[i].phase);
     }
 }
 
@@ -653,6 +653,71 @@ Test(sync, nack_is_said_after_the_broker_came_back)
     fed(&s, SY_DOWN, 0);
     up(&s, 0, 0, NULL, 0);
     cr_assert_str_eq(said, "");
+}
+
+Test(sync, every_nack_is_said_after_the_broker_came_back)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ARRIVED);
+    announce(&s, 8);
+    fed(&s, SY_SLOT, 8);
+    fed(&s, SY_FETCHED, 8);
+    heddle_error_t first, second;
+    error_fail(&first, HEDDLE_ERR_VERSION_FAILED, "the first");
+    error_fail(&second, HEDDLE_ERR_NO_MEMORY, "the second");
+    fed(&s, SY_DOWN, 0);
+    feed(&s, (sync_event_t){.kind = SY_APP_REJECT, .version = 7, .error = &first});
+    feed(&s, (sync_event_t){.kind = SY_APP_REJECT, .version = 8, .error = &second});
+    up(&s, 0, 0, NULL, 0);
+    cr_assert_str_eq(said, "NACK 7 version_failed, NACK 8 no_memory");
+    cr_assert_str_eq(sync_nack(&s, 7, 0)->error.message, "the first");
+    fed(&s, SY_DOWN, 0);
+    up(&s, 0, 0, NULL, 0);
+    cr_assert_str_eq(said, "");
+}
+
+Test(sync, failures_that_were_not_said_are_bounded_and_the_oldest_make_room)
+{
+    sync_t s;
+    bring(&s, true, SYNC_STAGED);
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "no");
+    for (uint64_t v = 100; v < 100 + 2 * SYNC_NACKS; v++) {
+        up(&s, 0, 0, NULL, 0);
+        announce(&s, v);
+        fed(&s, SY_SLOT, v);
+        fed(&s, SY_FETCHED, v);
+        fed(&s, SY_DOWN, 0);
+        feed(&s, (sync_event_t){.kind = SY_APP_REJECT, .version = v, .error = &why});
+        for (uint64_t k = 100; k <= v; k++)    /* as if none could be sent */
+            if (sync_nack(&s, k, 0)) sync_nack(&s, k, 0)->pending = true;
+        drain(&s);
+    }
+    up(&s, 0, 0, NULL, 0);
+    uint32_t count = 0;
+    for (const char *at = said; (at = strstr(at, "NACK")); at++) count++;
+    cr_assert_eq(count, SYNC_NACKS);
+    cr_assert_null(sync_nack(&s, 100, 0));
+    cr_assert_not_null(sync_nack(&s, 100 + 2 * SYNC_NACKS - 1, 0));
+}
+
+Test(sync, failure_that_was_made_good_is_not_said)
+{
+    sync_t s;
+    now = 1000;
+    sync_init(&s, false);
+    up(&s, 0, 0, NULL, 0);
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7});    /* nobody waits for it: it is tried again */
+    fed(&s, SY_SLOT, 7);
+    fed(&s, SY_DOWN, 0);
+    fed(&s, SY_FETCH_FAILED, 7);
+    drain(&s);
+    now += SYNC_RETRY_US;
+    fed(&s, SY_TICK, 0);
+    fed(&s, SY_SLOT, 7);
+    fed(&s, SY_FETCHED, 7);
+    up(&s, 0, 0, NULL, 0);
+    cr_assert_str_eq(said, "STAGED 7");
 }
 
 Test(sync, activation_is_said_after_the_broker_came_back)
@@ -729,7 +794,7 @@ Test(sync, one_version_has_one_digest)
     digest_t other = digest_of(99);
     feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7, .digest = other});
     cr_assert_str_eq(said, "NACK 7 digest_mismatch, offer 10 7");
-    cr_assert(s.nack.error.expected[0] && s.nack.error.found[0]);
+    cr_assert(sync_nack(&s, 7, 0)->error.expected[0] && sync_nack(&s, 7, 0)->error.found[0]);
     feed(&s, (sync_event_t){.kind = SY_COMMIT, .version = 7, .decision = 4, .digest = other});
     cr_assert_str_eq(said, "NACK 7 d4 digest_mismatch, offer 9 7");
     cr_assert_null(sync_active(&s));
