@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #define LEASE_DEFAULT_MS 4000u
-#define COMMIT_RETRY_US                                                                                  \
-    1000000ull /* after a failed commit, what was left undecided is tried again so much later */
+/* After a failed commit, what was left undecided is tried again so much later. */
+#define COMMIT_RETRY_US 1000000ull
 
 /* ---- life ---- */
 
@@ -92,6 +92,14 @@ static void end_broken(broker_t *b, int code, const char *what, heddle_error_t *
     b->io.fatal(b->io.self, error);
 }
 
+static void say_abandoned(broker_t *b, const adapter_row_t *a, instant_t now)
+{
+    if (!a->writer.token) return;
+    if (a->writer.token >> 32 == b->registry.epoch) return; /* said when its session ended */
+    event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
+    events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
+}
+
 /* On disk: from here on memory must follow, or the process must end. */
 static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
 {
@@ -99,6 +107,7 @@ static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
         const record_t *rec = &b->out.records[i];
         const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
         bool was_held = a && a->held;
+        if (a && rec->kind == RECORD_WRITER && !rec->token) say_abandoned(b, a, now);
         int rc = registry_apply(&b->registry, rec);
         if (rc) {
             end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
@@ -355,13 +364,6 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, inst
     membership_end(&b->members, member, state, now);
 }
 
-static void say_abandoned(broker_t *b, const adapter_row_t *a, instant_t now)
-{
-    if (a->writer.token >> 32 == b->registry.epoch) return; /* said when its session ended */
-    event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
-    events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
-}
-
 /* Writers on disk whose session is gone: the record is closed, now or when the disk takes it again. */
 void broker_close_writers(broker_t *b, instant_t now)
 {
@@ -371,7 +373,6 @@ void broker_close_writers(broker_t *b, instant_t now)
     for (size_t i = 0; i < b->registry.adapter_count; i++) {
         const adapter_row_t *a = b->registry.adapters[i];
         if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
-        say_abandoned(b, a, now);
         registry_decide_close(a, now, &b->out);
         if (outbox_has_room(&b->out, 1)) continue;
         b->has_abandoned = true; /* the rest at the next tick */

@@ -321,6 +321,23 @@ Test(node, a_stored_writer_counts_as_alive_until_settling_ends)
     cr_assert_neq(R.tokens[5], 0);
 }
 
+/* The disk refuses to close it, second after second: it is said when it is so, and once. */
+Test(node, a_stored_writer_is_closed_before_it_is_said)
+{
+    rig_open(T, "policy", "first", 0, false);
+    rig_restart();
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    rig_pass(9000);
+    cr_assert_neq(rig_adapter()->writer.token, 0);
+    cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 0);
+    R.commit_error = 0;
+    rig_pass(1100);
+    cr_assert_eq(rig_adapter()->writer.token, 0);
+    cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1);
+    rig_pass(3000);
+    cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1);
+}
+
 Test(node, the_same_life_opens_again_at_once)
 {
     rig_open(T, "policy", "first", 0, false);
