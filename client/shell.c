@@ -234,6 +234,7 @@ typedef struct {
     void (*fn)(void *node, void *arg, uint64_t now_us);
     void *arg;
     sem_t done;
+    loop_post_t post;
 } call_t;
 
 static void run_call(void *self, void *arg)
@@ -248,8 +249,9 @@ int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), v
 {
     if (!s->running) return HEDDLE_ERR_CLOSED;
     call_t call = {.shell = s, .fn = fn, .arg = arg};
+    call.post = (loop_post_t){.fn = run_call, .self = &call};
     sem_init(&call.done, 0, 0);
-    int rc = loop_post(s->loop, run_call, &call, NULL);
+    int rc = loop_post(s->loop, &call.post);
     while (!rc && sem_wait(&call.done) != 0) {} /* EINTR: the loop has a pointer into this frame */
     sem_destroy(&call.done);
     return rc;

@@ -32,7 +32,7 @@ const node_io_t *shell_io(shell_t *s);
 /* `ops` and `node` are borrowed until shell_stop.  NO_MEMORY. */
 int  shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error);
 /* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.
- * NO_MEMORY; CLOSED when the loop is not running. */
+ * CLOSED when the loop is not running; nothing else can fail. */
 int  shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg);
 void shell_wake(shell_t *s);           /* makes the loop tick; while it is started */
 /* Events in order (client/event_queue.h tells what a full queue drops), waited for at most

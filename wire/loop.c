@@ -23,12 +23,6 @@ typedef struct {
     void *self;
 } entry_t;
 
-typedef struct post {
-    struct post *next;
-    void (*fn)(void *self, void *arg);
-    void *self, *arg;
-} post_t;
-
 struct loop {
     const clock_ops_t *clock;
     uint64_t now_us;
@@ -42,10 +36,10 @@ struct loop {
     bool changed;                    /* the poll set is to be built anew */
     int wake_fd;
     atomic_bool stopped;
-    _Atomic(post_t *) posts;         /* last posted first; ENDED once nothing is taken any more */
+    _Atomic(loop_post_t *) posts;    /* last posted first; ENDED once nothing is taken any more */
 };
 
-static post_t ended_mark;
+static loop_post_t ended_mark;
 #define ENDED (&ended_mark)
 
 static void drain_wake(void *self)
@@ -70,21 +64,11 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-static void drop_posts(post_t *p)
-{
-    while (p && p != ENDED) {
-        post_t *next = p->next;
-        free(p);
-        p = next;
-    }
-}
-
 void loop_destroy(loop_t **loop)
 {
     loop_t *l = loop ? *loop : NULL;
     if (!l) return;
     *loop = NULL;
-    drop_posts(atomic_load(&l->posts));
     if (l->wake_fd >= 0) close(l->wake_fd);
     free(l->entries);
     free(l->items);
@@ -182,39 +166,32 @@ void loop_stop(loop_t *l)
     loop_wake(l);
 }
 
-int loop_post(loop_t *l, void (*fn)(void *self, void *arg), void *self, void *arg)
+int loop_post(loop_t *l, loop_post_t *post)
 {
-    post_t *p = malloc(sizeof *p);
-    if (!p) return HEDDLE_ERR_NO_MEMORY;
-    *p = (post_t){.fn = fn, .self = self, .arg = arg};
-    post_t *head = atomic_load(&l->posts);
+    loop_post_t *head = atomic_load(&l->posts);
     do {
-        if (head == ENDED) {
-            free(p);
-            return HEDDLE_ERR_CLOSED;
-        }
-        p->next = head;
-    } while (!atomic_compare_exchange_weak(&l->posts, &head, p));
+        if (head == ENDED) return HEDDLE_ERR_CLOSED;
+        post->next = head;
+    } while (!atomic_compare_exchange_weak(&l->posts, &head, post));
     if (!head) loop_wake(l); /* whoever posted first has woken it for all */
     return HEDDLE_OK;
 }
 
 /* Takes all posts, leaves `mark` in their place, and runs them in the order of posting. */
-static bool run_posts(loop_t *l, post_t *mark)
+static bool run_posts(loop_t *l, loop_post_t *mark)
 {
-    post_t *taken = atomic_exchange(&l->posts, mark), *p = NULL;
+    loop_post_t *taken = atomic_exchange(&l->posts, mark), *p = NULL;
     if (taken == ENDED) return false;
     while (taken) {
-        post_t *next = taken->next;
+        loop_post_t *next = taken->next;
         taken->next = p;
         p = taken;
         taken = next;
     }
     bool any = p != NULL;
     while (p) {
-        post_t *next = p->next;
+        loop_post_t *next = p->next; /* the post is the poster's again as soon as fn begins */
         p->fn(p->self, p->arg);
-        free(p);
         p = next;
     }
     return any;

@@ -48,9 +48,16 @@ void loop_set_tick(loop_t *l, uint64_t (*tick)(void *self, uint64_t now_us), voi
 /* Called last in each turn, before the poll. */
 void loop_set_flush(loop_t *l, void (*flush)(void *self), void *self);
 
-/* [any thread] Runs fn on the loop's thread, in the order of posting.  OK: fn will run, before
- * loop_run returns at the latest.  NO_MEMORY, or CLOSED when loop_run has ended. */
-int  loop_post(loop_t *l, void (*fn)(void *self, void *arg), void *self, void *arg);
+/* One call to be made on the loop's thread. The poster's memory, so that posting needs none: the
+ * loop's from loop_post until fn begins. */
+typedef struct loop_post {
+    void (*fn)(void *self, void *arg);
+    void *self, *arg;
+    struct loop_post *next;                     /* the loop's */
+} loop_post_t;
+/* [any thread] Runs post->fn on the loop's thread, in the order of posting.  OK: fn will run, before
+ * loop_run returns at the latest.  CLOSED when loop_run has ended. */
+int  loop_post(loop_t *l, loop_post_t *post);
 void loop_wake(loop_t *l);                      /* [any thread, signal handlers] ends a sleep, or the next */
 void loop_run(loop_t *l);                       /* until loop_stop */
 void loop_stop(loop_t *l);                      /* [any thread, signal handlers] for good */
