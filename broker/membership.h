@@ -45,7 +45,7 @@ typedef struct member {
     uint64_t pid;
     uint64_t joined_ms, heard_us, lease_end_us, ended_us, ended_ms;
     bool is_gone;                                   /* a send to its connection said GONE */
-    /* a send was refused (queue full): restate at its next heartbeat */
+    /* a send was refused (queue full): it is called to join again at its next heartbeat */
     bool needs_resync;
     char backend[16], ucx[32];
     uint8_t *address; size_t address_bytes;         /* data plane, opaque */

@@ -243,7 +243,7 @@ void on_join(const call_t *c)
         send_welcome(c, member, &welcome);
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
         e->token = member->token;
-        rollout_wake(&b->rollout, broker_view(b, c->now), member, NULL, false, &b->events, &b->out);
+        rollout_wake(&b->rollout, broker_view(b, c->now), member, &b->events, &b->out);
     }
     arena_fini(&arena);
 }
@@ -316,6 +316,22 @@ void on_open(const call_t *c)
 
 /* ---- both ---- */
 
+/* Something was not sent to it, and nobody knows what: it joins again, says what it has and serves, and
+ * hears all that it lacks.  When this cannot be sent either, note_send asks for it again. */
+static void call_again(const call_t *c)
+{
+    heddle_error_t error;
+    uint64_t token = c->member->token;
+    error_fail(&error, HEDDLE_ERR_NOT_FOUND, "something for token %llu of %s was lost: its queue was full",
+               (unsigned long long)token, c->member->name);
+    error_hint(&error, "say HELLO and join again");
+    msg_t m;
+    msg_from_error(&error, 0, c->m->type, &m);
+    m.error.token = token;
+    c->member->needs_resync = false;
+    outbox_send(&c->b->out, c->from, &m);
+}
+
 void on_heartbeat(const call_t *c)
 {
     broker_t *b = c->b;
@@ -324,11 +340,9 @@ void on_heartbeat(const call_t *c)
     msg_t m = {.type = MSG_HEARTBEAT_OK};
     m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
     outbox_send(&b->out, c->from, &m);
-    if (c->member->role != ROLE_WORKER) return;
-    rollout_progress(&b->rollout, broker_view(b, c->now), c->member, hb);
-    if (!c->member->needs_resync) return;
-    c->member->needs_resync = false;
-    rollout_wake(&b->rollout, broker_view(b, c->now), c->member, NULL, true, &b->events, &b->out);
+    if (c->member->role == ROLE_WORKER)
+        rollout_progress(&b->rollout, broker_view(b, c->now), c->member, hb);
+    if (c->member->needs_resync) call_again(c);
 }
 
 void on_leave(const call_t *c)

@@ -143,10 +143,8 @@ int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);
  * queued.  NO_MEMORY. */
 int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
                     msg_welcome_t *welcome);
-/* Sends a worker what it lacks of one adapter (NULL: of all): ANNOUNCE of the active or the newest
- * version, COMMIT.  `again`: also what was sent before and is not answered yet. */
-void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, bool again,
-                  events_t *ev, outbox_t *out);
+/* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
+void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbox_t *out);
 /* A publisher was admitted; `serving`: a version whose region it still has, 0: none. */
 void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t serving);
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);

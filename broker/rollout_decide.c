@@ -51,7 +51,7 @@ static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row
         t->sourceless_us = 0;
         t->is_lost = false;
         track_touch(s->ro, t);
-        wake_adapter(s, a, false); /* those that waited for one */
+        wake_adapter(s, a); /* those that waited for one */
     }
     if (!has_source && !t->sourceless_us) t->sourceless_us = s->v.now.us;
     if (has_source || row->state != VERSION_COMMITTED || t->is_lost || !s->ro->is_settled) return;
@@ -68,7 +68,7 @@ static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)
         const copy_row_t *c = t->copies[i];
         if (!c->token || c->state != COPY_FAILED || !c->retry_us) continue;
         member_t *m = membership_by_token(s->v.members, c->token);
-        if (m && c->retry_us <= s->v.now.us) wake_member(s, m, a, false);
+        if (m && c->retry_us <= s->v.now.us) wake_member(s, m, a);
         else sooner(t, c->retry_us);
     }
 }
@@ -301,7 +301,7 @@ static void apply_decision(step_t *s, const adapter_row_t *a, bool was_held)
         if (!member_is_ready(m) || !member_sub(m, a->name)) continue;
         copy_row_t *c = copy_of(t, m);
         if (!copy_holds(c)) {
-            wake_member(s, m, a, false);
+            wake_member(s, m, a);
             continue;
         }
         if (c->state != COPY_ACTIVE) copy_move(c, COPY_COMMITTED, s->v.now);
@@ -335,7 +335,7 @@ static void apply_state(step_t *s, const adapter_row_t *a, const record_t *recor
     track_touch(s->ro, t);
     track_forget_ended(s->ro, a->name);
     if (record->state == VERSION_FAILED)
-        wake_adapter(s, a, false); /* who left the active version for this one goes back to it */
+        wake_adapter(s, a); /* who left the active version for this one goes back to it */
 }
 
 void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,

@@ -39,8 +39,7 @@ static void commit_copy(step_t *s, track_t *t, const adapter_row_t *a, copy_row_
 }
 
 /* The active version first.  True: it is there, or cannot be had now. */
-static bool wake_active(step_t *s, const adapter_row_t *a, const member_t *member, bool newer_in_flight,
-                        bool again)
+static bool wake_active(step_t *s, const adapter_row_t *a, const member_t *member, bool newer_in_flight)
 {
     const version_row_t *row = registry_active(a);
     track_t *t = row ? rollout_track(s->ro, a->name, row->version) : NULL;
@@ -48,53 +47,50 @@ static bool wake_active(step_t *s, const adapter_row_t *a, const member_t *membe
     copy_row_t *c = copy_of(t, member);
     if (copy_holds(c)) {
         bool is_told = c->state == COPY_COMMITTED || c->state == COPY_ACTIVE;
-        bool is_done = c->state == COPY_ACTIVE && member_sub(member, a->name)->decision >= a->decision;
-        if (!is_told || (again && !is_done)) commit_copy(s, t, a, c, member);
+        if (!is_told) commit_copy(s, t, a, c, member);
         return true;
     }
     if (newer_in_flight || !track_has_source(t)) return true;
-    if (is_waiting(c, s->v.now.us) || (again && copy_in_flight(c))) announce(s, t, row, member);
+    if (is_waiting(c, s->v.now.us)) announce(s, t, row, member);
     else if (!copy_in_flight(c)) return true; /* failed here: stale, by name */
     return false;
 }
 
-static void wake_newest(step_t *s, const adapter_row_t *a, const member_t *member, bool again)
+static void wake_newest(step_t *s, const adapter_row_t *a, const member_t *member)
 {
     const version_row_t *row = registry_staging(a);
     track_t *t = row ? rollout_track(s->ro, a->name, row->version) : NULL;
     copy_row_t *c = t ? copy_of(t, member) : NULL;
     if (!t || !track_has_source(t)) return;
-    if (is_waiting(c, s->v.now.us) || (again && copy_in_flight(c))) announce(s, t, row, member);
+    if (is_waiting(c, s->v.now.us)) announce(s, t, row, member);
 }
 
-void wake_member(step_t *s, member_t *member, const adapter_row_t *a, bool again)
+void wake_member(step_t *s, member_t *member, const adapter_row_t *a)
 {
     const version_row_t *row = registry_staging(a);
     const track_t *t = row ? rollout_track(s->ro, a->name, row->version) : NULL;
     const copy_row_t *c = t ? copy_of(t, member) : NULL;
     bool is_awaited = c && c->is_eligible; /* a rollout waits for it: the newest first */
-    if (is_awaited) wake_newest(s, a, member, again);
+    if (is_awaited) wake_newest(s, a, member);
     bool newer_in_flight = c && copy_in_flight(c) && c->announced_us;
-    bool has_active = wake_active(s, a, member, newer_in_flight, again);
-    if (has_active && !is_awaited) wake_newest(s, a, member, again);
+    bool has_active = wake_active(s, a, member, newer_in_flight);
+    if (has_active && !is_awaited) wake_newest(s, a, member);
 }
 
-void wake_adapter(step_t *s, const adapter_row_t *a, bool again)
+void wake_adapter(step_t *s, const adapter_row_t *a)
 {
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         member_t *m = s->v.members->workers[i];
-        if (member_is_ready(m) && member_sub(m, a->name)) wake_member(s, m, a, again);
+        if (member_is_ready(m) && member_sub(m, a->name)) wake_member(s, m, a);
     }
 }
 
-void rollout_wake(rollout_t *ro, view_t v, member_t *member, const char *adapter, bool again,
-                  events_t *ev, outbox_t *out)
+void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
     for (uint32_t i = 0; i < member->sub_count; i++) {
-        if (adapter && strcmp(member->subs[i].adapter, adapter)) continue;
         const adapter_row_t *a = registry_adapter(v.registry, member->subs[i].adapter);
-        if (a) wake_member(&s, member, a, again);
+        if (a) wake_member(&s, member, a);
     }
 }
 

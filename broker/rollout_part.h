@@ -54,7 +54,7 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
 /* ---- rollout_member.c ---- */
 /* copy_add; without memory the outbox fails */
 copy_row_t *copy_need(track_t *t, const member_t *member, outbox_t *out);
-void wake_member(step_t *s, member_t *member, const adapter_row_t *a, bool again);
-void wake_adapter(step_t *s, const adapter_row_t *a, bool again);       /* every READY subscriber */
+void wake_member(step_t *s, member_t *member, const adapter_row_t *a);
+void wake_adapter(step_t *s, const adapter_row_t *a);                   /* every READY subscriber */
 
 #endif

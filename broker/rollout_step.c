@@ -150,8 +150,8 @@ int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t
     note_staged(&s, &x, m);
     copy_move(x.c, COPY_STAGED, v.now);
     track_touch(ro, x.t);
-    wake_member(&s, member, x.a,
-                false); /* COMMIT, when it is the active version; then the newest, when that waited */
+    /* COMMIT, when it is the active version; then the newest, when that waited */
+    wake_member(&s, member, x.a);
     return HEDDLE_OK;
 }
 
@@ -231,7 +231,7 @@ int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t
     if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(&s, m, row, member, error);
     if (m->decision <= sub->decision) return HEDDLE_OK; /* said twice, or overtaken by a later one */
     note_active(&s, a, m, member, sub);
-    wake_member(&s, member, a, false);
+    wake_member(&s, member, a);
     return HEDDLE_OK;
 }
 
@@ -253,7 +253,7 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
                 m->found && *m->found ? "; found " : "", text_or(m->found, ""));
     if (!m->decision) {
         stage_failed(&s, x.t, x.c, code, text_or(m->phase, "stage"), message);
-        wake_member(&s, member, x.a, false);
+        wake_member(&s, member, x.a);
         return HEDDLE_OK;
     }
     if (copy_holds(x.c)) copy_move(x.c, COPY_STALE, v.now); /* it has the bytes, and serves the old version */

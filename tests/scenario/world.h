@@ -137,6 +137,8 @@ struct world {
     uint64_t points, die_at; /* steps of the broker so far; dies at that one (0: never) */
     int die_kind;            /* only steps of this kind count; -1: all */
     int commit_code;         /* what the next commits answer */
+    actor_t *slow;           /* the next frame of this type to it finds its queue full; NULL: none */
+    msg_type_t slow_type;
     uint64_t by_hand;        /* versions 1..64 that somebody asked to activate: one bit each */
     char *fatal;
     struct stored *records;

@@ -137,13 +137,31 @@ static actor_t *actor_of_peer(world_t *w, uint64_t peer)
     return NULL;
 }
 
+static msg_type_t type_of(bytes_t frame)
+{
+    msg_t m;
+    cr_assert_eq(msg_decode(frame, &m, NULL), HEDDLE_OK);
+    msg_type_t type = m.type;
+    msg_fini(&m);
+    return type;
+}
+
+/* Once. */
+static bool is_slow(world_t *w, const actor_t *to, bytes_t frame)
+{
+    if (to != w->slow || type_of(frame) != w->slow_type) return false;
+    world_note(w, "%s to %s finds a full queue", msg_name((int)w->slow_type), to->name);
+    w->slow = NULL;
+    return true;
+}
+
 static int io_send(void *self, uint64_t peer, bytes_t frame)
 {
     world_t *w = self;
     if (dies_at(w, POINT_BEFORE_SEND)) return HEDDLE_ERR_GONE;
     actor_t *to = actor_of_peer(w, peer);
     if (!to) return HEDDLE_ERR_GONE;
-    if (to->inbox_count >= LIMIT_QUEUE_FRAMES) return HEDDLE_ERR_SLOW;
+    if (to->inbox_count >= LIMIT_QUEUE_FRAMES || is_slow(w, to, frame)) return HEDDLE_ERR_SLOW;
     actor_deliver(to, 0, frame, &to->in_us);
     return HEDDLE_OK;
 }

@@ -163,26 +163,36 @@ Test(restart, committed_versions_that_nobody_brings_back_are_lost_after_settling
 
 /* ---- resync, replay ---- */
 
-Test(restart, a_worker_whose_queue_was_full_is_told_again)
+Test(restart, a_worker_whose_queue_was_full_is_called_again)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     R.is_slow[W1] = true;
     rig_publish(T, (rig_publish_t){.digest = 2});
     cr_assert(membership_worker(&R.b->members, "w1")->needs_resync);
+    rig_pass(1100);
+    cr_assert(membership_worker(&R.b->members, "w1")->needs_resync, "nor could it be called");
     R.is_slow[W1] = false;
     rig_drop_letters();
-    rig_pass(300);
+    rig_pass(1100);
+    const msg_error_t *e = rig_error(W1, "not_found");
+    cr_assert(e->token == R.tokens[W1] && e->version == 0 && e->req == 0);
+    rig_drop_letters();
+    rig_pass(1100);
+    cr_assert_eq(rig_count(MSG_ERROR), 0, "once");
+    rig_worker(W1, "w1");
     cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 2);
-    R.is_slow[W1] = true;
-    rig_staged(W1, 2, 2);
-    R.is_slow[W1] = false;
-    rig_drop_letters();
-    rig_pass(300);
-    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, 2);
-    rig_drop_letters();
-    rig_pass(600);
-    cr_assert_eq(rig_count(MSG_COMMIT) + rig_count(MSG_ANNOUNCE), 0, "once");
+}
+
+Test(restart, a_publisher_whose_queue_was_full_is_called_again)
+{
+    workers(1);
+    rig_open(T, "policy", "first", 0, false);
+    R.is_slow[T] = true;
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    R.is_slow[T] = false;
+    rig_pass(1100);
+    cr_assert_eq(rig_error(T, "not_found")->token, R.tokens[T]);
 }
 
 Test(restart, a_replay_hears_where_the_version_is)
