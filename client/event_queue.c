@@ -1,73 +1,209 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/event_queue.h"
 
+#include "core/log.h"
+
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+typedef enum { REPEATED, TOLD, NEEDED } worth_t;
+
+/* What a search looks at lies together; the event itself is large, and rarely looked at. */
+struct queued {
+    heddle_event_t *event;
+    uint64_t version;
+    uint32_t adapter;    /* hash of its name */
+    uint16_t type;
+    uint16_t worth;
+};
+
+/* --- life ------------------------------------------------------------------------------------- */
+
 int event_queue_init(event_queue_t *q)
 {
-    heddle_event_t *events = calloc(EVENT_QUEUE_CAPACITY, sizeof *events);
-    int fd = events ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
+    queued_t *ring = calloc(EVENT_QUEUE_CAPACITY, sizeof *ring);
+    int fd = ring ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
     if (fd < 0) {
-        free(events);
+        free(ring);
         return HEDDLE_ERR_NO_MEMORY;
     }
-    *q = (event_queue_t){.events = events, .fd = fd};
+    *q = (event_queue_t){.ring = ring, .capacity = EVENT_QUEUE_CAPACITY, .fd = fd};
     pthread_mutex_init(&q->lock, NULL);
     return HEDDLE_OK;
 }
 
+static queued_t *at(event_queue_t *q, uint32_t index) { return &q->ring[(q->first + index) % q->capacity]; }
+
 void event_queue_fini(event_queue_t *q)
 {
-    if (!q->events) return;
+    if (!q->ring) return;
+    for (uint32_t i = 0; i < q->count; i++) free(at(q, i)->event);
     pthread_mutex_destroy(&q->lock);
     close(q->fd);
-    free(q->events);
+    free(q->ring);
     *q = (event_queue_t){0};
 }
 
-static heddle_event_t *at(event_queue_t *q, uint32_t index)
+/* --- what an event is worth ------------------------------------------------------------------- */
+
+static uint32_t hash_name(const char *name)
 {
-    return &q->events[(q->first + index) % EVENT_QUEUE_CAPACITY];
+    uint32_t h = 2166136261u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 16777619u;
+    return h;
 }
 
-static bool is_repeated(int type)
+static bool is_order(int type)
 {
-    return type == HEDDLE_EVENT_PROGRESS || type == HEDDLE_EVENT_FETCHING || type == HEDDLE_EVENT_ROLLOUT;
+    return type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY;
 }
 
-/* Those before the one that goes move up by one. */
-static void make_room(event_queue_t *q)
+static worth_t worth_of(int type)
 {
-    uint32_t gone = 0;
-    while (gone < q->count && !is_repeated(at(q, gone)->type)) gone++;
-    if (gone == q->count) gone = 0;
+    switch (type) {
+    case HEDDLE_EVENT_PROGRESS:
+    case HEDDLE_EVENT_FETCHING:
+    case HEDDLE_EVENT_ROLLOUT: return REPEATED;
+    case HEDDLE_EVENT_ARRIVED:
+    case HEDDLE_EVENT_COMMIT:
+    case HEDDLE_EVENT_VERIFY:
+    case HEDDLE_EVENT_ACTIVE:
+    case HEDDLE_EVENT_JOINED:
+    case HEDDLE_EVENT_LOST_BROKER:
+    case HEDDLE_EVENT_REFUSED:
+    case HEDDLE_EVENT_FENCED:
+    case HEDDLE_EVENT_LEFT: return NEEDED;
+    default: return TOLD;
+    }
+}
+
+static bool ends_versions(int type) { return type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_RETIRED; }
+
+/* After `later`, is the earlier one of the same adapter needed no more? */
+static bool replaces(const queued_t *later, const queued_t *earlier)
+{
+    if (later->type == HEDDLE_EVENT_ACTIVE) return earlier->type == HEDDLE_EVENT_ACTIVE;
+    if (later->version != earlier->version) return false;
+    return ends_versions(later->type) ? is_order(earlier->type) : later->type == earlier->type;
+}
+
+static void mark_replaced(event_queue_t *q, const queued_t *later)
+{
+    if (later->worth != NEEDED && !ends_versions(later->type)) return;
+    for (uint32_t i = 0; i < q->count; i++) {
+        queued_t *e = at(q, i);
+        if (e->worth == NEEDED && e->adapter == later->adapter && replaces(later, e) &&
+            !strcmp(e->event->adapter, later->event->adapter))
+            e->worth = TOLD;
+    }
+}
+
+/* --- room ------------------------------------------------------------------------------------- */
+
+/* Those before the one that goes move up by one.  The caller owns the event. */
+static heddle_event_t *take_out(event_queue_t *q, uint32_t gone)
+{
+    heddle_event_t *event = at(q, gone)->event;
     for (uint32_t i = gone; i > 0; i--) *at(q, i) = *at(q, i - 1);
-    q->first = (q->first + 1) % EVENT_QUEUE_CAPACITY;
+    q->first = (q->first + 1) % q->capacity;
     q->count--;
-    q->dropped_count++;
+    return event;
+}
+
+static uint32_t find_worth(event_queue_t *q, worth_t worth)
+{
+    uint32_t i = 0;
+    while (i < q->count && at(q, i)->worth != worth) i++;
+    return i;
+}
+
+static bool grow(event_queue_t *q)
+{
+    uint32_t capacity = q->capacity < EVENT_QUEUE_MAX / 2 ? q->capacity * 2 : EVENT_QUEUE_MAX;
+    queued_t *ring = capacity > q->capacity ? calloc(capacity, sizeof *ring) : NULL;
+    if (!ring) return false;
+    for (uint32_t i = 0; i < q->count; i++) ring[i] = *at(q, i);
+    free(q->ring);
+    q->ring = ring;
+    q->capacity = capacity;
+    q->first = 0;
+    return true;
+}
+
+/* Returns the event that made room and is to be spoken of; NULL: none. */
+static heddle_event_t *make_room(event_queue_t *q)
+{
+    uint32_t gone = find_worth(q, REPEATED);
+    if (gone < q->count) {
+        q->dropped_count++;
+        free(take_out(q, gone));
+        return NULL;
+    }
+    gone = find_worth(q, TOLD);
+    if (gone < q->count) {
+        q->dropped_count++;
+        return take_out(q, gone);
+    }
+    if (grow(q)) return NULL;
+    q->lost_count++;
+    return take_out(q, 0);
+}
+
+/* Once for each time that the queue fills up, but each one that is lost. */
+static void say_dropped(bool has_complained, const heddle_event_t *e, bool is_lost)
+{
+    if (is_lost)
+        log_emit(LOG_ERROR, "events.lost", "%s %s is lost: the application reads no events",
+                 heddle_event_name(e->type), e->tag);
+    else if (!has_complained)
+        log_emit(LOG_WARN, "events.dropped", "%s %s and maybe more: the application reads no events",
+                 heddle_event_name(e->type), e->tag);
+}
+
+/* --- in and out ------------------------------------------------------------------------------- */
+
+/* Returns what had to go and is to be spoken of; NULL: nothing. */
+static heddle_event_t *append(event_queue_t *q, const queued_t *entry)
+{
+    mark_replaced(q, entry);
+    heddle_event_t *gone = q->count == q->capacity ? make_room(q) : NULL;
+    *at(q, q->count++) = *entry;
+    if (q->count == 1) eventfd_write(q->fd, 1);
+    return gone;
 }
 
 void event_queue_push(event_queue_t *q, const heddle_event_t *event)
 {
+    worth_t worth = worth_of(event->type);
+    heddle_event_t *copy = malloc(sizeof *copy), *gone = NULL;
+    queued_t entry = {copy, event->version, hash_name(event->adapter), (uint16_t)event->type, (uint16_t)worth};
+    if (copy) *copy = *event;
     pthread_mutex_lock(&q->lock);
-    if (q->count == EVENT_QUEUE_CAPACITY) make_room(q);
-    *at(q, q->count++) = *event;
-    if (q->count == 1) eventfd_write(q->fd, 1);
+    uint64_t lost_before = q->lost_count;
+    bool has_complained = q->has_complained;
+    if (copy) gone = append(q, &entry);
+    else if (worth == NEEDED) q->lost_count++;
+    else q->dropped_count++;
+    bool is_lost = q->lost_count > lost_before;
+    if (gone || !copy) q->has_complained = true;
     pthread_mutex_unlock(&q->lock);
+    if (gone || !copy) say_dropped(has_complained, gone ? gone : event, is_lost);
+    free(gone);
 }
 
 bool event_queue_pop(event_queue_t *q, heddle_event_t *ret_event)
 {
+    heddle_event_t *event = NULL;
     pthread_mutex_lock(&q->lock);
-    bool any = q->count > 0;
-    if (any) {
-        *ret_event = *at(q, 0);
-        q->first = (q->first + 1) % EVENT_QUEUE_CAPACITY;
-        q->count--;
-        if (q->count == 0) eventfd_read(q->fd, &(eventfd_t){0});
+    if (q->count > 0) event = take_out(q, 0);
+    if (event && q->count == 0) {
+        q->has_complained = false;
+        eventfd_read(q->fd, &(eventfd_t){0});
     }
     pthread_mutex_unlock(&q->lock);
-    return any;
+    if (event) *ret_event = *event;
+    free(event);
+    return event;
 }

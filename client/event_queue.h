@@ -2,26 +2,42 @@
 /* client/event_queue.h: events on their way from the loop's thread to the application, in order and
  * bounded.
  *
- * An application that does not read must cost neither memory nor the loop's time: when the queue is
- * full, the oldest event that a later one of its kind repeats (PROGRESS, FETCHING, ROLLOUT) makes
- * room, else the oldest of all.
+ * An application that does not read must cost neither much memory nor the loop's time, and must
+ * find, when it reads again, all that it has to act on: ARRIVED, COMMIT and VERIFY are said once.
  *
- * Threads: init and fini by the owner, the rest by any.  A mutex is held for the copy of one event,
- * of a full queue at most; nothing else blocks. */
+ *   repeated  PROGRESS, FETCHING, ROLLOUT: a later one says the same
+ *   needed    ARRIVED, COMMIT, VERIFY: until the version FAILED or RETIRED, or it is said again
+ *             ACTIVE: until the adapter's next; of the session's events: the last of each type
+ *   told      the rest, and what is needed no more
+ *
+ * A full queue drops its oldest repeated event, else the oldest told one, which is logged; where all
+ * are needed it grows.  EVENT_QUEUE_MAX is what a worker can have open: an ARRIVED or COMMIT and a
+ * VERIFY for each slot, an ACTIVE for each adapter.  Beyond, and without memory, a needed event is
+ * lost, and logged as an error.
+ *
+ * Threads: init and fini by the owner, the rest by any.  A mutex is held for a look at each event in
+ * the queue at most; nothing else blocks. */
 #ifndef CLIENT_EVENT_QUEUE_H
 #define CLIENT_EVENT_QUEUE_H
+
+#include "core/limits.h"
 
 #include <heddle/types.h>
 #include <pthread.h>
 #include <stdbool.h>
 
-#define EVENT_QUEUE_CAPACITY 256u
+#define EVENT_QUEUE_CAPACITY 256u      /* at first */
+#define EVENT_QUEUE_MAX (LIMIT_ADAPTERS_PER_WORKER * (2u * LIMIT_SLOTS + 1u) + EVENT_QUEUE_CAPACITY)
+
+typedef struct queued queued_t;
 
 typedef struct {
     pthread_mutex_t lock;
-    heddle_event_t *events;            /* a ring; pages that were never used take no memory */
-    uint32_t first, count;
-    uint64_t dropped_count;
+    queued_t *ring;
+    uint32_t capacity, first, count;
+    uint64_t dropped_count;            /* repeated and told ones */
+    uint64_t lost_count;               /* needed ones */
+    bool has_complained;               /* since the queue was empty last */
     int fd;                            /* readable while count > 0 */
 } event_queue_t;
 
@@ -29,6 +45,7 @@ typedef struct {
 int  event_queue_init(event_queue_t *q);
 /* A zeroed queue is allowed. */
 void event_queue_fini(event_queue_t *q);
+/* Takes a copy. */
 void event_queue_push(event_queue_t *q, const heddle_event_t *event);
 /* False when it is empty. */
 bool event_queue_pop(event_queue_t *q, heddle_event_t *ret_event);

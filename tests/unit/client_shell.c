@@ -312,6 +312,89 @@ Test(event_queue, full_queue_drops_what_is_repeated_first)
     event_queue_fini(&q);
 }
 
+static void push_of(event_queue_t *q, int type, unsigned adapter, uint64_t version)
+{
+    heddle_event_t e = {.size = sizeof e, .type = type, .version = version};
+    snprintf(e.adapter, sizeof e.adapter, "adapter-%u", adapter);
+    event_queue_push(q, &e);
+}
+
+/* What the application has to act on comes, however late it reads. */
+Test(event_queue, nothing_that_is_open_is_lost, .timeout = 30)
+{
+    static const int OPEN[] = {HEDDLE_EVENT_COMMIT, HEDDLE_EVENT_ARRIVED, HEDDLE_EVENT_VERIFY, HEDDLE_EVENT_ACTIVE};
+    static bool seen[4][LIMIT_ADAPTERS_PER_WORKER];
+    event_queue_t q;
+    heddle_event_t e;
+    unsigned adapter = 0, count = 0;
+    cr_assert_eq(event_queue_init(&q), 0);
+    push(&q, HEDDLE_EVENT_JOINED, 0);
+    for (unsigned a = 0; a < LIMIT_ADAPTERS_PER_WORKER; a++)
+        for (unsigned type = 0; type < 4; type++) {
+            push_of(&q, OPEN[type], a, type == 1 ? 8 : 7);
+            push_of(&q, HEDDLE_EVENT_FETCHING, a, 9);
+            push_of(&q, HEDDLE_EVENT_STALE, a, 9);
+        }
+    cr_assert(event_queue_pop(&q, &e));
+    cr_assert_eq(e.type, HEDDLE_EVENT_JOINED);
+    while (event_queue_pop(&q, &e)) {
+        for (unsigned type = 0; type < 4; type++) {
+            if (e.type != OPEN[type]) continue;
+            cr_assert_eq(sscanf(e.adapter, "adapter-%u", &adapter), 1);
+            cr_assert_not(seen[type][adapter], "twice");
+            cr_assert_eq(adapter, count / 4, "out of order");
+            seen[type][adapter] = true;
+            count++;
+        }
+    }
+    cr_assert_eq(count, 4 * LIMIT_ADAPTERS_PER_WORKER);
+    event_queue_fini(&q);
+}
+
+/* Versions come and go while nobody reads: only the last one is open, and it alone must come. */
+Test(event_queue, what_is_over_makes_room)
+{
+    static const int ENDS[] = {HEDDLE_EVENT_FAILED, HEDDLE_EVENT_RETIRED};
+    event_queue_t q;
+    heddle_event_t e;
+    cr_assert_eq(event_queue_init(&q), 0);
+    push_of(&q, HEDDLE_EVENT_ARRIVED, 1, 1);
+    for (uint64_t v = 1; v <= 3000; v++) {
+        push_of(&q, HEDDLE_EVENT_ARRIVED, 0, v);
+        push_of(&q, HEDDLE_EVENT_COMMIT, 0, v);
+        push_of(&q, HEDDLE_EVENT_COMMIT, 0, v);
+        push_of(&q, HEDDLE_EVENT_VERIFY, 0, v);
+        push_of(&q, HEDDLE_EVENT_ACTIVE, 0, v);
+        push_of(&q, ENDS[v % 2], 0, v);
+    }
+    cr_assert_eq(q.capacity, EVENT_QUEUE_CAPACITY, "it grew to %u", q.capacity);
+    cr_assert_eq(q.lost_count, 0);
+    cr_assert(event_queue_pop(&q, &e));
+    cr_assert_str_eq(e.adapter, "adapter-1");
+    bool is_last_seen = false;
+    while (event_queue_pop(&q, &e)) is_last_seen |= e.type == HEDDLE_EVENT_ACTIVE && e.version == 3000;
+    cr_assert(is_last_seen);
+    event_queue_fini(&q);
+}
+
+Test(event_queue, grows_to_a_bound_and_says_what_is_lost, .timeout = 60)
+{
+    event_queue_t q;
+    heddle_event_t e = {0};
+    uint64_t count = 0;
+    cr_assert_eq(event_queue_init(&q), 0);
+    for (uint64_t v = 1; v <= EVENT_QUEUE_MAX + 3; v++) push_of(&q, HEDDLE_EVENT_STAGED, 0, v);
+    cr_assert_eq(q.capacity, EVENT_QUEUE_CAPACITY, "what no one has to act on does not make it grow");
+    while (event_queue_pop(&q, &e)) count++;
+    cr_assert_eq(count, EVENT_QUEUE_CAPACITY);
+    for (uint64_t v = 1; v <= EVENT_QUEUE_MAX + 3; v++) push_of(&q, HEDDLE_EVENT_VERIFY, (unsigned)v, 1);
+    cr_assert_eq(q.capacity, EVENT_QUEUE_MAX);
+    cr_assert_eq(q.lost_count, 3);
+    cr_assert(event_queue_pop(&q, &e));
+    cr_assert_str_eq(e.adapter, "adapter-4", "the oldest go");
+    event_queue_fini(&q);
+}
+
 static void *produce(void *arg)
 {
     for (uint64_t i = 1; i <= 20000; i++) push(arg, HEDDLE_EVENT_STAGED, i);
