@@ -4,14 +4,15 @@
  *
  *   ARRIVED  export, on-stage, then staged() or reject()
  *   COMMIT   directory, on-activate, link, then activate() or reject()
- *   VERIFY   digest of the exported directory, verified(); of the active version: of what the link names
+ *   VERIFY   digest of the exported directory, verified(); for the active version it is read
+ *            through the link
  *   FAILED   the directory goes
  *   ACTIVE   on-activate where another version's ran since, the link; old directories go
  *   RETIRED  old directories go
  *
- * A COMMIT is void once a later decision took it back or the lease lapsed: then neither its command is started
- * nor the link moved.  Where activate() refuses what was linked, the link goes back.  So the link names what is
- * served, but for the moment between the link and activate().
+ * A COMMIT is void once a later decision took it back or the lease lapsed: then neither its
+ * command is started nor the link moved.  Where activate() refuses what was linked, the link goes
+ * back.  So the link names what is served, but for the moment between the link and activate().
  *
  * A command runs beside everything else: other adapters, heartbeats and fetches go on.  One thread. */
 #ifndef WORKER_SIDECAR_JOBS_H
