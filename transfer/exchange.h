@@ -33,6 +33,7 @@
 #define EXCHANGE_FORGOTTEN_MAX 64u      /* keys that are refused at once because they were unshared here */
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u     /* a connection made under an older token is closed after being quiet so long */
+#define EXCHANGE_DRAIN_US 2000000u      /* a peer is dropped when receives that nobody wants any more stay open so long */
 #define EXCHANGE_DATA_SENDS 16u         /* DATA that a carrier keeps for one peer: what the network has taken is not among them */
 #define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
 #define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
@@ -111,6 +112,8 @@ struct peer {
     uint64_t answer;                    /* the remote line that our HI answers */
     uint64_t sent_us, heard_us, moved_us, quiet_us;
     uint32_t asks_open, gathered_count, standing_count, in_flight;
+    uint32_t draining_count;            /* dropped asks whose receives are open */
+    uint64_t drained_us;                /* when the last of these ended, or the first began */
     ask_t *gathered, *dropped;
     standing_t *standing, *ready, *refusing;
     send_t *free_data, *free_control;

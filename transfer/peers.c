@@ -246,7 +246,17 @@ static void beat_for(transfer_t *t, peer_t *p)
     ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = p->token});
 }
 
-static bool is_quiet(const peer_t *p) { return p->asks_open == 0 && p->standing_count == 0 && p->in_flight == 0; }
+static bool is_quiet(const peer_t *p)
+{
+    return p->asks_open == 0 && p->draining_count == 0 && p->standing_count == 0 && p->in_flight == 0;
+}
+
+/* It takes nothing, or what nobody wants any more keeps a region from being used. */
+static bool is_stuck(transfer_t *t, const peer_t *p)
+{
+    return (p->in_flight > 0 && is_due(t, p->moved_us + t->serve_us)) ||
+           (p->draining_count > 0 && is_due(t, p->drained_us + EXCHANGE_DRAIN_US));
+}
 
 static bool is_retired(transfer_t *t, peer_t *p)
 {
@@ -259,8 +269,7 @@ void peers_timers(transfer_t *t)
 {
     peer_t *p, *next;
     DL_FOREACH_SAFE(t->peers, p, next) {
-        bool stuck = p->in_flight > 0 && is_due(t, p->moved_us + t->serve_us);
-        if (stuck || (p->retiring && is_retired(t, p))) {
+        if (is_stuck(t, p) || (p->retiring && is_retired(t, p))) {
             peer_end(t, p);
             continue;
         }

@@ -46,11 +46,25 @@ static void ungather(ask_t *a)
 /* The caller has, or will never have, the event: the entry is free, or drains while its receive is open. */
 static void leave(transfer_t *t, ask_t *a)
 {
-    a->peer->asks_open--;
-    if (a->state == ASK_RECEIVING) {
-        a->state = ASK_DRAINING;
-        a->peer = NULL;
+    peer_t *p = a->peer;
+    p->asks_open--;
+    if (a->state != ASK_RECEIVING) {
+        ask_free(t, a);
         return;
+    }
+    a->state = ASK_DRAINING;
+    if (p->draining_count++ > 0) return;
+    p->drained_us = t->now_us;
+    exchange_schedule(t, t->now_us + EXCHANGE_DRAIN_US);
+}
+
+/* Its receive has ended. */
+static void end_draining(transfer_t *t, ask_t *a)
+{
+    t->counters.late++;
+    if (a->peer) {
+        a->peer->draining_count--;
+        a->peer->drained_us = t->now_us;
     }
     ask_free(t, a);
 }
@@ -175,8 +189,7 @@ void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
     assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
     mapping_of(a)->receiving--;
     if (a->state == ASK_DRAINING) {
-        t->counters.late++;
-        ask_free(t, a);
+        end_draining(t, a);
         return;
     }
     a->state = ASK_SENT;
@@ -189,18 +202,25 @@ void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
     }
 }
 
+static void end_ask_of_peer(transfer_t *t, peer_t *p, ask_t *a)
+{
+    if (a->state == ASK_GATHERED) ungather(a);
+    if (a->state == ASK_DROPPED) {
+        DL_DELETE(p->dropped, a);
+        ask_free(t, a);
+        return;
+    }
+    if (a->state != ASK_DRAINING) end_ask(t, a, TR_REFUSED, HEDDLE_ERR_GONE);
+    if (a->state != ASK_DRAINING) return;
+    p->force = true;    /* nothing is written after a link was cut */
+    p->draining_count--;
+    a->peer = NULL;
+}
+
 void receive_end_peer(transfer_t *t, peer_t *p)
 {
-    for (uint32_t i = 0; i < t->asks_used && (p->asks_open || p->dropped); i++) {
+    for (uint32_t i = 0; i < t->asks_used && (p->asks_open || p->dropped || p->draining_count); i++) {
         ask_t *a = &t->asks[i];
-        if (a->state == ASK_FREE || a->peer != p) continue;
-        if (a->state == ASK_GATHERED) ungather(a);
-        if (a->state == ASK_RECEIVING) p->force = true;
-        if (a->state == ASK_DROPPED) {
-            DL_DELETE(p->dropped, a);
-            ask_free(t, a);
-        } else {
-            end_ask(t, a, TR_REFUSED, HEDDLE_ERR_GONE);
-        }
+        if (a->state != ASK_FREE && a->peer == p) end_ask_of_peer(t, p, a);
     }
 }
