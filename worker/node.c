@@ -685,7 +685,18 @@ void worker_node_leave(worker_node_t *n, uint64_t now_us) { step_session(n, SE_L
 
 static void wake(void *self) { worker_node_t *n = self; n->opts.wake(n->opts.wake_self); }
 static int map(void *self, region_t *r) { worker_node_t *n = self; return n->io.tr->map(n->io.t, r); }
-static void unmap(void *self, region_t *r) { worker_node_t *n = self; n->io.tr->unmap(n->io.t, r); }
+
+/* What a stopped source may still write into must outlive the transfer: nobody can tell here when that ends. */
+static void unmap(void *self, region_t *r)
+{
+    worker_node_t *n = self;
+    if (n->io.tr->idle(n->io.t, r)) {
+        n->io.tr->unmap(n->io.t, r);
+        return;
+    }
+    log_emit(LOG_WARN, "worker.region", "%zu bytes are not given back: a receive into them is open", r->bytes);
+    region_ref(r);
+}
 
 int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node)
 {
@@ -714,16 +725,38 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-static void free_adapter(worker_node_t *n, adapter_t *a)
+static void end_adapter(worker_node_t *n, adapter_t *a)
 {
     pull_destroy(&a->pull);
+    for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++)
+        if (a->shares[slot].shared) n->io.tr->unshare(n->io.t, a->shares[slot].key);
+}
+
+static void free_announced(adapter_t *a)
+{
     while (a->announced) {
         announced_t *w = a->announced;
         a->announced = w->next;
         free(w);
     }
-    for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++)
-        if (a->shares[slot].shared) n->io.tr->unshare(n->io.t, a->shares[slot].key);
+}
+
+static bool is_idle(const worker_node_t *n, const adapter_t *a)
+{
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        const slot_t *slot = slots_at(n->slots, a->index, i);
+        if (slot && slot->region && !n->io.tr->idle(n->io.t, slot->region)) return false;
+    }
+    return true;
+}
+
+/* By force: what it was asked for ends, come or not. */
+static bool drop_sources(worker_node_t *n, const adapter_t *a)
+{
+    if (is_idle(n, a)) return false;
+    for (const announced_t *w = a->announced; w; w = w->next)
+        for (uint32_t i = 0; i < w->source_count; i++) n->io.tr->drop_peer(n->io.t, w->sources[i].token);
+    return true;
 }
 
 /* Lets what is in flight land or leave before the memory is unregistered; a peer that does not move is not
@@ -736,17 +769,24 @@ static void settle_transfer(worker_node_t *n)
         n->io.tr->events(n->io.t, clock_now(n->io.clock), events, 16);
 }
 
+static void end_transfers(worker_node_t *n)
+{
+    bool dropped = false;
+    settle_transfer(n);
+    for (uint32_t i = 0; i < n->adapter_count; i++) dropped = drop_sources(n, &n->adapters[i]) || dropped;
+    if (dropped) settle_transfer(n);
+    slots_unmap_all(n->slots);
+}
+
 void worker_node_destroy(worker_node_t **node)
 {
     worker_node_t *n = node ? *node : NULL;
     if (!n) return;
     *node = NULL;
     checks_fini(&n->checks);
-    for (uint32_t i = 0; i < n->adapter_count; i++) free_adapter(n, &n->adapters[i]);
-    if (n->slots) {
-        settle_transfer(n);
-        slots_unmap_all(n->slots);
-    }
+    for (uint32_t i = 0; i < n->adapter_count; i++) end_adapter(n, &n->adapters[i]);
+    if (n->slots) end_transfers(n);
+    for (uint32_t i = 0; i < n->adapter_count; i++) free_announced(&n->adapters[i]);
     slots_close(&n->slots);
     buf_fini(&n->frame);
     free(n);

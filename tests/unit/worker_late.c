@@ -2,7 +2,10 @@
 /* Receives that are still open when nobody wants their bytes any more (rendezvous): what lands then must not be served. */
 #include "tests/unit/worker_world.h"
 
+#include "transfer/exchange.h"
+
 enum { LAND_US = 300000 };
+#define FOR_EVER_US 3600000000u
 
 TestSuite(late, .fini = world_end);
 
@@ -17,14 +20,14 @@ static worker_t *worker_of_one_slot(void)
     return w;
 }
 
-/* Announces version 1 and leaves its chunks' receives open for LAND_US. */
-static void open_receives(worker_t *w, origin_t *o, const test_arena_t *a)
+/* Announces version 1 and leaves its chunks' receives open for `us`. */
+static void open_receives_for(worker_t *w, origin_t *o, const test_arena_t *a, uint64_t us)
 {
     msg_source_t source = source_of(o);
     uint64_t due = 0;
     announce_to(w, a, 1, &source, 1);
     while (!w->node->adapters[0].pull || pull_state(w->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
-    mem_hold(o->t, world_now_us + LAND_US);
+    mem_hold(o->t, world_now_us + us);
     run_for(1000);
     cr_assert(!w->io.tr->idle(w->io.t, slots_at(w->node->slots, 0, 0)->region), "nothing is under way");
 }
@@ -35,7 +38,7 @@ Test(late, a_slot_is_not_reused_before_they_have_landed)
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
     test_arena_t a = arena(1), b = arena_make(2, 6, 6000);    /* needs a larger region: the old one goes */
     origin_serve(o, &a, 1);
-    open_receives(w, o, &a);
+    open_receives_for(w, o, &a, LAND_US);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
     bring_version(w, p, &b, 2, 1);    /* wants the only slot */
     cr_assert_eq(count_said(w, MSG_STAGED), 0);
@@ -54,7 +57,7 @@ Test(late, wrong_bytes_over_good_ones_are_found_before_sealing)
     bring_version(holder, p, &a, 1, 1);
     origin_serve(o, &a, 1);
     memset(o->region->base, 0x5a, a.region_bytes);
-    open_receives(w, o, &a);
+    open_receives_for(w, o, &a, LAND_US);
     msg_source_t other = source_worker(holder);
     announce_to(w, &a, 1, &other, 1);    /* without the first source: its asks are taken back, its receives stay open */
     run_for(LAND_US / 2);
@@ -62,5 +65,76 @@ Test(late, wrong_bytes_over_good_ones_are_found_before_sealing)
     run_for(LAND_US);
     cr_assert_eq(count_events(w, HEDDLE_EVENT_STAGED), 0, "sealed with wrong bytes");
     cr_assert_str_eq(last_said(w, MSG_NACK)->nack.code, "digest_mismatch");
+    free(a.bytes);
+}
+
+Test(late, a_source_that_stands_still_does_not_hold_up_a_version_that_is_here)
+{
+    worker_t *w = worker_of_one_slot();
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    origin_serve(p, &a, 1);
+    open_receives_for(w, o, &a, FOR_EVER_US);
+    msg_source_t other = source_of(p);
+    announce_to(w, &a, 1, &other, 1);
+    run_for(EXCHANGE_DRAIN_US / 2);
+    cr_assert_eq(count_said(w, MSG_STAGED), 0, "sealed with receives open");
+    run_for(EXCHANGE_DRAIN_US);
+    cr_assert_eq(count_said(w, MSG_STAGED), 1);
+    commit_to(w, &a, 1, 1);
+    cr_assert(serves(w, &a, 1));
+    free(a.bytes);
+}
+
+Test(late, a_source_that_stands_still_does_not_keep_a_slot)
+{
+    worker_t *w = worker_of_one_slot();
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1), b = arena(2);
+    origin_serve(o, &a, 1);
+    open_receives_for(w, o, &a, FOR_EVER_US);
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
+    run_for(EXCHANGE_DRAIN_US + 100000);
+    bring_version(w, p, &b, 2, 1);
+    cr_assert(serves(w, &b, 2));
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(late, a_worker_that_ends_lets_nothing_land_in_memory_it_gave_back)
+{
+    worker_t *w = worker_of_one_slot();
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    open_receives_for(w, o, &a, FOR_EVER_US);
+    region_t *r = region_ref(slots_at(w->node->slots, 0, 0)->region);
+    worker_node_destroy(&w->node);
+    cr_assert_eq(atomic_load(&r->refs), 1, "its peer was dropped, and then it was free");
+    cr_assert_null(r->backend);
+    transfer_mem_ops.close(&w->io.t);
+    region_unref(&r);
+    free(a.bytes);
+}
+
+Test(late, memory_that_may_still_be_written_to_outlives_the_worker)
+{
+    worker_t *w = worker_of_one_slot();
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    open_receives_for(w, o, &a, FOR_EVER_US);
+    region_t *r = region_ref(slots_at(w->node->slots, 0, 0)->region);
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
+    worker_node_destroy(&w->node);    /* nobody knows its sources any more */
+    cr_assert_eq(atomic_load(&r->refs), 2);
+    cr_assert(!transfer_mem_ops.idle(w->io.t, r));
+    transfer_t *t = w->io.t;
+    transfer_mem_ops.close(&w->io.t);    /* ends the receives: they find their mapping */
+    transfer_mem_ops.unmap(t, r);
+    region_t *kept = r;
+    region_unref(&kept);
+    region_unref(&r);
     free(a.bytes);
 }
