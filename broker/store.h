@@ -11,7 +11,7 @@
  *
  * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
  *
- * One thread.  Everything blocks on the disk (a commit: 0.2 ms).  Only store*.c know SQLite. */
+ * One thread.  Everything blocks on the disk (a commit: one sync, 0.4 to 2 ms).  Only store*.c know SQLite. */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
 
