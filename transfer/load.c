@@ -6,6 +6,7 @@
 #include "transfer/environment.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
 #include <net/if.h>
@@ -142,6 +143,20 @@ static unsigned list_interfaces(const char *device, char *ret_list, size_t size)
     return flags;
 }
 
+/* UCX finds interfaces there and nowhere else.  Without, it would open and reach only this process. */
+static int check_listed(const char *name, heddle_error_t *error)
+{
+    char path[sizeof "/sys/class/net/" + IF_NAMESIZE];
+    snprintf(path, sizeof path, "/sys/class/net/%s", name);
+    if (access(path, F_OK) == 0) return HEDDLE_OK;
+    const char *why = strerror(errno);
+    error_fail(error, HEDDLE_ERR_INTERNAL, "UCX cannot use network interface %s: it is not shown in /sys", name);
+    error_expected(error, "%s", path);
+    error_found(error, "%s", why);
+    error_hint(error, "mount /sys, in a container too: mount -t sysfs sysfs /sys");
+    return HEDDLE_ERR_INTERNAL;
+}
+
 int transfer_check_device(const char *device, bool insecure, heddle_error_t *error)
 {
     const char *name = device ? device : "lo";
@@ -154,7 +169,7 @@ int transfer_check_device(const char *device, bool insecure, heddle_error_t *err
         error_hint(error, "name the interface of the data plane: --data-device");
         return HEDDLE_ERR_USAGE;
     }
-    if (insecure || (flags & IFF_LOOPBACK)) return HEDDLE_OK;
+    if (insecure || (flags & IFF_LOOPBACK)) return check_listed(name, error);
     error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
                "network interface %s is not loopback: whoever can reach UCX over TCP can write this process's memory", name);
     error_expected(error, "a loopback interface, such as lo");

@@ -84,7 +84,8 @@ extern const transfer_ops_t transfer_mem_ops;
  * directory.  Sets UCX's environment first (device, segments, no signal handlers; a variable that the user set stays).
  * INTERNAL with the package to install where UCX is missing.  `device`: NULL = "lo". */
 int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error);
-/* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device is "lo". */
+/* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device is "lo".  INTERNAL where
+ * /sys does not show it: UCX would not find it. */
 int transfer_check_device(const char *device, bool insecure, heddle_error_t *error);
 
 #endif

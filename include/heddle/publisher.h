@@ -9,7 +9,9 @@
  * for their timeout; a commit for the deadline of its rollout, begin for timeout_ms where a region is on its way to be
  * free.  While the broker is away the publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made
  * again.  FENCED is for good (another writer has the adapter): close, and open again.  Close aborts a publication that
- * is still open; its handle is void then. */
+ * is still open; its handle is void then.
+ * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it before starting
+ * threads that read or change the environment (getenv, setenv). */
 #ifndef HEDDLE_PUBLISHER_H
 #define HEDDLE_PUBLISHER_H
 

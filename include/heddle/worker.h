@@ -7,7 +7,9 @@
  *
  * Threads: calls marked [any] may be made on any thread, take no lock and make no system call (the last release of a
  * slot that is wanted back wakes the library).  The others: one thread at a time.  Nothing blocks past its timeout.
- * A process that forks must not use the handle in the child. */
+ * A process that forks must not use the handle in the child.
+ * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it before starting
+ * threads that read or change the environment (getenv, setenv). */
 #ifndef HEDDLE_WORKER_H
 #define HEDDLE_WORKER_H
 

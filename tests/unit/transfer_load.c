@@ -4,8 +4,12 @@
 #include "transfer/transfer.h"
 
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -74,6 +78,41 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
     cr_assert_eq(transfer_check_device(name, false, &e), HEDDLE_ERR_INSECURE_ADDRESS);
     cr_assert(strstr(e.message, name) && strstr(e.message, "memory") && strstr(e.hint, "--insecure"));
     cr_assert_eq(transfer_check_device(name, true, &e), HEDDLE_OK);
+}
+
+/* In a namespace of our own, where /sys is an empty place. */
+Test(load, an_interface_that_sys_does_not_show_is_refused)
+{
+    bool is_alone = unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
+    if (!is_alone || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", "/sys", "tmpfs", 0, NULL))
+        cr_skip_test("no namespace may be made here");
+    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert(strstr(e.message, "lo") && strstr(e.expected, "/sys/class/net/lo"), "%s", e.message);
+    cr_assert(strstr(e.found, "No such file") && strstr(e.hint, "mount /sys"));
+    cr_assert_eq(transfer_ucx_load(NULL, &ops, &e), HEDDLE_ERR_INTERNAL);
+}
+
+static const env_setting_t SHARED[] = {{"HEDDLE_T_SHARED", "ours"}};
+static atomic_int gone_early;
+
+static void *set_and_restore(void *arg)
+{
+    for (int i = 0; i < 2000; i++) {
+        uint32_t set = environment_set(SHARED, 1);
+        sched_yield();
+        if (!getenv("HEDDLE_T_SHARED")) atomic_fetch_add(&gone_early, 1);
+        environment_restore(SHARED, 1, set);
+    }
+    return arg;
+}
+
+Test(environment, nobody_restores_what_another_has_set, .timeout = 20)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, set_and_restore, NULL);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    cr_assert_eq(gone_early, 0);
+    cr_assert_null(getenv("HEDDLE_T_SHARED"));
 }
 
 Test(environment, what_the_user_set_stays)
