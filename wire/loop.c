@@ -272,7 +272,7 @@ void loop_turn(loop_t *l, uint64_t until_us)
     if (deadline > until_us) deadline = until_us;
     bool busy = atomic_load(&l->posts) && run_posts(l, NULL);
     busy |= run_ready(l);
-    busy |= run_work(l);
+    for (int n = 0; n < LOOP_TURN_WORK && run_work(l); n++) busy = true;
     if (l->flush) l->flush(l->flush_self);
     wait_ready(l, busy || !may_sleep(l) ? 0 : sleep_ms(l, deadline));
 }

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 
 #define LOOP_TURN_FRAMES 64
+#define LOOP_TURN_WORK 8        /* rounds of work hooks between two polls: a poll costs as much as a small chunk's copy */
 #define LOOP_SOURCE_SLEEP_MS 100   /* UCX misses a wake-up now and then: no sleep beside it is longer */
 
 typedef struct loop loop_t;
