@@ -18,9 +18,18 @@ static const option_set_t SET = {"heddle activate", "NAME@V [OPTION...]",
     "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where workers still hold it, and\n"
     "the adapter is held: later versions stage and do not activate until the newest is activated by hand.", NULL, OPTIONS, CLI_COMMON, ARGS, 1};
 
+static bool is_dry_run;
+
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
+    if (is_dry_run) {
+        char t[2][64];
+        printf("would go from %s to %s%s%s\n", cli_text(a, "from", t[0]), cli_text(a, "to", t[1]),
+               json_is_true(json_object_get(a, "changed")) ? "" : ", as it is",
+               json_is_true(json_object_get(a, "held")) ? "; the adapter would be held" : "");
+        return;
+    }
     char s[6][64], moved[16];
     units_bytes_text((uint64_t)cli_integer(a, "bytes_moved"), moved);
     printf("%s: %s -> %s, %s%s; active at %s of %s workers after %s ms; %s moved\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "from", s[0]),
@@ -44,10 +53,11 @@ int command_activate(int argc, char **argv)
     }
     heddle_admin_t *admin = cli_admin(&args.common, "activate", &end);
     if (!admin) return end;
+    is_dry_run = args.dry_run;
     heddle_activate_opts_t opts = {.size = sizeof opts, .quorum = args.wait, .deadline_ms = args.deadline_ms, .dry_run = args.dry_run};
     char *json = NULL;
     int rc = heddle_admin_activate(admin, ref, &opts, &json);
     end = cli_answer(&args.common, "activate", cli_error(rc), json, render);
-    heddle_admin_close(&admin);
+    cli_admin_close(&admin);
     return end;
 }

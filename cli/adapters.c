@@ -45,6 +45,6 @@ int command_adapters(int argc, char **argv)
     char *json = NULL;
     int rc = heddle_admin_adapters(admin, &json);
     end = cli_answer(&common, "adapters", cli_error(rc), json, adapters_render);
-    heddle_admin_close(&admin);
+    cli_admin_close(&admin);
     return end;
 }

@@ -48,6 +48,8 @@ const heddle_error_t *cli_error(int rc);
 
 /* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end with. */
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit);
+/* Lets go of the signals first: one may come in the middle. */
+void cli_admin_close(heddle_admin_t **admin);
 /* Calls `interrupt(handle)` on SIGINT or SIGTERM, until called with NULL. */
 void cli_on_signal(void (*interrupt)(void *handle), void *handle);
 /* 130 or 143 after a signal, else 0. */

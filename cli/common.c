@@ -59,7 +59,10 @@ static void print_json(json_t *value)
 
 static void say(const char *kind, const heddle_error_t *e)
 {
-    fprintf(stderr, "heddle %s: %s: %s\n", kind, heddle_err_name(e->code), e->message[0] ? e->message : heddle_err_text(e->code));
+    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
+    bool named = !strncmp(message, "heddle ", 7); /* the option parser names the command itself */
+    if (named) fprintf(stderr, "%s\n", message);
+    else fprintf(stderr, "heddle%s%s: %s: %s\n", kind[0] ? " " : "", kind, heddle_err_name(e->code), message);
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
@@ -106,8 +109,9 @@ static volatile sig_atomic_t caught;
 
 static void on_signal(int number)
 {
+    void (*interrupt)(void *) = on_interrupt;
     caught = number;
-    if (on_interrupt) on_interrupt(interrupt_handle);
+    if (interrupt) interrupt(interrupt_handle);
 }
 
 void cli_on_signal(void (*interrupt)(void *handle), void *handle)
@@ -115,7 +119,7 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle)
     on_interrupt = NULL;
     interrupt_handle = handle;
     on_interrupt = interrupt;
-    struct sigaction action = {.sa_handler = interrupt ? on_signal : SIG_DFL};
+    struct sigaction action = {.sa_handler = on_signal}; /* without a handle it is only noted: we are ending anyway */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
@@ -134,6 +138,12 @@ heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit)
     }
     cli_on_signal(interrupt_admin, admin);
     return admin;
+}
+
+void cli_admin_close(heddle_admin_t **admin)
+{
+    cli_on_signal(NULL, NULL);
+    heddle_admin_close(admin);
 }
 
 const char *cli_text(const json_t *object, const char *key, char scratch[64])

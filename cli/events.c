@@ -66,6 +66,6 @@ int command_events(int argc, char **argv)
         heard = true;
         if (!args.follow && !more) break;
     }
-    heddle_admin_close(&admin);
+    cli_admin_close(&admin);
     return cli_signal_exit() ? cli_signal_exit() : end;
 }

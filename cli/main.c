@@ -59,7 +59,7 @@ static int unknown(int argc, char **argv, const char *word)
     error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s", word ? word : "");
     error_contrast(&error, "broker worker publish status adapters versions workers events wait activate verify", word);
     error_hint(&error, "see heddle --help");
-    return cli_fail(&common, word ? "" : "COMMAND", &error);
+    return cli_fail(&common, "", &error);
 }
 
 int main(int argc, char **argv)

@@ -33,6 +33,6 @@ int command_status(int argc, char **argv)
     char *json = NULL;
     int rc = heddle_admin_status(admin, &json);
     end = cli_answer(&common, "status", cli_error(rc), json, render);
-    heddle_admin_close(&admin);
+    cli_admin_close(&admin);
     return end;
 }

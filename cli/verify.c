@@ -43,6 +43,6 @@ int command_verify(int argc, char **argv)
     char *json = NULL;
     int rc = heddle_admin_verify(admin, ref, args.dir ? info.digest : NULL, args.deadline_ms, &json);
     end = cli_answer(&args.common, "verify", cli_error(rc), json, render);
-    heddle_admin_close(&admin);
+    cli_admin_close(&admin);
     return end;
 }

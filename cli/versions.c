@@ -62,6 +62,6 @@ int command_versions(int argc, char **argv)
     char *json = NULL;
     int rc = heddle_admin_versions(admin, ref, &json);
     end = cli_answer(&common, "versions", cli_error(rc), json, render);
-    heddle_admin_close(&admin);
+    cli_admin_close(&admin);
     return end;
 }

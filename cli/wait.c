@@ -42,7 +42,7 @@ int command_wait(int argc, char **argv)
         char *json = NULL;
         int rc = heddle_admin_wait(admin, ref, &opts, &json);
         end = cli_answer(&args.common, "wait", cli_error(rc), json, render);
-        heddle_admin_close(&admin);
+        cli_admin_close(&admin);
     }
     option_fini(&SET, &args);
     return end;

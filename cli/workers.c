@@ -54,6 +54,6 @@ int command_workers(int argc, char **argv)
     char *json = NULL;
     int rc = heddle_admin_workers(admin, name, &json);
     end = cli_answer(&common, "workers", cli_error(rc), json, render);
-    heddle_admin_close(&admin);
+    cli_admin_close(&admin);
     return end;
 }
