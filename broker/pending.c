@@ -111,7 +111,9 @@ static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddl
     const adapter_row_t *a = registry_adapter(v.registry, q->name);
     const version_row_t *newest = a ? registry_newest(a) : NULL;
     error_text(row->adapter, sizeof row->adapter, q->name);
-    row->version = q->version ? q->version : newest ? newest->version : 0;
+    uint64_t meant = newest ? newest->version : 0; /* by the name alone */
+    if (row->kind == PENDING_VERIFY && a && a->active) meant = a->active; /* what is served */
+    row->version = q->version ? q->version : meant;
     if (newest && row->version <= a->last_version) return HEDDLE_OK;
     int rc = newest
                  ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never assigned", q->name,
