@@ -23,7 +23,8 @@ typedef struct region {
     atomic_uint refs;
 } region_t;
 
-#define REGION_STEP_BYTES ((size_t)4 << 20)
+/* A millisecond or a few: the loop does several in a turn. */
+#define REGION_STEP_BYTES ((size_t)1 << 20)
 
 /* NO_MEMORY with the size asked for.  Takes seconds for gigabytes. */
 int  region_new(size_t bytes, region_t **ret_region, heddle_error_t *error);

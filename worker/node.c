@@ -686,7 +686,8 @@ void worker_node_leave(worker_node_t *n, uint64_t now_us) { step_session(n, SE_L
 static void wake(void *self) { worker_node_t *n = self; n->opts.wake(n->opts.wake_self); }
 static int map(void *self, region_t *r) { worker_node_t *n = self; return n->io.tr->map(n->io.t, r); }
 
-/* What a stopped source may still write into must outlive the transfer: nobody can tell here when that ends. */
+/* What a stopped source may still write into must outlive the transfer: nobody can tell here when that
+ * ends. */
 static void unmap(void *self, region_t *r)
 {
     worker_node_t *n = self;
@@ -694,7 +695,8 @@ static void unmap(void *self, region_t *r)
         n->io.tr->unmap(n->io.t, r);
         return;
     }
-    log_emit(LOG_WARN, "worker.region", "%zu bytes are not given back: a receive into them is open", r->bytes);
+    log_emit(LOG_WARN, "worker.region", "%zu bytes are not given back: a receive into them is open",
+             r->bytes);
     region_ref(r);
 }
 

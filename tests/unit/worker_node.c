@@ -89,7 +89,7 @@ Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
 {
     worker_t *w = worker_joined(0, NULL);
     test_arena_t a = arena(1);
-    a.region_bytes = 64u << 20;
+    a.region_bytes = 32u << 20;
     uint32_t beats = count_said(w, MSG_HEARTBEAT), turns = 0;
     announce_to(w, &a, 1, NULL, 0);
     for (uint64_t due = CLOCK_NEVER; !last_event(w, HEDDLE_EVENT_FETCHING); turns++) {
@@ -112,7 +112,7 @@ Test(node, memory_in_the_making_is_given_back_and_used_on)
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1), b = arena(2);
     uint64_t due = CLOCK_NEVER;
-    a.region_bytes = 64u << 20;
+    a.region_bytes = 32u << 20;
     announce_to(w, &a, 1, NULL, 0);
     world_turn(&due);
     cr_assert_null(last_event(w, HEDDLE_EVENT_FETCHING));
