@@ -9,11 +9,9 @@
 
 enum { SETTLE_TURNS = 200, SETTLE_US = 100000 };
 
-static void feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us);
-
 /* --- the application is told ------------------------------------------------------------------ */
 
-static void tell(worker_node_t *n, heddle_event_t *event)
+void worker_node_tell(worker_node_t *n, heddle_event_t *event)
 {
     event->size = sizeof *event;
     event->at_ms = clock_wall(n->io.clock);
@@ -23,12 +21,12 @@ static void tell(worker_node_t *n, heddle_event_t *event)
     n->io.event(n->io.self, event);
 }
 
-static void tell_error(worker_node_t *n, int type, const heddle_error_t *error, int retriable)
+void worker_node_tell_error(worker_node_t *n, int type, const heddle_error_t *error, int retriable)
 {
     heddle_event_t event = {.type = type, .code = error->code, .retriable = retriable, .step = -1};
     memcpy(event.adapter, error->adapter, sizeof event.adapter);
     error_text(event.message, sizeof event.message, error->message);
-    tell(n, &event);
+    worker_node_tell(n, &event);
 }
 
 /* Why a version failed here: what sync said, or the broker. */
@@ -55,7 +53,7 @@ static void offer(worker_node_t *n, adapter_t *a, const sync_action_t *action)
     if (action->err)
         error_text(event.message, sizeof event.message, why ? why->message : heddle_err_text(action->err));
     if (why) event.retriable = why->retriable;
-    tell(n, &event);
+    worker_node_tell(n, &event);
 }
 
 static void tell_fetching(worker_node_t *n, adapter_t *a, const announced_t *w)
@@ -131,7 +129,7 @@ static bool is_drained(const worker_node_t *n, const adapter_t *a, const slot_t 
            n->io.tr->idle(n->io.t, slot->region);
 }
 
-static void drain(worker_node_t *n, adapter_t *a, uint64_t now_us)
+void worker_node_drain(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
         const sync_entry_t *e = &a->sync.entries[i];
@@ -139,7 +137,7 @@ static void drain(worker_node_t *n, adapter_t *a, uint64_t now_us)
         slot_t *slot = slots_at(n->slots, a->index, (uint32_t)e->slot);
         if (slot && slot->state != SLOT_FREE && !is_drained(n, a, slot)) continue;
         if (slot) slot_free(slot);
-        feed(n, a, &(sync_event_t){.kind = SY_DRAINED, .slot = e->slot}, now_us);
+        worker_node_feed(n, a, &(sync_event_t){.kind = SY_DRAINED, .slot = e->slot}, now_us);
     }
 }
 
@@ -222,7 +220,7 @@ static int feed_result(worker_node_t *n, adapter_t *a, const sync_event_t *event
     return rc;
 }
 
-static void feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us)
+void worker_node_feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     feed_result(n, a, event, now_us);
 }
@@ -240,257 +238,18 @@ static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
     if (state == PULL_FAILED) a->error = *pull_error(a->pull);
     pull_destroy(&a->pull);
     error_where(&a->error, a->name, version, n->opts.name, NULL);
-    feed(n, a,
+    worker_node_feed(n, a,
          &(sync_event_t){.kind = state == PULL_DONE ? SY_FETCHED : SY_FETCH_FAILED,
                          .version = version,
                          .error = &a->error},
          now_us);
 }
 
-/* --- the broker's messages -------------------------------------------------------------------- */
-
-static adapter_t *find_adapter(worker_node_t *n, const char *name)
-{
-    int index = slots_find(n->slots, name);
-    return index < 0 ? NULL : &n->adapters[index];
-}
-
-static int check_announce(const msg_announce_t *m, heddle_error_t *error)
-{
-    const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
-    if (!part)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL,
-                          "a version in %u parts was announced, and this release takes one", m->part_count);
-    if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
-        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0)
-        return error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
-    return HEDDLE_OK;
-}
-
-static announced_t *remember(adapter_t *a, const msg_announce_t *m)
-{
-    announced_t *w = (announced_t *)announced_find(a, m->version);
-    if (!w) {
-        w = calloc(1, sizeof *w);
-        if (!w) return NULL;
-        w->version = m->version;
-        w->h1 = m->digest;
-        w->region_bytes = m->parts[0].region_bytes;
-        w->manifest_bytes = m->parts[0].manifest_bytes;
-        w->manifest_digest = m->parts[0].manifest_digest;
-        w->data_bytes = m->data_bytes;
-        w->step = m->step;
-        memcpy(&w->key, &m->key, sizeof w->key);
-        w->next = a->announced;
-        a->announced = w;
-    }
-    announced_sources(w, m->sources, m->source_count);
-    return w;
-}
-
-static void greet_sources(worker_node_t *n, const announced_t *w)
-{
-    for (uint32_t i = 0; i < w->source_count; i++) {
-        peer_ref_t peer = {w->sources[i].token, bytes_of(w->sources[i].address, w->sources[i].address_bytes)};
-        n->io.tr->greet(n->io.t,
-                        &peer); /* connecting takes longer than a small fetch; a failure shows at the ask */
-    }
-}
-
-static void on_announce(worker_node_t *n, adapter_t *a, const msg_announce_t *m, uint64_t now_us)
-{
-    heddle_error_t error;
-    const announced_t *w = NULL;
-    if (!check_announce(m, &error)) {
-        w = remember(a, m);
-        if (!w) error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for an announcement");
-    }
-    if (!w) {
-        error_where(&error, a->name, m->version, n->opts.name, "announce");
-        say_nack(n, a, m->version, 0, &error);
-        return;
-    }
-    greet_sources(n, w);
-    feed(n, a,
-         &(sync_event_t){.kind = SY_ANNOUNCE,
-                         .version = m->version,
-                         .digest = m->digest,
-                         .deadline_us = m->deadline_ms * 1000},
-         now_us);
-}
-
-static void on_sources(worker_node_t *n, adapter_t *a, const msg_sources_t *m, uint64_t now_us)
-{
-    announced_t *w = (announced_t *)announced_find(a, m->version);
-    if (!w) return;
-    announced_sources(w, m->sources, m->source_count);
-    greet_sources(n, w);
-    if (a->pull && pull_what(a->pull) == w) pull_resource(a->pull, now_us);
-    feed(n, a,
-         &(sync_event_t){.kind = SY_SOURCES, .version = m->version, .source_count = w->source_count},
-         now_us);
-}
-
-static void on_commit(worker_node_t *n, adapter_t *a, const msg_commit_t *m, uint64_t now_us)
-{
-    if (!session_is_live(&n->session, now_us)) return;
-    a->commit_us = now_us;
-    feed(n, a,
-         &(sync_event_t){
-             .kind = SY_COMMIT, .version = m->version, .decision = m->decision, .digest = m->digest},
-         now_us);
-}
-
-static void on_abort(worker_node_t *n, adapter_t *a, const msg_abort_t *m, uint64_t now_us)
-{
-    bool is_overtaken = !strcmp(m->code, "superseded");    /* a state, not an error of ours */
-    int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->code);
-    error_fail(&a->error, code, "%s", m->message);
-    feed(n, a, &(sync_event_t){.kind = SY_ABORT, .version = m->version, .error = &a->error}, now_us);
-}
-
-static void on_verify(worker_node_t *n, adapter_t *a, const msg_verify_t *m)
-{
-    int rc = checks_start(&n->checks, n->slots, a->index, m);
-    if (rc)
-        say_verified(n, a->index,
-                     &(msg_verified_t){.req = m->req, .version = m->version, .code = heddle_err_name(rc)});
-}
-
-static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
-{
-    adapter_t *a = NULL;
-    switch (m->type) {
-    case MSG_ANNOUNCE:
-        if ((a = find_adapter(n, m->announce.adapter))) on_announce(n, a, &m->announce, now_us);
-        break;
-    case MSG_SOURCES:
-        if ((a = find_adapter(n, m->sources.adapter))) on_sources(n, a, &m->sources, now_us);
-        break;
-    case MSG_COMMIT:
-        if ((a = find_adapter(n, m->commit.adapter))) on_commit(n, a, &m->commit, now_us);
-        break;
-    case MSG_ABORT:
-        if ((a = find_adapter(n, m->abort.adapter))) on_abort(n, a, &m->abort, now_us);
-        break;
-    case MSG_RETIRE:
-        if ((a = find_adapter(n, m->retire.adapter)))
-            feed(n, a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
-        break;
-    case MSG_VERIFY:
-        if ((a = find_adapter(n, m->verify.adapter))) on_verify(n, a, &m->verify);
-        break;
-    case MSG_ERROR:
-        log_emit(LOG_DEBUG, "worker.error", "the broker refused a %s: %s", msg_name((int)m->error.of),
-                 m->error.message);
-        break;
-    default: break;
-    }
-    if (a) drain(n, a, now_us);
-}
-
-/* --- the session ------------------------------------------------------------------------------ */
-
-static void go_down(worker_node_t *n, uint64_t now_us)
-{
-    n->up = false;
-    for (uint32_t i = 0; i < n->adapter_count; i++)
-        feed(n, &n->adapters[i], &(sync_event_t){.kind = SY_DOWN}, now_us);
-}
-
-static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t *m, uint64_t *keep,
-                            uint64_t now_us)
-{
-    sync_event_t event = {.kind = SY_UP,
-                          .slot_count = m->slots < LIMIT_SLOTS ? (uint32_t)m->slots : LIMIT_SLOTS,
-                          .keep = keep};
-    for (uint32_t i = 0; i < m->adapter_count; i++) {
-        if (strcmp(m->adapters[i].adapter, a->name) != 0) continue;
-        event.decision = m->adapters[i].decision;
-        event.version = m->adapters[i].version;
-        event.digest = m->adapters[i].digest;
-    }
-    for (uint32_t i = 0; i < m->keep_count; i++)
-        if (!strcmp(m->keep[i].adapter, a->name)) keep[event.keep_count++] = m->keep[i].version;
-    a->commit_us = now_us;
-    feed(n, a, &event, now_us);
-    drain(n, a, now_us);
-}
-
-static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
-{
-    n->up = true;
-    n->join_end_us = CLOCK_NEVER;
-    memcpy(n->cluster, n->session.cluster, sizeof n->cluster);
-    n->io.tr->set_token(n->io.t, n->session.token);
-    heddle_event_t event = {.type = HEDDLE_EVENT_JOINED, .step = -1};
-    tell(n, &event);
-    uint64_t *keep = calloc(m->keep_count + 1u, sizeof *keep);
-    for (uint32_t i = 0; keep && i < n->adapter_count; i++)
-        welcome_adapter(n, &n->adapters[i], m, keep, now_us);
-    if (!keep) log_emit(LOG_ERROR, "worker.memory", "no memory to take a welcome");
-    free(keep);
-}
-
-/* Decisions and versions of another registry mean nothing here: old ones would look new, and new ones old. */
-static void join(worker_node_t *n)
-{
-    if (!n->cluster[0] || !strcmp(n->cluster, n->session.cluster)) {
-        say_join(n);
-        return;
-    }
-    error_fail(&n->join_error, HEDDLE_ERR_REQUEST_CONFLICT,
-               "the broker has the registry of another cluster (%s) than this worker joined before (%s)",
-               n->session.cluster, n->cluster);
-    tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 1);
-}
-
-static void on_refused(worker_node_t *n, const msg_error_t *m, uint64_t now_us)
-{
-    msg_to_error(m, &n->join_error);
-    if (n->join_error.code == HEDDLE_ERR_WORKER_ALIVE && n->opts.join_timeout_us &&
-        n->join_end_us == CLOCK_NEVER)
-        n->join_end_us = now_us + n->opts.join_timeout_us;
-    tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, m->retriable);
-}
-
-static void on_lapsed(worker_node_t *n, const msg_t *m)
-{
-    heddle_error_t error;
-    if (m && m->type == MSG_ERROR) msg_to_error(&m->error, &error);
-    else error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "no word from the broker for a lease; serving goes on");
-    tell_error(n, m && m->type == MSG_ERROR ? HEDDLE_EVENT_FENCED : HEDDLE_EVENT_LOST_BROKER, &error, 1);
-}
-
-static void obey_session(worker_node_t *n, unsigned out, const msg_t *m, uint64_t now_us)
-{
-    if (n->up && (n->session.state != SESSION_READY || (out & SO_LAPSED))) go_down(n, now_us);
-    if (out & SO_LAPSED) on_lapsed(n, m);
-    if (out & SO_HELLO) {
-        msg_t hello;
-        session_hello(&n->session, &hello);
-        say(n, &hello);
-    }
-    if (out & SO_JOIN) join(n);
-    if (out & SO_JOINED) on_joined(n, &m->welcome, now_us);
-    if (out & SO_REFUSED) on_refused(n, &m->error, now_us);
-    if (out & SO_HEARTBEAT) say_heartbeat(n);
-    if (out & SO_LEAVE) say(n, &(msg_t){.type = MSG_LEAVE, .leave = {n->session.token, n->session.req}});
-    if (out & SO_REDIAL) n->io.redial(n->io.self);
-    if (out & SO_DELIVER) deliver(n, m, now_us);
-    if (out & SO_LEFT) tell(n, &(heddle_event_t){.type = HEDDLE_EVENT_LEFT, .step = -1});
-}
-
-static void step_session(worker_node_t *n, session_event_kind_t kind, const msg_t *m, uint64_t now_us)
-{
-    obey_session(n, session_step(&n->session, &(session_event_t){kind, m}, now_us), m, now_us);
-}
-
 /* --- node_ops --------------------------------------------------------------------------------- */
 
 static void node_line(void *self, bool up, uint64_t now_us)
 {
-    step_session(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
+    worker_node_step(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
 }
 
 static void node_frame(void *self, bytes_t frame, uint64_t now_us)
@@ -501,7 +260,7 @@ static void node_frame(void *self, bytes_t frame, uint64_t now_us)
         log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s", error.message);
         return;
     }
-    step_session(self, SE_FRAME, &m, now_us);
+    worker_node_step(self, SE_FRAME, &m, now_us);
     msg_fini(&m);
 }
 
@@ -512,7 +271,7 @@ static void on_unshared(worker_node_t *n, const share_key_t *key, uint64_t now_u
             adapter_t *a = &n->adapters[i];
             if (!a->shares[slot].shared || memcmp(&a->shares[slot].key, key, sizeof *key) != 0) continue;
             a->shares[slot].shared = false;
-            drain(n, a, now_us);
+            worker_node_drain(n, a, now_us);
         }
 }
 
@@ -535,10 +294,10 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t tick_adapter(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
-    drain(n, a, now_us);
+    worker_node_drain(n, a, now_us);
     if (now_us >= sync_deadline(&a->sync)) {
-        feed(n, a, &(sync_event_t){.kind = SY_TICK}, now_us);
-        drain(n, a, now_us);    /* memory that was being made is free at once */
+        worker_node_feed(n, a, &(sync_event_t){.kind = SY_TICK}, now_us);
+        worker_node_drain(n, a, now_us);    /* memory that was being made is free at once */
     }
     if (a->pull) next = pull_tick(a->pull, now_us);
     look_at_pull(n, a, now_us);
@@ -559,14 +318,14 @@ static void answer_check(worker_node_t *n, check_t *check, exported_t exported)
 static void give_up_joining(worker_node_t *n, uint64_t now_us)
 {
     n->join_end_us = CLOCK_NEVER;
-    tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 0);
+    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 0);
     worker_node_leave(n, now_us);
 }
 
 static uint64_t node_tick(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
-    step_session(n, SE_TICK, NULL, now_us);
+    worker_node_step(n, SE_TICK, NULL, now_us);
     if (now_us >= n->join_end_us) give_up_joining(n, now_us);
     for (check_t *check; (check = checks_overdue(&n->checks, now_us));)
         answer_check(n, check, EXPORTED_UNKNOWN);
@@ -647,7 +406,7 @@ int worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, u
 {
     int rc = feed_result(n, &n->adapters[adapter],
                          &(sync_event_t){.kind = SY_APP_ACTIVATE, .version = version}, now_us);
-    drain(n, &n->adapters[adapter], now_us);
+    worker_node_drain(n, &n->adapters[adapter], now_us);
     return rc;
 }
 
@@ -662,7 +421,7 @@ int worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, con
                 e && e->decision > a->sync.applied.decision ? "activate" : "stage");
     int rc = feed_result(n, a, &(sync_event_t){.kind = SY_APP_REJECT, .version = version, .error = &error},
                          now_us);
-    drain(n, a, now_us);
+    worker_node_drain(n, a, now_us);
     return rc;
 }
 
@@ -679,7 +438,7 @@ int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, c
     return HEDDLE_OK;
 }
 
-void worker_node_leave(worker_node_t *n, uint64_t now_us) { step_session(n, SE_LEAVE, NULL, now_us); }
+void worker_node_leave(worker_node_t *n, uint64_t now_us) { worker_node_step(n, SE_LEAVE, NULL, now_us); }
 
 /* --- life ------------------------------------------------------------------------------------- */
 

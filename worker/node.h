@@ -2,8 +2,8 @@
 /* worker/node.h: a worker without thread and sockets: session, and for each adapter sync, one pull,
  * and slots, wired together.  It decides nothing: sync does.
  *
- *   frame -> session -> sync -> actions: reserve, pull, send, flip, drop ...   (node.c)
- *   transfer -> pull -> sync                                                    messages out: node_say.c
+ *   frame -> session (node_session.c) -> sync -> actions: reserve, pull, send, flip, drop ...
+ *   transfer -> pull -> sync                                        messages out: node_say.c
  *
  * One thread.  worker_node_* below node_ops are called on it too (through shell_call). */
 #ifndef WORKER_NODE_H
@@ -78,6 +78,16 @@ int  worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, co
 int  worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version,
                           const digest_t *digest, uint64_t now_us);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
+
+/* Between node.c and node_session.c. */
+void worker_node_tell(worker_node_t *n, heddle_event_t *event);
+void worker_node_tell_error(worker_node_t *n, int type, const heddle_error_t *error, int retriable);
+/* Feeds sync and does what it says. */
+void worker_node_feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us);
+/* Frees slots that were dropped and that nobody uses any more. */
+void worker_node_drain(worker_node_t *n, adapter_t *a, uint64_t now_us);
+/* Steps the session and does what it says; `m` only for SE_FRAME. */
+void worker_node_step(worker_node_t *n, session_event_kind_t kind, const msg_t *m, uint64_t now_us);
 
 /* node_say.c: messages of this worker. */
 int  say(worker_node_t *n, const msg_t *m);      /* OK, or what io.send said */
