@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct {
@@ -111,6 +112,7 @@ static char *answer_of(const outcome_t *o)
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
+    if (!json_is_string(json_object_get(a, "digest"))) return; /* refused before there was anything to show */
     char s[6][64], bytes[16];
     const json_t *rollout = json_object_get(a, "rollout"), *timing = json_object_get(a, "timing"), *reason = json_object_get(a, "reason");
     units_bytes_text((uint64_t)cli_integer(a, "data_bytes"), bytes);
@@ -223,8 +225,16 @@ static int dry_run(outcome_t *o, const char *dir)
 
 static void interrupt_publisher(void *handle) { heddle_publisher_interrupt(handle); }
 
+/* A wrong path is told before a session is opened for it; what is inside is looked at when it is read. */
+static bool is_directory(const char *dir)
+{
+    struct stat st;
+    return stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static int publish(const args_t *args, const char *dir, outcome_t *o)
 {
+    if (!is_directory(dir)) return dry_run(o, dir);
     heddle_publisher_t *p = NULL;
     heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = args->common.broker, .adapter = args->adapter, .writer = args->writer, .takeover = args->takeover,
                                     .timeout_ms = args->common.timeout_ms, .max_rate_bytes = args->max_rate_bytes, .data_device = args->data_device, .insecure = args->insecure, .close_ms = CLOSE_MS};
