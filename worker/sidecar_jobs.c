@@ -223,8 +223,25 @@ static bool is_taken_back(const heddle_event_t *commit, const heddle_event_t *la
            (later->type == HEDDLE_EVENT_COMMIT && later->version < commit->version);
 }
 
+/* The version ended: loading it is of no use any more, and would hold up the next one. */
+static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
+{
+    for (job_t **at = &j->first; *at;) {
+        job_t *job = *at;
+        if (job->event.type != HEDDLE_EVENT_ARRIVED || job->event.version != failed->version ||
+            strcmp(job->event.adapter, failed->adapter) != 0) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        hook_kill(&job->hook);
+        free(job);
+    }
+}
+
 int jobs_add(jobs_t *j, const heddle_event_t *event)
 {
+    if (event->type == HEDDLE_EVENT_FAILED) give_up_staging(j, event);
     for (job_t *at = j->first; at; at = at->next)
         if (at->event.type == HEDDLE_EVENT_COMMIT && is_taken_back(&at->event, event)) at->is_void = true;
     if (!is_work(j, event->type)) return HEDDLE_OK;

@@ -6,7 +6,7 @@
  *   COMMIT   directory, on-activate, link, then activate() or reject()
  *   VERIFY   digest of the exported directory, verified(); for the active version it is read
  *            through the link
- *   FAILED   the directory goes
+ *   FAILED   a command that still stages it is killed; the directory goes
  *   ACTIVE   on-activate where another version's ran since, the link; old directories go
  *   RETIRED  old directories go
  *
