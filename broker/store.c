@@ -102,6 +102,8 @@ struct store {
     char cluster[HEDDLE_NAME_MAX + 1];
     uint64_t epoch;
     int number;                      /* errno of the last statement, 0 when it went well */
+    dev_t device;                    /* of the file, as it was opened */
+    ino_t inode;
 };
 
 /* ---- errors ---------------------------------------------------------------------------------------------------- */
@@ -268,9 +270,22 @@ static int put(store_t *s, const record_t *r)
     return !code && which == PUT_DECISION ? drop_older(s, r) : code;
 }
 
+/* A directory that was removed or put aside takes our writes still, and no start would find them again. */
+static int check_in_place(const store_t *s, heddle_error_t *error)
+{
+    struct stat st;
+    if (stat(s->file, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is no longer the file that was opened", s->file);
+    error_contrast(error, "the registry in its place", "it was removed, moved or replaced under a running broker");
+    error_hint(error, "put the directory back and start the broker again; what was acknowledged is in the old file");
+    return rc;
+}
+
 int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
 {
     if (count == 0) return HEDDLE_OK;
+    int moved = check_in_place(s, error);
+    if (moved) return moved;
     int code = run(s, SQL_BEGIN);
     for (int i = 0; i < count && !code; i++) code = put(s, &records[i]);
     if (!code && FAILPOINT("store.before_commit")) code = SQLITE_FULL;
@@ -316,6 +331,10 @@ static int open_database(store_t *s, heddle_error_t *error)
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
     int code = sqlite3_open_v2(s->file, &s->db, flags, NULL);
     if (code) return refuse(s, code, "open it", error);
+    struct stat st;
+    if (stat(s->file, &st) != 0) return refuse(s, SQLITE_CANTOPEN, "look at it", error);
+    s->device = st.st_dev;
+    s->inode = st.st_ino;
     /* Exclusive: we have the directory's lock anyway, and WAL then needs no shared memory in a file. */
     code =
         sqlite3_exec(s->db,

@@ -454,6 +454,24 @@ Test(store, a_closed_writer_is_gone)
     store_close(&s);
 }
 
+Test(store, a_file_put_aside_is_not_written_to)
+{
+    store_t *s = open_store();
+    record_t w = {.kind = RECORD_WRITER, .adapter = "policy", .token = 5, .host = "h", .writer = "t"};
+    heddle_error_t e = {0};
+    char from[128], to[160];
+    commit(s, &w, 1);
+    snprintf(from, sizeof from, "%s", path_of("registry.db"));
+    snprintf(to, sizeof to, "%s.aside", from);
+    cr_assert_eq(rename(from, to), 0);
+    w.token = 6;
+    cr_assert_eq(store_commit(s, &w, 1, &e), HEDDLE_ERR_DATA_DIR);
+    cr_assert(e.expected[0] && e.found[0] && e.hint[0]);
+    cr_assert_eq(rename(to, from), 0);
+    cr_assert_eq(store_commit(s, &w, 1, &e), HEDDLE_OK);
+    store_close(&s);
+}
+
 Test(store, one_broker_a_directory)
 {
     store_t *s = open_store(), *second = NULL;
