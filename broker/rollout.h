@@ -77,6 +77,7 @@ typedef struct track {
     uint64_t created_us, deadline_us;
     uint64_t due_us;                   /* when it is to be looked at by time alone */
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
+    bool has_left;                     /* its publisher said LEAVE: it will not come back with them */
     uint64_t bytes_moved;              /* reported in STAGED, all told */
     /* signature and time of the last ROLLOUT (first: of the publication) */
     uint64_t pushed, push_us;

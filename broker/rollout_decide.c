@@ -229,7 +229,8 @@ static void decide_staging(const rollout_t *ro, const adapter_row_t *a, const ve
     if (bad) fail_rejected(a, row, bad, now, out);
     else if (!a->held && is_met(row, t)) registry_decide_commit(a, row, now, out);
     else if (t->is_late && !may_stay(a, row, t)) fail_late(a, row, t, now, out);
-    else if (t->sourceless_us && now.us >= t->sourceless_us + ro->lease_us) fail_lost(a, row, now, out);
+    else if (t->sourceless_us && (t->has_left || now.us >= t->sourceless_us + ro->lease_us))
+        fail_lost(a, row, now, out);
 }
 
 static void decide_keep(const rollout_t *ro, const adapter_row_t *a, instant_t now, outbox_t *out)

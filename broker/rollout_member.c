@@ -127,6 +127,7 @@ int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t ver
     track_t *t = track_add(ro, adapter, version, v.now.us);
     if (!t) return HEDDLE_ERR_NO_MEMORY;
     t->publisher = publisher;
+    t->has_left = false;
     t->is_served = true;
     t->deadline_us = v.now.us + row->deadline_ms * 1000;
     event_row_t *e = events_add(ev, EVENT_VERSION_PUBLISHED, adapter, version, row->writer, v.now);
@@ -295,6 +296,7 @@ void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t
         bool serves = serving == t->version && row && registry_is_live(row);
         if (t->publisher == publisher->token || (!t->publisher && !serves)) continue;
         t->publisher = serves ? publisher->token : 0;
+        if (serves) t->has_left = false;
         t->is_served = serves;
         if (serves) t->is_released = false;
         track_touch(ro, t);
@@ -334,6 +336,7 @@ void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left)
         } else if (t->publisher == member->token) {
             t->publisher = 0;
             t->is_served = false;
+            t->has_left = left;
             track_touch(ro, t);
         }
     }

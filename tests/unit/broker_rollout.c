@@ -300,11 +300,18 @@ Test(rollout, no_workers_is_said_when_there_was_nobody)
     cr_assert_str_eq(told()->code, "no_workers");
 }
 
+static void publisher_falls_silent(void)
+{
+    R.is_quiet[T] = true;
+    rig_pass(4500); /* its lease ends */
+    R.is_quiet[T] = false;
+    R.tokens[T] = 0;
+}
+
 Test(rollout, a_version_without_a_source_for_a_lease_is_lost)
 {
     publish_to(1, (rig_publish_t){0});
-    rig_leave(T);
-    R.tokens[T] = 0;
+    publisher_falls_silent();
     rig_pass(3000);
     cr_assert_str_eq(rig_state(1), "staging");
     rig_pass(1500);
@@ -313,11 +320,20 @@ Test(rollout, a_version_without_a_source_for_a_lease_is_lost)
     cr_assert(rig_has(W1, MSG_ABORT));
 }
 
-Test(rollout, a_publisher_that_comes_back_in_time_saves_it)
+Test(rollout, a_version_whose_publisher_said_goodbye_is_lost_at_once)
 {
     publish_to(1, (rig_publish_t){0});
     rig_leave(T);
     R.tokens[T] = 0;
+    rig_pass(50);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
+}
+
+Test(rollout, a_publisher_that_comes_back_in_time_saves_it)
+{
+    publish_to(1, (rig_publish_t){0});
+    publisher_falls_silent();
     rig_pass(3000);
     rig_open(T, "policy", "trainer", 1, false);
     const msg_welcome_t *w = &rig_last(T, MSG_WELCOME)->welcome;
