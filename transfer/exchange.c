@@ -62,7 +62,12 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
 
 void exchange_shut(transfer_t *t)
 {
-    while (t->peers) peer_end(t, t->peers);
+    while (t->peers) {
+        t->peers->hushed = true;
+        peer_cut(t, t->peers);
+    }
+    for (peer_t *p = t->closing; p; p = p->next) p->force |= t->carrier->linger_us != CLOCK_NEVER;
+    t->reap_due = true;
     peers_reap(t);
 }
 
@@ -88,12 +93,17 @@ typedef enum { STEP_IDLE, STEP_SENT, STEP_PACED, STEP_ENDED } step_t;
 static step_t step(transfer_t *t, peer_t *p)
 {
     if (p->broken || (p->state == PEER_ACCEPTED && !peer_connect_back(t, p))) {
-        peer_end(t, p);
+        p->hushed = true;
+        peer_cut(t, p);
         return STEP_ENDED;
     }
+    if (p->hi_due) return peer_hi(t, p) ? STEP_SENT : STEP_IDLE;
     if (receive_unasks(t, p) || serve_refusals(t, p)) return STEP_SENT;
     if (!p->gathered && !p->ready) return STEP_IDLE;
-    if (!pace_ready(&t->pace, t->now_us)) return STEP_PACED;
+    if (!pace_ready(&t->pace, t->now_us)) {
+        if (p->gathered) exchange_schedule(t, p->heard_us + t->beat_us);
+        return STEP_PACED;
+    }
     bool asked = receive_asks(t, p), served = serve_data(t, p);
     return asked || served ? STEP_SENT : STEP_IDLE;
 }
@@ -153,11 +163,13 @@ int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
     if (n == cap) return n;
     t->turn_sends = 0;
     for (uint32_t i = 0; i < EXCHANGE_TURN_PROGRESS && t->ring_count < (uint32_t)(cap - n); i++) {
+        peers_unblock(t);
         pump(t);
         if (!t->carrier->progress(t)) break;
     }
     /* After progress: a process that was stopped itself finds its mail before it judges its peers. */
     run_timers(t);
+    peers_unblock(t);
     pump(t);
     peers_reap(t);
     return n + drain(t, out + n, cap - n);
@@ -261,6 +273,10 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     case FRAME_REFUSED:
         receive_refused(t, p, f);
         break;
+    case FRAME_BYE:
+        p->hushed = true;
+        peer_end(t, p);
+        break;
     case FRAME_HI:
     case FRAME_DATA:
         break;
@@ -274,15 +290,6 @@ void exchange_copied(transfer_t *t, send_t *s)
     if (share) serve_sent(t, share);
 }
 
-static void free_send(send_t *s)
-{
-    peer_t *p = s->peer;
-    if (s == &p->hi) return;
-    send_t **list = s->data ? &p->free_data : &p->free_control;
-    s->next = *list;
-    *list = s;
-}
-
 void exchange_sent(transfer_t *t, send_t *s, bool ok)
 {
     peer_t *p = s->peer;
@@ -293,16 +300,16 @@ void exchange_sent(transfer_t *t, send_t *s, bool ok)
         t->counters.bytes_out += s->payload_bytes;
     }
     exchange_copied(t, s);
-    free_send(s);
+    peer_send_end(s);
     if (!ok) p->broken = p->force = true;
     if (p->in_flight == 0 && p->standing_count > 0) exchange_schedule(t, p->sent_us + t->beat_us);
-    if (p->broken || p->ready || p->gathered || p->refusing || p->dropped) peer_touch(t, p);
+    if (p->broken || p->hi_due || p->ready || p->gathered || p->refusing || p->dropped) peer_touch(t, p);
     if (p->state >= PEER_CLOSING) t->reap_due = true;
 }
 
 void exchange_broken(transfer_t *t, peer_t *p)
 {
-    p->force = true;
+    p->force = p->hushed = true;
     t->reap_due = true;
     if (p->state < PEER_CLOSING) peer_end(t, p);
 }

@@ -25,7 +25,7 @@
 #define HASH_NONFATAL_OOM 1   /* a library must not exit when memory runs out */
 #include <uthash.h>
 
-#define EXCHANGE_PEERS_MAX 1024u        /* a descriptor each: the usual soft limit of a process */
+#define EXCHANGE_PEERS_MAX 1024u        /* two descriptors each: who has so many needs a higher limit of them */
 #define EXCHANGE_SHARES_MAX 1024u
 #define EXCHANGE_ASKS_MAX 4096u         /* open asks of one process: 32 windows of 2 MB in chunks of 64 KiB, twice over */
 #define EXCHANGE_STANDING_MAX 16384u    /* asks that all peers together may have standing here */
@@ -34,7 +34,7 @@
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u     /* a connection made under an older token is closed after being quiet so long */
 #define EXCHANGE_DRAIN_US 2000000u      /* a peer is dropped when receives that nobody wants any more stay open so long */
-#define EXCHANGE_DATA_SENDS 16u         /* DATA that a carrier keeps for one peer: what the network has taken is not among them */
+#define EXCHANGE_DATA_SENDS 16u         /* DATA that a carrier may keep for one peer until they are sent */
 #define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
 #define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
 #define EXCHANGE_TURN_PROGRESS 64u      /* carrier turns in one events() */
@@ -102,7 +102,10 @@ typedef enum { PEER_ACCEPTED, PEER_OPEN, PEER_CLOSING, PEER_CLOSED } peer_state_
 struct peer {
     peer_state_t state;                 /* ACCEPTED: HI came, not connected back yet */
     bool broken;                        /* a send was refused: ends in the next turn */
-    bool force;                         /* disconnect, whatever is in flight: the link failed, or a receive is open */
+    bool force;                         /* cut the link, whatever is in flight */
+    bool hushed;                        /* end without BYE */
+    bool hi_due, bye_due;
+    bool blocked;                       /* the carrier takes nothing for it now */
     bool retiring;
     bool disconnecting;
     void *link;                         /* the carrier's */
@@ -110,7 +113,7 @@ struct peer {
     uint64_t token;
     uint64_t line, remote_line;         /* remote 0: no HI came yet */
     uint64_t answer;                    /* the remote line that our HI answers */
-    uint64_t sent_us, heard_us, moved_us, quiet_us;
+    uint64_t sent_us, heard_us, moved_us, quiet_us, cut_us;
     uint32_t asks_open, gathered_count, standing_count, in_flight;
     uint32_t draining_count;            /* dropped asks whose receives are open */
     uint64_t drained_us;                /* when the last of these ended, or the first began */
@@ -127,15 +130,16 @@ struct peer {
 };
 
 typedef struct carrier_ops {
-    /* A link is cut only when nothing is in flight on it, or when it has failed: until then a peer that ended lingers,
-     * out of sight, and costs no more than what is in flight. */
-    bool lingers;
+    /* How long the link of a peer that ended stays, out of sight, until what is in flight and a BYE are sent.
+     * 0: it is cut at once, and the other end sees it.  CLOCK_NEVER: it is not cut unless it has failed. */
+    uint64_t linger_us;
     /* Sets p->link; GONE when it cannot. */
     int  (*connect)(transfer_t *t, peer_t *p, bytes_t address);
     /* By force; in-flight sends end with exchange_sent(ok = false), then exchange_closed.  May do both at once. */
     void (*disconnect)(transfer_t *t, peer_t *p);
-    /* Takes `s`; exchange_sent may be called before it returns. */
-    void (*send)(transfer_t *t, peer_t *p, send_t *s);
+    /* Takes `s`: exchange_sent follows, or was called before it returns.  False: not now; it is tried again when the
+     * carrier has moved. */
+    bool (*send)(transfer_t *t, peer_t *p, send_t *s);
     /* One bounded turn; false when nothing moved. */
     bool (*progress)(transfer_t *t);
     bytes_t (*address)(transfer_t *t);
@@ -155,7 +159,7 @@ struct transfer {
     tr_counters_t counters;
 
     peer_t *peers, *closing, *dirty;
-    uint32_t peer_count, dirty_count;
+    uint32_t peer_count, dirty_count, blocked_count;
     peer_t *by_token, *by_line;         /* uthash heads */
 
     share_t *shares;                    /* uthash head */
@@ -221,10 +225,14 @@ void exchange_schedule(transfer_t *t, uint64_t at_us);  /* the timers run at `at
 void peer_touch(transfer_t *t, peer_t *p);              /* has something to send */
 send_t *peer_send_begin(peer_t *p);                     /* NULL: all are in flight; the same for DATA: */
 send_t *peer_data_begin(peer_t *p);
-void peer_send(transfer_t *t, send_t *s, const frame_t *f);
+void peer_send_end(send_t *s);                          /* it was not used, or has ended */
+bool peer_send(transfer_t *t, send_t *s, const frame_t *f);   /* false: not now, and `s` has ended */
+bool peer_hi(transfer_t *t, peer_t *p);                 /* HI, while it is due; true when it was sent */
+void peers_unblock(transfer_t *t);                      /* the carrier has moved */
 int  peer_find(transfer_t *t, const peer_ref_t *ref, peer_t **ret_peer);   /* connects; GONE, AGAIN */
 peer_t *peer_of_line(transfer_t *t, uint64_t line);
-void peer_end(transfer_t *t, peer_t *p);                /* state and events only: safe in upcalls */
+void peer_end(transfer_t *t, peer_t *p);                /* says BYE, unless hushed; then it is safe in upcalls */
+void peer_cut(transfer_t *t, peer_t *p);                /* the same without lingering, if the carrier can */
 void peers_hi(transfer_t *t, const frame_t *f);
 bool peer_connect_back(transfer_t *t, peer_t *p);
 void peers_reap(transfer_t *t);

@@ -57,6 +57,7 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
         at = put_u32(put_u64(put_u64(at, f->data.ask), f->data.offset), f->data.bytes);
         break;
     case FRAME_BEAT:
+    case FRAME_BYE:
         break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f->count; i++)
@@ -116,7 +117,8 @@ static size_t length_of(uint32_t kind, uint32_t count)
     case FRAME_ASK: return rows ? FRAME_ASK_BYTES(count) : 0;
     case FRAME_UNASK: return rows ? FRAME_UNASK_BYTES(count) : 0;
     case FRAME_DATA: return count == 0 ? FRAME_DATA_BYTES : 0;
-    case FRAME_BEAT: return count == 0 ? FRAME_HEAD_BYTES : 0;
+    case FRAME_BEAT:
+    case FRAME_BYE: return count == 0 ? FRAME_HEAD_BYTES : 0;
     case FRAME_REFUSED: return rows ? FRAME_REFUSED_BYTES(count) : 0;
     default: return 0;
     }
@@ -136,7 +138,8 @@ bool frame_decode(bytes_t in, frame_t *f)
     case FRAME_ASK: return decode_ask(at, f);
     case FRAME_UNASK: return decode_unask(at, f);
     case FRAME_DATA: return decode_data(at, f);
-    case FRAME_BEAT: return true;
+    case FRAME_BEAT:
+    case FRAME_BYE: return true;
     case FRAME_REFUSED: return decode_refused(at, f);
     }
     return false;

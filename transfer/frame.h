@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/frame.h: the six frames of the bulk plane <-> structs.  PURE: no memory is taken, nothing blocks.
+/* transfer/frame.h: the seven frames of the bulk plane <-> structs.  PURE: no memory is taken, nothing blocks.
  *
  *   head (16)   u8 kind | u8 version = 1 | u16 count | u32 zero | u64 line
  *   HI          head, u64 token, u64 answer, address            count = bytes of address
@@ -8,6 +8,7 @@
  *   DATA        head, u64 ask, u64 offset, u32 bytes            count = 0; the payload travels beside it
  *   BEAT        head                                            count = 0
  *   REFUSED     head, count x { u64 ask, u32 reason }           reason: 1 NOT_FOUND, 2 LIMIT, 3 AGAIN
+ *   BYE         head                                            count = 0
  *
  * All little-endian; the length is exact.  `line` is a number that the sender chose for this connection and introduced
  * with HI; frames of a line that no HI introduced are ignored.  Numbers of one process's lines grow. */
@@ -27,7 +28,7 @@
 #define FRAME_SMALL_MAX FRAME_ASK_BYTES(LIMIT_ASK_RANGES)             /* every frame but HI fits */
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
 
-typedef enum { FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED } frame_kind_t;
+typedef enum { FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED, FRAME_BYE } frame_kind_t;
 typedef struct { uint64_t ask, offset; uint32_t bytes; } frame_range_t;
 typedef struct { uint64_t ask; int err; } frame_refusal_t;
 

@@ -121,22 +121,28 @@ static void mem_disconnect(transfer_t *t, peer_t *p)
     exchange_closed(t, p);
 }
 
-static void mem_send(transfer_t *t, peer_t *p, send_t *s)
+static bool mem_send(transfer_t *t, peer_t *p, send_t *s)
 {
     mem_t *m = mem_of(t), *to = other_end(p);
     bool data = s->data;
     if (!to || to->killed) {
         exchange_sent(t, s, false);
-        return;
+        return true;
     }
     if (data && m->drop_count > 0) {
         m->drop_count--;
         exchange_sent(t, s, true);
-        return;
+        return true;
     }
     if (m->delay_until_us > m->last_at_us) m->last_at_us = m->delay_until_us;
     bool corrupt = data && m->corrupt_nth > 0 && --m->corrupt_nth == 0;
-    post(to, (message_t){.kind = MAIL_FRAME, .at_us = m->last_at_us, .from = m, .send = s, .corrupt = corrupt, .corrupt_at = m->corrupt_at});
+    post(to, (message_t){.kind = MAIL_FRAME,
+                         .at_us = m->last_at_us,
+                         .from = m,
+                         .send = s,
+                         .corrupt = corrupt,
+                         .corrupt_at = m->corrupt_at});
+    return true;
 }
 
 static void land(mem_t *to, message_t *m)
@@ -206,7 +212,7 @@ static bool mem_progress(transfer_t *t)
 
 static bytes_t mem_address(transfer_t *t) { return bytes_of(mem_of(t)->address, sizeof mem_of(t)->address); }
 
-static const carrier_ops_t CARRIER = {false, mem_connect, mem_disconnect, mem_send, mem_progress, mem_address, NULL};
+static const carrier_ops_t CARRIER = {0, mem_connect, mem_disconnect, mem_send, mem_progress, mem_address, NULL};
 
 /* The table. */
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Peers of the exchange: HI, connections, their end, and what time does to them. */
-#include "core/failpoint.h"
 #include "transfer/exchange.h"
 
 #include <stdlib.h>
@@ -61,25 +60,69 @@ static send_t *take(send_t **list)
 send_t *peer_send_begin(peer_t *p) { return take(&p->free_control); }
 send_t *peer_data_begin(peer_t *p) { return take(&p->free_data); }
 
-void peer_send(transfer_t *t, send_t *s, const frame_t *f)
+void peer_send_end(send_t *s)
+{
+    if (s == &s->peer->hi) return;
+    send_t **list = s->data ? &s->peer->free_data : &s->peer->free_control;
+    s->next = *list;
+    *list = s;
+}
+
+static void set_blocked(transfer_t *t, peer_t *p, bool blocked)
+{
+    if (p->blocked != blocked) t->blocked_count += blocked ? 1 : -1u;
+    p->blocked = blocked;
+}
+
+/* From here on the peer must take something within the serve deadline. */
+static void watch(transfer_t *t, peer_t *p)
+{
+    if (p->in_flight > 0 || p->blocked) return;
+    p->moved_us = t->now_us;
+    exchange_schedule(t, t->now_us + t->serve_us);
+}
+
+bool peer_send(transfer_t *t, send_t *s, const frame_t *f)
 {
     peer_t *p = s->peer;
     s->frame_bytes = (uint32_t)frame_encode(f, s->frame);
-    if (FAILPOINT("transfer.mangle")) s->frame[1] ^= 0xff;
-    if (p->in_flight++ == 0) {
-        p->moved_us = t->now_us;
-        exchange_schedule(t, t->now_us + t->serve_us);
+    watch(t, p);
+    p->in_flight++;
+    bool taken = t->carrier->send(t, p, s);
+    if (!taken) {
+        p->in_flight--;
+        peer_send_end(s);
     }
-    t->carrier->send(t, p, s);
+    set_blocked(t, p, !taken);
+    return taken;
 }
 
-static void say_hi(transfer_t *t, peer_t *p)
+void peers_unblock(transfer_t *t)
 {
+    if (t->blocked_count == 0) return;
+    for (peer_t *p = t->peers; p; p = p->next)
+        if (p->blocked) peer_touch(t, p);
+    for (peer_t *p = t->closing; p; p = p->next) t->reap_due |= p->blocked;
+}
+
+bool peer_hi(transfer_t *t, peer_t *p)
+{
+    if (!p->hi_due) return false;
     frame_t f = {.kind = FRAME_HI, .line = p->line};
     f.hi.token = t->token;
     f.hi.answer = p->answer;
     f.hi.address = t->carrier->address(t);
-    peer_send(t, &p->hi, &f);
+    p->hi_due = !peer_send(t, &p->hi, &f);
+    return !p->hi_due;
+}
+
+/* Connected: HI is the first frame, as soon as the carrier takes one. */
+static void open_peer(transfer_t *t, peer_t *p)
+{
+    p->state = PEER_OPEN;
+    p->hi_due = true;
+    peer_hi(t, p);
+    peer_touch(t, p);
 }
 
 static bool bind_line(transfer_t *t, peer_t *p, uint64_t line)
@@ -126,8 +169,7 @@ int peer_find(transfer_t *t, const peer_ref_t *ref, peer_t **ret_peer)
         discard(t, p);
         return HEDDLE_ERR_GONE;
     }
-    p->state = PEER_OPEN;
-    say_hi(t, p);
+    open_peer(t, p);
     *ret_peer = p;
     return HEDDLE_OK;
 }
@@ -164,16 +206,24 @@ void peers_hi(transfer_t *t, const frame_t *f)
         return;
     }
     if (p && (int64_t)(f->line - p->remote_line) <= 0) return;    /* said again, or of a connection given up since */
-    if (p) peer_end(t, p);                 /* it dropped us and came back before its end reached us */
+    if (p) {                               /* it dropped us and came back before its end reached us */
+        p->hushed = true;
+        peer_cut(t, p);
+    }
     accept_peer(t, f);
 }
 
 bool peer_connect_back(transfer_t *t, peer_t *p)
 {
     if (t->carrier->connect(t, p, bytes_of(p->address, p->address_bytes)) != HEDDLE_OK) return false;
-    p->state = PEER_OPEN;
-    say_hi(t, p);
+    open_peer(t, p);
     return true;
+}
+
+static void say_bye(transfer_t *t, peer_t *p)
+{
+    send_t *s = p->bye_due ? peer_send_begin(p) : NULL;
+    if (s && peer_send(t, s, &(frame_t){.kind = FRAME_BYE, .line = p->line})) p->bye_due = false;
 }
 
 void peer_end(transfer_t *t, peer_t *p)
@@ -181,6 +231,8 @@ void peer_end(transfer_t *t, peer_t *p)
     if (p->state >= PEER_CLOSING) return;
     receive_end_peer(t, p);
     serve_end_peer(t, p);
+    p->bye_due = t->carrier->linger_us && p->state == PEER_OPEN && !p->hi_due && !p->hushed;
+    say_bye(t, p);
     ring_push(t, &(tr_event_t){.kind = TR_PEER_GONE, .token = p->token, .err = HEDDLE_ERR_GONE});
     HASH_DELETE(by_token, t->by_token, p);
     if (p->remote_line) HASH_DELETE(by_line, t->by_line, p);
@@ -192,13 +244,21 @@ void peer_end(transfer_t *t, peer_t *p)
     DL_DELETE(t->peers, p);
     DL_APPEND(t->closing, p);
     p->state = p->link ? PEER_CLOSING : PEER_CLOSED;
+    p->cut_us = t->carrier->linger_us == CLOCK_NEVER ? CLOCK_NEVER : t->now_us + t->carrier->linger_us;
+    exchange_schedule(t, p->cut_us);
     t->reap_due = true;
 }
 
-/* A peer that takes nothing keeps its link: cutting it in the middle of a message would leave a torn one behind. */
+void peer_cut(transfer_t *t, peer_t *p)
+{
+    if (t->carrier->linger_us != CLOCK_NEVER) p->hushed = p->force = true;
+    peer_end(t, p);
+}
+
 static bool may_disconnect(const transfer_t *t, const peer_t *p)
 {
-    return p->state == PEER_CLOSING && !p->disconnecting && (!t->carrier->lingers || p->force || p->in_flight == 0);
+    bool is_done = p->in_flight == 0 && !p->bye_due;
+    return p->state == PEER_CLOSING && !p->disconnecting && (is_done || p->force || t->now_us >= p->cut_us);
 }
 
 void peers_reap(transfer_t *t)
@@ -207,8 +267,10 @@ void peers_reap(transfer_t *t)
     t->reap_due = false;
     peer_t *p, *next;
     DL_FOREACH_SAFE(t->closing, p, next) {
+        if (p->state == PEER_CLOSING && !p->disconnecting && !p->force) say_bye(t, p);
         if (may_disconnect(t, p)) {
             p->disconnecting = true;
+            set_blocked(t, p, false);
             t->carrier->disconnect(t, p);
         }
         if (p->state == PEER_CLOSED && p->in_flight == 0) {
@@ -233,9 +295,7 @@ static void beat(transfer_t *t, peer_t *p)
     send_t *s = peer_send_begin(p);
     p->sent_us = t->now_us;
     exchange_schedule(t, t->now_us + t->beat_us);
-    if (!s) return;
-    t->counters.beats_out++;
-    peer_send(t, s, &(frame_t){.kind = FRAME_BEAT, .line = p->line});
+    if (s && peer_send(t, s, &(frame_t){.kind = FRAME_BEAT, .line = p->line})) t->counters.beats_out++;
 }
 
 /* Asks held back by our own pace: the source cannot answer what it was not asked, and must not be blamed for it. */
@@ -248,13 +308,13 @@ static void beat_for(transfer_t *t, peer_t *p)
 
 static bool is_quiet(const peer_t *p)
 {
-    return p->asks_open == 0 && p->draining_count == 0 && p->standing_count == 0 && p->in_flight == 0;
+    return p->asks_open == 0 && p->draining_count == 0 && p->standing_count == 0 && p->in_flight == 0 && !p->blocked;
 }
 
 /* It takes nothing, or what nobody wants any more keeps a region from being used. */
 static bool is_stuck(transfer_t *t, const peer_t *p)
 {
-    return (p->in_flight > 0 && is_due(t, p->moved_us + t->serve_us)) ||
+    return ((p->in_flight > 0 || p->blocked) && is_due(t, p->moved_us + t->serve_us)) ||
            (p->draining_count > 0 && is_due(t, p->drained_us + EXCHANGE_DRAIN_US));
 }
 
@@ -269,11 +329,19 @@ void peers_timers(transfer_t *t)
 {
     peer_t *p, *next;
     DL_FOREACH_SAFE(t->peers, p, next) {
-        if (is_stuck(t, p) || (p->retiring && is_retired(t, p))) {
+        if (is_stuck(t, p)) {
+            peer_cut(t, p);
+            continue;
+        }
+        if (p->retiring && is_retired(t, p)) {
             peer_end(t, p);
             continue;
         }
-        if (p->standing_count > 0 && p->in_flight == 0 && p->state == PEER_OPEN && is_due(t, p->sent_us + t->beat_us)) beat(t, p);
+        bool idle = p->state == PEER_OPEN && p->in_flight == 0 && !p->blocked;
+        if (idle && p->standing_count > 0 && is_due(t, p->sent_us + t->beat_us)) beat(t, p);
         if (p->gathered && t->stalled && is_due(t, p->heard_us + t->beat_us)) beat_for(t, p);
+    }
+    DL_FOREACH(t->closing, p) {
+        if (p->state == PEER_CLOSING && !p->disconnecting && p->cut_us != CLOCK_NEVER && is_due(t, p->cut_us)) t->reap_due = true;
     }
 }

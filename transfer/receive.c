@@ -101,7 +101,7 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_
     p->asks_open++;
     *ret_ask = a->id;
     peer_touch(t, p);
-    if (++p->gathered_count >= LIMIT_ASK_RANGES && p->state == PEER_OPEN && pace_ready(&t->pace, t->now_us)) receive_asks(t, p);
+    if (++p->gathered_count >= LIMIT_ASK_RANGES && p->state == PEER_OPEN && !p->hi_due && !p->blocked) receive_asks(t, p);
     return HEDDLE_OK;
 }
 
@@ -126,33 +126,47 @@ bool receive_unasks(transfer_t *t, peer_t *p)
     send_t *s = p->dropped ? peer_send_begin(p) : NULL;
     if (!s) return false;
     frame_t f = {.kind = FRAME_UNASK, .line = p->line};
-    while (p->dropped && f.count < LIMIT_ASK_RANGES) {
+    for (const ask_t *a = p->dropped; a && f.count < LIMIT_ASK_RANGES; a = a->next) f.unask.asks[f.count++] = a->id;
+    if (!peer_send(t, s, &f)) return false;
+    for (uint32_t i = 0; i < f.count; i++) {
         ask_t *a = p->dropped;
-        f.unask.asks[f.count++] = a->id;
         DL_DELETE(p->dropped, a);
         ask_free(t, a);
     }
-    peer_send(t, s, &f);
     return true;
 }
 
-/* One ASK: up to 16 gathered ranges of one key, as many as the pace allows. */
+/* Up to 16 gathered ranges of one key, as many as the pace allows; they are paid for. */
+static uint32_t fill_ask(transfer_t *t, const peer_t *p, frame_t *f)
+{
+    uint32_t bytes = 0;
+    f->ask.key = p->gathered->key;
+    for (const ask_t *a = p->gathered; a && f->count < LIMIT_ASK_RANGES; a = a->next) {
+        if (memcmp(&a->key, &f->ask.key, sizeof a->key) != 0 || !pace_ready(&t->pace, t->now_us)) break;
+        f->ask.ranges[f->count++] = (frame_range_t){a->id, a->offset, a->bytes};
+        pace_take(&t->pace, a->bytes);
+        bytes += a->bytes;
+    }
+    return bytes;
+}
+
 bool receive_asks(transfer_t *t, peer_t *p)
 {
     send_t *s = p->gathered ? peer_send_begin(p) : NULL;
     if (!s) return false;
     frame_t f = {.kind = FRAME_ASK, .line = p->line};
-    f.ask.key = p->gathered->key;
-    do {
+    uint32_t bytes = fill_ask(t, p, &f);
+    if (f.count == 0 || !peer_send(t, s, &f)) {
+        if (f.count == 0) peer_send_end(s);
+        pace_refund(&t->pace, bytes);
+        return false;
+    }
+    for (uint32_t i = 0; i < f.count; i++) {
         ask_t *a = p->gathered;
-        f.ask.ranges[f.count++] = (frame_range_t){a->id, a->offset, a->bytes};
         ungather(a);
         a->state = ASK_SENT;
-        pace_take(&t->pace, a->bytes);
-    } while (p->gathered && f.count < LIMIT_ASK_RANGES && !memcmp(&p->gathered->key, &f.ask.key, sizeof f.ask.key) &&
-             pace_ready(&t->pace, t->now_us));
+    }
     t->counters.asks_out += f.count;
-    peer_send(t, s, &f);
     return true;
 }
 

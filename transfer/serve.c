@@ -230,13 +230,12 @@ bool serve_refusals(transfer_t *t, peer_t *p)
     send_t *s = p->refusing ? peer_send_begin(p) : NULL;
     if (!s) return false;
     frame_t f = {.kind = FRAME_REFUSED, .line = p->line};
-    while (p->refusing && f.count < LIMIT_ASK_RANGES) {
-        f.refused.rows[f.count++] = (frame_refusal_t){p->refusing->id, p->refusing->err};
-        standing_free(t, p->refusing);
-    }
+    for (const standing_t *r = p->refusing; r && f.count < LIMIT_ASK_RANGES; r = r->next)
+        f.refused.rows[f.count++] = (frame_refusal_t){r->id, r->err};
+    if (!peer_send(t, s, &f)) return false;
+    for (uint32_t i = 0; i < f.count; i++) standing_free(t, p->refusing);
     t->counters.refused_out += f.count;
     p->sent_us = t->now_us;
-    peer_send(t, s, &f);
     return true;
 }
 
@@ -253,14 +252,18 @@ bool serve_data(transfer_t *t, peer_t *p)
     f.data.ask = ready->id;
     f.data.offset = ready->offset;
     f.data.bytes = ready->bytes;
-    s->share = ready->share;
-    s->payload = (const uint8_t *)ready->share->region->base + ready->offset;
+    share_t *share = s->share = ready->share;
+    s->payload = (const uint8_t *)share->region->base + ready->offset;
     s->payload_bytes = ready->bytes;
-    s->share->sends++;
+    share->sends++;
+    if (!peer_send(t, s, &f)) {
+        s->share = NULL;
+        share->sends--;
+        return false;
+    }
     p->sent_us = t->now_us;
+    pace_take(&t->pace, ready->bytes);
     standing_free(t, ready);
-    pace_take(&t->pace, s->payload_bytes);
-    peer_send(t, s, &f);
     return true;
 }
 

@@ -12,6 +12,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #define CLOSE_WAIT_MS 2000u
 #define SETTLE_US 300000u     /* what connecting may take while we close */
@@ -22,12 +24,12 @@ static const env_setting_t SETTINGS[] = {
     /* In PEER error mode the only transport between processes of a machine without RDMA, and the only one of 1.13 that
      * notices a killed peer at once. */
     {"UCX_TLS", "tcp,self"},
-    /* A whole chunk and its header in one segment (256 KiB + header): else UCX assembles fragments with one more copy.
-     * The send buffer stays small: only little frames are copied through it, DATA go out from their place. */
+    /* A whole chunk and its header in one segment (256 KiB + header): else UCX assembles fragments with one more copy on
+     * arrival, and cannot take a chunk at once when it is sent. */
     {"UCX_TCP_RX_SEG_SIZE", "512K"},
-    /* A forced close is not seen by the other end of a connection that both use: only the next keepalive round tells it
-     * (measured).  Default 20 s. */
-    {"UCX_KEEPALIVE_INTERVAL", "1s"},
+    {"UCX_TCP_TX_SEG_SIZE", "512K"},
+    /* Connecting must not block the loop. */
+    {"UCX_TCP_CONN_NB", "y"},
     /* A pulled cable is noticed after 5 s. */
     {"UCX_TCP_KEEPIDLE", "2s"},
     {"UCX_TCP_KEEPINTVL", "1s"},
@@ -55,21 +57,33 @@ static ucs_status_t make_context(ucx_t *u)
     return status;
 }
 
-static ucs_status_t make_worker(ucx_t *u)
+/* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once.  UCX's other descriptors are not
+ * close-on-exec: who starts programs closes them. */
+static ucs_status_t make_worker(ucx_t *u, ucp_worker_h *ret_worker)
 {
-    /* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once. */
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SERIALIZED};
-    ucs_status_t status = ucp_worker_create(u->context, &params, &u->worker);
+    ucs_status_t status = ucp_worker_create(u->context, &params, ret_worker);
+    if (status != UCS_OK) return status;
+    int fd;
+    status = ucp_worker_get_efd(*ret_worker, &fd);
+    if (status != UCS_OK) return status;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return epoll_ctl(u->fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN}) == 0 ? UCS_OK : UCS_ERR_IO_ERROR;
+}
+
+static ucs_status_t make_workers(ucx_t *u)
+{
+    u->fd = epoll_create1(EPOLL_CLOEXEC);
+    if (u->fd < 0) return UCS_ERR_IO_ERROR;
+    ucs_status_t status = make_worker(u, &u->in);
+    if (status == UCS_OK && u->rendezvous) u->out = u->in;
+    else if (status == UCS_OK) status = make_worker(u, &u->out);
     if (status == UCS_OK) status = ucx_address_make(u);
-    if (status == UCS_OK) status = ucp_worker_get_efd(u->worker, &u->fd);
     if (status == UCS_OK) status = ucx_listen(u);
     if (status != UCS_OK) return status;
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
-    status = ucp_worker_query(u->worker, &attr);
-    if (status == UCS_OK && (attr.max_am_header < FRAME_MAX)) status = UCS_ERR_EXCEEDS_LIMIT;
-    /* UCX's other descriptors are not close-on-exec: who starts programs closes them. */
-    if (status == UCS_OK) fcntl(u->fd, F_SETFD, FD_CLOEXEC);
-    return status;
+    status = ucp_worker_query(u->out, &attr);
+    return status == UCS_OK && attr.max_am_header < FRAME_MAX ? UCS_ERR_EXCEEDS_LIMIT : status;
 }
 
 /* UCX starts a thread that would take the process's signals: it is born with all of them blocked. */
@@ -82,17 +96,22 @@ static int start(ucx_t *u, heddle_error_t *error)
     const char *what = "start";
     ucs_status_t status = make_context(u);
     if (status == UCS_OK) {
-        what = "open a worker";
-        status = make_worker(u);
+        what = "listen";
+        status = make_workers(u);
     }
     environment_restore(SETTINGS, SETTING_COUNT, set);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status == UCS_OK ? HEDDLE_OK : fail_ucx(what, status, u->device, error);
 }
 
+static bool is_asleep(const ucx_t *u)
+{
+    return ucp_worker_arm(u->in) == UCS_OK && (u->out == u->in || ucp_worker_arm(u->out) == UCS_OK);
+}
+
 static void turn(ucx_t *u)
 {
-    if (ucp_worker_progress(u->worker) || ucp_worker_arm(u->worker) != UCS_OK) return;
+    if (u->base.carrier->progress(&u->base) || !is_asleep(u)) return;
     poll(&(struct pollfd){.fd = u->fd, .events = POLLIN}, 1, 10);
 }
 
@@ -103,14 +122,16 @@ static void wait_for_closes(ucx_t *u)
     while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
 }
 
-/* Lets connections that are being made, ours and those that peers begin, be made to the end; false when one is not in time.
- * UCX 1.13 does not survive a close in between: the other end aborts when it cannot answer a connection that it accepted
- * (tcp_ep.c:478), this one when it goes with its own answer unsent (ucp_request.c:684). */
+/* Where one worker is both: lets connections that are being made, ours and those that peers begin, be made to the end;
+ * false when one is not in time.  UCX 1.13 does not survive a close in between: the other end aborts when it cannot
+ * answer a connection that it accepted (tcp_ep.c:478), this one when it goes with its own answer unsent
+ * (ucp_request.c:684). */
 static bool settle(ucx_t *u)
 {
+    if (u->out != u->in) return true;
     const clock_ops_t *clock = clock_system();
     uint64_t end = clock_now(clock) + SETTLE_US;
-    ucs_status_ptr_t flush = ucp_worker_flush_nbx(u->worker, &(ucp_request_param_t){0});
+    ucs_status_ptr_t flush = ucp_worker_flush_nbx(u->in, &(ucp_request_param_t){0});
     if (!UCS_PTR_IS_PTR(flush)) return true;
     while (ucp_request_check_status(flush) == UCS_INPROGRESS && clock_now(clock) < end) turn(u);
     bool is_done = ucp_request_check_status(flush) != UCS_INPROGRESS;
@@ -118,20 +139,26 @@ static bool settle(ucx_t *u)
     return is_done;
 }
 
+/* False when something does not end in time.  UCX aborts the process when a worker goes with requests pending. */
+static bool end_links(ucx_t *u)
+{
+    if (!u->in || !u->out) return true;
+    settle(u);
+    exchange_shut(&u->base);
+    wait_for_closes(u);
+    return exchange_quiet(&u->base) && settle(u);
+}
+
 static void ucx_close(transfer_t **t)
 {
     ucx_t *u = t && *t ? ucx_of(*t) : NULL;
     if (!u) return;
     *t = NULL;
-    if (u->worker) {
-        settle(u);
-        exchange_shut(&u->base);
-        wait_for_closes(u);
-        /* UCX aborts the process when a worker goes with requests pending: what does not end in time is left to it. */
-        if (!exchange_quiet(&u->base) || !settle(u)) return;
-        ucp_worker_destroy(u->worker);
-    }
+    if (!end_links(u)) return;               /* left to UCX, with all that it may still touch */
+    if (u->out && u->out != u->in) ucp_worker_destroy(u->out);
+    if (u->in) ucp_worker_destroy(u->in);
     if (u->context) ucp_cleanup(u->context);
+    if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
     free(u->receives);
     free(u);
@@ -148,8 +175,9 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
     u->rendezvous = opts->mode == TR_MODE_RENDEZVOUS;
     u->close_ms = opts->close_ms ? opts->close_ms : CLOSE_WAIT_MS;
     error_text(u->device, sizeof u->device, opts->device ? opts->device : "lo");
+    const carrier_ops_t *carrier = u->rendezvous ? &ucx_rendezvous_carrier : &ucx_eager_carrier;
     u->receives = calloc(EXCHANGE_ASKS_MAX, sizeof *u->receives);
-    int rc = u->receives ? exchange_init(t, &ucx_carrier, opts, line >> 1 | 1) : HEDDLE_ERR_NO_MEMORY;
+    int rc = u->receives ? exchange_init(t, carrier, opts, line >> 1 | 1) : HEDDLE_ERR_NO_MEMORY;
     if (rc != HEDDLE_OK) error_fail(error, rc, "no memory for the data plane");
     else rc = start(u, error);
     if (rc != HEDDLE_OK) ucx_close(&t);
@@ -196,7 +224,7 @@ static void ucx_unmap(transfer_t *t, region_t *r)
     exchange_unmap(t, r);
 }
 
-static bool ucx_arm(transfer_t *t) { return !exchange_pending(t) && ucp_worker_arm(ucx_of(t)->worker) == UCS_OK; }
+static bool ucx_arm(transfer_t *t) { return !exchange_pending(t) && is_asleep(ucx_of(t)); }
 
 static int ucx_fd(transfer_t *t) { return ucx_of(t)->fd; }
 

@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/ucx.h: the UCX backend's own struct.  Included by transfer/ucx*.c only.
  *
- * Active messages and nothing else: no remote keys, no listener.  Every endpoint is in PEER error mode, is made
- * explicitly by both sides (else the passive side leaks a descriptor for each), and is closed by force.  One AM id; the
- * frame is the AM header, DATA's payload the AM data.  See transfer/exchange.h for everything that is not carrying. */
+ * Active messages and nothing else: no remote keys, no listener.  One AM id; the frame is the AM header, DATA's payload
+ * the AM data.  See transfer/exchange.h for everything that is not carrying.
+ *
+ *   in  <- frames of all peers          address() names this worker
+ *   out -> one endpoint for each peer   in PEER error mode, closed by force
+ *
+ * Two workers, so that no TCP connection carries both directions.  In UCX 1.13 one that does is closed half: the other
+ * end is not told, a message cut in the middle leaves its rest to be read as the next one, and a process aborts that
+ * answers on a connection whose maker has just died (tcp_ep.c, seen and read).  One way, a close is a close.  Frames are
+ * sent at once or not at all: whatever UCX has to keep makes it connect back by itself.
+ *
+ * With rendezvous, UCX connects back anyway: one worker is both, a link is never cut while it sends, and DATA go out from
+ * a copy, so that a stopped receiver keeps no region. */
 #ifndef TRANSFER_UCX_H
 #define TRANSFER_UCX_H
 
@@ -12,19 +22,15 @@
 #include <ucp/api/ucp.h>
 
 typedef struct { struct ucx *ucx; uint64_t ask; } receive_t;   /* an open receive of a rendezvous */
-
-/* A peer's link.  DATA go out from a copy: UCX keeps a send for as long as a stopped receiver likes, and a region must not
- * be kept with it.  (To cut the connection instead is no way out with TCP in 1.13: both directions share it, it is closed
- * half, in the middle of a message.)  The copy stays in the cache; it costs the source some 0.05 CPU-s per GB. */
-typedef struct { ucp_ep_h endpoint; uint8_t *staging; } link_t;
+typedef struct { ucp_ep_h endpoint; uint8_t *staging; } link_t; /* of a peer; staging: of a rendezvous */
 
 typedef struct ucx {
     transfer_t base;
     ucp_context_h context;
-    ucp_worker_h worker;
+    ucp_worker_h in, out;
     uint8_t address[LIMIT_ADDRESS_BYTES];  /* ucx_address.c's envelope */
     size_t address_bytes;
-    int fd;
+    int fd;                                /* an epoll of both workers' */
     bool rendezvous;
     uint32_t close_ms;                     /* for sends in flight, when closing */
     char device[64];
@@ -40,7 +46,7 @@ ucs_status_t ucx_address_make(ucx_t *u);
 const ucp_address_t *ucx_address_open(bytes_t envelope);
 
 /* ucx_link.c */
-extern const carrier_ops_t ucx_carrier;
+extern const carrier_ops_t ucx_eager_carrier, ucx_rendezvous_carrier;
 ucs_status_t ucx_listen(ucx_t *u);         /* messages come to the exchange from now on */
 
 #endif

@@ -28,7 +28,7 @@ ucs_status_t ucx_address_make(ucx_t *u)
 {
     ucp_address_t *address;
     size_t bytes;
-    ucs_status_t status = ucp_worker_get_address(u->worker, &address, &bytes);
+    ucs_status_t status = ucp_worker_get_address(u->in, &address, &bytes);
     if (status != UCS_OK) return status;
     if (ENVELOPE_BYTES + bytes <= sizeof u->address) {
         put_head(u->address);
@@ -38,7 +38,7 @@ ucs_status_t ucx_address_make(ucx_t *u)
     } else {
         status = UCS_ERR_EXCEEDS_LIMIT;
     }
-    ucp_worker_release_address(u->worker, address);
+    ucp_worker_release_address(u->in, address);
     return status;
 }
 

@@ -2,6 +2,8 @@
 /* Endpoints and active messages. */
 #include "transfer/ucx.h"
 
+#include "core/failpoint.h"
+
 #include <stdlib.h>
 
 #define MESSAGE_ID 1u
@@ -25,7 +27,7 @@ static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
     };
     link_t *link = params.address ? calloc(1, sizeof *link) : NULL;
     if (!link) return HEDDLE_ERR_GONE;
-    if (ucp_ep_create(ucx_of(t)->worker, &params, &link->endpoint) != UCS_OK) {
+    if (ucp_ep_create(ucx_of(t)->out, &params, &link->endpoint) != UCS_OK) {
         free(link);
         return HEDDLE_ERR_GONE;
     }
@@ -60,6 +62,24 @@ static void ucx_disconnect(transfer_t *t, peer_t *p)
     if (!UCS_PTR_IS_PTR(request)) exchange_closed(t, p);
 }
 
+/* Eager: the network takes all of it now (what the socket has no room for is copied by UCX), or nothing.  So nothing of
+ * ours is in use after the call, and UCX has no reason to ask the peer for the name of an endpoint, which would make it
+ * connect back: it does that for every send that it has to keep. */
+static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
+{
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
+        .flags = UCP_AM_SEND_FLAG_EAGER,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+    const link_t *link = p->link;
+    ucs_status_ptr_t status = ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes,
+                                              s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0, &param);
+    if (UCS_PTR_STATUS(status) == UCS_ERR_NO_RESOURCE) return false;
+    exchange_sent(t, s, UCS_PTR_STATUS(status) == UCS_OK);
+    return true;
+}
+
 static void on_sent(void *request, ucs_status_t status, void *arg)
 {
     send_t *s = arg;
@@ -79,17 +99,18 @@ static bool stage(transfer_t *t, link_t *link, send_t *s)
     return true;
 }
 
-static void ucx_send(transfer_t *t, peer_t *p, send_t *s)
+/* Rendezvous, from a copy; UCX keeps the frame too until it has ended. */
+static bool send_and_wait(transfer_t *t, peer_t *p, send_t *s)
 {
     link_t *link = p->link;
     if (s->data && !stage(t, link, s)) {
         exchange_sent(t, s, false);
-        return;
+        return true;
     }
-    bool rendezvous = s->data && ucx_of(t)->rendezvous;
     ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-        .flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                        UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        .flags = s->data ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
         .cb.send = on_sent,
         .user_data = s,
         .memory_type = UCS_MEMORY_TYPE_HOST,
@@ -97,6 +118,7 @@ static void ucx_send(transfer_t *t, peer_t *p, send_t *s)
     ucs_status_ptr_t request = ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes,
                                                s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0, &param);
     if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, UCS_PTR_STATUS(request) == UCS_OK);
+    return true;
 }
 
 static void on_received(void *request, ucs_status_t status, size_t bytes, void *arg)
@@ -118,7 +140,7 @@ static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void 
         .user_data = r,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t request = ucp_am_recv_data_nbx(u->worker, descriptor, into, bytes, &param);
+    ucs_status_ptr_t request = ucp_am_recv_data_nbx(u->in, descriptor, into, bytes, &param);
     if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
     exchange_arrived(&u->base, ask, UCS_PTR_STATUS(request) == UCS_OK);
     return UCS_OK;
@@ -129,6 +151,7 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
 {
     ucx_t *u = arg;
     frame_t f;
+    if (FAILPOINT("transfer.truncate")) header_bytes--;
     if (!frame_decode(bytes_of(header, header_bytes), &f) || (bytes > 0 && f.kind != FRAME_DATA)) {
         u->base.counters.malformed++;
         return UCS_OK;
@@ -155,11 +178,20 @@ ucs_status_t ucx_listen(ucx_t *u)
         .cb = on_message,
         .arg = u,
     };
-    return ucp_worker_set_am_recv_handler(u->worker, &param);
+    return ucp_worker_set_am_recv_handler(u->in, &param);
 }
 
-static bool ucx_progress(transfer_t *t) { return ucp_worker_progress(ucx_of(t)->worker) != 0; }
+static bool ucx_progress(transfer_t *t)
+{
+    ucx_t *u = ucx_of(t);
+    unsigned moved = ucp_worker_progress(u->in);
+    if (u->out != u->in) moved += ucp_worker_progress(u->out);
+    return moved != 0;
+}
 
 static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, ucx_of(t)->address_bytes); }
 
-const carrier_ops_t ucx_carrier = {true, ucx_connect, ucx_disconnect, ucx_send, ucx_progress, ucx_address, ucx_release};
+#define LINGER_US 1000000u      /* for a BYE behind what is in flight; who takes nothing is cut off after that */
+#define CARRIER(linger, send) {linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release}
+const carrier_ops_t ucx_eager_carrier = CARRIER(LINGER_US, send_at_once);
+const carrier_ops_t ucx_rendezvous_carrier = CARRIER(CLOCK_NEVER, send_and_wait);

@@ -27,10 +27,12 @@ void rig_fail(const char *file, int line, const char *format, ...)
 
 static bool named(const char *text) { return !strcmp(getenv("HEDDLE_CONTRACT") ? getenv("HEDDLE_CONTRACT") : "mem", text); }
 
+bool rig_is_rendezvous(void) { return named("mem-rendezvous") || named("ucx-rendezvous"); }
+
 static void choose(rig_t *r, transfer_opts_t *opts)
 {
     r->is_mem = named("mem") || named("mem-rendezvous");
-    if (named("mem-rendezvous") || named("ucx-rendezvous")) opts->mode = TR_MODE_RENDEZVOUS;
+    if (rig_is_rendezvous()) opts->mode = TR_MODE_RENDEZVOUS;
     heddle_error_t error;
     if (r->is_mem) r->ops = &transfer_mem_ops;
     else RIG_CHECK(transfer_ucx_load(NULL, &r->ops, &error) == HEDDLE_OK, "%s", error.message);

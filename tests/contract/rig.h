@@ -31,6 +31,7 @@ extern bool rig_in_child;
 #define RIG_CHECK(condition, ...) do { if (!(condition)) rig_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
 void rig_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+bool rig_is_rendezvous(void);
 /* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled by rig_byte. */
 rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts);
 void rig_close(rig_t *r);

@@ -185,6 +185,32 @@ static bool has_sent_bytes(rig_t *r, int node, int mega)
     return rig_counters(r, node).bytes_out >= (uint64_t)mega << 20;
 }
 
+/* Peers that connect, say HI and ask, and die before this process looks. */
+Test(process, a_peer_killed_while_it_connects_does_no_harm)
+{
+    if (rig_is_rendezvous()) cr_skip_test("UCX 1.13 aborts: it answers on the same connection (transfer/ucx.h)");
+    FILE *printed = catch_stderr();
+    child_t children[8];
+    for (int i = 0; i < 8; i++) children[i] = start_child(RECEIVER, BIG, 0);
+    rig_t *r = meet(&children[0], BIG, NULL);
+    const bytes_t own = r->nodes[0].ref.address;
+    rig_share_all(r, 0, KEY);
+    for (int i = 1; i < 8; i++) {
+        uint8_t theirs[LIMIT_ADDRESS_BYTES];
+        cr_assert_eq(write(children[i].line, own.data, own.bytes), (ssize_t)own.bytes);
+        cr_assert_gt(read(children[i].line, theirs, sizeof theirs), 0);
+        poll(NULL, 0, 5 * i);                 /* the kernel's part of connecting; more of it each time */
+        kill(children[i].pid, SIGKILL);
+        end_child(&children[i], SIGKILL);
+    }
+    cr_assert(rig_until(r, has_sent_bytes, 0, 8, LONG_US), "the one that lives is served");
+    kill(children[0].pid, SIGKILL);
+    end_child(&children[0], SIGKILL);
+    cr_assert(rig_until(r, rig_has_gone, 0, 1, LONG_US));
+    rig_close(r);
+    assert_nothing_printed(printed);
+}
+
 Test(process, a_killed_receiver_frees_the_source)
 {
     FILE *printed = catch_stderr();
@@ -245,19 +271,19 @@ Test(process, a_stopped_receiver_pins_the_region_for_the_deadline_only)
     cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1);
     memset(r->nodes[0].region->base, 0, BIG);
     kill(child.pid, SIGCONT);
-    cr_assert(child_saw_gone(r, &child));
+    rig_pass(r, 100000);
     rig_close(r);
     end_child(&child, 0);
     assert_nothing_printed(printed);
 }
 
 #ifdef HEDDLE_TEST_BUILD
-/* The child's malformed counter is out of sight; that it goes on serving is not. */
 Test(process, a_frame_out_of_shape_is_dropped)
 {
     FILE *printed = catch_stderr();
-    child_t child = start_child(SOURCE, 64 * PIECE, 64 * PIECE);
-    setenv("HEDDLE_FAILPOINTS", "transfer.mangle=error:2", 1);    /* read when the plugin is loaded, below: the first ASK */
+    setenv("HEDDLE_FAILPOINTS", "transfer.truncate=error:2", 1);  /* read when the plugin is loaded: the child gets HI and */
+    child_t child = start_child(SOURCE, 64 * PIECE, 64 * PIECE);  /* then an ASK with one byte less than it should have */
+    unsetenv("HEDDLE_FAILPOINTS");
     rig_t *r = meet(&child, 64 * PIECE, NULL);
     memset(r->nodes[0].region->base, 0, 64 * PIECE);
     for (int i = 0; i < 16; i++) rig_ask(r, 0, REMOTE, KEY, (uint64_t)i * PIECE, PIECE);
@@ -286,12 +312,18 @@ static int count_descriptors(pid_t pid)
     return n;
 }
 
+static bool has_descriptors(rig_t *r, int pid, int at_most)
+{
+    (void)r;
+    return count_descriptors(pid) <= at_most;
+}
+
 Test(process, connections_leave_no_descriptor_behind)
 {
     child_t child = start_child(SOURCE, PIECE, PIECE);
     rig_t *r = meet(&child, PIECE, NULL);
     int own = 0, childs = 0;
-    for (int cycle = 0; cycle < 12; cycle++) {
+    for (int cycle = 0; cycle < 40; cycle++) {
         r->nodes[0].count = 0;
         rig_ask(r, 0, REMOTE, KEY, 0, PIECE);
         cr_assert(rig_until(r, rig_has_arrived, 0, 1, LONG_US), "cycle %d", cycle);
@@ -300,8 +332,8 @@ Test(process, connections_leave_no_descriptor_behind)
         cr_assert(child_saw_gone(r, &child));
         if (cycle == 1) own = count_descriptors(getpid()), childs = count_descriptors(child.pid);
     }
-    cr_assert_leq(count_descriptors(getpid()), own + 1);
-    cr_assert_leq(count_descriptors(child.pid), childs + 1);
+    cr_assert(rig_until(r, has_descriptors, getpid(), own, LONG_US));
+    cr_assert(rig_until(r, has_descriptors, child.pid, childs, LONG_US));
     rig_close(r);
     end_child(&child, 0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The six frames: bytes as the protocol's page has them, and every way to be out of shape. */
+/* The seven frames: bytes as the protocol's page has them, and every way to be out of shape. */
 #include "transfer/frame.h"
 
 #include <criterion/criterion.h>
@@ -32,7 +32,8 @@ static frame_t sample(frame_kind_t kind)
         f.data.ask = 65536;
         f.data.bytes = 65536;
         break;
-    case FRAME_BEAT: break;
+    case FRAME_BEAT:
+    case FRAME_BYE: break;
     case FRAME_REFUSED:
         f.refused.rows[0] = (frame_refusal_t){65536, HEDDLE_ERR_NOT_FOUND};
         f.refused.rows[1] = (frame_refusal_t){131073, HEDDLE_ERR_AGAIN};
@@ -42,7 +43,7 @@ static frame_t sample(frame_kind_t kind)
     return f;
 }
 
-static const char *const NAMES[] = {NULL, "HI", "ASK", "UNASK", "DATA", "BEAT", "REFUSED"};
+static const char *const NAMES[] = {NULL, "HI", "ASK", "UNASK", "DATA", "BEAT", "REFUSED", "BYE"};
 
 static char *load_doc(void)
 {
@@ -83,7 +84,7 @@ static size_t bytes_in_doc(const char *doc, const char *name, uint8_t *ret_bytes
 Test(frame, bytes_are_those_of_the_page)
 {
     char *doc = load_doc();
-    for (int kind = FRAME_HI; kind <= FRAME_REFUSED; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_BYE; kind++) {
         uint8_t want[FRAME_MAX], got[FRAME_MAX];
         frame_t f = sample((frame_kind_t)kind);
         size_t n = frame_encode(&f, got);
@@ -115,7 +116,7 @@ static void assert_same(const frame_t *a, const frame_t *b)
 
 Test(frame, what_is_encoded_is_decoded)
 {
-    for (int kind = FRAME_HI; kind <= FRAME_REFUSED; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_BYE; kind++) {
         uint8_t b[FRAME_MAX];
         frame_t f = sample((frame_kind_t)kind), g;
         size_t n = frame_encode(&f, b);
@@ -146,7 +147,7 @@ Test(frame, the_largest_fit)
 
 Test(frame, every_other_length_is_refused)
 {
-    for (int kind = FRAME_HI; kind <= FRAME_REFUSED; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_BYE; kind++) {
         frame_t f = sample((frame_kind_t)kind), g;
         uint8_t b[FRAME_MAX + 1] = {0};
         size_t n = frame_encode(&f, b);
@@ -172,7 +173,8 @@ Test(frame, each_field_out_of_range_is_refused)
 {
     cr_assert(decodes_with(FRAME_BEAT, 0, FRAME_BEAT));
     cr_assert_not(decodes_with(FRAME_BEAT, 0, 0), "kind");
-    cr_assert_not(decodes_with(FRAME_BEAT, 0, 7), "kind");
+    cr_assert_not(decodes_with(FRAME_BEAT, 0, 8), "kind");
+    cr_assert_not(decodes_with(FRAME_BYE, 2, 1), "count");
     cr_assert_not(decodes_with(FRAME_BEAT, 1, 2), "version");
     cr_assert_not(decodes_with(FRAME_BEAT, 2, 1), "count");
     cr_assert_not(decodes_with(FRAME_BEAT, 4, 1), "zero");
@@ -202,7 +204,7 @@ Test(frame, random_bytes_decode_to_what_they_say_or_not_at_all)
     srand(seed);
     int decoded = 0;
     for (int round = 0; round < 200000; round++) {
-        frame_t f = sample((frame_kind_t)(1 + rand() % 6)), g;
+        frame_t f = sample((frame_kind_t)(1 + rand() % 7)), g;
         uint8_t b[FRAME_MAX], again[FRAME_MAX];
         size_t n = frame_encode(&f, b);
         for (int flips = rand() % 4; flips >= 0; flips--) b[(size_t)rand() % n] = (uint8_t)rand();

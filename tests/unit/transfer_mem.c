@@ -381,7 +381,7 @@ static uint64_t likely(uint64_t about) { return rand() % 4 ? about + (uint64_t)(
 
 static void send_anything(transfer_t *to, transfer_t *back)
 {
-    frame_t f = {.kind = (frame_kind_t)(1 + rand() % 6), .line = likely(7000), .count = 1 + (uint32_t)rand() % LIMIT_ASK_RANGES};
+    frame_t f = {.kind = (frame_kind_t)(1 + rand() % 7), .line = likely(7000), .count = 1 + (uint32_t)rand() % LIMIT_ASK_RANGES};
     if (rand() % 2 && to->peers) f.line = to->peers->remote_line;
     if (f.line == 0) return;
     switch (f.kind) {
@@ -406,7 +406,8 @@ static void send_anything(transfer_t *to, transfer_t *back)
         if (exchange_place(to, &f, rand() % 4 ? f.data.bytes : 17)) exchange_arrived(to, f.data.ask, rand() % 4 != 0);
         return;
     }
-    case FRAME_BEAT: break;
+    case FRAME_BEAT:
+    case FRAME_BYE: break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f.count; i++) f.refused.rows[i] = (frame_refusal_t){likely(to->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};
         break;
