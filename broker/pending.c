@@ -380,16 +380,22 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
     digest_text(&last->digest, found);
     if (differ)
         error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH,
-                   "%u of %u holders have other bytes as %s@%llu", differ, row->row_count, row->adapter,
-                   (unsigned long long)row->version);
+                   "%u of %u holders have other bytes as %s@%llu: %s, in its %s", differ, row->row_count,
+                   row->adapter, (unsigned long long)row->version, last->worker,
+                   last->is_match ? "exported directory" : "memory");
     else
         error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent,
                    row->row_count, row->adapter, (unsigned long long)row->version);
     error_where(ret_verdict, row->adapter, row->version, last->worker, "verify");
     error_contrast(ret_verdict, expected,
-                   differ       ? found
+                   differ       ? last->is_match ? "other files in the exported directory" : found
                    : last->code ? heddle_err_name(last->code)
                                 : "no answer");
+    if (differ)
+        error_hint(ret_verdict, last->is_match ? "%.100s: remove the directory; the worker writes it again when it is activated"
+                                               : "%.100s: end that worker; it fetches the version again when it is back",
+                   last->worker);
+    else error_hint(ret_verdict, "`heddle workers %.100s` tells how it is", last->worker);
     return true;
 }
 
