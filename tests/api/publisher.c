@@ -331,9 +331,7 @@ Test(publisher, one_writer_and_takeover)
 
 static void *interrupt_soon(void *arg)
 {
-    /* Only to let the call begin: either order is right. */
-    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-    heddle_publisher_interrupt(arg);
+    heddle_publisher_interrupt(arg); /* before the call begins or while it waits: either order is right */
     return NULL;
 }
 
