@@ -48,8 +48,10 @@ stop() {
 }
 # bytes_in NAME: what a worker has fetched, by a heartbeat that came after the call
 bytes_in() {
-  local since worker
+  local since worker end=$((SECONDS + 20))
   since=$(date +%s%3N)
-  until worker=$(ask workers "$1" | jq -e --argjson t "$(($(date +%s%3N) - since))" '.workers[] | select(.state == "ready" and .heartbeat_age_ms < $t)'); do :; done
+  until worker=$(ask workers "$1" | jq -e --argjson t "$(($(date +%s%3N) - since))" '.workers[] | select(.state == "ready" and .heartbeat_age_ms < $t)'); do
+    [ "$SECONDS" -lt "$end" ] || { echo 0; return 1; }
+  done
   jq .counters.bytes_in <<<"$worker"
 }
