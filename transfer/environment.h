@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/environment.h: variables that a library reads at one moment only, set for that moment, so that neither the host
- * process nor its children inherit them.  A variable that is set already stays as it is: the user's word.
- * (UCX reads transport options at every open, so that they are set each time.)
- * Threads: one at a time is between set and restore; others wait.  The plugin has a lock of its own: nothing is opened
- * there before it was loaded.  Threads of the application that read or change the environment meanwhile are not kept out:
- * the public headers say so. */
+/* transfer/environment.h: variables that a library reads at one moment only, set for that moment,
+ * so that neither the host process nor its children inherit them.  A variable that is set already
+ * stays as it is: the user's word. (UCX reads transport options at every open, so that they are
+ * set each time.) Threads: one at a time is between set and restore; others wait.  The plugin has
+ * a lock of its own: nothing is opened there before it was loaded.  Threads of the application
+ * that read or change the environment meanwhile are not kept out: the public headers say so. */
 #ifndef TRANSFER_ENVIRONMENT_H
 #define TRANSFER_ENVIRONMENT_H
 

@@ -8,7 +8,8 @@
 #define SERVE_DEADLINE_MS 10000u
 #define BEAT_MS 250u
 
-/* Events: a ring with room reserved for each one that must come (an open ask, a peer, a share), so none is ever lost. */
+/* Events: a ring with room reserved for each one that must come (an open ask, a peer, a share), so none is
+ * ever lost. */
 
 bool ring_reserve(transfer_t *t)
 {
@@ -45,7 +46,8 @@ static int drain(transfer_t *t, tr_event_t *out, int cap)
 
 /* Life. */
 
-int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_opts_t *opts, uint64_t first_line)
+int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_opts_t *opts,
+                  uint64_t first_line)
 {
     t->carrier = carrier;
     t->next_line = first_line;
@@ -124,8 +126,8 @@ void peer_touch(transfer_t *t, peer_t *p)
     p->dirty = true;
 }
 
-/* Round robin over the peers that have something to send, until they have nothing, the pace says stop, or the turn is
- * full. */
+/* Round robin over the peers that have something to send, until they have nothing, the pace says stop, or
+ * the turn is full. */
 static void pump(transfer_t *t)
 {
     uint32_t paced = 0;
@@ -177,7 +179,8 @@ int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
 
 bool exchange_pending(const transfer_t *t)
 {
-    return t->ring_count > 0 || t->reap_due || (t->dirty && (!t->stalled || pace_when(&t->pace, t->now_us) <= t->now_us));
+    return t->ring_count > 0 || t->reap_due ||
+           (t->dirty && (!t->stalled || pace_when(&t->pace, t->now_us) <= t->now_us));
 }
 
 uint64_t exchange_deadline(transfer_t *t)
@@ -195,7 +198,8 @@ int exchange_address(transfer_t *t, bytes_t *ret_address)
     return HEDDLE_OK;
 }
 
-/* Connections keep the token that they were made under, so that transfers in flight finish; they close when quiet. */
+/* Connections keep the token that they were made under, so that transfers in flight finish; they close when
+ * quiet. */
 void exchange_set_token(transfer_t *t, uint64_t token)
 {
     if (token == t->token) return;

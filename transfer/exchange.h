@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/exchange.h: both ends of every conversation, whatever carries it.
  *
- * A backend is a carrier: it connects, sends frames, and calls the upcalls below.  All else (who may read what, standing
- * asks, refusals, deadlines, beats, pacing, which event comes before which) is here once, so that every backend keeps
- * the same contract.  `struct transfer` is the first member of each backend's own struct.
+ * A backend is a carrier: it connects, sends frames, and calls the upcalls below.  All else (who
+ * may read what, standing asks, refusals, deadlines, beats, pacing, which event comes before
+ * which) is here once, so that every backend keeps the same contract.  `struct transfer` is the
+ * first member of each backend's own struct.
  *
  *            receive.c                                   serve.c
- *   ask() -> gathered -ASK-> sent ------------------> standing: held (key unknown) | waiting (bytes unknown) | ready
- *            arrived <------------------------DATA--------- ready            refusing <- deadline, unshare, limit
- *            refused <---------------------REFUSED--------- refusing
- *            dropped -UNASK-> freed ------------------> freed
+ *   ask() -> gathered -ASK-> sent ---------> standing: held (key unknown) | waiting (for bytes) | ready
+ *            arrived <---------------DATA--- ready          refusing <- deadline, unshare, limit
+ *            refused <------------REFUSED--- refusing
+ *            dropped -UNASK-> freed -------> freed
  *
- * One thread.  Upcalls only change state and may come from inside the carrier's callbacks; sends, connects and
- * disconnects happen in ask(), greet(), drop_peer() and events(), never in an upcall.  After open nothing on the path of
- * a range takes memory. */
+ * One thread.  Upcalls only change state and may come from inside the carrier's callbacks; sends,
+ * connects and disconnects happen in ask(), greet(), drop_peer() and events(), never in an
+ * upcall.  After open nothing on the path of a range takes memory. */
 #ifndef TRANSFER_EXCHANGE_H
 #define TRANSFER_EXCHANGE_H
 
@@ -25,16 +26,16 @@
 #define HASH_NONFATAL_OOM 1   /* a library must not exit when memory runs out */
 #include <uthash.h>
 
-#define EXCHANGE_PEERS_MAX 1024u        /* two descriptors each: who has so many needs a higher limit of them */
+#define EXCHANGE_PEERS_MAX 1024u        /* two descriptors each: a process with so many raises its limit */
 #define EXCHANGE_SHARES_MAX 1024u
-#define EXCHANGE_ASKS_MAX 4096u         /* open asks of one process: 32 windows of 2 MB in chunks of 64 KiB, twice over */
+#define EXCHANGE_ASKS_MAX 4096u         /* open asks: 128 windows of 2 MB in chunks of 64 KiB */
 #define EXCHANGE_STANDING_MAX 16384u    /* asks that all peers together may have standing here */
-#define EXCHANGE_RING_MAX 8192u         /* > asks + peers + shares: reserved, so that no event can be lost */
-#define EXCHANGE_FORGOTTEN_MAX 64u      /* keys that are refused at once because they were unshared here */
+#define EXCHANGE_RING_MAX 8192u         /* > asks + peers + shares: no event is lost */
+#define EXCHANGE_FORGOTTEN_MAX 64u      /* keys refused at once: they were unshared here */
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
-#define EXCHANGE_RETIRE_US 1000000u     /* a connection made under an older token is closed after being quiet so long */
-#define EXCHANGE_DRAIN_US 2000000u      /* a peer is dropped when receives that nobody wants any more stay open so long */
-#define EXCHANGE_DATA_SENDS 16u         /* DATA that a carrier may keep for one peer until they are sent */
+#define EXCHANGE_RETIRE_US 1000000u     /* quiet connections made under an older token are closed */
+#define EXCHANGE_DRAIN_US 2000000u      /* receives that nobody wants may stay open; then the peer goes */
+#define EXCHANGE_DATA_SENDS 16u         /* DATA that a carrier may keep for one peer */
 #define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
 #define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
 #define EXCHANGE_TURN_PROGRESS 64u      /* carrier turns in one events() */
@@ -42,8 +43,9 @@
 typedef struct peer peer_t;
 typedef struct share share_t;
 
-/* One frame on its way.  From a fixed pool of its peer; the carrier keeps it, and with it the frame's bytes (UCX 1.13
- * does not copy headers) and the share's region, until exchange_sent; the region only until exchange_copied, if it says so. */
+/* One frame on its way.  From a fixed pool of its peer; the carrier keeps it, and with it the
+ * frame's bytes (UCX 1.13 does not copy headers) and the share's region, until exchange_sent; the
+ * region only until exchange_copied, if it says so. */
 typedef struct send {
     peer_t *peer;
     share_t *share;                     /* of DATA, while the carrier reads its region */
@@ -85,9 +87,9 @@ struct share {
 #define ASK_INDEX_BITS 16u
 typedef enum { ASK_FREE, ASK_GATHERED, ASK_SENT, ASK_RECEIVING, ASK_DROPPED, ASK_DRAINING } ask_state_t;
 typedef struct ask {
-    ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: dropped while a receive is open */
+    ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: its receive is open */
     uint32_t bytes;
-    uint64_t id;                        /* generation << 16 | index: a stale DATA never finds a reused entry */
+    uint64_t id;                        /* generation << 16 | index: stale DATA find no reused entry */
     uint64_t offset, at;
     share_key_t key;
     region_t *into;
@@ -130,15 +132,17 @@ struct peer {
 };
 
 typedef struct carrier_ops {
-    /* How long the link of a peer that ended stays, out of sight, until what is in flight and a BYE are sent.
-     * 0: it is cut at once, and the other end sees it.  CLOCK_NEVER: it is not cut unless it has failed. */
+    /* How long the link of a peer that ended stays, out of sight, until what is in flight and a BYE
+     * are sent.  0: it is cut at once, and the other end sees it.  CLOCK_NEVER: it is cut only when it
+     * has failed. */
     uint64_t linger_us;
     /* Sets p->link; GONE when it cannot. */
     int  (*connect)(transfer_t *t, peer_t *p, bytes_t address);
-    /* By force; in-flight sends end with exchange_sent(ok = false), then exchange_closed.  May do both at once. */
+    /* By force; in-flight sends end with exchange_sent(ok = false), then exchange_closed.  May do
+     * both at once. */
     void (*disconnect)(transfer_t *t, peer_t *p);
-    /* Takes `s`: exchange_sent follows, or was called before it returns.  False: not now; it is tried again when the
-     * carrier has moved. */
+    /* Takes `s`: exchange_sent follows, or was called before it returns.  False: not now; it is
+     * tried again when the carrier has moved. */
     bool (*send)(transfer_t *t, peer_t *p, send_t *s);
     /* One bounded turn; false when nothing moved. */
     bool (*progress)(transfer_t *t);
@@ -178,7 +182,8 @@ struct transfer {
 };
 
 /* Life (exchange.c).  `first_line` grows from one incarnation of a process to the next, or is random. */
-int  exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_opts_t *opts, uint64_t first_line);
+int  exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_opts_t *opts,
+                   uint64_t first_line);
 /* Ends every peer; no events.  Then: carrier progress until exchange_quiet, then exchange_fini. */
 void exchange_shut(transfer_t *t);
 bool exchange_quiet(transfer_t *t);
@@ -199,8 +204,8 @@ bool exchange_idle(transfer_t *t, const region_t *r);
 int  exchange_share(transfer_t *t, region_t *r, share_key_t key);
 int  exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
 void exchange_unshare(transfer_t *t, share_key_t key);
-int  exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into,
-                  uint64_t at, uint64_t *ret_ask);
+int  exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
+                  region_t *into, uint64_t at, uint64_t *ret_ask);
 void exchange_drop_ask(transfer_t *t, uint64_t ask);
 /* True when events() has something to do now. */
 bool exchange_pending(const transfer_t *t);
@@ -211,10 +216,11 @@ void exchange_frame(transfer_t *t, const frame_t *f);                       /* a
 void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
 void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);
-void exchange_copied(transfer_t *t, send_t *s);                             /* DATA: its region is not read any more */
+/* DATA: the region is not read any more.  Then, or at once: the send has ended. */
+void exchange_copied(transfer_t *t, send_t *s);
 void exchange_sent(transfer_t *t, send_t *s, bool ok);
 void exchange_broken(transfer_t *t, peer_t *p);                             /* the link failed */
-void exchange_closed(transfer_t *t, peer_t *p);                             /* the link of a disconnected peer is no more */
+void exchange_closed(transfer_t *t, peer_t *p);                             /* a disconnected link is no more */
 
 /* Between the files of the exchange. */
 bool ring_reserve(transfer_t *t);                       /* room for one event that must come */
@@ -231,14 +237,14 @@ bool peer_hi(transfer_t *t, peer_t *p);                 /* HI, while it is due; 
 void peers_unblock(transfer_t *t);                      /* the carrier has moved */
 int  peer_find(transfer_t *t, const peer_ref_t *ref, peer_t **ret_peer);   /* connects; GONE, AGAIN */
 peer_t *peer_of_line(transfer_t *t, uint64_t line);
-void peer_end(transfer_t *t, peer_t *p);                /* says BYE, unless hushed; then it is safe in upcalls */
-void peer_cut(transfer_t *t, peer_t *p);                /* the same without lingering, if the carrier can */
+void peer_end(transfer_t *t, peer_t *p);                /* says BYE, unless hushed: safe in upcalls then */
+void peer_cut(transfer_t *t, peer_t *p);                /* the same, not lingering if the carrier can */
 void peers_hi(transfer_t *t, const frame_t *f);
 bool peer_connect_back(transfer_t *t, peer_t *p);
 void peers_reap(transfer_t *t);
 void peers_timers(transfer_t *t);
 void serve_frame(transfer_t *t, peer_t *p, const frame_t *f);              /* ASK, UNASK */
-bool serve_refusals(transfer_t *t, peer_t *p);          /* each sends at most one frame; true when it sent one */
+bool serve_refusals(transfer_t *t, peer_t *p);          /* true when it sent one frame; the next ones too */
 bool serve_data(transfer_t *t, peer_t *p);
 void serve_sent(transfer_t *t, share_t *s);             /* one DATA of it is no longer in flight */
 void serve_end_peer(transfer_t *t, peer_t *p);

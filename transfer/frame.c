@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transfer/frame.h"
 
-/* Reasons of REFUSED on the wire; everything else that could go wrong is the peer's own affair and reads AGAIN. */
+/* Reasons of REFUSED on the wire; everything else that could go wrong is the peer's own affair and reads
+ * AGAIN. */
 static const struct { uint32_t wire; int err; } REASONS[] = {
     {1, HEDDLE_ERR_NOT_FOUND}, {2, HEDDLE_ERR_LIMIT}, {3, HEDDLE_ERR_AGAIN}};
 #define REASON_COUNT (sizeof REASONS / sizeof *REASONS)

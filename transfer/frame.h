@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/frame.h: the seven frames of the bulk plane <-> structs.  PURE: no memory is taken, nothing blocks.
+/* transfer/frame.h: the seven frames of the bulk plane <-> structs.  PURE: no memory is taken,
+ * nothing blocks.
  *
  *   head (16)   u8 kind | u8 version = 1 | u16 count | u32 zero | u64 line
  *   HI          head, u64 token, u64 answer, address            count = bytes of address
@@ -10,8 +11,9 @@
  *   REFUSED     head, count x { u64 ask, u32 reason }           reason: 1 NOT_FOUND, 2 LIMIT, 3 AGAIN
  *   BYE         head                                            count = 0
  *
- * All little-endian; the length is exact.  `line` is a number that the sender chose for this connection and introduced
- * with HI; frames of a line that no HI introduced are ignored.  Numbers of one process's lines grow. */
+ * All little-endian; the length is exact.  `line` is a number that the sender chose for this
+ * connection and introduced with HI; frames of a line that no HI introduced are ignored.  Numbers
+ * of one process's lines grow. */
 #ifndef TRANSFER_FRAME_H
 #define TRANSFER_FRAME_H
 
@@ -28,16 +30,18 @@
 #define FRAME_SMALL_MAX FRAME_ASK_BYTES(LIMIT_ASK_RANGES)             /* every frame but HI fits */
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
 
-typedef enum { FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED, FRAME_BYE } frame_kind_t;
+typedef enum {
+    FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED, FRAME_BYE
+} frame_kind_t;
 typedef struct { uint64_t ask, offset; uint32_t bytes; } frame_range_t;
 typedef struct { uint64_t ask; int err; } frame_refusal_t;
 
 typedef struct frame {
     frame_kind_t kind;
-    uint32_t count;                                     /* rows of ASK, UNASK, REFUSED: 1..LIMIT_ASK_RANGES */
-    uint64_t line;                                      /* never 0 */
+    uint32_t count;             /* rows of ASK, UNASK, REFUSED: 1..LIMIT_ASK_RANGES */
+    uint64_t line;              /* never 0 */
     union {
-        struct { uint64_t token, answer; bytes_t address; } hi;   /* answer: the line that this HI answers, 0 = it begins */
+        struct { uint64_t token, answer; bytes_t address; } hi;   /* answer: the line answered; 0: it begins */
         struct { share_key_t key; frame_range_t ranges[LIMIT_ASK_RANGES]; } ask;
         struct { uint64_t asks[LIMIT_ASK_RANGES]; } unask;
         struct { uint64_t ask, offset; uint32_t bytes; } data;

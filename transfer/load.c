@@ -86,7 +86,8 @@ static bool find_plugin(char ret_path[PATH_MAX + sizeof PLUGIN + 1])
 static int fail_missing(heddle_error_t *error)
 {
     const char *given = getenv("HEDDLE_PLUGIN_DIR");
-    error_fail(error, HEDDLE_ERR_INTERNAL, "the data plane's plugin " PLUGIN " was not found%s%s", given ? " in " : "", given ? given : "");
+    error_fail(error, HEDDLE_ERR_INTERNAL, "the data plane's plugin " PLUGIN " was not found%s%s",
+               given ? " in " : "", given ? given : "");
     error_expected(error, "%s/" PLUGIN, given ? given : HEDDLE_INSTALLED_PLUGIN_DIR);
     error_hint(error, "install Heddle again, or name the directory that has it: HEDDLE_PLUGIN_DIR");
     return HEDDLE_ERR_INTERNAL;
@@ -96,7 +97,9 @@ static int fail_open(const char *path, heddle_error_t *error)
 {
     const char *why = dlerror();
     bool no_ucx = why && (strstr(why, "libucp.so") || strstr(why, "libucs.so") || strstr(why, "libuct.so"));
-    error_fail(error, HEDDLE_ERR_INTERNAL, no_ucx ? "UCX is not installed: %s" : "the data plane's plugin cannot be loaded: %s", why ? why : path);
+    error_fail(error, HEDDLE_ERR_INTERNAL,
+               no_ucx ? "UCX is not installed: %s" : "the data plane's plugin cannot be loaded: %s",
+               why ? why : path);
     if (no_ucx) error_hint(error, "Debian and Ubuntu: sudo apt install libucx0");
     return HEDDLE_ERR_INTERNAL;
 }
@@ -126,7 +129,7 @@ int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle
     return rc;
 }
 
-/* Interfaces that are up, with a comma between; returns the flags of `device`, 0 when it is not among them. */
+/* Interfaces that are up, with a comma between; returns the flags of `device`, 0 when it is not there. */
 static unsigned list_interfaces(const char *device, char *ret_list, size_t size)
 {
     struct ifaddrs *first, *a;
@@ -150,7 +153,8 @@ static int check_listed(const char *name, heddle_error_t *error)
     snprintf(path, sizeof path, "/sys/class/net/%s", name);
     if (access(path, F_OK) == 0) return HEDDLE_OK;
     const char *why = strerror(errno);
-    error_fail(error, HEDDLE_ERR_INTERNAL, "UCX cannot use network interface %s: it is not shown in /sys", name);
+    error_fail(error, HEDDLE_ERR_INTERNAL, "UCX cannot use network interface %s: it is not shown in /sys",
+               name);
     error_expected(error, "%s", path);
     error_found(error, "%s", why);
     error_hint(error, "mount /sys, in a container too: mount -t sysfs sysfs /sys");
@@ -171,7 +175,8 @@ int transfer_check_device(const char *device, bool insecure, heddle_error_t *err
     }
     if (insecure || (flags & IFF_LOOPBACK)) return check_listed(name, error);
     error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-               "network interface %s is not loopback: whoever can reach UCX over TCP can write this process's memory", name);
+               "network interface %s is not loopback: whoever can reach UCX over TCP can write this process's "
+               "memory", name);
     error_expected(error, "a loopback interface, such as lo");
     error_found(error, "%s", name);
     error_hint(error, "on a private network that you trust: --insecure");

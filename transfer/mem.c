@@ -9,7 +9,8 @@
 
 typedef struct mem mem_t;
 
-/* In the mailbox of its receiver.  The bytes stay the sender's until it is delivered, as with a real carrier. */
+/* In the mailbox of its receiver.  The bytes stay the sender's until it is delivered, as with a real
+ * carrier. */
 typedef struct message {
     enum { MAIL_FRAME, MAIL_PAYLOAD, MAIL_BROKEN } kind;
     uint64_t at_us;                 /* not before */
@@ -59,7 +60,10 @@ static message_t *post(mem_t *to, message_t message)
     return m;
 }
 
-static void post_broken(mem_t *to, const peer_t *p) { post(to, (message_t){.kind = MAIL_BROKEN, .line = p->line}); }
+static void post_broken(mem_t *to, const peer_t *p)
+{
+    post(to, (message_t){.kind = MAIL_BROKEN, .line = p->line});
+}
 
 static void unpost(mem_t *of, message_t *m)
 {
@@ -212,7 +216,8 @@ static bool mem_progress(transfer_t *t)
 
 static bytes_t mem_address(transfer_t *t) { return bytes_of(mem_of(t)->address, sizeof mem_of(t)->address); }
 
-static const carrier_ops_t CARRIER = {0, mem_connect, mem_disconnect, mem_send, mem_progress, mem_address, NULL};
+static const carrier_ops_t CARRIER = {0,           mem_connect, mem_disconnect, mem_send, mem_progress,
+                                      mem_address, NULL};
 
 /* The table. */
 
@@ -267,7 +272,8 @@ static uint64_t mem_deadline(transfer_t *t)
     const mem_t *m = mem_of(t);
     if (m->stopped || m->killed) return CLOCK_NEVER;
     uint64_t due = exchange_deadline(t);
-    for (const message_t *mail = m->mail; mail; mail = mail->next) due = mail->at_us < due ? mail->at_us : due;
+    for (const message_t *mail = m->mail; mail; mail = mail->next)
+        due = mail->at_us < due ? mail->at_us : due;
     return due > t->now_us ? due : t->now_us;
 }
 

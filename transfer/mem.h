@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/mem.h: the memory backend's fault knobs.
  *
- * transfer_mem_ops moves bytes between the transfers of one process, for tests: one thread, no system call, and nothing
- * arrives outside events().  With a virtual clock (the `now_us` given to events) a run is deterministic.  It shares all
- * of its behaviour but the carrying itself with the UCX backend (transfer/exchange.h).
+ * transfer_mem_ops moves bytes between the transfers of one process, for tests: one thread, no
+ * system call, and nothing arrives outside events().  With a virtual clock (the `now_us` given to
+ * events) a run is deterministic.  It shares all of its behaviour but the carrying itself with
+ * the UCX backend (transfer/exchange.h).
  *
- * A transfer with mail says so in deadline(): drive every transfer until all deadlines lie ahead of now, then move the
- * clock to the earliest.  Knobs act on one transfer; none of them tells the transfer itself. */
+ * A transfer with mail says so in deadline(): drive every transfer until all deadlines lie ahead
+ * of now, then move the clock to the earliest.  Knobs act on one transfer; none of them tells the
+ * transfer itself. */
 #ifndef TRANSFER_MEM_H
 #define TRANSFER_MEM_H
 
 #include "transfer/transfer.h"
 
-/* As SIGKILL: its links break (peers see TR_PEER_GONE), nothing it sent and nobody received yet arrives; every later call
- * on it does nothing.  It must still be closed. */
+/* As SIGKILL: its links break (peers see TR_PEER_GONE), nothing it sent and nobody received yet
+ * arrives; every later call on it does nothing.  It must still be closed. */
 void mem_kill(transfer_t *t);
 /* As SIGSTOP and SIGCONT: while stopped, events() does nothing and what is sent to it waits. */
 void mem_stop(transfer_t *t, bool stopped);
 /* The next `count` DATA that it sends vanish: sent, never received. */
 void mem_drop_data(transfer_t *t, uint32_t count);
-/* The `nth` DATA that it sends from now on (1 = the next) arrives with the byte at `byte` (modulo its length) flipped. */
+/* The `nth` DATA that it sends from now on (1 = the next) arrives with the byte at `byte` (modulo
+ * its length) flipped. */
 void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte);
 /* What it sends from now on arrives at `until_us` or later, in order.  0 ends it; order is kept. */
 void mem_delay(transfer_t *t, uint64_t until_us);
-/* Rendezvous: the receives of what it sends from now on open as ever, and their bytes land at `until_us` or later.
- * 0 ends it for what comes then. */
+/* Rendezvous: the receives of what it sends from now on open as ever, and their bytes land at
+ * `until_us` or later. 0 ends it for what comes then. */
 void mem_hold(transfer_t *t, uint64_t until_us);
 /* Refuses every ask it gets from now on with `err` (NOT_FOUND, LIMIT or AGAIN).  0 ends it. */
 void mem_refuse(transfer_t *t, int err);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/pace.h (PURE): a token bucket over the bytes sent and received.  A range may go while there is any credit and
- * is paid for whole (the bucket goes into debt), so that ranges larger than the bucket pass too. */
+/* transfer/pace.h (PURE): a token bucket over the bytes sent and received.  A range may go while
+ * there is any credit and is paid for whole (the bucket goes into debt), so that ranges larger
+ * than the bucket pass too. */
 #ifndef TRANSFER_PACE_H
 #define TRANSFER_PACE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct { uint64_t rate, at_us; int64_t credit, burst; } pace_t;   /* credit and burst in millionths of a byte */
+/* Credit and burst in millionths of a byte. */
+typedef struct { uint64_t rate, at_us; int64_t credit, burst; } pace_t;
 
 /* `rate` bytes per second; 0: no limit. */
 void pace_set(pace_t *p, uint64_t rate, uint64_t now_us);

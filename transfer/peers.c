@@ -37,7 +37,8 @@ static peer_t *peer_new(transfer_t *t, uint64_t token)
     p->line = t->next_line++;
     p->heard_us = p->moved_us = p->sent_us = t->now_us;
     for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
-        p->data[i] = (send_t){.peer = p, .frame = p->data[i].small, .slot = i, .data = true, .next = p->free_data};
+        p->data[i] =
+            (send_t){.peer = p, .frame = p->data[i].small, .slot = i, .data = true, .next = p->free_data};
         p->free_data = &p->data[i];
     }
     for (uint32_t i = 0; i < EXCHANGE_CONTROL_SENDS; i++) {
@@ -135,7 +136,8 @@ static bool bind_line(transfer_t *t, peer_t *p, uint64_t line)
     return p->remote_line != 0;
 }
 
-/* A node that has not drained TR_PEER_GONE yet would take the fresh asks for dead ones: it must see the event first. */
+/* A node that has not drained TR_PEER_GONE yet would take the fresh asks for dead ones: it must see the
+ * event first. */
 static bool is_gone_undrained(const transfer_t *t, uint64_t token)
 {
     for (uint32_t i = 0; t->gone_undrained && i < t->ring_count; i++) {
@@ -205,7 +207,8 @@ void peers_hi(transfer_t *t, const frame_t *f)
         bind_line(t, p, f->line);
         return;
     }
-    if (p && (int64_t)(f->line - p->remote_line) <= 0) return;    /* said again, or of a connection given up since */
+    if (p && (int64_t)(f->line - p->remote_line) <= 0)
+        return; /* said again, or of a connection given up since */
     if (p) {                               /* it dropped us and came back before its end reached us */
         p->hushed = true;
         peer_cut(t, p);
@@ -298,7 +301,8 @@ static void beat(transfer_t *t, peer_t *p)
     if (s && peer_send(t, s, &(frame_t){.kind = FRAME_BEAT, .line = p->line})) t->counters.beats_out++;
 }
 
-/* Asks held back by our own pace: the source cannot answer what it was not asked, and must not be blamed for it. */
+/* Asks held back by our own pace: the source cannot answer what it was not asked, and must not be blamed
+ * for it. */
 static void beat_for(transfer_t *t, peer_t *p)
 {
     p->heard_us = t->now_us;
@@ -308,7 +312,8 @@ static void beat_for(transfer_t *t, peer_t *p)
 
 static bool is_quiet(const peer_t *p)
 {
-    return p->asks_open == 0 && p->draining_count == 0 && p->standing_count == 0 && p->in_flight == 0 && !p->blocked;
+    return p->asks_open == 0 && p->draining_count == 0 && p->standing_count == 0 && p->in_flight == 0 &&
+           !p->blocked;
 }
 
 /* It takes nothing, or what nobody wants any more keeps a region from being used. */
@@ -342,6 +347,8 @@ void peers_timers(transfer_t *t)
         if (p->gathered && t->stalled && is_due(t, p->heard_us + t->beat_us)) beat_for(t, p);
     }
     DL_FOREACH(t->closing, p) {
-        if (p->state == PEER_CLOSING && !p->disconnecting && p->cut_us != CLOCK_NEVER && is_due(t, p->cut_us)) t->reap_due = true;
+        if (p->state == PEER_CLOSING && !p->disconnecting && p->cut_us != CLOCK_NEVER &&
+            is_due(t, p->cut_us))
+            t->reap_due = true;
     }
 }

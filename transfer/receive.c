@@ -33,7 +33,10 @@ static ask_t *find_ask(transfer_t *t, uint64_t id)
     return a->id == id && a->state != ASK_FREE ? a : NULL;
 }
 
-static bool is_open(const ask_t *a) { return a->state == ASK_GATHERED || a->state == ASK_SENT || a->state == ASK_RECEIVING; }
+static bool is_open(const ask_t *a)
+{
+    return a->state == ASK_GATHERED || a->state == ASK_SENT || a->state == ASK_RECEIVING;
+}
 
 static mapping_t *mapping_of(const ask_t *a) { return a->into->backend; }
 
@@ -71,16 +74,18 @@ static void end_draining(transfer_t *t, ask_t *a)
 
 static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
 {
-    ring_push(t, &(tr_event_t){.kind = kind, .ask = a->id, .token = a->peer->token, .key = a->key, .err = err});
+    ring_push(
+        t, &(tr_event_t){.kind = kind, .ask = a->id, .token = a->peer->token, .key = a->key, .err = err});
     if (kind == TR_REFUSED && a->state == ASK_SENT) pace_refund(&t->pace, a->bytes);
     leave(t, a);
 }
 
-int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into,
-                 uint64_t at, uint64_t *ret_ask)
+int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
+                 region_t *into, uint64_t at, uint64_t *ret_ask)
 {
     assert(into->backend && "map() comes before ask()");
-    if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > into->bytes || bytes > into->bytes - at) return HEDDLE_ERR_LIMIT;
+    if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > into->bytes || bytes > into->bytes - at)
+        return HEDDLE_ERR_LIMIT;
     peer_t *p;
     int rc = peer_find(t, from, &p);
     if (rc != HEDDLE_OK) return rc;
@@ -101,7 +106,8 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_
     p->asks_open++;
     *ret_ask = a->id;
     peer_touch(t, p);
-    if (++p->gathered_count >= LIMIT_ASK_RANGES && p->state == PEER_OPEN && !p->hi_due && !p->blocked) receive_asks(t, p);
+    if (++p->gathered_count >= LIMIT_ASK_RANGES && p->state == PEER_OPEN && !p->hi_due && !p->blocked)
+        receive_asks(t, p);
     return HEDDLE_OK;
 }
 
@@ -126,7 +132,8 @@ bool receive_unasks(transfer_t *t, peer_t *p)
     send_t *s = p->dropped ? peer_send_begin(p) : NULL;
     if (!s) return false;
     frame_t f = {.kind = FRAME_UNASK, .line = p->line};
-    for (const ask_t *a = p->dropped; a && f.count < LIMIT_ASK_RANGES; a = a->next) f.unask.asks[f.count++] = a->id;
+    for (const ask_t *a = p->dropped; a && f.count < LIMIT_ASK_RANGES; a = a->next)
+        f.unask.asks[f.count++] = a->id;
     if (!peer_send(t, s, &f)) return false;
     for (uint32_t i = 0; i < f.count; i++) {
         ask_t *a = p->dropped;

@@ -12,7 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A number that a kernel file holds after `key` ("" = at its start); UINT64_MAX where there is none ("max"). */
+/* A number that a kernel file holds after `key` ("" = at its start); UINT64_MAX where there is none
+ * ("max"). */
 static uint64_t number_in(const char *path, const char *key)
 {
     char line[160];
@@ -29,20 +30,22 @@ static uint64_t number_in(const char *path, const char *key)
     return value;
 }
 
-/* What may be taken without waking the OOM killer.  fallocate on a memfd takes page after page and is refused only when
- * nothing is left, so the question must be asked before. */
+/* What may be taken without waking the OOM killer.  fallocate on a memfd takes page after page and is
+ * refused only when nothing is left, so the question must be asked before. */
 static uint64_t memory_available(void)
 {
     uint64_t kib = number_in("/proc/meminfo", "MemAvailable:");
     uint64_t machine = kib == UINT64_MAX ? kib : kib * 1024u;
-    uint64_t limit = number_in("/sys/fs/cgroup/memory.max", ""), used = number_in("/sys/fs/cgroup/memory.current", "");
+    uint64_t limit = number_in("/sys/fs/cgroup/memory.max", ""),
+             used = number_in("/sys/fs/cgroup/memory.current", "");
     uint64_t group = limit == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : limit > used ? limit - used : 0;
     return machine < group ? machine : group;
 }
 
 static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
 {
-    error_fail(error, HEDDLE_ERR_NO_MEMORY, "%zu bytes of shared memory could not be reserved: %s", bytes, why);
+    error_fail(error, HEDDLE_ERR_NO_MEMORY, "%zu bytes of shared memory could not be reserved: %s", bytes,
+               why);
     error_hint(error, "free memory, use fewer slots, or a smaller adapter");
     return HEDDLE_ERR_NO_MEMORY;
 }
@@ -120,7 +123,9 @@ bool region_shrink(region_t *r)
 {
     size_t bytes = r->made_bytes < REGION_STEP_BYTES ? r->made_bytes : REGION_STEP_BYTES;
     r->made_bytes -= bytes;
-    if (bytes) (void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r->made_bytes, (off_t)bytes);
+    if (bytes)
+        (void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r->made_bytes,
+                        (off_t)bytes);
     return r->made_bytes > 0;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/region.h: memory that holds one arena: a memfd with one writable mapping (the loop's).
  *
- * Reserved with fallocate (no memory is an error here, not a SIGBUS inside UCX), touched, sealed against shrinking and
- * growing, never F_SEAL_WRITE (it is reused).  Readers get a read-only mapping of the same memory.
- * Refcounted: a fetch or a reader outlives its caller; the last unref unmaps.  ref/unref on any thread. */
+ * Reserved with fallocate (no memory is an error here, not a SIGBUS inside UCX), touched, sealed
+ * against shrinking and growing, never F_SEAL_WRITE (it is reused).  Readers get a read-only
+ * mapping of the same memory. Refcounted: a fetch or a reader outlives its caller; the last unref
+ * unmaps.  ref/unref on any thread. */
 #ifndef TRANSFER_REGION_H
 #define TRANSFER_REGION_H
 

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-/* Asks beyond a peer's limit are refused by name, this many of them at a time; a peer that goes on is not answered. */
+/* Asks beyond a peer's limit are refused by name, this many of them at a time; a peer that goes on is not
+ * answered. */
 #define REFUSALS_MAX 64u
 
 /* Standing asks: entries of one pool, each in its peer's list and in the queue of its state. */
@@ -188,12 +189,18 @@ static int refusal_of(const transfer_t *t, const standing_t *s, const share_t *s
     return 0;
 }
 
-static void on_range(transfer_t *t, peer_t *p, const share_key_t *key, const frame_range_t *range, share_t *share)
+static void on_range(transfer_t *t, peer_t *p, const share_key_t *key, const frame_range_t *range,
+                     share_t *share)
 {
     t->counters.asks_in++;
     standing_t *s = p->standing_count < LIMIT_ASKS_PER_PEER + REFUSALS_MAX ? standing_take(t) : NULL;
     if (!s) return;
-    *s = (standing_t){.id = range->ask, .offset = range->offset, .bytes = range->bytes, .since_us = t->now_us, .key = *key, .peer = p};
+    *s = (standing_t){.id = range->ask,
+                      .offset = range->offset,
+                      .bytes = range->bytes,
+                      .since_us = t->now_us,
+                      .key = *key,
+                      .peer = p};
     if (p->standing_count++ == 0) {
         p->sent_us = t->now_us;
         exchange_schedule(t, t->now_us + t->beat_us);
@@ -277,7 +284,8 @@ void serve_end_peer(transfer_t *t, peer_t *p)
 static void expire_waiting(transfer_t *t, share_t *share)
 {
     while (share->waiting) {
-        uint64_t since = share->waiting->since_us > share->moved_us ? share->waiting->since_us : share->moved_us;
+        uint64_t since =
+            share->waiting->since_us > share->moved_us ? share->waiting->since_us : share->moved_us;
         if (t->now_us < since + t->serve_us) {
             exchange_schedule(t, since + t->serve_us);
             return;
@@ -288,7 +296,8 @@ static void expire_waiting(transfer_t *t, share_t *share)
 
 void serve_timers(transfer_t *t)
 {
-    while (t->held && t->now_us >= t->held->since_us + EXCHANGE_HOLD_US) refuse(t, t->held, HEDDLE_ERR_NOT_FOUND);
+    while (t->held && t->now_us >= t->held->since_us + EXCHANGE_HOLD_US)
+        refuse(t, t->held, HEDDLE_ERR_NOT_FOUND);
     if (t->held) exchange_schedule(t, t->held->since_us + EXCHANGE_HOLD_US);
     share_t *share, *next;
     HASH_ITER(hh, t->shares, share, next) expire_waiting(t, share);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/transfer.h: bytes of shared regions between peers.  Knows keys, ranges and peers; no adapter, chunk, digest or
- * manifest.
+/* transfer/transfer.h: bytes of shared regions between peers.  Knows keys, ranges and peers; no
+ * adapter, chunk, digest or manifest.
  *
- * A receiver asks for ranges under a share key; the source answers each range when it has those bytes (an ask may
- * come before them: it stands until they are there, or the source's serve deadline, or UNASK).  The receiver paces.
- * One thread (the loop's) calls everything.  Nothing blocks.  A backend is a plugin with one `const transfer_ops_t`.
+ * A receiver asks for ranges under a share key; the source answers each range when it has those
+ * bytes (an ask may come before them: it stands until they are there, or the source's serve
+ * deadline, or UNASK).  The receiver paces. One thread (the loop's) calls everything.  Nothing
+ * blocks.  A backend is a plugin with one `const transfer_ops_t`.
  *
  * Hot path (per range): no allocation, no log, no system call but the backend's own socket I/O. */
 #ifndef TRANSFER_TRANSFER_H
@@ -16,32 +17,35 @@
 #include <stdbool.h>
 
 typedef struct { uint8_t b[16]; } share_key_t;                     /* holding it is the right to read */
-typedef struct { uint64_t token; bytes_t address; } peer_ref_t;    /* the address comes through the control plane only */
+typedef struct { uint64_t token; bytes_t address; } peer_ref_t;    /* address: from the control plane only */
 typedef struct transfer transfer_t;
 
 typedef enum {
     TR_ARRIVED,      /* the range of `ask` lies in its place */
-    TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too many), AGAIN (the
-                      * source itself gets no further), PROTOCOL (it answered with something else), GONE */
-    TR_BEAT,         /* the source of `token` is alive and has nothing to send yet, or our own rate holds the asks back */
-    TR_PEER_GONE,    /* no more from `token`: every ask of it has ended before this event (each as TR_REFUSED with err GONE) */
+    TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too many),
+                      * AGAIN (the source itself gets no further), PROTOCOL (it answered something else), GONE */
+    TR_BEAT,         /* the source `token` lives and has nothing to send yet, or our own rate holds asks back */
+    TR_PEER_GONE,    /* no more from `token`; every ask of it ended before this (as TR_REFUSED, err GONE).  Not
+                      * promised to who was cut off for taking nothing: deadlines are the caller's */
     TR_UNSHARED      /* no send of `key` is in flight any more: the region may be reused or unmapped */
 } tr_kind_t;
 typedef struct { tr_kind_t kind; uint64_t ask; uint64_t token; share_key_t key; int err; } tr_event_t;
 
 typedef struct {
     uint64_t bytes_in, bytes_out;       /* payload of DATA */
-    uint64_t asks_in, asks_out, data_in, data_out, refused_in, refused_out, beats_in, beats_out, late, maps, malformed;
+    uint64_t asks_in, asks_out, data_in, data_out, refused_in, refused_out, beats_in, beats_out;
+    uint64_t late, maps, malformed;
 } tr_counters_t;
 
 typedef enum { TR_MODE_AUTO, TR_MODE_EAGER, TR_MODE_RENDEZVOUS } tr_mode_t;
 typedef struct {
     const char *device;                 /* network interface; NULL: "lo" */
     uint64_t max_rate_bytes;            /* per second, sent + received; 0: none */
-    uint32_t serve_deadline_ms;         /* a served ask that makes no progress for so long is dropped; 0: 10000 */
+    uint32_t serve_deadline_ms;         /* a peer that takes nothing for so long is dropped; 0: 10000 */
     uint32_t beat_ms;                   /* how often a source with standing asks says BEAT; 0: 250 */
     uint32_t close_ms;                  /* how long close may wait for sends in flight; 0: 2000 */
-    tr_mode_t mode;                     /* AUTO: eager on TCP and shared memory */
+    tr_mode_t mode;                     /* AUTO: eager.  RENDEZVOUS: for transports that place data themselves;
+                                         * over TCP, UCX 1.13 may abort when a peer dies while it connects */
     const clock_ops_t *clock;
 } transfer_opts_t;
 
@@ -52,40 +56,48 @@ typedef struct transfer_ops {
     const char *(*version)(void);                                  /* "1.13.1"; "" for mem */
     void (*devices)(transfer_t *t, char *ret_list, size_t size);   /* comma-separated, for people */
     int  (*address)(transfer_t *t, bytes_t *ret_address);          /* borrowed until close */
-    void (*set_token)(transfer_t *t, uint64_t token);              /* who we say we are in HI; after each WELCOME */
-    int  (*map)(transfer_t *t, region_t *r);                       /* register once, before share or ask; counted in counters.maps */
+    void (*set_token)(transfer_t *t, uint64_t token);              /* who we are in HI; after each WELCOME */
+    int  (*map)(transfer_t *t, region_t *r);                       /* once, before share or ask; counters.maps */
     void (*unmap)(transfer_t *t, region_t *r);
     int  (*share)(transfer_t *t, region_t *r, share_key_t key);    /* nothing readable until extended */
-    int  (*extend)(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);   /* verified: answer the asks that waited for it */
-    void (*unshare)(transfer_t *t, share_key_t key);               /* new asks refused; TR_UNSHARED once no send is in flight */
+    /* These bytes are verified: answer the asks that waited for them. */
+    int  (*extend)(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
+    /* New asks are refused, standing ones too; TR_UNSHARED once no send reads the region. */
+    void (*unshare)(transfer_t *t, share_key_t key);
     /* Connect and say HI ahead of the first ask; idempotent.  Errors as for ask. */
     int  (*greet)(transfer_t *t, const peer_ref_t *peer);
-    /* AGAIN: too many open, no token yet, or TR_PEER_GONE of this peer is not drained yet; GONE: cannot connect; LIMIT:
-     * more than LIMIT_CHUNK_MAX_BYTES, or outside `into`, which stays mapped until the ask has ended or was dropped. */
-    int  (*ask)(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into, uint64_t at,
-                uint64_t *ret_ask);
-    void (*drop_ask)(transfer_t *t, uint64_t ask);                 /* soft (UNASK): what still comes is discarded; no event follows */
-    void (*drop_peer)(transfer_t *t, uint64_t token);              /* hard: force close; events as for TR_PEER_GONE */
+    /* AGAIN: too many open, no token yet, or TR_PEER_GONE of this peer is not drained yet; GONE:
+     * cannot connect; LIMIT: more than LIMIT_CHUNK_MAX_BYTES, or outside `into`, which stays
+     * mapped until the ask has ended or was dropped. */
+    int  (*ask)(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
+                region_t *into, uint64_t at, uint64_t *ret_ask);
+    /* Soft (UNASK): what still comes is discarded; no event follows. */
+    void (*drop_ask)(transfer_t *t, uint64_t ask);
+    /* Hard: the connection ends; events as for TR_PEER_GONE. */
+    void (*drop_peer)(transfer_t *t, uint64_t token);
     void (*set_rate)(transfer_t *t, uint64_t max_rate_bytes);
     /* Progress, then up to `cap` events.  Sends what ask() gathered (one ASK frame for up to 16 ranges). */
     int  (*events)(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap);
-    uint64_t (*deadline)(transfer_t *t);                           /* when events() must be called though nothing arrived; CLOCK_NEVER */
+    /* When events() must be called though nothing arrived; CLOCK_NEVER. */
+    uint64_t (*deadline)(transfer_t *t);
     bool (*arm)(transfer_t *t);                                    /* true: safe to sleep on fd */
     int  (*fd)(transfer_t *t);                                     /* -1: none */
     void (*counters)(transfer_t *t, tr_counters_t *ret);
-    /* True when nothing writes into `r` any more: always with eager data; with rendezvous, once no dropped ask has an open
-     * receive.  Memory of dropped asks is reused, and unmapped, only then. */
+    /* True when nothing writes into `r` any more: always with eager data; with rendezvous, once
+     * no dropped ask has an open receive.  Memory of dropped asks is reused, and unmapped, only
+     * then. */
     bool (*idle)(transfer_t *t, const region_t *r);
 } transfer_ops_t;
 
 /* The memory backend: a test double with fault knobs (transfer/mem.h), all in one process. */
 extern const transfer_ops_t transfer_mem_ops;
-/* Loads the UCX plugin once: HEDDLE_PLUGIN_DIR, else ../lib/heddle beside the program or library, else the install
- * directory.  Sets UCX's environment first (device, segments, no signal handlers; a variable that the user set stays).
- * INTERNAL with the package to install where UCX is missing.  `device`: NULL = "lo". */
+/* Loads the UCX plugin once: HEDDLE_PLUGIN_DIR, else ../lib/heddle beside the program or library,
+ * else the install directory.  Sets UCX's environment first (device, segments, no signal
+ * handlers; a variable that the user set stays). INTERNAL with the package to install where UCX
+ * is missing.  `device`: NULL = "lo". */
 int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error);
-/* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device is "lo".  INTERNAL where
- * /sys does not show it: UCX would not find it. */
+/* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device
+ * is "lo".  INTERNAL where /sys does not show it: UCX would not find it. */
 int transfer_check_device(const char *device, bool insecure, heddle_error_t *error);
 
 #endif

@@ -18,14 +18,15 @@
 #define CLOSE_WAIT_MS 2000u
 #define SETTLE_US 300000u     /* what connecting may take while we close */
 
-/* Read by UCX when a context and its worker are made.  Through the environment and not ucp_config_modify, which takes
- * transport options under other names in 1.13 than later.  Those that UCX reads when it is loaded: transfer/load.c. */
+/* Read by UCX when a context and its worker are made.  Through the environment and not ucp_config_modify,
+ * which takes transport options under other names in 1.13 than later.  Those that UCX reads when it is
+ * loaded: transfer/load.c. */
 static const env_setting_t SETTINGS[] = {
-    /* In PEER error mode the only transport between processes of a machine without RDMA, and the only one of 1.13 that
-     * notices a killed peer at once. */
+    /* In PEER error mode the only transport between processes of a machine without RDMA, and the only one
+     * of 1.13 that notices a killed peer at once. */
     {"UCX_TLS", "tcp,self"},
-    /* A whole chunk and its header in one segment (256 KiB + header): else UCX assembles fragments with one more copy on
-     * arrival, and cannot take a chunk at once when it is sent. */
+    /* A whole chunk and its header in one segment (256 KiB + header): else UCX assembles fragments with one
+     * more copy on arrival, and cannot take a chunk at once when it is sent. */
     {"UCX_TCP_RX_SEG_SIZE", "512K"},
     {"UCX_TCP_TX_SEG_SIZE", "512K"},
     /* Connecting must not block the loop. */
@@ -39,8 +40,10 @@ static const env_setting_t SETTINGS[] = {
 
 static int fail_ucx(const char *what, ucs_status_t status, const char *device, heddle_error_t *error)
 {
-    error_fail(error, HEDDLE_ERR_INTERNAL, "UCX could not %s on network interface %s: %s", what, device, ucs_status_string(status));
-    error_hint(error, "is the interface up?  UCX_LOG_LEVEL=info shows what UCX says; unset UCX_* variables that you do not need");
+    error_fail(error, HEDDLE_ERR_INTERNAL, "UCX could not %s on network interface %s: %s", what, device,
+               ucs_status_string(status));
+    error_hint(error, "is the interface up?  UCX_LOG_LEVEL=info shows what UCX says; unset UCX_* variables "
+                      "that you do not need");
     return HEDDLE_ERR_INTERNAL;
 }
 
@@ -51,24 +54,28 @@ static ucs_status_t make_context(ucx_t *u)
     if (status != UCS_OK) return status;
     /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
     status = ucp_config_modify(config, "NET_DEVICES", u->device);
-    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
+                           .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
     if (status == UCS_OK) status = ucp_init(&params, config, &u->context);
     ucp_config_release(config);
     return status;
 }
 
-/* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once.  UCX's other descriptors are not
- * close-on-exec: who starts programs closes them. */
+/* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once.  UCX's other
+ * descriptors are not close-on-exec: who starts programs closes them. */
 static ucs_status_t make_worker(ucx_t *u, ucp_worker_h *ret_worker)
 {
-    ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SERIALIZED};
+    ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                                  .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     ucs_status_t status = ucp_worker_create(u->context, &params, ret_worker);
     if (status != UCS_OK) return status;
     int fd;
     status = ucp_worker_get_efd(*ret_worker, &fd);
     if (status != UCS_OK) return status;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return epoll_ctl(u->fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN}) == 0 ? UCS_OK : UCS_ERR_IO_ERROR;
+    return epoll_ctl(u->fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN}) == 0
+               ? UCS_OK
+               : UCS_ERR_IO_ERROR;
 }
 
 static ucs_status_t make_workers(ucx_t *u)
@@ -122,10 +129,10 @@ static void wait_for_closes(ucx_t *u)
     while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
 }
 
-/* Where one worker is both: lets connections that are being made, ours and those that peers begin, be made to the end;
- * false when one is not in time.  UCX 1.13 does not survive a close in between: the other end aborts when it cannot
- * answer a connection that it accepted (tcp_ep.c:478), this one when it goes with its own answer unsent
- * (ucp_request.c:684). */
+/* Where one worker is both: lets connections that are being made, ours and those that peers begin, be made
+ * to the end; false when one is not in time.  UCX 1.13 does not survive a close in between: the other end
+ * aborts when it cannot answer a connection that it accepted (tcp_ep.c:478), this one when it goes with its
+ * own answer unsent (ucp_request.c:684). */
 static bool settle(ucx_t *u)
 {
     if (u->out != u->in) return true;
@@ -139,7 +146,8 @@ static bool settle(ucx_t *u)
     return is_done;
 }
 
-/* False when something does not end in time.  UCX aborts the process when a worker goes with requests pending. */
+/* False when something does not end in time.  UCX aborts the process when a worker goes with requests
+ * pending. */
 static bool end_links(ucx_t *u)
 {
     if (!u->in || !u->out) return true;
@@ -194,7 +202,10 @@ static const char *ucx_version(void)
     return text;
 }
 
-static void ucx_devices(transfer_t *t, char *ret_list, size_t size) { error_text(ret_list, size, ucx_of(t)->device); }
+static void ucx_devices(transfer_t *t, char *ret_list, size_t size)
+{
+    error_text(ret_list, size, ucx_of(t)->device);
+}
 
 /* Nothing is registered with TCP; with RDMA the pages are pinned here, once, and not at the first chunk. */
 static int ucx_map(transfer_t *t, region_t *r)
@@ -202,7 +213,8 @@ static int ucx_map(transfer_t *t, region_t *r)
     int rc = exchange_map(t, r);
     if (rc != HEDDLE_OK) return rc;
     ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
         .address = r->base,
         .length = r->bytes,
         .memory_type = UCS_MEMORY_TYPE_HOST,

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/ucx.h: the UCX backend's own struct.  Included by transfer/ucx*.c only.
  *
- * Active messages and nothing else: no remote keys, no listener.  One AM id; the frame is the AM header, DATA's payload
- * the AM data.  See transfer/exchange.h for everything that is not carrying.
+ * Active messages and nothing else: no remote keys, no listener.  One AM id; the frame is the AM
+ * header, DATA's payload the AM data.  See transfer/exchange.h for everything that is not
+ * carrying.
  *
  *   in  <- frames of all peers          address() names this worker
  *   out -> one endpoint for each peer   in PEER error mode, closed by force
  *
- * Two workers, so that no TCP connection carries both directions.  In UCX 1.13 one that does is closed half: the other
- * end is not told, a message cut in the middle leaves its rest to be read as the next one, and a process aborts that
- * answers on a connection whose maker has just died (tcp_ep.c, seen and read).  One way, a close is a close.  Frames are
- * sent at once or not at all: whatever UCX has to keep makes it connect back by itself.
+ * Two workers, so that no TCP connection carries both directions.  In UCX 1.13 one that does is
+ * closed half: the other end is not told, a message cut in the middle leaves its rest to be read
+ * as the next one, and a process aborts that answers on a connection whose maker has just died
+ * (tcp_ep.c, seen and read).  One way, a close is a close.  Frames are sent at once or not at
+ * all: whatever UCX has to keep makes it connect back by itself.
  *
- * With rendezvous, UCX connects back anyway: one worker is both, a link is never cut while it sends, and DATA go out from
- * a copy, so that a stopped receiver keeps no region. */
+ * With rendezvous, UCX connects back anyway: one worker is both, a link is never cut while it
+ * sends, and DATA go out from a copy, so that a stopped receiver keeps no region. */
 #ifndef TRANSFER_UCX_H
 #define TRANSFER_UCX_H
 
@@ -39,8 +41,9 @@ typedef struct ucx {
 
 static inline ucx_t *ucx_of(transfer_t *t) { return (ucx_t *)t; }
 
-/* ucx_address.c: a worker address in an envelope: "UCX" version major minor, XXH64.  UCX asserts on addresses that it did
- * not make, so those of others (garbage, another release, another backend) must not reach it. */
+/* ucx_address.c: a worker address in an envelope: "UCX" version major minor, XXH64.  UCX asserts
+ * on addresses that it did not make, so those of others (garbage, another release, another
+ * backend) must not reach it. */
 ucs_status_t ucx_address_make(ucx_t *u);
 /* The worker address inside; NULL when it is none of this release's. */
 const ucp_address_t *ucx_address_open(bytes_t envelope);

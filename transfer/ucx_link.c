@@ -20,7 +20,8 @@ static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
 {
     ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .address = ucx_address_open(address),
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = p},
@@ -62,19 +63,21 @@ static void ucx_disconnect(transfer_t *t, peer_t *p)
     if (!UCS_PTR_IS_PTR(request)) exchange_closed(t, p);
 }
 
-/* Eager: the network takes all of it now (what the socket has no room for is copied by UCX), or nothing.  So nothing of
- * ours is in use after the call, and UCX has no reason to ask the peer for the name of an endpoint, which would make it
- * connect back: it does that for every send that it has to keep. */
+/* Eager: the network takes all of it now (what the socket has no room for is copied by UCX), or nothing. So
+ * nothing of ours is in use after the call, and UCX has no reason to ask the peer for the name of an
+ * endpoint, which would make it connect back: it does that for every send that it has to keep. */
 static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
 {
     ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
         .flags = UCP_AM_SEND_FLAG_EAGER,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
     const link_t *link = p->link;
-    ucs_status_ptr_t status = ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes,
-                                              s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0, &param);
+    ucs_status_ptr_t status =
+        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->data ? s->payload : NULL,
+                        s->data ? s->payload_bytes : 0, &param);
     if (UCS_PTR_STATUS(status) == UCS_ERR_NO_RESOURCE) return false;
     exchange_sent(t, s, UCS_PTR_STATUS(status) == UCS_OK);
     return true;
@@ -115,8 +118,9 @@ static bool send_and_wait(transfer_t *t, peer_t *p, send_t *s)
         .user_data = s,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t request = ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes,
-                                               s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0, &param);
+    ucs_status_ptr_t request =
+        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->data ? s->payload : NULL,
+                        s->data ? s->payload_bytes : 0, &param);
     if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, UCS_PTR_STATUS(request) == UCS_OK);
     return true;
 }
@@ -135,7 +139,8 @@ static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void 
     receive_t *r = &u->receives[ask % (1u << ASK_INDEX_BITS)];
     *r = (receive_t){u, ask};
     ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
         .cb.recv_am = on_received,
         .user_data = r,
         .memory_type = UCS_MEMORY_TYPE_HOST,
@@ -161,7 +166,7 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
         return UCS_OK;
     }
     void *into = exchange_place(&u->base, &f, bytes);
-    if (!into) return UCS_OK;                      /* a rendezvous that nobody receives ends at the sender too */
+    if (!into) return UCS_OK; /* a rendezvous that nobody receives ends at the sender too */
     if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) return receive_into(u, f.data.ask, data, into, bytes);
     memcpy(into, data, bytes);
     exchange_arrived(&u->base, f.data.ask, true);
@@ -171,8 +176,8 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
 ucs_status_t ucx_listen(ucx_t *u)
 {
     ucp_am_handler_param_t param = {
-        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                      UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
         .id = MESSAGE_ID,
         .flags = UCP_AM_FLAG_WHOLE_MSG,
         .cb = on_message,
@@ -191,7 +196,9 @@ static bool ucx_progress(transfer_t *t)
 
 static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, ucx_of(t)->address_bytes); }
 
-#define LINGER_US 1000000u      /* for a BYE behind what is in flight; who takes nothing is cut off after that */
-#define CARRIER(linger, send) {linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release}
+/* For a BYE that the network does not take yet; then the link is cut without. */
+#define LINGER_US 1000000u
+#define CARRIER(linger, send)                                                                                \
+    {linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release}
 const carrier_ops_t ucx_eager_carrier = CARRIER(LINGER_US, send_at_once);
 const carrier_ops_t ucx_rendezvous_carrier = CARRIER(CLOCK_NEVER, send_and_wait);

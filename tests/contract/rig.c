@@ -25,7 +25,10 @@ void rig_fail(const char *file, int line, const char *format, ...)
     _exit(9);
 }
 
-static bool named(const char *text) { return !strcmp(getenv("HEDDLE_CONTRACT") ? getenv("HEDDLE_CONTRACT") : "mem", text); }
+static bool named(const char *text)
+{
+    return !strcmp(getenv("HEDDLE_CONTRACT") ? getenv("HEDDLE_CONTRACT") : "mem", text);
+}
 
 bool rig_is_rendezvous(void) { return named("mem-rendezvous") || named("ucx-rendezvous"); }
 
@@ -131,7 +134,9 @@ void rig_turn(rig_t *r)
     if (moved) return;
     uint64_t due = next_deadline(r);
     if (!r->is_mem) sleep_on_fds(r, due);
-    else if (due > r->now_us) r->now_us = due == CLOCK_NEVER || due > r->now_us + VIRTUAL_STEP_US ? r->now_us + VIRTUAL_STEP_US : due;
+    else if (due > r->now_us)
+        r->now_us =
+            due == CLOCK_NEVER || due > r->now_us + VIRTUAL_STEP_US ? r->now_us + VIRTUAL_STEP_US : due;
 }
 
 bool rig_until(rig_t *r, bool (*done)(rig_t *r, int a, int b), int a, int b, uint64_t limit_us)

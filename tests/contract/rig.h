@@ -28,18 +28,21 @@ typedef struct {
 
 /* Set in a forked child: what fails there ends the child and does not talk to the test runner. */
 extern bool rig_in_child;
-#define RIG_CHECK(condition, ...) do { if (!(condition)) rig_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
+#define RIG_CHECK(condition, ...)                                                                            \
+    do { if (!(condition)) rig_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
 void rig_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 bool rig_is_rendezvous(void);
-/* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled by rig_byte. */
+/* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled
+ * by rig_byte. */
 rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts);
 void rig_close(rig_t *r);
 void rig_close_node(rig_t *r, int node);
 uint8_t rig_byte(uint64_t offset);
 /* One turn of every node that is not still; when nothing happened, time passes. */
 void rig_turn(rig_t *r);
-/* Turns until `done` or `limit_us` have passed; true when done.  Limits for real time are generous, never waited out. */
+/* Turns until `done` or `limit_us` have passed; true when done.  Limits for real time are
+ * generous, never waited out. */
 bool rig_until(rig_t *r, bool (*done)(rig_t *r, int a, int b), int a, int b, uint64_t limit_us);
 /* Turns for so long. */
 void rig_pass(rig_t *r, uint64_t us);

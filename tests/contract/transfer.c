@@ -16,8 +16,9 @@ Test(transfer, ranges_arrive_with_their_bytes)
 {
     rig_t *r = rig_open(2, 1u << 20, NULL);
     rig_share_all(r, 0, KEY);
-    const struct { uint64_t offset; uint32_t bytes; } ranges[] = {
-        {0, 1}, {4096, 4096}, {10001, 77}, {65536, 65536}, {131072, 131072}, {262144, 262144}, {(1u << 20) - 5, 5}};
+    const struct { uint64_t offset; uint32_t bytes;
+    } ranges[] = {{0, 1},           {4096, 4096},     {10001, 77},        {65536, 65536},
+                  {131072, 131072}, {262144, 262144}, {(1u << 20) - 5, 5}};
     const int count = sizeof ranges / sizeof *ranges;
     uint64_t asks[sizeof ranges / sizeof *ranges];
     for (int i = 0; i < count; i++) asks[i] = rig_ask(r, 1, 0, KEY, ranges[i].offset, ranges[i].bytes);
@@ -40,7 +41,10 @@ Test(transfer, ranges_arrive_with_their_bytes)
 }
 
 /* The source's counters move when its sends complete, which may be after the arrival. */
-static bool has_sent(rig_t *r, int node, int count) { return rig_counters(r, node).data_out >= (uint64_t)count; }
+static bool has_sent(rig_t *r, int node, int count)
+{
+    return rig_counters(r, node).data_out >= (uint64_t)count;
+}
 
 Test(transfer, a_range_may_land_elsewhere)
 {
@@ -63,8 +67,10 @@ Test(transfer, what_cannot_be_right_is_refused_by_ask)
     const peer_ref_t *from = &r->nodes[0].ref;
     uint64_t ask = 77;
     cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, 0, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, LIMIT_CHUNK_MAX_BYTES + 1, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, (1u << 19) - PIECE + 1, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, LIMIT_CHUNK_MAX_BYTES + 1, n->region, 0, &ask),
+                 HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, (1u << 19) - PIECE + 1, &ask),
+                 HEDDLE_ERR_LIMIT);
     cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, UINT64_MAX, &ask), HEDDLE_ERR_LIMIT);
     cr_assert_eq(ask, 77, "written only on success");
     peer_ref_t nobody = {999, {"nobody there", 12}}, empty = {998, {NULL, 0}};
@@ -140,7 +146,8 @@ Test(transfer, ranges_beyond_the_region_are_refused)
     const uint64_t offsets[] = {(1u << 18) - PIECE + 1, 1u << 18, UINT64_MAX - 10, UINT64_MAX - PIECE + 1};
     for (int i = 0; i < 4; i++) {
         uint64_t ask;
-        cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, offsets[i], PIECE, n->region, 0, &ask), HEDDLE_OK);
+        cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, offsets[i], PIECE, n->region, 0, &ask),
+                     HEDDLE_OK);
         cr_assert(rig_until(r, rig_has_events, 1, i + 1, LONG_US));
         const tr_event_t *e = rig_ended(r, 1, ask);
         cr_assert(e->kind == TR_REFUSED && e->err == HEDDLE_ERR_LIMIT);
@@ -195,7 +202,10 @@ static bool has_stuck(rig_t *r, int node, int unused)
     return rig_counters(r, node).data_out == before;
 }
 
-static bool has_been_asked(rig_t *r, int node, int count) { return rig_counters(r, node).asks_in >= (uint64_t)count; }
+static bool has_been_asked(rig_t *r, int node, int count)
+{
+    return rig_counters(r, node).asks_in >= (uint64_t)count;
+}
 
 #define BIG (32u << 20)                  /* more than the sockets between two processes take */
 #define BIG_ASKS (BIG / LIMIT_CHUNK_MAX_BYTES)
@@ -214,7 +224,8 @@ static void fill_up(rig_t *r, uint64_t asks[BIG_ASKS])
 {
     connect_ends(r);
     r->nodes[1].still = true;             /* every 16 asks are a frame, sent when the last was asked */
-    for (uint32_t i = 0; i < BIG_ASKS; i++) asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES);
+    for (uint32_t i = 0; i < BIG_ASKS; i++)
+        asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES);
     cr_assert(rig_until(r, has_been_asked, 0, 1 + BIG_ASKS, LONG_US));
     cr_assert(rig_until(r, has_stuck, 0, 0, LONG_US));
     cr_assert_lt(rig_counters(r, 0).bytes_out, BIG, "the test needs sends in flight");
@@ -244,7 +255,8 @@ Test(transfer, after_unshared_the_region_may_be_reused)
     int arrived = 0;
     for (uint32_t i = 0; i < BIG_ASKS; i++) {
         if (rig_ended(r, 1, asks[i])->kind != TR_ARRIVED) continue;
-        cr_assert(rig_is_pattern(r, 1, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES), "ask %u", i);
+        cr_assert(rig_is_pattern(r, 1, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES),
+                  "ask %u", i);
         arrived++;
     }
     cr_assert(arrived > 0 && arrived < (int)BIG_ASKS, "%d arrived", arrived);
@@ -346,7 +358,8 @@ Test(transfer, asks_dropped_at_any_moment_leave_an_idle_region)
     rig_share_all(r, 0, KEY);
     for (int round = 0; round < 30; round++) {
         uint64_t asks[16];
-        for (int i = 0; i < 16; i++) asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES);
+        for (int i = 0; i < 16; i++)
+            asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES);
         for (int i = 0; i < round % 10; i++) rig_turn(r);
         for (int i = 0; i < 16; i++) r->ops->drop_ask(receiver->t, asks[i]);
         cr_assert(rig_until(r, is_idle, 1, 0, LONG_US));
@@ -385,8 +398,8 @@ Test(transfer, a_dropped_peer_ends_its_asks_and_may_come_back)
     r->ops->drop_peer(receiver->t, source->ref.token);
     r->ops->drop_peer(receiver->t, source->ref.token);
     uint64_t ask;
-    cr_assert_eq(r->ops->ask(receiver->t, &source->ref, KEY, 0, PIECE, receiver->region, 0, &ask), HEDDLE_ERR_AGAIN,
-                 "not before the events were seen");
+    cr_assert_eq(r->ops->ask(receiver->t, &source->ref, KEY, 0, PIECE, receiver->region, 0, &ask),
+                 HEDDLE_ERR_AGAIN, "not before the events were seen");
     r->ops->extend(source->t, KEY, 0, 1u << 20);
     cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
     assert_ended_in_order(r, 1, source->ref.token, 16);
@@ -465,7 +478,8 @@ Test(transfer, both_ends_ask_each_other)
     rig_t *r = rig_open(2, 1u << 20, NULL);
     memcpy(r->nodes[1].region->base, r->nodes[0].region->base, 1u << 19);      /* each has one half */
     memset(r->nodes[0].region->base, 0, 1u << 19);
-    for (int i = 0; i < 2; i++) cr_assert_eq(r->ops->share(r->nodes[i].t, r->nodes[i].region, KEY), HEDDLE_OK);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(r->ops->share(r->nodes[i].t, r->nodes[i].region, KEY), HEDDLE_OK);
     cr_assert_eq(r->ops->extend(r->nodes[0].t, KEY, 1u << 19, 1u << 19), HEDDLE_OK);
     cr_assert_eq(r->ops->extend(r->nodes[1].t, KEY, 0, 1u << 19), HEDDLE_OK);
     for (int i = 0; i < 8; i++) {
@@ -529,7 +543,8 @@ Test(transfer, a_chain_relays_while_it_receives)
             for (; seen[by] < r->nodes[by].count; seen[by]++) {
                 const tr_event_t *e = &r->nodes[by].events[seen[by]];
                 for (int i = 0; e->kind == TR_ARRIVED && i < 16; i++)
-                    if (asks[by][i] == e->ask) r->ops->extend(r->nodes[by].t, KEY, (uint64_t)i * PIECE, PIECE);
+                    if (asks[by][i] == e->ask)
+                        r->ops->extend(r->nodes[by].t, KEY, (uint64_t)i * PIECE, PIECE);
             }
         }
     }
@@ -553,7 +568,8 @@ Test(transfer, more_asks_than_the_window_all_arrive)
     rig_close(r);
 }
 
-/* 4 MB at 10 MB/s take at least 0.3 s, whoever of the two is limited: a bucket of 50 ms goes at once, and may be full again soon. */
+/* 4 MB at 10 MB/s take at least 0.3 s, whoever of the two is limited: a bucket of 50 ms goes at once, and
+ * may be full again soon. */
 static void assert_rate(uint64_t source_rate, uint64_t receiver_rate)
 {
     rig_t *r = rig_open(2, 4u << 20, &(transfer_opts_t){.beat_ms = 20});
@@ -600,7 +616,8 @@ Test(transfer, a_new_token_lets_transfers_finish_and_then_counts)
     cr_assert_eq(receiver->count - rig_events(r, 1, TR_BEAT), 0, "an open ask keeps its connection");
     r->ops->extend(source->t, KEY, 0, 1u << 20);
     cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
-    cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US) && rig_until(r, rig_has_gone, 0, 1, LONG_US), "then it goes");
+    cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US) && rig_until(r, rig_has_gone, 0, 1, LONG_US),
+              "then it goes");
     cr_assert_eq(source->events[source->count - 1].token, 102);
     source->ref.token = 901;
     rig_ask(r, 1, 0, KEY, PIECE, PIECE);
@@ -618,7 +635,8 @@ Test(transfer, without_a_token_nobody_is_asked)
     rig_t *r = rig_open(2, 1u << 18, NULL);
     r->ops->set_token(r->nodes[1].t, 0);
     uint64_t ask;
-    cr_assert_eq(r->ops->ask(r->nodes[1].t, &r->nodes[0].ref, KEY, 0, PIECE, r->nodes[1].region, 0, &ask), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(r->ops->ask(r->nodes[1].t, &r->nodes[0].ref, KEY, 0, PIECE, r->nodes[1].region, 0, &ask),
+                 HEDDLE_ERR_AGAIN);
     rig_close(r);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [eager|rendezvous]]]]]: one source process, one receiver, UCX on loopback.
- * Prints the best and the median round in GB/s and the CPU seconds that a GB costs on either side. */
+/* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [eager|rendezvous]]]]]: one source process, one receiver, UCX
+ * on loopback. Prints the best and the median round in GB/s and the CPU seconds that a GB costs on either
+ * side. */
 #include "transfer/transfer.h"
 
 #include <poll.h>
@@ -30,7 +31,8 @@ static double cpu_seconds(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 static end_t open_end(const plan_t *plan, uint64_t token)
@@ -93,7 +95,8 @@ static double fetch(end_t *e, const plan_t *plan, const peer_ref_t *from)
     uint64_t asked = 0, arrived = 0, begun = clock_now(clock_system());
     tr_event_t events[64];
     while (arrived < count) {
-        while (asked < count && (asked == arrived || asked - arrived < window)) ask_chunk(e, plan, from, asked++);
+        while (asked < count && (asked == arrived || asked - arrived < window))
+            ask_chunk(e, plan, from, asked++);
         int n = turn(e, events, 64, -1);
         for (int i = 0; i < n; i++) {
             if (events[i].kind == TR_ARRIVED) arrived++;
@@ -129,7 +132,8 @@ static void run_receiver(const plan_t *plan, int line)
     if (read(line, &source, sizeof source) != sizeof source) die("no report", NULL);
     qsort(seconds, plan->rounds, sizeof *seconds, by_size);
     double gb = 1e-9 * (double)plan->bytes, all = gb * plan->rounds;
-    printf("%llu bytes, chunk %u, window %llu, %s, UCX %s: best %.2f GB/s, median %.2f GB/s; CPU-s per GB: receiver %.2f, source %.2f\n",
+    printf("%llu bytes, chunk %u, window %llu, %s, UCX %s: best %.2f GB/s, median %.2f GB/s; CPU-s per GB: "
+           "receiver %.2f, source %.2f\n",
            (unsigned long long)plan->bytes, plan->chunk, (unsigned long long)plan->window,
            plan->mode == TR_MODE_RENDEZVOUS ? "rendezvous" : "eager", e.ops->version(), gb / seconds[0],
            gb / seconds[plan->rounds / 2], receiver / all, source / (all + gb));
@@ -138,10 +142,13 @@ static void run_receiver(const plan_t *plan, int line)
 
 int main(int argc, char **argv)
 {
-    plan_t plan = {.bytes = argc > 1 ? strtoull(argv[1], NULL, 10) : 17600000, .chunk = argc > 2 ? (uint32_t)atoi(argv[2]) : 65536,
-                   .window = argc > 3 ? strtoull(argv[3], NULL, 10) : 2u << 20, .rounds = argc > 4 ? (uint32_t)atoi(argv[4]) : 20,
+    plan_t plan = {.bytes = argc > 1 ? strtoull(argv[1], NULL, 10) : 17600000,
+                   .chunk = argc > 2 ? (uint32_t)atoi(argv[2]) : 65536,
+                   .window = argc > 3 ? strtoull(argv[3], NULL, 10) : 2u << 20,
+                   .rounds = argc > 4 ? (uint32_t)atoi(argv[4]) : 20,
                    .mode = argc > 5 && !strcmp(argv[5], "rendezvous") ? TR_MODE_RENDEZVOUS : TR_MODE_EAGER};
-    if (plan.bytes == 0 || plan.chunk == 0 || plan.rounds == 0 || plan.rounds > ROUNDS_MAX) die("bad arguments", NULL);
+    if (plan.bytes == 0 || plan.chunk == 0 || plan.rounds == 0 || plan.rounds > ROUNDS_MAX)
+        die("bad arguments", NULL);
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0) die("socketpair", NULL);
     pid_t child = fork();                    /* before UCX: its threads do not survive a fork */

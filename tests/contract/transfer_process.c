@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What only two processes can show: peers that are killed and stopped, descriptors, and what loading leaves behind. */
+/* What only two processes can show: peers that are killed and stopped, descriptors, and what loading leaves
+ * behind. */
 #include "core/limits.h"
 #include "tests/contract/rig.h"
 
@@ -25,7 +26,8 @@ static const share_key_t KEY = {{9, 9, 9, 9}};
 
 TestSuite(process, .timeout = 60);
 
-/* The other process: does what its role says until it is killed or the line closes; says 'g' at each TR_PEER_GONE. */
+/* The other process: does what its role says until it is killed or the line closes; says 'g' at each
+ * TR_PEER_GONE. */
 typedef struct { pid_t pid; int line; } child_t;
 typedef enum { SOURCE, RECEIVER } role_t;
 
@@ -38,7 +40,8 @@ static bool is_line_closed(int line)
 static void report(rig_t *r, int line, int *seen)
 {
     for (; *seen < r->nodes[0].count; ++*seen)
-        if (r->nodes[0].events[*seen].kind == TR_PEER_GONE) send(line, "g", 1, MSG_NOSIGNAL);   /* the parent may have left */
+        if (r->nodes[0].events[*seen].kind == TR_PEER_GONE)
+            send(line, "g", 1, MSG_NOSIGNAL); /* the parent may have left */
 }
 
 /* Asks for everything, again and again. */
@@ -46,7 +49,8 @@ static void keep_asking(rig_t *r, uint64_t *at)
 {
     node_t *n = &r->nodes[0];
     uint64_t ask;
-    while (r->ops->ask(n->t, &r->nodes[REMOTE].ref, KEY, *at, LIMIT_CHUNK_MAX_BYTES, n->region, *at, &ask) == HEDDLE_OK)
+    while (r->ops->ask(n->t, &r->nodes[REMOTE].ref, KEY, *at, LIMIT_CHUNK_MAX_BYTES, n->region, *at,
+                       &ask) == HEDDLE_OK)
         *at = (*at + LIMIT_CHUNK_MAX_BYTES) % n->region->bytes;
 }
 
@@ -83,7 +87,8 @@ static child_t start_child(role_t role, size_t bytes, uint64_t extended)
 {
     int pair[2];
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
-    pid_t parent = getpid(), pid = fork();                  /* before this process loads UCX: its threads do not survive a fork */
+    pid_t parent = getpid(),
+          pid = fork(); /* before this process loads UCX: its threads do not survive a fork */
     if (pid == 0) {
         close(pair[0]);
         run_child(role, bytes, extended, pair[1], parent);
@@ -188,7 +193,8 @@ static bool has_sent_bytes(rig_t *r, int node, int mega)
 /* Peers that connect, say HI and ask, and die before this process looks. */
 Test(process, a_peer_killed_while_it_connects_does_no_harm)
 {
-    if (rig_is_rendezvous()) cr_skip_test("UCX 1.13 aborts: it answers on the same connection (transfer/ucx.h)");
+    if (rig_is_rendezvous())
+        cr_skip_test("UCX 1.13 aborts: it answers on the same connection (transfer/ucx.h)");
     FILE *printed = catch_stderr();
     child_t children[8];
     for (int i = 0; i < 8; i++) children[i] = start_child(RECEIVER, BIG, 0);
@@ -281,8 +287,10 @@ Test(process, a_stopped_receiver_pins_the_region_for_the_deadline_only)
 Test(process, a_frame_out_of_shape_is_dropped)
 {
     FILE *printed = catch_stderr();
-    setenv("HEDDLE_FAILPOINTS", "transfer.truncate=error:2", 1);  /* read when the plugin is loaded: the child gets HI and */
-    child_t child = start_child(SOURCE, 64 * PIECE, 64 * PIECE);  /* then an ASK with one byte less than it should have */
+    setenv("HEDDLE_FAILPOINTS", "transfer.truncate=error:2",
+           1); /* read when the plugin is loaded: the child gets HI and */
+    child_t child = start_child(SOURCE, 64 * PIECE,
+                                64 * PIECE); /* then an ASK with one byte less than it should have */
     unsetenv("HEDDLE_FAILPOINTS");
     rig_t *r = meet(&child, 64 * PIECE, NULL);
     memset(r->nodes[0].region->base, 0, 64 * PIECE);
@@ -356,7 +364,8 @@ Test(process, loading_leaves_the_host_process_as_it_was)
     rig_share_all(r, 0, KEY);
     rig_ask(r, 1, 0, KEY, 0, PIECE);
     cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) cr_assert_eq(is_default(signals[i]), was[i], "signal %d", signals[i]);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        cr_assert_eq(is_default(signals[i]), was[i], "signal %d", signals[i]);
     for (char **e = environ; *e; e++) cr_assert_neq(strncmp(*e, "UCX_", 4), 0, "%s", *e);
     memcpy(after, (const void *)(uintptr_t)dlsym(RTLD_DEFAULT, "munmap"), sizeof after);
     cr_assert_eq(memcmp(before, after, sizeof before), 0, "munmap was patched");

@@ -11,7 +11,8 @@
 
 static frame_t sample(frame_kind_t kind)
 {
-    frame_t f = {.kind = kind, .line = kind == FRAME_HI || kind == FRAME_ASK || kind == FRAME_UNASK ? 11 : 22};
+    frame_t f = {.kind = kind,
+                 .line = kind == FRAME_HI || kind == FRAME_ASK || kind == FRAME_UNASK ? 11 : 22};
     switch (kind) {
     case FRAME_HI:
         f.hi.token = TOKEN;
@@ -68,7 +69,8 @@ static size_t bytes_in_doc(const char *doc, const char *name, uint8_t *ret_bytes
     size_t n = 0;
     for (at = strstr(at, "\n    "); at && (!end || at < end); at = strstr(at + 1, "\n    ")) {
         unsigned byte;
-        for (const char *p = at + 5; isxdigit((unsigned char)p[0]) && isxdigit((unsigned char)p[1]) && (p[2] == ' ' || p[2] == '\n');) {
+        for (const char *p = at + 5; isxdigit((unsigned char)p[0]) && isxdigit((unsigned char)p[1]) &&
+                                     (p[2] == ' ' || p[2] == '\n');) {
             cr_assert_eq(sscanf(p, "%2x", &byte), 1);
             cr_assert_lt(n, cap);
             ret_bytes[n++] = (uint8_t)byte;
@@ -152,9 +154,10 @@ Test(frame, every_other_length_is_refused)
         uint8_t b[FRAME_MAX + 1] = {0};
         size_t n = frame_encode(&f, b);
         for (size_t k = 0; k <= n + 1; k++) {
-            uint8_t *copy = malloc(k ? k : 1);                    /* an overread is an error of the sanitizer */
+            uint8_t *copy = malloc(k ? k : 1); /* an overread is an error of the sanitizer */
             memcpy(copy, b, k);
-            cr_assert_eq(frame_decode(bytes_of(copy, k), &g), k == n, "%s, %zu of %zu bytes", NAMES[kind], k, n);
+            cr_assert_eq(frame_decode(bytes_of(copy, k), &g), k == n, "%s, %zu of %zu bytes", NAMES[kind],
+                         k, n);
             free(copy);
         }
     }
@@ -186,7 +189,7 @@ Test(frame, each_field_out_of_range_is_refused)
     uint8_t b[FRAME_MAX + 64];
     f.hi.token = 0;
     cr_assert_not(frame_decode(bytes_of(b, frame_encode(&f, b)), &g), "token 0");
-    for (uint32_t rows = 0; rows <= 20; rows += 17) {             /* 0 and 17 rows, with the length that would fit */
+    for (uint32_t rows = 0; rows <= 20; rows += 17) { /* 0 and 17 rows, with the length that would fit */
         memset(b, 0, sizeof b);
         b[0] = FRAME_UNASK, b[1] = 1, b[2] = (uint8_t)rows, b[8] = 1;
         cr_assert_not(frame_decode(bytes_of(b, FRAME_UNASK_BYTES(rows)), &g), "%u rows", rows);

@@ -84,7 +84,8 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
 Test(load, an_interface_that_sys_does_not_show_is_refused)
 {
     bool is_alone = unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
-    if (!is_alone || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", "/sys", "tmpfs", 0, NULL))
+    if (!is_alone || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", "/sys", "tmpfs", 0, NULL))
         cr_skip_test("no namespace may be made here");
     cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_ERR_INTERNAL);
     cr_assert(strstr(e.message, "lo") && strstr(e.expected, "/sys/class/net/lo"), "%s", e.message);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory backend's fault knobs, times that are exact on a virtual clock, and peers that send whatever they like. */
+/* The memory backend's fault knobs, times that are exact on a virtual clock, and peers that send whatever
+ * they like. */
 #include "transfer/exchange.h"
 #include "transfer/mem.h"
 
@@ -73,9 +74,11 @@ static int settle(void)
     int n = 0;
     for (int quiet = 0; quiet < 2;) {
         tr_event_t dropped[64];
-        int a = ops->events(source, now_us, dropped, 64), b = ops->events(receiver, now_us, &events[n], 64 - n);
+        int a = ops->events(source, now_us, dropped, 64),
+            b = ops->events(receiver, now_us, &events[n], 64 - n);
         n += b;
-        quiet = a || b || ops->deadline(source) <= now_us || ops->deadline(receiver) <= now_us ? 0 : quiet + 1;
+        quiet =
+            a || b || ops->deadline(source) <= now_us || ops->deadline(receiver) <= now_us ? 0 : quiet + 1;
     }
     return n;
 }
@@ -97,7 +100,8 @@ static int without_beats(int n, int *beats)
     return kept;
 }
 
-/* Moves the clock from deadline to deadline until the receiver has events besides BEAT; 0: none until `limit_us`. */
+/* Moves the clock from deadline to deadline until the receiver has events besides BEAT; 0: none until
+ * `limit_us`. */
 static int run_until_event(uint64_t limit_us, int *ret_beats)
 {
     *ret_beats = 0;
@@ -342,7 +346,8 @@ Test(mem, frames_of_unknown_and_of_older_lines_change_nothing)
     frame_t f = ask_of(4242, 16, 1);
     exchange_frame(source, &f);
     cr_assert_null(source->peers);
-    frame_t hi = hi_of(77, 1000, receiver), older = hi_of(77, 999, receiver), newer = hi_of(77, 1001, receiver);
+    frame_t hi = hi_of(77, 1000, receiver), older = hi_of(77, 999, receiver),
+            newer = hi_of(77, 1001, receiver);
     exchange_frame(source, &hi);
     exchange_frame(source, &older);
     cr_assert_eq(source->peers->remote_line, 1000);
@@ -374,14 +379,22 @@ Test(mem, data_of_another_shape_end_the_ask)
     cr_assert(events[0].kind == TR_REFUSED && events[0].err == HEDDLE_ERR_PROTOCOL);
 }
 
-static uint64_t random_u64(void) { return (uint64_t)rand() << 42 ^ (uint64_t)rand() << 21 ^ (uint64_t)rand(); }
+static uint64_t random_u64(void)
+{
+    return (uint64_t)rand() << 42 ^ (uint64_t)rand() << 21 ^ (uint64_t)rand();
+}
 
 /* Numbers near what is in use, so that they often mean something. */
-static uint64_t likely(uint64_t about) { return rand() % 4 ? about + (uint64_t)(rand() % 5) - 2 : random_u64(); }
+static uint64_t likely(uint64_t about)
+{
+    return rand() % 4 ? about + (uint64_t)(rand() % 5) - 2 : random_u64();
+}
 
 static void send_anything(transfer_t *to, transfer_t *back)
 {
-    frame_t f = {.kind = (frame_kind_t)(1 + rand() % 7), .line = likely(7000), .count = 1 + (uint32_t)rand() % LIMIT_ASK_RANGES};
+    frame_t f = {.kind = (frame_kind_t)(1 + rand() % 7),
+                 .line = likely(7000),
+                 .count = 1 + (uint32_t)rand() % LIMIT_ASK_RANGES};
     if (rand() % 2 && to->peers) f.line = to->peers->remote_line;
     if (f.line == 0) return;
     switch (f.kind) {
@@ -393,7 +406,8 @@ static void send_anything(transfer_t *to, transfer_t *back)
     case FRAME_ASK:
         f.ask.key = rand() % 4 ? KEY : OTHER;
         for (uint32_t i = 0; i < f.count; i++)
-            f.ask.ranges[i] = (frame_range_t){likely(40), likely(8) * PIECE, rand() % 2 ? PIECE : (uint32_t)random_u64()};
+            f.ask.ranges[i] =
+                (frame_range_t){likely(40), likely(8) * PIECE, rand() % 2 ? PIECE : (uint32_t)random_u64()};
         break;
     case FRAME_UNASK:
         for (uint32_t i = 0; i < f.count; i++) f.unask.asks[i] = likely(40);
@@ -403,13 +417,15 @@ static void send_anything(transfer_t *to, transfer_t *back)
         f.data.ask = likely(a->id);
         f.data.offset = rand() % 2 ? a->offset : random_u64();
         f.data.bytes = rand() % 4 ? a->bytes : (uint32_t)random_u64();
-        if (exchange_place(to, &f, rand() % 4 ? f.data.bytes : 17)) exchange_arrived(to, f.data.ask, rand() % 4 != 0);
+        if (exchange_place(to, &f, rand() % 4 ? f.data.bytes : 17))
+            exchange_arrived(to, f.data.ask, rand() % 4 != 0);
         return;
     }
     case FRAME_BEAT:
     case FRAME_BYE: break;
     case FRAME_REFUSED:
-        for (uint32_t i = 0; i < f.count; i++) f.refused.rows[i] = (frame_refusal_t){likely(to->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};
+        for (uint32_t i = 0; i < f.count; i++)
+            f.refused.rows[i] = (frame_refusal_t){likely(to->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};
         break;
     }
     exchange_frame(to, &f);
@@ -425,13 +441,15 @@ Test(mem, whatever_peers_send_the_books_balance, .timeout = 60)
         uint64_t id;
         send_anything(source, receiver);
         send_anything(receiver, source);
-        if (ops->ask(receiver, &source_ref, KEY, (uint64_t)(rand() % 12) * PIECE, PIECE, into, 0, &id) == HEDDLE_OK) {
+        if (ops->ask(receiver, &source_ref, KEY, (uint64_t)(rand() % 12) * PIECE, PIECE, into, 0, &id) ==
+            HEDDLE_OK) {
             asked++;
             if (rand() % 8 == 0) ops->drop_ask(receiver, id), dropped++;
         }
         if (rand() % 50 == 0) ops->drop_peer(receiver, source_ref.token);
         if (rand() % 97 == 0) ops->unshare(source, KEY);
-        if (rand() % 31 == 0 && ops->share(source, from, KEY) == HEDDLE_OK) ops->extend(source, KEY, 0, (uint64_t)(rand() % 16) * PIECE);
+        if (rand() % 31 == 0 && ops->share(source, from, KEY) == HEDDLE_OK)
+            ops->extend(source, KEY, 0, (uint64_t)(rand() % 16) * PIECE);
         if (rand() % 13 == 0) now_us += (uint64_t)(rand() % 300) * MS;
         ops->events(source, now_us, events, 64);
         int n = ops->events(receiver, now_us, events, rand() % 64);
@@ -444,5 +462,6 @@ Test(mem, whatever_peers_send_the_books_balance, .timeout = 60)
                  (unsigned long long)dropped, (unsigned long long)ended);
     cr_assert_gt(ended, 1000);
     cr_assert(ops->idle(receiver, into));
-    cr_assert_eq(receiver->ring_reserved, receiver->peer_count + receiver->share_count, "no reservation is lost");
+    cr_assert_eq(receiver->ring_reserved, receiver->peer_count + receiver->share_count,
+                 "no reservation is lost");
 }

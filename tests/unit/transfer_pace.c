@@ -32,7 +32,8 @@ Test(pace, keeps_its_rate_at_any_size_and_step)
                 uint64_t us = 2000000, burst = rates[r] / 20 > 65536 ? rates[r] / 20 : 65536;
                 uint64_t got = passed(rates[r], pieces[k], us, steps[s]), due = rates[r] * us / 1000000;
                 cr_assert_leq(got, due + burst + pieces[k]);
-                cr_assert_geq(got + rates[r] * steps[s] / 1000000 + pieces[k], due, "rate %d piece %d step %d", r, k, s);
+                cr_assert_geq(got + rates[r] * steps[s] / 1000000 + pieces[k], due,
+                              "rate %d piece %d step %d", r, k, s);
             }
 }
 
@@ -121,7 +122,8 @@ Test(extents, are_what_a_bitmap_says)
             uint64_t a = (uint64_t)rand() % SPACE, n = 1 + (uint64_t)rand() % (SPACE - a) % 20;
             bool all = a + n <= SPACE && !memchr(map + a, false, n);
             cr_assert_eq(extents_cover(&e, a, n), all, "round %d: %d + %d", round, (int)a, (int)n);
-            for (size_t k = 1; k < e.count; k++) cr_assert_lt(e.ranges[k - 1].end, e.ranges[k].at, "sorted, apart");
+            for (size_t k = 1; k < e.count; k++)
+                cr_assert_lt(e.ranges[k - 1].end, e.ranges[k].at, "sorted, apart");
         }
         extents_fini(&e);
     }

@@ -99,7 +99,8 @@ Test(region, its_size_is_sealed_and_its_bytes_are_not)
     region_t *r = make(1u << 20);
     cr_assert(ftruncate(r->fd, 4096) < 0 && errno == EPERM);
     cr_assert(ftruncate(r->fd, 2 << 20) < 0 && errno == EPERM);
-    cr_assert(fcntl(r->fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 && errno == EPERM, "nobody can make it read-only for ever");
+    cr_assert(fcntl(r->fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 && errno == EPERM,
+              "nobody can make it read-only for ever");
     cr_assert(fcntl(r->fd, F_GETFD) & FD_CLOEXEC);
     memset(r->base, 7, r->bytes);
     region_unref(&r);
@@ -123,7 +124,8 @@ Test(region, a_view_is_read_only)
     region_t *r = make(1u << 16);
     cr_assert_eq(region_view(r), HEDDLE_OK);
     int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-    cr_assert(read(zeros, (void *)(uintptr_t)r->view, 1) < 0 && errno == EFAULT, "the kernel may not write there either");
+    cr_assert(read(zeros, (void *)(uintptr_t)r->view, 1) < 0 && errno == EFAULT,
+              "the kernel may not write there either");
     cr_assert_eq(read(zeros, r->base, 1), 1);
     close(zeros);
     region_unref(&r);
