@@ -136,7 +136,9 @@ static void pump(transfer_t *t)
         DL_DELETE2(t->dirty, p, dirty_prev, dirty_next);
         DL_APPEND2(t->dirty, p, dirty_prev, dirty_next);
         switch (step(t, p)) {
-        case STEP_IDLE: forget_dirty(t, p); break;
+        case STEP_IDLE:
+            if (!p->broken) forget_dirty(t, p);
+            break;
         case STEP_SENT: t->turn_sends++; paced = 0; break;
         case STEP_PACED: paced++; break;
         case STEP_ENDED: break;
@@ -305,7 +307,7 @@ void exchange_sent(transfer_t *t, send_t *s, bool ok)
     }
     exchange_copied(t, s);
     peer_send_end(s);
-    if (!ok) p->broken = p->force = true;
+    if (!ok) p->broken = p->force = p->hushed = true;
     if (p->in_flight == 0 && p->standing_count > 0) exchange_schedule(t, p->sent_us + t->beat_us);
     if (p->broken || p->hi_due || p->ready || p->gathered || p->refusing || p->dropped) peer_touch(t, p);
     if (p->state >= PEER_CLOSING) t->reap_due = true;
@@ -313,9 +315,9 @@ void exchange_sent(transfer_t *t, send_t *s, bool ok)
 
 void exchange_broken(transfer_t *t, peer_t *p)
 {
-    p->force = p->hushed = true;
-    t->reap_due = true;
-    if (p->state < PEER_CLOSING) peer_end(t, p);
+    p->force = p->hushed = p->broken = true;
+    if (p->state < PEER_CLOSING) peer_touch(t, p);
+    else t->reap_due = true;
 }
 
 void exchange_closed(transfer_t *t, peer_t *p)

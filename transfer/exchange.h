@@ -103,7 +103,7 @@ typedef struct { uint32_t receiving; void *registration; } mapping_t;
 typedef enum { PEER_ACCEPTED, PEER_OPEN, PEER_CLOSING, PEER_CLOSED } peer_state_t;
 struct peer {
     peer_state_t state;                 /* ACCEPTED: HI came, not connected back yet */
-    bool broken;                        /* a send was refused: ends in the next turn */
+    bool broken;                        /* the link failed, perhaps within a send: ends in the next turn */
     bool force;                         /* cut the link, whatever is in flight */
     bool hushed;                        /* end without BYE */
     bool hi_due, bye_due;

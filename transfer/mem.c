@@ -130,6 +130,7 @@ static bool mem_send(transfer_t *t, peer_t *p, send_t *s)
     mem_t *m = mem_of(t), *to = other_end(p);
     bool data = s->data;
     if (!to || to->killed) {
+        exchange_broken(t, p);           /* within the send, as UCX does it */
         exchange_sent(t, s, false);
         return true;
     }

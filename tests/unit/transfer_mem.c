@@ -155,6 +155,23 @@ Test(mem, what_a_killed_source_sent_does_not_arrive)
     cr_assert_not(is_equal(0, PIECE));
 }
 
+Test(mem, a_peer_that_a_send_finds_dead_ends_once)
+{
+    ops->set_rate(source, 65536);
+    for (uint64_t i = 0; i < 4; i++) ask(KEY, i * PIECE, PIECE);
+    ops->events(receiver, now_us, events, 64);
+    cr_assert_eq(ops->events(source, now_us, events, 64), 0);
+    cr_assert_eq(source->peers->standing_count, 3, "ready, and held back by the rate");
+    mem_kill(receiver);
+    now_us += 1000 * MS;
+    int n = ops->events(source, now_us, events, 64);
+    n += ops->events(source, now_us, events + n, 64 - n);
+    cr_assert_eq(n, 1);
+    cr_assert(events[0].kind == TR_PEER_GONE && events[0].token == 22);
+    ops->unshare(source, KEY);
+    cr_assert_eq(ops->events(source, now_us, events, 64), 1, "nothing of it is in flight");
+}
+
 Test(mem, a_stopped_source_says_nothing_and_goes_on_later)
 {
     mem_stop(source, true);
