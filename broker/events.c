@@ -75,7 +75,7 @@ uint64_t events_begin(const events_t *e, const events_filter_t *f, bool *ret_gap
 {
     uint64_t first = events_first(e);
     bool other_epoch = f->epoch && f->epoch != e->epoch;
-    *ret_gap = other_epoch || (f->after && (f->after < first || f->after > e->last_seq + 1));
+    *ret_gap = other_epoch || (f->after && f->after < first);
     return *ret_gap || f->after < first ? first : f->after;
 }
 

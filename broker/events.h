@@ -35,6 +35,8 @@ typedef struct event_row {
     int code;                                        /* heddle_err_t, 0 */
     /* "" none; worker: also a writer's name */
     char adapter[HEDDLE_NAME_MAX + 1], worker[HEDDLE_NAME_MAX + 1];
+    /* the second one that it is about: who took over (*.fenced), which source (source.lost); "" none */
+    char other[HEDDLE_NAME_MAX + 1];
     char message[160];
 } event_row_t;
 
@@ -54,8 +56,8 @@ void events_say(event_row_t *row, int code, const char *format, ...) __attribute
 uint64_t events_first(const events_t *e);            /* lowest seq kept; last_seq + 1 when empty */
 const event_row_t *events_at(const events_t *e, uint64_t seq);   /* NULL: not kept */
 
-/* What a reader wants.  `after`: the first seq wanted, 0: the oldest kept; `epoch`: which epoch that
- * belongs to, 0: this one. */
+/* What a reader wants.  `after`: the first seq wanted, 0: the oldest kept; one that has not been yet is
+ * waited for.  `epoch`: which epoch that belongs to, 0: this one. */
 /* "" or NULL: all */
 typedef struct { uint64_t epoch, after; const char *adapter, *worker; } events_filter_t;
 /* Where reading begins; *ret_gap: something between what was asked for and that is gone (or is of another

@@ -184,6 +184,12 @@ static void ask_verify(const call_t *c)
     if (row) pending_drop(&b->pending, row);
 }
 
+/* To what comes next, or what was asked for from: whatever is later. */
+static void skip_seen(const broker_t *b, pending_row_t *row)
+{
+    if (row->after <= b->events.last_seq) row->after = b->events.last_seq + 1;
+}
+
 static void ask_events(const call_t *c)
 {
     broker_t *b = c->b;
@@ -202,7 +208,8 @@ static void ask_events(const call_t *c)
     row->asked_us = c->now.us;
     row->deadline_us = c->now.us + q->wait_ms * 1000;
     row->epoch = b->events.epoch;
-    row->after = b->events.last_seq + 1; /* nothing before it was wanted */
+    row->after = q->after; /* what is there now was not wanted */
+    skip_seen(b, row);
     row->limit = q->limit;
     error_text(row->adapter, sizeof row->adapter, q->name ? q->name : "");
     error_text(row->worker, sizeof row->worker, q->worker ? q->worker : "");
@@ -238,7 +245,7 @@ static void look_at(broker_t *b, pending_row_t *row, instant_t now)
     }
     if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict))
         finish(b, row, &verdict, now);
-    else if (row->kind == PENDING_EVENTS) row->after = b->events.last_seq + 1; /* looked at, not wanted */
+    else if (row->kind == PENDING_EVENTS) skip_seen(b, row); /* looked at, not wanted */
 }
 
 void broker_answer_pending(broker_t *b, instant_t now)

@@ -149,13 +149,17 @@ static bool has_role(const call_t *c, role_t role)
 static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t *by, instant_t now)
 {
     if (!token) return;
+    const broker_peer_t *old = broker_peer(b, peer);
+    char name[HEDDLE_NAME_MAX + 1];
+    error_text(name, sizeof name, old ? old->name : by->name);
     unbind_peer(b, peer, token);
-    broker_tell_replaced(b, peer, token, by->name);
+    broker_tell_replaced(b, peer, token, name);
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
     event_row_t *e = events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL,
-                                0, by->name, now);
-    events_say(e, HEDDLE_ERR_FENCED, "a newer session took over, from %s, pid %llu", by->host,
+                                0, name, now);
+    events_say(e, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
                (unsigned long long)by->pid);
+    error_text(e->other, sizeof e->other, by->name);
     e->token = token;
 }
 

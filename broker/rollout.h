@@ -38,6 +38,8 @@
 typedef enum { COPY_NONE, COPY_ANNOUNCED, COPY_FETCHING, COPY_ARRIVED, COPY_STAGED, COPY_COMMITTED,
                COPY_ACTIVE, COPY_KEPT, COPY_STALE, COPY_FAILED } copy_state_t;
 
+#define COPY_LOST_MAX 16u
+
 typedef struct { char name[HEDDLE_NAME_MAX + 1]; source_kind_t kind; uint64_t bytes; } copy_served_t;
 
 typedef struct copy_row {
@@ -53,6 +55,8 @@ typedef struct copy_row {
     /* durations; 0: not yet */
     uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
     uint64_t planned[PLANNER_SOURCES]; /* tokens of the sources that were announced */
+    /* sources that it lost, said once each; beyond, not at all */
+    uint64_t lost[COPY_LOST_MAX]; uint32_t lost_count;
     copy_served_t *served; uint32_t served_count;   /* who served how many bytes, as STAGED said */
     /* FAILED, of the active version: when it is announced again; 0: not */
     uint64_t retry_us;
@@ -67,6 +71,7 @@ typedef struct track {
     copy_row_t **copies; size_t copy_count, copy_capacity;   /* ascending by worker */
     /* token of the session that published it, or restated that it serves it: gets ROLLOUT */
     uint64_t publisher;
+    uint64_t former_publisher;         /* its token, when it is gone */
     bool is_served;                    /* that session still has the bytes */
     bool is_released;                  /* RELEASE was sent */
     bool is_lost;                      /* committed, and nobody has the bytes */

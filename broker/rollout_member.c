@@ -334,6 +334,7 @@ void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left)
         if (member->role == ROLE_WORKER) {
             if (!t->is_ended) worker_gone(ro, &v, t, member, left);
         } else if (t->publisher == member->token) {
+            t->former_publisher = t->publisher;
             t->publisher = 0;
             t->is_served = false;
             t->has_left = left;

@@ -266,6 +266,32 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
     return HEDDLE_OK;
 }
 
+/* A worker that was lost is in its row still; a publisher is not. */
+static const char *name_of_source(const step_t *s, const about_t *x, uint64_t token)
+{
+    const member_t *source = membership_by_token(s->v.members, token);
+    for (size_t i = 0; !source && i < s->v.members->worker_count; i++)
+        if (s->v.members->workers[i]->token == token) source = s->v.members->workers[i];
+    if (source) return source->name;
+    return token == x->t->former_publisher ? x->row->writer : "";
+}
+
+/* It asks again and again until it has one; what it lost is news once. */
+static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
+{
+    copy_row_t *c = x->c;
+    for (uint32_t i = 0; i < c->lost_count; i++)
+        if (c->lost[i] == token) return;
+    if (c->lost_count == COPY_LOST_MAX) return;
+    c->lost[c->lost_count++] = token;
+    const char *name = name_of_source(s, x, token);
+    event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, c->worker, s->v.now);
+    e->token = token;
+    error_text(e->other, sizeof e->other, name);
+    events_say(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", c->worker,
+               *name ? name : "a member that is gone");
+}
+
 int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m,
                          events_t *ev, outbox_t *out, heddle_error_t *error)
 {
@@ -274,11 +300,7 @@ int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_ne
     int rc;
     if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
     for (uint32_t i = 0; i < m->lost_count; i++) {
-        const member_t *source = membership_by_token(v.members, m->lost[i]);
-        event_row_t *e = events_add(ev, EVENT_SOURCE_LOST, m->adapter, m->version, member->name, v.now);
-        e->token = m->lost[i];
-        events_say(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", member->name,
-                   source ? source->name : "a member that is gone");
+        say_source_lost(&s, &x, m->lost[i]);
         if (m->lost[i] == x.t->publisher && x.t->is_released)
             x.t->is_served = false; /* its region is in use again */
     }

@@ -284,6 +284,10 @@ Test(node, one_writer_and_takeover)
     cr_assert_neq(R.tokens[5], 0);
     cr_assert_eq(rig_error(T, "fenced")->token, R.tokens[T]);
     cr_assert_eq(rig_event_count(EVENT_WRITER_FENCED), 1);
+    const event_row_t *fenced = rig_event(EVENT_WRITER_FENCED);
+    cr_assert_str_eq(fenced->worker, "first", "who was fenced");
+    cr_assert_str_eq(fenced->other, "second", "who took over");
+    cr_assert_eq(fenced->token, R.tokens[T]);
     rig_drop_letters();
     rig_publish(T, (rig_publish_t){.digest = 1});
     e = rig_error(T, "fenced");

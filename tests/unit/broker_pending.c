@@ -530,6 +530,23 @@ Test(pending, events_end_with_nothing_when_nothing_comes)
     cr_assert(answered(), "without wait_ms at once");
 }
 
+Test(pending, events_from_a_number_that_is_to_come)
+{
+    msg_query_t q = {.op = "events", .after = R.b->events.last_seq + 3};
+    ask(q);
+    cr_assert_str_eq(answer(), "");
+    cr_assert_eq(json_array_size(json_object_get(body, "events")), 0, "nothing old is said again");
+    q.wait_ms = 5000;
+    ask(q);
+    rig_worker(20, "x1");
+    rig_worker(21, "x2");
+    cr_assert(!answered(), "two more came, and the third is asked for");
+    rig_worker(22, "x3");
+    cr_assert_str_eq(answer(), "");
+    const json_t *first = json_array_get(json_object_get(body, "events"), 0);
+    cr_assert_str_eq(json_string_value(json_object_get(first, "worker")), "x3");
+}
+
 Test(pending, events_of_another_epoch_are_a_gap_at_once)
 {
     ask((msg_query_t){.op = "events", .wait_ms = 5000, .epoch = 77, .after = 3, .worker = "w9"});

@@ -426,6 +426,16 @@ UNUSED static size_t rig_event_count(event_type_t type)
     return count;
 }
 
+/* The last of that type; it must be there. */
+UNUSED static const event_row_t *rig_event(event_type_t type)
+{
+    const events_t *ev = &R.b->events;
+    for (uint64_t seq = ev->last_seq; seq >= events_first(ev); seq--)
+        if (events_at(ev, seq)->type == type) return events_at(ev, seq);
+    cr_assert_fail("no event %s", events_name(type));
+    return NULL;
+}
+
 /* ---- the usual cast: a trainer, an operator, workers w1 to w4 of "policy" ---- */
 
 enum { T = 1, ADMIN = 2, W1 = 11, W2 = 12, W3 = 13, W4 = 14 };

@@ -173,6 +173,28 @@ Test(committed, need_sources_gives_others)
                  "better one that failed once than none");
 }
 
+/* It asks twice a second for as long as it has none. */
+Test(committed, a_source_is_lost_once_and_by_name)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    uint64_t lost[] = {R.tokens[W1], R.tokens[T]};
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){
+        .token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    for (int i = 0; i < 5; i++) rig_frame(W2, &m);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
+    cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->worker, "w2");
+    cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "w1");
+    R.is_quiet[T] = true;
+    rig_pass(3 * LEASE_MS);
+    cr_assert_null(membership_publisher(&R.b->members, "policy"));
+    m.need_sources.lost_count = 2;
+    for (int i = 0; i < 5; i++) rig_frame(W2, &m);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 2);
+    cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "trainer", "a publisher that is gone");
+}
+
 Test(committed, who_has_no_source_gets_one_when_it_comes)
 {
     publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
