@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <sodium.h>
+#include <stdbool.h>
 #include <xxhash.h>
 
 static_assert(sizeof(h1_t) >= sizeof(crypto_generichash_state), "h1_t holds libsodium's state");
@@ -12,9 +13,79 @@ static_assert(sizeof(h1_t) >= sizeof(crypto_generichash_state), "h1_t holds libs
 #error "leaves are hashed as little-endian words in place"
 #endif
 
+#ifdef __x86_64__
+/* XXH64 of four whole leaves at once.  One leaf alone waits for its multiplications: four accumulators side
+ * by side, each a step behind the other, are all that XXH64 allows.  Leaves know nothing of each other, so
+ * four of them fill the vector units: twice (AVX2) to six times (AVX-512) as fast, and the same numbers. */
+#define PRIME_1 0x9E3779B185EBCA87u
+#define PRIME_2 0xC2B2AE3D27D4EB4Fu
+#define PRIME_3 0x165667B19E3779F9u
+#define PRIME_4 0x85EBCA77C2B2AE63u
+typedef uint64_t lanes_t __attribute__((vector_size(32)));              /* the accumulators of one leaf */
+typedef uint64_t words_t __attribute__((vector_size(32), aligned(1), may_alias));
+
+static uint64_t rotate(uint64_t v, int bits) { return v << bits | v >> (64 - bits); }
+
+/* What XXH64 does at the end of 4096 bytes. */
+static uint64_t finish(const lanes_t *a)
+{
+    uint64_t h = rotate((*a)[0], 1) + rotate((*a)[1], 7) + rotate((*a)[2], 12) + rotate((*a)[3], 18);
+    for (int i = 0; i < 4; i++) h = (h ^ rotate((*a)[i] * PRIME_2, 31) * PRIME_1) * PRIME_1 + PRIME_4;
+    h += LIMIT_PAGE_BYTES;
+    h = (h ^ h >> 33) * PRIME_2;
+    h = (h ^ h >> 29) * PRIME_3;
+    return h ^ h >> 32;
+}
+
+#define ROUND(acc, at)                                                                                       \
+    do {                                                                                                     \
+        (acc) += *(const words_t *)(at) * PRIME_2;                                                           \
+        (acc) = ((acc) << 31 | (acc) >> 33) * PRIME_1;                                                       \
+    } while (0)
+
+static inline __attribute__((always_inline)) void four_leaves(const uint8_t *at, uint64_t *ret_leaves)
+{
+    const lanes_t start = {PRIME_1 + PRIME_2, PRIME_2, 0, -PRIME_1};
+    lanes_t a = start, b = start, c = start, d = start;
+    for (const uint8_t *end = at + LIMIT_PAGE_BYTES; at < end; at += sizeof a) {
+        ROUND(a, at);
+        ROUND(b, at + LIMIT_PAGE_BYTES);
+        ROUND(c, at + 2 * LIMIT_PAGE_BYTES);
+        ROUND(d, at + 3 * LIMIT_PAGE_BYTES);
+    }
+    ret_leaves[0] = finish(&a);
+    ret_leaves[1] = finish(&b);
+    ret_leaves[2] = finish(&c);
+    ret_leaves[3] = finish(&d);
+}
+
+__attribute__((target("avx512dq,avx512vl"))) static void four_avx512(const uint8_t *at, uint64_t *ret_leaves)
+{
+    four_leaves(at, ret_leaves);
+}
+
+__attribute__((target("avx2"))) static void four_avx2(const uint8_t *at, uint64_t *ret_leaves)
+{
+    four_leaves(at, ret_leaves);
+}
+
+/* False where this machine has no such vectors: one leaf after the other is faster then. */
+static bool hash_four(const uint8_t *at, uint64_t *ret_leaves)
+{
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) four_avx512(at, ret_leaves);
+    else if (__builtin_cpu_supports("avx2")) four_avx2(at, ret_leaves);
+    else return false;
+    return true;
+}
+#else
+static bool hash_four(const uint8_t *at, uint64_t *ret_leaves) { return (void)at, (void)ret_leaves, false; }
+#endif
+
 void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves)
 {
     const uint8_t *at = data;
+    const size_t four = 4 * LIMIT_PAGE_BYTES;
+    for (; bytes >= four && hash_four(at, ret_leaves); at += four, bytes -= four) ret_leaves += 4;
     for (; bytes >= LIMIT_PAGE_BYTES; at += LIMIT_PAGE_BYTES, bytes -= LIMIT_PAGE_BYTES)
         *ret_leaves++ = XXH64(at, LIMIT_PAGE_BYTES, 0);
     if (bytes) {

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 Test(digest, a_short_leaf_is_padded_with_zeros)
 {
@@ -12,6 +13,28 @@ Test(digest, a_short_leaf_is_padded_with_zeros)
     digest_leaves(page, 3, &a);
     digest_leaves(page, sizeof page, &b);
     cr_assert_eq(a, b);
+}
+
+/* However many leaves are hashed together, and wherever they lie: what xxhash says of each alone. */
+Test(digest, leaves_hashed_together_are_the_leaves_alone)
+{
+    enum { LEAVES = 13 };
+    uint8_t *data = malloc(LEAVES * 4096 + 8);
+    uint64_t random = 88172645463325252u, leaves[LEAVES + 1];
+    for (size_t i = 0; i < LEAVES * 4096 + 8; i++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        data[i] = (uint8_t)random;
+    }
+    for (size_t count = 0; count <= LEAVES; count++) {
+        for (size_t shift = 0; shift < 8; shift += 7) {
+            memset(leaves, 0, sizeof leaves);
+            digest_leaves(data + shift, count * 4096, leaves);
+            for (size_t i = 0; i < count; i++)
+                cr_assert_eq(leaves[i], XXH64(data + shift + i * 4096, 4096, 0), "leaf %zu of %zu", i, count);
+            cr_assert_eq(leaves[count], 0, "nothing is written behind");
+        }
+    }
+    free(data);
 }
 
 Test(digest, one_bit_changes_leaf_chunk_and_h1)
