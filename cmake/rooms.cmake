@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# One helper a concept: a room, the plugin, the shared library, a program, a test.
+# One helper a concept: a room, the plugin, a program, a test.
 
 # heddle_room(NAME [EXCLUDE prefix...] LINK lib...): all NAME/*.c but those that begin with a prefix -> static heddle_NAME.
 function(heddle_room name)
@@ -29,32 +29,8 @@ function(heddle_plugin name)
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(${name} PRIVATE ${ARG_LINK})
     target_link_options(${name} PRIVATE -Wl,--exclude-libs,ALL)   # the rooms inside it stay inside
-    install(TARGETS ${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/heddle)
+    install(TARGETS ${name} LIBRARY DESTINATION ${HEDDLE_PLUGIN_DIR} COMPONENT runtime)
   endif()
-endfunction()
-
-# libheddle: every room of the client side, only HEDDLE_API visible.
-function(heddle_shared_library)
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/empty.c CONTENT "typedef int heddle_is_made_of_rooms;\n")
-  add_library(libheddle SHARED ${CMAKE_BINARY_DIR}/empty.c)
-  set_target_properties(libheddle PROPERTIES OUTPUT_NAME heddle VERSION ${PROJECT_VERSION} SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY ${HEDDLE_LIB_DIR})
-  target_include_directories(libheddle PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
-                                    PRIVATE ${CMAKE_SOURCE_DIR})
-  set(rooms "")
-  foreach(room core proto wire transfer client worker trainer_client)
-    get_target_property(type heddle_${room} TYPE)
-    if(NOT type STREQUAL INTERFACE_LIBRARY)
-      list(APPEND rooms heddle_${room})
-    endif()
-  endforeach()
-  foreach(room IN LISTS rooms)
-    target_link_libraries(libheddle PRIVATE -Wl,--whole-archive $<TARGET_FILE:${room}> -Wl,--no-whole-archive)
-    add_dependencies(libheddle ${room})
-  endforeach()
-  target_link_libraries(libheddle PRIVATE PkgConfig::libsodium PkgConfig::libxxhash PkgConfig::msgpack PkgConfig::jansson
-                                       PkgConfig::libczmq PkgConfig::libzmq Threads::Threads ${CMAKE_DL_LIBS} m)
-  install(TARGETS libheddle LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/heddle DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endfunction()
 
 function(heddle_program name)
@@ -67,9 +43,8 @@ function(heddle_program name)
     if(TARGET transfer_ucx)
       add_dependencies(${name} transfer_ucx) # they meet at run time: never let one be older than the other
     endif()
-    set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
     if(NOT ARG_NO_INSTALL)
-      install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+      install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
     endif()
   endif()
 endfunction()

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <heddle/types.h>
+#include <heddle/version.h>
 
 #include <stdlib.h>
 #include <string.h>

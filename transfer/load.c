@@ -35,12 +35,12 @@ static void *open_with_settings(const char *path)
     return plugin;
 }
 
-/* Directory of the file that `path` names, with `below` appended. */
+/* Directory of the file that `path` names, with "/" and `below` appended. */
 static bool beside(const char *path, const char *below, char ret_dir[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
     if (!slash) return false;
-    int n = snprintf(ret_dir, PATH_MAX, "%.*s%s", (int)(slash - path), path, below);
+    int n = snprintf(ret_dir, PATH_MAX, "%.*s/%s", (int)(slash - path), path, below);
     return n > 0 && n < PATH_MAX;
 }
 
@@ -56,20 +56,21 @@ static bool candidate(int i, char ret_dir[PATH_MAX])
         const char *given = getenv("HEDDLE_PLUGIN_DIR");
         return given && *given && snprintf(ret_dir, PATH_MAX, "%s", given) < PATH_MAX;
     }
-    case 1:                                  /* bin/heddle -> lib/heddle */
+    case 1:                                  /* as installed: bin/heddle -> lib/<machine>/heddle */
+    case 2:                                  /* as built: bin/heddle -> lib/heddle */
         n = readlink("/proc/self/exe", program, sizeof program - 1);
         if (n <= 0) return false;
         program[n] = 0;
-        return beside(program, "/../lib/heddle", ret_dir);
-    case 2:                                  /* lib/libheddle.so -> lib/heddle */
-        return dladdr(&marker, &self) && self.dli_fname && beside(self.dli_fname, "/heddle", ret_dir);
-    case 3:
+        return beside(program, i == 1 ? HEDDLE_BIN_TO_PLUGIN : "../lib/heddle", ret_dir);
+    case 3:                                  /* lib/libheddle.so -> lib/heddle */
+        return dladdr(&marker, &self) && self.dli_fname && beside(self.dli_fname, "heddle", ret_dir);
+    case 4:
         return snprintf(ret_dir, PATH_MAX, "%s", HEDDLE_INSTALLED_PLUGIN_DIR) < PATH_MAX;
     default:
         return false;
     }
 }
-#define CANDIDATES 4
+#define CANDIDATES 5
 
 static bool find_plugin(char ret_path[PATH_MAX + sizeof PLUGIN + 1])
 {

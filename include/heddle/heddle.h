@@ -7,5 +7,6 @@
 #include <heddle/error.h>
 #include <heddle/publisher.h>
 #include <heddle/types.h>
+#include <heddle/version.h>
 #include <heddle/worker.h>
 #endif

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` puts where.  Everything finds its neighbours by relative paths, so that a prefix may be moved; the path
+# compiled in is the last resort.  Components: runtime (programs, plugin, shared library) and development (headers, archive, ...).
+include(CMakePackageConfigHelpers)
+
+set(HEDDLE_SOVERSION 0)
+set(HEDDLE_PLUGIN_SUBDIR heddle)
+set(HEDDLE_PLUGIN_DIR ${CMAKE_INSTALL_LIBDIR}/${HEDDLE_PLUGIN_SUBDIR})
+file(RELATIVE_PATH HEDDLE_BIN_TO_PLUGIN ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/${HEDDLE_PLUGIN_SUBDIR})
+set_source_files_properties(transfer/load.c PROPERTIES COMPILE_DEFINITIONS
+  "HEDDLE_INSTALLED_PLUGIN_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/${HEDDLE_PLUGIN_SUBDIR}\";HEDDLE_BIN_TO_PLUGIN=\"${HEDDLE_BIN_TO_PLUGIN}\"")
+
+# heddle.pc and the CMake package, for the library that heddle_library() made.
+function(heddle_install_development)
+  set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/heddle)
+  set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  file(RELATIVE_PATH HEDDLE_PC_TO_PREFIX ${CMAKE_INSTALL_PREFIX}/${pc_dir} ${CMAKE_INSTALL_PREFIX})
+  string(REGEX REPLACE "/$" "" HEDDLE_PC_TO_PREFIX ${HEDDLE_PC_TO_PREFIX})
+  list(TRANSFORM HEDDLE_NEEDED_LIBRARIES PREPEND "-l" OUTPUT_VARIABLE flags)
+  list(JOIN flags " " HEDDLE_PC_PRIVATE)
+  configure_file(cmake/heddle.pc.in ${CMAKE_BINARY_DIR}/heddle.pc @ONLY)
+  configure_package_config_file(cmake/heddleConfig.cmake.in ${CMAKE_BINARY_DIR}/heddleConfig.cmake INSTALL_DESTINATION ${cmake_dir}
+    PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR HEDDLE_PLUGIN_DIR NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+  # 0.1 promises nothing to 0.2; from 1.0 on, the same major version.
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/heddleConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+
+  install(TARGETS libheddle EXPORT heddle LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime
+          NAMELINK_COMPONENT development)
+  install(FILES ${HEDDLE_LIB_DIR}/libheddle.a DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+  install(DIRECTORY include/heddle DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development FILES_MATCHING PATTERN "*.h")
+  install(FILES ${CMAKE_BINARY_DIR}/heddle.pc DESTINATION ${pc_dir} COMPONENT development)
+  install(EXPORT heddle NAMESPACE heddle:: FILE heddleTargets.cmake DESTINATION ${cmake_dir} COMPONENT development)
+  install(FILES ${CMAKE_BINARY_DIR}/heddleConfig.cmake ${CMAKE_BINARY_DIR}/heddleConfigVersion.cmake DESTINATION ${cmake_dir}
+          COMPONENT development)
+endfunction()

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+# What is installed: exports, ABI, and programs of strangers against it.  Sanitizers and counters add symbols of their own.
+if(NOT HEDDLE_SANITIZE AND NOT HEDDLE_COVERAGE)
+  add_test(NAME install_exports COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/exports ${HEDDLE_LIB_DIR})
+  heddle_test_properties(install_exports install 30)
+endif()
