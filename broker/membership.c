@@ -467,6 +467,31 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
     if (hb->fenced > member->fenced) member->fenced = hb->fenced;
 }
 
+/* Nothing that it counts ever shrinks; a peer that does not say it says 0. */
+static void count_up(uint64_t *counter, uint64_t told)
+{
+    if (told > *counter) *counter = told;
+}
+
+void membership_counted(member_t *member, const msg_staged_t *m)
+{
+    count_up(&member->bytes_in, m->bytes_in);
+    count_up(&member->bytes_out, m->bytes_out);
+    count_up(&member->chunks_bad, m->chunks_bad);
+    count_up(&member->retries, m->retries);
+}
+
+static void stop_fetching(member_sub_t *sub)
+{
+    sub->fetching = sub->bytes_done = sub->data_bytes = sub->source = 0;
+}
+
+void member_fetched(member_t *member, const char *adapter, uint64_t version)
+{
+    member_sub_t *sub = member_sub(member, adapter);
+    if (sub && sub->fetching == version) stop_fetching(sub);
+}
+
 /* ---- going ---- */
 
 static void forget_publisher(membership_t *m, member_t *member)
@@ -485,6 +510,7 @@ void membership_end(membership_t *m, member_t *member, member_state_t state, ins
         forget_publisher(m, member);
         return;
     }
+    for (uint32_t i = 0; i < member->sub_count; i++) stop_fetching(&member->subs[i]);
     member->state = state;
     member->ended_us = now.us;
     member->ended_ms = now.wall_ms;

@@ -113,6 +113,10 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
                     member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token);
 uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
+/* STAGED says how much it has counted by then: sooner than its next heartbeat. */
+void membership_counted(member_t *member, const msg_staged_t *m);
+/* It has done with fetching that version, well or not; what it heard of it was of the last heartbeat. */
+void member_fetched(member_t *member, const char *adapter, uint64_t version);
 /* A frame of a live token came: that is a sign of life too. */
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
 /* READY -> LEFT or LOST. A publisher's row is freed by this. */

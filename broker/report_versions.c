@@ -129,9 +129,9 @@ static json_t *copy_part(const copy_row_t *c, const adapter_row_t *a, uint64_t v
                                "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
                                "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
                                "activate_ms", part_span(c->activate_us));
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
-                     part_text(copy_state_name(copy_shown(c, a, version))), "since_at",
-                     part_time(c->since_ms), "bytes_done", part_count(c->bytes_done), "sources",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
+                     part_text(copy_state_name(copy_shown(c, a, version))), "code", part_code(c->code),
+                     "message", part_text(c->code ? c->message : NULL), "since_at", part_time(c->since_ms), "bytes_done", part_count(c->bytes_done), "sources",
                      served_part(c), "timing", timing);
 }
 

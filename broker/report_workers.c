@@ -23,12 +23,23 @@ static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, cons
     return NULL;
 }
 
-static json_t *state_part(const broker_t *b, const member_t *m, const adapter_row_t *a,
-                          const member_sub_t *sub)
+/* How it stands, and why not well: what went wrong with what it has, or with what it should have. */
+typedef struct { const char *state, *message; int code; } standing_t;
+
+static standing_t standing_of(const broker_t *b, const member_t *m, const adapter_row_t *a,
+                              const member_sub_t *sub)
 {
     uint64_t version = 0;
     const copy_row_t *c = a ? telling_copy(b, m, a, sub, &version) : NULL;
-    return c ? part_text(copy_state_name(copy_shown(c, a, version))) : json_null();
+    if (!c) return (standing_t){0};
+    copy_state_t state = copy_shown(c, a, version);
+    standing_t s = {copy_state_name(state), c->message, c->code};
+    const track_t *wanted = a->active ? rollout_track(&b->rollout, a->name, a->active) : NULL;
+    const copy_row_t *lacking = wanted && state == COPY_STALE ? track_copy(wanted, m->name) : NULL;
+    if (lacking && lacking->code) s = (standing_t){s.state, lacking->message, lacking->code};
+    else if (state == COPY_STALE && wanted && wanted->is_lost)
+        s = (standing_t){s.state, "nobody holds the bytes of the active version", HEDDLE_ERR_VERSION_LOST};
+    return s;
 }
 
 static json_t *kept_part(const broker_t *b, const member_t *m, const adapter_row_t *a)
@@ -61,12 +72,14 @@ static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t
     const adapter_row_t *a = registry_adapter(&b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", sub->adapter,
-                     "version", part_number(sub->version), "decision", part_number(sub->decision), "tag",
-                     part_tag(sub->adapter, sub->version, digest), "digest", part_digest(digest), "state",
-                     state_part(b, m, a, sub), "lag", part_count(sub_lag(a, sub)), "since_at",
-                     part_time(sub->since_ms), "held_count", part_count(sub->held_count), "fetching",
-                     fetching_part(b, sub), "kept", kept_part(b, m, a));
+    standing_t s = standing_of(b, m, a, sub);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+                     sub->adapter, "version", part_number(sub->version), "decision",
+                     part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
+                     "digest", part_digest(digest), "state", part_text(s.state), "code", part_code(s.code),
+                     "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, sub)),
+                     "since_at", part_time(sub->since_ms), "held_count", part_count(sub->held_count),
+                     "fetching", fetching_part(b, sub), "kept", kept_part(b, m, a));
 }
 
 /* By name: a worker lists its subscriptions in the order of its command line. */

@@ -314,8 +314,9 @@ static void end_copies(step_t *s, const track_t *t, const version_row_t *row)
 {
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
+        member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
         if (!m) continue;
+        member_fetched(m, t->adapter, t->version);
         if (row->state == VERSION_RETIRED) send_retire(s, t->adapter, t->version, m);
         else send_abort(s, t->adapter, row, m);
     }

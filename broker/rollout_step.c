@@ -146,8 +146,10 @@ int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t
         stage_failed(&s, x.t, x.c, rc, "verify", error->message);
         return rc;
     }
+    member_fetched(member, m->adapter, m->version);
     if (copy_holds(x.c)) return HEDDLE_OK; /* said twice */
     note_staged(&s, &x, m);
+    membership_counted(member, m);
     copy_move(x.c, COPY_STAGED, v.now);
     track_touch(ro, x.t);
     /* COMMIT, when it is the active version; then the newest, when that waited */
@@ -252,6 +254,7 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
     text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
                 m->found && *m->found ? "; found " : "", text_or(m->found, ""));
     if (!m->decision) {
+        member_fetched(member, m->adapter, m->version);
         stage_failed(&s, x.t, x.c, code, text_or(m->phase, "stage"), message);
         wake_member(&s, member, x.a);
         return HEDDLE_OK;

@@ -159,6 +159,7 @@ typedef struct {
     digest_t digest;
     uint64_t connect_us, fetch_us, verify_us, stage_us;
     msg_served_t *sources; uint32_t source_count;    /* who served how many bytes */
+    uint64_t bytes_in, bytes_out, chunks_bad, retries;   /* as in HEARTBEAT */
 } msg_staged_t;
 typedef struct { uint64_t token, version, decision; const char *adapter; digest_t digest; } msg_commit_t;
 typedef struct { uint64_t token, version, decision, activate_us; const char *adapter; digest_t digest; } msg_active_t;

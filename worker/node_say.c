@@ -144,8 +144,14 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
     if (FAILPOINT("worker.before_staged")) return;
     msg_served_t rows[PULL_SERVED_MAX];
     const announced_t *w = announced_find(a, action->version);
+    tr_counters_t c;
+    n->io.tr->counters(n->io.t, &c);
     msg_t m = {.type = MSG_STAGED};
-    m.staged = (msg_staged_t){.token = n->session.token,
+    m.staged = (msg_staged_t){.bytes_in = c.bytes_in,
+                              .bytes_out = c.bytes_out,
+                              .chunks_bad = n->counters.chunks_bad,
+                              .retries = n->counters.retries,
+                              .token = n->session.token,
                               .version = action->version,
                               .adapter = a->name,
                               .digest = action->digest};

@@ -407,6 +407,8 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers", "a"},
     {"version", "versions[].workers[].worker", "s"},
     {"version", "versions[].workers[].state", "s"},
+    {"version", "versions[].workers[].code", "sN"},
+    {"version", "versions[].workers[].message", "sN"},
     {"version", "versions[].workers[].since_at", "t"},
     {"version", "versions[].workers[].bytes_done", "i"},
     {"version", "versions[].workers[].sources", "a"},
@@ -446,6 +448,8 @@ static const field_row_t FIELDS[] = {
     {"workers", "workers[].adapters[].tag", "gN"},
     {"workers", "workers[].adapters[].digest", "dN"},
     {"workers", "workers[].adapters[].state", "sN"},
+    {"workers", "workers[].adapters[].code", "sN"},
+    {"workers", "workers[].adapters[].message", "sN"},
     {"workers", "workers[].adapters[].lag", "i"},
     {"workers", "workers[].adapters[].since_at", "tN"},
     {"workers", "workers[].adapters[].held_count", "i"},
@@ -612,11 +616,34 @@ static void expect_shape(const char *name, const char *kind, json_t *const *bodi
     }
 }
 
+/* Decision 4 names version 2; w1 switches, w2 cannot. */
+static void one_cannot_switch(void)
+{
+    msg_t activate = {
+        .type = MSG_QUERY,
+        .query = {
+            .req = 6, .op = "activate", .name = "policy", .version = 2, .by = "ann", .deadline_ms = 5000}};
+    say(8, &activate);
+    active(1, 2, 4);
+    msg_t nack = {.type = MSG_NACK,
+                  .nack = {.token = tokens[2],
+                           .version = 2,
+                           .decision = 4,
+                           .adapter = "policy",
+                           .phase = "activate",
+                           .code = "version_failed",
+                           .message = "the hook ended with 3"}};
+    say(2, &nack);
+}
+
 Test(report, every_field_of_the_pages)
 {
-    static const char *const OPS[] = {"status", "adapters", "workers", "events"};
-    for (int i = 0; i < 4; i++)
+    static const char *const OPS[] = {"status", "adapters", "events"};
+    for (int i = 0; i < 3; i++)
         expect_shape(OPS[i], OPS[i], (json_t *[]){body_of((msg_query_t){.op = OPS[i]})}, 1);
+    json_t *before = body_of((msg_query_t){.op = "workers"});
+    one_cannot_switch();
+    expect_shape("workers", "workers", (json_t *[]){before, body_of((msg_query_t){.op = "workers"})}, 2);
     expect_shape("versions", "versions",
                  (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);
     json_t *bodies[4];
@@ -789,6 +816,74 @@ Test(report, a_worker_that_missed_the_decision_is_not_current)
     expect(b, "adapters[0].current_count", "1");
     expect(b, "adapters[0].max_lag", "1");
     expect(b, "adapters[0].held", "null");
+    json_decref(b);
+}
+
+Test(report, a_state_that_is_not_well_says_why)
+{
+    json_t *b = body_of((msg_query_t){.op = "versions", .name = "policy", .version = 3});
+    expect(b, "versions[0].workers[1].state", "\"failed\"");
+    expect(b, "versions[0].workers[1].code", "\"digest_mismatch\"");
+    expect(b, "versions[0].workers[1].message", "\"chunk 0 differs\"");
+    json_decref(b);
+    one_cannot_switch();
+    b = body_of((msg_query_t){.op = "workers"});
+    expect(b, "workers[0].adapters[1].code", "null");
+    expect(b, "workers[0].adapters[1].message", "null");
+    expect(b, "workers[1].adapters[1].version", "1");
+    expect(b, "workers[1].adapters[1].state", "\"stale\"");
+    expect(b, "workers[1].adapters[1].code", "\"version_failed\"");
+    expect(b, "workers[1].adapters[1].message", "\"the hook ended with 3\"");
+    json_decref(b);
+    b = body_of((msg_query_t){.op = "versions", .name = "policy", .version = 2});
+    expect(b, "versions[0].workers[1].state", "\"stale\"");
+    expect(b, "versions[0].workers[1].code", "\"version_failed\"");
+    json_decref(b);
+}
+
+/* Also between two heartbeats. */
+Test(report, what_is_not_being_fetched_any_more)
+{
+    heartbeat(1, 2, 4);
+    json_t *b = body_of((msg_query_t){.op = "workers"});
+    expect(b, "workers[0].adapters[1].fetching.version", "4");
+    expect(b, "workers[1].adapters[1].fetching.version", "4");
+    json_decref(b);
+    staged(1, 4);
+    msg_t nack = {.type = MSG_NACK,
+                  .nack = {.token = tokens[2], .version = 4, .adapter = "policy", .code = "no_slot"}};
+    say(2, &nack);
+    b = body_of((msg_query_t){.op = "workers"});
+    expect(b, "workers[0].adapters[1].fetching", "null");
+    expect(b, "workers[1].adapters[1].fetching", "null");
+    json_decref(b);
+    heartbeat(2, 2, 4);
+    for (int i = 0; i < 5; i++) {
+        now.us += 1000000;
+        broker_tick(broker, now);
+    }
+    b = body_of((msg_query_t){.op = "workers"});
+    expect(b, "workers[1].state", "\"lost\"");
+    expect(b, "workers[1].adapters[1].fetching", "null");
+    json_decref(b);
+}
+
+Test(report, staged_counts_sooner_than_the_next_heartbeat)
+{
+    publish(9, 5);
+    msg_t m = {.type = MSG_STAGED,
+               .staged = {.token = tokens[2],
+                          .version = 5,
+                          .adapter = "policy",
+                          .digest = digest_of(5),
+                          .bytes_out = 777777777,
+                          .chunks_bad = 0,
+                          .retries = 88888}};
+    say(2, &m);
+    json_t *b = body_of((msg_query_t){.op = "workers"});
+    expect(b, "workers[1].counters.bytes_out", "777777777");
+    expect(b, "workers[1].counters.chunks_bad", "1");
+    expect(b, "workers[1].counters.retries", "88888");
     json_decref(b);
 }
 
