@@ -5,6 +5,7 @@
 
 #include "core/errors.h"
 #include "core/log.h"
+#include "core/notify.h"
 #include "core/option.h"
 #include "proto/value.h"
 
@@ -168,7 +169,9 @@ static int serve(const args_t *args, heddle_error_t *error)
     daemon_facts_t facts;
     daemon_facts(d, &facts);
     print_ready(&facts);
+    notify_ready(facts.endpoint);
     rc = daemon_run(d, error);
+    notify_stopping();
     daemon_close(&d);
     return rc;
 }
