@@ -410,19 +410,26 @@ int worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, u
     return rc;
 }
 
-int worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason,
-                       uint64_t now_us)
+int worker_node_reject_error(worker_node_t *n, uint32_t adapter, uint64_t version,
+                             const heddle_error_t *why, uint64_t now_us)
 {
     adapter_t *a = &n->adapters[adapter];
     const sync_entry_t *e = sync_find(&a->sync, version);
-    heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
-    error_where(&error, a->name, version, n->opts.name,
-                e && e->decision > a->sync.applied.decision ? "activate" : "stage");
+    const char *phase = e && e->decision > a->sync.applied.decision ? "activate" : "stage";
+    heddle_error_t error = *why;
+    error_where(&error, a->name, version, n->opts.name, why->phase[0] ? NULL : phase);
     int rc = feed_result(n, a, &(sync_event_t){.kind = SY_APP_REJECT, .version = version, .error = &error},
                          now_us);
     worker_node_drain(n, a, now_us);
     return rc;
+}
+
+int worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason,
+                       uint64_t now_us)
+{
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
+    return worker_node_reject_error(n, adapter, version, &why, now_us);
 }
 
 int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, const digest_t *digest,

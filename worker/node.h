@@ -75,6 +75,9 @@ int  worker_node_staged(worker_node_t *n, uint32_t adapter, uint64_t version, ui
 int  worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us);
 int  worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, const char *reason,
                         uint64_t now_us);
+/* `why`: code and message are set; phase "": stage, or activate where the version is named. */
+int  worker_node_reject_error(worker_node_t *n, uint32_t adapter, uint64_t version,
+                              const heddle_error_t *why, uint64_t now_us);
 int  worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version,
                           const digest_t *digest, uint64_t now_us);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);

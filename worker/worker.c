@@ -195,7 +195,7 @@ typedef struct call {
     int (*say)(worker_node_t *n, const struct call *call, uint64_t now_us);
     uint32_t adapter;
     uint64_t version;
-    const char *reason;
+    const heddle_error_t *why;
     const digest_t *digest;
     int rc;
 } call_t;
@@ -248,7 +248,7 @@ static int tell_activate(worker_node_t *n, const call_t *c, uint64_t now_us)
 }
 static int tell_reject(worker_node_t *n, const call_t *c, uint64_t now_us)
 {
-    return worker_node_reject(n, c->adapter, c->version, c->reason, now_us);
+    return worker_node_reject_error(n, c->adapter, c->version, c->why, now_us);
 }
 static int tell_verified(worker_node_t *n, const call_t *c, uint64_t now_us)
 {
@@ -265,11 +265,47 @@ int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t ver
     return tell_node(w, adapter, &(call_t){.say = tell_activate, .version = version});
 }
 
+/* The application's texts, made fit to be sent: cut, and without control characters. */
+static void copy_reason(const heddle_error_t *from, heddle_error_t *ret_why)
+{
+    char text[641], phase[sizeof from->phase];
+    error_text(text, sizeof text, from->message[0] ? from->message : "the application rejected the version");
+    error_text(phase, sizeof phase, from->phase);
+    error_fail(ret_why, from->code ? from->code : HEDDLE_ERR_VERSION_FAILED, "%s", text);
+    error_where(ret_why, NULL, 0, NULL, phase);
+    error_text(ret_why->expected, sizeof ret_why->expected, from->expected);
+    error_text(ret_why->found, sizeof ret_why->found, from->found);
+    error_text(ret_why->hint, sizeof ret_why->hint, from->hint);
+}
+
+static bool is_phase(const char *phase)
+{
+    static const char *const PHASES[] = {"",       "pack",  "commit",   "announce", "fetch",
+                                         "verify", "stage", "activate", "export"};
+    for (size_t i = 0; i < sizeof PHASES / sizeof *PHASES; i++)
+        if (!strcmp(phase, PHASES[i])) return true;
+    return false;
+}
+
+int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version,
+                               const heddle_error_t *why)
+{
+    heddle_error_t sent;
+    copy_reason(why ? why : &(heddle_error_t){0}, &sent);
+    if (!strcmp(heddle_err_name(sent.code), "unknown"))
+        return fail_version(HEDDLE_ERR_USAGE, adapter, version,
+                            "a version is rejected with a code of heddle/error.h, or 0");
+    if (!is_phase(sent.phase))
+        return fail_version(HEDDLE_ERR_USAGE, adapter, version,
+                            "a version is rejected in a phase of heddle/error.h, or \"\"");
+    return tell_node(w, adapter, &(call_t){.say = tell_reject, .version = version, .why = &sent});
+}
+
 int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version, const char *reason)
 {
-    char text[641];
-    error_text(text, sizeof text, reason && *reason ? reason : "the application rejected the version");
-    return tell_node(w, adapter, &(call_t){.say = tell_reject, .version = version, .reason = text});
+    heddle_error_t why = {0};
+    if (reason) error_text(why.message, sizeof why.message, reason);
+    return heddle_worker_reject_error(w, adapter, version, &why);
 }
 
 int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest)

@@ -113,7 +113,8 @@ typedef struct heddle_event {
     char cluster[HEDDLE_NAME_MAX + 1];     /* JOINED: which broker's registry this is */
 } heddle_event_t;
 
-/* Stable name of an event type as the tools print it, e.g. "version.arrived"; "unknown" out of range. */
+/* Stable name of an event type, e.g. "version.arrived"; "unknown" out of range.  What happens on the way in a program has
+ * names here that `heddle events` does not know. */
 HEDDLE_API const char *heddle_event_name(int type);
 
 /* Frees a text that a call of this library returned.  NULL is allowed. */

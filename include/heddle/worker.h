@@ -57,6 +57,10 @@ HEDDLE_API int heddle_worker_activate(heddle_worker_t *w, const char *adapter, u
 /* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to 640 bytes, cut
  * beyond. */
 HEDDLE_API int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version, const char *reason);
+/* The same, told in full: code, message, phase, expected, found and hint of `why` (the object of heddle_last_error(), say)
+ * go to whoever waits for the version.  `why` as a whole may be NULL, its code 0 (VERSION_FAILED), its phase "" (stage;
+ * activate after a COMMIT).  USAGE when code or phase is not in the lists of heddle/error.h. */
+HEDDLE_API int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version, const heddle_error_t *why);
 /* Answers VERIFY: digest of the application's own copy, or NULL where it has none. */
 HEDDLE_API int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest);
 

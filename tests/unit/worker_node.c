@@ -584,6 +584,30 @@ Test(node, application_rejects)
     free(b.bytes);
 }
 
+Test(node, application_tells_code_and_phase)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_NO_SPACE, "the disk is full");
+    error_where(&why, NULL, 0, NULL, "export");
+    error_expected(&why, "room for 5 bytes");
+    error_hint(&why, "make room");
+    cr_assert_eq(worker_node_reject_error(w->node, 0, 1, &why, world_now_us), HEDDLE_OK);
+    const msg_nack_t *nack = &last_said(w, MSG_NACK)->nack;
+    cr_assert(!strcmp(nack->code, "no_space") && !strcmp(nack->phase, "export") && nack->version == 1);
+    cr_assert(!strcmp(nack->message, "the disk is full") && !strcmp(nack->expected, "room for 5 bytes"));
+    cr_assert_str_eq(nack->hint, "make room");
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
+    cr_assert(e->code == HEDDLE_ERR_NO_SPACE && e->retriable);
+    free(a.bytes);
+}
+
 Test(node, verify_hashes_the_slot_again)
 {
     worker_t *w = worker_joined(0, NULL);

@@ -230,6 +230,11 @@ Test(worker, opens_without_a_broker_and_closes_at_once)
     cr_assert_eq(heddle_worker_staged(w, "policy", 1), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(heddle_worker_activate(w, "policy", 1), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(heddle_worker_reject(w, "policy", 1, NULL), HEDDLE_ERR_NOT_FOUND);
+    heddle_error_t why = {.code = HEDDLE_ERR_NO_SPACE, .phase = "export"};
+    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &why), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, NULL), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &(heddle_error_t){.code = -999}), HEDDLE_ERR_USAGE);
+    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &(heddle_error_t){.phase = "lunch"}), HEDDLE_ERR_USAGE);
     cr_assert_eq(heddle_worker_verified(w, "policy", 1, NULL), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(heddle_worker_verified(w, "policy", 1, "h1:xx"), HEDDLE_ERR_USAGE);
     cr_assert_eq(heddle_worker_transport(w, &text), HEDDLE_OK);
