@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MODE 0600                    /* as upstream gives the weights, whatever the umask */
+#define MODE 0644                    /* less the umask: an engine may run as somebody else */
 #define STREAM_BYTES (1u << 20)      /* gathers small tensors; larger ones go straight to the file */
 
 static bool is_full(int err) { return err == ENOSPC || err == EDQUOT || err == EFBIG; }
@@ -36,9 +36,8 @@ static int create(int dir_fd, const char *name, uint64_t bytes, heddle_error_t *
 {
     int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
     if (fd < 0) return fail_write(name, errno, bytes, error);
-    int err = fchmod(fd, MODE) ? errno : 0;
-    if (!err && fallocate(fd, 0, 0, (off_t)bytes) && is_full(errno))
-        err = errno; /* not every file system can */
+    int err = fallocate(fd, 0, 0, (off_t)bytes) ? errno : 0;
+    if (!is_full(err)) err = 0; /* not every file system can */
     if (!err && FAILPOINT("peft.write")) err = ENOSPC;
     FILE *stream = err ? NULL : fdopen(fd, "w");
     if (!stream) {

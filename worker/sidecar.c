@@ -6,6 +6,7 @@
 #include "core/limits.h"
 #include "core/log.h"
 #include "core/names.h"
+#include "core/notify.h"
 #include "core/option.h"
 #include "worker/sidecar_jobs.h"
 #include "worker/sidecar_say.h"
@@ -151,6 +152,7 @@ static void on_joined(sidecar_t *s, const heddle_event_t *e)
     s->is_ready = true;
     say_ready(s->worker, e, s->name, s->args.adapters,
               s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
+    notify_ready(s->name);
 }
 
 static void on_refused(sidecar_t *s, const heddle_event_t *e)
@@ -191,6 +193,7 @@ static void say_waiting(sidecar_t *s, uint64_t now_us)
     if (now_us < s->patience_us) return;
     s->patience_us = CLOCK_NEVER;
     log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s; waiting for one", s->args.broker);
+    notify_status("no broker answers; waiting for one");
 }
 
 static int poll_timeout(uint64_t due_us, uint64_t now_us)
@@ -263,18 +266,29 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
     return rc;
 }
 
+/* What is wrong with the directory is told before anything is fetched. */
+static int open_exports(sidecar_t *s, heddle_error_t *error)
+{
+    exports_t *x = &s->jobs.exports;
+    int rc = exports_open(x, s->args.export_dir, (uint32_t)s->args.export_keep, error);
+    for (const char **name = s->args.adapters; !rc && *name; name++)
+        if (!(rc = name_check("adapter", *name, error))) rc = exports_check_link(x, *name, error);
+    return rc;
+}
+
 static int run(sidecar_t *s, heddle_error_t *error)
 {
-    s->jobs = (jobs_t){.exports.root = -1,
+    s->jobs = (jobs_t){.name = s->name,
+                       .exports.root = -1,
                        .on_stage = s->args.on_stage,
                        .on_activate = s->args.on_activate,
                        .hook_timeout_ms = s->args.hook_timeout_ms};
     s->signal_fd = watch_signals(error);
     int rc = s->signal_fd < 0 ? s->signal_fd : HEDDLE_OK;
-    if (!rc && s->args.export_dir)
-        rc = exports_open(&s->jobs.exports, s->args.export_dir, (uint32_t)s->args.export_keep, error);
+    if (!rc && s->args.export_dir) rc = open_exports(s, error);
     if (!rc) rc = open_worker(s, error);
     if (!rc) serve(s);
+    notify_stopping();
     if (!rc && s->end.code) *error = s->end;
     if (!rc) rc = s->end.code;
     jobs_fini(&s->jobs);

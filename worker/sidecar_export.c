@@ -18,40 +18,100 @@
 
 static int fail(heddle_error_t *error, const char *what, const char *where)
 {
-    int code = errno == ENOSPC || errno == EDQUOT ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL;
-    int rc = error_fail(error, code, "%s %s: %s", what, where, strerror(errno));
+    int why = errno, code = why == ENOSPC || why == EDQUOT ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL;
+    int rc = error_fail(error, code, "%s %s: %s", what, where, strerror(why));
     error_where(error, NULL, 0, NULL, "export");
+    if (code == HEDDLE_ERR_NO_SPACE) error_hint(error, "make room on the disk of the export directory");
+    else if (why == EMFILE || why == ENFILE) error_hint(error, "raise the limit of open files (ulimit -n)");
+    else error_hint(error, "look at the export directory and its file system");
     return rc;
+}
+
+/* Something of somebody else's has the name: it is told, and left as it is. */
+static int fail_taken(heddle_error_t *error, const char *path, const char *expected, const char *found)
+{
+    int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "%s is in the way: %s", path, found);
+    error_where(error, NULL, 0, NULL, "export");
+    error_contrast(error, expected, found);
+    error_hint(error, "move it away, or name another directory with --export");
+    return rc;
+}
+
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a directory" : S_ISREG(mode) ? "a file" : S_ISLNK(mode) ? "a link" : "no directory";
 }
 
 /* --- removing --------------------------------------------------------------------------------- */
 
 static bool is_dot(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
 
-/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it. */
-static bool remove_files(int parent, const char *name)
+static DIR *open_directory(int parent, const char *name)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        if (fd >= 0) close(fd);
-        return false;
+    if (!dir && fd >= 0) close(fd);
+    return dir;
+}
+
+static bool is_directory(int parent, const char *name)
+{
+    struct stat st;
+    return fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* A PEFT directory, or what is left of one: files alone, which an engine may have added to; empty, or with
+ * one of PEFT's names in it.  Anything else is not ours to remove. */
+static bool is_export(int parent, const char *name)
+{
+    DIR *dir = open_directory(parent, name);
+    bool is_flat = dir != NULL, is_empty = true, is_peft = false;
+    for (struct dirent *e; is_flat && (e = readdir(dir));) {
+        if (is_dot(e->d_name)) continue;
+        is_empty = false;
+        is_peft = is_peft || !strncmp(e->d_name, "adapter_", 8);
+        is_flat = !is_directory(dirfd(dir), e->d_name);
     }
+    if (dir) closedir(dir);
+    return is_flat && (is_empty || is_peft);
+}
+
+/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it. */
+static bool remove_files(int parent, const char *name)
+{
+    DIR *dir = open_directory(parent, name);
+    if (!dir) return false;
     for (struct dirent *e; (e = readdir(dir));)
-        if (!is_dot(e->d_name)) unlinkat(fd, e->d_name, 0);
+        if (!is_dot(e->d_name)) unlinkat(dirfd(dir), e->d_name, 0);
     closedir(dir);
     return unlinkat(parent, name, AT_REMOVEDIR) == 0;
 }
 
-/* Under a temporary name first: a reader sees the whole directory, or none. */
+/* Under a temporary name first: a reader sees the whole directory, or none.  What cannot be removed gets its
+ * name back.  False with errno. */
 static bool remove_directory(int parent, const char *name)
 {
     char temporary[400];
+    struct stat st;
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
+    errno = EEXIST;
+    if (!is_export(parent, name)) return false;
     snprintf(temporary, sizeof temporary, ".%s.tmp-%ld.gone", name, (long)getpid());
-    if (renameat(parent, name, parent, temporary) != 0) return errno == ENOENT;
+    if (renameat(parent, name, parent, temporary) != 0) return false;
     if (remove_files(parent, temporary)) return true;
-    log_emit(LOG_WARN, "export.remove", "%s cannot be removed: %s", temporary, strerror(errno));
+    int why = errno;
+    if (renameat(parent, temporary, parent, name) != 0)
+        log_emit(LOG_WARN, "export.remove", "%s is left behind: %s", temporary, strerror(errno));
+    errno = why;
     return false;
+}
+
+/* An old directory, wanted no more. */
+static void remove_old(const exports_t *x, const char *name)
+{
+    if (!remove_directory(x->root, name))
+        log_emit(LOG_WARN, "export.remove", "%s/%s stays: %s", x->path, name,
+                 errno == EEXIST ? "it holds more than an exported adapter" : strerror(errno));
 }
 
 /* ".policy@3.tmp-4711.0", ".policy.link-4711": pid of the process that made it; 0: another name. */
@@ -65,12 +125,8 @@ static pid_t maker_of(const char *name)
 
 static void clean_up(int root)
 {
-    int fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        if (fd >= 0) close(fd);
-        return;
-    }
+    DIR *dir = open_directory(root, ".");
+    if (!dir) return;
     for (struct dirent *e; (e = readdir(dir));) {
         pid_t maker = maker_of(e->d_name);
         bool is_alive = maker > 0 && maker != getpid() && (kill(maker, 0) == 0 || errno == EPERM);
@@ -88,24 +144,59 @@ static int make_path(const char *path)
     snprintf(part, sizeof part, "%s", path);
     for (char *at = part + 1; (at = strchr(at, '/')); *at++ = '/') {
         *at = 0;
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return -1;
+        if (mkdir(part, 0755) != 0 && errno != EEXIST) return -1;
     }
-    return mkdir(part, 0777) != 0 && errno != EEXIST ? -1 : 0;
+    return mkdir(part, 0755) != 0 && errno != EEXIST ? -1 : 0;
+}
+
+/* Writable, and made where it is missing. */
+static int open_root(const char *path, heddle_error_t *error, int *ret_root)
+{
+    if (strlen(path) >= sizeof ((exports_t *)0)->path) {
+        errno = ENAMETOOLONG;
+        return fail(error, "cannot make", path);
+    }
+    if (make_path(path) != 0) return fail(error, "cannot make", path);
+    int root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0) return fail(error, "cannot open", path);
+    if (faccessat(root, ".", W_OK | X_OK, AT_EACCESS) != 0) {
+        int rc = fail(error, "cannot write to", path);
+        close(root);
+        return rc;
+    }
+    *ret_root = root;
+    return HEDDLE_OK;
 }
 
 int exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error)
 {
     *x = (exports_t){.root = -1, .keep = keep};
-    if (strlen(root) >= sizeof x->path || make_path(root) != 0) return fail(error, "cannot make", root);
-    x->root = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char *absolute = x->root < 0 ? NULL : realpath(root, NULL);
-    if (!absolute || faccessat(x->root, ".", W_OK | X_OK, AT_EACCESS) != 0) {
-        free(absolute);
-        return fail(error, "cannot write to", root);
+    int rc = open_root(root, error, &x->root);
+    char *absolute = rc ? NULL : realpath(root, NULL);
+    if (!rc && (!absolute || strlen(absolute) >= sizeof x->path)) {
+        rc = fail(error, "cannot tell the whole path of", root);
+        exports_close(x);
     }
-    snprintf(x->path, sizeof x->path, "%s", absolute);
+    if (!rc) {
+        snprintf(x->path, sizeof x->path, "%s", absolute);
+        clean_up(x->root);
+    }
     free(absolute);
-    clean_up(x->root);
+    return rc;
+}
+
+/* The directory that has the path now: it may have been removed, or another put in its place. */
+static int find_root(exports_t *x, heddle_error_t *error)
+{
+    struct stat mine, now;
+    if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && mine.st_ino == now.st_ino &&
+        mine.st_dev == now.st_dev)
+        return HEDDLE_OK;
+    int root, rc = open_root(x->path, error, &root);
+    if (rc) return rc;
+    log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
+    close(x->root);
+    x->root = root;
     return HEDDLE_OK;
 }
 
@@ -144,39 +235,71 @@ static bool is_same(const char *path, const char *digest)
     return heddle_adapter_check(path, &info) == HEDDLE_OK && !strcmp(info.digest, digest);
 }
 
+/* Makes room for the version's directory; *ret_is_there when it is there already, as it should be. */
+static int look_at_place(exports_t *x, const heddle_manifest_t *m, heddle_error_t *error, bool *ret_is_there)
+{
+    char path[4400], name[200];
+    struct stat st;
+    exports_path(x, m->adapter, m->version, path);
+    name_of(m->adapter, m->version, name);
+    *ret_is_there = false;
+    if (fstatat(x->root, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return HEDDLE_OK;
+    if (!S_ISDIR(st.st_mode)) return fail_taken(error, path, "a free name", kind_of(st.st_mode));
+    *ret_is_there = is_same(path, m->digest);    /* of an earlier run */
+    if (*ret_is_there || remove_directory(x->root, name)) return HEDDLE_OK;
+    if (errno != EEXIST) return fail(error, "cannot replace", path);
+    return fail_taken(error, path, "a free name, or a directory of an earlier run",
+                      "a directory with other things in it");
+}
+
 int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
-    char path[4400], name[200];
+    char path[4400];
+    bool is_there = false;
+    int rc = find_root(x, error);
+    if (!rc) rc = exports_check_link(x, m->adapter, error);
+    if (!rc) rc = look_at_place(x, m, error, &is_there);
+    if (rc || is_there) return rc;
     exports_path(x, m->adapter, m->version, path);
-    name_of(m->adapter, m->version, name);
-    if (exports_has(x, m->adapter, m->version)) {    /* of an earlier run */
-        if (is_same(path, m->digest)) return HEDDLE_OK;
-        if (!remove_directory(x->root, name)) return fail(error, "cannot replace", path);
-    }
-    int rc = heddle_snapshot_export(snapshot, path);
-    if (rc) *error = *heddle_last_error();
+    rc = heddle_snapshot_export(snapshot, path);
+    if (rc && error) *error = *heddle_last_error();
     return rc;
+}
+
+int exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error)
+{
+    char path[4400];
+    struct stat st;
+    exports_path(x, adapter, 0, path);
+    if (fstatat(x->root, adapter, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISLNK(st.st_mode)) return HEDDLE_OK;
+    return fail_taken(error, path, "a free name, or the link to the active version", kind_of(st.st_mode));
+}
+
+static int sync_root(exports_t *x, heddle_error_t *error)
+{
+    return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
 }
 
 static int unlink_adapter(exports_t *x, const char *adapter, heddle_error_t *error)
 {
     if (unlinkat(x->root, adapter, 0) != 0 && errno != ENOENT)
         return fail(error, "cannot remove the link", adapter);
-    return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
+    return sync_root(x, error);
 }
 
 int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error)
 {
     char name[200], temporary[300];
+    int rc = exports_check_link(x, adapter, error);
+    if (rc) return rc;
     if (version == 0) return unlink_adapter(x, adapter, error);
     name_of(adapter, version, name);
     snprintf(temporary, sizeof temporary, ".%s.link-%ld", adapter, (long)getpid());
     unlinkat(x->root, temporary, 0);
     if (symlinkat(name, x->root, temporary) != 0) return fail(error, "cannot make a link in", x->path);
-    if (renameat(x->root, temporary, x->root, adapter) == 0)
-        return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
-    int rc = fail(error, "cannot move the link", adapter);
+    if (renameat(x->root, temporary, x->root, adapter) == 0) return sync_root(x, error);
+    rc = fail(error, "cannot move the link", adapter);
     unlinkat(x->root, temporary, 0);
     return rc;
 }
@@ -196,7 +319,7 @@ void exports_remove(exports_t *x, const char *adapter, uint64_t version)
 {
     char name[200];
     name_of(adapter, version, name);
-    if (x->root >= 0 && exports_linked(x, adapter) != version) remove_directory(x->root, name);
+    if (x->root >= 0 && exports_linked(x, adapter) != version) remove_old(x, name);
 }
 
 /* --- old ones --------------------------------------------------------------------------------- */
@@ -224,12 +347,8 @@ static int later_first(const void *a, const void *b)
 
 static void list_versions(const exports_t *x, const char *adapter, list_t *ret_list)
 {
-    int fd = openat(x->root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        if (fd >= 0) close(fd);
-        return;
-    }
+    DIR *dir = open_directory(x->root, ".");
+    if (!dir) return;
     for (struct dirent *e; (e = readdir(dir));) {
         ref_t ref;
         if (!strchr(e->d_name, '@') || ref_parse(e->d_name, &ref, NULL) || strcmp(ref.name, adapter) != 0)
@@ -253,7 +372,7 @@ void exports_prune(exports_t *x, const char *adapter,
         name_of(adapter, list.versions[i], name);
         bool is_linked = list.versions[i] == linked;
         if (is_linked || kept++ < x->keep || is_needed(self, adapter, list.versions[i])) continue;
-        remove_directory(x->root, name);
+        remove_old(x, name);
     }
     free(list.versions);
 }

@@ -5,6 +5,10 @@
  *                    has its name
  *   ROOT/policy      -> policy@3, the active one: moves atomically
  *
+ * A directory of an earlier run is replaced where its content differs.  What somebody else put under one of
+ * these names is never touched: it is an error that names it, and nothing is left under a temporary name.
+ * A ROOT that was removed is made again when the next version is written.
+ *
  * One thread; calls block on the disk. */
 #ifndef WORKER_SIDECAR_EXPORT_H
 #define WORKER_SIDECAR_EXPORT_H
@@ -23,7 +27,10 @@ int  exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t 
 void exports_close(exports_t *x);
 /* ROOT/adapter@version; version 0: ROOT/adapter, the link; "" when nothing is exported. */
 void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400]);
-/* Writes the version's directory; one that is there already with the same content stays as it is. */
+/* What sits where the link belongs, and is no link: INTERNAL. */
+int  exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error);
+/* Writes the version's directory; one that is there already with the same content stays as it is.
+ * NO_SPACE; INTERNAL: the path is in the message. */
 int  exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error);
 /* Moves the link; version 0: removes it. */
 int  exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error);

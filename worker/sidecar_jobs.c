@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 #include "core/log.h"
+#include "worker/sidecar_say.h"
 
 #include <stdio.h>
 #include <heddle/adapter.h>
@@ -17,22 +18,22 @@ static void say_not_switched(const heddle_event_t *e, const char *why)
     log_emit(LOG_ERROR, "version.not_switched", "%s is served, but: %s", e->tag, why);
 }
 
-static void reject(jobs_t *j, const heddle_event_t *e, const char *reason)
+static void reject(jobs_t *j, const heddle_event_t *e, const heddle_error_t *why)
 {
     if (e->type == HEDDLE_EVENT_ACTIVE) {
-        say_not_switched(e, reason);
+        say_not_switched(e, why->message);
         return;
     }
-    if (heddle_worker_reject(j->worker, e->adapter, e->version, reason) == HEDDLE_OK)
-        log_emit(LOG_WARN, "version.rejected", "%s: %s", e->tag, reason);
+    if (heddle_worker_reject_error(j->worker, e->adapter, e->version, why) == HEDDLE_OK)
+        log_emit(LOG_WARN, "version.rejected", "%s: %s", e->tag, why->message);
     if (e->type == HEDDLE_EVENT_ARRIVED) exports_remove(&j->exports, e->adapter, e->version);
 }
 
 /* NOT_FOUND: something overtook it.  Its FAILED follows, or a newer version is served already. */
 static void finish_stage(jobs_t *j, const heddle_event_t *e)
 {
-    if (heddle_worker_staged(j->worker, e->adapter, e->version) != HEDDLE_OK)
-        log_emit(LOG_INFO, "version.overtaken", "%s is not wanted any more", e->tag);
+    if (heddle_worker_staged(j->worker, e->adapter, e->version) == HEDDLE_OK) say_stage_done(e, j->name);
+    else log_emit(LOG_INFO, "version.overtaken", "%s is not wanted any more", e->tag);
 }
 
 static void say_not_activated(const heddle_event_t *e, const char *why)
@@ -47,7 +48,7 @@ static void finish_activate(jobs_t *j, const heddle_event_t *e)
     bool exports = j->exports.root >= 0;
     uint64_t before = exports ? exports_linked(&j->exports, e->adapter) : 0;
     if (exports && exports_link(&j->exports, e->adapter, e->version, &error)) {
-        reject(j, e, error.message);
+        reject(j, e, &error);
         return;
     }
     if (heddle_worker_activate(j->worker, e->adapter, e->version) == HEDDLE_OK) return;
@@ -75,7 +76,7 @@ static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now
     if (e->type != HEDDLE_EVENT_ARRIVED) find_told(j, e->adapter)->version = e->version;
     if (hook_start(&job->hook, command, e, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK)
         return true;
-    reject(j, e, error.message);
+    reject(j, e, &error);
     return false;
 }
 
@@ -89,7 +90,7 @@ static bool have_directory(jobs_t *j, const heddle_event_t *e)
         return false; /* aborted meanwhile */
     int rc = j->exports.root >= 0 ? exports_write(&j->exports, snapshot, &error) : HEDDLE_OK;
     heddle_snapshot_release(&snapshot);
-    if (rc) reject(j, e, error.message);
+    if (rc) reject(j, e, &error);
     return rc == HEDDLE_OK;
 }
 
@@ -195,7 +196,9 @@ static void end_command(jobs_t *j, const job_t *job, const char *reason)
     } else if (job->is_void) {
         say_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
     } else if (reason[0]) {
-        reject(j, e, reason);
+        heddle_error_t why;
+        error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
+        reject(j, e, &why);
     } else if (e->type == HEDDLE_EVENT_ARRIVED) {
         finish_stage(j, e);
     } else {

@@ -2,7 +2,7 @@
 /* worker/sidecar_jobs.h: what has to be done about a version, one thing after the other for each
  * adapter.
  *
- *   ARRIVED  export, on-stage, then staged() or reject()
+ *   ARRIVED  export, on-stage, then staged() and its line, or reject()
  *   COMMIT   directory, on-activate, link, then activate() or reject()
  *   VERIFY   digest of the exported directory, verified(); for the active version it is read
  *            through the link
@@ -36,6 +36,7 @@ typedef struct { char adapter[HEDDLE_NAME_MAX + 1]; uint64_t version; } told_t;
 
 typedef struct {
     heddle_worker_t *worker;
+    const char *name;             /* of the worker, for what is printed */
     exports_t exports;
     const char *on_stage, *on_activate;   /* NULL: none */
     uint32_t hook_timeout_ms;

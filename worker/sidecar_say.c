@@ -76,14 +76,42 @@ static json_t *data_of(const heddle_event_t *e)
     return data;
 }
 
+/* The contract's name of what happened; NULL: nothing that a reader of events would see at the broker. */
+static const char *type_of(const heddle_event_t *e)
+{
+    switch (e->type) {
+    case HEDDLE_EVENT_JOINED: return "worker.joined";
+    case HEDDLE_EVENT_LOST_BROKER: return "worker.lost";
+    case HEDDLE_EVENT_FENCED: return "worker.fenced";
+    case HEDDLE_EVENT_LEFT: return "worker.left";
+    case HEDDLE_EVENT_FETCHING: return "stage.started";
+    case HEDDLE_EVENT_STAGED: return "stage.done";
+    case HEDDLE_EVENT_FAILED: return "stage.failed";
+    case HEDDLE_EVENT_ACTIVE: return "activate.done";
+    case HEDDLE_EVENT_STALE: return e->code ? "activate.failed" : NULL;    /* no code: it is on its way */
+    case HEDDLE_EVENT_RETIRED: return "version.retired";
+    default: return NULL;
+    }
+}
+
+void say_stage_done(const heddle_event_t *arrived, const char *worker)
+{
+    heddle_event_t staged = *arrived;
+    staged.type = HEDDLE_EVENT_STAGED;
+    staged.at_ms = clock_wall(clock_system());
+    say_event(&staged, worker);
+}
+
 void say_event(const heddle_event_t *e, const char *worker)
 {
     static json_int_t seq;
     char at[25];
+    const char *type = type_of(e);
+    if (!type) return;
     clock_text(e->at_ms, at);
     print_line(json_pack("{s:s, s:s, s:b, s:I, s:o, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o}", "schema",
                          "heddle/1", "kind", "event", "ok", 1, "seq", ++seq, "epoch",
-                         number_or_null(e->epoch), "at", at, "type", heddle_event_name(e->type), "adapter",
+                         number_or_null(e->epoch), "at", at, "type", type, "adapter",
                          text_or_null(e->adapter), "version", number_or_null(e->version), "worker", worker,
                          "code", e->code ? json_string(heddle_err_name(e->code)) : json_null(), "message",
                          text_or_null(e->message), "data", data_of(e)));

@@ -148,14 +148,111 @@ Test(exports, link_moves_atomically)
     cr_assert_str_eq(listing(), "policy policy@1 policy@2");
 }
 
-Test(exports, directory_in_the_links_place_is_an_error)
+/* The error names the path and says what to do. */
+static void cr_tells(const heddle_error_t *error, const char *name)
+{
+    cr_assert(strstr(error->message, in_root(name)) && !strcmp(error->phase, "export"), "%s", error->message);
+    cr_assert(strstr(error->hint, "--export"), "%s", error->hint);
+}
+
+static void touch(const char *name) { close(open(in_root(name), O_CREAT | O_WRONLY | O_EXCL, 0600)); }
+
+Test(exports, what_is_in_the_links_place_is_an_error_before_anything_is_written)
 {
     heddle_error_t error;
     write_version(1);
+    heddle_snapshot_t *s = snapshot(2);
     cr_assert_eq(mkdir(in_root("policy"), 0700), 0);
+    cr_assert_eq(exports_check_link(&exports, "policy", &error), HEDDLE_ERR_INTERNAL);
+    cr_tells(&error, "policy");
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_tells(&error, "policy");
     cr_assert_eq(exports_link(&exports, "policy", 1, &error), HEDDLE_ERR_INTERNAL);
-    cr_assert(strstr(error.message, "policy") && !strcmp(error.phase, "export"));
+    cr_tells(&error, "policy");
     cr_assert_str_eq(listing(), "policy policy@1");
+    rmdir(in_root("policy"));
+    touch("policy");
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_link(&exports, "policy", 1, &error), HEDDLE_ERR_INTERNAL);
+    cr_tells(&error, "policy");
+    cr_assert_eq(exports_link(&exports, "policy", 0, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_str_eq(listing(), "policy policy@1");
+    heddle_snapshot_release(&s);
+}
+
+Test(exports, what_cannot_be_replaced_stays_whole_and_is_named)
+{
+    heddle_error_t error;
+    heddle_snapshot_t *s = snapshot(3);
+    touch("policy@3");
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_tells(&error, "policy@3");
+    unlink(in_root("policy@3"));
+    mkdir(in_root("policy@3"), 0700);
+    touch("policy@3/notes");
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_tells(&error, "policy@3");
+    touch("policy@3/adapter_config.json");
+    mkdir(in_root("policy@3/more"), 0700);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_tells(&error, "policy@3");
+    exports_remove(&exports, "policy", 3);
+    cr_assert_eq(access(in_root("policy@3/notes"), F_OK), 0);
+    cr_assert_eq(access(in_root("policy@3/adapter_config.json"), F_OK), 0);
+    cr_assert_str_eq(listing(), "policy@3");
+    rmdir(in_root("policy@3/more"));    /* flat, with one of PEFT's files: of an earlier run */
+    cr_assert_eq(exports_write(&exports, s, NULL), HEDDLE_OK);
+    cr_assert_neq(access(in_root("policy@3/notes"), F_OK), 0);
+    heddle_snapshot_release(&s);
+}
+
+Test(exports, a_root_that_was_removed_is_made_again)
+{
+    write_version(1);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", root);
+    cr_assert_eq(system(command), 0);
+    write_version(2);
+    cr_assert_eq(exports_link(&exports, "policy", 2, NULL), HEDDLE_OK);
+    cr_assert_str_eq(listing(), "policy policy@2");
+    cr_assert_eq(system(command), 0);
+    close(open(root, O_CREAT | O_WRONLY | O_EXCL, 0600));
+    heddle_error_t error;
+    heddle_snapshot_t *s = snapshot(3);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert(strstr(error.message, root) && !strcmp(error.phase, "export") && error.hint[0]);
+    unlink(root);
+    cr_assert_eq(exports_write(&exports, s, NULL), HEDDLE_OK);
+    heddle_snapshot_release(&s);
+}
+
+static mode_t mode_of(const char *name)
+{
+    struct stat st;
+    cr_assert_eq(stat(in_root(name), &st), 0);
+    return st.st_mode & 0777;
+}
+
+Test(exports, others_may_read_as_the_umask_says)
+{
+    umask(022);
+    write_version(1);
+    cr_assert_eq(mode_of("policy@1"), 0755);
+    cr_assert_eq(mode_of("policy@1/adapter_config.json"), 0644);
+    cr_assert_eq(mode_of("policy@1/adapter_model.safetensors"), 0644);
+    umask(0);
+    write_version(2);
+    cr_assert_eq(mode_of("policy@2"), 0755);
+    cr_assert_eq(mode_of("policy@2/adapter_model.safetensors"), 0644);
+    umask(077);
+    write_version(3);
+    cr_assert_eq(mode_of("policy@3"), 0700);
+    cr_assert_eq(mode_of("policy@3/adapter_model.safetensors"), 0600);
+    exports_t x;
+    umask(0);
+    cr_assert_eq(exports_open(&x, in_root("new"), 2, NULL), HEDDLE_OK);
+    exports_close(&x);
+    cr_assert_eq(mode_of("new"), 0755);
 }
 
 static bool never(void *self, const char *adapter, uint64_t version)
