@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "core/names.h"
 #include "core/notify.h"
-#include "core/notify.h"
 #include "core/option.h"
 #include "worker/sidecar_jobs.h"
 #include "worker/sidecar_say.h"
