@@ -62,8 +62,16 @@ static int unknown(int argc, char **argv, const char *word)
     return cli_fail(&common, "", &error);
 }
 
+/* For tools/surfaces, beside the --dump-options of each command. */
+static int dump_commands(void)
+{
+    for (int i = 0; i < COMMAND_COUNT; i++) printf("command\t%s\t%s\n", COMMANDS[i].name, COMMANDS[i].summary);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && !strcmp(argv[1], "--dump-options")) return dump_commands();
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) { print_help(stdout); return 0; }
     if (argc > 1 && !strcmp(argv[1], "--version")) { printf("heddle %s\n", heddle_version()); return 0; }
     if (argc > 1 && !strcmp(argv[1], "help")) {

@@ -158,8 +158,16 @@ static int parse_arguments(const option_set_t *set, int argc, char **argv, const
     return rc;
 }
 
+static int print_and_end(char *text)
+{
+    if (text) fputs(text, stdout);
+    free(text);
+    return 1;
+}
+
 int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args, heddle_error_t *error)
 {
+    if (argc == 2 && !strcmp(argv[1], "--dump-options")) return print_and_end(option_dump(set));
     struct option longs[MAX_OPTIONS + 3];
     const option_t *rows[MAX_OPTIONS];
     char shorts[2 * MAX_OPTIONS + 4];
@@ -169,12 +177,7 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
     optind = 0; /* GNU: start afresh */
     opterr = 0;
     for (int c; !rc && (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
-        if (c == 'h' || c == HELP) {
-            char *text = option_help(set);
-            if (text) fputs(text, stdout);
-            free(text);
-            return 1;
-        }
+        if (c == 'h' || c == HELP) return print_and_end(option_help(set));
         if (c == VERSION) {
             printf("%s %s\n", set->program, heddle_version());
             return 1;

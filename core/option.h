@@ -39,12 +39,16 @@ typedef struct {
 } option_set_t;
 
 /* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL where absent).
- * Returns 0 · USAGE (error filled: names the option, expected, found) · 1 when --help or --version was asked for
+ * Returns 0 · USAGE (error filled: names the option, expected, found) · 1 when --help, --version or --dump-options was asked for
  * and printed on stdout: the caller exits with 0. */
 int  option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args, heddle_error_t *error);
 /* Frees lists that the parse allocated. */
 void option_fini(const option_set_t *set, void *into);
 /* The text that --help prints; owned by the caller (free). */
 char *option_help(const option_set_t *set);
+/* The table itself, a line a row, fields with tabs between, for what is made from it: manual pages, completion, the sample
+ * environment (tools/surfaces).  `--dump-options` alone prints it.  Owned by the caller (free).
+ *   program, usage, summary, epilog, argument: TEXT · option: own|common, name, letter, kind, value, env, default, doc */
+char *option_dump(const option_set_t *set);
 
 #endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table as it is dumped for other programs. */
+#include "core/option.h"
+
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { bool flag; const char *name; int mode; } args_t;
+static const option_t OPTIONS[] = {
+    {"mode", 'm', OPTION_CHOICE, "one|two", "HEDDLE_MODE", "one", "which\tof\nthem", offsetof(args_t, mode)},
+    {"flag", 0, OPTION_FLAG, NULL, NULL, NULL, "is it so", offsetof(args_t, flag)},
+    {0}};
+static const option_t COMMON[] = {{"name", 0, OPTION_TEXT, "NAME", NULL, NULL, "whose", offsetof(args_t, name)}, {0}};
+static const char *const ARGS[] = {"DIR", NULL};
+static const option_set_t SET = {"heddle sample", "DIR [OPTION...]", "Does\nnothing.", NULL, OPTIONS, COMMON, ARGS, 1};
+
+static const char EXPECTED[] = "program\theddle sample\n"
+                               "usage\tDIR [OPTION...]\n"
+                               "summary\tDoes nothing.\n"
+                               "epilog\t\n"
+                               "argument\tDIR\n"
+                               "option\town\tmode\tm\tchoice\tone|two\tHEDDLE_MODE\tone\twhich of them\n"
+                               "option\town\tflag\t\tflag\t\t\t\tis it so\n"
+                               "option\tcommon\tname\t\ttext\tNAME\t\t\twhose\n"
+                               "option\tcommon\thelp\th\tflag\t\t\t\tshow this text and exit\n"
+                               "option\tcommon\tversion\t\tflag\t\t\t\tshow the version and exit\n";
+
+Test(option, dump_has_every_row_and_no_field_breaks_a_line)
+{
+    char *text = option_dump(&SET);
+    cr_assert_str_eq(text, EXPECTED);
+    free(text);
+}
+
+Test(option, dump_is_printed_without_the_arguments_that_are_required, .init = cr_redirect_stdout)
+{
+    char *argv[] = {"sample", "--dump-options", NULL};
+    args_t args = {0};
+    const char *positional[1];
+    heddle_error_t error;
+    cr_assert_eq(option_parse(&SET, 2, argv, &args, positional, &error), 1);
+    fflush(stdout);
+    cr_assert_stdout_eq_str(EXPECTED);
+}
+
+Test(option, dump_beside_others_is_an_unknown_option)
+{
+    char *argv[] = {"sample", "dir", "--dump-options", NULL};
+    args_t args = {0};
+    const char *positional[1];
+    heddle_error_t error;
+    cr_assert_eq(option_parse(&SET, 3, argv, &args, positional, &error), HEDDLE_ERR_USAGE);
+}
