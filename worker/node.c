@@ -137,6 +137,7 @@ void worker_node_drain(worker_node_t *n, adapter_t *a, uint64_t now_us)
         slot_t *slot = slots_at(n->slots, a->index, (uint32_t)e->slot);
         if (slot && slot->state != SLOT_FREE && !is_drained(n, a, slot)) continue;
         if (slot) slot_free(slot);
+        a->has_surplus = true;
         worker_node_feed(n, a, &(sync_event_t){.kind = SY_DRAINED, .slot = e->slot}, now_us);
     }
 }
@@ -355,18 +356,23 @@ static adapter_t *next_to_work(worker_node_t *n)
 {
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         adapter_t *a = &n->adapters[(n->turn + i) % n->adapter_count];
-        if (a->making.version || (a->pull && pull_has_work(a->pull))) return a;
+        if (a->making.version || (a->pull && pull_has_work(a->pull)) || a->has_surplus) return a;
     }
     return NULL;
 }
 
-/* A piece of memory, or a digest. */
+/* A piece of memory, a digest, or a piece of memory given back: in this order, so that what is wanted next is not
+ * given back first. */
 static void work_for(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
     if (a->making.version) {
         sync_action_t making = a->making;
         reserve(n, a, &making);
         feed_answers(n, a, now_us);
+        return;
+    }
+    if (!a->pull || !pull_has_work(a->pull)) {
+        a->has_surplus = slots_trim(n->slots, a->index);
         return;
     }
     pull_work(a->pull, now_us);

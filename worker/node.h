@@ -37,6 +37,7 @@ typedef struct {
     pull_t *pull;                                /* of the version that is FETCHING */
     sync_action_t making;                        /* RESERVE whose memory is being made; version 0: none */
     struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
+    bool has_surplus;                            /* free slots may have memory to give back */
     uint64_t commit_us;                          /* when the last COMMIT came */
     /* to RESERVE or FETCH, fed when the step's actions are done */
     bool has_answer;

@@ -372,6 +372,49 @@ void slot_free(slot_t *slot)
     slot->state = SLOT_FREE;
 }
 
+/* --- memory that nobody needs ----------------------------------------------------------------- */
+
+static uint64_t largest_held(const slots_t *s, uint32_t adapter)
+{
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(s, adapter, i);
+        if (!slot) break;
+        uint64_t bytes = slot->manifest.region_bytes;    /* 0 where nothing is sealed */
+        if (bytes > largest) largest = bytes;
+    }
+    return largest;
+}
+
+/* Of the free slots the first is reserved next. */
+static slot_t *find_surplus(const slots_t *s, uint32_t adapter)
+{
+    uint64_t limit = 2 * largest_held(s, adapter) + SLOTS_SPARE_BYTES;
+    bool is_next = true;
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        slot_t *slot = slot_of(s, adapter, i);
+        if (!slot) break;
+        if (slot->state != SLOT_FREE) continue;
+        const region_t *r = slot->region ? slot->region : slot->part;
+        if (r && (!is_next || r->bytes > limit)) return slot;
+        is_next = false;
+    }
+    return NULL;
+}
+
+bool slots_trim(slots_t *s, uint32_t adapter)
+{
+    slot_t *slot = find_surplus(s, adapter);
+    if (!slot) return false;
+    if (slot->region) {
+        s->ops.unmap(s->ops.self, slot->region);
+        slot->part = slot->region;
+        slot->region = NULL;
+    }
+    if (!region_shrink(slot->part)) region_unref(&slot->part);
+    return true;
+}
+
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)
 {
     slots_count_t count = {0, 0};

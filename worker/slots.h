@@ -8,7 +8,8 @@
  *    +---- free (no reader, send, ask) --- LEAVING
  *
  * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
- * needed, and kept warm; it is exchanged for a larger one only while the slot is free.  SEALED, ACTIVE and KEPT
+ * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is reserved
+ * next, may keep its region warm (slots_trim); those of the others are given back.  SEALED, ACTIVE and KEPT
  * slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
  * until the last reader has left.
  *
@@ -99,6 +100,10 @@ bool slot_is_unread(const slot_t *slot);
 /* LEAVING -> FREE; it is unread, and nothing reads or writes its region any more. */
 void slot_free(slot_t *slot);
 uint32_t slot_readers(const slot_t *slot);
+/* Gives back a piece of what FREE slots keep beyond one spare region, which is at most twice as large as the largest
+ * version that is held here, and SLOTS_SPARE_BYTES; true: call again.  Not while a region is being made. */
+#define SLOTS_SPARE_BYTES (1u << 20)
+bool slots_trim(slots_t *s, uint32_t adapter);
 
 /* Of one adapter: slots that are not free, and those with readers. */
 typedef struct { uint32_t used, held; } slots_count_t;

@@ -85,6 +85,43 @@ Test(node, memory_is_warm_after_the_first_versions)
     cr_assert_eq(c.bytes_in > 20 * 1100000u, true);
 }
 
+/* Of the adapter's slots. */
+static uint64_t memory_of(const worker_t *w)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        const slot_t *slot = slots_at(w->node->slots, 0, i);
+        if (slot && slot->region) bytes += slot->region->bytes;
+        if (slot && slot->part) bytes += slot->part->bytes;
+    }
+    return bytes;
+}
+
+Test(node, memory_of_a_failed_version_is_given_back)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), large = arena_make(2, 6, 60000);    /* 23 MB */
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    worker_node_staged(w->node, 0, 1, world_now_us);
+    commit_to(w, &a, 1, 1);
+    worker_node_activate(w->node, 0, 1, world_now_us);
+    uint64_t before = memory_of(w);
+    origin_serve(o, &large, 2);
+    announce_to(w, &large, 2, &source, 1);
+    run_for(1000000);
+    cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
+    cr_assert_geq(memory_of(w), before + large.region_bytes);
+    cr_assert_eq(worker_node_reject(w->node, 0, 2, "it does not fit the engine", world_now_us), HEDDLE_OK);
+    run_for(100000);
+    cr_assert_eq(memory_of(w), before);
+    free(a.bytes);
+    free(large.bytes);
+}
+
 Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
 {
     worker_t *w = worker_joined(0, NULL);

@@ -192,6 +192,66 @@ Test(slots, memory_is_reused_while_it_is_large_enough)
     cr_assert_eq(unmaps, 2);
 }
 
+static void reserve_and_free(slots_t *s, uint32_t index, uint64_t bytes)
+{
+    slot_t *slot = NULL;
+    int rc;
+    while ((rc = slots_reserve(s, 0, index, bytes, &slot, NULL)) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_eq(rc, HEDDLE_OK);
+    slot_drop(slot, 0);
+    slot_free(slot);
+}
+
+static uint32_t trim(slots_t *s)
+{
+    uint32_t pieces = 0;
+    for (; slots_trim(s, 0); pieces++) cr_assert_lt(pieces, 100);
+    return pieces;
+}
+
+Test(slots, one_spare_of_the_size_of_what_is_held_stays_warm)
+{
+    enum { LARGE = 8u << 20 };
+    slots_t *s = table();
+    cr_assert_eq(trim(s), 0);
+    slots_activate(s, seal(s, 0, 1));
+    slot_drop(seal(s, 1, 2), 0);
+    slot_drop(seal(s, 2, 3), 0);
+    cr_assert_eq(trim(s), 0, "what is leaving may still be read");
+    slot_free(slots_at(s, 0, 1));
+    slot_free(slots_at(s, 0, 2));
+    maps = unmaps = 0;
+    cr_assert_gt(trim(s), 0);
+    cr_assert_not_null(slots_at(s, 0, 1)->region, "the one that is reserved next");
+    cr_assert(!slots_at(s, 0, 2)->region && !slots_at(s, 0, 2)->part && unmaps == 1);
+    seal(s, 1, 4);
+    cr_assert_eq(maps, 0);
+    slot_drop(slots_at(s, 0, 1), 0);
+    slot_free(slots_at(s, 0, 1));
+    reserve_and_free(s, 1, LARGE);    /* of a version that came to nothing */
+    cr_assert_geq(trim(s), LARGE / REGION_STEP_BYTES, "piece by piece");
+    cr_assert(!slots_at(s, 0, 1)->region && !slots_at(s, 0, 1)->part);
+    reserve_and_free(s, 1, 100);      /* and it can be used again */
+    cr_assert_not_null(slots_at(s, 0, 1)->region);
+    close_table(&s);
+}
+
+Test(slots, memory_that_is_being_given_back_is_used_on)
+{
+    enum { LARGE = 8u << 20 };
+    slots_t *s = table();
+    slot_t *slot = NULL;
+    reserve_and_free(s, 0, LARGE);
+    cr_assert(slots_trim(s, 0) && slots_trim(s, 0));
+    maps = 0;
+    while (slots_reserve(s, 0, 0, LARGE, &slot, NULL) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_not_null(slot);
+    cr_assert(slot->region->made_bytes == slot->region->bytes && maps == 1);
+    memset(slot->region->base, 7, LARGE);
+    cr_assert_eq(((const uint8_t *)slot->region->view)[LARGE - 1], 7);
+    close_table(&s);
+}
+
 Test(slots, later_slot_makes_the_ones_before)
 {
     slots_t *s = table();
