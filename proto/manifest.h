@@ -72,7 +72,8 @@ void layout_zero_padding(const layout_t *l, void *region);
 void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t config, h1_t *ret_h1);
 
 /* Digests the filled region in one pass and encodes the manifest into `out`; gives h1.  `features`: sorted, comma-separated.
- * Padding in the region must be zero already.  NO_MEMORY, or LIMIT when config or metadata are too long. */
+ * Padding in the region must be zero already.  NO_MEMORY, LIMIT when config or metadata are too long, or what core/stop.h
+ * ended it with. */
 typedef struct { const heddle_tensor_t *tensors; const layout_t *layout; bytes_t config, metadata; const char *kind, *features; const void *region; } manifest_input_t;
 int  manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1);
 /* Largest number of bytes that manifest_build may need for this input: room for the arena is taken before the digest pass. */

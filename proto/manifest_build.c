@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encoding: table and region -> manifest and h1. */
 #include "core/limits.h"
+#include "core/stop.h"
 #include "proto/manifest.h"
 
 #include <msgpack.h>
 
 #define H1_DOMAIN "heddle/h1\n"
 #define LEAVES_MAX (LIMIT_CHUNK_MAX_BYTES / LIMIT_PAGE_BYTES)
+#define STOP_CHUNKS 32u     /* between two looks at the clock */
 #define FIXED_BYTES 1024u   /* the map, its keys, numbers, kind, features and the headers of the columns */
 
 uint32_t manifest_chunk_bytes(uint64_t region_bytes)
@@ -66,7 +68,7 @@ void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t 
 }
 
 /* One pass over the bytes: leaves, chunks and h1. */
-static void digest_region(const void *region, uint64_t region_bytes, uint8_t *ret_chunks, h1_t *h1)
+static int digest_region(const void *region, uint64_t region_bytes, uint8_t *ret_chunks, h1_t *h1)
 {
     uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);
     for (uint64_t offset = 0; offset < region_bytes; offset += chunk_bytes) {
@@ -77,7 +79,10 @@ static void digest_region(const void *region, uint64_t region_bytes, uint8_t *re
         chunk_digest_t chunk = digest_chunk(leaves, count);
         memcpy(ret_chunks, chunk.b, sizeof chunk.b);
         ret_chunks += sizeof chunk.b;
+        int rc = offset / chunk_bytes % STOP_CHUNKS ? HEDDLE_OK : stop_check(NULL);
+        if (rc) return rc;
     }
+    return HEDDLE_OK;
 }
 
 static int append(void *out, const char *data, size_t bytes)
@@ -188,9 +193,9 @@ int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
     h1_t h1;
     layout_h1_begin(l, in->tensors, in->config, &h1);
     uint8_t *chunks = pack_column(&pk, "chunks", 16 * chunk_count(l->region_bytes));
-    digest_region(in->region, l->region_bytes, chunks, &h1);
-    *ret_h1 = h1_final(&h1);
-    return HEDDLE_OK;
+    int rc = digest_region(in->region, l->region_bytes, chunks, &h1);
+    if (!rc) *ret_h1 = h1_final(&h1);
+    return rc;
 }
 
 uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes,

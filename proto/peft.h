@@ -5,7 +5,7 @@
  * the safetensors header and gives the tensor table; peft_read copies the tensors with pread into a region, and
  * checks at the end (fstat) that neither file changed meanwhile.  Files are never mapped: one truncated under a mapping
  * would kill the process.  Only regular files are opened (O_NONBLOCK first: a FIFO must not hang us).
- * Blocking calls; one thread at a time for a handle. */
+ * Blocking calls, which core/stop.h ends early; one thread at a time for a handle. */
 #ifndef PROTO_PEFT_H
 #define PROTO_PEFT_H
 

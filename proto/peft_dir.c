@@ -4,6 +4,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#define STOP_BYTES (4u << 20)   /* between two looks at the clock */
 
 static int fail_dir(const char *dir, int err, heddle_error_t *error)
 {
@@ -206,11 +209,33 @@ int peft_check_unchanged(const peft_dir_t *d, heddle_error_t *error)
     return rc ? rc : input_file_check_unchanged(&d->config_file, error);
 }
 
+/* In pieces, so that a large tensor can be stopped too. */
+static int read_tensor(const peft_dir_t *d, uint32_t row, uint8_t *to, uint64_t *since_stop_bytes,
+                       heddle_error_t *error)
+{
+    uint64_t offset = d->data_start + d->table.starts[row], left = d->table.tensors[row].data_bytes;
+    *since_stop_bytes += LIMIT_PAGE_BYTES; /* a small one costs a call and a page too */
+    while (left > 0) {
+        uint64_t bytes = left < STOP_BYTES ? left : STOP_BYTES;
+        int rc = input_file_read(&d->model_file, offset, to, bytes, error);
+        *since_stop_bytes += bytes;
+        if (!rc && *since_stop_bytes >= STOP_BYTES) {
+            rc = stop_check(error);
+            *since_stop_bytes = 0;
+        }
+        if (rc) return rc;
+        to += bytes;
+        offset += bytes;
+        left -= bytes;
+    }
+    return HEDDLE_OK;
+}
+
 int peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error)
 {
+    uint64_t since_stop_bytes = 0;
     for (uint32_t i = 0; i < d->table.count; i++) {
-        int rc = input_file_read(&d->model_file, d->data_start + d->table.starts[i],
-                                 (uint8_t *)region + places[i], d->table.tensors[i].data_bytes, error);
+        int rc = read_tensor(d, i, (uint8_t *)region + places[i], &since_stop_bytes, error);
         if (rc) return rc;
     }
     return peft_check_unchanged(d, error);

@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/stop.h"
 #include "proto/json_text.h"
 #include "proto/tensor.h"
 
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 
 #define WHAT "the header"
+#define STOP_ROWS 1024u   /* between two looks at the clock */
 #define HINT_DAMAGED "the file is damaged: save the adapter again"
 
 typedef struct { heddle_tensor_t tensor; uint64_t start; } row_t;
@@ -265,6 +267,7 @@ static int take_members(builder_t *b, bytes_t header)
         rc = json_members_next(&members, &member, &more, b->error);
         if (!rc && !more) break;
         if (!rc) rc = take_member(b, &members, &member);
+        if (!rc && b->count % STOP_ROWS == 0) rc = stop_check(b->error);
     }
     return rc;
 }

@@ -47,6 +47,11 @@ static bool lower_fd(int fd)
 
 void handle_changed(void *publisher) { raise_fd(((heddle_publisher_t *)publisher)->changed_fd); }
 void handle_interrupt(heddle_publisher_t *p) { raise_fd(p->interrupt_fd); }
+bool handle_is_interrupted(const heddle_publisher_t *p)
+{
+    struct pollfd fd = {.fd = p->interrupt_fd, .events = POLLIN};
+    return poll(&fd, 1, 0) > 0;
+}
 void handle_forget_interrupt(heddle_publisher_t *p) { lower_fd(p->interrupt_fd); }
 
 static int poll_timeout(uint64_t until_us)

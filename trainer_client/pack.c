@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/stop.h"
 #include "proto/peft.h"
 #include "proto/safetensors.h"
 
@@ -118,7 +119,9 @@ int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
     int rc = manifest_build(&in, &manifest, &s.digest);
     if (rc) {
         buf_fini(&manifest);
-        return error_fail(error, rc, "the manifest of the adapter could not be made");
+        error_fail(error, rc, "the manifest of the adapter could not be made");
+        error_hint(error, "free memory, or publish a smaller adapter");
+        return stop_check(error) ? error->code : rc;
     }
     uint64_t region_bytes = p->layout.region_bytes, offset = manifest_offset(region_bytes);
     uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);

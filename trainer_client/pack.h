@@ -43,7 +43,8 @@ uint64_t pack_bytes(const pack_t *p);
 void pack_lay(pack_t *p, void *base);
 /* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row. */
 void *pack_tensor(const pack_t *p, uint32_t index);
-/* Digests, and writes the manifest behind the tensors: nothing may be written afterwards. NO_MEMORY. */
+/* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
+ * NO_MEMORY, or what core/stop.h ended it with. */
 int  pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error);
 /* Accepts NULL and pointers to NULL. */
 void pack_destroy(pack_t **p);

@@ -3,6 +3,7 @@
 #include "trainer_client/handle.h"
 
 #include "core/limits.h"
+#include "core/stop.h"
 #include "proto/peft.h"
 
 #include <stdio.h>
@@ -16,6 +17,50 @@ struct heddle_publication {
     int slot;
     uint64_t start_us;                /* when reading a directory began; 0: it counts from commit */
 };
+
+/* -- time ------------------------------------------------------------------------------------- */
+
+/* Packing runs on the caller's thread: the call's deadline and its interrupt end it. */
+typedef struct {
+    stop_t stop;
+    heddle_publisher_t *publisher;
+    uint64_t start_us;
+    uint32_t deadline_ms;
+} patience_t;
+
+static uint64_t patience_end(const patience_t *p) { return p->start_us + p->deadline_ms * 1000ull; }
+
+static int check_patience(const stop_t *stop, heddle_error_t *error)
+{
+    const patience_t *p = (const patience_t *)stop;
+    const char *adapter = p->publisher->adapter;
+    if (handle_is_interrupted(p->publisher))
+        return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while %s was packed", adapter);
+    uint64_t now_us = handle_now();
+    if (now_us < patience_end(p)) return HEDDLE_OK;
+    error_fail(error, HEDDLE_ERR_DEADLINE, "%s was not packed within its deadline", adapter);
+    error_expected(error, "all of it read and digested within %u ms", p->deadline_ms);
+    error_found(error, "not after %llu ms", (unsigned long long)((now_us - p->start_us) / 1000));
+    error_hint(error, "give it a longer deadline; each tensor takes at least 4 KiB, so few large ones "
+                      "pack faster than many small ones");
+    return HEDDLE_ERR_DEADLINE;
+}
+
+static void patience_begin(patience_t *p, heddle_publisher_t *publisher, uint64_t start_us,
+                           uint32_t deadline_ms)
+{
+    *p = (patience_t){{check_patience}, publisher, start_us, deadline_ms};
+    stop_begin(&p->stop);
+}
+
+/* An interrupt that ended it is spent. */
+static int patience_over(const patience_t *p, int rc, heddle_error_t *error)
+{
+    stop_end();
+    if (rc == HEDDLE_ERR_INTERRUPTED) handle_forget_interrupt(p->publisher);
+    if (rc) error_where(error, p->publisher->adapter, 0, NULL, "pack");
+    return rc;
+}
 
 /* -- a region --------------------------------------------------------------------------------- */
 
@@ -62,7 +107,10 @@ static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
 /* Memory is made on this thread: touching it takes long, and the loop has a lease to keep. */
 static int make_region(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
 {
-    int rc = region_new(t->bytes, &t->region, error);
+    int rc = region_begin(t->bytes, &t->region, error);
+    bool is_begun = !rc;
+    while (!rc && (rc = region_grow(t->region, error)) == HEDDLE_ERR_AGAIN) rc = stop_check(error);
+    if (rc && is_begun) region_unref(&t->region);
     t->q.ask = ask_fit;
     if (!rc) {
         rc = handle_ask(p, &t->q);
@@ -80,6 +128,11 @@ static int take_region(heddle_publisher_t *p, uint64_t bytes, int *ret_slot, voi
     take_t t = {.q = {.ask = ask_take, .error = error}, .bytes = bytes};
     int rc = handle_ask_until(p, &t.q, handle_until((int)p->timeout_ms));
     if (rc) return fail_slot(rc, p->timeout_ms, error);
+    rc = stop_check(error); /* it may have been waited for */
+    if (rc) {
+        give_back(p, t.slot);
+        return rc;
+    }
     if (!t.region || t.region->bytes < bytes) rc = make_region(p, &t, error);
     if (rc) return rc;
     *ret_slot = t.slot;
@@ -159,7 +212,12 @@ void heddle_publication_abort(heddle_publication_t **pub)
 
 /* -- commit ----------------------------------------------------------------------------------- */
 
-typedef struct { question_t q; publish_request_t request; publish_result_t result; } publish_t;
+typedef struct {
+    question_t q;
+    publish_request_t request;
+    publish_result_t result;
+    uint64_t until_us;                /* the end of the deadline, from which packing took its part */
+} publish_t;
 
 static int ask_publish(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
@@ -187,7 +245,7 @@ static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *
     int rc = handle_ask(p, &it->q);
     if (rc) return rc;
     it->q.ask = ask_result;
-    rc = handle_ask_until(p, &it->q, it->request.start_us + it->request.opts.deadline_ms * 1000ull);
+    rc = handle_ask_until(p, &it->q, it->until_us);
     if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return rc;
     it->q = (question_t){.ask = ask_abandon, .error = &why};
     int answer = handle_ask(p, &it->q);
@@ -252,17 +310,36 @@ static void fill_published(const heddle_publisher_t *p, const publish_t *it, uin
     memcpy(ret->features, a->pack->features, sizeof ret->features);
 }
 
+/* The options as this release knows them, checked and with defaults. */
+static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *ret_opts,
+                     heddle_error_t *error)
+{
+    int rc = handle_take(ret_opts, sizeof *ret_opts, opts, "heddle_publish_opts_t", error);
+    if (!rc) rc = check_opts(ret_opts, error);
+    if (!ret_opts->deadline_ms) ret_opts->deadline_ms = DEADLINE_MS;
+    return rc;
+}
+
+static int seal(heddle_publication_t *pub, publish_t *it, sealed_t *ret_sealed, heddle_error_t *error)
+{
+    patience_t patience;
+    patience_begin(&patience, pub->publisher, it->request.start_us, it->request.opts.deadline_ms);
+    int rc = pack_seal(pub->pack, ret_sealed, error);
+    if (!rc) rc = stop_check(error);
+    rc = patience_over(&patience, rc, error);
+    if (rc) give_back(pub->publisher, pub->slot);
+    return rc;
+}
+
 static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t *ret_published,
                    heddle_error_t *error)
 {
     sealed_t sealed;
     char id[40];
-    int rc = pack_seal(pub->pack, &sealed, error);
-    if (rc) {
-        give_back(pub->publisher, pub->slot);
-        return rc;
-    }
-    uint64_t sealed_us = handle_now();
+    int rc = seal(pub, it, &sealed, error);
+    if (rc) return rc;
+    uint64_t sealed_us = handle_now(), left_us = it->until_us > sealed_us ? it->until_us - sealed_us : 0;
+    it->request.opts.deadline_ms = (uint32_t)(left_us / 1000) + 1;
     make_request_id(id);
     it->request.sealed = &sealed;
     it->request.is_random_id = !it->request.opts.request_id;
@@ -272,36 +349,45 @@ static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t 
     return rc;
 }
 
+/* Takes the publication. */
+static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
+                  heddle_published_t *ret_published, heddle_error_t *error)
+{
+    heddle_published_t published;
+    uint64_t start_us = pub->start_us ? pub->start_us : handle_now();
+    publish_t it = {.until_us = start_us + opts->deadline_ms * 1000ull,
+                    .request = {.slot = pub->slot, .pack = pub->pack, .opts = *opts,
+                                .start_us = start_us}};
+    int rc = publish(pub, &it, &published, error);
+    if (rc) error_where(error, pub->publisher->adapter, 0, NULL, error->phase[0] ? NULL : "commit");
+    end(pub);
+    if (!rc) handle_give(ret_published, &published, sizeof published);
+    return rc;
+}
+
 int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
                               heddle_published_t *ret_published)
 {
     heddle_error_t error;
-    heddle_published_t published;
-    publish_t it = {0};
+    heddle_publish_opts_t o;
     if (!pub || !*pub) return handle_misuse("heddle_publication_commit", "there is no publication");
     heddle_publication_t *p = *pub;
     *pub = NULL;
-    it.request = (publish_request_t){.slot = p->slot, .pack = p->pack,
-                                     .start_us = p->start_us ? p->start_us : handle_now()};
-    int rc = handle_take(&it.request.opts, sizeof it.request.opts, opts, "heddle_publish_opts_t",
-                         &error);
-    if (!rc) rc = check_opts(&it.request.opts, &error);
-    if (!it.request.opts.deadline_ms) it.request.opts.deadline_ms = DEADLINE_MS;
-    if (rc) give_back(p->publisher, p->slot);
-    else rc = publish(p, &it, &published, &error);
-    if (rc) error_where(&error, p->publisher->adapter, 0, NULL, error.phase[0] ? NULL : "commit");
-    end(p);
-    if (rc) return error_publish(&error);
-    handle_give(ret_published, &published, sizeof published);
-    return HEDDLE_OK;
+    int rc = take_opts(opts, &o, &error);
+    if (!rc) {
+        rc = commit(p, &o, ret_published, &error);
+    } else {
+        error_where(&error, p->publisher->adapter, 0, NULL, "commit");
+        heddle_publication_abort(&p);
+    }
+    return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
 /* -- a directory ------------------------------------------------------------------------------ */
 
-static int read_dir(heddle_publisher_t *p, const char *dir, heddle_publication_t **ret_publication,
-                    heddle_error_t *error)
+static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
+                    heddle_publication_t **ret_publication, heddle_error_t *error)
 {
-    uint64_t start_us = handle_now();
     peft_dir_t *d = NULL;
     heddle_publication_t *pub = NULL;
     int rc = peft_open(dir, &d, error);
@@ -313,11 +399,10 @@ static int read_dir(heddle_publisher_t *p, const char *dir, heddle_publication_t
     if (!rc) rc = peft_read(d, pub->pack->base, pub->pack->layout.places, error);
     peft_close(&d);
     if (rc) {
-        error_where(error, p->adapter, 0, NULL, "pack");
         heddle_publication_abort(&pub);
         return rc;
     }
-    pub->start_us = start_us;
+    pub->start_us = patience->start_us;
     *ret_publication = pub;
     return HEDDLE_OK;
 }
@@ -326,9 +411,15 @@ int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
                                  const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
 {
     heddle_error_t error;
-    heddle_publication_t *pub;
+    heddle_publication_t *pub = NULL;
+    heddle_publish_opts_t o;
+    patience_t patience;
     if (!p || !dir) return handle_misuse("heddle_publisher_publish_dir", "a pointer is NULL");
     if (p->open) return handle_misuse("heddle_publisher_publish_dir", "another publication is open");
-    int rc = read_dir(p, dir, &pub, &error);
-    return rc ? error_publish(&error) : heddle_publication_commit(&pub, opts, ret_published);
+    int rc = take_opts(opts, &o, &error);
+    if (rc) return error_publish(&error);
+    patience_begin(&patience, p, handle_now(), o.deadline_ms);
+    rc = patience_over(&patience, read_dir(p, dir, &patience, &pub, &error), &error);
+    if (!rc) rc = commit(pub, &o, ret_published, &error);
+    return rc ? error_publish(&error) : HEDDLE_OK;
 }

@@ -6,7 +6,7 @@
  * served to workers until a later publication needs it (one that is RELEASED goes first), or close.
  *
  * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls block at most
- * for their timeout; a commit for the deadline of its rollout, begin for timeout_ms where a region is on its way to be
+ * for their timeout; a commit for the deadline of its rollout, packing and digesting included, begin for timeout_ms where a region is on its way to be
  * free.  While the broker is away the publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made
  * again.  FENCED is for good (another writer has the adapter): close, and open again.  Close aborts a publication that
  * is still open; its handle is void then.
@@ -47,7 +47,7 @@ typedef struct heddle_publish_opts {
     int activation;                /* heddle_activation_t */
     int if_unchanged;              /* heddle_unchanged_t */
     int allow_step_back;
-    uint32_t deadline_ms;          /* of the rollout, kept by the broker; 0: 60000 */
+    uint32_t deadline_ms;          /* from the call on; the broker keeps what packing leaves of it; 0: 60000 */
     const char *const *meta;       /* "key=value", NULL-terminated, up to 32; NULL: none */
 } heddle_publish_opts_t;
 
@@ -97,7 +97,8 @@ HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tens
 /* Where tensor `index` of the table given to begin belongs: data_bytes of it, 4 KiB aligned, writable until commit. */
 HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index);
 /* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on failure.
- * Errors: UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE. */
+ * Errors: UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE (phase pack: nothing was
+ * sent), INTERRUPTED. */
 HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
                                          heddle_published_t *ret_published);
 /* Gives the region back unpublished.  NULL and pointers to NULL are allowed. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PEFT directories: what is read comes out identical; every bad input is refused with what, where, expected, found, hint. */
+#include "core/errors.h"
 #include "core/limits.h"
+#include "core/stop.h"
 #include "proto/peft.h"
 
 #include <criterion/criterion.h>
@@ -621,6 +623,53 @@ Test(peft, tensors_that_the_layout_refuses_are_told_with_the_file)
     snprintf(header, sizeof header, "{\"lora_A%01025d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 0);
     put_model(header, "x", 1);
     refused(HEDDLE_ERR_LIMIT, "is too long", "1024", "1031", "");
+}
+
+/* ---- reading that is ended early */
+
+static int refuse_to_go_on(const stop_t *stop, heddle_error_t *error)
+{
+    (void)stop;
+    return error_fail(error, HEDDLE_ERR_INTERRUPTED, "enough");
+}
+
+/* Many tensors in the header, or many bytes in one. */
+static int open_and_read(const char *header, size_t header_bytes, uint64_t data_bytes, heddle_error_t *e)
+{
+    static const stop_t STOP = {refuse_to_go_on};
+    peft_dir_t *d = NULL;
+    uint8_t *data = calloc(1, data_bytes + 4096);
+    buf_t whole = {0};
+    le64_put(buf_grow(&whole, 8), header_bytes);
+    buf_add(&whole, header, header_bytes);
+    buf_add(&whole, data, data_bytes);
+    put(MODEL, whole.data, whole.bytes);
+    buf_fini(&whole);
+    *e = (heddle_error_t){0};
+    stop_begin(&STOP);
+    int rc = peft_open(dir, &d, e);
+    if (!rc) rc = peft_read(d, data, (uint64_t[]){0}, e);
+    stop_end();
+    if (d) peft_close(&d);
+    free(data);
+    fill();
+    return rc;
+}
+
+Test(peft, reading_ends_when_its_time_is_up)
+{
+    heddle_error_t e;
+    char header[160];
+    snprintf(header, sizeof header, "{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}", 9 << 20, 9 << 20);
+    cr_assert_eq(open_and_read(header, strlen(header), 9 << 20, &e), HEDDLE_ERR_INTERRUPTED, "%s", e.message);
+    cr_assert_str_eq(e.message, "enough");
+    buf_t many = {0};
+    for (int i = 0; i < 3000; i++)
+        buf_printf(&many, "%c\"%d.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? ',' : '{', i, i, i + 1);
+    buf_add_text(&many, "}");
+    cr_assert_eq(open_and_read((const char *)many.data, many.bytes, 3000, &e), HEDDLE_ERR_INTERRUPTED, "%s", e.message);
+    cr_assert(strstr(e.message, "enough"), "%s", e.message);
+    buf_fini(&many);
 }
 
 /* ---- files that change while they are read */

@@ -2,7 +2,9 @@
 /* What a pack refuses, and that it copies what it was given. */
 #include "trainer_client/pack.h"
 
+#include "core/errors.h"
 #include "core/limits.h"
+#include "core/stop.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -110,4 +112,56 @@ Test(pack, the_digest_is_of_the_content_alone)
     sealed_t a = seal(false, 0), b = seal(true, 0xee);
     cr_assert(digest_equal(&a.digest, &b.digest));
     cr_assert(digest_equal(&a.part.manifest_digest, &b.part.manifest_digest));
+}
+
+/* -- ended early ------------------------------------------------------------------------------ */
+
+static int patience;   /* how often it is still allowed to go on */
+
+static int run_out(const stop_t *stop, heddle_error_t *error)
+{
+    (void)stop;
+    if (patience-- > 0) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_DEADLINE, "time is up");
+}
+
+/* What came of a pack of 64 tensors of 16 KiB, 16 chunks, that was asked `times` whether to go on. */
+static int seal_within(int times, heddle_error_t *error)
+{
+    static const stop_t STOP = {run_out};
+    enum { COUNT = 64 };
+    static const uint64_t LARGE[] = {4096};
+    char names[COUNT][32];
+    heddle_tensor_t rows[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "m%02d.lora_A.weight", i);
+        rows[i] = row(names[i]);
+        rows[i].ndim = 1;
+        rows[i].dims = LARGE;
+    }
+    pack_input_t in = {.tensors = rows, .count = COUNT, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_t *p;
+    sealed_t sealed;
+    cr_assert_eq(pack_new(&in, &p, error), HEDDLE_OK);
+    void *base = aligned_alloc(LIMIT_PAGE_BYTES, (pack_bytes(p) / LIMIT_PAGE_BYTES + 1) * LIMIT_PAGE_BYTES);
+    memset(base, 0, pack_bytes(p));
+    pack_lay(p, base);
+    patience = times;
+    stop_begin(&STOP);
+    int rc = pack_seal(p, &sealed, error);
+    stop_end();
+    pack_destroy(&p);
+    free(base);
+    return rc;
+}
+
+Test(pack, sealing_ends_when_its_time_is_up)
+{
+    heddle_error_t error = {0};
+    cr_assert_eq(seal_within(1000, &error), HEDDLE_OK);
+    cr_assert_lt(patience, 1000, "it never asked");
+    cr_assert_eq(seal_within(0, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(error.code, HEDDLE_ERR_DEADLINE);
+    cr_assert_str_eq(error.message, "time is up");
+    cr_assert_eq(stop_check(&error), HEDDLE_OK, "nothing stops a thread for which nobody set a time");
 }
