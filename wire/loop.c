@@ -21,6 +21,7 @@ typedef struct {
     bool (*work)(void *self);
     bool (*arm)(void *self);
     void *self;
+    uint64_t due_us;                 /* of a source: when its work is wanted at the latest */
 } entry_t;
 
 struct loop {
@@ -119,7 +120,13 @@ void loop_remove_fd(loop_t *l, int fd)
 
 int loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(void *self), void *self)
 {
-    return add(l, (entry_t){.fd = fd, .work = work, .arm = arm, .self = self});
+    return add(l, (entry_t){.fd = fd, .work = work, .arm = arm, .self = self, .due_us = CLOCK_NEVER});
+}
+
+void loop_set_due(loop_t *l, void *self, uint64_t due_us)
+{
+    for (int i = 0; i < l->entry_count; i++)
+        if (l->entries[i].work && l->entries[i].self == self) l->entries[i].due_us = due_us;
 }
 
 void loop_remove_source(loop_t *l, void *self)
@@ -247,9 +254,19 @@ static void build_items(loop_t *l)
     l->changed = false;
 }
 
+static uint64_t earliest_due(const loop_t *l, uint64_t until_us)
+{
+    for (int i = 0; i < l->entry_count; i++) {
+        const entry_t *e = &l->entries[i];
+        if (!e->dead && e->work && e->due_us < until_us) until_us = e->due_us;
+    }
+    return until_us;
+}
+
 /* From the clock as it is now: the turn itself took time. */
 static long sleep_ms(const loop_t *l, uint64_t until_us)
 {
+    until_us = earliest_due(l, until_us);
     uint64_t now = clock_now(l->clock), left_ms = until_us > now ? (until_us - now - 1) / 1000 + 1 : 0;
     for (int i = 0; i < l->entry_count; i++)
         if (l->entries[i].work && l->entries[i].fd >= 0 && left_ms > LOOP_SOURCE_SLEEP_MS)

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/peers.h"
 
+#include "wire/keys.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 
 #define HASH_NONFATAL_OOM 1
@@ -11,6 +14,7 @@
 typedef struct peer {
     uint64_t number;
     uint32_t routing_id;
+    char key[KEY_TEXT];
     bool unfit;                      /* memory ran out while it was added */
     UT_hash_handle hh, by_number;    /* hh: by routing id */
     struct peer *prev, *next;        /* in the order of being heard, the latest at the end */
@@ -92,6 +96,18 @@ bool peers_find(const peers_t *p, uint64_t number, uint32_t *ret_routing_id)
     const peer_entry_t *e = entry_of(p, number);
     if (e) *ret_routing_id = e->routing_id;
     return e != NULL;
+}
+
+const char *peers_key(const peers_t *p, uint64_t number)
+{
+    const peer_entry_t *e = entry_of(p, number);
+    return e ? e->key : NULL;
+}
+
+void peers_note_key(peers_t *p, uint64_t number, const char *key)
+{
+    peer_entry_t *e = entry_of(p, number);
+    if (e) snprintf(e->key, sizeof e->key, "%s", key);
 }
 
 void peers_forget(peers_t *p, uint64_t number)

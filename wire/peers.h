@@ -17,6 +17,10 @@ void peers_destroy(peers_t **peers);
 uint64_t peers_heard(peers_t *p, uint32_t routing_id);
 /* False when the number is not in the table. */
 bool peers_find(const peers_t *p, uint64_t number, uint32_t *ret_routing_id);
+/* The key that the connection was let in with, "" where none was noted; NULL when the number is not in the
+ * table.  Borrowed until the entry goes. */
+const char *peers_key(const peers_t *p, uint64_t number);
+void peers_note_key(peers_t *p, uint64_t number, const char *key);
 void peers_forget(peers_t *p, uint64_t number);
 uint32_t peers_count(const peers_t *p);
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/wire.h"
 
+#include "core/digest.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/log.h"
 #include "wire/endpoint.h"
+#include "wire/handshake.h"
 #include "wire/peers.h"
+#include "wire/zap.h"
 
 #include <czmq.h>
 #include <pthread.h>
@@ -22,9 +25,14 @@ enum {
     RECONNECT_MAX_MS = 2000,
     CONNECT_MS = 3000,
     BACKLOG = 4096,
+    REFUSED_MS = 100, /* pause after a refused handshake; doubled each time */
+    REFUSED_MAX_MS = 5000,
+    SHUT_MAX = 3, /* connections that the broker ended in the handshake before its key is doubted */
     TRIES_PER_ENDPOINT = 2, /* then the next of the list; libzmq's pause lies between the two */
     DESCRIPTORS_SPARE = 16, /* more than a first socket and its context take */
     WIRES_MAX = 2048, /* in one process */
+    FAILED_EVENTS = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                    ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
     SOCKETS_MAX = 6 * WIRES_MAX +
                   64 /* a dialling wire has three, and three more while it is being redialled */
 };
@@ -39,14 +47,18 @@ struct wire {
     void *self;
     void *handle;                    /* of the ROUTER or the DEALER */
     char endpoint[ENDPOINT_BYTES];
+    wire_keys_t *keys;               /* NULL: plain; broker_key: once found, never plain again */
     zsock_t *router;                 /* listen */
     peers_t *peers;
+    zap_t *zap;                      /* with keys; made before the router, ended after it */
     line_t line;                     /* dial */
     void *monitor;
     char *list;
     const char *rest;                /* of the list, after the endpoint that is being tried */
     int tries;                       /* at this endpoint, without success */
     bool up, redial;
+    int refused, shut;               /* handshakes in a row that were refused; that were broken off */
+    uint64_t retry_us;               /* after a refused one; CLOCK_NEVER */
 };
 
 static pthread_once_t zeromq_once = PTHREAD_ONCE_INIT;
@@ -124,6 +136,18 @@ static uint64_t peer_of(wire_t *w, zmq_msg_t *id, const char **ret_bad)
     return number;
 }
 
+/* Once for each number.  libzmq 4.3.4 loses what it knows of a peer on the frame of the routing id: this one
+ * has it. */
+static bool note_key(wire_t *w, peer_t from, zmq_msg_t *frame)
+{
+    const char *known = peers_key(w->peers, from), *user;
+    if (known && known[0]) return true;
+    user = zmq_msg_gets(frame, "User-Id");
+    if (!user || !key_is_valid(user)) return false;
+    peers_note_key(w->peers, from, user);
+    return true;
+}
+
 static bool receive(wire_t *w)
 {
     zmq_msg_t id, frame;
@@ -141,6 +165,7 @@ static bool receive(wire_t *w)
     } else if (zmq_msg_size(&frame) == 0) {
         bad = bad ? bad : "an empty frame";
     }
+    if (!bad && w->zap && !note_key(w, from, &frame)) bad = "a connection without a key";
     if (!bad) w->sink.on_frame(w->self, from, bytes_of(zmq_msg_data(&frame), zmq_msg_size(&frame)));
     else if (w->sink.on_bad_frame) w->sink.on_bad_frame(w->self, from, bad);
     zmq_msg_close(&frame);
@@ -191,6 +216,7 @@ void wire_forget(wire_t *w, peer_t peer)
 }
 
 const char *wire_endpoint(const wire_t *w) { return w->endpoint; }
+const char *wire_peer_key(const wire_t *w, peer_t peer) { return w->peers ? peers_key(w->peers, peer) : NULL; }
 
 /* ---- dial ---- */
 
@@ -203,7 +229,24 @@ static void close_line(line_t *line)
     zsock_destroy(&line->monitor);
 }
 
-static int open_line(const char *endpoint, line_t *ret_line)
+/* Looked up at each dial: a broker may have come with its key meanwhile.  What was found once is used where
+ * nothing else is known, of another endpoint of the list too: a wire with a key never dials plain again. */
+static void find_broker_key(wire_t *w, const char *endpoint)
+{
+    char key[KEY_TEXT];
+    if (w->keys && keyring_known_broker(&w->keys->ring, endpoint, key))
+        memcpy(w->keys->broker_key, key, sizeof key);
+}
+
+static void use_keys(zsock_t *dealer, const wire_keys_t *keys)
+{
+    if (!keys || !keys->broker_key[0]) return;
+    zsock_set_curve_serverkey(dealer, keys->broker_key);
+    zsock_set_curve_publickey(dealer, keys->own.public_key);
+    zsock_set_curve_secretkey(dealer, keys->own.secret_key);
+}
+
+static int open_line(const wire_t *w, const char *endpoint, line_t *ret_line)
 {
     static atomic_uint count;
     char tale[48];
@@ -216,7 +259,9 @@ static int open_line(const char *endpoint, line_t *ret_line)
     zsock_set_reconnect_ivl(line.dealer, RECONNECT_MS);
     zsock_set_reconnect_ivl_max(line.dealer, RECONNECT_MAX_MS);
     zsock_set_connect_timeout(line.dealer, CONNECT_MS);
-    int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED;
+    use_keys(line.dealer, w->keys);
+    int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
+                 FAILED_EVENTS;
     if (zmq_socket_monitor(dealer, tale, events) || zmq_connect(zsock_resolve(line.monitor), tale) ||
         zmq_connect(dealer, endpoint)) {
         close_line(&line);
@@ -233,10 +278,45 @@ static void set_line(wire_t *w, bool up)
     w->sink.on_line(w->self, up);
 }
 
-static void on_event(wire_t *w, uint16_t event)
+static void retry_at(wire_t *w, uint64_t at_us)
 {
-    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-        w->tries = 0;
+    w->retry_us = at_us;
+    loop_set_due(w->loop, w, at_us);
+}
+
+/* libzmq gives up a connection that was refused: after a pause, jittered by a quarter, there is another
+ * socket. */
+static void plan_retry(wire_t *w)
+{
+    uint64_t ms = REFUSED_MS;
+    uint8_t dice;
+    for (int i = 0; i < w->refused && ms < REFUSED_MAX_MS; i++) ms *= 2;
+    if (ms > REFUSED_MAX_MS) ms = REFUSED_MAX_MS;
+    w->refused++;
+    random_bytes(&dice, sizeof dice);
+    retry_at(w, loop_now(w->loop) + ms * 750 + ms * 500 * dice / 255);
+}
+
+/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself;
+ * several in a row are a broker with another key. */
+static void on_failed(wire_t *w, uint16_t event, uint32_t value)
+{
+    static const wire_keys_t none;
+    const wire_keys_t *keys = w->keys ? w->keys : &none;
+    heddle_error_t why;
+    bool is_broken_off = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    if (is_broken_off && (++w->shut < SHUT_MAX || !keys->broker_key[0])) return;
+    handshake_explain(event, value, w->endpoint, &keys->own, keys->broker_key, &why);
+    plan_retry(w);
+    if (w->sink.on_refused) w->sink.on_refused(w->self, &why);
+}
+
+static void on_event(wire_t *w, uint16_t event, uint32_t value)
+{
+    if (event & FAILED_EVENTS) {
+        on_failed(w, event, value);
+    } else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        w->tries = w->refused = w->shut = 0;
         set_line(w, true);
     } else if (event == ZMQ_EVENT_DISCONNECTED) {
         set_line(w, false);
@@ -252,10 +332,14 @@ static void on_monitor(void *self)
     zmq_msg_t part;
     for (int i = 0; i < LOOP_TURN_FRAMES && !w->redial && take_part(w->monitor, &part); i++) {
         uint16_t event = 0;
-        if (zmq_msg_size(&part) >= sizeof event) memcpy(&event, zmq_msg_data(&part), sizeof event);
+        uint32_t value = 0;
+        if (zmq_msg_size(&part) >= sizeof event + sizeof value) {
+            memcpy(&event, zmq_msg_data(&part), sizeof event);
+            memcpy(&value, (uint8_t *)zmq_msg_data(&part) + sizeof event, sizeof value);
+        }
         if (zmq_msg_more(&part)) drop_parts(w->monitor);
         zmq_msg_close(&part);
-        on_event(w, event);
+        on_event(w, event, value);
     }
 }
 
@@ -293,7 +377,8 @@ static int connect_next(wire_t *w)
     const char *rest = w->rest ? w->rest : w->list;
     line_t line;
     endpoint_next(&rest, endpoint);
-    int rc = open_line(endpoint, &line);
+    find_broker_key(w, endpoint);
+    int rc = open_line(w, endpoint, &line);
     if (!rc) rc = take_line(w, &line);
     if (rc) return rc;
     w->rest = rest;
@@ -306,9 +391,10 @@ static int connect_next(wire_t *w)
 static bool redial_now(void *self)
 {
     wire_t *w = self;
-    if (!w->redial) return false;
+    if (!w->redial && (w->retry_us == CLOCK_NEVER || loop_now(w->loop) < w->retry_us)) return false;
     w->redial = false;
     w->tries = 0;
+    retry_at(w, CLOCK_NEVER);
     int rc = connect_next(w);
     if (rc)
         log_emit(LOG_WARN, "wire.redial", "%s stays: no new connection: %s", w->endpoint,
@@ -326,16 +412,28 @@ void wire_redial(wire_t *w)
 
 /* ---- make and close ---- */
 
-static int new_wire(loop_t *loop, const wire_sink_t *sink, void *self, wire_t **ret_wire)
+static void free_wire(wire_t *w)
+{
+    if (w->keys) explicit_bzero(w->keys, sizeof *w->keys);
+    free(w->keys);
+    free(w->list);
+    free(w);
+    atomic_fetch_sub(&wires_open, 1);
+}
+
+static int new_wire(loop_t *loop, const wire_keys_t *keys, const wire_sink_t *sink, void *self,
+                    wire_t **ret_wire)
 {
     pthread_once(&zeromq_once, start_zeromq);
     wire_t *w = calloc(1, sizeof *w);
     if (!w) return HEDDLE_ERR_NO_MEMORY;
-    if (atomic_fetch_add(&wires_open, 1) >= WIRES_MAX) {
-        atomic_fetch_sub(&wires_open, 1);
-        free(w);
+    if (keys) w->keys = malloc(sizeof *keys);
+    if (atomic_fetch_add(&wires_open, 1) >= WIRES_MAX || (keys && !w->keys)) {
+        free_wire(w);
         return HEDDLE_ERR_NO_MEMORY;
     }
+    if (keys) *w->keys = *keys;
+    w->retry_us = CLOCK_NEVER;
     w->loop = loop;
     w->sink = *sink;
     w->self = self;
@@ -346,10 +444,16 @@ static int new_wire(loop_t *loop, const wire_sink_t *sink, void *self, wire_t **
 int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire,
               heddle_error_t *error)
 {
+    return wire_dial_with(loop, endpoints, NULL, sink, self, ret_wire, error);
+}
+
+int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys, const wire_sink_t *sink,
+                   void *self, wire_t **ret_wire, heddle_error_t *error)
+{
     wire_t *w = NULL;
     int rc = wire_check_endpoints(endpoints, NULL, error);
     if (rc) return rc;
-    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->list = strdup(endpoints)))
+    if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) || !(w->list = strdup(endpoints)))
         rc = no_sockets(error);
     if (!rc && (rc = connect_next(w))) {
         if (rc == HEDDLE_ERR_USAGE) error_fail(error, rc, "%.200s cannot be connected to", endpoints);
@@ -415,6 +519,11 @@ static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
     set_options(w->router, endpoint);
     zsock_set_router_mandatory(w->router, 1);
     zsock_set_backlog(w->router, BACKLOG);
+    if (w->keys) {
+        zsock_set_curve_server(w->router, 1);
+        zsock_set_curve_secretkey(w->router, w->keys->own.secret_key);
+        zsock_set_zap_domain(w->router, "heddle");
+    }
     if (ipc_is_taken(endpoint)) return bind_failed(endpoint, EADDRINUSE, error);
     if (zmq_bind(w->handle, endpoint)) return bind_failed(endpoint, errno, error);
     if (zmq_getsockopt(w->handle, ZMQ_LAST_ENDPOINT, w->endpoint, &(size_t){sizeof w->endpoint}))
@@ -422,15 +531,31 @@ static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
     return loop_add_socket(w->loop, w->handle, on_readable, w) ? no_sockets(error) : HEDDLE_OK;
 }
 
+static int guard(wire_t *w, const wire_keys_t *keys, void *self, heddle_error_t *error)
+{
+    if (!keys) return HEDDLE_OK;
+    w->zap = zap_new(w->loop, keys->allow, self);
+    if (w->zap) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+                      "nobody can ask who connects: another listener of this process has keys");
+}
+
 int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire,
                 heddle_error_t *error)
+{
+    return wire_listen_with(loop, endpoint, NULL, sink, self, ret_wire, error);
+}
+
+int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
+                     void *self, wire_t **ret_wire, heddle_error_t *error)
 {
     wire_t *w = NULL;
     int rc = wire_check_endpoint(endpoint, true, NULL, error);
     if (rc) return rc;
     raise_descriptor_limit();
-    if (!descriptors_are_left() || new_wire(loop, sink, self, &w) || !(w->peers = peers_new(LIMIT_PEERS)))
+    if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) || !(w->peers = peers_new(LIMIT_PEERS)))
         rc = no_sockets(error);
+    if (!rc) rc = guard(w, keys, self, error);
     if (!rc) rc = bind_router(w, endpoint, error);
     if (rc) wire_close(&w);
     else *ret_wire = w;
@@ -445,8 +570,7 @@ void wire_close(wire_t **wire)
     loop_remove_source(w->loop, w);
     drop_line(w);
     zsock_destroy(&w->router);
+    zap_destroy(&w->zap);
     peers_destroy(&w->peers);
-    free(w->list);
-    free(w);
-    atomic_fetch_sub(&wires_open, 1);
+    free_wire(w);
 }

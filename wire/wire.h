@@ -16,11 +16,18 @@
  * connection.  libzmq holds a message until its last frame is there, and counts no bytes of it: how
  * much a hostile peer can make a listener hold is not bounded here.
  *
- * Threads: those of the loop, and one at a time.  Nothing blocks.  No signal handler is ever installed. */
+ * With keys the wire is CURVE's: both sides prove theirs, frames are encrypted and signed; never does it
+ * fall back to a plain one.  Without, plain (ZMTP's NULL).  The two do not speak to each other.
+ *
+ *   dial:  refused (on_refused) --(pause, doubled each time, keys read again)--> down
+ *
+ * Threads: those of the loop, and one at a time.  Nothing blocks but reading a small key file at a dial.
+ * No signal handler is ever installed. */
 #ifndef WIRE_WIRE_H
 #define WIRE_WIRE_H
 
 #include "core/bytes.h"
+#include "wire/keys.h"
 #include "wire/loop.h"
 #include <heddle/error.h>
 
@@ -33,7 +40,22 @@ typedef struct {
     void (*on_frame)(void *self, peer_t from, bytes_t frame);          /* borrowed during the call */
     void (*on_line)(void *self, bool up);                              /* dial only */
     void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: no number.  NULL: ignored */
+    /* Dial only; NULL: ignored.  Somebody is there and there will be no connection as things stand: DENIED
+     * (our key is not known there: not retriable; plain against keys), UNAVAILABLE (wrong key of the
+     * broker).  It is tried again. */
+    void (*on_refused)(void *self, const heddle_error_t *why);
 } wire_sink_t;
+
+/* Copied by the call that takes it. */
+typedef struct {
+    key_pair_t own;
+    /* Listen: asked in the loop's turns for each new connection.  One listener with keys a process. */
+    bool (*allow)(void *self, const char *public_key);
+    /* Dial: the broker's key; "": that which `ring` knows for the endpoint, looked up at each dial; none:
+     * plain, until one was found. */
+    char broker_key[KEY_TEXT];
+    keyring_t ring;
+} wire_keys_t;
 
 /* Checks "tcp://HOST:PORT" or "ipc://PATH" without connecting; *ret_loopback (may be NULL) tells
  * whether only this host can reach it.  A listener's HOST may be `*` and its PORT `*` or 0.  USAGE. */
@@ -49,6 +71,14 @@ int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void
  * descriptors to the hard one: a listener needs one for each peer. */
 int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire,
                 heddle_error_t *error);
+/* The same with keys; NULL: plain.  Listening: UNAVAILABLE, another listener of this process has keys. */
+int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys, const wire_sink_t *sink,
+                   void *self, wire_t **ret_wire, heddle_error_t *error);
+int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
+                     void *self, wire_t **ret_wire, heddle_error_t *error);
+/* Listen only: the key that the peer proved; "" on a plain wire, NULL for a number that is not in the
+ * table.  Borrowed until the next turn. */
+const char *wire_peer_key(const wire_t *w, peer_t peer);
 /* As bound, with the port; of a dialling wire, the one being tried.  Borrowed until the next turn. */
 const char *wire_endpoint(const wire_t *w);
 /* OK · SLOW (its queue is full: mark the peer for a resync) · GONE (not connected; for a listener:

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Key files, rings, and wires with keys: who gets in, who does not, and what either side is told. */
+#include "wire/wire.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATIENCE_US = 8000000 };
+
+static char dir[64];
+static loop_t *loop;
+static heddle_error_t error;
+
+static void setup(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/heddle-keys-XXXXXX");
+    cr_assert(mkdtemp(dir));
+    cr_assert_eq(loop_new(clock_system(), &loop), 0);
+}
+static void teardown(void)
+{
+    char command[96];
+    loop_destroy(&loop);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    cr_assert_eq(system(command), 0);
+}
+TestSuite(keys, .init = setup, .fini = teardown, .timeout = 30);
+
+static const char *path_of(const char *name)
+{
+    static char paths[4][128];
+    static int at;
+    at = (at + 1) % 4;
+    snprintf(paths[at], sizeof paths[at], "%s/%s", dir, name);
+    return paths[at];
+}
+static void put(const char *name, const char *text)
+{
+    FILE *f = fopen(path_of(name), "w");
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+static key_pair_t made(void)
+{
+    key_pair_t pair;
+    cr_assert_eq(key_make(&pair, &error), 0, "%s", error.message);
+    return pair;
+}
+
+/* ---- files ---- */
+
+Test(keys, file_holds_what_was_written_and_is_private)
+{
+    key_pair_t pair = made(), back;
+    struct stat st;
+    cr_assert_eq(key_write(path_of("a.key"), &pair, &error), 0, "%s", error.message);
+    cr_assert_eq(key_read(path_of("a.key"), &back, &error), 0, "%s", error.message);
+    cr_assert(!memcmp(&pair, &back, sizeof pair));
+    cr_assert(stat(path_of("a.key"), &st) == 0 && (st.st_mode & 07777) == 0600);
+}
+
+Test(keys, file_is_never_overwritten)
+{
+    key_pair_t first = made(), second = made(), back;
+    cr_assert_eq(key_write(path_of("a.key"), &first, &error), 0);
+    cr_assert_eq(key_write(path_of("a.key"), &second, &error), HEDDLE_ERR_DATA_DIR);
+    cr_assert(strstr(error.hint, "never overwritten"));
+    cr_assert_eq(key_read(path_of("a.key"), &back, &error), 0);
+    cr_assert_str_eq(back.public_key, first.public_key);
+    cr_assert_eq(key_write(path_of("none/a.key"), &first, &error), HEDDLE_ERR_DATA_DIR);
+}
+
+Test(keys, damaged_files_are_refused)
+{
+    static const char *const BAD[] = {"", "public\n", "public short\n", "secret only\n",
+                                      "public \"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\n",
+                                      "public ########################################\n"};
+    key_pair_t pair = {"as before", ""}, one = made(), other = made();
+    char text[256];
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        put("bad.key", BAD[i]);
+        cr_assert_eq(key_read(path_of("bad.key"), &pair, &error), HEDDLE_ERR_DATA_DIR, "%zu", i);
+    }
+    snprintf(text, sizeof text, "public %s\nsecret %s\n", one.public_key, other.secret_key);
+    put("bad.key", text);
+    cr_assert_eq(key_read(path_of("bad.key"), &pair, &error), HEDDLE_ERR_DATA_DIR, "keys of two pairs");
+    cr_assert_str_eq(pair.public_key, "as before");
+    cr_assert_eq(key_read(path_of("nothing"), &pair, &error), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(key_read(dir, &pair, &error), HEDDLE_ERR_DATA_DIR, "a directory");
+    cr_assert_eq(mkfifo(path_of("fifo"), 0600), 0);
+    cr_assert_eq(key_read(path_of("fifo"), &pair, &error), HEDDLE_ERR_DATA_DIR, "a FIFO that nobody writes to");
+    cr_assert_eq(truncate(path_of("bad.key"), 1 << 20), 0);
+    cr_assert_eq(key_read(path_of("bad.key"), &pair, &error), HEDDLE_ERR_DATA_DIR, "far too long");
+}
+
+Test(keys, key_is_taken_as_text_or_from_a_file)
+{
+    key_pair_t pair = made();
+    char key[KEY_TEXT] = "", text[128];
+    cr_assert_eq(key_take(pair.public_key, key, &error), 0);
+    cr_assert_str_eq(key, pair.public_key);
+    snprintf(text, sizeof text, "# of somebody else\npublic %s\n", pair.public_key);
+    put("his.pub", text);
+    key[0] = 0;
+    cr_assert_eq(key_take(path_of("his.pub"), key, &error), 0, "%s", error.message);
+    cr_assert_str_eq(key, pair.public_key);
+    cr_assert_eq(key_take("nonsense", key, &error), HEDDLE_ERR_NOT_FOUND);
+    for (int i = 0; i < 50; i++) {
+        key_pair_t one = made();
+        cr_assert(strchr("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", one.public_key[0]));
+    }
+}
+
+/* ---- the ring ---- */
+
+Test(keys, ring_is_where_it_is_said_to_be)
+{
+    keyring_t ring;
+    bool chosen;
+    setenv("HEDDLE_KEYS", "/k", 1);
+    cr_assert(keyring_find("/given", &ring, &chosen, &error) == 0 && chosen && !strcmp(ring.dir, "/given"));
+    cr_assert(keyring_find(NULL, &ring, &chosen, &error) == 0 && chosen && !strcmp(ring.dir, "/k"));
+    unsetenv("HEDDLE_KEYS");
+    setenv("XDG_CONFIG_HOME", "/x", 1);
+    setenv("HOME", "/h", 1);
+    cr_assert(keyring_find("", &ring, &chosen, &error) == 0 && !chosen && !strcmp(ring.dir, "/x/heddle/keys"));
+    setenv("XDG_CONFIG_HOME", "relative", 1);
+    cr_assert(keyring_find(NULL, &ring, NULL, &error) == 0 && !strcmp(ring.dir, "/h/.config/heddle/keys"));
+    unsetenv("HOME");
+    cr_assert_eq(keyring_find(NULL, &ring, NULL, &error), HEDDLE_ERR_USAGE);
+    cr_assert_str_eq(ring.dir, "");
+}
+
+static keyring_t ring_at(const char *name)
+{
+    keyring_t ring;
+    cr_assert_eq(keyring_find(path_of(name), &ring, NULL, &error), 0);
+    return ring;
+}
+
+Test(keys, ring_makes_a_pair_once)
+{
+    keyring_t ring = ring_at("deep/down/ring");
+    key_pair_t one, two;
+    struct stat st;
+    cr_assert_eq(keyring_pair(&ring, "broker.key", &one, &error), 0, "%s", error.message);
+    cr_assert_eq(keyring_pair(&ring, "broker.key", &two, &error), 0);
+    cr_assert(!memcmp(&one, &two, sizeof one));
+    cr_assert_eq(keyring_pair(&ring, "client.key", &two, &error), 0);
+    cr_assert_str_neq(one.public_key, two.public_key);
+    cr_assert(stat(ring.dir, &st) == 0 && (st.st_mode & 0777) == 0700);
+    put("file", "");
+    keyring_t in_a_file = ring_at("file/ring");
+    cr_assert_eq(keyring_pair(&in_a_file, "broker.key", &one, &error), HEDDLE_ERR_DATA_DIR);
+}
+
+Test(keys, known_brokers_come_and_go)
+{
+    keyring_t ring = ring_at("ring"), none = {""};
+    key_pair_t one = made(), two = made();
+    char key[KEY_TEXT];
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key));
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://0.0.0.0:7700", one.public_key, &error), 0, "%s", error.message);
+    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key) && !strcmp(key, one.public_key));
+    cr_assert(keyring_known_broker(&ring, "tcp://localhost:7700", key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7701", key));
+    cr_assert(!keyring_known_broker(&none, "tcp://127.0.0.1:7700", key));
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", two.public_key, &error), 0);
+    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key) && !strcmp(key, two.public_key));
+    keyring_forget_broker(&ring, "tcp://127.0.0.1:7700");
+    cr_assert(!keyring_known_broker(&ring, "tcp://localhost:7700", key));
+    /* One file name, two endpoints: the second does not get the first one's key. */
+    cr_assert_eq(keyring_tell_broker(&ring, "ipc:///tmp/a/b", one.public_key, &error), 0);
+    cr_assert(!keyring_known_broker(&ring, "ipc:///tmp/a_b", key));
+    cr_assert(keyring_known_broker(&ring, "ipc:///tmp/a/b", key));
+}
+
+/* ---- wires ---- */
+
+typedef struct {
+    wire_t *wire;
+    int frames, bad, ups, refusals;
+    bool up;
+    peer_t from;
+    heddle_error_t why;
+    char allowed[KEY_TEXT];            /* listen: the one key that is let in; "": every one */
+} end_t;
+
+static void on_frame(void *self, peer_t from, bytes_t frame)
+{
+    end_t *e = self;
+    (void)frame;
+    e->frames++;
+    e->from = from;
+}
+static void on_line(void *self, bool up)
+{
+    end_t *e = self;
+    e->up = up;
+    e->ups += up;
+}
+static void on_bad(void *self, peer_t from, const char *why)
+{
+    (void)from, (void)why;
+    ((end_t *)self)->bad++;
+}
+static void on_refused(void *self, const heddle_error_t *why)
+{
+    end_t *e = self;
+    e->refusals++;
+    e->why = *why;
+}
+static bool allow(void *self, const char *key)
+{
+    end_t *e = self;
+    return !e->allowed[0] || !strcmp(e->allowed, key);
+}
+static const wire_sink_t SINK = {on_frame, on_line, on_bad, on_refused};
+
+#define UNTIL(condition)                                                                            \
+    do {                                                                                            \
+        uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;                                  \
+        while (!(condition) && clock_now(clock_system()) < end_us)                                  \
+            loop_turn(loop, clock_now(clock_system()) + 5000);                                      \
+        cr_assert(condition, "waited in vain for " #condition);                                     \
+    } while (0)
+
+static void listen_with(end_t *e, const char *endpoint, const key_pair_t *pair)
+{
+    wire_keys_t keys = {.allow = allow};
+    if (pair) keys.own = *pair;
+    uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;
+    int rc;
+    do rc = wire_listen_with(loop, endpoint, pair ? &keys : NULL, &SINK, e, &e->wire, &error);
+    while ((rc == HEDDLE_ERR_ADDRESS_IN_USE || rc == HEDDLE_ERR_UNAVAILABLE) && clock_now(clock_system()) < end_us);
+    cr_assert_eq(rc, 0, "%s", error.message);
+}
+static void dial_with(end_t *e, const char *endpoint, const key_pair_t *own, const char *broker_key)
+{
+    wire_keys_t keys = {.own = *own};
+    snprintf(keys.broker_key, sizeof keys.broker_key, "%s", broker_key);
+    cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, e, &e->wire, &error), 0, "%s", error.message);
+}
+static void say(end_t *e) { cr_assert_eq(wire_send(e->wire, 0, bytes_of("hello", 5)), 0); }
+
+Test(keys, known_key_gets_in_and_is_named)
+{
+    key_pair_t broker = made(), mine = made();
+    end_t server = {0}, client = {0};
+    memcpy(server.allowed, mine.public_key, KEY_TEXT);
+    listen_with(&server, "tcp://127.0.0.1:*", &broker);
+    dial_with(&client, wire_endpoint(server.wire), &mine, broker.public_key);
+    UNTIL(client.up);
+    say(&client);
+    UNTIL(server.frames == 1);
+    cr_assert_str_eq(wire_peer_key(server.wire, server.from), mine.public_key);
+    cr_assert_null(wire_peer_key(server.wire, server.from + 1));
+    peer_t first = server.from;
+    wire_forget(server.wire, first); /* the connection stays: under a new number, with the same key */
+    say(&client);
+    UNTIL(server.frames == 2);
+    cr_assert(server.from != first);
+    cr_assert_str_eq(wire_peer_key(server.wire, server.from), mine.public_key);
+    cr_assert_eq(wire_send(server.wire, server.from, bytes_of("welcome", 7)), 0);
+    UNTIL(client.frames == 1);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+Test(keys, unknown_key_is_refused_until_it_is_known)
+{
+    key_pair_t broker = made(), mine = made(), other = made();
+    end_t server = {0}, client = {0};
+    memcpy(server.allowed, other.public_key, KEY_TEXT);
+    listen_with(&server, "tcp://127.0.0.1:*", &broker);
+    dial_with(&client, wire_endpoint(server.wire), &mine, broker.public_key);
+    UNTIL(client.refusals >= 2); /* libzmq gives up at the first; the wire does not */
+    cr_assert_eq(client.why.code, HEDDLE_ERR_DENIED);
+    cr_assert_eq(client.why.retriable, 0);
+    cr_assert(strstr(client.why.message, mine.public_key) && strstr(client.why.hint, mine.public_key));
+    cr_assert(!client.ups && !server.frames && !server.bad);
+    memcpy(server.allowed, mine.public_key, KEY_TEXT);
+    UNTIL(client.up);
+    say(&client);
+    UNTIL(server.frames == 1);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+Test(keys, plain_does_not_meet_keys)
+{
+    key_pair_t broker = made(), mine = made();
+    end_t server = {0}, plain = {0}, client = {0};
+    listen_with(&server, "tcp://127.0.0.1:*", &broker);
+    dial_with(&plain, wire_endpoint(server.wire), &mine, "");
+    UNTIL(plain.refusals);
+    cr_assert_eq(plain.why.code, HEDDLE_ERR_DENIED);
+    cr_assert(strstr(plain.why.hint, "--broker-key"));
+    cr_assert(!plain.ups && !server.frames);
+    wire_close(&plain.wire);
+    wire_close(&server.wire);
+    listen_with(&server, "tcp://127.0.0.1:*", NULL);
+    dial_with(&client, wire_endpoint(server.wire), &mine, broker.public_key);
+    UNTIL(client.refusals >= 2);
+    cr_assert_eq(client.why.code, HEDDLE_ERR_DENIED);
+    cr_assert(strstr(client.why.hint, "--insecure"));
+    cr_assert(!client.ups && !server.frames, "no frame goes out in the clear");
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+Test(keys, another_broker_is_not_believed)
+{
+    key_pair_t broker = made(), expected = made(), mine = made();
+    end_t server = {0}, client = {0};
+    listen_with(&server, "tcp://127.0.0.1:*", &broker);
+    dial_with(&client, wire_endpoint(server.wire), &mine, expected.public_key);
+    UNTIL(client.refusals);
+    cr_assert_eq(client.why.code, HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(client.why.expected, expected.public_key));
+    cr_assert(!client.ups && !server.frames);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+Test(keys, broker_that_comes_with_its_key_later_is_found)
+{
+    key_pair_t broker = made();
+    wire_keys_t keys = {.own = made(), .ring = ring_at("ring")};
+    end_t server = {0}, client = {0};
+    listen_with(&server, "tcp://127.0.0.1:*", &broker);
+    cr_assert_eq(wire_dial_with(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
+    UNTIL(client.refusals);
+    cr_assert_eq(client.why.retriable, 1);
+    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error), 0);
+    UNTIL(client.up);
+    /* And once it has been met so, never in the clear again. */
+    char endpoint[256];
+    snprintf(endpoint, sizeof endpoint, "%s", wire_endpoint(server.wire));
+    keyring_forget_broker(&keys.ring, endpoint);
+    wire_close(&server.wire);
+    UNTIL(!client.up);
+    listen_with(&server, endpoint, NULL);
+    int before = client.refusals;
+    UNTIL(client.refusals > before);
+    cr_assert(!client.up && !server.frames);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
+Test(keys, one_listener_with_keys_a_process)
+{
+    key_pair_t broker = made();
+    wire_keys_t keys = {.own = broker, .allow = allow};
+    end_t server = {0}, second = {0};
+    listen_with(&server, "tcp://127.0.0.1:*", &broker);
+    cr_assert_eq(wire_listen_with(loop, "tcp://127.0.0.1:*", &keys, &SINK, &second, &second.wire, &error),
+                 HEDDLE_ERR_UNAVAILABLE);
+    cr_assert_null(second.wire);
+    wire_close(&server.wire);
+}

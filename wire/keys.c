@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/keys.h"
+
+#include "core/errors.h"
+#include "core/log.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum { FILE_BYTES = 4096, RAW_BYTES = 32 };
+
+static const char COMMENT[] =
+    "# A key of Heddle.  Whoever reads the secret line can act under it: keep this file to yourself.\n";
+
+/* ---- keys ---- */
+
+bool key_is_valid(const char *text)
+{
+    static const char Z85[] =
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+    uint8_t raw[RAW_BYTES];
+    bool is_text = strlen(text) == KEY_TEXT - 1 && strspn(text, Z85) == KEY_TEXT - 1;
+    return is_text && zmq_z85_decode(raw, text);
+}
+
+int key_make(key_pair_t *ret_pair, heddle_error_t *error)
+{
+    key_pair_t pair;
+    do {
+        if (zmq_curve_keypair(pair.public_key, pair.secret_key)) {
+            int rc =
+                error_fail(error, HEDDLE_ERR_INTERNAL, "no key can be made: %s", zmq_strerror(errno));
+            error_hint(error, "libzmq was built without CURVE: install one with it, or say --insecure");
+            return rc;
+        }
+    } while (!isalnum((unsigned char)pair.public_key[0]));
+    *ret_pair = pair;
+    explicit_bzero(&pair, sizeof pair);
+    return HEDDLE_OK;
+}
+
+/* ---- reading ---- */
+
+static int refuse(const char *path, const char *what, int number, heddle_error_t *error)
+{
+    int rc = error_fail(error, number == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_DATA_DIR,
+                        "%.300s: %s%s%s", path, what, number ? ": " : "", number ? strerror(number) : "");
+    if (number) error_hint(error, "see that uid %u may read and write there", (unsigned)geteuid());
+    return rc;
+}
+
+/* The value of a line "word value"; NULL when it is another word's. */
+static const char *value_of(const char *line, const char *word)
+{
+    size_t n = strlen(word);
+    return !strncmp(line, word, n) && line[n] == ' ' ? line + n + 1 : NULL;
+}
+
+static bool take_line(const char *line, key_pair_t *pair, char *endpoint)
+{
+    const char *v;
+    char *key = NULL;
+    if ((v = value_of(line, "public"))) key = pair->public_key;
+    else if ((v = value_of(line, "secret"))) key = pair->secret_key;
+    if (!key) {
+        if (endpoint && (v = value_of(line, "endpoint"))) snprintf(endpoint, FILE_BYTES, "%s", v);
+        return true;
+    }
+    if (!key_is_valid(v)) return false;
+    memcpy(key, v, KEY_TEXT);
+    return true;
+}
+
+static bool belong_together(const key_pair_t *pair)
+{
+    char derived[KEY_TEXT];
+    return !pair->secret_key[0] ||
+           (zmq_curve_public(derived, pair->secret_key) == 0 && !strcmp(derived, pair->public_key));
+}
+
+/* `endpoint`: FILE_BYTES, or NULL.  Changes the text. */
+static bool parse(char *text, key_pair_t *ret_pair, char *endpoint)
+{
+    key_pair_t pair = {0};
+    char *rest = text, *line;
+    bool ok = true;
+    while (ok && (line = strsep(&rest, "\n"))) ok = take_line(line, &pair, endpoint);
+    ok = ok && pair.public_key[0] && belong_together(&pair);
+    if (ok) *ret_pair = pair;
+    explicit_bzero(&pair, sizeof pair);
+    return ok;
+}
+
+/* A file of moderate size and nothing else: a FIFO would hold us for ever. */
+static int read_text(const char *path, char ret_text[FILE_BYTES], struct stat *ret_stat,
+                     heddle_error_t *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return refuse(path, "cannot be read", errno, error);
+    ssize_t n = -1;
+    bool is_file =
+        fstat(fd, ret_stat) == 0 && S_ISREG(ret_stat->st_mode) && ret_stat->st_size < FILE_BYTES;
+    if (is_file) n = read(fd, ret_text, FILE_BYTES - 1);
+    int number = is_file && n < 0 ? errno : 0;
+    close(fd);
+    if (n < 0) return refuse(path, is_file ? "cannot be read" : "is no key file", number, error);
+    ret_text[n] = 0;
+    return HEDDLE_OK;
+}
+
+static int read_file(const char *path, key_pair_t *ret_pair, char *endpoint, heddle_error_t *error)
+{
+    char text[FILE_BYTES];
+    struct stat st;
+    int rc = read_text(path, text, &st, error);
+    if (rc) return rc;
+    if (!parse(text, ret_pair, endpoint)) {
+        rc = refuse(path, "is no key file, or is damaged", 0, error);
+        error_expected(error, "a line `public KEY`, and of one's own `secret KEY`, 40 characters each");
+        error_hint(error, "heddle keygen makes one");
+    } else if (ret_pair->secret_key[0] && st.st_mode & 077) {
+        log_emit(LOG_WARN, "keys.mode", "%s can be read by others (mode %03o): chmod 600 it", path,
+                 (unsigned)st.st_mode & 0777);
+    }
+    explicit_bzero(text, sizeof text);
+    return rc;
+}
+
+int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
+{
+    return read_file(path, ret_pair, NULL, error);
+}
+
+int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
+{
+    key_pair_t pair;
+    if (key_is_valid(text)) {
+        memcpy(ret_key, text, KEY_TEXT);
+        return HEDDLE_OK;
+    }
+    int rc = key_read(text, &pair, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND) {
+        rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
+        error_contrast(error, "40 characters of Z85, quoted for the shell, or the path of a key file",
+                       text);
+    }
+    if (!rc) memcpy(ret_key, pair.public_key, KEY_TEXT);
+    explicit_bzero(&pair, sizeof pair);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static bool write_all(int fd, const char *text)
+{
+    size_t bytes = strlen(text);
+    while (bytes) {
+        ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        text += n;
+        bytes -= (size_t)n;
+    }
+    return fsync(fd) == 0;
+}
+
+static bool sync_parent(const char *path)
+{
+    char dir[KEYRING_PATH + 300];
+    snprintf(dir, sizeof dir, "%s", path);
+    char *slash = strrchr(dir, '/');
+    if (slash) slash[slash == dir] = 0;
+    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool ok = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+/* Whole or not at all; `replace`: in place of one that is there, else EEXIST. Returns 0 or an errno. */
+static int put_file(const char *path, const char *text, bool replace)
+{
+    char temporary[KEYRING_PATH + 300];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= sizeof temporary)
+        return ENAMETOOLONG;
+    int fd = mkostemp(temporary, O_CLOEXEC), number = 0; /* 0600 */
+    if (fd < 0) return errno;
+    if (!write_all(fd, text)) number = errno;
+    close(fd);
+    if (!number && (replace ? rename(temporary, path) : link(temporary, path))) number = errno;
+    if (number || !replace) unlink(temporary);
+    return number || sync_parent(path) ? number : errno;
+}
+
+int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
+{
+    char text[FILE_BYTES];
+    snprintf(text, sizeof text, "%spublic %s\nsecret %s\n", COMMENT, pair->public_key, pair->secret_key);
+    int number = put_file(path, text, false);
+    explicit_bzero(text, sizeof text);
+    if (!number) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: the key is not written: %s", path,
+                        strerror(number));
+    if (number == EEXIST)
+        error_hint(error, "a key is never overwritten: move the old file away, or name another");
+    else
+        error_hint(error, "see that the directory is there and that uid %u may write in it",
+                   (unsigned)geteuid());
+    return rc;
+}
+
+/* ---- the ring ---- */
+
+static int find_home(const char **ret_base, const char **ret_below)
+{
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    bool has_config = config && *config == '/'; /* a relative one does not count, as its standard says */
+    *ret_base = has_config ? config : home;
+    *ret_below = has_config ? "heddle/keys" : ".config/heddle/keys";
+    return *ret_base && **ret_base == '/' ? HEDDLE_OK : HEDDLE_ERR_USAGE;
+}
+
+int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error)
+{
+    const char *set = given && *given ? given : getenv("HEDDLE_KEYS"), *below = NULL;
+    bool is_chosen = set && *set;
+    if (ret_chosen) *ret_chosen = is_chosen;
+    int n = -1;
+    if (is_chosen) n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s", set);
+    else if (find_home(&set, &below) == HEDDLE_OK)
+        n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s/%s", set, below);
+    if (n > 0 && (size_t)n < sizeof ret_ring->dir - 16) return HEDDLE_OK;
+    ret_ring->dir[0] = 0;
+    int rc = error_fail(
+        error, HEDDLE_ERR_USAGE,
+        "no place for keys: neither HEDDLE_KEYS nor XDG_CONFIG_HOME nor HOME is a usable path");
+    error_hint(error, "name a directory of your own with HEDDLE_KEYS");
+    return rc;
+}
+
+static int make_dirs(const keyring_t *r, heddle_error_t *error)
+{
+    char path[KEYRING_DIR];
+    snprintf(path, sizeof path, "%s", r->dir);
+    for (char *at = path + 1;; at++) {
+        bool is_end = !*at;
+        if (*at != '/' && !is_end) continue;
+        *at = 0;
+        if (mkdir(path, 0700) && errno != EEXIST) {
+            int number = errno;
+            error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be made for keys: %s", path,
+                       strerror(number));
+            error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS", (unsigned)geteuid());
+            return HEDDLE_ERR_DATA_DIR;
+        }
+        if (is_end) return HEDDLE_OK;
+        *at = '/';
+    }
+}
+
+/* `file` is short. */
+static void path_in(const keyring_t *r, const char *file, char ret_path[KEYRING_PATH])
+{
+    snprintf(ret_path, KEYRING_PATH, "%s/%.60s", r->dir, file);
+}
+
+static int make_pair(const keyring_t *r, const char *path, heddle_error_t *error)
+{
+    key_pair_t pair;
+    int rc = make_dirs(r, error);
+    if (!rc) rc = key_make(&pair, error);
+    if (!rc) rc = key_write(path, &pair, error);
+    explicit_bzero(&pair, sizeof pair);
+    return rc && access(path, F_OK) == 0 ? HEDDLE_OK : rc; /* somebody else was faster: his is the one */
+}
+
+int keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error)
+{
+    char path[KEYRING_PATH];
+    path_in(r, file, path);
+    int rc = key_read(path, ret_pair, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND) {
+        rc = make_pair(r, path, error);
+        if (!rc) rc = key_read(path, ret_pair, error);
+    }
+    if (rc || ret_pair->secret_key[0]) return rc == HEDDLE_ERR_NOT_FOUND ? HEDDLE_ERR_DATA_DIR : rc;
+    return refuse(path, "has no secret line", 0, error);
+}
+
+/* ---- known brokers ---- */
+
+/* As a client names it: the loopback address where it listens everywhere. */
+static void settle_endpoint(const char *endpoint, char *to, size_t size)
+{
+    static const struct {
+        const char *said, *meant;
+    } SAME[] = {{"tcp://localhost:", "tcp://127.0.0.1:"},
+                {"tcp://0.0.0.0:", "tcp://127.0.0.1:"},
+                {"tcp://[::]:", "tcp://[::1]:"}};
+    for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++) {
+        size_t n = strlen(SAME[i].said);
+        if (strncmp(endpoint, SAME[i].said, n)) continue;
+        snprintf(to, size, "%s%s", SAME[i].meant, endpoint + n);
+        return;
+    }
+    snprintf(to, size, "%s", endpoint);
+}
+
+static bool known_path(const keyring_t *r, const char *settled, char *to, size_t size)
+{
+    char name[300];
+    if (!r->dir[0] || (size_t)snprintf(name, sizeof name, "%s.pub", settled) >= 250) return false;
+    for (char *c = name; *c; c++)
+        if (*c == '/' || *c == ':') *c = '_';
+    return (size_t)snprintf(to, size, "%s/brokers/%s", r->dir, name) < size;
+}
+
+int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
+{
+    char settled[300], path[KEYRING_PATH + 300], text[FILE_BYTES];
+    keyring_t brokers;
+    settle_endpoint(endpoint, settled, sizeof settled);
+    if (!known_path(r, settled, path, sizeof path)) return HEDDLE_OK; /* nobody could look it up either */
+    int n = snprintf(brokers.dir, sizeof brokers.dir, "%s/brokers", r->dir);
+    if (n < 0 || (size_t)n >= sizeof brokers.dir) return refuse(r->dir, "is too long a name", 0, error);
+    int rc = make_dirs(&brokers, error);
+    if (rc) return rc;
+    snprintf(text, sizeof text,
+             "# The public key of the broker that listens here.\npublic %s\nendpoint %s\n", key, settled);
+    int number = put_file(path, text, true);
+    if (!number) return HEDDLE_OK;
+    rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be written: %s", path, strerror(number));
+    error_hint(error, "see that uid %u may write there", (unsigned)geteuid());
+    return rc;
+}
+
+void keyring_forget_broker(const keyring_t *r, const char *endpoint)
+{
+    char settled[300], path[KEYRING_PATH + 300];
+    settle_endpoint(endpoint, settled, sizeof settled);
+    if (known_path(r, settled, path, sizeof path)) unlink(path);
+}
+
+bool keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT])
+{
+    char settled[300], path[KEYRING_PATH + 300], told[FILE_BYTES] = "";
+    key_pair_t pair;
+    settle_endpoint(endpoint, settled, sizeof settled);
+    if (!known_path(r, settled, path, sizeof path) || read_file(path, &pair, told, NULL)) return false;
+    if (strcmp(told, settled) != 0) return false; /* two endpoints may have one file name */
+    memcpy(ret_key, pair.public_key, KEY_TEXT);
+    return true;
+}

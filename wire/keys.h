@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wire/keys.h: CURVE keys: pairs, the files that hold them, and a user's ring of them.
+ *
+ * A key file is text:   # a comment
+ *                       public <40 characters of Z85>
+ *                       secret <40 characters of Z85>      (not in the file of somebody else's key)
+ *                       endpoint tcp://127.0.0.1:7700      (of a known broker)
+ * A ring is a directory, 0700:
+ *   broker.key        what this user's brokers prove themselves with
+ *   client.key        what this user's programs present
+ *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, taken away at its clean end
+ * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on the first.
+ *
+ * Any thread.  Everything but key_is_valid and keyring_find reads or writes files. */
+#ifndef WIRE_KEYS_H
+#define WIRE_KEYS_H
+
+#include <heddle/error.h>
+#include <stdbool.h>
+
+#define KEY_TEXT 41            /* 40 characters and the NUL */
+#define KEYRING_DIR 3840
+#define KEYRING_PATH 4096      /* a file in it */
+
+typedef struct { char public_key[KEY_TEXT], secret_key[KEY_TEXT]; } key_pair_t;   /* secret "": not known */
+
+bool key_is_valid(const char *text);
+/* A new pair; its public key begins with a letter or a digit, so that it is no option on a command line.  INTERNAL (a
+ * libzmq without CURVE). */
+int  key_make(key_pair_t *ret_pair, heddle_error_t *error);
+/* NOT_FOUND · DATA_DIR (not readable, malformed, the two keys do not belong together).  Others who may read a secret:
+ * a warning in the log. */
+int  key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
+/* DATA_DIR: it is there already, or cannot be written; nothing is left then. */
+int  key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
+/* A public key as text, or the file that has one.  USAGE, NOT_FOUND, DATA_DIR. */
+int  key_take(const char *text_or_path, char ret_key[KEY_TEXT], heddle_error_t *error);
+
+typedef struct { char dir[KEYRING_DIR]; } keyring_t;   /* "": none */
+/* `given`, else $HEDDLE_KEYS, else $XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys.  *ret_chosen (may be NULL):
+ * somebody named it.  USAGE: there is no such place, or its name is too long. */
+int  keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error);
+/* The pair of a file in the ring, made (and the ring with it) where it is missing.  DATA_DIR, INTERNAL. */
+int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);
+/* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback.  DATA_DIR. */
+int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
+void keyring_forget_broker(const keyring_t *r, const char *endpoint);
+bool keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT]);
+
+#endif

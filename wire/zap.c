@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/zap.h"
+
+#include "wire/keys.h"
+
+#include <czmq.h>
+
+#define ADDRESS "inproc://zeromq.zap.01"
+
+/* The frames of a question: version, request id, domain, address, identity, mechanism, the key's 32
+ * bytes. */
+enum {
+    VERSION,
+    REQUEST,
+    DOMAIN,
+    PEER,
+    IDENTITY,
+    MECHANISM,
+    KEY,
+    FRAMES,
+    KEY_BYTES = 32,
+    TURN_QUESTIONS = 64
+};
+
+struct zap {
+    loop_t *loop;
+    zsock_t *socket;
+    bool (*allow)(void *self, const char *public_key);
+    void *self;
+};
+
+static bool is_text(const zmq_msg_t *part, const char *text)
+{
+    zmq_msg_t *p = (zmq_msg_t *)(uintptr_t)part; /* libzmq's accessors only read */
+    return zmq_msg_size(p) == strlen(text) && !memcmp(zmq_msg_data(p), text, strlen(text));
+}
+
+/* Takes a whole message; how many parts it had, FRAMES + 1 for more; -1: none is there. */
+static int take(void *handle, zmq_msg_t parts[FRAMES])
+{
+    zmq_msg_t excess;
+    int count = 0;
+    for (;;) {
+        zmq_msg_t *part = count < FRAMES ? &parts[count] : &excess;
+        zmq_msg_init(part);
+        if (zmq_msg_recv(part, handle, ZMQ_DONTWAIT) < 0) {
+            zmq_msg_close(part);
+            return count ? count : -1;
+        }
+        bool more = zmq_msg_more(part);
+        if (count < FRAMES) count++;
+        else {
+            zmq_msg_close(part);
+            if (!more) return FRAMES + 1;
+        }
+        if (!more) return count;
+    }
+}
+
+static bool key_of(zmq_msg_t parts[FRAMES], int count, char ret_key[KEY_TEXT])
+{
+    bool is_sound = count == FRAMES && is_text(&parts[VERSION], "1.0") &&
+                    is_text(&parts[MECHANISM], "CURVE") && zmq_msg_size(&parts[KEY]) == KEY_BYTES;
+    return is_sound && zmq_z85_encode(ret_key, zmq_msg_data(&parts[KEY]), KEY_BYTES);
+}
+
+static void say(void *handle, const void *data, size_t bytes, bool more)
+{
+    zmq_send(handle, data, bytes, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
+}
+
+/* Whoever asked may have gone; then nobody hears it. */
+static void answer(void *handle, zmq_msg_t *request, const char *user)
+{
+    const char *code = user ? "200" : "400", *text = user ? "OK" : "this key is not known";
+    say(handle, "1.0", 3, true);
+    say(handle, zmq_msg_data(request), zmq_msg_size(request), true);
+    say(handle, code, 3, true);
+    say(handle, text, strlen(text), true);
+    say(handle, user ? user : "", user ? strlen(user) : 0, true);
+    say(handle, "", 0, false);
+}
+
+static void on_question(void *self)
+{
+    zap_t *z = self;
+    void *handle = zsock_resolve(z->socket);
+    zmq_msg_t parts[FRAMES], nothing;
+    zmq_msg_init(&nothing);
+    for (int i = 0; i < TURN_QUESTIONS; i++) {
+        char key[KEY_TEXT];
+        int count = take(handle, parts);
+        if (count < 0) break;
+        bool is_in = key_of(parts, count, key) && z->allow(z->self, key);
+        answer(handle, count > REQUEST ? &parts[REQUEST] : &nothing, is_in ? key : NULL);
+        for (int k = 0; k < count && k < FRAMES; k++) zmq_msg_close(&parts[k]);
+    }
+    zmq_msg_close(&nothing);
+}
+
+zap_t *zap_new(loop_t *loop, bool (*allow)(void *self, const char *public_key), void *self)
+{
+    zap_t *z = calloc(1, sizeof *z);
+    if (!z) return NULL;
+    *z = (zap_t){.loop = loop, .socket = zsock_new(ZMQ_REP), .allow = allow, .self = self};
+    void *handle = zsock_resolve(z->socket);
+    zsock_set_linger(z->socket, 0);
+    if (zmq_bind(handle, ADDRESS) || loop_add_socket(loop, handle, on_question, z)) zap_destroy(&z);
+    return z;
+}
+
+void zap_destroy(zap_t **zap)
+{
+    zap_t *z = zap ? *zap : NULL;
+    if (!z) return;
+    *zap = NULL;
+    loop_remove_socket(z->loop, zsock_resolve(z->socket));
+    zsock_destroy(&z->socket);
+    free(z);
+}
