@@ -163,6 +163,60 @@ static int judge_held(const reports_t *r, const report_row_t *row, heddle_error_
     return HEDDLE_ERR_HELD;
 }
 
+/* The error of a code says whether the same may succeed later. */
+static bool is_final(int code)
+{
+    heddle_error_t e;
+    return code && error_fail(&e, code, "%s", "") && !e.retriable;
+}
+
+/* A worker that refused to switch has the bytes nevertheless. */
+static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
+{
+    return is_final(m->code) && (want->phase != HEDDLE_PHASE_STAGED || strcmp(m->phase, "activate") != 0);
+}
+
+/* Eligible workers that said no for good.  Those that are gone are among the missing, and not among the
+ * eligible: it cannot be told who they are, so as many of the refusals are taken to be theirs. */
+static uint32_t refused_count(const report_row_t *row, const wait_for_t *want)
+{
+    const heddle_report_t *r = &row->report;
+    bool is_staging = is_state(row, "staging") || is_state(row, "staged");
+    uint32_t there = is_staging ? staged_count(r) : r->active_count, refused = 0;
+    uint32_t awaited = r->eligible_count > there ? r->eligible_count - there : 0;
+    uint32_t gone = r->missing_count > awaited ? r->missing_count - awaited : 0;
+    for (uint32_t i = 0; i < r->missing_count && i < HEDDLE_MISSING_MAX; i++)
+        refused += is_refusal(&r->missing[i], want);
+    return refused > gone ? refused - gone : 0;
+}
+
+static const heddle_missing_t *first_refused(const heddle_report_t *r, const wait_for_t *want)
+{
+    uint32_t i = 0;
+    while (!is_refusal(&r->missing[i], want)) i++;
+    return &r->missing[i];
+}
+
+/* Too many have refused: waiting on would change nothing. */
+static int judge_refused(const reports_t *r, const report_row_t *row, const wait_for_t *want,
+                         heddle_error_t *error)
+{
+    const heddle_report_t *p = &row->report;
+    uint32_t refused = refused_count(row, want), need = need_count(row, want);
+    if (!refused || p->eligible_count >= need + refused) return HEDDLE_ERR_AGAIN;
+    const heddle_missing_t *first = first_refused(p, want);
+    error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was refused by %s: %s", r->adapter,
+               (unsigned long long)p->version, first->worker, first->message);
+    error_where(error, r->adapter, p->version, first->worker, first->phase);
+    error_expected(error, "%s on %u of %u workers", phase_word(want), need, p->eligible_count);
+    error_found(error, "on %u; refused by %u", have_count(row, want), refused);
+    error_hint(error, strcmp(first->phase, "activate")
+                          ? "mend what it says and publish again; `heddle versions %.100s@%llu` has all of them"
+                          : "mend what it says, then `heddle activate %.100s@%llu` has them try again",
+               r->adapter, (unsigned long long)p->version);
+    return HEDDLE_ERR_VERSION_FAILED;
+}
+
 static bool was_there(const report_row_t *row, const wait_for_t *want)
 {
     bool staged = want->phase == HEDDLE_PHASE_STAGED;
@@ -183,7 +237,7 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
     }
     if (row->report.code == HEDDLE_ERR_HELD && want->phase == HEDDLE_PHASE_ACTIVE)
         return judge_held(r, row, error);
-    return HEDDLE_ERR_AGAIN;
+    return judge_refused(r, row, want, error);
 }
 
 int reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want,

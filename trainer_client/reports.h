@@ -35,7 +35,9 @@ void reports_copy(const report_row_t *row, heddle_report_t *ret_report);
 bool report_is_settled(const report_row_t *row);
 
 /* OK: reached · AGAIN: not yet · DEADLINE NO_WORKERS VERSION_FAILED VERSION_LOST HELD: it will not
- * be.  The quorum is of the eligible workers, at least one; HEDDLE_QUORUM_NONE is always reached. */
+ * be: the version ended, or so many workers refused it that too few are left (VERSION_FAILED; it may be
+ * the active version nevertheless).  The quorum is of the eligible workers, at least one;
+ * HEDDLE_QUORUM_NONE is always reached. */
 typedef struct { heddle_phase_t phase; heddle_quorum_t quorum; } wait_for_t;
 int  reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error);
 /* The wait's own time ran out. */

@@ -6,8 +6,8 @@
  * served to workers until a later publication needs it (one that is RELEASED goes first), or close.
  *
  * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls block at most
- * for their timeout; a commit for the deadline of its rollout, packing and digesting included, begin for timeout_ms where a region is on its way to be
- * free.  While the broker is away the publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made
+ * for their timeout; a commit for the deadline of its rollout, packing and digesting included, begin for timeout_ms
+ * where a region is on its way to be free.  While the broker is away the publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made
  * again.  FENCED is for good (another writer has the adapter): close, and open again.  Close aborts a publication that
  * is still open; its handle is void then.
  * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it before starting

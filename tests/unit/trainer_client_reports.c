@@ -146,3 +146,73 @@ Test(reports, more_missing_than_rows_are_counted, .init = start, .fini = stop)
     cr_assert_eq(reports_find(&r, 7)->report.missing_count, HEDDLE_MISSING_MAX + 3);
     cr_assert_eq(reports_find(&r, 7)->report.missing[0].code, HEDDLE_OK);
 }
+
+/* -- refusals --------------------------------------------------------------------------------- */
+
+typedef struct { const char *state; uint32_t eligible, staged, active; const char *missing; heddle_phase_t phase;
+                 heddle_quorum_t quorum; int expected; } refused_t;
+
+/* missing: a letter each: r refused to switch, s refused the bytes, f may come back to them, w still works, l was lost */
+static report_row_t *row_missing(const refused_t *row)
+{
+    static const struct { char letter; msg_missing_t m; } KINDS[] = {
+        {'r', {"w1", "activate", "version_failed", "no such engine"}},
+        {'s', {"w2", "stage", "version_failed", "no room in it"}},
+        {'f', {"w3", "fetch", "no_slot", "held"}},
+        {'w', {"w4", "activate", "", "committed"}},
+        {'l', {"w5", "activate", "unavailable", "lost"}}};
+    msg_missing_t missing[8];
+    uint32_t count = 0;
+    for (const char *at = row->missing; *at; at++)
+        for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++)
+            if (KINDS[k].letter == *at) missing[count++] = KINDS[k].m;
+    reports_begin(&r, 7, &OPTS, 1000);
+    msg_rollout_t m = {.version = 7, .eligible_count = row->eligible, .staged_count = row->staged,
+                       .active_count = row->active, .adapter = "policy", .state = row->state, .code = "",
+                       .message = "", .missing = missing, .missing_count = count};
+    reports_update(reports_find(&r, 7), &m, 5000);
+    return reports_find(&r, 7);
+}
+
+static const refused_t REFUSED[] = {
+    {"active", 1, 1, 0, "r", A, ALL, E(VERSION_FAILED)},     {"active", 1, 1, 0, "w", A, ALL, E(AGAIN)},
+    {"active", 2, 2, 1, "r", A, ALL, E(VERSION_FAILED)},     {"active", 2, 2, 1, "r", A, COUNT(1), 0},
+    {"active", 2, 2, 0, "rw", A, COUNT(1), E(AGAIN)},        {"active", 2, 2, 0, "rr", A, COUNT(1), E(VERSION_FAILED)},
+    {"active", 4, 4, 0, "rrww", A, PERCENT(50), E(AGAIN)},   {"active", 4, 4, 0, "rrrw", A, PERCENT(50), E(VERSION_FAILED)},
+    /* a retriable code is announced again */
+    {"active", 1, 0, 0, "f", A, ALL, E(AGAIN)},
+    /* of two that are missing one is gone: it may be the one that refused */
+    {"active", 1, 1, 0, "rl", A, ALL, E(AGAIN)},             {"active", 2, 2, 0, "rrl", A, ALL, E(VERSION_FAILED)},
+    /* who refuses to switch has the bytes */
+    {"active", 1, 1, 0, "r", S, ALL, 0},
+    {"staging", 2, 0, 0, "sw", S, ALL, E(VERSION_FAILED)},   {"staging", 2, 0, 0, "sw", S, COUNT(1), E(AGAIN)},
+    {"active", 2, 1, 0, "rs", S, ALL, E(VERSION_FAILED)},    {"active", 2, 0, 0, "ss", S, COUNT(1), E(VERSION_FAILED)},
+    {"active", 1, 1, 0, "r", A, NONE, 0},
+};
+
+Test(reports, too_many_refusals_end_a_wait)
+{
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
+        heddle_error_t error = {0};
+        start();
+        wait_for_t want = {REFUSED[i].phase, REFUSED[i].quorum};
+        int rc = reports_judge(&r, row_missing(&REFUSED[i]), &want, &error);
+        cr_assert_eq(rc, REFUSED[i].expected, "row %zu: %s, not %s", i, heddle_err_name(rc),
+                     heddle_err_name(REFUSED[i].expected));
+        stop();
+    }
+}
+
+Test(reports, a_refusal_is_told_with_what_to_do, .init = start, .fini = stop)
+{
+    heddle_error_t error = {0};
+    wait_for_t want = {A, ALL};
+    refused_t row = {"active", 3, 3, 1, "wr", A, ALL, 0};
+    reports_judge(&r, row_missing(&row), &want, &error);
+    cr_assert_str_eq(error.message, "policy@7 was refused by w1: no such engine");
+    cr_assert_str_eq(error.worker, "w1");
+    cr_assert_str_eq(error.phase, "activate");
+    cr_assert_str_eq(error.expected, "active on 3 of 3 workers");
+    cr_assert_str_eq(error.found, "on 1; refused by 1");
+    cr_assert(strstr(error.hint, "heddle activate policy@7"));
+}
