@@ -139,8 +139,12 @@ version_row_t *registry_newest_live(const adapter_row_t *a)
 
 version_row_t *registry_staging(const adapter_row_t *a)
 {
-    version_row_t *v = registry_newest_live(a);
-    return v && v->state == VERSION_STAGING ? v : NULL;
+    return a->first_staging ? registry_version(a, a->first_staging) : NULL;
+}
+
+version_row_t *registry_waiting(const adapter_row_t *a)
+{
+    return a->last_staging != a->first_staging ? registry_version(a, a->last_staging) : NULL;
 }
 
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
@@ -243,7 +247,26 @@ static int apply_version(registry_t *r, const record_t *rec)
     }
     insert_at(a->versions, a->version_count++, at, v);
     if (rec->version > a->last_version) a->last_version = rec->version;
+    if (rec->version > a->last_staging) a->last_staging = rec->version;
+    if (!a->first_staging || rec->version < a->first_staging) a->first_staging = rec->version;
     return HEDDLE_OK;
+}
+
+/* From a row on, up (1) or down (-1); 0: there is none. */
+static uint64_t next_staging(const adapter_row_t *a, size_t at, int step)
+{
+    for (at += (size_t)step; at < a->version_count; at += (size_t)step) /* below 0 is beyond the end */
+        if (a->versions[at]->state == VERSION_STAGING) return a->versions[at]->version;
+    return 0;
+}
+
+static void leave_staging(adapter_row_t *a, version_row_t *v, version_state_t state)
+{
+    bool found;
+    size_t at = version_place(a, v->version, &found);
+    if (v->version == a->first_staging) a->first_staging = next_staging(a, at, 1);
+    if (v->version == a->last_staging) a->last_staging = next_staging(a, at, -1);
+    v->state = state;
 }
 
 static int apply_decision(registry_t *r, const record_t *rec)
@@ -251,7 +274,7 @@ static int apply_decision(registry_t *r, const record_t *rec)
     adapter_row_t *a = registry_adapter(r, rec->adapter);
     if (!a || !rec->decision || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
     version_row_t *v = registry_version(a, rec->version);
-    if (v && v->state == VERSION_STAGING) v->state = VERSION_COMMITTED;
+    if (v && v->state == VERSION_STAGING) leave_staging(a, v, VERSION_COMMITTED);
     if (v && rec->decision > v->decision) {
         v->decision = rec->decision;
         v->activated_ms = rec->at_ms;
@@ -301,6 +324,7 @@ static int apply_state(registry_t *r, const record_t *rec)
     if (replace_text(&v->message, rec->message) || replace_text(&v->worker, rec->worker) ||
         replace_text(&v->phase, rec->phase))
         return HEDDLE_ERR_NO_MEMORY;
+    if (v->state == VERSION_STAGING) leave_staging(a, v, rec->state);
     v->state = rec->state;
     v->code = rec->code;
     v->ended_ms = rec->at_ms;

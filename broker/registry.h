@@ -6,10 +6,14 @@
  *   event                           staging        committed        superseded · failed · retired
  *   VERSION record (PUBLISH)        -> (new row)
  *   DECISION that names it          committed      committed        - (never decided: not_activatable)
- *   newer VERSION                   superseded     -                -
+ *   STATE superseded (overtaken)    superseded     -                -
  *   STATE failed                    failed         - (forward only) -
  *   STATE retired                   -              retired          -
  *   FORGET                          -              -                (no row: never the greatest number)
+ *
+ * At most two versions of an adapter are staging: the *staging* one, which is rolled out, and behind it
+ * the *waiting* one, the newest.  A publication supersedes the one that waits; the rollout supersedes the
+ * staging one where nothing more comes of it (rollout.h).
  *
  * decide functions change nothing: they add records and answers to an outbox, or return an error to be
  * sent. registry_apply is the only way in, for records just committed and for rows read at start-up,
@@ -60,6 +64,8 @@ typedef struct adapter_row {
     size_t version_count, version_capacity, ended_count;
     /* greatest number ever assigned, also of versions that were forgotten */
     uint64_t last_version;
+    /* the lowest and the greatest number that is staging; 0: none */
+    uint64_t first_staging, last_staging;
     /* the latest decision and the version that it names; 0, 0: none yet */
     uint64_t decision, active, decided_ms;
     bool held;
@@ -92,8 +98,10 @@ version_row_t *registry_active(const adapter_row_t *a);
 version_row_t *registry_newest(const adapter_row_t *a);
 /* staging or committed */
 version_row_t *registry_newest_live(const adapter_row_t *a);
-/* at most one; NULL */
+/* the one that is rolled out; NULL */
 version_row_t *registry_staging(const adapter_row_t *a);
+/* the one that comes after it; NULL */
+version_row_t *registry_waiting(const adapter_row_t *a);
 bool registry_is_live(const version_row_t *v);
 /* The decision from which on `version` counts as reached or overtaken; 0: none yet. */
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
@@ -102,7 +110,7 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 
 /* PUBLISH by the adapter's open writer.  Answered first: an exact replay of a request id (created=false
  * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED.  On OK:
- * records ADAPTER? VERSION STATE(superseded)? and PUBLISHED to `peer`, *ret_version the version that
+ * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the version that
  * stands for it, *ret_created whether it is new. */
 typedef struct { uint64_t peer; const char *writer; key16_t share_key; } publish_by_t;
 int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,

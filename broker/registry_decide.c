@@ -213,8 +213,8 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     *ret_version = a->last_version + 1;
     *ret_created = true;
     add_version(m, by, *ret_version, now, out);
-    if (live && live->state == VERSION_STAGING)
-        registry_decide_end(a, live, VERSION_SUPERSEDED, NULL, now, out);
+    const version_row_t *waiting = registry_waiting(a);
+    if (waiting) registry_decide_end(a, waiting, VERSION_SUPERSEDED, NULL, now, out);
     send_published(m, by, *ret_version, &m->digest, &by->share_key, "", out);
     return HEDDLE_OK;
 }

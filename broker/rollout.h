@@ -16,6 +16,11 @@
  *   any          the worker joins again       -> by what it restates
  *   (STALE is derived: ACTIVE, but the adapter's decision is a later one.)
  *
+ * One version of an adapter is rolled out at a time.  A newer one waits for it while workers are on their
+ * way to it, so that publications faster than the link do not starve activation: it begins when that one is
+ * decided or has ended.  Of those that wait the newest stays.  Where nothing more comes of the one before
+ * (nobody fetches it, or it is staged and waits for somebody's hand), it is superseded at once.
+ *
  * A version is decided when not settling, not held, its policy is met and somebody staged it:
  *   all       every eligible copy that is still there is staged; one that fails fails the version
  *   as-ready  the first copy is staged       manual   never by itself
@@ -77,6 +82,7 @@ typedef struct track {
     bool is_lost;                      /* committed, and nobody has the bytes */
     bool is_late;                      /* the deadline has passed */
     bool is_ended;
+    bool is_begun;                     /* it was announced; staging, and not begun: it waits for another */
     bool is_staged_said;               /* the event */
     bool is_dirty;                     /* something changed: to be looked at, and told */
     uint64_t created_us, deadline_us;
@@ -138,8 +144,8 @@ void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size);
 
 /* ---- soft steps: what members said.  Each may add sends (to be let go at once) and events. ---- */
 
-/* A version was committed to disk: the new track, all READY subscribers eligible, ANNOUNCE to each.
- * NO_MEMORY. */
+/* A version was committed to disk: the new track; unless it waits for another one all READY subscribers
+ * are eligible, ANNOUNCE to each.  NO_MEMORY. */
 int  rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version,
                        uint64_t publisher, events_t *ev, outbox_t *out);
 /* Start-up: a track for each live version that was loaded. NO_MEMORY. */

@@ -9,7 +9,7 @@
 #include <heddle/publisher.h>
 
 #define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
-#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (1 + (int)RETIRE_AT_ONCE))
+#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE))
 
 static bool same_adapter(const track_t *t, const char *adapter) { return !strcmp(t->adapter, adapter); }
 
@@ -222,6 +222,19 @@ static void fail_lost(const adapter_row_t *a, const version_row_t *row, instant_
     registry_decide_end(a, row, VERSION_FAILED, &e, now, out);
 }
 
+/* Somebody is on his way to it, and has where to get it from. */
+static bool is_moving(const track_t *t)
+{
+    for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
+        if (copy_in_flight(t->copies[i]) && t->copies[i]->announced_us) return true;
+    return false;
+}
+
+static bool has_lost_its_source(const rollout_t *ro, const track_t *t, instant_t now)
+{
+    return t->sourceless_us && (t->has_left || now.us >= t->sourceless_us + ro->lease_us);
+}
+
 static void decide_staging(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row,
                            const track_t *t, instant_t now, outbox_t *out)
 {
@@ -229,8 +242,29 @@ static void decide_staging(const rollout_t *ro, const adapter_row_t *a, const ve
     if (bad) fail_rejected(a, row, bad, now, out);
     else if (!a->held && is_met(row, t)) registry_decide_commit(a, row, now, out);
     else if (t->is_late && !may_stay(a, row, t)) fail_late(a, row, t, now, out);
-    else if (t->sourceless_us && (t->has_left || now.us >= t->sourceless_us + ro->lease_us))
-        fail_lost(a, row, now, out);
+    else if (has_lost_its_source(ro, t, now)) fail_lost(a, row, now, out);
+    else if (registry_waiting(a) && !is_moving(t))
+        registry_decide_end(a, row, VERSION_SUPERSEDED, NULL, now, out);
+}
+
+static void fail_waiting(const adapter_row_t *a, const version_row_t *row, instant_t now, outbox_t *out)
+{
+    unsigned long long first = registry_staging(a)->version;
+    heddle_error_t e;
+    error_fail(&e, HEDDLE_ERR_DEADLINE, "%s@%llu waited for %s@%llu, which was not decided within %llu ms",
+               a->name, (unsigned long long)row->version, a->name, first,
+               (unsigned long long)row->deadline_ms);
+    error_where(&e, a->name, row->version, NULL, "announce");
+    registry_decide_end(a, row, VERSION_FAILED, &e, now, out);
+}
+
+static void decide_waiting(const rollout_t *ro, const adapter_row_t *a, instant_t now, outbox_t *out)
+{
+    const version_row_t *row = registry_waiting(a);
+    const track_t *t = row ? rollout_track(ro, a->name, row->version) : NULL;
+    if (!t) return;
+    if (t->is_late) fail_waiting(a, row, now, out);
+    else if (has_lost_its_source(ro, t, now)) fail_lost(a, row, now, out);
 }
 
 static void decide_keep(const rollout_t *ro, const adapter_row_t *a, instant_t now, outbox_t *out)
@@ -256,6 +290,7 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
         const version_row_t *row = registry_staging(a);
         const track_t *staging = row ? rollout_track(ro, a->name, row->version) : NULL;
         if (staging) decide_staging(ro, a, row, staging, v.now, out);
+        decide_waiting(ro, a, v.now, out);
         decide_keep(ro, a, v.now, out);
     }
 }
@@ -347,6 +382,7 @@ void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_hel
     const adapter_row_t *a = record->adapter ? registry_adapter(v.registry, record->adapter) : NULL;
     if (record->kind == RECORD_DECISION) apply_decision(&s, a, was_held);
     if (record->kind == RECORD_STATE) apply_state(&s, a, record);
+    if (record->kind == RECORD_DECISION || record->kind == RECORD_STATE) begin_next(&s, a);
 }
 
 /* ---- publishers ---- */

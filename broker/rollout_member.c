@@ -96,7 +96,7 @@ void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbo
 
 /* ---- a version begins ---- */
 
-/* A publisher has two regions: what it was told it may reuse is in use again by now. */
+/* A publisher has few regions: what it was told it may reuse is in use again by now. */
 static void end_serving(rollout_t *ro, const char *adapter, uint64_t before)
 {
     for (size_t i = track_first(ro, adapter);
@@ -117,6 +117,28 @@ static void forget_announced(rollout_t *ro, const adapter_row_t *a, const member
     if (c && copy_in_flight(c)) c->announced_us = 0;
 }
 
+static void begin(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
+{
+    t->is_begun = true;
+    track_touch(s->ro, t);
+    for (size_t i = 0; i < s->v.members->worker_count; i++) {
+        member_t *m = s->v.members->workers[i];
+        if (!member_is_ready(m) || !member_sub(m, a->name)) continue;
+        copy_row_t *c = copy_need(t, m, s->out);
+        if (!c) return;
+        c->is_eligible = true;
+        forget_announced(s->ro, a, m);
+        announce(s, t, row, m);
+    }
+}
+
+void begin_next(step_t *s, const adapter_row_t *a)
+{
+    const version_row_t *row = registry_staging(a);
+    track_t *t = row ? rollout_track(s->ro, a->name, row->version) : NULL;
+    if (t && !t->is_begun) begin(s, a, row, t);
+}
+
 int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version, uint64_t publisher,
                       events_t *ev, outbox_t *out)
 {
@@ -132,16 +154,8 @@ int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t ver
     t->deadline_us = v.now.us + row->deadline_ms * 1000;
     event_row_t *e = events_add(ev, EVENT_VERSION_PUBLISHED, adapter, version, row->writer, v.now);
     e->bytes = (int64_t)row->data_bytes;
-    for (size_t i = 0; i < v.members->worker_count; i++) {
-        member_t *m = v.members->workers[i];
-        if (!member_is_ready(m) || !member_sub(m, adapter)) continue;
-        copy_row_t *c = copy_need(t, m, out);
-        if (!c) return HEDDLE_ERR_NO_MEMORY;
-        c->is_eligible = true;
-        forget_announced(ro, a, m);
-        announce(&s, t, row, m);
-    }
-    return HEDDLE_OK;
+    begin_next(&s, a);
+    return out->failed ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
 
 /* What is left of a deadline that was set before the broker started: wall clock, so never more than it
@@ -158,6 +172,7 @@ static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const ve
     track_t *t = track_add(ro, a->name, row->version, v.now.us);
     if (!t) return HEDDLE_ERR_NO_MEMORY;
     t->sourceless_us = ro->settle_end_us > v.now.us ? ro->settle_end_us : v.now.us;
+    t->is_begun = row != registry_waiting(a);
     if (row->state != VERSION_STAGING) return HEDDLE_OK;
     t->deadline_us = v.now.us + left_us(row, v.now.wall_ms);
     if (t->deadline_us < ro->settle_end_us) t->deadline_us = ro->settle_end_us;

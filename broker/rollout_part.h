@@ -56,5 +56,7 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
 copy_row_t *copy_need(track_t *t, const member_t *member, outbox_t *out);
 void wake_member(step_t *s, member_t *member, const adapter_row_t *a);
 void wake_adapter(step_t *s, const adapter_row_t *a);                   /* every READY subscriber */
+/* The staging version, when it was not yet: every READY subscriber is eligible, and told of it. */
+void begin_next(step_t *s, const adapter_row_t *a);
 
 #endif

@@ -318,6 +318,7 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
     report_row_t *row = reports_find(&n->reports, m->version);
     if (!row || strcmp(m->adapter, n->adapter) != 0) return;
     reports_update(row, m, now_us);
+    if (m->decision && m->staged_count) publications_decided(&n->publications, m->version);
     tell(n, HEDDLE_EVENT_ROLLOUT, m->version, NULL);
 }
 

@@ -97,7 +97,7 @@ static void give_back(heddle_publisher_t *p, int slot)
 static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
 {
     if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_NO_SLOT) return rc;
-    error_fail(error, HEDDLE_ERR_NO_SLOT, "both regions of the publisher are in use");
+    error_fail(error, HEDDLE_ERR_NO_SLOT, "every region of the publisher is in use");
     error_expected(error, "the older one free within %u ms", waited_ms);
     error_found(error, "bytes of it still on their way to a worker");
     error_hint(error, "publish again: a worker that stands still is dropped after a while");

@@ -27,22 +27,17 @@ void publications_fini(publications_t *p)
     for (int i = 0; i < PUBLICATION_SLOTS; i++) drop_region(p, &p->slots[i]);
 }
 
-/* Served ones by how little they are missed: released before needed, then older before newer. */
+/* Served ones by how little they are missed: released, then decided, then older before newer. */
 static bool goes_before(const publication_slot_t *a, const publication_slot_t *b)
 {
-    return a->is_released != b->is_released ? a->is_released : a->version < b->version;
+    if (a->is_released != b->is_released) return a->is_released;
+    if (a->is_decided != b->is_decided) return a->is_decided;
+    return a->version < b->version;
 }
 
-typedef bool before_t(const publication_slot_t *a, const publication_slot_t *b);
-
-static publication_slot_t *first_in(publications_t *p, publication_state_t state, before_t *goes_first)
+static bool is_newer(const publication_slot_t *a, const publication_slot_t *b)
 {
-    publication_slot_t *best = NULL;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
-        publication_slot_t *s = &p->slots[i];
-        if (s->state == state && (!best || goes_first(s, best))) best = s;
-    }
-    return best;
+    return a->version > b->version;
 }
 
 static bool is_larger(const publication_slot_t *a, const publication_slot_t *b)
@@ -50,10 +45,48 @@ static bool is_larger(const publication_slot_t *a, const publication_slot_t *b)
     return (a->region ? a->region->bytes : 0) > (b->region ? b->region->bytes : 0);
 }
 
-int publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region)
+typedef bool before_t(const publication_slot_t *a, const publication_slot_t *b);
+
+static publication_slot_t *first_but(publications_t *p, publication_state_t state, before_t *goes_first,
+                                     const publication_slot_t *but1, const publication_slot_t *but2)
+{
+    publication_slot_t *best = NULL;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        publication_slot_t *s = &p->slots[i];
+        if (s->state == state && s != but1 && s != but2 && (!best || goes_first(s, best))) best = s;
+    }
+    return best;
+}
+
+static publication_slot_t *first_in(publications_t *p, publication_state_t state, before_t *goes_first)
+{
+    return first_but(p, state, goes_first, NULL, NULL);
+}
+
+/* Where all are needed, the oldest is on its way to somebody and the newest comes next. */
+static publication_slot_t *least_missed(publications_t *p)
+{
+    publication_slot_t *first = first_in(p, PUBLICATION_SERVED, goes_before);
+    if (!first || first->is_released || first->is_decided) return first;
+    publication_slot_t *newest = first_in(p, PUBLICATION_SERVED, is_newer);
+    publication_slot_t *between = first_but(p, PUBLICATION_SERVED, goes_before, first, newest);
+    return between ? between : first;
+}
+
+/* A free place; one without memory only as long as there are too few, or when none will come free. */
+static publication_slot_t *free_slot(publications_t *p)
 {
     publication_slot_t *s = first_in(p, PUBLICATION_FREE, is_larger);
-    publication_slot_t *served = first_in(p, PUBLICATION_SERVED, goes_before);
+    const publication_slot_t *served = first_in(p, PUBLICATION_SERVED, goes_before);
+    int warm = 0;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) warm += p->slots[i].region != NULL;
+    bool comes_free = first_in(p, PUBLICATION_CLOSING, is_larger) || (served && served->is_released);
+    return s && !s->region && warm >= PUBLICATION_WARM && comes_free ? NULL : s;
+}
+
+int publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region)
+{
+    publication_slot_t *s = free_slot(p), *served = least_missed(p);
     if (!s && first_in(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
     if (!s && served) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
@@ -118,6 +151,12 @@ bool publications_release(publications_t *p, uint64_t version)
     publication_slot_t *s = (publication_slot_t *)publications_of(p, version);
     if (s) s->is_released = true;
     return s != NULL;
+}
+
+void publications_decided(publications_t *p, uint64_t version)
+{
+    publication_slot_t *s = (publication_slot_t *)publications_of(p, version);
+    if (s) s->is_decided = true;
 }
 
 void publications_stop(publications_t *p, uint64_t version)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/publications.h: the two warm regions of a publisher, and what each is used for.
+/* trainer_client/publications.h: the warm regions of a publisher, two or three, and what each is used for.
  *
  *   state    event                    -> next
  *   FREE     publications_take        -> TAKEN    the caller fits a larger one where it is too small
@@ -9,9 +9,13 @@
  *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication
  *            publications_stop        -> CLOSING  unshare: not to be served any more
  *            publications_release     -> SERVED   nobody needs it: it goes before one that is needed
+ *            publications_decided     -> SERVED   others have it too: it goes next
  *   CLOSING  publications_unshared    -> FREE     TR_UNSHARED: no send is in flight any more
  *
- * Two, so that a version is served while the next one is written.  A region is touched and
+ * Two, so that a version is served while the next one is written.  A third one where publications come
+ * faster than workers fetch: one version is on its way to them, the newest waits for it (broker/rollout.h),
+ * and a third is written.  It is made when both others are needed, and stays.  Where all three are, what
+ * lies between the oldest and the newest goes: it will be superseded.  A region is touched and
  * registered once and used again for as long as it is large enough; serving goes on after RELEASE,
  * because the memory stays anyway and a late joiner may ask.
  * Loop thread only, but for the memory of a TAKEN region, which is the application's.  Nothing
@@ -22,7 +26,8 @@
 #include "core/errors.h"
 #include "transfer/transfer.h"
 
-#define PUBLICATION_SLOTS 2
+#define PUBLICATION_SLOTS 3
+#define PUBLICATION_WARM 2             /* without need there are no more */
 
 typedef enum {
     PUBLICATION_FREE, PUBLICATION_TAKEN, PUBLICATION_SERVED, PUBLICATION_CLOSING
@@ -32,7 +37,7 @@ typedef struct {
     region_t *region;                  /* owned; NULL: none yet */
     uint64_t version, arena_bytes;     /* SERVED */
     share_key_t key;                   /* SERVED, CLOSING */
-    bool is_released;
+    bool is_released, is_decided;
 } publication_slot_t;
 
 typedef struct publications {
@@ -46,7 +51,7 @@ void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *
 void publications_fini(publications_t *p);
 
 /* OK with a slot, and its region: NULL or smaller than `bytes` where a new one must be fitted.
- * AGAIN: a region is on its way to be free (ask again after publications_unshared).  NO_SLOT: both
+ * AGAIN: a region is on its way to be free (ask again after publications_unshared).  NO_SLOT: all
  * are being written. */
 int  publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region);
 /* Puts a new region, owned by the slot from now on also on failure, in place of the old one, and
@@ -60,6 +65,7 @@ int  publications_share(publications_t *p, int slot, uint64_t version, const sha
 void publications_unshared(publications_t *p, const share_key_t *key);
 /* False when the version is not served here. */
 bool publications_release(publications_t *p, uint64_t version);
+void publications_decided(publications_t *p, uint64_t version);
 void publications_stop(publications_t *p, uint64_t version);   /* 0: all */
 /* The newest version that is served; 0: none. */
 uint64_t publications_serving(const publications_t *p);

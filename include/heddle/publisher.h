@@ -90,7 +90,7 @@ HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle
 /* Lays out a region for these tensors (any order; names unique) and gives writable places for them.  `config` is
  * copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a JSON object, or NULL for
  * {"format":"pt"}.  One publication may be open at a time.
- * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (both regions are still being served). */
+ * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (every region is still being served). */
 HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
                                         const void *config, size_t config_bytes, const char *metadata,
                                         heddle_publication_t **ret_publication);

@@ -149,8 +149,8 @@ static void check_eligible(world_t *w)
 {
     for (uint32_t i = 0; i < w->actor_count; i++) {
         actor_t *a = w->actors[i];
-        if (a->eligible_version && !member_is_ready(membership_worker(&w->broker->members, a->name)))
-            a->eligible_version = 0;
+        if (a->kind == ACTOR_WORKER && !member_is_ready(membership_worker(&w->broker->members, a->name)))
+            memset(a->eligible, 0, sizeof a->eligible);
     }
 }
 
@@ -239,16 +239,20 @@ static void note_eligible(world_t *w, const record_t *r)
         actor_t *a = w->actors[i];
         if (a->kind != ACTOR_WORKER || strcmp(a->adapters[0], r->adapter) != 0) continue;
         bool counts = a->worker && member_is_ready(membership_worker(&w->broker->members, a->name));
-        a->eligible_version = counts ? r->version : 0;
-        a->eligible_incarnation = a->incarnation;
-        a->eligible_epoch = w->epoch;
+        if (!counts) continue;
+        size_t at = r->version % ELIGIBLE_KEPT;
+        a->eligible[at].version = r->version;
+        a->eligible[at].incarnation = a->incarnation;
+        a->eligible[at].epoch = w->epoch;
     }
 }
 
 static bool must_have_staged(const world_t *w, const actor_t *a, const record_t *r)
 {
-    return a->worker && a->eligible_version == r->version && a->eligible_incarnation == a->incarnation &&
-           a->eligible_epoch == w->epoch && !strcmp(a->adapters[0], r->adapter) &&
+    size_t at = r->version % ELIGIBLE_KEPT;
+    return a->worker && a->eligible[at].version == r->version &&
+           a->eligible[at].incarnation == a->incarnation && a->eligible[at].epoch == w->epoch &&
+           !strcmp(a->adapters[0], r->adapter) &&
            member_is_ready(membership_worker(&w->broker->members, a->name));
 }
 

@@ -170,6 +170,36 @@ Test(publish, faster_than_the_link)
     check_settled(w);
 }
 
+/* A version every 10 ms, and a link that takes 60 ms and more for one: what is on its way arrives, what waits is the
+ * newest, and nothing starves.  Memory at the publisher is three regions. */
+Test(publish, every_ten_ms_over_a_slow_link)
+{
+    enum { VERSIONS = 120 };
+    actor_t *workers[2], *trainer = world_trainer(w, "ann", (trainer_conf_t){.max_rate_bytes = 16 << 20});
+    world_workers(w, 2, (worker_conf_t){0}, workers);
+    uint64_t activated = 0, last = 0, last_us = w->now_us, longest_us = 0;
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        trainer_publish(trainer, (publish_t){.shape = {.seed = v}});
+        for (uint64_t end_us = w->now_us + 10 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) {
+            if (worker_active(workers[0]) == last || worker_active(workers[1]) == last) continue;
+            last = worker_active(workers[0]);
+            if (w->now_us - last_us > longest_us) longest_us = w->now_us - last_us;
+            last_us = w->now_us;
+            activated++;
+        }
+        MUST(w, !trainer->published.code && trainer->published.version == v);
+    }
+    UNTIL(w, SECOND, world_all_active(w, VERSIONS));
+    printf("%llu of %d versions became active, %.0f ms apart at most\n", (unsigned long long)activated,
+           VERSIONS, (double)longest_us / 1e3);
+    MUST(w, activated >= 8);
+    MUST(w, longest_us <= 200 * MS);
+    for (uint64_t v = 1; v <= VERSIONS; v++) MUST(w, strcmp(world_state(w, v), "failed") != 0);
+    MUST(w, actor_counters(trainer).maps == 3);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
 /* Nobody there: the version fails at its deadline, and says why; the next one finds the one that came. */
 Test(publish, to_nobody)
 {

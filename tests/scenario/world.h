@@ -32,7 +32,7 @@
 #define SECOND 1000000ull
 #define ADAPTER "policy"
 
-enum { ACTORS_MAX = 40, EVENTS_KEPT = 64, HOLDS_MAX = 8, RECENT_MAX = 400 };
+enum { ACTORS_MAX = 40, EVENTS_KEPT = 64, ELIGIBLE_KEPT = 8, HOLDS_MAX = 8, RECENT_MAX = 400 };
 
 typedef struct world world_t;
 typedef struct actor actor_t;
@@ -99,8 +99,10 @@ struct actor {
     const char *adapters[2];
     slot_t *holds[HOLDS_MAX];
     uint64_t seen_decision, seen_version;      /* by the checker */
-    uint64_t eligible_version, eligible_epoch; /* the last version that it counts for */
-    uint32_t eligible_incarnation;
+    struct {
+        uint64_t version, epoch;
+        uint32_t incarnation;
+    } eligible[ELIGIBLE_KEPT]; /* the last versions that it counts for, by their numbers */
     /* trainers */
     trainer_conf_t trainer;
     void *trainer_state;

@@ -143,7 +143,8 @@ Test(pending, a_wait_counts_who_is_ready_when_it_is_answered)
 Test(pending, an_overtaken_version_counts_unless_exactly_it_was_asked_for)
 {
     version_1_active(1);
-    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_publish(T, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 2, 2);
     rig_publish(T, (rig_publish_t){.digest = 3}); /* supersedes 2 */
     ask(wait_for(2));
     cr_assert(!answered());

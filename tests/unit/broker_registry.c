@@ -316,9 +316,33 @@ Test(registry, a_number_is_never_used_again)
     decide(2);
     cr_assert_eq(publish(3), 3);
     cr_assert_eq(publish(4), 4);
-    cr_assert_eq(row(3)->state, VERSION_SUPERSEDED);
-    cr_assert_eq(row(2)->state, VERSION_COMMITTED, "only a staging version is superseded");
-    cr_assert_eq(policy()->last_version, 4);
+    end(4, VERSION_SUPERSEDED, 0);
+    cr_assert_eq(publish(5), 5);
+    cr_assert_eq(policy()->last_version, 5);
+}
+
+/* The first is on its way, the newest waits for it; of those between nobody needs anything. */
+Test(registry, one_is_staging_and_one_waits)
+{
+    open_policy();
+    publish(1);
+    cr_assert(registry_staging(policy()) == row(1) && !registry_waiting(policy()));
+    for (uint64_t v = 2; v <= 5; v++) {
+        publish(v);
+        cr_assert(registry_staging(policy()) == row(1) && registry_waiting(policy()) == row(v));
+        if (v > 2) cr_assert_eq(row(v - 1)->state, VERSION_SUPERSEDED);
+    }
+    decide(1);
+    cr_assert(registry_staging(policy()) == row(5) && !registry_waiting(policy()));
+    cr_assert_eq(row(1)->state, VERSION_COMMITTED);
+    publish(6);
+    end(6, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    cr_assert(registry_staging(policy()) == row(5) && !registry_waiting(policy()));
+    publish(7);
+    end(5, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    cr_assert(registry_staging(policy()) == row(7) && !registry_waiting(policy()));
+    decide(7);
+    cr_assert(!registry_staging(policy()) && !registry_waiting(policy()));
 }
 
 /* ---- states against records ---- */
@@ -458,6 +482,7 @@ Test(registry, an_ended_version_drops_its_content_and_tells_why)
     publish(2);
     cr_assert(!registry_reason(policy(), row(2), &reason));
     publish(3);
+    end(2, VERSION_SUPERSEDED, 0);
     cr_assert(registry_reason(policy(), row(2), &reason));
     cr_assert_not_null(strstr(reason.message, "newer version"));
     decide(3);
@@ -499,8 +524,9 @@ Test(registry, history_is_bounded)
 Test(registry, what_is_forgotten_is_a_record_of_the_same_turn)
 {
     open_policy();
-    for (uint64_t v = 1; v <= LIMIT_HISTORY + 1; v++) publish(v);
-    cr_assert_eq(policy()->ended_count, LIMIT_HISTORY, "each publish supersedes the one before");
+    for (uint64_t v = 1; v <= LIMIT_HISTORY; v++) come_and_go(v);
+    publish(LIMIT_HISTORY + 1);
+    cr_assert_eq(policy()->ended_count, LIMIT_HISTORY);
     registry_decide_end(policy(), row(LIMIT_HISTORY + 1), VERSION_FAILED, NULL, now, &out);
     cr_assert_eq(out.record_count, 2);
     cr_assert(out.records[0].kind == RECORD_STATE && out.records[0].version == LIMIT_HISTORY + 1);

@@ -346,18 +346,116 @@ Test(rollout, a_publisher_that_comes_back_in_time_saves_it)
     cr_assert_str_eq(told()->state, "active", "the new session hears of it");
 }
 
-Test(rollout, a_newer_version_supersedes)
+Test(rollout, a_newer_version_waits_for_one_that_is_on_its_way)
 {
-    publish_to(1, (rig_publish_t){0});
+    publish_to(2, (rig_publish_t){0});
+    for (uint64_t v = 2; v <= 4; v++) rig_publish(T, (rig_publish_t){.digest = v});
+    cr_assert_str_eq(rig_state(1), "staging");
+    cr_assert_str_eq(rig_state(2), "superseded");
+    cr_assert_str_eq(rig_state(3), "superseded");
+    cr_assert_str_eq(rig_state(4), "staging");
+    cr_assert(rig_last(T, MSG_RELEASE)->release.version == 3, "its region is needed no more");
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 1);
+    cr_assert(!rig_has(W1, MSG_ABORT) && !rig_copy_state(2, "w1")[0]);
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 1, "w2 is on its way still");
+    rig_staged(W2, 1, 1);
+    cr_assert_eq(rig_adapter()->active, 1);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(rig_last((uint64_t)(W1 + i), MSG_COMMIT)->commit.version, 1);
+        cr_assert_eq(rig_last((uint64_t)(W1 + i), MSG_ANNOUNCE)->announce.version, 4);
+    }
+    roll_out(2, 4, 2, 4);
+    cr_assert_eq(rig_adapter()->active, 4);
+    cr_assert_str_eq(told()->state, "active");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_SUPERSEDED), 2);
+}
+
+/* What fails makes way too, and what waits has its own deadline. */
+Test(rollout, who_waits_comes_when_the_other_failed)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 3000});
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 5000});
+    rig_publish(T, (rig_publish_t){.digest = 3, .deadline_ms = 9000});
+    rig_pass(3100);
+    cr_assert_str_eq(rig_state(1), "failed");
+    const msg_announce_t *a = &rig_last(W2, MSG_ANNOUNCE)->announce;
+    cr_assert_eq(a->version, 3);
+    cr_assert_leq(a->deadline_ms, 6000, "counted from its publication");
+    rig_publish(T, (rig_publish_t){.digest = 4, .deadline_ms = 1000});
+    rig_pass(1100);
+    cr_assert_str_eq(rig_state(4), "failed");
+    cr_assert_eq(rig_version(4)->code, HEDDLE_ERR_DEADLINE);
+    cr_assert_not_null(strstr(rig_version(4)->message, "waited for policy@3"));
+    cr_assert_str_eq(rig_state(3), "staging");
+    rig_publish(T, (rig_publish_t){.digest = 5});
+    rig_nack(W1, 3, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(3), "failed");
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 5);
+}
+
+static void expect_overtaken(const char *why)
+{
     rig_publish(T, (rig_publish_t){.digest = 2});
-    cr_assert_str_eq(rig_state(1), "superseded");
+    cr_assert_str_eq(rig_state(1), "superseded", "%s", why);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_SUPERSEDED), 1, "%s", why);
+}
+
+Test(rollout, nobody_waits_for_what_nobody_fetches)
+{
+    publish_to(0, (rig_publish_t){0});
+    expect_overtaken("there is no worker");
+    rig_worker(W1, "w1");
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 2);
+}
+
+Test(rollout, nobody_waits_for_what_somebody_has_to_activate)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 1, 1);
+    expect_overtaken("it is staged, and waits for a hand");
     cr_assert_eq(rig_last(W1, MSG_ABORT)->abort.version, 1);
     cr_assert_str_eq(rig_last(W1, MSG_ABORT)->abort.code, "superseded");
     cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 2);
+}
+
+Test(rollout, nobody_waits_for_what_has_no_source)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_open(5, "policy", "other", 0, true);
+    rig_publish(5, (rig_publish_t){.digest = 2});
+    cr_assert_str_eq(rig_state(1), "superseded");
     rig_staged(W1, 2, 2);
     cr_assert_eq(rig_adapter()->active, 2);
-    cr_assert_eq(rig_event_count(EVENT_VERSION_SUPERSEDED), 1);
-    rig_staged(W1, 1, 1);
+}
+
+/* What waits is lost with its publisher, as what is on its way. */
+Test(rollout, who_waits_needs_a_source)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_leave(T);
+    R.tokens[T] = 0;
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_str_eq(rig_state(2), "failed");
+    cr_assert_eq(rig_version(2)->code, HEDDLE_ERR_VERSION_LOST);
+}
+
+Test(rollout, who_waits_waits_over_a_restart)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_restart();
+    rig_open(T, "policy", "trainer", 2, false);
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1)};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    cr_assert(!rig_has(W1, MSG_ANNOUNCE));
+    rig_pass(LEASE_MS + 500);
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 2);
+    roll_out(1, 2, 2, 2);
     cr_assert_eq(rig_adapter()->active, 2);
 }
 

@@ -689,6 +689,12 @@ Test(node, abandoning_tells_what_it_waited_for, .init = open_world, .fini = clos
 
 /* -- regions ---------------------------------------------------------------------------------- */
 
+static void release(uint64_t version)
+{
+    msg_t m = {.type = MSG_RELEASE, .release = {.token = w.token, .version = version, .adapter = "policy"}};
+    say(&m);
+}
+
 Test(node, two_regions_take_turns_and_stay_warm, .init = open_world, .fini = close_world)
 {
     item_t it[5] = {{0}};
@@ -713,6 +719,7 @@ Test(node, two_regions_take_turns_and_stay_warm, .init = open_world, .fini = clo
         if (v > 1) cr_assert_eq(fetch(v - 1, 4096), TR_ARRIVED, "the one before is served on");
         if (v > 2) cr_assert_eq(fetch(v - 2, 4096), TR_REFUSED);
         if (v > 2) cr_assert_eq(i->region, it[v - 3].region);
+        if (v > 1) release(v - 1);
         pack_destroy(&i->pack);
     }
     transfer_mem_ops.counters(w.t, &c);
@@ -727,6 +734,7 @@ Test(node, a_region_is_not_reused_while_its_bytes_are_on_their_way, .init = open
     join();
     serve(&a, 1, 1);
     serve(&b, 2, 2);
+    release(1);
     ask(1, 4096);
     tr_event_t none[4];
     transfer_mem_ops.events(w.worker_t, w.now, none, 4); /* the ask leaves */
@@ -738,7 +746,9 @@ Test(node, a_region_is_not_reused_while_its_bytes_are_on_their_way, .init = open
     cr_assert_gt(w.changes, changes, "who waits is woken");
     cr_assert_eq(take(&c), HEDDLE_OK);
     cr_assert_eq(c.region, a.region);
-    item_t more = {.pack = c.pack};
+    item_t third = {.pack = c.pack}, more = {.pack = c.pack};
+    cr_assert_eq(take(&third), HEDDLE_OK);
+    cr_assert_null(third.region, "the other is needed: memory for one more");
     cr_assert_eq(take(&more), HEDDLE_ERR_AGAIN, "the other is served");
     drive(&e);
     cr_assert_eq(take(&more), HEDDLE_OK);
@@ -755,10 +765,8 @@ Test(node, a_released_region_goes_before_one_that_is_needed, .init = open_world,
     join();
     serve(&a, 1, 1);
     serve(&b, 2, 2);
-    msg_t m = {.type = MSG_RELEASE, .release = {.token = w.token, .version = 2, .adapter = "policy"}};
-    say(&m);
-    m.release.version = 8;
-    say(&m);
+    release(2);
+    release(8);
     cr_assert_eq(count_events(HEDDLE_EVENT_RELEASED), 1);
     cr_assert_eq(event(HEDDLE_EVENT_RELEASED)->version, 2);
     cr_assert_eq(fetch(2, 4096), TR_ARRIVED, "its memory stays, so it is served on");
@@ -771,6 +779,50 @@ Test(node, a_released_region_goes_before_one_that_is_needed, .init = open_world,
     pack_destroy(&a.pack);
     pack_destroy(&b.pack);
     pack_destroy(&c.pack);
+}
+
+/* The first is on its way to workers, the last comes next: what lies between will be superseded. */
+Test(node, a_third_region_where_both_are_needed_and_no_fourth, .init = open_world, .fini = close_world)
+{
+    item_t it[3] = {{0}}, next = {0};
+    tr_event_t e;
+    tr_counters_t c;
+    join();
+    for (uint64_t v = 1; v <= 3; v++) serve(&it[v - 1], v, (uint8_t)v);
+    for (uint64_t v = 4; v <= 9; v++) {
+        pack_destroy(&next.pack);
+        make(&next, 3000);
+        cr_assert_eq(take(&next), HEDDLE_ERR_AGAIN);
+        drive(&e);
+        cr_assert_eq(fetch(1, 4096), TR_ARRIVED, "version 1 is on its way still");
+        cr_assert_eq(fetch(v - 2, 4096), TR_REFUSED);
+        cr_assert_eq(fetch(v - 1, 4096), TR_ARRIVED);
+        pack_destroy(&next.pack);
+        serve(&next, v, (uint8_t)v);
+    }
+    transfer_mem_ops.counters(w.t, &c);
+    cr_assert_eq(c.maps, 3);
+    for (int i = 0; i < 3; i++) pack_destroy(&it[i].pack);
+    pack_destroy(&next.pack);
+}
+
+Test(node, a_decided_version_goes_before_one_that_is_on_its_way, .init = open_world, .fini = close_world)
+{
+    item_t it[3] = {{0}}, next = {0};
+    tr_event_t e;
+    join();
+    for (uint64_t v = 1; v <= 3; v++) serve(&it[v - 1], v, (uint8_t)v);
+    msg_t m = {.type = MSG_ROLLOUT};
+    m.rollout = (msg_rollout_t){.token = w.token, .adapter = "policy", .version = 1, .state = "active",
+                                .decision = 1, .eligible_count = 2, .staged_count = 1};
+    say(&m);
+    make(&next, 3000);
+    cr_assert_eq(take(&next), HEDDLE_ERR_AGAIN);
+    drive(&e);
+    cr_assert_eq(fetch(1, 4096), TR_REFUSED, "as-ready: others have it");
+    cr_assert_eq(fetch(2, 4096), TR_ARRIVED);
+    for (int i = 0; i < 3; i++) pack_destroy(&it[i].pack);
+    pack_destroy(&next.pack);
 }
 
 Test(node, a_larger_adapter_gets_a_larger_region, .init = open_world, .fini = close_world)
