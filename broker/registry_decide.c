@@ -65,6 +65,35 @@ static const char *features_text(const msg_publish_t *m, outbox_t *out)
 
 /* ---- publish ---- */
 
+/* The first key that comes twice; NULL: none does. */
+static const char *meta_twice(const msg_publish_t *m)
+{
+    for (uint32_t i = 0; i < m->meta_count; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (!strcmp(m->meta[i].key, m->meta[k].key)) return m->meta[i].key;
+    return NULL;
+}
+
+/* The numbers of the one part: a worker lays its memory out by them. */
+static int check_part(const msg_publish_t *m, heddle_error_t *error)
+{
+    const msg_part_t *part = &m->parts[0];
+    if (!part->region_bytes || !part->manifest_bytes)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty region or manifest",
+                          m->adapter);
+    if (part->region_bytes % LIMIT_PAGE_BYTES) {
+        int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has a region of %llu bytes",
+                            m->adapter, (unsigned long long)part->region_bytes);
+        error_expected(error, "whole pages of %u bytes", LIMIT_PAGE_BYTES);
+        return rc;
+    }
+    if (m->data_bytes <= part->region_bytes) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has %llu bytes of tensors", m->adapter,
+                        (unsigned long long)m->data_bytes);
+    error_expected(error, "at most the %llu of its region", (unsigned long long)part->region_bytes);
+    return rc;
+}
+
 static int check_publish(const msg_publish_t *m, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
@@ -76,13 +105,15 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
         error_contrast(error, "1 part", NULL);
         error_found(error, "%u parts", m->part_count);
         error_hint(error, "gather the shards in one rank and publish there");
-    } else if (!m->parts[0].region_bytes || !m->parts[0].manifest_bytes) {
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty region or manifest",
-                        m->adapter);
+    } else if (meta_twice(m)) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has meta \"%s\" twice", m->adapter,
+                        meta_twice(m));
     } else if (m->step < -1) {
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has step %lld", m->adapter,
                         (long long)m->step);
         error_expected(error, "a step of 0 or more, or -1 for none");
+    } else {
+        rc = check_part(m, error);
     }
     error_where(error, m->adapter, 0, NULL, "commit");
     return rc;

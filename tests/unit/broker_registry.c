@@ -236,19 +236,25 @@ Test(registry, only_the_writer_publishes)
 Test(registry, malformed_publications_are_refused)
 {
     msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50}, empty = {0},
-               no_manifest = {.region_bytes = 1};
+               no_manifest = {.region_bytes = 4096}, odd = {.region_bytes = 4097, .manifest_bytes = 50};
+    static const msg_pair_t TWICE[] = {{"run", "7"}, {"seed", "1"}, {"run", "8"}};
     const struct {
         msg_part_t *parts;
         uint32_t count;
         const char *id;
         int64_t step;
         int code;
+        uint64_t data_bytes;
+        uint32_t meta_count;
     } ROWS[] = {{&part, 1, "", -1, HEDDLE_ERR_PROTOCOL},
                 {&part, 1, NULL, -1, HEDDLE_ERR_PROTOCOL},
                 {&part, 0, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
                 {&part, 2, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
                 {&empty, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
                 {&no_manifest, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
+                {&odd, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
+                {&part, 1, "a", -1, HEDDLE_ERR_PROTOCOL, .data_bytes = 4097},
+                {&part, 1, "a", -1, HEDDLE_ERR_PROTOCOL, .meta_count = 3},
                 {&part, 1, "a", -2, HEDDLE_ERR_PROTOCOL}};
     open_policy();
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
@@ -256,7 +262,10 @@ Test(registry, malformed_publications_are_refused)
                            .request_id = ROWS[i].id,
                            .parts = ROWS[i].parts,
                            .part_count = ROWS[i].count,
-                           .step = ROWS[i].step};
+                           .step = ROWS[i].step,
+                           .data_bytes = ROWS[i].data_bytes,
+                           .meta = (msg_pair_t *)TWICE,
+                           .meta_count = ROWS[i].meta_count};
         publish_by_t by = {.writer = "trainer"};
         int rc = registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
         cr_assert_eq(rc, ROWS[i].code, "row %zu: %d", i, rc);
