@@ -82,6 +82,7 @@ typedef struct broker {
     bool has_abandoned;
     bool is_stirred;                   /* something happened that a waiting question may wait for */
     uint64_t seen_seq;                 /* events that waiting questions were shown */
+    uint64_t askers_probed_us;         /* when their connections were last looked at, for want of places */
     uint64_t sent[32], received[32];   /* messages by type */
     uint64_t bad_frames, dropped_sends;
 } broker_t;

@@ -28,6 +28,7 @@ void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_
 void broker_tell_fenced(const call_t *c, uint64_t token);
 /* Is the member's connection still there?  A send tells; sets is_gone. */
 void broker_probe(broker_t *b, member_t *member);
+bool broker_is_gone(broker_t *b, uint64_t peer);      /* the same of any connection */
 void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char *name);
 /* A session ended, for whatever reason but a new one of its name: events, copies, questions. */
 void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now);

@@ -133,13 +133,29 @@ static void probe_subscribers(broker_t *b, const char *adapter)
     }
 }
 
+static bool is_asker_gone(void *self, uint64_t peer) { return broker_is_gone(self, peer); }
+
+/* Nobody tells when a connection ends: where no place is left, those that have ended give theirs back.
+ * Once a second: what comes in must not be answered with a thousand PINGs each. */
+static int add_question(const call_t *c, pending_kind_t kind, pending_row_t **ret_row,
+                        heddle_error_t *error)
+{
+    broker_t *b = c->b;
+    bool is_full = b->pending.count >= LIMIT_PENDING_QUERIES;
+    if (is_full && (!b->askers_probed_us || c->now.us - b->askers_probed_us >= 1000000)) {
+        b->askers_probed_us = c->now.us;
+        pending_drop_gone(&b->pending, is_asker_gone, b);
+    }
+    return pending_add(&b->pending, kind, c->from, c->m->query.req, ret_row, error);
+}
+
 static void ask_wait(const call_t *c, pending_kind_t kind)
 {
     broker_t *b = c->b;
     const msg_query_t *q = &c->m->query;
     heddle_error_t error;
     pending_row_t *row = NULL;
-    int rc = pending_add(&b->pending, kind, c->from, q->req, &row, &error);
+    int rc = add_question(c, kind, &row, &error);
     if (!rc && kind == PENDING_ACTIVATE && !q->version) {
         rc = error_fail(&error, HEDDLE_ERR_USAGE, "activate names no version");
         error_contrast(&error, "NAME@V", q->name);
@@ -174,7 +190,7 @@ static void ask_verify(const call_t *c)
     broker_t *b = c->b;
     heddle_error_t error;
     pending_row_t *row = NULL;
-    int rc = pending_add(&b->pending, PENDING_VERIFY, c->from, c->m->query.req, &row, &error);
+    int rc = add_question(c, PENDING_VERIFY, &row, &error);
     if (!rc) rc = pending_set_wait(row, &c->m->query, broker_view(b, c->now), &error);
     if (!rc) rc = expect_digest(row, &c->m->query, b, &error);
     if (!rc)
@@ -201,7 +217,7 @@ static void ask_events(const call_t *c)
         return;
     }
     pending_row_t *row = NULL;
-    if (pending_add(&b->pending, PENDING_EVENTS, c->from, q->req, &row, &error)) {
+    if (add_question(c, PENDING_EVENTS, &row, &error)) {
         broker_refuse(c, &error, 0);
         return;
     }

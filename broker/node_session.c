@@ -165,17 +165,24 @@ static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t 
 
 /* ---- workers ---- */
 
-void broker_probe(broker_t *b, member_t *member)
+static bool ping(broker_t *b, uint64_t peer, uint64_t nonce)
 {
     buf_t frame = {0};
-    msg_t ping = {.type = MSG_PING};
-    ping.ping.nonce = member->token;
-    if (msg_encode(&ping, &frame) == HEDDLE_OK &&
-        b->io.send(b->io.self, member->peer, buf_view(&frame)) == HEDDLE_ERR_GONE)
-        member->is_gone = true;
+    msg_t m = {.type = MSG_PING};
+    m.ping.nonce = nonce;
+    bool is_gone = msg_encode(&m, &frame) == HEDDLE_OK &&
+                   b->io.send(b->io.self, peer, buf_view(&frame)) == HEDDLE_ERR_GONE;
     b->sent[MSG_PING]++;
     buf_fini(&frame);
+    return is_gone;
 }
+
+void broker_probe(broker_t *b, member_t *member)
+{
+    if (ping(b, member->peer, member->token)) member->is_gone = true;
+}
+
+bool broker_is_gone(broker_t *b, uint64_t peer) { return ping(b, peer, 0); }
 
 static void probe_holder(broker_t *b, const char *name, const key16_t *life)
 {

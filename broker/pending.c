@@ -67,6 +67,19 @@ void pending_drop_peer(pending_t *p, uint64_t peer)
         if (row->peer == peer) pending_drop(p, row);
 }
 
+void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer), void *self)
+{
+    bool is_last_gone = false, is_first = true;
+    uint64_t last = 0;
+    pending_row_t *row, *next;
+    DL_FOREACH_SAFE (p->rows, row, next) {
+        if (is_first || row->peer != last) is_last_gone = is_gone(self, row->peer);
+        is_first = false;
+        last = row->peer;
+        if (is_last_gone) pending_drop(p, row);
+    }
+}
+
 bool pending_has_peer(const pending_t *p, uint64_t peer) { return count_of_peer(p, peer) > 0; }
 
 pending_row_t *pending_by_verify(const pending_t *p, uint64_t verify_req)

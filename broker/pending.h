@@ -80,6 +80,8 @@ int  pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req,
                  pending_row_t **ret_row, heddle_error_t *error);
 void pending_drop(pending_t *p, pending_row_t *row);
 void pending_drop_peer(pending_t *p, uint64_t peer);
+/* Questions of connections that is_gone() says have ended; it is asked once of each, or a few times. */
+void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer), void *self);
 bool pending_has_peer(const pending_t *p, uint64_t peer);
 pending_row_t *pending_by_verify(const pending_t *p, uint64_t verify_req);
 uint64_t pending_deadline(const pending_t *p);

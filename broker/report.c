@@ -219,6 +219,6 @@ int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_p
         return rc;
     }
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "the broker has no answer to \"%.64s\"", q->op ? q->op : "");
-    error_contrast(error, "status, adapters, versions, workers or events", q->op);
+    error_contrast(error, "status, adapters, versions, workers, events, wait, activate or verify", q->op);
     return rc;
 }

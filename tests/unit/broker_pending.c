@@ -582,12 +582,42 @@ Test(pending, questions_are_bounded)
     cr_assert_eq(R.b->pending.count, 0);
 }
 
+static const msg_query_t LONG = {.op = "events", .wait_ms = 4000000000, .name = "nobody"};
+
+/* 16 connections, 20 and on: every place is taken. */
+static void fill_places(void)
+{
+    for (uint64_t peer = 20; R.b->pending.count < LIMIT_PENDING_QUERIES; peer++) {
+        rig_hello(peer, ROLE_ADMIN);
+        for (unsigned i = 0; i < PENDING_PER_PEER; i++) rig_query(peer, LONG);
+    }
+}
+
+Test(pending, places_of_connections_that_ended_are_given_to_others)
+{
+    fill_places();
+    rig_query(ADMIN, LONG);
+    cr_assert(rig_error(ADMIN, "limit")->retriable); /* everybody is still there */
+    R.is_gone[20] = R.is_gone[33] = true;
+    uint64_t pings = R.b->sent[MSG_PING];
+    rig_query(ADMIN, WAIT);
+    rig_error(ADMIN, "limit");
+    cr_assert_eq(R.b->sent[MSG_PING], pings); /* they were asked within the last second */
+    rig_pass(1000);
+    rig_query(ADMIN, LONG);
+    cr_assert_eq(R.b->pending.count, LIMIT_PENDING_QUERIES - 2 * PENDING_PER_PEER + 1);
+    cr_assert_eq(R.b->sent[MSG_PING], pings + 16);
+    cr_assert(!pending_has_peer(&R.b->pending, 20) && pending_has_peer(&R.b->pending, 21));
+    cr_assert(!pending_has_peer(&R.b->pending, 33) && pending_has_peer(&R.b->pending, 35));
+}
+
 Test(pending, pages_and_unknown_questions)
 {
     ask((msg_query_t){.op = "adapters"});
     cr_assert_str_eq(answer(), "");
     ask((msg_query_t){.op = "dance"});
-    rig_error(ADMIN, "usage");
+    cr_assert_str_eq(rig_error(ADMIN, "usage")->expected,
+                     "status, adapters, versions, workers, events, wait, activate or verify");
     ask((msg_query_t){.op = "versions", .name = "policy"});
     rig_error(ADMIN, "not_found");
 }
