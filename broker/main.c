@@ -23,7 +23,7 @@ typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 
 typedef struct {
     const char *listen, *data;
-    uint32_t lease_ms;
+    uint32_t lease_ms, timeout_ms;
     int64_t keep;
     bool insecure, quiet;
     int output, log_level;
@@ -41,6 +41,8 @@ static const option_t OPTIONS[] = {
      AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
+    {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s",
+     "drop a connection that has not introduced itself by then", AT(timeout_ms)},
     {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: a failure is an object on stdout too",
      AT(output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
@@ -135,6 +137,7 @@ static int check(const args_t *args, heddle_error_t *error)
     snprintf(range, sizeof range, "%d to %d ms", LEASE_MIN_MS, LEASE_MAX_MS);
     if (args->lease_ms < LEASE_MIN_MS || args->lease_ms > LEASE_MAX_MS)
         return refuse_range("--lease", range, args->lease_ms, error);
+    if (args->timeout_ms == 0) return refuse_range("--timeout", "more than 0", 0, error);
     snprintf(range, sizeof range, "0 to %u", REGISTRY_KEEP_MAX);
     if (args->keep < 0 || args->keep > REGISTRY_KEEP_MAX)
         return refuse_range("--keep", range, args->keep, error);
@@ -161,6 +164,7 @@ static int serve(const args_t *args, heddle_error_t *error)
     daemon_opts_t opts = {.listen = args->listen,
                           .data = args->data,
                           .lease_ms = args->lease_ms,
+                          .timeout_ms = args->timeout_ms,
                           .keep = (uint64_t)args->keep,
                           .insecure = args->insecure};
     daemon_t *d = NULL;

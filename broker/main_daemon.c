@@ -153,11 +153,12 @@ static int out_of_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to start the broker");
 }
 
-static int listen_on(daemon_t *d, const char *endpoint, heddle_error_t *error)
+static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, heddle_error_t *error)
 {
     static const wire_sink_t SINK = {.on_frame = on_frame, .on_bad_frame = on_bad_frame};
     int rc = loop_new(d->clock, &d->loop);
     if (rc) return out_of_memory(error);
+    if (timeout_ms) wire_set_handshake(timeout_ms);
     rc = wire_listen(d->loop, endpoint, &SINK, d, &d->wire, error);
     if (rc) return rc;
     d->endpoint = strdup(wire_endpoint(d->wire));
@@ -219,7 +220,7 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     d->clock = clock_system();
     d->signal_fd = -1;
     rc = store_open(opts->data, &d->store, error);
-    if (!rc) rc = listen_on(d, opts->listen, error);
+    if (!rc) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
     if (!rc) rc = restore(d, opts, error);
     if (!rc) rc = watch(d, error);
     if (rc) daemon_close(&d);

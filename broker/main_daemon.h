@@ -16,6 +16,7 @@ typedef struct daemon daemon_t;
 typedef struct {
     const char *listen, *data;
     uint32_t lease_ms;
+    uint32_t timeout_ms;           /* for a connection to introduce itself; 0: the wire's default */
     uint64_t keep;
     bool insecure;
 } daemon_opts_t;

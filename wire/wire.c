@@ -18,7 +18,6 @@
 #include <sys/un.h>
 
 enum {
-    HANDSHAKE_MS = 5000, /* a connection that does not speak ZMTP by then is dropped */
     HEARTBEAT_MS = 2000, /* ZMTP's own; the session's heartbeats prove the application */
     HEARTBEAT_TIMEOUT_MS = 10000, /* less loses peers when thousands connect at once (measured) */
     RECONNECT_MS = 100,
@@ -63,6 +62,9 @@ struct wire {
 
 static pthread_once_t zeromq_once = PTHREAD_ONCE_INIT;
 static atomic_int wires_open;
+static atomic_int handshake_ms = 5000;    /* a connection that does not speak ZMTP by then is dropped */
+
+void wire_set_handshake(uint32_t ms) { handshake_ms = ms < INT32_MAX ? (int)ms : INT32_MAX; }
 
 /* A library has no business with the host's signals: CZMQ would take SIGINT and SIGTERM. */
 static void start_zeromq(void)
@@ -95,7 +97,7 @@ static void set_options(zsock_t *s, const char *endpoint)
     zsock_set_sndhwm(s, (int)LIMIT_QUEUE_FRAMES);
     zsock_set_rcvhwm(s, (int)LIMIT_QUEUE_FRAMES);
     zsock_set_maxmsgsize(s, (int)LIMIT_FRAME_BYTES);
-    zsock_set_handshake_ivl(s, HANDSHAKE_MS);
+    zsock_set_handshake_ivl(s, handshake_ms);
     zsock_set_heartbeat_ivl(s, HEARTBEAT_MS);
     zsock_set_heartbeat_timeout(s, HEARTBEAT_TIMEOUT_MS);
 }

@@ -76,6 +76,9 @@ int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys,
                    void *self, wire_t **ret_wire, heddle_error_t *error);
 int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
                      void *self, wire_t **ret_wire, heddle_error_t *error);
+/* How long a connection made from now on, either way, may take to introduce itself (ZMTP) before it is dropped: at least 1
+ * ms, 5 s unless set.  Of the whole process, as ZeroMQ's context is. */
+void wire_set_handshake(uint32_t ms);
 /* Listen only: the key that the peer proved; "" on a plain wire, NULL for a number that is not in the
  * table.  Borrowed until the next turn. */
 const char *wire_peer_key(const wire_t *w, peer_t peer);

@@ -26,7 +26,7 @@ typedef struct {
     const char **adapters, **labels;
     const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device;
     int64_t slots, export_keep;
-    uint32_t hook_timeout_ms, join_timeout_ms;
+    uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms;
     uint64_t max_rate_bytes;
     bool insecure, quiet;
     int output, log_level;
@@ -61,6 +61,8 @@ static const option_t OPTIONS[] = {
 static const option_t COMMON[] = {
     {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700",
      "where the broker listens", AT(broker)},
+    {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s",
+     "say that no broker answers after so long, and wait on", AT(timeout_ms)},
     {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table",
      "json: a failure is an object on stdout too", AT(output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
@@ -124,6 +126,7 @@ static int check(const args_t *a, heddle_error_t *error)
     if (a->slots < 0 || a->slots > LIMIT_SLOTS) return refuse("--slots", range, a->slots, error);
     if (a->export_keep < 0 || a->export_keep > 1000000)
         return refuse("--export-keep", "0 to 1000000", a->export_keep, error);
+    if (a->timeout_ms == 0) return refuse("--timeout", "more than 0", 0, error);
     if (a->hook_timeout_ms == 0) return refuse("--hook-timeout", "more than 0", 0, error);
     if (a->adapters) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle-worker: --adapter is missing");
@@ -192,7 +195,8 @@ static void say_waiting(sidecar_t *s, uint64_t now_us)
 {
     if (now_us < s->patience_us) return;
     s->patience_us = CLOCK_NEVER;
-    log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s; waiting for one", s->args.broker);
+    log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s within %.1f s; waiting for one",
+             s->args.broker, s->args.timeout_ms / 1000.0);
     notify_status("no broker answers; waiting for one");
 }
 
@@ -208,7 +212,7 @@ enum { FDS = 2, HOOKS = LIMIT_ADAPTERS_PER_WORKER };
 static void serve(sidecar_t *s)
 {
     const clock_ops_t *clock = clock_system();
-    s->patience_us = clock_now(clock) + 2000000;
+    s->patience_us = clock_now(clock) + s->args.timeout_ms * 1000ull;
     while (!s->is_ending) {
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
         say_waiting(s, now_us);
