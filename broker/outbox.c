@@ -38,7 +38,10 @@ record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, in
                     .worker = "",
                     .phase = "",
                     .by = "",
-                    .host = ""};
+                    .host = "",
+                    .public_key = "",
+                    .name = "",
+                    .roles = ""};
     return r;
 }
 

@@ -8,14 +8,17 @@
  *   DECISION    the version to serve                      (adapter, decision, version, held, by, at)
  *   STATE       a version ended or was put away           (adapter, version, state, code, message, activated_at)
  *   WRITER      who may publish to an adapter; token 0: closed
- *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is none itself */
+ *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is none itself
+ *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
+ *   KEY_DROP    a revoked key makes room for another      (public_key); takes its row away, and is none itself */
 #ifndef BROKER_RECORD_H
 #define BROKER_RECORD_H
 
 #include "proto/msg.h"
 
 typedef enum {
-    RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER, RECORD_FORGET
+    RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER, RECORD_FORGET,
+    RECORD_KEY, RECORD_KEY_DROP
 } record_kind_t;
 
 /* Version states (enum of contract.md).  ACTIVE and LOST are derived: the version that the latest decision names; a
@@ -48,6 +51,9 @@ typedef struct record {
     uint64_t token, pid;
     const char *host;
     key16_t life;
+    /* KEY */
+    const char *public_key, *name, *roles;         /* roles: comma-separated */
+    uint64_t revoked_ms;                           /* 0: live */
 } record_t;
 
 #endif

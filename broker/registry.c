@@ -361,6 +361,8 @@ int registry_apply(registry_t *r, const record_t *record)
     case RECORD_STATE: return apply_state(r, record);
     case RECORD_WRITER: return apply_writer(r, record);
     case RECORD_FORGET: return apply_forget(r, record);
+    case RECORD_KEY:
+    case RECORD_KEY_DROP: break; /* auth.h takes them */
     }
     return HEDDLE_ERR_INTERNAL;
 }

@@ -52,15 +52,21 @@ static const char SCHEMA[] =
     "COMMIT";
 /* clang-format on */
 
-/* Which decisions name a version; files of schema 1 may be without it. */
-static const char INDEX[] =
-    "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version)";
+/* What files of schema 1 may be without: which decisions name a version; keys. */
+static const char LATER[] =
+    "BEGIN IMMEDIATE;"
+    "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
+    "CREATE TABLE IF NOT EXISTS keys ("
+    " public_key TEXT PRIMARY KEY, name TEXT NOT NULL, roles TEXT NOT NULL, added_at INTEGER NOT NULL,"
+    " revoked_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
+    "COMMIT";
 
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
     PUT_EPOCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER,
-    DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION,
-    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, GET_CONFIG, SQL_COUNT
+    DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION, PUT_KEY, DROP_KEY,
+    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, ALL_KEYS, GET_CONFIG, SQL_COUNT
 } sql_t;
 
 static const char *const SQL[SQL_COUNT] = {
@@ -83,6 +89,9 @@ static const char *const SQL[SQL_COUNT] = {
                        " (SELECT max(decision) FROM decisions WHERE adapter = ?1)",
     [DROP_VERSION] = "DELETE FROM versions WHERE adapter = ?1 AND version = ?2 AND state IS NOT NULL AND"
                      " version < (SELECT max(version) FROM versions WHERE adapter = ?1)",
+    [PUT_KEY] = "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at) VALUES (?,?,?,?,?)",
+    [DROP_KEY] = "DELETE FROM keys WHERE public_key = ?",
+    [ALL_KEYS] = "SELECT public_key, name, roles, added_at, revoked_at FROM keys ORDER BY public_key",
     [ALL_META] = "SELECT epoch, cluster FROM meta",
     [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
     [ALL_VERSIONS] = "SELECT " ROW_VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
@@ -177,6 +186,7 @@ static const struct kind {
     {RECORD_EPOCH, PUT_EPOCH, ALL_META},          {RECORD_ADAPTER, PUT_ADAPTER, ALL_ADAPTERS},
     {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS},  {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS},
     {RECORD_STATE, PUT_STATE, ALL_STATES},        {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
+    {RECORD_KEY, PUT_KEY, ALL_KEYS},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -259,9 +269,10 @@ static int drop_older(store_t *s, const record_t *r)
 static int put(store_t *s, const record_t *r)
 {
     const struct kind *k = KINDS;
-    bool is_forget = r->kind == RECORD_FORGET;
+    bool is_forget = r->kind == RECORD_FORGET, is_drop = r->kind == RECORD_KEY_DROP;
     while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
-    if (k == KINDS + KIND_COUNT && !is_forget) return SQLITE_MISUSE;
+    if (k == KINDS + KIND_COUNT && !is_forget && !is_drop) return SQLITE_MISUSE;
+    if (is_drop) return put_with(s, DROP_KEY, r);
     sql_t which = is_forget ? DROP_VERSION : r->kind == RECORD_WRITER && !r->token ? DROP_WRITER : k->put;
     int code = is_forget ? put_with(s, DROP_DECISIONS, r) : SQLITE_OK;
     if (!code) code = put_with(s, which, r);
@@ -409,7 +420,7 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
         NULL, NULL, NULL);
     if (!code && fresh) code = sqlite3_exec(s->db, SCHEMA, NULL, NULL, NULL);
-    if (!code) code = sqlite3_exec(s->db, INDEX, NULL, NULL, NULL);
+    if (!code) code = sqlite3_exec(s->db, LATER, NULL, NULL, NULL);
     return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
 }
 

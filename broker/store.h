@@ -8,6 +8,7 @@
  *   meta       one row: cluster (made once, 16 random hex), epoch
  *   adapters   name, created_at                           versions   one row a version: what it is, and how it ended
  *   decisions  the last one for each version              writers    one row an adapter with an open writer
+ *   keys       one row a key, live or revoked (from schema 2; a file of schema 1 gets the table)
  *
  * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
  *
@@ -17,7 +18,7 @@
 
 #include "broker/record.h"
 
-#define STORE_SCHEMA 1   /* of the file, in SQLite's user_version; raised with every change of a table */
+#define STORE_SCHEMA 2   /* of the file, in SQLite's user_version; raised with every change of a table */
 
 typedef struct store store_t;
 
@@ -26,8 +27,8 @@ typedef struct store store_t;
 int  store_open(const char *dir, store_t **ret_store, heddle_error_t *error);
 void store_close(store_t **store);
 
-/* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, within a kind by adapter, then by
- * number.  Records and their texts are borrowed during the call of `each`, which ends the walk by returning other than OK.
+/* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, KEY, within a kind by adapter, then by
+ * number (keys: by key).  Records and their texts are borrowed during the call of `each`, which ends the walk by returning other than OK.
  * The result of `each` · DATA_DIR · NO_MEMORY. */
 int  store_load(store_t *s, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error);
 

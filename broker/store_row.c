@@ -172,6 +172,24 @@ static void take_adapter(row_t *from, record_t *r)
     r->at_ms = row_take_u64(from);
 }
 
+static void put_key(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->public_key);
+    row_put_text(to, r->name);
+    row_put_text(to, r->roles);
+    row_put_u64(to, r->at_ms);
+    row_put_u64(to, r->revoked_ms);
+}
+
+static void take_key(row_t *from, record_t *r)
+{
+    r->public_key = row_take_text(from);
+    r->name = row_take_text(from);
+    r->roles = row_take_text(from);
+    r->at_ms = row_take_u64(from);
+    r->revoked_ms = row_take_u64(from);
+}
+
 void row_put(row_t *to, const record_t *r)
 {
     switch (r->kind) {
@@ -185,6 +203,8 @@ void row_put(row_t *to, const record_t *r)
         row_put_text(to, r->adapter);
         row_put_u64(to, r->version);
         break;
+    case RECORD_KEY: put_key(to, r); break;
+    case RECORD_KEY_DROP: row_put_text(to, r->public_key); break;
     }
 }
 
@@ -197,6 +217,8 @@ void row_take(row_t *from, record_t *r)
     case RECORD_DECISION: take_decision(from, r); break;
     case RECORD_STATE: take_state(from, r); break;
     case RECORD_WRITER: take_writer(from, r); break;
-    case RECORD_FORGET: break; /* has no row */
+    case RECORD_KEY: take_key(from, r); break;
+    case RECORD_FORGET:
+    case RECORD_KEY_DROP: break; /* have no row */
     }
 }

@@ -45,6 +45,8 @@
 #define LIMIT_EVENTS 10000u                 /* kept by a broker */
 #define LIMIT_PEERS 65536u
 #define LIMIT_ADAPTERS 16384u             /* names ever published to at one broker */
+#define LIMIT_KEYS 1024u                  /* in a broker's table, revoked ones too */
+#define LIMIT_ROLES 32u                   /* of one key */
 #define LIMIT_HISTORY 1024u               /* ended versions of an adapter that a broker remembers */
 #define LIMIT_QUEUE_FRAMES 4096u            /* waiting for one connection, each way: a join with 256 adapters is answered by a few frames for each */
 

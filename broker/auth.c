@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define HASH_NONFATAL_OOM 1
+#define uthash_nonfatal_oom(key) ((key)->unfit = true)
+#include "broker/auth.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+
+static const struct {
+    const char *name;
+    auth_role_t role;
+    bool has_adapter;
+} ROLES[] = {{"admin", AUTH_ADMIN, false},
+             {"reader", AUTH_READER, false},
+             {"publisher", AUTH_PUBLISHER, true},
+             {"worker", AUTH_WORKER, true}};
+enum { ROLE_COUNT = sizeof ROLES / sizeof *ROLES };
+
+/* ---- roles ---- */
+
+static int refuse_role(const char *text, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.140s\" is no role", text);
+    error_contrast(error, "admin, reader, publisher:ADAPTER or worker:ADAPTER, where ADAPTER may be *",
+                   text);
+    return rc;
+}
+
+int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error)
+{
+    const char *colon = strchr(text, ':');
+    size_t n = colon ? (size_t)(colon - text) : strlen(text);
+    for (int i = 0; i < ROLE_COUNT; i++) {
+        if (strlen(ROLES[i].name) != n || strncmp(ROLES[i].name, text, n)) continue;
+        if (ROLES[i].has_adapter != (colon != NULL)) break;
+        bool is_any = colon && !strcmp(colon + 1, "*");
+        int rc = colon && !is_any ? name_check("adapter", colon + 1, error) : HEDDLE_OK;
+        if (rc) return rc;
+        *ret_grant = (grant_t){.role = ROLES[i].role};
+        text_printf(ret_grant->adapter, sizeof ret_grant->adapter, "%s", colon ? colon + 1 : "");
+        return HEDDLE_OK;
+    }
+    return refuse_role(text, error);
+}
+
+static bool covers(const grant_t *g, auth_role_t role, const char *adapter)
+{
+    if (g->role == AUTH_ADMIN) return true;
+    return g->role == role && (!adapter || !strcmp(g->adapter, "*") || !strcmp(g->adapter, adapter));
+}
+
+/* `adapter` NULL: of any. */
+static bool may(const auth_key_t *k, auth_role_t role, const char *adapter)
+{
+    for (uint32_t i = 0; i < k->grant_count; i++)
+        if (covers(&k->grants[i], role, adapter)) return true;
+    return false;
+}
+
+bool auth_is_admin(const auth_key_t *k) { return may(k, AUTH_ADMIN, NULL); }
+
+/* ---- the table ---- */
+
+static void free_key(auth_key_t *k)
+{
+    if (!k) return;
+    free(k->roles);
+    free(k->grants);
+    free(k);
+}
+
+static void drop_key(auth_t *a, const char *public_key)
+{
+    auth_key_t *k;
+    HASH_FIND_STR(a->keys, public_key, k);
+    if (!k) return;
+    HASH_DEL(a->keys, k);
+    free_key(k);
+}
+
+void auth_fini(auth_t *a)
+{
+    while (a->keys) drop_key(a, a->keys->public_key);
+}
+
+static bool is_key_text(const char *text)
+{
+    static const char Z85[] =
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+    return strlen(text) == HEDDLE_KEY_TEXT - 1 && strspn(text, Z85) == HEDDLE_KEY_TEXT - 1;
+}
+
+/* From the stored text; false: no roles, too many, or one that is none. */
+static bool take_roles(auth_key_t *k)
+{
+    char one[2 * HEDDLE_NAME_MAX];
+    for (const char *at = k->roles, *end; at; at = *end ? end + 1 : NULL) {
+        end = at + strcspn(at, ",");
+        size_t n = (size_t)(end - at);
+        if (n >= sizeof one || k->grant_count >= LIMIT_ROLES) return false;
+        memcpy(one, at, n);
+        one[n] = 0;
+        if (grant_parse(one, &k->grants[k->grant_count], NULL)) return false;
+        k->grant_count++;
+    }
+    return true;
+}
+
+static int new_key(const record_t *r, auth_key_t **ret_key)
+{
+    auth_key_t *k = calloc(1, sizeof *k);
+    if (!k) return HEDDLE_ERR_NO_MEMORY;
+    k->roles = strdup(r->roles);
+    k->grants = calloc(LIMIT_ROLES, sizeof *k->grants);
+    k->added_ms = r->at_ms;
+    k->revoked_ms = r->revoked_ms;
+    int rc = k->roles && k->grants ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
+    if (!rc && (!is_key_text(r->public_key) || !name_is_valid(r->name) || !take_roles(k)))
+        rc = HEDDLE_ERR_INTERNAL;
+    if (rc) {
+        free_key(k);
+        return rc;
+    }
+    text_printf(k->public_key, sizeof k->public_key, "%s", r->public_key);
+    text_printf(k->name, sizeof k->name, "%s", r->name);
+    *ret_key = k;
+    return HEDDLE_OK;
+}
+
+int auth_apply(auth_t *a, const record_t *r)
+{
+    auth_key_t *k = NULL;
+    if (r->kind == RECORD_KEY_DROP) {
+        drop_key(a, r->public_key);
+        return HEDDLE_OK;
+    }
+    int rc = new_key(r, &k);
+    if (rc) return rc;
+    drop_key(a, k->public_key);
+    HASH_ADD_STR(a->keys, public_key, k);
+    if (!k->unfit) return HEDDLE_OK;
+    free_key(k);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+const auth_key_t *auth_key(const auth_t *a, const char *public_key)
+{
+    auth_key_t *k = NULL;
+    HASH_FIND_STR(a->keys, public_key, k);
+    return k;
+}
+
+const auth_key_t *auth_named(const auth_t *a, const char *key_or_name)
+{
+    const auth_key_t *found = auth_key(a, key_or_name);
+    if (found) return found;
+    for (const auth_key_t *k = a->keys; k; k = k->hh.next) {
+        if (strcmp(k->name, key_or_name) != 0) continue;
+        if (auth_is_live(k)) return k;
+        if (!found || k->revoked_ms > found->revoked_ms) found = k;
+    }
+    return found;
+}
+
+uint32_t auth_admin_count(const auth_t *a)
+{
+    uint32_t count = 0;
+    for (const auth_key_t *k = a->keys; k; k = k->hh.next) count += auth_is_live(k) && auth_is_admin(k);
+    return count;
+}
+
+/* ---- what a key may ---- */
+
+static const char *role_name(auth_role_t role)
+{
+    for (int i = 0; i < ROLE_COUNT; i++)
+        if (ROLES[i].role == role) return ROLES[i].name;
+    return "";
+}
+
+static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const char *adapter,
+                heddle_error_t *error)
+{
+    if (may(k, role, adapter)) return HEDDLE_OK;
+    const char *name = role_name(role), *colon = role == AUTH_ADMIN ? "" : ":";
+    const char *of = role == AUTH_ADMIN ? "" : adapter ? adapter : "ADAPTER";
+    int rc = error_fail(error, HEDDLE_ERR_DENIED, "the key %s may not: %s%s%s needs the role %s%s%s",
+                        k->name, msg_name((int)m->type), m->type == MSG_QUERY ? " " : "",
+                        m->type == MSG_QUERY ? m->query.op : "", name, colon, of);
+    error_where(error, adapter, 0, NULL, NULL);
+    error_expected(error, "%s%s%s", name, colon, of);
+    error_found(error, "%s", k->roles);
+    error_hint(error, "use another key (--key, HEDDLE_KEY), or have an admin revoke this one and add it "
+                      "anew with that role");
+    return rc;
+}
+
+static int check_hello(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
+{
+    switch (m->hello.role) {
+    case ROLE_WORKER: return need(k, m, AUTH_WORKER, NULL, error);
+    case ROLE_PUBLISHER: return need(k, m, AUTH_PUBLISHER, NULL, error);
+    default: return HEDDLE_OK; /* whoever has a key may read */
+    }
+}
+
+static int check_join(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
+{
+    int rc = HEDDLE_OK;
+    for (uint32_t i = 0; i < m->join.adapter_count && !rc; i++)
+        rc = need(k, m, AUTH_WORKER, m->join.adapters[i].adapter, error);
+    for (uint32_t i = 0; i < m->join.held_count && !rc; i++)
+        rc = need(k, m, AUTH_WORKER, m->join.held[i].adapter, error);
+    return rc;
+}
+
+static int check_query(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
+{
+    static const char *const ADMIN[] = {"activate", "keys", "key_add", "key_revoke"};
+    for (size_t i = 0; i < sizeof ADMIN / sizeof *ADMIN; i++)
+        if (!strcmp(m->query.op, ADMIN[i])) return need(k, m, AUTH_ADMIN, NULL, error);
+    return HEDDLE_OK;
+}
+
+int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
+{
+    switch (m->type) {
+    case MSG_HELLO: return check_hello(k, m, error);
+    case MSG_JOIN: return check_join(k, m, error);
+    case MSG_OPEN: return need(k, m, AUTH_PUBLISHER, m->open.adapter, error);
+    case MSG_PUBLISH: return need(k, m, AUTH_PUBLISHER, m->publish.adapter, error);
+    case MSG_STAGED: return need(k, m, AUTH_WORKER, m->staged.adapter, error);
+    case MSG_ACTIVE: return need(k, m, AUTH_WORKER, m->active.adapter, error);
+    case MSG_NACK: return need(k, m, AUTH_WORKER, m->nack.adapter, error);
+    case MSG_NEED_SOURCES: return need(k, m, AUTH_WORKER, m->need_sources.adapter, error);
+    case MSG_VERIFIED: return need(k, m, AUTH_WORKER, m->verified.adapter, error);
+    case MSG_QUERY: return check_query(k, m, error);
+    default: return HEDDLE_OK; /* of a session, which its token ties to the connection, or of no effect */
+    }
+}
+
+/* ---- adding ---- */
+
+static void default_name(const char *public_key, char ret_name[HEDDLE_NAME_MAX + 1])
+{
+    size_t n = 4;
+    text_printf(ret_name, HEDDLE_NAME_MAX + 1, "key-");
+    for (const char *c = public_key; *c && n < 12; c++)
+        if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z'))
+            ret_name[n++] = *c;
+    ret_name[n] = 0;
+}
+
+/* Checked, and as one text in the order given, each once. */
+static int join_roles(const key_ask_t *ask, buf_t *out, heddle_error_t *error)
+{
+    if (ask->role_count == 0 || ask->role_count > LIMIT_ROLES) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "a key has 1 to %u roles", LIMIT_ROLES);
+        error_found(error, "%u", ask->role_count);
+        return rc;
+    }
+    for (uint32_t i = 0; i < ask->role_count; i++) {
+        grant_t grant;
+        int rc = grant_parse(ask->roles[i], &grant, error);
+        if (rc) return rc;
+        bool is_new = true;
+        for (uint32_t k = 0; k < i; k++) is_new &= strcmp(ask->roles[k], ask->roles[i]) != 0;
+        if (is_new) buf_printf(out, "%s%s", out->bytes ? "," : "", ask->roles[i]);
+    }
+    buf_text(out);
+    return out->failed ? error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the roles of a key")
+                       : HEDDLE_OK;
+}
+
+static int refuse_conflict(const auth_key_t *k, const char *what, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "%s: %s has the roles %.400s", what, k->name,
+                        k->roles);
+    error_found(error, "%s", k->public_key);
+    error_hint(error, "revoke it first (heddle keys revoke %.100s), or take another name", k->name);
+    return rc;
+}
+
+static const auth_key_t *oldest_revoked(const auth_t *a)
+{
+    const auth_key_t *oldest = NULL;
+    for (const auth_key_t *k = a->keys; k; k = k->hh.next)
+        if (k->revoked_ms && (!oldest || k->revoked_ms < oldest->revoked_ms)) oldest = k;
+    return oldest;
+}
+
+/* The revoked longest ago makes room. */
+static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error_t *error)
+{
+    if (HASH_COUNT(a->keys) < LIMIT_KEYS) return HEDDLE_OK;
+    const auth_key_t *old = oldest_revoked(a);
+    record_t *r = old ? outbox_record(out, RECORD_KEY_DROP, "", now) : NULL;
+    if (!r)
+        return error_fail(error, HEDDLE_ERR_LIMIT, "a broker knows at most %u keys, and all are live",
+                          LIMIT_KEYS);
+    r->public_key = old->public_key;
+    return HEDDLE_OK;
+}
+
+static int record_key(outbox_t *out, const char *key, const char *name, const char *roles, instant_t now,
+                      record_t **ret_record, heddle_error_t *error)
+{
+    record_t *r = outbox_record(out, RECORD_KEY, "", now);
+    if (!r) return error_fail(error, HEDDLE_ERR_LIMIT, "too much was decided at once");
+    r->public_key = outbox_text(out, key);
+    r->name = outbox_text(out, name);
+    r->roles = outbox_text(out, roles);
+    *ret_record = r;
+    return HEDDLE_OK;
+}
+
+/* OK and *ret_changed, or why it cannot be. */
+static int judge_add(const auth_t *a, const key_ask_t *ask, const char *name, const char *roles,
+                     bool *ret_changed, heddle_error_t *error)
+{
+    const auth_key_t *known = auth_key(a, ask->public_key), *other = auth_named(a, name);
+    bool is_same = auth_is_live(known) && !strcmp(known->roles, roles) &&
+                   (!ask->name[0] || !strcmp(known->name, ask->name));
+    if (auth_is_live(known) && !is_same)
+        return refuse_conflict(known, "this key is there with other roles or name", error);
+    if (!is_same && auth_is_live(other))
+        return refuse_conflict(other, "another key has this name", error);
+    *ret_changed = !is_same;
+    return HEDDLE_OK;
+}
+
+int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out,
+                    bool *ret_changed, heddle_error_t *error)
+{
+    char name[HEDDLE_NAME_MAX + 1];
+    buf_t roles = {0};
+    record_t *r;
+    int rc = HEDDLE_OK;
+    if (!is_key_text(ask->public_key)) {
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.80s\" is no public key", ask->public_key);
+        error_expected(error, "40 characters of Z85");
+    }
+    if (!rc && ask->name[0]) rc = name_check("key", ask->name, error);
+    if (rc) return rc;
+    default_name(ask->public_key, name);
+    if (ask->name[0]) text_printf(name, sizeof name, "%s", ask->name);
+    rc = join_roles(ask, &roles, error);
+    if (!rc) rc = judge_add(a, ask, name, buf_text(&roles), ret_changed, error);
+    if (!rc && *ret_changed) {
+        if (!auth_key(a, ask->public_key)) rc = make_room(a, now, out, error);
+        if (!rc) rc = record_key(out, ask->public_key, name, buf_text(&roles), now, &r, error);
+    }
+    buf_fini(&roles);
+    return rc;
+}
+
+/* ---- revoking ---- */
+
+int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, outbox_t *out,
+                       const auth_key_t **ret_key, bool *ret_changed, heddle_error_t *error)
+{
+    const auth_key_t *k = auth_named(a, key_or_name);
+    record_t *r;
+    if (!k) {
+        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no key \"%.128s\"", key_or_name);
+        error_hint(error, "heddle keys list shows them");
+        return rc;
+    }
+    if (auth_is_live(k) && auth_is_admin(k) && auth_admin_count(a) == 1) {
+        int rc = error_fail(error, HEDDLE_ERR_DENIED,
+                            "%s is the last admin: without it nobody could add another", k->name);
+        error_hint(error, "add another admin first: heddle keys add KEY --role admin");
+        return rc;
+    }
+    *ret_key = k;
+    *ret_changed = auth_is_live(k);
+    if (!*ret_changed) return HEDDLE_OK;
+    int rc = record_key(out, k->public_key, k->name, k->roles, now, &r, error);
+    if (rc) return rc;
+    r->at_ms = k->added_ms;
+    r->revoked_ms = now.wall_ms ? now.wall_ms : 1;
+    return HEDDLE_OK;
+}

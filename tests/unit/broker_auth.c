@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of keys without a broker: roles, what each may send, adding, revoking, bounds. */
+#include "broker/auth.h"
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static auth_t table;
+static outbox_t out;
+static heddle_error_t e;
+static instant_t now = {.us = 1, .wall_ms = 1000};
+
+static void fini(void)
+{
+    auth_fini(&table);
+    outbox_fini(&out);
+}
+TestSuite(auth, .fini = fini);
+
+/* Forty characters, the number first. */
+static const char *key_of(unsigned n)
+{
+    static char keys[8][HEDDLE_KEY_TEXT];
+    static int at;
+    at = (at + 1) % 8;
+    snprintf(keys[at], HEDDLE_KEY_TEXT, "%05uaaaaaaaaaabbbbbbbbbbccccccccccddddd", n);
+    return keys[at];
+}
+
+/* As the broker does it: the records are applied once they are on disk. */
+static void commit(void)
+{
+    for (int i = 0; i < out.record_count; i++) cr_assert_eq(auth_apply(&table, &out.records[i]), HEDDLE_OK);
+    outbox_clear(&out);
+}
+static int add_as(const char *key, const char *name, const char *roles, bool *ret_changed)
+{
+    const char *list[LIMIT_ROLES + 1];
+    char text[8192], *rest = text, *one;
+    key_ask_t ask = {.public_key = key, .name = name, .roles = list};
+    snprintf(text, sizeof text, "%s", roles);
+    while ((one = strsep(&rest, ",")) && ask.role_count <= LIMIT_ROLES) list[ask.role_count++] = one;
+    int rc = auth_decide_add(&table, &ask, now, &out, ret_changed, &e);
+    if (rc) outbox_clear(&out);
+    else commit();
+    return rc;
+}
+static const auth_key_t *add(unsigned n, const char *name, const char *roles)
+{
+    bool changed = false;
+    cr_assert_eq(add_as(key_of(n), name, roles, &changed), HEDDLE_OK, "%s", e.message);
+    cr_assert(changed);
+    return auth_key(&table, key_of(n));
+}
+static int revoke(const char *what, bool *ret_changed)
+{
+    const auth_key_t *k;
+    int rc = auth_decide_revoke(&table, what, now, &out, &k, ret_changed, &e);
+    if (rc) outbox_clear(&out);
+    else commit();
+    return rc;
+}
+
+/* ---- roles ---- */
+
+Test(auth, roles_are_read_as_they_are_written)
+{
+    grant_t g;
+    cr_assert(grant_parse("admin", &g, &e) == 0 && g.role == AUTH_ADMIN && !g.adapter[0]);
+    cr_assert(grant_parse("worker:policy", &g, &e) == 0 && g.role == AUTH_WORKER && !strcmp(g.adapter, "policy"));
+    cr_assert(grant_parse("publisher:*", &g, &e) == 0 && g.role == AUTH_PUBLISHER && !strcmp(g.adapter, "*"));
+    static const char *const BAD[] = {"", "root", "admin:policy", "reader:", "worker", "publisher", "Worker:policy", ":", "admi"};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) cr_assert_eq(grant_parse(BAD[i], &g, &e), HEDDLE_ERR_USAGE, "%s", BAD[i]);
+    cr_assert_eq(grant_parse("worker:", &g, &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert_eq(grant_parse("worker:a b", &g, &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert_eq(grant_parse("worker:**", &g, &e), HEDDLE_ERR_BAD_NAME);
+}
+
+/* ---- the matrix ---- */
+
+/* Roles across: which of them may send each message, '+' or '-'. */
+static const char *const ROLES[] = {"admin", "reader", "publisher:policy", "worker:policy", "publisher:critic", "worker:critic",
+                                    "publisher:*", "worker:*", "reader,worker:policy,publisher:critic"};
+static msg_subscription_t policy_and_critic[] = {{.adapter = "policy"}, {.adapter = "critic"}};
+static msg_held_t holds_critic[] = {{.adapter = "critic", .version = 1, .state = HELD_KEPT}};
+#define QUERY(op_) {.type = MSG_QUERY, .query = {.op = op_, .name = "policy"}}
+static const struct { const char *may; msg_t m; } ROWS[] = {
+    {"+--+-+-++", {.type = MSG_HELLO, .hello = {.role = ROLE_WORKER}}},
+    {"+-+-+-+-+", {.type = MSG_HELLO, .hello = {.role = ROLE_PUBLISHER}}},
+    {"+++++++++", {.type = MSG_HELLO, .hello = {.role = ROLE_ADMIN}}},
+    {"+--+---++", {.type = MSG_JOIN, .join = {.name = "w", .adapters = policy_and_critic, .adapter_count = 1}}},
+    {"+------+-", {.type = MSG_JOIN, .join = {.name = "w", .adapters = policy_and_critic, .adapter_count = 2}}},
+    {"+------+-", {.type = MSG_JOIN, .join = {.name = "w", .adapters = policy_and_critic, .adapter_count = 1, .held = holds_critic, .held_count = 1}}},
+    {"+-+---+--", {.type = MSG_OPEN, .open = {.adapter = "policy"}}},
+    {"+---+-+-+", {.type = MSG_OPEN, .open = {.adapter = "critic"}}},
+    {"+-+---+--", {.type = MSG_PUBLISH, .publish = {.adapter = "policy"}}},
+    {"+--+---++", {.type = MSG_STAGED, .staged = {.adapter = "policy"}}},
+    {"+--+---++", {.type = MSG_ACTIVE, .active = {.adapter = "policy"}}},
+    {"+--+---++", {.type = MSG_NACK, .nack = {.adapter = "policy"}}},
+    {"+--+---++", {.type = MSG_NEED_SOURCES, .need_sources = {.adapter = "policy"}}},
+    {"+----+-+-", {.type = MSG_VERIFIED, .verified = {.adapter = "critic"}}},
+    {"+++++++++", {.type = MSG_HEARTBEAT, .heartbeat = {.token = 1}}},
+    {"+++++++++", {.type = MSG_LEAVE, .leave = {.token = 1}}},
+    {"+++++++++", QUERY("status")},
+    {"+++++++++", QUERY("adapters")},
+    {"+++++++++", QUERY("versions")},
+    {"+++++++++", QUERY("workers")},
+    {"+++++++++", QUERY("events")},
+    {"+++++++++", QUERY("wait")},
+    {"+++++++++", QUERY("verify")},
+    {"+--------", QUERY("activate")},
+    {"+--------", QUERY("keys")},
+    {"+--------", QUERY("key_add")},
+    {"+--------", QUERY("key_revoke")},
+};
+
+Test(auth, matrix_of_roles_and_messages)
+{
+    enum { ROLE_COUNT = sizeof ROLES / sizeof *ROLES };
+    const auth_key_t *keys[ROLE_COUNT];
+    for (unsigned i = 0; i < ROLE_COUNT; i++) keys[i] = add(i, "", ROLES[i]);
+    for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++)
+        for (unsigned i = 0; i < ROLE_COUNT; i++) {
+            int rc = auth_check(keys[i], &ROWS[r].m, &e);
+            cr_assert_eq(rc, ROWS[r].may[i] == '+' ? HEDDLE_OK : HEDDLE_ERR_DENIED, "row %zu (%s), %s: %d", r,
+                         msg_name((int)ROWS[r].m.type), ROLES[i], rc);
+            if (rc) cr_assert(strstr(e.message, keys[i]->name) && e.expected[0] && !strcmp(e.found, ROLES[i]));
+        }
+}
+
+/* ---- adding ---- */
+
+Test(auth, a_key_is_added_once)
+{
+    bool changed = true;
+    const auth_key_t *k = add(1, "trainer", "publisher:policy,reader,reader");
+    cr_assert(auth_is_live(k) && k->grant_count == 2 && k->added_ms == 1000);
+    cr_assert_str_eq(k->roles, "publisher:policy,reader");
+    cr_assert_eq(add_as(key_of(1), "", "publisher:policy,reader", &changed), HEDDLE_OK);
+    cr_assert(!changed, "it is there just so");
+    cr_assert_eq(add_as(key_of(1), "trainer", "admin", &changed), HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert_eq(add_as(key_of(1), "other", "publisher:policy,reader", &changed), HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert_eq(add_as(key_of(2), "trainer", "reader", &changed), HEDDLE_ERR_REQUEST_CONFLICT, "the name is taken");
+    cr_assert_eq(HASH_COUNT(table.keys), 1);
+    cr_assert_str_eq(add(3, "", "reader")->name, "key-00003aaa");
+}
+
+Test(auth, what_is_no_key_or_role_is_refused)
+{
+    bool changed;
+    cr_assert_eq(add_as("short", "", "reader", &changed), HEDDLE_ERR_USAGE);
+    cr_assert_eq(add_as("                                        ", "", "reader", &changed), HEDDLE_ERR_USAGE);
+    cr_assert_eq(add_as(key_of(1), "a b", "reader", &changed), HEDDLE_ERR_BAD_NAME);
+    cr_assert_eq(add_as(key_of(1), "", "reader,boss", &changed), HEDDLE_ERR_USAGE);
+    key_ask_t none = {.public_key = key_of(1), .name = ""};
+    cr_assert_eq(auth_decide_add(&table, &none, now, &out, &changed, &e), HEDDLE_ERR_USAGE);
+    char many[1024] = "reader";
+    for (unsigned i = 0; i < LIMIT_ROLES; i++) sprintf(many + strlen(many), ",worker:a%u", i);
+    cr_assert_eq(add_as(key_of(1), "", many, &changed), HEDDLE_ERR_USAGE);
+    cr_assert_null(table.keys);
+}
+
+/* ---- revoking ---- */
+
+Test(auth, a_revoked_key_may_be_added_again)
+{
+    bool changed;
+    add(0, "root", "admin");
+    const auth_key_t *k = add(1, "w", "worker:policy");
+    cr_assert_eq(revoke("w", &changed), HEDDLE_OK);
+    k = auth_key(&table, key_of(1));
+    cr_assert(changed && k && !auth_is_live(k) && k->revoked_ms == 1000 && k->added_ms == 1000);
+    cr_assert_eq(revoke(key_of(1), &changed), HEDDLE_OK);
+    cr_assert(!changed);
+    cr_assert_eq(revoke("nobody", &changed), HEDDLE_ERR_NOT_FOUND);
+    k = add(1, "w", "reader");
+    cr_assert(auth_is_live(k) && !strcmp(k->roles, "reader"));
+}
+
+Test(auth, the_last_admin_stays)
+{
+    bool changed;
+    add(1, "one", "admin");
+    add(2, "two", "reader,admin");
+    cr_assert_eq(auth_admin_count(&table), 2);
+    cr_assert_eq(revoke("one", &changed), HEDDLE_OK);
+    cr_assert_eq(revoke("two", &changed), HEDDLE_ERR_DENIED);
+    cr_assert(auth_is_live(auth_named(&table, "two")));
+    cr_assert_eq(revoke("one", &changed), HEDDLE_OK, "it was before");
+}
+
+Test(auth, a_name_means_the_live_key)
+{
+    bool changed;
+    add(0, "root", "admin");
+    add(1, "w", "worker:policy");
+    cr_assert_eq(revoke("w", &changed), HEDDLE_OK);
+    now.wall_ms++;
+    add(2, "w", "worker:policy");
+    cr_assert_str_eq(auth_named(&table, "w")->public_key, key_of(2));
+    cr_assert_eq(revoke("w", &changed), HEDDLE_OK);
+    cr_assert_str_eq(auth_named(&table, "w")->public_key, key_of(2), "the one revoked last");
+    cr_assert_str_eq(auth_named(&table, key_of(1))->public_key, key_of(1));
+}
+
+/* ---- bounds ---- */
+
+Test(auth, the_key_revoked_longest_ago_makes_room)
+{
+    bool changed;
+    char name[32];
+    add(0, "root", "admin");
+    for (unsigned i = 1; i < LIMIT_KEYS; i++) {
+        snprintf(name, sizeof name, "n%u", i);
+        add(i, name, "reader");
+    }
+    cr_assert_eq(add_as(key_of(5000), "x", "reader", &changed), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(revoke("n7", &changed), HEDDLE_OK);
+    now.wall_ms++;
+    cr_assert_eq(revoke("n3", &changed), HEDDLE_OK);
+    add(5000, "x", "reader");
+    cr_assert_null(auth_key(&table, key_of(7)));
+    cr_assert_not_null(auth_key(&table, key_of(3)));
+    cr_assert_eq(HASH_COUNT(table.keys), LIMIT_KEYS);
+    add(3, "again", "reader"); /* it has its place */
+    cr_assert_eq(HASH_COUNT(table.keys), LIMIT_KEYS);
+}
+
+Test(auth, a_row_that_no_decision_made_is_refused)
+{
+    static const record_t BAD[] = {
+        {.kind = RECORD_KEY, .public_key = "short", .name = "n", .roles = "admin"},
+        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "", .roles = "admin"},
+        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "n", .roles = ""},
+        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "n", .roles = "admin,"},
+        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "n", .roles = "god"},
+    };
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        cr_assert_eq(auth_apply(&table, &BAD[i]), HEDDLE_ERR_INTERNAL, "%zu", i);
+    cr_assert_null(table.keys);
+    char roles[40000] = "reader";
+    while (strlen(roles) < 39000) strcat(roles, ",reader");
+    record_t many = BAD[1];
+    many.name = "n", many.roles = roles;
+    cr_assert_eq(auth_apply(&table, &many), HEDDLE_ERR_INTERNAL, "more roles than a key has");
+    memset(roles + 7, 'x', 30000);
+    cr_assert_eq(auth_apply(&table, &many), HEDDLE_ERR_INTERNAL, "a role as long as a page");
+    record_t gone = {.kind = RECORD_KEY_DROP, .public_key = key_of(9)};
+    cr_assert_eq(auth_apply(&table, &gone), HEDDLE_OK);
+}
