@@ -48,8 +48,9 @@ static const option_set_t SET = {"heddle publish", "DIR --adapter NAME [OPTION..
     "SIZE: bytes, or with k M G Ki Mi Gi.  DUR: 500ms, 30s, 5m.", OPTIONS, CLI_COMMON, ARGS, 1};
 static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
-/* The command ends at most 2 s after its deadline: the broker's word of it may be late, and closing takes time. */
-enum { SLICE_MS = 100, GRACE_MS = 500, CLOSE_MS = 900, BAR_WIDTH = 30 };
+/* The command ends at most 2 s after its deadline: the broker's word of it may be late; who was stopped past its lease
+ * joins again and asks; and closing takes time. */
+enum { SLICE_MS = 100, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
 
 /* Everything the answer needs, filled as far as it went. */
 typedef struct { const args_t *args; heddle_published_t published; heddle_report_t report; bool have_version, have_report; heddle_error_t error; } outcome_t;
@@ -161,23 +162,34 @@ static void tell_late(outcome_t *o, int phase)
     error_contrast(&o->error, slice.expected, slice.found);
 }
 
+typedef struct { bool is_shown, is_drawn; uint64_t until_us; } watch_t;
+
+/* What happened during a slice.  After the broker was lost there is a moment more to hear how it went. */
+static void drain(heddle_publisher_t *p, const outcome_t *o, watch_t *w)
+{
+    heddle_event_t event = {.size = sizeof event};
+    while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK) {
+        uint64_t away_us = clock_now(clock_system()) + AWAY_MS * 1000;
+        if (event.type == HEDDLE_EVENT_LOST_BROKER && w->until_us < away_us) w->until_us = away_us;
+        if (w->is_shown && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &w->is_drawn);
+    }
+}
+
 /* Waits in slices, so that progress is seen between them. */
 static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quorum_t quorum, uint64_t until_us)
 {
-    bool show = isatty(STDERR_FILENO) && !o->args->common.quiet, drawn = false;
+    watch_t w = {.is_shown = isatty(STDERR_FILENO) && !o->args->common.quiet, .until_us = until_us};
     int rc;
     do {
         rc = heddle_publisher_wait(p, o->published.version, phase, quorum, SLICE_MS, &o->report);
         if (rc) o->error = *heddle_last_error(); /* before next_event has its own to tell */
         o->have_report = true;
-        heddle_event_t event = {.size = sizeof event};
-        while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK)
-            if (show && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &drawn);
+        drain(p, o, &w);
         if (!rc) o->error = (heddle_error_t){0};
         /* The drain above may have taken the interrupt. */
         if (cli_signal_exit()) return o->error.code = error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted");
-    } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < until_us);
-    if (drawn) fprintf(stderr, "\r%78s\r", "");
+    } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < w.until_us);
+    if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
     if (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0) tell_late(o, phase);
     return rc;
 }

@@ -34,6 +34,7 @@ struct publisher_node {
     reports_t reports;
     request_t request;
     progress_t progress;
+    inquiry_t inquiry;
     heddle_error_t refusal;             /* why the broker refused last; code 0: it did not */
     heddle_error_t fence;               /* who fenced us */
     buf_t frame;
@@ -226,6 +227,54 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     finish_request(n, rc, rc ? &error : NULL);
 }
 
+/* -- what it was not told --------------------------------------------------------------------- */
+
+static void inquire(publisher_node_t *n, uint64_t now_us)
+{
+    msg_t m;
+    inquiry_ask(&n->inquiry, n->adapter, now_us, &m);
+    (void)send(n, &m); /* it is asked again */
+}
+
+static void begin_inquiry(publisher_node_t *n, uint64_t now_us)
+{
+    const report_row_t *row = reports_newest(&n->reports);
+    if (!row || report_is_over(row)) return;
+    inquiry_begin(&n->inquiry, row->report.version, now_us);
+    inquire(n, now_us);
+}
+
+static void end_inquiry(publisher_node_t *n)
+{
+    inquiry_end(&n->inquiry);
+    n->is_changed = true;
+}
+
+/* Somebody may wait for more, and ROLLOUT will not tell: the broker does not know us as its source. */
+static bool is_deaf_to(const publisher_node_t *n, const report_row_t *row, uint64_t now_us)
+{
+    bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
+    bool is_told = publications_of(&n->publications, row->report.version) != NULL;
+    return !n->is_fenced && !is_told && !is_late && !report_is_over(row);
+}
+
+static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
+{
+    uint64_t version = n->inquiry.version;
+    report_row_t *row = reports_find(&n->reports, version);
+    if (!inquiry_answer(&n->inquiry, m, row, now_us)) return;
+    if (!is_deaf_to(n, row, now_us)) end_inquiry(n);
+    tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
+}
+
+/* Who is fenced asks once. */
+static void check_inquiry(publisher_node_t *n, uint64_t now_us)
+{
+    if (!inquiry_is_due(&n->inquiry, now_us)) return;
+    if (n->is_fenced) end_inquiry(n);
+    else inquire(n, now_us);
+}
+
 /* -- standing with the broker ----------------------------------------------------------------- */
 
 static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
@@ -248,6 +297,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     n->is_fenced = true;
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
     finish_request(n, HEDDLE_ERR_FENCED, &n->fence);
+    begin_inquiry(n, now_us);
     step(n, SE_LEAVE, now_us);
 }
 
@@ -277,10 +327,12 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     if (serving && !is_kept(m, n->adapter, serving)) publications_stop(&n->publications, serving);
     n->io->tr->set_token(n->io->t, n->session.token);
     n->takeover = false;
+    bool is_back = n->has_joined;
     n->has_joined = true;
     n->refusal = (heddle_error_t){0};
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
     try_publish(n, now_us);
+    if (is_back) begin_inquiry(n, now_us);
 }
 
 static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
@@ -325,6 +377,7 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
 static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
+    if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it knows nothing of it */
     bool is_ours = !m->req || m->req == n->request.req; /* 0: the broker could not read so far */
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state != REQUEST_PENDING) return;
     msg_to_error(m, &error);
@@ -374,6 +427,7 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
     msg_t m;
     if (msg_decode(frame, &m, NULL)) return;
     bool was_live = session_is_live(&n->session, now_us);
+    if (m.type == MSG_REPORT) on_report(n, &m.report, now_us); /* also to who has left */
     unsigned bits = session_step(&n->session, &(session_event_t){SE_FRAME, &m}, now_us);
     if (is_fencing(&m, was_live, bits)) fence(n, &m.error, now_us);
     else act(n, bits, &m, now_us);
@@ -433,8 +487,9 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     step(n, SE_TICK, now_us);
     if (now_us >= n->request.resend_us) try_publish(n, now_us);
     check_progress(n, now_us);
+    check_inquiry(n, now_us);
     wake_waiters(n);
-    uint64_t at = session_deadline(&n->session);
+    uint64_t at = earlier(session_deadline(&n->session), inquiry_deadline(&n->inquiry));
     if (n->request.state == REQUEST_PENDING) at = earlier(at, n->request.resend_us);
     return n->progress.version ? earlier(at, n->progress.due_us) : at;
 }
@@ -556,7 +611,8 @@ int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t
         return rc;
     }
     int rc = reports_judge(&n->reports, row, want, error);
-    if (rc != HEDDLE_ERR_AGAIN || !n->is_fenced) return rc;
+    bool is_asking = n->inquiry.version == version;
+    if (rc != HEDDLE_ERR_AGAIN || !n->is_fenced || is_asking) return rc;
     *error = n->fence;
     return HEDDLE_ERR_FENCED;
 }

@@ -15,12 +15,16 @@
  * FENCED is for good: another session of another life writes the adapter.  A lease that merely lapsed is
  * rejoined with OPEN(prev_token, serving); what WELCOME does not list is served no longer.
  *
+ * Either way the broker may have had something to tell of the newest version that nobody heard: it is
+ * asked, once joined again or before leaving, and again until it is over, where no ROLLOUT will come.
+ *
  * One thread.  Nothing blocks.  Calls that answer AGAIN are made again after `changed` was called. */
 #ifndef TRAINER_CLIENT_NODE_H
 #define TRAINER_CLIENT_NODE_H
 
 #include "client/node.h"
 #include "client/session.h"
+#include "trainer_client/inquiry.h"
 #include "trainer_client/pack.h"
 #include "trainer_client/publications.h"
 #include "trainer_client/reports.h"
@@ -77,7 +81,7 @@ int  publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, he
 int  publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error);
 
 /* As reports_judge; NOT_FOUND for a version of somebody else, FENCED when nothing more will be
- * heard of it. */
+ * heard of it: what the broker was asked at the end it did not answer, or it is not over. */
 int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
                           heddle_error_t *error);
 const reports_t *publisher_node_reports(const publisher_node_t *n);

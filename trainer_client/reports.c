@@ -86,6 +86,20 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
 }
 
+report_row_t *reports_newest(const reports_t *r)
+{
+    report_row_t *newest = &r->rows[0];
+    for (unsigned i = 1; i < REPORTS_MAX; i++)
+        if (r->rows[i].report.version > newest->report.version) newest = &r->rows[i];
+    return newest->report.version ? newest : NULL;
+}
+
+void reports_was_active(report_row_t *row)
+{
+    stamp(row, &row->staged_ms);
+    stamp(row, &row->active_ms);
+}
+
 void reports_copy(const report_row_t *row, heddle_report_t *ret_report)
 {
     *ret_report = row->report;
@@ -101,6 +115,13 @@ static bool is_state(const report_row_t *row, const char *state)
 bool report_is_settled(const report_row_t *row)
 {
     return !is_state(row, "staging") || is_all(staged_count(&row->report), row->report.eligible_count);
+}
+
+bool report_is_over(const report_row_t *row)
+{
+    const heddle_report_t *r = &row->report;
+    bool has_ended = is_state(row, "failed") || is_state(row, "superseded") || is_state(row, "retired");
+    return has_ended || is_all(r->active_count, r->eligible_count);
 }
 
 /* -- whether a wait is over ------------------------------------------------------------------- */

@@ -26,13 +26,20 @@ void reports_fini(reports_t *r);
 void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts, uint64_t start_us);
 /* NULL: not of this publisher, or forgotten. */
 report_row_t *reports_find(const reports_t *r, uint64_t version);
+/* The newest version of all; NULL: there is none. */
+report_row_t *reports_newest(const reports_t *r);
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us);
+/* It was active once, whatever it is now. */
+void reports_was_active(report_row_t *row);
 
 /* As the application sees it: where not all are there yet, the times are those of the quorum it asked for. */
 void reports_copy(const report_row_t *row, heddle_report_t *ret_report);
 
 /* Nobody is being waited for any more, as far as staging goes. */
 bool report_is_settled(const report_row_t *row);
+
+/* The version will be nothing else any more, or all that was wanted of it is there. */
+bool report_is_over(const report_row_t *row);
 
 /* OK: reached · AGAIN: not yet · DEADLINE NO_WORKERS VERSION_FAILED VERSION_LOST HELD: it will not
  * be: the version ended, or so many workers refused it that too few are left (VERSION_FAILED; it may be

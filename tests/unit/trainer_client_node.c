@@ -2,6 +2,7 @@
 /* A publisher's node between a broker made of hand-written frames and a worker that is a mem
  * transfer, in virtual time: what it says, serves, reports and refuses. */
 #include "core/errors.h"
+#include "proto/value.h"
 #include "trainer_client/node.h"
 
 #include <criterion/criterion.h>
@@ -967,9 +968,13 @@ Test(node, a_takeover_fences, .init = open_world, .fini = close_world)
     serve(&it, 3, 1);
     rollout(3, "staging", 0, 2, 1, 0);
     fencing_error((msg_type_t)0);
-    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_FENCED);
     cr_assert_eq(judge(3, HEDDLE_PHASE_STAGED, HEDDLE_QUORUM_COUNT, 1, &error), HEDDLE_OK,
                  "what was reached stays so");
+    cr_assert_eq(sent(MSG_QUERY)->query.version, 3, "and the rest is asked");
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN);
+    w.now += INQUIRY_US;
+    tick();
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_FENCED);
     is_fenced();
     pack_destroy(&it.pack);
 }
@@ -1019,6 +1024,123 @@ Test(node, fenced_said_after_our_own_lease_is_only_old_news, .init = open_world,
     w.token++;
     welcome(0);
     cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
+}
+
+/* -- what it was not told --------------------------------------------------------------------- */
+
+static void tell_version(const char *row)
+{
+    char text[512];
+    buf_t body = {0};
+    snprintf(text, sizeof text, "{\"versions\":[%s]}", row);
+    json_t *value = json_loads(text, 0, NULL);
+    cr_assert_not_null(value, "%s", text);
+    cr_assert_eq(value_encode(value, &body), HEDDLE_OK);
+    json_decref(value);
+    msg_t m = {.type = MSG_REPORT, .report = {.req = sent(MSG_QUERY)->query.req, .next_name = "",
+                                              .code = "", .body = buf_view(&body)}};
+    say(&m);
+    buf_fini(&body);
+}
+static const char ACTIVE_3[] = "{\"version\":3,\"state\":\"active\",\"rollout\":{\"eligible_count\":2,"
+                               "\"staged_count\":2,\"active_count\":2,\"missing\":[]}}";
+
+Test(node, who_comes_back_asks_what_became_of_its_version, .init = open_world, .fini = close_world)
+{
+    item_t it = {0};
+    heddle_error_t error;
+    join();
+    serve(&it, 3, 1);
+    cr_assert_null(sent(MSG_QUERY), "a first WELCOME leaves nothing to ask");
+    rejoin(3);
+    const msg_query_t *q = &sent(MSG_QUERY)->query;
+    cr_assert_str_eq(q->op, "versions");
+    cr_assert_str_eq(q->name, "policy");
+    cr_assert_eq(q->version, 3);
+    tell_version("{\"version\":3,\"state\":\"failed\",\"reason\":{\"code\":\"no_slot\",\"message\":\"held\"},"
+                 "\"rollout\":{\"eligible_count\":1,\"missing\":[{\"worker\":\"w1\",\"phase\":\"fetch\","
+                 "\"code\":\"no_slot\",\"message\":\"held\"}]}}");
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_VERSION_FAILED);
+    cr_assert_str_eq(error.message, "policy@3 failed: held");
+    cr_assert_str_eq(error.worker, "w1");
+    cr_assert_not_null(event(HEDDLE_EVENT_ROLLOUT));
+    rejoin(3);
+    cr_assert_eq(count_sent(MSG_QUERY), 1, "what is over is not asked for");
+    pack_destroy(&it.pack);
+}
+
+Test(node, a_version_that_is_served_no_longer_is_asked_for_until_it_is_over, .init = open_world,
+     .fini = close_world)
+{
+    item_t it = {0};
+    heddle_error_t error;
+    join();
+    serve(&it, 3, 1);
+    rejoin(0);
+    tell_version("{\"version\":4,\"state\":\"active\"}");
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN,
+                 "of another version");
+    tell_version("{\"version\":3,\"state\":\"staging\",\"rollout\":{\"eligible_count\":2}}");
+    for (int i = 2; i < 4; i++) {
+        w.now += INQUIRY_US;
+        cr_assert_leq(tick(), w.now + INQUIRY_US);
+        cr_assert_eq(count_sent(MSG_QUERY), i);
+    }
+    tell_version(ACTIVE_3);
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_OK);
+    w.now += 2 * INQUIRY_US;
+    tick();
+    cr_assert_eq(count_sent(MSG_QUERY), 3, "and then no more");
+    pack_destroy(&it.pack);
+}
+
+Test(node, nor_for_ever, .init = open_world, .fini = close_world)
+{
+    item_t it = {0};
+    join();
+    serve(&it, 3, 1);
+    rejoin(0);
+    refuse(MSG_QUERY, sent(MSG_QUERY)->query.req, HEDDLE_ERR_NOT_FOUND, false);
+    w.now += 2 * INQUIRY_US;
+    tick();
+    cr_assert_eq(count_sent(MSG_QUERY), 1, "the broker knows nothing of it");
+    rejoin(0);
+    cr_assert_eq(count_sent(MSG_QUERY), 2);
+    w.now += 61 * SECOND;
+    tell_version("{\"version\":3,\"state\":\"active\",\"rollout\":{\"eligible_count\":2,\"active_count\":1}}");
+    w.now += 2 * INQUIRY_US;
+    tick();
+    cr_assert_eq(count_sent(MSG_QUERY), 2, "its deadline is over");
+    pack_destroy(&it.pack);
+}
+
+Test(node, who_was_replaced_hears_what_became_of_its_version, .init = open_world, .fini = close_world)
+{
+    item_t it = {0};
+    heddle_error_t error;
+    join();
+    serve(&it, 3, 1);
+    fencing_error((msg_type_t)0);
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN);
+    tell_version(ACTIVE_3);
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_OK);
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_COUNT, 3, &error), HEDDLE_ERR_FENCED);
+    w.now += 2 * INQUIRY_US;
+    tick();
+    cr_assert_eq(count_sent(MSG_QUERY), 1, "it asks once");
+    pack_destroy(&it.pack);
+}
+
+Test(node, a_version_that_was_active_and_put_away_was_active, .init = open_world, .fini = close_world)
+{
+    item_t it = {0};
+    heddle_error_t error;
+    join();
+    serve(&it, 3, 1);
+    rejoin(0);
+    tell_version("{\"version\":3,\"state\":\"retired\",\"activated_at\":\"2026-01-01T00:00:00.000Z\"}");
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_OK);
+    pack_destroy(&it.pack);
 }
 
 /* -- reports, progress, leaving --------------------------------------------------------------- */
