@@ -33,3 +33,31 @@ function(heddle_install_development)
   install(FILES ${CMAKE_BINARY_DIR}/heddleConfig.cmake ${CMAKE_BINARY_DIR}/heddleConfigVersion.cmake DESTINATION ${cmake_dir}
           COMPONENT development)
 endfunction()
+
+# Manual pages (and, for each function of the library, a page that points to its group's), completion, examples, units.
+function(heddle_install_pages)
+  file(GLOB pages CONFIGURE_DEPENDS docs/man/*.[1-8])
+  foreach(page IN LISTS pages)
+    string(REGEX REPLACE ".*\\." "" section ${page})
+    set(component runtime)
+    if(section EQUAL 3)
+      set(component development)
+      cmake_path(GET page FILENAME file)
+      file(STRINGS ${page} names REGEX "^\\.Nm heddle_")
+      foreach(name IN LISTS names)
+        string(REGEX REPLACE "^\\.Nm ([a-z0-9_]+).*" "\\1" name "${name}")
+        file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/man3/${name}.3 CONTENT ".so man3/${file}\n")
+        install(FILES ${CMAKE_BINARY_DIR}/man3/${name}.3 DESTINATION ${CMAKE_INSTALL_MANDIR}/man3 COMPONENT development)
+      endforeach()
+    endif()
+    install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} COMPONENT ${component})
+  endforeach()
+  install(FILES deploy/completion/heddle.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME heddle
+          COMPONENT runtime)
+  foreach(program heddle-broker heddle-worker) # found by the program's name
+    file(CREATE_LINK heddle ${CMAKE_BINARY_DIR}/completion/${program} SYMBOLIC)
+    install(FILES ${CMAKE_BINARY_DIR}/completion/${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+            COMPONENT runtime)
+  endforeach()
+  install(FILES deploy/completion/_heddle DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
+endfunction()

@@ -25,16 +25,21 @@ typedef struct heddle_admin_opts {
     int insecure;            /* reserved for keys; connecting to any address is allowed */
 } heddle_admin_opts_t;
 
+/* Checks the address and makes a handle; the first question connects.  On OK *ret_admin is owned by the caller.
+ * Errors: USAGE, UNAVAILABLE, NO_MEMORY. */
 HEDDLE_API int heddle_admin_open(const heddle_admin_opts_t *opts, heddle_admin_t **ret_admin);
+/* Accepts NULL and pointers to NULL. */
 HEDDLE_API void heddle_admin_close(heddle_admin_t **admin);
 /* [any thread, signal handlers too] Makes a call that waits return INTERRUPTED. */
 HEDDLE_API void heddle_admin_interrupt(heddle_admin_t *admin);
 
+/* The broker, how much it knows, and every adapter. */
 HEDDLE_API int heddle_admin_status(heddle_admin_t *a, char **ret_json);
+/* Every adapter: what is active, what is newest, who writes it, how many workers are current. */
 HEDDLE_API int heddle_admin_adapters(heddle_admin_t *a, char **ret_json);
-/* `ref`: NAME or NAME@V. */
+/* The versions of an adapter, or one version and who has it.  `ref`: NAME or NAME@V. */
 HEDDLE_API int heddle_admin_versions(heddle_admin_t *a, const char *ref, char **ret_json);
-/* `name`: NULL for all. */
+/* What each worker serves and fetches.  `name`: NULL for all. */
 HEDDLE_API int heddle_admin_workers(heddle_admin_t *a, const char *name, char **ret_json);
 
 typedef struct heddle_wait_opts {
@@ -46,6 +51,8 @@ typedef struct heddle_wait_opts {
     int exact;                       /* this version itself, not a later decision */
     uint32_t deadline_ms;            /* 0: 30000 */
 } heddle_wait_opts_t;
+/* Until the quorum of its workers has the version, or the deadline.  Errors: DEADLINE, VERSION_FAILED, VERSION_LOST,
+ * NOT_FOUND (never assigned), INTERRUPTED. */
 HEDDLE_API int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts_t *opts, char **ret_json);
 
 typedef struct heddle_activate_opts {
@@ -55,9 +62,11 @@ typedef struct heddle_activate_opts {
     int dry_run;
     const char *by;                  /* who decides, shown where the adapter is held; NULL: user@host */
 } heddle_activate_opts_t;
+/* Decides that this version is the one to serve, and waits for the quorum.  A version older than the newest holds the
+ * adapter there.  Errors: NOT_ACTIVATABLE, NOT_FOUND, DEADLINE, INTERRUPTED. */
 HEDDLE_API int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts, char **ret_json);
 
-/* `expected`: a digest computed elsewhere ("h1:..."), or NULL to compare with the registry's. */
+/* Every holder hashes its bytes again.  `expected`: a digest computed elsewhere ("h1:..."), or NULL to compare with the registry's. */
 HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms, char **ret_json);
 
 typedef struct heddle_events_opts {
@@ -68,7 +77,7 @@ typedef struct heddle_events_opts {
     uint32_t limit;                  /* at most so many; 0: 500 */
     uint32_t wait_ms;                /* for the first one to come; 0: do not wait */
 } heddle_events_opts_t;
-/* -> {"events":[...], "next": SEQ, "epoch": E}. */
+/* Events that the broker keeps, one page a call: {"events":[...], "next": SEQ, "epoch": E}. */
 HEDDLE_API int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *opts, char **ret_json);
 
 #ifdef __cplusplus

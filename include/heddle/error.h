@@ -98,6 +98,7 @@ HEDDLE_API const char *heddle_err_text(int code);
 HEDDLE_API int heddle_err_exit(int code);
 /* The code of a stable name; HEDDLE_ERR_INTERNAL when the name is unknown. */
 HEDDLE_API int heddle_err_from_name(const char *name);
+/* What a code breaks, and so what to throw away. */
 HEDDLE_API heddle_broken_t heddle_err_broken(int code);
 
 /* The description of the last call that failed on this thread.  Never NULL; valid until the next failing call on the

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# Made from the programs' option tables by tools/surfaces; edits here are lost.
+# bash completion for heddle, heddle-broker and heddle-worker; needs nothing but bash.
+
+_heddle_options() { # _heddle_options COMMAND: its options
+  case $1 in
+    broker) echo '--listen --data --lease --keep --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --join-timeout --insecure --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --insecure --dry-run --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    status) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    adapters) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    versions) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    workers) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    events) echo '-f --follow --since --adapter --worker --limit --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    wait) echo '--phase --quorum --min --worker --exact --deadline --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    activate) echo '--deadline --wait --dry-run --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    verify) echo '--dir --deadline --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+  esac
+}
+
+_heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+  case $1:$2 in
+    publish:--activation) echo 'all as-ready manual' ;;
+    worker:--adapter|publish:--adapter|events:--adapter) echo '' ;;
+    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker) echo '' ;;
+    broker:--data) echo '@dir' ;;
+    worker:--data-device|publish:--data-device) echo '' ;;
+    publish:--deadline|wait:--deadline|activate:--deadline|verify:--deadline) echo '' ;;
+    verify:--dir) echo '@dir' ;;
+    worker:--export) echo '@dir' ;;
+    worker:--export-keep) echo '' ;;
+    worker:--hook-timeout) echo '' ;;
+    publish:--if-unchanged) echo 'fail skip publish' ;;
+    worker:--join-timeout) echo '' ;;
+    broker:--keep) echo '' ;;
+    worker:--label) echo '' ;;
+    broker:--lease) echo '' ;;
+    events:--limit) echo '' ;;
+    broker:--listen) echo '' ;;
+    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|verify:--log-level) echo 'error warn info debug' ;;
+    worker:--max-rate|publish:--max-rate) echo '' ;;
+    publish:--meta) echo '' ;;
+    wait:--min) echo '' ;;
+    worker:--name) echo '' ;;
+    worker:--on-activate) echo '' ;;
+    worker:--on-stage) echo '' ;;
+    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|verify:--output) echo 'table json' ;;
+    wait:--phase) echo 'staged active' ;;
+    wait:--quorum) echo 'all' ;;
+    publish:--request-id) echo '' ;;
+    events:--since) echo '' ;;
+    worker:--slots) echo '' ;;
+    publish:--step) echo '' ;;
+    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|verify:--timeout) echo '' ;;
+    publish:--wait|activate:--wait) echo 'all none' ;;
+    events:--worker|wait:--worker) echo '' ;;
+    publish:--writer) echo '' ;;
+    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|verify:-o) echo 'table json' ;;
+    *) return 1 ;;
+  esac
+}
+
+_heddle() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command='' values i
+  # bash takes --option=value apart
+  if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
+  case ${COMP_WORDS[0]##*/} in
+    heddle-*) command=${COMP_WORDS[0]##*/heddle-}; command=${command#heddle-} ;;
+    *)
+      for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+          -*) if _heddle_values status "${COMP_WORDS[i]}" >/dev/null; then [ "${COMP_WORDS[i + 1]}" = = ] && i=$((i + 1)); i=$((i + 1)); fi ;;
+          *) command=${COMP_WORDS[i]}; break ;;
+        esac
+      done ;;
+  esac
+  COMPREPLY=()
+  if values=$(_heddle_values "${command:-status}" "$prev"); then
+    case $values in
+      @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+      *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
+    esac
+    return
+  fi
+  case $command:$cur in
+    :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify' -- "$cur") ;;
+    *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
+    publish:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+  esac
+}
+complete -F _heddle heddle heddle-broker heddle-worker

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shell completion for bash and zsh."""
+
+NOTE = "# Made from the programs' option tables by tools/surfaces; edits here are lost."
+FOLDERS = {"DIR"}           # values and arguments that are directories
+DAEMONS = ("broker", "worker")
+
+
+def words(o):
+    return ([f"-{o.letter}"] if o.letter else []) + [f"--{o.name}"]
+
+
+# ---- bash -------------------------------------------------------------------------------------------------------------
+
+def bash_values(tables):
+    """(command:option -> what to offer), the same rows of several commands together."""
+    rows = {}
+    for t in tables.values():
+        for o in t.options:
+            if o.takes_value:
+                offer = "@dir" if o.value in FOLDERS else " ".join(o.choices)
+                for w in words(o):
+                    rows.setdefault((w, offer), []).append(t.command)
+    lines = []
+    for (word, offer), commands in sorted(rows.items()):
+        patterns = "|".join(f"{c}:{word}" for c in commands)
+        lines.append(f"    {patterns}) echo '{offer}' ;;")
+    return "\n".join(lines)
+
+
+def bash(tables):
+    options = "\n".join(f"    {t.command}) echo '{' '.join(w for o in t.options for w in words(o))}' ;;" for t in tables.values())
+    folders = "|".join(t.command for t in tables.values() if FOLDERS & set(t.arguments))
+    return f"""\
+# SPDX-License-Identifier: Apache-2.0
+{NOTE}
+# bash completion for heddle, heddle-broker and heddle-worker; needs nothing but bash.
+
+_heddle_options() {{ # _heddle_options COMMAND: its options
+  case $1 in
+{options}
+  esac
+}}
+
+_heddle_values() {{ # _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+  case $1:$2 in
+{bash_values(tables)}
+    *) return 1 ;;
+  esac
+}}
+
+_heddle() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} command='' values i
+  # bash takes --option=value apart
+  if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${{COMP_WORDS[COMP_CWORD - 2]}}; fi
+  case ${{COMP_WORDS[0]##*/}} in
+    heddle-*) command=${{COMP_WORDS[0]##*/heddle-}}; command=${{command#heddle-}} ;;
+    *)
+      for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${{COMP_WORDS[i]}} in
+          -*) if _heddle_values status "${{COMP_WORDS[i]}}" >/dev/null; then [ "${{COMP_WORDS[i + 1]}}" = = ] && i=$((i + 1)); i=$((i + 1)); fi ;;
+          *) command=${{COMP_WORDS[i]}}; break ;;
+        esac
+      done ;;
+  esac
+  COMPREPLY=()
+  if values=$(_heddle_values "${{command:-status}}" "$prev"); then
+    case $values in
+      @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+      *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
+    esac
+    return
+  fi
+  case $command:$cur in
+    :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W '{' '.join(tables)} help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W '{' '.join(tables)}' -- "$cur") ;;
+    *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
+    {folders}:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+  esac
+}}
+complete -F _heddle heddle heddle-broker heddle-worker
+"""
+
+
+# ---- zsh --------------------------------------------------------------------------------------------------------------
+
+def zsh_quoted(text):
+    return text.replace("'", "'\\''").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
+
+
+def zsh_action(value, choices):
+    if value in FOLDERS:
+        return "_files -/"
+    return f"({' '.join(choices)})" if choices else " "
+
+
+def zsh_option(o):
+    doc = zsh_quoted(o.doc)
+    several = "*" if o.kind == "list" else ""
+    rest = f":{zsh_quoted(o.value)}:{zsh_action(o.value, o.choices)}" if o.takes_value else ""
+    if o.letter:
+        both = f"-{o.letter},--{o.name}{'=' if o.takes_value else ''}"
+        return f"'(-{o.letter} --{o.name})'{{{both}}}'[{doc}]{rest}'"
+    return f"'{several}--{o.name}{'=' if o.takes_value else ''}[{doc}]{rest}'"
+
+
+def zsh_function(t):
+    lines = [f"_heddle_{t.command}() {{", "  _arguments -s -S \\"]
+    lines += [f"    {zsh_option(o)} \\" for o in t.options]
+    # a bare message as the first argument's action would keep options from being completed there
+    lines += [f"    '{i}:{a}:{'_files -/' if a in FOLDERS else f'_message {a}'}' \\" for i, a in enumerate(t.arguments, 1)]
+    lines[-1] = lines[-1][:-2]
+    return "\n".join(lines + ["}"])
+
+
+def zsh(tables):
+    described = "\n".join(f"      '{t.command}:{zsh_quoted(t.brief)}'" for t in tables.values())
+    functions = "\n\n".join(zsh_function(t) for t in tables.values())
+    common = [zsh_option(o) for o in next(iter([t for t in tables.values() if t.command == "status"])).options]
+    return f"""\
+#compdef heddle heddle-broker heddle-worker
+# SPDX-License-Identifier: Apache-2.0
+{NOTE}
+
+{functions}
+
+_heddle() {{
+  local state curcontext=$curcontext
+  local -a commands
+  if [[ $service == heddle-* ]]; then
+    _heddle_${{service#heddle-}}
+    return
+  fi
+  _arguments -C -s -S -A "-*" \\
+    {(" " + chr(92) + chr(10) + "    ").join(common)} \\
+    '1:command:->command' '*::argument:->arguments' && return
+  case $state in
+    command)
+      commands=(
+{described}
+      'help:how to use a command'
+      )
+      _describe command commands ;;
+    arguments)
+      curcontext="${{curcontext%:*}}-$words[1]:"
+      if [[ $words[1] == help ]]; then
+        _values command {' '.join(tables)}
+      elif (( $+functions[_heddle_$words[1]] )); then
+        _heddle_$words[1]
+      fi ;;
+  esac
+}}
+
+_heddle "$@"
+"""
