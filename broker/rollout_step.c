@@ -101,19 +101,34 @@ static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *
     return c != NULL;
 }
 
+/* The row of this source, by name: one that joined again while it served counts once.  The caller has
+ * made room. */
+static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
+{
+    uint32_t at = 0;
+    for (; at < c->served_count; at++) {
+        int order = strcmp(c->served[at].name, name);
+        if (order == 0 && c->served[at].kind == kind) return &c->served[at];
+        if (order > 0) break;
+    }
+    memmove(&c->served[at + 1], &c->served[at], (c->served_count - at) * sizeof *c->served);
+    c->served_count++;
+    c->served[at] = (copy_served_t){.kind = kind};
+    error_text(c->served[at].name, sizeof c->served[at].name, name);
+    return &c->served[at];
+}
+
 static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
 {
     uint32_t count = m->source_count < LIMIT_SOURCES ? m->source_count : LIMIT_SOURCES;
     for (uint32_t i = 0; i < m->source_count; i++) t->bytes_moved += m->sources[i].bytes;
     free(c->served);
     c->served = count ? calloc(count, sizeof *c->served) : NULL;
-    c->served_count = c->served ? count : 0; /* without memory only `versions` knows less */
-    for (uint32_t i = 0; i < c->served_count; i++) {
-        c->served[i] = (copy_served_t){.kind = m->sources[i].kind == SOURCE_WORKER ? SOURCE_WORKER
-                                                                                   : SOURCE_PUBLISHER,
-                                       .bytes = m->sources[i].bytes};
-        error_text(c->served[i].name, sizeof c->served[i].name,
-                   m->sources[i].name ? m->sources[i].name : "");
+    c->served_count = 0;
+    for (uint32_t i = 0; c->served && i < count; i++) { /* without memory only `versions` knows less */
+        const msg_served_t *s = &m->sources[i];
+        source_kind_t kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER;
+        served_row(c, s->name ? s->name : "", kind)->bytes += s->bytes;
     }
 }
 

@@ -411,12 +411,39 @@ Test(committed, staged_without_sources_or_names)
     cr_assert_eq(t->bytes_moved, 15);
 }
 
+Test(committed, sources_are_told_by_name_and_once)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_served_t from[] = {{.token = 4, .kind = SOURCE_WORKER, .bytes = 30, .name = "w9"},
+                           {.token = 1, .kind = SOURCE_PUBLISHER, .bytes = 5, .name = "trainer"},
+                           {.token = 7, .kind = SOURCE_WORKER, .bytes = 1, .name = "trainer"},
+                           {.token = 3, .kind = SOURCE_PUBLISHER, .bytes = 6, .name = "trainer"},
+                           {.token = 2, .kind = SOURCE_WORKER, .bytes = 20, .name = "w2"}};
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[W1], .version = 1, .adapter = "policy",
+                              .digest = rig_digest(1), .sources = from, .source_count = 5};
+    rig_frame(W1, &m);
+    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
+    static const struct { const char *name; source_kind_t kind; uint64_t bytes; } EXPECTED[] = {
+        {"trainer", SOURCE_PUBLISHER, 11}, {"trainer", SOURCE_WORKER, 1}, {"w2", SOURCE_WORKER, 20},
+        {"w9", SOURCE_WORKER, 30}};
+    cr_assert_eq(c->served_count, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        cr_assert_str_eq(c->served[i].name, EXPECTED[i].name);
+        cr_assert_eq(c->served[i].kind, EXPECTED[i].kind, "row %u", i);
+        cr_assert_eq(c->served[i].bytes, EXPECTED[i].bytes, "row %u", i);
+    }
+}
+
 Test(committed, only_so_many_sources_are_remembered)
 {
     publish_to(1, (rig_publish_t){0});
     msg_served_t from[LIMIT_SOURCES + 4];
-    for (size_t i = 0; i < LIMIT_SOURCES + 4; i++)
-        from[i] = (msg_served_t){.token = i + 1, .kind = SOURCE_WORKER, .bytes = 1, .name = "w"};
+    char names[LIMIT_SOURCES + 4][24];
+    for (size_t i = 0; i < LIMIT_SOURCES + 4; i++) {
+        snprintf(names[i], sizeof names[i], "w%zu", i);
+        from[i] = (msg_served_t){.token = i + 1, .kind = SOURCE_WORKER, .bytes = 1, .name = names[i]};
+    }
     msg_t m = {.type = MSG_STAGED};
     m.staged = (msg_staged_t){.token = R.tokens[W1],
                               .version = 1,
