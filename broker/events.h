@@ -19,7 +19,8 @@
     X(STAGE_STARTED, "stage.started") X(STAGE_DONE, "stage.done")                               \
     X(STAGE_FAILED, "stage.failed") X(ACTIVATE_DONE, "activate.done")                           \
     X(ACTIVATE_FAILED, "activate.failed") X(SOURCE_LOST, "source.lost")                         \
-    X(ADAPTER_HELD, "adapter.held") X(ADAPTER_RESUMED, "adapter.resumed") X(GAP, "gap")
+    X(ADAPTER_HELD, "adapter.held") X(ADAPTER_RESUMED, "adapter.resumed") X(GAP, "gap")         \
+    X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")
 typedef enum {
     EVENT_NONE,
 #define X(NAME, name) EVENT_##NAME,

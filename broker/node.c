@@ -52,10 +52,19 @@ void broker_destroy(broker_t **broker)
     registry_fini(&b->registry);
     events_fini(&b->events);
     outbox_fini(&b->out);
+    auth_fini(&b->auth);
     free(b);
 }
 
-int broker_load(broker_t *b, const record_t *record) { return registry_apply(&b->registry, record); }
+static bool is_of_a_key(const record_t *record)
+{
+    return record->kind == RECORD_KEY || record->kind == RECORD_KEY_DROP;
+}
+
+int broker_load(broker_t *b, const record_t *record)
+{
+    return is_of_a_key(record) ? auth_apply(&b->auth, record) : registry_apply(&b->registry, record);
+}
 
 int broker_start(broker_t *b, instant_t now)
 {
@@ -108,7 +117,7 @@ static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
         const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
         bool was_held = a && a->held;
         if (a && rec->kind == RECORD_WRITER && !rec->token) say_abandoned(b, a, now);
-        int rc = registry_apply(&b->registry, rec);
+        int rc = broker_load(b, rec);
         if (rc) {
             end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
             return false;
@@ -327,7 +336,7 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
     call_t c = {.b = b, .m = &m, .from = from, .peer = broker_peer(b, from), .now = now};
     if (c.peer) c.peer->heard_us = now.us;
     b->received[m.type]++;
-    dispatch(&c);
+    if (broker_allows(&c)) dispatch(&c);
     if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_let_go(b);
     else broker_settle(b, now);
     msg_fini(&m);
@@ -335,7 +344,9 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
 
 /* ---- time ---- */
 
-static void say_end(broker_t *b, const member_t *member, member_state_t state, instant_t now)
+/* `why` NULL: it left, or its lease ended. */
+static void say_end(broker_t *b, const member_t *member, member_state_t state, const char *why,
+                    instant_t now)
 {
     bool is_lost = state == MEMBER_LOST;
     uint64_t silent_ms = member_silent_ms(member, now.us);
@@ -345,14 +356,15 @@ static void say_end(broker_t *b, const member_t *member, member_state_t state, i
     const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
     event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
     e->token = member->token;
-    if (is_lost)
+    if (why) events_say(e, HEDDLE_ERR_DENIED, "%s", why);
+    else if (is_lost)
         events_say(e, HEDDLE_OK, "its lease ended: not heard of for %llu ms",
                    (unsigned long long)silent_ms);
 }
 
-void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now)
+static void end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
 {
-    say_end(b, member, state, now);
+    say_end(b, member, state, why, now);
     broker_peer_t *peer = broker_peer(b, member->peer);
     if (peer && peer->token == member->token) {
         peer->token = 0;
@@ -362,6 +374,16 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, inst
     pending_member_gone(&b->pending, member);
     rollout_gone(&b->rollout, broker_view(b, now), member, state == MEMBER_LEFT);
     membership_end(&b->members, member, state, now);
+}
+
+void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now)
+{
+    end_member(b, member, state, NULL, now);
+}
+
+void broker_end_member_because(broker_t *b, member_t *member, const char *why, instant_t now)
+{
+    end_member(b, member, MEMBER_LOST, why, now);
 }
 
 /* Writers on disk whose session is gone: the record is closed, now or when the disk takes it again. */

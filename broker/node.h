@@ -11,6 +11,7 @@
  *
  * Who does what:
  *   registry   durable: adapters, versions, decisions, writers     events   the numbered log
+ *   auth       durable: keys, and what each may do
  *   membership sessions, tokens, leases                            planner  which sources
  *   rollout    copies, sources, policy, who is sent what
  *   pending    when a waiting question is answered
@@ -18,10 +19,11 @@
  *   store.c    commit and load.   main.c  sockets, loop, signals.
  *
  * Files: node.c (a turn, commit, sends), node_session.c (HELLO to LEAVE), node_version.c (PUBLISH to
- * NACK), node_query.c (questions). Nothing blocks but io.commit.  One thread. */
+ * NACK), node_query.c (questions), node_keys.c (who may). Nothing blocks but io.commit.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H
 
+#include "broker/auth.h"
 #include "broker/pending.h"
 #include "core/clock.h"
 #include <uthash.h>
@@ -41,6 +43,9 @@ typedef struct broker_io {
     /* The config of an ended version, appended to `out` (the registry has dropped it); NULL: not
      * available. */
     int  (*config)(void *self, const char *adapter, uint64_t version, buf_t *out);
+    /* The public key that the connection has proved; borrowed.  The callback NULL: there are no keys, and
+     * whoever reaches the broker may do everything. */
+    const char *(*key)(void *self, uint64_t peer);
 } broker_io_t;
 
 typedef struct broker_opts {
@@ -58,6 +63,7 @@ typedef struct broker_peer {
     uint64_t pid, wire, heard_us;
     uint64_t token;                    /* of its session; 0: none */
     char name[HEDDLE_NAME_MAX + 1];    /* of its latest session, "" before the first */
+    char key[HEDDLE_KEY_TEXT];         /* that it has proved, "" without keys */
     uint64_t fenced_token;             /* the stale token that it was last told of: events say each once */
     UT_hash_handle hh;
 } broker_peer_t;
@@ -68,6 +74,7 @@ typedef struct broker {
     broker_opts_t opts;
     broker_io_t io;
     registry_t registry;
+    auth_t auth;
     membership_t members;
     rollout_t rollout;
     events_t events;
@@ -85,6 +92,7 @@ typedef struct broker {
     uint64_t askers_probed_us;         /* when their connections were last looked at, for want of places */
     uint64_t sent[32], received[32];   /* messages by type */
     uint64_t bad_frames, dropped_sends;
+    uint64_t denied;                   /* messages that a key was not allowed */
 } broker_t;
 
 /* NO_MEMORY, USAGE (keep out of range). */
@@ -93,6 +101,12 @@ int  broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret
 void broker_destroy(broker_t **broker);
 /* Start-up: each stored record, the EPOCH of this run among them; then broker_start. NO_MEMORY, INTERNAL. */
 int  broker_load(broker_t *b, const record_t *record);
+/* After broker_start, with keys: makes the key an admin's, durably, unless it is one.  What auth_decide_add
+ * says; what the commit says. */
+int  broker_admit_admin(broker_t *b, const char *public_key, const char *name, instant_t now,
+                        heddle_error_t *error);
+/* Is it in the table, and not revoked?  For those who connect. */
+bool broker_lets_in(const broker_t *b, const char *public_key);
 /* Begins settling when there is anything to restore. NO_MEMORY. */
 int  broker_start(broker_t *b, instant_t now);
 

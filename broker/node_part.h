@@ -4,6 +4,7 @@
 #define BROKER_NODE_PART_H
 
 #include "broker/node.h"
+#include <jansson.h>
 
 /* One message being handled: from whom, and who that is. */
 typedef struct {
@@ -11,6 +12,7 @@ typedef struct {
     const msg_t *m;
     uint64_t from;
     broker_peer_t *peer;       /* NULL: it has not said HELLO */
+    const auth_key_t *key;     /* live, and allowed to say this; NULL: there are no keys */
     member_t *member;          /* whose token the message has; NULL where that is not needed */
     instant_t now;
 } call_t;
@@ -32,6 +34,8 @@ bool broker_is_gone(broker_t *b, uint64_t peer);      /* the same of any connect
 void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char *name);
 /* A session ended, for whatever reason but a new one of its name: events, copies, questions. */
 void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now);
+/* The same at once, for a reason of ours: as if its lease had ended. */
+void broker_end_member_because(broker_t *b, member_t *member, const char *why, instant_t now);
 void broker_close_writers(broker_t *b, instant_t now);
 
 /* ---- node_session.c ---- */
@@ -50,9 +54,17 @@ void on_active(const call_t *c);
 void on_nack(const call_t *c);
 void on_need_sources(const call_t *c);
 
+/* ---- node_keys.c ---- */
+/* May the connection's key say this?  Sets c->key.  False: it was answered, or dropped. */
+bool broker_allows(call_t *c);
+/* A worker's name is its key's while the worker lives: false where that was said. */
+bool broker_may_take_name(const call_t *c, const member_t *holder);
+bool on_keys(const call_t *c);     /* false: the question is for a page, or not about keys */
+
 /* ---- node_query.c ---- */
 void on_query(const call_t *c);
 void on_verified(const call_t *c);
+void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body);
 void broker_answer_pending(broker_t *b, instant_t now);
 
 #endif

@@ -44,6 +44,11 @@ static void send_report(broker_t *b, const answer_t *to, const json_t *body)
     buf_fini(&bytes);
 }
 
+void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body)
+{
+    send_report(b, &(answer_t){.peer = peer, .req = req}, body);
+}
+
 static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instant_t now)
 {
     report_page_t page = {0};
@@ -238,7 +243,7 @@ void on_query(const call_t *c)
     else if (!strcmp(op, "activate")) ask_wait(c, PENDING_ACTIVATE);
     else if (!strcmp(op, "verify")) ask_verify(c);
     else if (!strcmp(op, "events")) ask_events(c);
-    else answer_page(c->b, c->from, &c->m->query, c->now);
+    else if (!on_keys(c)) answer_page(c->b, c->from, &c->m->query, c->now);
 }
 
 void on_verified(const call_t *c) { pending_verified(&c->b->pending, c->member, &c->m->verified); }

@@ -110,6 +110,7 @@ void on_hello(const call_t *c)
     peer->wire = wire;
     peer->heard_us = c->now.us;
     error_text(peer->host, sizeof peer->host, m->host ? m->host : "");
+    if (c->key) memcpy(peer->key, c->key->public_key, sizeof peer->key);
     welcome_peer(c, wire);
 }
 
@@ -227,6 +228,7 @@ void on_join(const call_t *c)
     heddle_error_t error;
     uint64_t retry_ms = 0, fenced_peer, fenced_token;
     if (!has_role(c, ROLE_WORKER)) return;
+    if (!broker_may_take_name(c, membership_worker(&b->members, join->name))) return;
     probe_holder(b, join->name, &c->peer->life);
     member_hello_t hello = hello_of(c->peer);
     if (membership_decide_join(&b->members, join, &hello, c->now.us, &retry_ms, &error)) {

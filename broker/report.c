@@ -210,7 +210,7 @@ int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_p
         int (*page)(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
                     heddle_error_t *error);
     } PAGES[] = {{"status", report_status}, {"adapters", report_adapters}, {"versions", report_versions},
-                 {"workers", report_workers}, {"events", report_events}};
+                 {"workers", report_workers}, {"events", report_events}, {"keys", report_keys}};
     report_page_t page = {0};
     for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {
         if (!q->op || strcmp(q->op, PAGES[i].op) != 0) continue;

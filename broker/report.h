@@ -6,6 +6,7 @@
  *
  *   report.c           which page; status, adapters, events      report_workers.c   workers
  *   report_versions.c  versions, a version                       report_pending.c   wait, activate, verify
+ *   report_keys.c      keys
  *   report_part.h      what they are made of
  *
  * Pages.  A list goes on where the last page ended: status, adapters and workers after the name q->after_name, versions of
@@ -26,13 +27,15 @@
 
 typedef struct { json_t *body; bool more; uint64_t next; char next_name[HEDDLE_NAME_MAX + 1]; } report_page_t;
 
-/* status adapters versions workers events, as of now.  On OK the caller owns ret_page->body (json_decref).
+/* status adapters versions workers events keys, as of now.  On OK the caller owns ret_page->body (json_decref).
  * NOT_FOUND: no such adapter, version or worker · USAGE: no such question · NO_MEMORY. */
 int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
 
 /* How a wait or an activation ended (verdict->code 0: as asked), with the workers that count as they are now.  On OK the
  * caller owns *ret_body.  NO_MEMORY. */
 int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now, json_t **ret_body);
+/* What became of a key; `ended`: so many sessions of it.  On OK the caller owns *ret_body.  NO_MEMORY. */
+int report_key(const broker_t *b, const auth_key_t *key, bool changed, uint64_t ended, json_t **ret_body, heddle_error_t *error);
 int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now, json_t **ret_body);
 
 #endif

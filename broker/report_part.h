@@ -35,6 +35,8 @@ json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a);
 int     report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
 int     report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
 
+int     report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
+
 /* What a subscription serves, measured against the adapter's latest decision: 0 where it is the active version (or where
  * nothing was decided), else how many decisions it is behind. */
 uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub);

@@ -8,7 +8,7 @@
 static bool is_list(const char *key)
 {
     return !strcmp(key, "adapters") || !strcmp(key, "versions") || !strcmp(key, "workers") ||
-           !strcmp(key, "events");
+           !strcmp(key, "events") || !strcmp(key, "keys");
 }
 
 static int misfit(heddle_error_t *error)

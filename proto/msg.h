@@ -178,7 +178,7 @@ typedef struct {
     msg_missing_t *missing; uint32_t missing_count;
 } msg_rollout_t;
 
-/* op: status adapters versions workers events wait activate verify.  Unused fields are zero. */
+/* op: status adapters versions workers events wait activate verify keys key_add key_revoke.  Unused fields are zero. */
 typedef struct {
     uint64_t req;
     const char *op, *name;                    /* name: adapter (or worker for `workers`, "" = all) */
@@ -189,6 +189,8 @@ typedef struct {
     bool exact, dry_run;
     const char **workers; uint32_t worker_count;
     const char *by, *expected;                /* activate; verify */
+    const char *key;                          /* key_add, key_revoke: a public key; "": the one of that name */
+    const char **roles; uint32_t role_count;  /* key_add */
 } msg_query_t;
 /* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
 typedef struct { uint64_t req, next; bool more; const char *next_name; bytes_t body; const char *code; } msg_report_t;

@@ -355,6 +355,8 @@ static const field_t QUERY_FIELDS[] = {
     TEXTS(msg_query_t, workers, worker_count, LIMIT_NAMED_WORKERS, HEDDLE_NAME_MAX),
     TEXT(msg_query_t, by, LABEL_BYTES, OPTIONAL),
     TEXT(msg_query_t, expected, HEDDLE_DIGEST_TEXT - 1, OPTIONAL),
+    TEXT(msg_query_t, key, LIMIT_WORD_BYTES, OPTIONAL),
+    TEXTS(msg_query_t, roles, role_count, LIMIT_ROLES, LABEL_BYTES),
 };
 static const field_t REPORT_FIELDS[] = {
     U64(msg_report_t, req, ANY, OPTIONAL),
