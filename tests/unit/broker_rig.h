@@ -40,6 +40,8 @@ static struct rig {
     int commit_error; /* the disk refuses with this */
     int commits, fatals, forgotten;
     uint64_t keep, req;
+    const char *keys[PEERS]; /* that each connection has proved */
+    bool has_keys;
     uint64_t sent[32];
     uint8_t random;
 } R;
@@ -68,6 +70,8 @@ static int rig_send(void *self, uint64_t peer, bytes_t frame)
 
 static void rig_forget(void *self, uint64_t peer) { (void)self, (void)peer, R.forgotten++; }
 
+static const char *rig_key(void *self, uint64_t peer) { return (void)self, R.keys[peer]; }
+
 static const char *rig_copy(const char *text)
 {
     return text ? arena_text(&R.texts, text, strlen(text)) : "";
@@ -78,7 +82,8 @@ static record_t rig_keep_record(const record_t *rec)
     record_t r = *rec;
     const char **texts[] = {&r.adapter,   &r.request_id, &r.writer, &r.base_model,
                             &r.kind_text, &r.features,   &r.meta,   &r.message,
-                            &r.worker,    &r.phase,      &r.by,     &r.host};
+                            &r.worker,    &r.phase,      &r.by,     &r.host,
+                            &r.name,      &r.public_key, &r.roles};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) *texts[i] = rig_copy(*texts[i]);
     r.config.data = arena_copy(&R.texts, rec->config.data, rec->config.bytes);
     return r;
@@ -132,7 +137,7 @@ static void rig_load(void)
     R.commit_error = 0; /* a broker whose epoch is not on disk does not start */
     rig_commit(NULL, &epoch, 1, NULL);
     R.commit_error = commit_error;
-    for (int kind = RECORD_EPOCH; kind <= RECORD_FORGET; kind++)
+    for (int kind = RECORD_EPOCH; kind <= RECORD_KEY_DROP; kind++)
         for (size_t i = 0; i < R.record_count; i++)
             if ((int)R.records[i].kind == kind) cr_assert_eq(broker_load(R.b, &R.records[i]), HEDDLE_OK);
 }
@@ -143,7 +148,8 @@ static void rig_boot(void)
                       .forget = rig_forget,
                       .commit = rig_commit,
                       .fatal = rig_fatal,
-                      .random = rig_random};
+                      .random = rig_random,
+                      .key = R.has_keys ? rig_key : NULL};
     broker_opts_t opts = {.lease_ms = LEASE_MS,
                           .keep = R.keep,
                           .cluster = "test",
@@ -360,7 +366,7 @@ static void rig_beat(uint64_t peer)
 UNUSED static void rig_query(uint64_t peer, msg_query_t q)
 {
     msg_t m = {.type = MSG_QUERY};
-    const char **texts[] = {&q.name, &q.after_name, &q.worker, &q.by, &q.expected};
+    const char **texts[] = {&q.name, &q.after_name, &q.worker, &q.by, &q.expected, &q.key};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!*texts[i]) *texts[i] = "";
     q.req = ++R.req;

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A broker with keys: who is heard, whose name is whose, and what a revocation ends. */
+#include "broker_rig.h"
+
+enum { BOSS = 1, WORKER = 2, OTHER = 3, WRITER = 4, READER = 5, STRANGER = 6 };
+static const char *const KEY[] = {
+    [BOSS] = "1aaaaaaaaaabbbbbbbbbbccccccccccddddddddd", [WORKER] = "2aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+    [OTHER] = "3aaaaaaaaaabbbbbbbbbbccccccccccddddddddd", [WRITER] = "4aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+    [READER] = "5aaaaaaaaaabbbbbbbbbbccccccccccddddddddd", [STRANGER] = "6aaaaaaaaaabbbbbbbbbbccccccccccddddddddd"};
+
+static void add(int who, const char *name, const char *role)
+{
+    const char *roles[] = {role};
+    rig_query(BOSS, (msg_query_t){.op = "key_add", .key = KEY[who], .name = name, .roles = roles, .role_count = 1});
+}
+static void revoke(const char *name)
+{
+    rig_query(BOSS, (msg_query_t){.op = "key_revoke", .name = name});
+}
+static json_t *body_for(uint64_t peer)
+{
+    json_t *body = NULL;
+    heddle_error_t e;
+    cr_assert_eq(value_decode(rig_last(peer, MSG_REPORT)->report.body, &body, &e), HEDDLE_OK);
+    return body;
+}
+static int64_t number(uint64_t peer, const char *field)
+{
+    json_t *body = body_for(peer);
+    int64_t n = (int64_t)json_integer_value(json_object_get(body, field));
+    json_decref(body);
+    return n;
+}
+
+static void start(void)
+{
+    heddle_error_t e;
+    rig_start();
+    rig_stop();
+    R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}, .keep = 1, .has_keys = true};
+    for (int i = BOSS; i <= STRANGER; i++) R.keys[i] = KEY[i];
+    rig_boot();
+    cr_assert_eq(broker_admit_admin(R.b, KEY[BOSS], "local", R.now, &e), HEDDLE_OK, "%s", e.message);
+    rig_hello(BOSS, ROLE_ADMIN);
+    add(WORKER, "w", "worker:policy");
+    add(OTHER, "other", "worker:policy");
+    add(WRITER, "trainer", "publisher:policy");
+    add(READER, "reader", "reader");
+}
+TestSuite(keys, .init = start, .fini = rig_stop);
+
+static void say_staged(uint64_t peer, uint64_t token)
+{
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = token, .version = 1, .adapter = "policy", .digest = rig_digest(1)};
+    rig_frame(peer, &m);
+}
+
+/* ---- who is heard ---- */
+
+Test(keys, a_stranger_is_told_once_he_says_hello_and_else_not_heard)
+{
+    size_t before = R.letter_count;
+    rig_query(STRANGER, (msg_query_t){.op = "status"});
+    rig_beat(STRANGER);
+    cr_assert_eq(R.letter_count, before, "dropped");
+    cr_assert_eq(R.b->denied, 2);
+    rig_hello(STRANGER, ROLE_ADMIN);
+    cr_assert(!rig_error(STRANGER, "denied")->retriable, "a command ends");
+    rig_hello(STRANGER, ROLE_WORKER);
+    cr_assert(rig_error(STRANGER, "denied")->retriable && rig_error(STRANGER, "denied")->retry_ms, "a worker tries again");
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER]) && broker_lets_in(R.b, KEY[READER]));
+}
+
+Test(keys, each_role_does_its_own_and_no_more)
+{
+    msg_subscription_t critic = {.adapter = "critic"};
+    rig_worker(WORKER, "w1");
+    rig_hello(OTHER, ROLE_WORKER);
+    rig_join_with(OTHER, "w2", &critic, 1, NULL, 0);
+    cr_assert_str_eq(rig_error(OTHER, "denied")->adapter, "critic");
+    cr_assert_eq(R.tokens[OTHER], 0);
+    rig_open(OTHER, "policy", "t", 0, false);
+    rig_error(OTHER, "denied");
+    rig_open(WRITER, "policy", "trainer", 0, false);
+    cr_assert_neq(R.tokens[WRITER], 0);
+    rig_publish(WRITER, (rig_publish_t){.digest = 1});
+    cr_assert(rig_has(WRITER, MSG_PUBLISHED));
+    rig_publish(WORKER, (rig_publish_t){.digest = 2});
+    rig_error(WORKER, "denied");
+    rig_hello(READER, ROLE_ADMIN);
+    rig_query(READER, (msg_query_t){.op = "adapters"});
+    cr_assert(rig_has(READER, MSG_REPORT));
+    rig_query(READER, (msg_query_t){.op = "activate", .name = "policy", .version = 1});
+    rig_error(READER, "denied");
+    rig_query(READER, (msg_query_t){.op = "keys"});
+    cr_assert(strstr(rig_error(READER, "denied")->message, "admin"));
+    cr_assert_eq(registry_adapter(&R.b->registry, "policy")->decision, 0, "nobody decided");
+}
+
+Test(keys, a_name_is_its_keys_while_it_lives)
+{
+    rig_worker(WORKER, "w1");
+    R.is_quiet[WORKER] = true;
+    rig_pass(2500); /* silent for two heartbeats: its own key would get the name now */
+    R.is_gone[WORKER] = true;
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(OTHER, ROLE_WORKER);
+    rig_join_with(OTHER, "w1", &sub, 1, NULL, 0);
+    rig_error(OTHER, "worker_alive");
+    cr_assert_eq(R.tokens[OTHER], 0);
+    R.keys[7] = KEY[WORKER];
+    rig_hello(7, ROLE_WORKER);
+    rig_join_with(7, "w1", &sub, 1, NULL, 0);
+    cr_assert_neq(R.tokens[7], 0, "the same key");
+    R.is_quiet[7] = true;
+    rig_pass(2500);
+    R.is_gone[7] = true;
+    R.keys[8] = KEY[BOSS];
+    rig_hello(8, ROLE_WORKER);
+    rig_join_with(8, "w1", &sub, 1, NULL, 0);
+    cr_assert_neq(R.tokens[8], 0, "an admin");
+    R.is_quiet[8] = true;
+    rig_pass(LEASE_MS + 500);
+    rig_join_with(OTHER, "w1", &sub, 1, NULL, 0);
+    cr_assert_neq(R.tokens[OTHER], 0, "nobody has it any more");
+}
+
+/* ---- revocation ---- */
+
+Test(keys, revocation_ends_a_worker_at_once)
+{
+    rig_worker(WORKER, "w1");
+    rig_worker(OTHER, "w2");
+    rig_open(WRITER, "policy", "trainer", 0, false);
+    rig_publish(WRITER, (rig_publish_t){.digest = 1});
+    rig_staged(OTHER, 1, 1);
+    uint64_t token = R.tokens[WORKER];
+    rig_drop_letters();
+    revoke("w");
+    cr_assert_eq(number(BOSS, "session_count"), 1);
+    const msg_error_t *told = rig_error(WORKER, "denied");
+    cr_assert(told->token == token && told->of == 0);
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->state, MEMBER_LOST);
+    cr_assert(rig_has(OTHER, MSG_COMMIT), "nobody waits for it: the rollout goes on with the others");
+    cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 1);
+    cr_assert_eq(rig_event_count(EVENT_KEY_REVOKED), 1);
+    rig_drop_letters();
+    say_staged(WORKER, token);
+    rig_beat(WORKER);
+    cr_assert(!rig_has(WORKER, MSG_ERROR) && !rig_has(WORKER, MSG_HEARTBEAT_OK), "dropped");
+    cr_assert(!broker_lets_in(R.b, KEY[WORKER]));
+    rig_hello(WORKER, ROLE_WORKER);
+    rig_error(WORKER, "denied");
+    rig_drop_letters();
+    rig_beat(OTHER);
+    cr_assert(rig_has(OTHER, MSG_HEARTBEAT_OK), "who has another key notices nothing");
+    add(WORKER, "w", "worker:policy");
+    rig_worker(WORKER, "w1");
+}
+
+Test(keys, revocation_ends_a_writer_and_gives_its_adapter_back)
+{
+    rig_open(WRITER, "policy", "trainer", 0, false);
+    revoke("trainer");
+    rig_error(WRITER, "denied");
+    cr_assert_eq(registry_adapter(&R.b->registry, "policy")->writer.token, 0);
+    add(STRANGER, "second", "publisher:*");
+    rig_open(STRANGER, "policy", "another", 0, false);
+    cr_assert_neq(R.tokens[STRANGER], 0);
+}
+
+Test(keys, revocation_ends_waiting_questions)
+{
+    rig_open(WRITER, "policy", "trainer", 0, false);
+    rig_hello(READER, ROLE_ADMIN);
+    rig_query(READER, (msg_query_t){.op = "wait", .name = "policy", .version = 1, .deadline_ms = 60000});
+    rig_query(READER, (msg_query_t){.op = "events", .after = 1000, .wait_ms = 60000});
+    size_t waiting = R.b->pending.count;
+    cr_assert_gt(waiting, 0);
+    revoke("reader");
+    cr_assert_eq(R.b->pending.count, 0);
+}
+
+Test(keys, an_admin_may_revoke_itself_and_hears_so)
+{
+    R.keys[7] = KEY[STRANGER];
+    revoke("local");
+    rig_error(BOSS, "denied");
+    add(STRANGER, "second", "admin");
+    rig_drop_letters();
+    revoke("local");
+    cr_assert(rig_has(BOSS, MSG_REPORT));
+    rig_drop_letters();
+    rig_query(BOSS, (msg_query_t){.op = "keys"});
+    cr_assert_eq(R.letter_count, 0);
+    rig_hello(7, ROLE_ADMIN);
+    rig_query(7, (msg_query_t){.op = "keys"});
+    cr_assert(rig_has(7, MSG_REPORT));
+}
+
+/* ---- what is known ---- */
+
+Test(keys, list_is_by_name_with_sessions)
+{
+    rig_worker(WORKER, "w1");
+    rig_query(BOSS, (msg_query_t){.op = "keys"});
+    json_t *body = body_for(BOSS), *list = json_object_get(body, "keys");
+    static const char *const NAMES[] = {"local", "other", "reader", "trainer", "w"};
+    cr_assert_eq(json_array_size(list), 5);
+    for (size_t i = 0; i < 5; i++) {
+        const json_t *row = json_array_get(list, i);
+        cr_assert_str_eq(json_string_value(json_object_get(row, "name")), NAMES[i]);
+        cr_assert_eq(json_integer_value(json_object_get(row, "session_count")), i == 4);
+        cr_assert(json_is_null(json_object_get(row, "revoked_at")) && json_is_string(json_object_get(row, "added_at")));
+    }
+    cr_assert_str_eq(json_string_value(json_array_get(json_object_get(json_array_get(list, 4), "roles"), 0)), "worker:policy");
+    json_decref(body);
+    rig_query(BOSS, (msg_query_t){.op = "keys", .after = 3, .limit = 1});
+    const msg_report_t *page = &rig_last(BOSS, MSG_REPORT)->report;
+    cr_assert(page->more && page->next == 4);
+    cr_assert_eq(number(BOSS, "nothing"), 0);
+}
+
+Test(keys, table_survives_a_restart)
+{
+    heddle_error_t e;
+    revoke("other");
+    rig_restart();
+    cr_assert(broker_lets_in(R.b, KEY[WORKER]) && !broker_lets_in(R.b, KEY[OTHER]));
+    cr_assert_eq(broker_admit_admin(R.b, KEY[BOSS], "local", R.now, &e), HEDDLE_OK);
+    cr_assert_eq(HASH_COUNT(R.b->auth.keys), 5, "it was there");
+    rig_worker(WORKER, "w1");
+}
+
+Test(keys, what_is_not_on_disk_did_not_happen)
+{
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    add(STRANGER, "s", "reader");
+    rig_error(BOSS, "no_space");
+    cr_assert(!broker_lets_in(R.b, KEY[STRANGER]));
+    rig_worker(WORKER, "w1");
+    revoke("w");
+    rig_error(BOSS, "no_space");
+    cr_assert(broker_lets_in(R.b, KEY[WORKER]));
+    cr_assert(member_is_ready(membership_worker(&R.b->members, "w1")));
+}
+
+Test(plain, there_are_no_keys, .init = rig_start, .fini = rig_stop)
+{
+    rig_hello(1, ROLE_ADMIN);
+    static const char *const OPS[] = {"keys", "key_add", "key_revoke"};
+    for (int i = 0; i < 3; i++) {
+        rig_drop_letters();
+        rig_query(1, (msg_query_t){.op = OPS[i], .key = KEY[1], .name = "n"});
+        cr_assert(strstr(rig_error(1, "denied")->hint, "--insecure"));
+    }
+    rig_worker(2, "w1");
+}
