@@ -71,6 +71,13 @@ void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t
     m->grace_end_us = grace_end_us;
 }
 
+void membership_raise_epoch(membership_t *m, uint64_t epoch)
+{
+    if (epoch <= m->epoch) return;
+    m->epoch = epoch;
+    m->counter = 0;
+}
+
 /* ---- reading ---- */
 
 static const char *key_of(const member_t *m)

@@ -78,6 +78,9 @@ void membership_fini(membership_t *m);
 /* A start: tokens of this epoch from now on; nobody expires before grace_end_us. */
 void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t grace_end_us);
 
+/* Tokens of a greater epoch from now on; those of sessions that are here stay good. */
+void membership_raise_epoch(membership_t *m, uint64_t epoch);
+
 /* ---- reading ---- */
 /* READY only, else NULL */
 member_t *membership_by_token(const membership_t *m, uint64_t token);

@@ -74,6 +74,7 @@ int broker_start(broker_t *b, instant_t now)
         b->registry.adapter_count ? now.us + lease_us : now.us; /* nobody can come back to nothing */
     int rc = events_init(&b->events, b->registry.epoch);
     if (rc) return rc;
+    b->start_epoch = b->registry.epoch;
     b->started_us = now.us;
     b->started_ms = now.wall_ms;
     membership_start(&b->members, b->registry.epoch, now.us, settle_end_us);
@@ -104,7 +105,7 @@ static void end_broken(broker_t *b, int code, const char *what, heddle_error_t *
 static void say_abandoned(broker_t *b, const adapter_row_t *a, instant_t now)
 {
     if (!a->writer.token) return;
-    if (a->writer.token >> 32 == b->registry.epoch) return; /* said when its session ended */
+    if (a->writer.token >> 32 >= b->start_epoch) return; /* said when its session ended */
     event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
     events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
 }
@@ -122,6 +123,8 @@ static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
             end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
             return false;
         }
+        membership_raise_epoch(&b->members, b->registry.epoch);
+        b->events.epoch = b->registry.epoch;
         rollout_apply(&b->rollout, broker_view(b, now), rec, was_held, &b->events, &b->out);
     }
     b->out.record_count = 0;

@@ -18,8 +18,9 @@
  *   report.c   the JSON of every answer, read from `const broker_t *` (all state is open to it below)
  *   store.c    commit and load.   main.c  sockets, loop, signals.
  *
- * Files: node.c (a turn, commit, sends), node_session.c (HELLO to LEAVE), node_version.c (PUBLISH to
- * NACK), node_query.c (questions), node_keys.c (who may). Nothing blocks but io.commit.  One thread. */
+ * Files: node.c (a turn, commit, sends), node_session.c (HELLO to LEAVE), node_heard.c (members that know
+ * more than the store), node_version.c (PUBLISH to NACK), node_query.c (questions), node_keys.c (who may).
+ * Nothing blocks but io.commit.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H
 
@@ -82,6 +83,11 @@ typedef struct broker {
     outbox_t out;
     broker_peer_t *peers; size_t idle_count;
     uint64_t started_us, started_ms;
+    uint64_t start_epoch;              /* of the start; a member that knows a greater one raises it */
+    struct {
+        uint64_t at_ms;                /* 0: none */
+        char from[HEDDLE_NAME_MAX + 1], message[160];
+    } restored;                        /* the last member that knew more than the store, and what */
     bool is_read_only;                 /* the last commit failed: `status` says read_only */
     uint64_t retry_us;                 /* then: when deciding is tried again */
     bool is_broken;                    /* fatal was called */

@@ -47,6 +47,13 @@ void on_open(const call_t *c);
 void on_heartbeat(const call_t *c);
 void on_leave(const call_t *c);
 
+/* ---- node_heard.c ---- */
+/* What JOIN and OPEN restate, against the store: where a member knows greater numbers, an older copy of the
+ * data was put back, and all numbers are raised above them, on disk.  False: that failed, or is not
+ * believed; it was refused. */
+bool broker_hear_join(const call_t *c);
+bool broker_hear_open(const call_t *c);
+
 /* ---- node_version.c ---- */
 void on_publish(const call_t *c);
 void on_staged(const call_t *c);

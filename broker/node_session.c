@@ -235,6 +235,7 @@ void on_join(const call_t *c)
         broker_refuse(c, &error, retry_ms);
         return;
     }
+    if (!broker_hear_join(c)) return;
     end_former(c, ROLE_WORKER, join->name);
     leave_place(b, membership_worker(&b->members, join->name));
     member_t *member;
@@ -301,7 +302,7 @@ void on_open(const call_t *c)
     heddle_error_t error;
     uint64_t fenced_peer, fenced_token;
     member_t *member;
-    if (!has_role(c, ROLE_PUBLISHER)) return;
+    if (!has_role(c, ROLE_PUBLISHER) || !broker_hear_open(c)) return;
     member_hello_t hello = hello_of(c->peer);
     open_by_t by = standing_of(c, open->adapter);
     int rc = membership_decide_open(&b->members, open, &error);

@@ -8,6 +8,8 @@
  *   DECISION    the version to serve                      (adapter, decision, version, held, by, at)
  *   STATE       a version ended or was put away           (adapter, version, state, code, message, activated_at)
  *   WRITER      who may publish to an adapter; token 0: closed
+ *   FLOOR       numbers up to these were given before an older copy of this store was put back
+ *               (adapter, version, decision)
  *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is none itself
  *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
  *   KEY_DROP    a revoked key makes room for another      (public_key); takes its row away, and is none itself */
@@ -17,7 +19,8 @@
 #include "proto/msg.h"
 
 typedef enum {
-    RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER, RECORD_FORGET,
+    RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER, RECORD_FLOOR,
+    RECORD_FORGET,
     RECORD_KEY, RECORD_KEY_DROP
 } record_kind_t;
 

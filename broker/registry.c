@@ -295,12 +295,22 @@ static int apply_forget(registry_t *r, const record_t *rec)
     adapter_row_t *a = registry_adapter(r, rec->adapter);
     bool found = false;
     size_t at = a ? version_place(a, rec->version, &found) : 0;
-    if (!found || registry_is_live(a->versions[at]) || rec->version == a->last_version)
+    if (!found || registry_is_live(a->versions[at]) || at + 1 == a->version_count)
         return HEDDLE_ERR_INTERNAL;
     free_version(a->versions[at]);
     memmove(a->versions + at, a->versions + at + 1, (a->version_count - at - 1) * sizeof *a->versions);
     a->version_count--;
     a->ended_count--;
+    return HEDDLE_OK;
+}
+
+static int apply_floor(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a;
+    int err = add_adapter(r, rec->adapter, &a);
+    if (err) return err;
+    if (rec->version > a->last_version) a->last_version = rec->version;
+    if (rec->decision > a->floor_decision) a->floor_decision = rec->decision;
     return HEDDLE_OK;
 }
 
@@ -360,6 +370,7 @@ int registry_apply(registry_t *r, const record_t *record)
     case RECORD_DECISION: return apply_decision(r, record);
     case RECORD_STATE: return apply_state(r, record);
     case RECORD_WRITER: return apply_writer(r, record);
+    case RECORD_FLOOR: return apply_floor(r, record);
     case RECORD_FORGET: return apply_forget(r, record);
     case RECORD_KEY:
     case RECORD_KEY_DROP: break; /* auth.h takes them */
@@ -407,7 +418,7 @@ static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
 {
     bool same = !strcmp(a->name, b->name) && a->version_count == b->version_count &&
                 a->ended_count == b->ended_count && a->last_version == b->last_version &&
-                a->decision == b->decision && a->active == b->active && a->decided_ms == b->decided_ms &&
+                a->decision == b->decision && a->floor_decision == b->floor_decision && a->active == b->active && a->decided_ms == b->decided_ms &&
                 a->held == b->held && !strcmp(a->held_by, b->held_by) &&
                 same_writer(&a->writer, &b->writer);
     for (size_t i = 0; same && i < a->version_count; i++)

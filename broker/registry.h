@@ -62,8 +62,10 @@ typedef struct adapter_row {
     char name[HEDDLE_NAME_MAX + 1];
     version_row_t **versions;          /* ascending by number */
     size_t version_count, version_capacity, ended_count;
-    /* greatest number ever assigned, also of versions that were forgotten */
+    /* greatest number ever assigned, also of versions that were forgotten, or that only members know of */
     uint64_t last_version;
+    /* greatest decision that members know of; the next one is greater */
+    uint64_t floor_decision;
     /* the lowest and the greatest number that is staging; 0: none */
     uint64_t first_staging, last_staging;
     /* the latest decision and the version that it names; 0, 0: none yet */
@@ -139,6 +141,15 @@ typedef struct { uint64_t from, decision; bool changed, held; } activated_t;
 int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,
                              instant_t now, outbox_t *out,
                              activated_t *ret_activated, heddle_error_t *error);
+uint64_t registry_next_decision(const adapter_row_t *a);
+/* A member has a version or a decision of this adapter that is greater than those here: an older copy of
+ * the store was put back.  Adds FLOOR (and ADAPTER), so that neither number is given again; false: the
+ * outbox is full. */
+bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t version, uint64_t decision,
+                           instant_t now, outbox_t *out);
+/* Members follow a decision beyond the latest: it is made anew under a greater number. */
+bool registry_is_behind(const adapter_row_t *a);
+void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out);
 /* The rollout's policy is met. */
 void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out);
 /* A version ends: failed with a reason (error may be NULL for the other states).  Adds at most

@@ -296,11 +296,16 @@ void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
 
 /* ---- decisions ---- */
 
+uint64_t registry_next_decision(const adapter_row_t *a)
+{
+    return (a->decision > a->floor_decision ? a->decision : a->floor_decision) + 1;
+}
+
 static void add_decision(const adapter_row_t *a, uint64_t version, bool held, const char *by,
                          instant_t now, outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_DECISION, a->name, now);
-    rec->decision = a->decision + 1;
+    rec->decision = registry_next_decision(a);
     rec->version = version;
     rec->held = held;
     rec->by = by ? by : "";
@@ -309,6 +314,40 @@ static void add_decision(const adapter_row_t *a, uint64_t version, bool held, co
 void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out)
 {
     add_decision(a, v->version, false, "", now, out);
+}
+
+bool registry_is_behind(const adapter_row_t *a) { return a->active && a->floor_decision > a->decision; }
+
+void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out)
+{
+    add_decision(a, a->active, a->held, a->held_by, now, out);
+}
+
+static bool has_adapter_record(const char *adapter, const outbox_t *out)
+{
+    for (int i = 0; i < out->record_count; i++)
+        if (out->records[i].kind == RECORD_ADAPTER && !strcmp(out->records[i].adapter, adapter)) return true;
+    return false;
+}
+
+static record_t *floor_record(const char *adapter, instant_t now, outbox_t *out)
+{
+    for (int i = 0; i < out->record_count; i++)
+        if (out->records[i].kind == RECORD_FLOOR && !strcmp(out->records[i].adapter, adapter))
+            return &out->records[i];
+    return outbox_record(out, RECORD_FLOOR, adapter, now);
+}
+
+bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t version, uint64_t decision,
+                           instant_t now, outbox_t *out)
+{
+    const adapter_row_t *a = registry_adapter(r, adapter);
+    if (!outbox_has_room(out, 2)) return false;
+    if (!a && !has_adapter_record(adapter, out)) outbox_record(out, RECORD_ADAPTER, adapter, now);
+    record_t *rec = floor_record(adapter, now, out);
+    if (version > rec->version) rec->version = version;
+    if (decision > rec->decision) rec->decision = decision;
+    return true;
 }
 
 static int never_assigned(const adapter_row_t *a, const char *adapter, uint64_t version,
@@ -376,7 +415,7 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
     /* Naming the newest again lets go of a hold; naming one that some could not switch to has them try. */
     bool decides = !is_active || (a->held && is_newest) || by->has_stale;
     *ret_activated = (activated_t){.from = a->active,
-                                   .decision = a->decision + (decides && !by->dry_run),
+                                   .decision = decides && !by->dry_run ? registry_next_decision(a) : a->decision,
                                    .changed = !is_active,
                                    .held = decides ? !is_newest : a->held};
     if (decides && !by->dry_run)

@@ -99,15 +99,24 @@ static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t no
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
+/* Null, unless the data are older than what members know. */
+static json_t *restored_part(const broker_t *b)
+{
+    if (!b->restored.at_ms) return json_null();
+    return json_pack("{s:o, s:o, s:o}", "from", part_text(b->restored.from), "at",
+                     part_time(b->restored.at_ms), "message", part_text(b->restored.message));
+}
+
 static json_t *broker_part(const broker_t *b, instant_t now)
 {
     uint64_t bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0;
-    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:s, s:s, s:o}", "endpoint",
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:s, s:s, s:o, s:o}", "endpoint",
                      b->opts.endpoint, "cluster", b->opts.cluster, "epoch", part_count(b->registry.epoch),
                      "pid", part_count(b->opts.pid), "heddle", heddle_version(), "wire", "min",
                      (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
                      part_ms(now.us - b->started_us), "state", b->is_read_only ? "read_only" : "ready",
-                     "data_dir", b->opts.data_dir, "registry_bytes", part_count(bytes));
+                     "data_dir", b->opts.data_dir, "registry_bytes", part_count(bytes), "restored",
+                     restored_part(b));
 }
 
 static json_t *count_part(const broker_t *b)

@@ -9,7 +9,7 @@
 #include <heddle/publisher.h>
 
 #define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
-#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE))
+#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 1)
 
 static bool same_adapter(const track_t *t, const char *adapter) { return !strcmp(t->adapter, adapter); }
 
@@ -278,6 +278,13 @@ static void decide_keep(const rollout_t *ro, const adapter_row_t *a, instant_t n
     }
 }
 
+static bool has_decided(const adapter_row_t *a, const outbox_t *out)
+{
+    for (int i = 0; i < out->record_count; i++)
+        if (out->records[i].kind == RECORD_DECISION && !strcmp(out->records[i].adapter, a->name)) return true;
+    return false;
+}
+
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 {
     if (!ro->is_settled || !ro->is_dirty) return;
@@ -291,6 +298,7 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
         const track_t *staging = row ? rollout_track(ro, a->name, row->version) : NULL;
         if (staging) decide_staging(ro, a, row, staging, v.now, out);
         decide_waiting(ro, a, v.now, out);
+        if (registry_is_behind(a) && !has_decided(a, out)) registry_decide_again(a, v.now, out);
         decide_keep(ro, a, v.now, out);
     }
 }
@@ -375,11 +383,18 @@ static void apply_state(step_t *s, const adapter_row_t *a, const record_t *recor
         wake_adapter(s, a); /* who left the active version for this one goes back to it */
 }
 
+static void touch_active(rollout_t *ro, const adapter_row_t *a)
+{
+    track_t *t = a->active ? rollout_track(ro, a->name, a->active) : NULL;
+    if (t) track_touch(ro, t);
+}
+
 void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,
                    outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
     const adapter_row_t *a = record->adapter ? registry_adapter(v.registry, record->adapter) : NULL;
+    if (record->kind == RECORD_FLOOR) touch_active(ro, a);
     if (record->kind == RECORD_DECISION) apply_decision(&s, a, was_held);
     if (record->kind == RECORD_STATE) apply_state(&s, a, record);
     if (record->kind == RECORD_DECISION || record->kind == RECORD_STATE) begin_next(&s, a);

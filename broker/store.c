@@ -52,21 +52,24 @@ static const char SCHEMA[] =
     "COMMIT";
 /* clang-format on */
 
-/* What files of schema 1 may be without: which decisions name a version; keys. */
+/* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken. */
 static const char LATER[] =
     "BEGIN IMMEDIATE;"
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
     "CREATE TABLE IF NOT EXISTS keys ("
     " public_key TEXT PRIMARY KEY, name TEXT NOT NULL, roles TEXT NOT NULL, added_at INTEGER NOT NULL,"
     " revoked_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS floors ("
+    " adapter TEXT PRIMARY KEY, version INTEGER NOT NULL, decision INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
     "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
     "COMMIT";
 
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
-    PUT_EPOCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER,
+    PUT_EPOCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER, PUT_FLOOR,
     DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION, PUT_KEY, DROP_KEY,
-    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, ALL_KEYS, GET_CONFIG, SQL_COUNT
+    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, ALL_KEYS, ALL_FLOORS,
+    GET_CONFIG, SQL_COUNT
 } sql_t;
 
 static const char *const SQL[SQL_COUNT] = {
@@ -83,6 +86,9 @@ static const char *const SQL[SQL_COUNT] = {
                   " WHERE adapter = ? AND version = ?",
     [PUT_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at) VALUES "
                    "(?,?,?,?,?,?,?)",
+    [PUT_FLOOR] = "INSERT INTO floors (adapter, version, decision) VALUES (?,?,?) ON CONFLICT (adapter) DO"
+                  " UPDATE SET version = max(version, excluded.version),"
+                  " decision = max(decision, excluded.decision)",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
     [DROP_OLDER_DECISIONS] = "DELETE FROM decisions WHERE adapter = ? AND version = ? AND decision < ?",
     [DROP_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?1 AND version = ?2 AND decision <"
@@ -100,6 +106,7 @@ static const char *const SQL[SQL_COUNT] = {
     [ALL_STATES] = "SELECT state, state_at, code, message, worker, phase, adapter, version FROM versions"
                    " WHERE state IS NOT NULL ORDER BY adapter, version",
     [ALL_WRITERS] = "SELECT adapter, token, name, host, pid, life, since_at FROM writers ORDER BY adapter",
+    [ALL_FLOORS] = "SELECT adapter, version, decision FROM floors ORDER BY adapter",
     [GET_CONFIG] = "SELECT config FROM versions WHERE adapter = ? AND version = ?",
 };
 
@@ -186,7 +193,7 @@ static const struct kind {
     {RECORD_EPOCH, PUT_EPOCH, ALL_META},          {RECORD_ADAPTER, PUT_ADAPTER, ALL_ADAPTERS},
     {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS},  {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS},
     {RECORD_STATE, PUT_STATE, ALL_STATES},        {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
-    {RECORD_KEY, PUT_KEY, ALL_KEYS},
+    {RECORD_FLOOR, PUT_FLOOR, ALL_FLOORS},        {RECORD_KEY, PUT_KEY, ALL_KEYS},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 

@@ -7,6 +7,7 @@
  *
  *   meta       one row: cluster (made once, 16 random hex), epoch
  *   adapters   name, created_at                           versions   one row a version: what it is, and how it ended
+ *   floors     one row an adapter whose members knew greater numbers than the store
  *   decisions  the last one for each version              writers    one row an adapter with an open writer
  *   keys       one row a key, live or revoked (from schema 2; a file of schema 1 gets the table)
  *
@@ -27,7 +28,7 @@ typedef struct store store_t;
 int  store_open(const char *dir, store_t **ret_store, heddle_error_t *error);
 void store_close(store_t **store);
 
-/* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, KEY, within a kind by adapter, then by
+/* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, FLOOR, KEY, within a kind by adapter, then by
  * number (keys: by key).  Records and their texts are borrowed during the call of `each`, which ends the walk by returning other than OK.
  * The result of `each` · DATA_DIR · NO_MEMORY. */
 int  store_load(store_t *s, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error);

@@ -190,6 +190,20 @@ static void take_key(row_t *from, record_t *r)
     r->revoked_ms = row_take_u64(from);
 }
 
+static void put_floor(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->adapter);
+    row_put_u64(to, r->version);
+    row_put_u64(to, r->decision);
+}
+
+static void take_floor(row_t *from, record_t *r)
+{
+    r->adapter = row_take_text(from);
+    r->version = row_take_u64(from);
+    r->decision = row_take_u64(from);
+}
+
 void row_put(row_t *to, const record_t *r)
 {
     switch (r->kind) {
@@ -199,6 +213,7 @@ void row_put(row_t *to, const record_t *r)
     case RECORD_DECISION: put_decision(to, r); break;
     case RECORD_STATE: put_state(to, r); break;
     case RECORD_WRITER: put_writer(to, r); break;
+    case RECORD_FLOOR: put_floor(to, r); break;
     case RECORD_FORGET:
         row_put_text(to, r->adapter);
         row_put_u64(to, r->version);
@@ -217,6 +232,7 @@ void row_take(row_t *from, record_t *r)
     case RECORD_DECISION: take_decision(from, r); break;
     case RECORD_STATE: take_state(from, r); break;
     case RECORD_WRITER: take_writer(from, r); break;
+    case RECORD_FLOOR: take_floor(from, r); break;
     case RECORD_KEY: take_key(from, r); break;
     case RECORD_FORGET:
     case RECORD_KEY_DROP: break; /* have no row */

@@ -69,6 +69,7 @@ static void check_slots(world_t *w, actor_t *a)
         active += slot->state == SLOT_ACTIVE;
         if (slot->state != SLOT_SEALED && slot->state != SLOT_ACTIVE && slot->state != SLOT_KEPT)
             continue;
+        if (slot->view.version >= w->lost_from && slot->view.version <= w->lost_to) continue;
         const version_row_t *v = recorded(w, a->adapters[0], slot->view.version);
         if (!v)
             world_fail(w, "I1: %s holds v%" PRIu64 ", which is not recorded", a->name,
@@ -93,7 +94,7 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
     if (applied->decision == a->seen_decision) return;
     a->seen_decision = applied->decision;
     a->seen_version = applied->version;
-    if (!store_has_decision(w, a->adapters[0], applied->decision, applied->version))
+    if (applied->decision > w->lost_decisions && !store_has_decision(w, a->adapters[0], applied->decision, applied->version))
         world_fail(w, "I13: %s serves v%" PRIu64 " by d%" PRIu64 ", which is not recorded", a->name,
                    applied->version, applied->decision);
     for (int i = 0; i < HOLDS_MAX; i++)
@@ -283,7 +284,7 @@ static void check_new_decision(world_t *w, const record_t *r)
     const version_row_t *v = a ? registry_version(a, r->version) : NULL;
     if (!v || !registry_is_live(v))
         world_fail(w, "a decision for v%" PRIu64 ", which is not live", r->version);
-    if (r->decision != a->decision + 1)
+    if (r->decision != registry_next_decision(a))
         world_fail(w, "d%" PRIu64 " follows d%" PRIu64, r->decision, a->decision);
     if (w->had_records && w->now_us < w->started_us + w->opts.lease_ms * MS)
         world_fail(w, "d%" PRIu64 " is decided %.3f s after the start: it settles", r->decision,

@@ -144,6 +144,7 @@ struct world {
     uint64_t by_hand;        /* versions 1..64 that somebody asked to activate: one bit each */
     char *fatal;
     struct stored *records;
+    uint64_t lost_from, lost_to, lost_decisions; /* what a restored backup does not know; 0: nothing */
     registry_t shadow; /* of all records: what must be in memory after any restart */
     /* counted at the sender */
     uint64_t sent_total, sent[32];
@@ -238,6 +239,11 @@ version_row_t *world_version(const world_t *w, uint64_t version);
 const char *world_state(const world_t *w,
                         uint64_t version); /* as people see it: "active", "lost", ...; broker alive */
 track_t *world_track(const world_t *w, uint64_t version);
+
+/* The records as they are now, and what an operator does with such a copy later: the broker is down, and
+ * has the old records.  Takes the copy. */
+struct stored *world_backup(const world_t *w);
+void world_restore(world_t *w, struct stored *backup);
 
 /* ---- check.c ---- */
 void check_all(world_t *w);

@@ -60,7 +60,8 @@ void store_forget(world_t *w)
 static bool replaces(const record_t *r, const record_t *old)
 {
     if (r->kind == RECORD_FORGET)
-        return old->version == r->version && old->kind != RECORD_WRITER && old->adapter &&
+        return old->version == r->version && old->kind != RECORD_WRITER &&
+               old->kind != RECORD_FLOOR && old->adapter &&
                !strcmp(r->adapter, old->adapter);
     if (r->kind != old->kind || r->kind == RECORD_VERSION || r->kind == RECORD_DECISION) return false;
     if (r->kind == RECORD_EPOCH) return true;
@@ -80,6 +81,45 @@ static void store_record(world_t *w, const record_t *r)
                r->message ? r->message : "");
 }
 
+/* Takes the place of the records: the shadow is made anew of them. */
+static void store_replace(world_t *w, stored_t *records)
+{
+    store_forget(w);
+    registry_fini(&w->shadow);
+    registry_init(&w->shadow);
+    w->records = records;
+    for (int kind = RECORD_EPOCH; kind < RECORD_FORGET; kind++) {
+        stored_t *s;
+        DL_FOREACH (w->records, s)
+            if ((int)s->record.kind == kind) cr_assert_eq(registry_apply(&w->shadow, &s->record), HEDDLE_OK);
+    }
+    w->epoch = w->shadow.epoch;
+}
+
+stored_t *world_backup(const world_t *w)
+{
+    stored_t *copy = NULL;
+    const stored_t *s;
+    DL_FOREACH (w->records, s) {
+        stored_t *c = copy_record(&s->record);
+        DL_APPEND(copy, c);
+    }
+    return copy;
+}
+
+void world_restore(world_t *w, stored_t *backup)
+{
+    MUST(w, !w->broker);
+    const adapter_row_t *a = world_adapter(w);
+    w->lost_to = a ? a->last_version : 0;
+    w->lost_decisions = a ? a->decision : 0;
+    store_replace(w, backup);
+    a = world_adapter(w);
+    w->lost_from = a ? a->last_version + 1 : 1;
+    for (uint32_t i = 0; i < w->actor_count; i++) w->actors[i]->published.is_answered = false;
+    world_note(w, "a backup is restored: v%" PRIu64 " to v%" PRIu64 " are gone", w->lost_from, w->lost_to);
+}
+
 bool store_has_decision(const world_t *w, const char *adapter, uint64_t decision, uint64_t version)
 {
     const stored_t *s;
@@ -92,7 +132,7 @@ bool store_has_decision(const world_t *w, const char *adapter, uint64_t decision
 
 static int load_all(world_t *w)
 {
-    for (int kind = RECORD_EPOCH; kind <= RECORD_WRITER; kind++) {
+    for (int kind = RECORD_EPOCH; kind < RECORD_FORGET; kind++) {
         stored_t *s;
         DL_FOREACH (w->records, s)
             if ((int)s->record.kind == kind && broker_load(w->broker, &s->record))

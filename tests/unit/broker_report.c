@@ -360,6 +360,10 @@ static const field_row_t FIELDS[] = {
     {"status", "broker.state", "s"},
     {"status", "broker.data_dir", "s"},
     {"status", "broker.registry_bytes", "i"},
+    {"status", "broker.restored", "oN"},
+    {"status", "broker.restored.from", "s"},
+    {"status", "broker.restored.at", "t"},
+    {"status", "broker.restored.message", "s"},
     {"status", "broker", "o"},
     {"status", "count", "o"},
     {"status", "adapters", "a"},
@@ -638,9 +642,13 @@ static void one_cannot_switch(void)
 
 Test(report, every_field_of_the_pages)
 {
-    static const char *const OPS[] = {"status", "adapters", "events"};
-    for (int i = 0; i < 3; i++)
+    static const char *const OPS[] = {"adapters", "events"};
+    for (int i = 0; i < 2; i++)
         expect_shape(OPS[i], OPS[i], (json_t *[]){body_of((msg_query_t){.op = OPS[i]})}, 1);
+    broker->restored.at_ms = now.wall_ms;
+    snprintf(broker->restored.from, sizeof broker->restored.from, "w1");
+    snprintf(broker->restored.message, sizeof broker->restored.message, "it knows more");
+    expect_shape("status", "status", (json_t *[]){body_of((msg_query_t){.op = "status"})}, 1);
     json_t *before = body_of((msg_query_t){.op = "workers"});
     one_cannot_switch();
     expect_shape("workers", "workers", (json_t *[]){before, body_of((msg_query_t){.op = "workers"})}, 2);
@@ -701,6 +709,7 @@ Test(report, status_tells_of_the_broker)
     expect(b, "broker.registry_bytes", "12345");
     expect(b, "broker.wire", "{\"min\":1,\"max\":1}");
     expect(b, "broker.state", "\"ready\"");
+    expect(b, "broker.restored", "null");
     expect(b, "count",
            "{\"adapters\":1,\"versions\":4,\"workers_ready\":2,\"workers_lost\":0,\"writers\":1}");
     json_decref(b);

@@ -439,6 +439,18 @@ Test(store, what_must_stay_is_not_forgotten)
     store_close(&s);
 }
 
+Test(store, a_floor_only_rises)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("a"), {.kind = RECORD_FLOOR, .adapter = "a", .version = 7, .decision = 3}}, 2);
+    commit(s, &(record_t){.kind = RECORD_FLOOR, .adapter = "a", .version = 5, .decision = 9}, 1);
+    store_close(&s);
+    s = open_store();
+    const record_t *r = &load(s)->rows[2].r;
+    cr_assert(r->kind == RECORD_FLOOR && r->version == 7 && r->decision == 9);
+    store_close(&s);
+}
+
 Test(store, a_closed_writer_is_gone)
 {
     store_t *s = open_store();

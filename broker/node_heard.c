@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Members that know more than the store: somebody put an older copy of the data in its place.  What was
+ * acknowledged since that copy is gone, but its numbers may not be given again: who has seen them would take
+ * other bytes for those it knows, and new decisions for old ones.  So every number goes on above the greatest
+ * that any member knows, and the latest decision is made anew above those that members follow. */
+#include "broker/node_part.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+
+/* More than can have been given since any copy: such a number is an error of who says it. */
+#define JUMP_MAX (1ull << 24)
+
+typedef struct {
+    const call_t *c;
+    const char *who;
+    buf_t text;                /* what it knows: for people */
+    uint64_t furthest;         /* how far beyond what is here */
+    bool is_full;              /* the outbox: the rest is taken when these are on disk */
+} hearing_t;
+
+static void note(hearing_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
+{
+    if (heard <= here) return;
+    if (heard - here > h->furthest) h->furthest = heard - here;
+    buf_printf(&h->text, "%s%s%s%s %llu (here %llu)", h->text.bytes ? ", " : "", of, *of ? " " : "", what,
+               (unsigned long long)heard, (unsigned long long)here);
+}
+
+/* An epoch beyond ours; or ours, and a token of it that was never given. */
+static void hear_epoch(hearing_t *h, uint64_t epoch, uint64_t token)
+{
+    broker_t *b = h->c->b;
+    uint64_t here = b->registry.epoch, heard = token >> 32 > epoch ? token >> 32 : epoch;
+    bool is_ours = token >> 32 != here || (uint32_t)token <= b->members.counter;
+    if (heard < here || (heard == here && is_ours)) return;
+    if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
+    else note(h, heard, here, "epoch", "");
+    if (h->furthest > JUMP_MAX) return;
+    record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", h->c->now);
+    rec->epoch = heard + 1;
+}
+
+static void hear_adapter(hearing_t *h, const char *adapter, uint64_t version, uint64_t decision)
+{
+    broker_t *b = h->c->b;
+    const adapter_row_t *a = registry_adapter(&b->registry, adapter);
+    uint64_t last = a ? a->last_version : 0, latest = a ? registry_next_decision(a) - 1 : 0;
+    if (version <= last && decision <= latest) return;
+    if (!a && b->registry.adapter_count >= LIMIT_ADAPTERS) return;
+    note(h, version, last, "version", adapter);
+    note(h, decision, latest, "decision", adapter);
+    if (h->furthest > JUMP_MAX) return;
+    h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, &b->out);
+}
+
+static bool refuse_jump(hearing_t *h)
+{
+    heddle_error_t error;
+    outbox_clear(&h->c->b->out);
+    error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->who,
+               buf_text(&h->text));
+    error_expected(&error, "what this cluster's broker has given");
+    error_hint(&error, "start the process again: it begins with nothing");
+    broker_refuse(h->c, &error, 0);
+    return false;
+}
+
+static void say_restored(hearing_t *h)
+{
+    broker_t *b = h->c->b;
+    event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, h->who, h->c->now);
+    events_say(e, HEDDLE_ERR_DATA_DIR, "older data were put back: %s knows %s; goes on above", h->who,
+               buf_text(&h->text));
+    b->restored.at_ms = h->c->now.wall_ms;
+    error_text(b->restored.from, sizeof b->restored.from, h->who);
+    error_text(b->restored.message, sizeof b->restored.message, e->message);
+}
+
+/* Nothing heard is nothing done. */
+static bool go_above(hearing_t *h)
+{
+    broker_t *b = h->c->b;
+    heddle_error_t error;
+    if (!h->text.bytes) return true;
+    if (h->furthest > JUMP_MAX) return refuse_jump(h);
+    if (!broker_make_durable(b, h->c->now, &error)) {
+        broker_refuse(h->c, &error, b->opts.lease_ms);
+        return false;
+    }
+    say_restored(h);
+    return true;
+}
+
+static bool is_subscribed(const msg_join_t *join, const char *adapter)
+{
+    for (uint32_t i = 0; i < join->adapter_count; i++)
+        if (!strcmp(join->adapters[i].adapter, adapter)) return true;
+    return false;
+}
+
+static bool is_beyond(const broker_t *b, const msg_held_t *held)
+{
+    const adapter_row_t *a = registry_adapter(&b->registry, held->adapter);
+    return held->version > (a ? a->last_version : 0);
+}
+
+static bool hear_join(hearing_t *h, const msg_join_t *join)
+{
+    hear_epoch(h, join->epoch, join->prev_token);
+    for (uint32_t i = 0; i < join->adapter_count; i++)
+        hear_adapter(h, join->adapters[i].adapter, join->adapters[i].version, join->adapters[i].decision);
+    for (uint32_t i = 0; i < join->held_count; i++)
+        if (is_beyond(h->c->b, &join->held[i]) && is_subscribed(join, join->held[i].adapter))
+            hear_adapter(h, join->held[i].adapter, join->held[i].version, 0);
+    bool goes_on = go_above(h);
+    buf_clear(&h->text);
+    return goes_on;
+}
+
+/* As many adapters at a time as fit one commit. */
+bool broker_hear_join(const call_t *c)
+{
+    hearing_t h = {.c = c, .who = c->m->join.name};
+    bool goes_on;
+    do {
+        h.is_full = false;
+        goes_on = hear_join(&h, &c->m->join);
+    } while (goes_on && h.is_full);
+    buf_fini(&h.text);
+    return goes_on;
+}
+
+bool broker_hear_open(const call_t *c)
+{
+    const msg_open_t *open = &c->m->open;
+    hearing_t h = {.c = c, .who = open->writer};
+    hear_epoch(&h, open->epoch, open->prev_token);
+    hear_adapter(&h, open->adapter, open->serving, 0);
+    bool goes_on = go_above(&h);
+    buf_fini(&h.text);
+    return goes_on;
+}

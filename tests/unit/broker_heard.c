@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Members that know more than the store (node_heard.c); the whole of it is in tests/scenario/restored_test.c. */
+#include "broker_rig.h"
+
+TestSuite(heard, .init = rig_start, .fini = rig_stop);
+
+enum { MANY = 100 };
+
+static void join(uint64_t peer, const char *name, msg_join_t m)
+{
+    msg_t frame = {.type = MSG_JOIN, .join = m};
+    rig_hello(peer, ROLE_WORKER);
+    frame.join.req = ++R.req;
+    frame.join.name = name;
+    frame.join.backend = "ucx";
+    frame.join.ucx = "1.13.1";
+    frame.join.address = bytes_of("addr", 4);
+    rig_frame(peer, &frame);
+}
+
+static void join_at(uint64_t peer, uint64_t version, uint64_t decision)
+{
+    msg_subscription_t sub = {.adapter = "policy", .version = version, .decision = decision};
+    join(peer, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1});
+}
+
+Test(heard, nothing_new_is_nothing_done)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    size_t records = R.record_count;
+    uint64_t epoch = R.b->registry.epoch;
+    msg_subscription_t sub = {.adapter = "policy", .version = 1, .decision = 1};
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = R.tokens[W1]});
+    rig_restart();
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 9});
+    rig_open(T, "policy", "trainer", 1, false);
+    cr_assert_eq(R.b->registry.epoch, epoch + 1);
+    cr_assert_eq(R.record_count, records + 2, "the epoch of the start, and the writer");
+    cr_assert_eq(R.b->restored.at_ms, 0);
+}
+
+Test(heard, numbers_go_on_above)
+{
+    join_at(W1, 7, 9);
+    cr_assert_neq(R.tokens[W1], 0);
+    cr_assert_eq(rig_adapter()->last_version, 7);
+    cr_assert_str_eq(R.b->restored.from, "w1");
+    const event_row_t *e = rig_event(EVENT_BROKER_STARTED);
+    cr_assert_str_eq(e->worker, "w1");
+    cr_assert_eq(e->code, HEDDLE_ERR_DATA_DIR);
+    cr_assert_not_null(strstr(e->message, "policy version 7 (here 0), policy decision 9 (here 0)"), "%s", e->message);
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    rig_staged(W1, 8, 1);
+    cr_assert_eq(rig_adapter()->active, 8);
+    cr_assert_eq(rig_adapter()->decision, 10);
+    rig_restart();
+    cr_assert(rig_adapter()->last_version == 8 && rig_adapter()->floor_decision == 9);
+}
+
+Test(heard, a_publisher_knows_its_version)
+{
+    rig_open(T, "policy", "trainer", 5, false);
+    cr_assert_eq(rig_last(T, MSG_WELCOME)->welcome.keep_count, 0);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 6);
+}
+
+Test(heard, an_epoch_and_its_tokens)
+{
+    publish_to(1, (rig_publish_t){0});
+    uint64_t writer = R.tokens[T], epoch = R.b->registry.epoch, seq = R.b->events.last_seq;
+    msg_subscription_t sub = {.adapter = "policy"};
+    join(W2, "w2", (msg_join_t){.adapters = &sub, .adapter_count = 1, .prev_token = (epoch + 4) << 32 | 3});
+    cr_assert_eq(R.b->registry.epoch, epoch + 5);
+    cr_assert_eq(R.tokens[W2] >> 32, epoch + 5);
+    cr_assert_eq(rig_last(W2, MSG_WELCOME)->welcome.epoch, epoch + 5);
+    rig_beat(T);
+    cr_assert(!rig_has(T, MSG_ERROR), "sessions that are here go on");
+    rig_query(ADMIN, (msg_query_t){.op = "events"});
+    rig_leave(T);
+    cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1, "said once, also of a writer of the epoch before");
+    cr_assert_lt(writer, R.tokens[W2]);
+    events_filter_t f = {.epoch = epoch, .after = seq + 1};
+    bool gap;
+    events_begin(&R.b->events, &f, &gap);
+    cr_assert(gap, "a follower hears that the epoch is another");
+}
+
+Test(heard, a_token_of_this_epoch_that_was_never_given)
+{
+    workers(2);
+    uint64_t epoch = R.b->registry.epoch;
+    msg_subscription_t sub = {.adapter = "policy"};
+    join(W3, "w3", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 2});
+    cr_assert_eq(R.b->registry.epoch, epoch);
+    join(W4, "w4", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 4});
+    cr_assert_eq(R.b->registry.epoch, epoch + 1);
+}
+
+Test(heard, only_what_it_subscribes_to)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_held_t held[] = {{.adapter = "critic", .version = 4, .state = HELD_KEPT},
+                         {.adapter = "policy", .version = 3, .state = HELD_KEPT},
+                         {.adapter = "policy", .version = 6, .state = HELD_ACTIVE}};
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .held = held, .held_count = 3});
+    cr_assert_eq(rig_adapter()->last_version, 6);
+    cr_assert_null(registry_adapter(&R.b->registry, "critic"));
+    cr_assert_eq(rig_last(W1, MSG_WELCOME)->welcome.keep_count, 0);
+}
+
+/* More than one commit can take. */
+Test(heard, many_adapters)
+{
+    static msg_subscription_t subs[MANY];
+    static char names[MANY][16];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "a%d", i);
+        subs[i] = (msg_subscription_t){.adapter = names[i], .version = 5, .decision = 6};
+    }
+    join(W1, "w1", (msg_join_t){.adapters = subs, .adapter_count = MANY});
+    cr_assert_neq(R.tokens[W1], 0);
+    for (int i = 0; i < MANY; i++) {
+        const adapter_row_t *a = registry_adapter(&R.b->registry, names[i]);
+        cr_assert(a && a->last_version == 5 && a->floor_decision == 6);
+    }
+}
+
+Test(heard, numbers_that_cannot_be)
+{
+    const msg_join_t ROWS[] = {{.epoch = 4000000000}, {.prev_token = UINT64_MAX}};
+    msg_subscription_t sub = {.adapter = "policy"};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        msg_join_t m = ROWS[i];
+        m.adapters = &sub;
+        m.adapter_count = 1;
+        join(W1, "w1", m);
+        cr_assert(!rig_error(W1, "protocol")->retriable, "row %zu", i);
+    }
+    join_at(W1, LIMIT_EXACT, 0);
+    rig_error(W1, "protocol");
+    join_at(W1, 0, LIMIT_EXACT);
+    rig_error(W1, "protocol");
+    cr_assert(R.tokens[W1] == 0 && !rig_adapter() && R.b->registry.epoch == 1);
+    rig_open(T, "policy", "trainer", LIMIT_EXACT, false);
+    rig_error(T, "protocol");
+    cr_assert_eq(R.tokens[T], 0);
+}
+
+Test(heard, what_is_not_on_disk_is_not_gone_above)
+{
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    join_at(W1, 7, 9);
+    cr_assert(rig_error(W1, "no_space")->retriable);
+    cr_assert(R.tokens[W1] == 0 && !rig_adapter() && !R.b->restored.at_ms);
+    R.commit_error = 0;
+    join_at(W1, 7, 9);
+    cr_assert_neq(R.tokens[W1], 0);
+}
