@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole fetches from lossy, rotten, slow, dying, stopping and late sources, in virtual time.  Who includes this says where the
+ * numbers come from: a seed (transfer_fetch.c) or a fuzzer's bytes (tests/fuzz/worker_core.c).
+ *
+ * What must hold: a piece is asked of one source at a time, never of a rotten one, and not when it is there; no more is in flight
+ * than the window allows; only a source that is silent or slow is given up; every fetch that somebody can serve ends, with every
+ * piece good, counted once, and no more asked than was lost. */
+#ifndef TESTS_UNIT_FETCH_WALK_H
+#define TESTS_UNIT_FETCH_WALK_H
+
+#include "transfer/fetch.h"
+
+#include <criterion/criterion.h>
+#include <heddle/error.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 0 .. n-1 */
+static uint64_t roll(uint64_t n);
+
+#define PIECE 65536u
+#define MS 1000ull
+#define SECOND 1000000ull
+
+static fetch_t *f;
+static uint64_t now;
+static fetch_action_t acts[256];
+static int act_count;
+
+static void start_with(fetch_plan_t plan)
+{
+    if (!plan.piece_bytes) plan.piece_bytes = PIECE;
+    if (!plan.window_bytes) plan.window_bytes = 4 * PIECE;
+    now = 1000;
+    cr_assert_eq(fetch_new(&plan, now, &f), HEDDLE_OK);
+}
+
+static void stop(void) { fetch_destroy(&f); }
+
+static int step(fetch_event_t e) { return act_count = fetch_step(f, &e, now, acts, 256); }
+static int tick(void) { return step((fetch_event_t){.kind = FE_TICK}); }
+static int good(uint32_t piece, uint64_t token)
+{
+    return step((fetch_event_t){.kind = FE_GOOD, .piece = piece, .token = token});
+}
+static int bad(uint32_t piece, uint64_t token)
+{
+    return step((fetch_event_t){.kind = FE_BAD, .piece = piece, .token = token});
+}
+static int gone(uint64_t token) { return step((fetch_event_t){.kind = FE_GONE, .token = token}); }
+static int beat(uint64_t token) { return step((fetch_event_t){.kind = FE_BEAT, .token = token}); }
+static int refused(uint32_t piece, uint64_t token, int err)
+{
+    return step((fetch_event_t){.kind = FE_REFUSED, .piece = piece, .token = token, .err = err});
+}
+
+static int sources(int n, const uint64_t *tokens)
+{
+    fetch_source_t list[16];
+    for (int i = 0; i < n; i++) list[i].token = tokens[i];
+    return step((fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = n});
+}
+
+enum { PEERS = 6, WORLD_MAX = 1024 };
+typedef enum { HONEST, LOSSY, ROTTEN, SLOW, MORTAL, STOPPING, BEHIND } temper_t;
+typedef struct { uint64_t at_us, token; uint32_t piece; bool used; } parcel_t;
+
+typedef struct {
+    uint64_t seed;
+    uint32_t count, window;
+    uint8_t *open;             /* peer (1..) that has an open ask for the piece, 0: none */
+    temper_t temper[PEERS];
+    bool out[PEERS], rotten[PEERS];
+    uint32_t in_flight[PEERS];
+    uint64_t busy_us[PEERS];   /* a link sends one piece after the other */
+    parcel_t parcels[WORLD_MAX];
+    uint64_t asks, losses, answer_us;
+    bool done, failed;
+} world_t;
+
+#define HOLDS(cond) cr_assert(cond, "seed %llu: %s", (unsigned long long)w->seed, #cond)
+
+static void take_ask(world_t *w, uint32_t piece, uint64_t token)
+{
+    unsigned peer = (unsigned)token - 1;
+    HOLDS(peer < PEERS && piece < w->count);
+    HOLDS(!w->rotten[peer]);
+    HOLDS(!w->open[piece] && !fetch_is_good(f, piece));
+    HOLDS(++w->in_flight[peer] <= w->window);
+    w->open[piece] = (uint8_t)token;
+    w->asks++;
+    uint64_t cost_us = w->temper[peer] == SLOW ? 200 * MS : 1 + roll(2 * MS);
+    if (w->busy_us[peer] < now) w->busy_us[peer] = now;
+    w->busy_us[peer] += cost_us;
+    /* Says no more, not even goodbye. */
+    if (w->temper[peer] == STOPPING && roll(20) == 0) w->out[peer] = true;
+    for (unsigned i = 0; i < WORLD_MAX; i++)
+        if (!w->parcels[i].used) {
+            w->parcels[i] = (parcel_t){w->busy_us[peer], token, piece, true};
+            return;
+        }
+    HOLDS(!"parcels are bounded by the windows");
+}
+
+static void close_ask(world_t *w, uint32_t piece)
+{
+    w->in_flight[w->open[piece] - 1]--;
+    w->open[piece] = 0;
+}
+
+static void lose(world_t *w, uint64_t token)
+{
+    w->losses++;
+    for (uint32_t p = 0; p < w->count; p++)
+        if (w->open[p] == token) close_ask(w, p);
+    for (unsigned i = 0; i < WORLD_MAX; i++)
+        if (w->parcels[i].used && w->parcels[i].token == token) w->parcels[i].used = false;
+}
+
+static void take_actions(world_t *w)
+{
+    for (int i = 0; i < act_count; i++) {
+        const fetch_action_t *a = &acts[i];
+        HOLDS(!w->done && !w->failed);
+        switch (a->kind) {
+        case FA_ASK: take_ask(w, a->piece, a->token); break;
+        case FA_DROP_ASK:
+            HOLDS(w->open[a->piece] == a->token);
+            close_ask(w, a->piece);
+            for (unsigned k = 0; k < WORLD_MAX; k++)
+                if (w->parcels[k].piece == a->piece && w->parcels[k].token == a->token)
+                    w->parcels[k].used = false;
+            break;
+        case FA_DROP_PEER:
+            HOLDS(w->out[a->token - 1] || w->temper[a->token - 1] == SLOW);
+            lose(w, a->token);
+            break;
+        case FA_NEED_SOURCES: if (!w->answer_us) w->answer_us = now + roll(300 * MS); break;
+        case FA_DONE: w->done = true; break;
+        case FA_FAILED: w->failed = true; break;
+        }
+    }
+}
+
+static void deliver(world_t *w, parcel_t *parcel)
+{
+    parcel_t p = *parcel;
+    unsigned peer = (unsigned)p.token - 1;
+    temper_t temper = w->temper[peer];
+    if (temper == MORTAL && roll(40) == 0) {
+        lose(w, p.token); /* before the event: what was open there ended with it */
+        gone(p.token);
+        return;
+    }
+    parcel->used = false;
+    if (temper == BEHIND && roll(4) == 0) { /* has not got it yet */
+        *parcel = (parcel_t){now + 250 * MS, p.token, p.piece, true};
+        beat(p.token);
+        return;
+    }
+    close_ask(w, p.piece);
+    if (temper == LOSSY && roll(20) == 0) {
+        w->losses++;
+        refused(p.piece, p.token, roll(2) ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NOT_FOUND);
+    } else if (temper == ROTTEN && roll(30) == 0) {
+        w->losses++;
+        w->rotten[peer] = true;
+        bad(p.piece, p.token);
+    } else {
+        good(p.piece, p.token);
+    }
+}
+
+/* The broker: some of the peers in some order, an honest one among them most of the time. */
+static void name_sources(world_t *w)
+{
+    uint64_t list[PEERS];
+    int n = 0;
+    for (uint64_t t = 1; t <= PEERS; t++)
+        if (roll(2) || (t == 1 && roll(4))) list[n++] = t;
+    for (int i = n - 1; i > 0; i--) {
+        int k = (int)roll((uint64_t)i + 1);
+        uint64_t swap = list[i];
+        list[i] = list[k];
+        list[k] = swap;
+    }
+    w->answer_us = 0;
+    w->losses++; /* what the list leaves out */
+    sources(n, list);
+}
+
+static void run_one(uint64_t seed, uint32_t count)
+{
+    world_t *w = calloc(1, sizeof *w);
+    w->seed = seed;
+    w->count = count;
+    w->window = 1 + (uint32_t)roll(32);
+    w->open = calloc(count, 1);
+    for (unsigned p = 1; p < PEERS; p++) w->temper[p] = (temper_t)roll(BEHIND + 1);
+    start_with((fetch_plan_t){.count = count, .window_bytes = w->window * PIECE});
+    name_sources(w);
+    take_actions(w);
+    while (!w->done && !w->failed) {
+        uint64_t at = fetch_deadline(f);
+        parcel_t *next = NULL;
+        for (unsigned i = 0; i < WORLD_MAX; i++) {
+            parcel_t *p = &w->parcels[i];
+            if (p->used && !w->out[p->token - 1] && p->at_us < at) {
+                at = p->at_us;
+                next = p;
+            }
+        }
+        bool asked = w->answer_us && w->answer_us <= at;
+        if (asked) at = w->answer_us;
+        HOLDS(at != CLOCK_NEVER);
+        if (at > now) now = at;
+        HOLDS(now < 4 * 3600 * SECOND);
+        if (asked) name_sources(w);
+        else if (next) deliver(w, next);
+        else tick();
+        take_actions(w);
+    }
+    HOLDS(w->done && fetch_good_count(f) == count);
+    for (uint32_t p = 0; p < count; p++) HOLDS(fetch_is_good(f, p) && !w->open[p]);
+    uint64_t from = 0;
+    for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
+    HOLDS(from == count);
+    HOLDS(w->asks <= count + w->losses * w->window);
+    HOLDS(fetch_deadline(f) == CLOCK_NEVER);
+    stop();
+    free(w->open);
+    free(w);
+}
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One worker's sync in a world that obeys it: slots, one fetch, an application, a broker that comes and goes.  Who includes this
+ * says where the numbers come from: a seed (worker_sync.c) or a fuzzer's bytes (tests/fuzz/worker_core.c).
+ *
+ * What must hold after each step: a slot has one version, and one that is wanted back is not given away before it was drained; one
+ * version is active, one at most is coming; a decision is never applied after a greater one (I13); nothing is said while the
+ * session is down; the active version is never dropped; all is bounded (I9). */
+#ifndef TESTS_UNIT_WORKER_WALK_H
+#define TESTS_UNIT_WORKER_WALK_H
+
+#include "core/errors.h"
+#include "worker/sync.h"
+
+#include <criterion/criterion.h>
+
+/* 0 .. n-1 */
+static uint64_t roll(uint64_t n);
+
+typedef struct {
+    sync_t s;
+    uint64_t now_us, next_version, next_decision, highest_applied, active;
+    uint64_t in_slot[LIMIT_SLOTS];    /* version whose memory a slot holds; 0: free */
+    bool leaving[LIMIT_SLOTS]; /* the slot was dropped and is not drained: a reader, a send or an ask is in
+                                  it */
+    uint64_t reserving, fetching;
+} world_t;
+
+static void obey(world_t *w, const sync_action_t *out, int count)
+{
+    cr_assert_leq(count, (int)SYNC_ACTIONS_MAX);
+    for (int i = 0; i < count; i++) {
+        const sync_action_t *a = &out[i];
+        switch (a->kind) {
+        case SA_RESERVE:
+            cr_assert_lt(a->slot, (int)w->s.slot_count);
+            cr_assert(w->in_slot[a->slot] == 0 && !w->leaving[a->slot], "slot %d is not free", a->slot);
+            cr_assert_eq(w->reserving + w->fetching, 0);
+            w->in_slot[a->slot] = w->reserving = a->version;
+            break;
+        case SA_FETCH:
+            cr_assert(w->reserving == a->version && w->in_slot[a->slot] == a->version);
+            w->reserving = 0;
+            w->fetching = a->version;
+            break;
+        case SA_CANCEL: cr_assert_eq(w->fetching, a->version); w->fetching = 0; break;
+        case SA_DROP:
+            cr_assert_eq(w->in_slot[a->slot], a->version);
+            cr_assert_neq(w->active, a->version, "the active version was dropped");
+            if (w->reserving == a->version) w->reserving = 0;
+            w->leaving[a->slot] = true;
+            break;
+        case SA_FLIP:
+            cr_assert(w->s.up);
+            cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] && w->fetching != a->version);
+            cr_assert_gt(a->decision, w->highest_applied, "decision %d after %d", (int)a->decision,
+                         (int)w->highest_applied);
+            w->active = a->version;
+            break;
+        case SA_SEND_ACTIVE:
+            cr_assert(w->s.up && a->version == w->active && a->decision >= w->highest_applied);
+            w->highest_applied = a->decision;
+            break;
+        case SA_SEND_STAGED: case SA_SEND_NACK: cr_assert(w->s.up); break;
+        default: break;
+        }
+    }
+}
+
+static void check(world_t *w)
+{
+    unsigned active = 0, coming = 0, waiting = 0;
+    uint64_t used = 0;
+    for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &w->s.entries[i];
+        active += e->state == SYNC_ACTIVE;
+        coming += e->state == SYNC_RESERVING || e->state == SYNC_FETCHING;
+        waiting += e->state == SYNC_WAITING;
+        bool owns = e->state >= SYNC_RESERVING;
+        cr_assert_eq(owns, e->slot >= 0);
+        if (!owns) continue;
+        cr_assert(!(used >> e->slot & 1), "two versions in slot %d", e->slot);
+        used |= 1ull << e->slot;
+        cr_assert_eq(w->in_slot[e->slot], e->version);
+    }
+    cr_assert(active <= 1 && coming <= 1 && waiting <= SYNC_WAITING_MAX + 2);
+    cr_assert_eq(active == 1, w->active != 0);
+    cr_assert_leq(w->s.applied.decision, w->s.decided.decision);
+}
+
+/* One random event that the world allows, with now and then one that it does not. */
+static sync_event_t any_event(world_t *w)
+{
+    sync_event_t ev = {.version = 1 + roll(w->next_version),
+                       .slot = (int)roll(4),
+                       .deadline_us = roll(2) ? 3000000 : 0,
+                       .slot_count = 3};
+    switch (roll(16)) {
+    case 0: case 1: ev.kind = SY_ANNOUNCE; ev.version = ++w->next_version; break;
+    case 2: ev.kind = SY_ANNOUNCE; break;
+    case 3:
+    case 4:
+    case 5:
+        ev.kind = SY_COMMIT;
+        ev.decision = roll(4) ? ++w->next_decision : 1 + roll(w->next_decision + 1);
+        break;
+    case 6: ev.kind = roll(2) ? SY_ABORT : SY_RETIRE; break;
+    case 7: ev.kind = w->s.up ? SY_DOWN : SY_UP; ev.decision = roll(w->next_decision + 1); break;
+    case 8:
+    case 9:
+        ev.kind = w->reserving ? (roll(8) ? SY_SLOT : SY_NO_SLOT) : SY_TICK;
+        ev.version = w->reserving;
+        break;
+    case 10:
+    case 11:
+        ev.kind = w->fetching ? (roll(6) ? SY_FETCHED : SY_FETCH_FAILED) : SY_TICK;
+        ev.version = w->fetching;
+        break;
+    case 12: ev.kind = SY_TICK; break;
+    case 13: ev.kind = (sync_event_kind_t)(SY_APP_STAGED + roll(3)); break;
+    case 14: ev.kind = SY_APP_STAGED; break;
+    default: ev.kind = SY_DRAINED; break;
+    }
+    return ev;
+}
+
+static digest_t walk_digest(uint64_t version)
+{
+    digest_t d = {{1}};
+    memcpy(d.b + 8, &version, sizeof version);
+    return d;
+}
+
+static void take_event(world_t *w, sync_event_t ev)
+{
+    sync_action_t out[SYNC_ACTIONS_MAX + 1];
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
+    if (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT) ev.error = &why;
+    ev.digest = walk_digest(ev.version);
+    int n = sync_step(&w->s, &ev, w->now_us, out);
+    if (n > 0) obey(w, out, n);
+    check(w);
+}
+
+/* A slot is free again, or nobody asked for that. */
+static bool drain_slot(world_t *w, int slot)
+{
+    if (!w->leaving[slot]) return false;
+    w->in_slot[slot] = 0;
+    w->leaving[slot] = false;
+    return true;
+}
+
+static void walk_begin(world_t *w, bool app)
+{
+    *w = (world_t){.now_us = 1, .next_version = 1};
+    sync_init(&w->s, app);
+}
+
+static void walk_step(world_t *w)
+{
+    w->now_us += roll(300000);
+    if (!w->s.up && roll(3) == 0) sync_restate(&w->s);
+    sync_event_t ev = any_event(w);
+    uint64_t keep[4] = {roll(w->next_version), roll(w->next_version), w->next_version, 1};
+    if (ev.kind == SY_UP) ev.keep = keep, ev.keep_count = 4;
+    if (ev.kind == SY_DRAINED && !drain_slot(w, ev.slot)) return;
+    if (ev.kind == SY_NO_SLOT) {
+        for (int slot = 0; slot < 4; slot++)
+            if (w->in_slot[slot] == w->reserving && !w->leaving[slot]) w->in_slot[slot] = 0;
+        w->reserving = 0;
+    }
+    if (ev.kind == SY_FETCHED || ev.kind == SY_FETCH_FAILED) w->fetching = 0;
+    take_event(w, ev);
+}
+
+#endif
