@@ -217,10 +217,10 @@ static void on_good(fetch_t *f, const fetch_event_t *e, uint64_t now_us, out_t *
     f->starved_us = CLOCK_NEVER;
     unsigned owner = f->where[e->piece];
     int from = find(f, e->token);
-    if (owner < KNOWN_MAX && from >= 0 && owner != (unsigned)from)
+    if (owner < KNOWN_MAX && e->token && owner != (unsigned)from)
         put(o, FA_DROP_ASK, e->piece, f->known[owner].token, 0);
     unlink_piece(f, e->piece);
-    if (from < 0 && owner < KNOWN_MAX) from = (int)owner;
+    if (!e->token && owner < KNOWN_MAX) from = (int)owner;
     if (from >= 0) note_arrival(f, &f->known[from], now_us);
     if (f->good_count == f->plan.count) f->course = ENDING_DONE;
 }

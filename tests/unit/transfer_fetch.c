@@ -2,58 +2,13 @@
 /* The state table of transfer/fetch.h cell by cell, then whole fetches from lossy, bad, slow and
  * dying sources in virtual time.  HEDDLE_TEST_SEED sets the first seed of the random runs; a
  * failure prints the one that failed. */
-#include "transfer/fetch.h"
+#include "fetch_walk.h"
 
-#include <criterion/criterion.h>
-#include <heddle/error.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define PIECE 65536u
-#define MS 1000ull
-#define SECOND 1000000ull
 enum { A = 101, B = 102, C = 103 };
 
-static fetch_t *f;
-static uint64_t now;
-static fetch_action_t acts[256];
-static int act_count;
-
-static void start_with(fetch_plan_t plan)
-{
-    if (!plan.piece_bytes) plan.piece_bytes = PIECE;
-    if (!plan.window_bytes) plan.window_bytes = 4 * PIECE;
-    now = 1000;
-    cr_assert_eq(fetch_new(&plan, now, &f), HEDDLE_OK);
-}
-
 static void start(uint32_t count) { start_with((fetch_plan_t){.count = count}); }
-static void stop(void) { fetch_destroy(&f); }
-
-static int step(fetch_event_t e) { return act_count = fetch_step(f, &e, now, acts, 256); }
-static int tick(void) { return step((fetch_event_t){.kind = FE_TICK}); }
-static int good(uint32_t piece, uint64_t token)
-{
-    return step((fetch_event_t){.kind = FE_GOOD, .piece = piece, .token = token});
-}
-static int bad(uint32_t piece, uint64_t token)
-{
-    return step((fetch_event_t){.kind = FE_BAD, .piece = piece, .token = token});
-}
-static int gone(uint64_t token) { return step((fetch_event_t){.kind = FE_GONE, .token = token}); }
-static int beat(uint64_t token) { return step((fetch_event_t){.kind = FE_BEAT, .token = token}); }
-static int refused(uint32_t piece, uint64_t token, int err)
-{
-    return step((fetch_event_t){.kind = FE_REFUSED, .piece = piece, .token = token, .err = err});
-}
-
-static int sources(int n, const uint64_t *tokens)
-{
-    fetch_source_t list[16];
-    for (int i = 0; i < n; i++) list[i].token = tokens[i];
-    return step((fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = n});
-}
 #define SOURCES(...) sources((int)(sizeof((uint64_t[]){__VA_ARGS__}) / 8), (uint64_t[]){__VA_ARGS__})
 
 /* The actions as one line: "ask 0@101 ask 1@101 need done". */
@@ -165,6 +120,15 @@ Test(fetch, a_late_good_is_believed_and_the_ask_elsewhere_is_dropped, .fini = st
     good(1, B);
     SAID("");
     cr_assert_eq(fetch_good_count(f), 1);
+}
+
+Test(fetch, a_good_from_a_source_that_was_forgotten_drops_the_ask_elsewhere, .fini = stop)
+{
+    start(3);
+    SOURCES(A);
+    good(1, C);
+    SAID("drop 1@101");
+    cr_assert_eq(fetch_from(f, A), 0);
 }
 
 Test(fetch, a_good_for_a_piece_that_is_not_open_or_does_not_exist, .fini = stop)
@@ -685,184 +649,20 @@ Test(fetch, sources_without_number_are_bounded_and_quarantine_outlives_them, .fi
 
 /* -- whole fetches ---------------------------------------------------------------------------- */
 
-enum { PEERS = 6, WORLD_MAX = 1024 };
-typedef enum { HONEST, LOSSY, ROTTEN, SLOW, MORTAL, STOPPING, BEHIND } temper_t;
-typedef struct { uint64_t at_us, token; uint32_t piece; bool used; } parcel_t;
+static uint64_t rng;
 
-typedef struct {
-    uint64_t rng, seed;
-    uint32_t count, window;
-    uint8_t *open;             /* peer (1..) that has an open ask for the piece, 0: none */
-    temper_t temper[PEERS];
-    bool out[PEERS], rotten[PEERS];
-    uint32_t in_flight[PEERS];
-    uint64_t busy_us[PEERS];   /* a link sends one piece after the other */
-    parcel_t parcels[WORLD_MAX];
-    uint64_t asks, losses, answer_us;
-    bool done, failed;
-} world_t;
-
-static uint64_t roll(world_t *w, uint64_t n)
+static uint64_t roll(uint64_t n)
 {
-    w->rng ^= w->rng << 13;
-    w->rng ^= w->rng >> 7;
-    w->rng ^= w->rng << 17;
-    return w->rng % n;
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return rng % n;
 }
 
-#define MUST(cond) cr_assert(cond, "seed %llu: %s", (unsigned long long)w->seed, #cond)
-
-static void take_ask(world_t *w, uint32_t piece, uint64_t token)
+static void seeded(uint64_t seed, uint32_t count)
 {
-    unsigned peer = (unsigned)token - 1;
-    MUST(peer < PEERS && piece < w->count);
-    MUST(!w->rotten[peer]);
-    MUST(!w->open[piece] && !fetch_is_good(f, piece));
-    MUST(++w->in_flight[peer] <= w->window);
-    w->open[piece] = (uint8_t)token;
-    w->asks++;
-    uint64_t cost_us = w->temper[peer] == SLOW ? 200 * MS : 1 + roll(w, 2 * MS);
-    if (w->busy_us[peer] < now) w->busy_us[peer] = now;
-    w->busy_us[peer] += cost_us;
-    /* Says no more, not even goodbye. */
-    if (w->temper[peer] == STOPPING && roll(w, 20) == 0) w->out[peer] = true;
-    for (unsigned i = 0; i < WORLD_MAX; i++)
-        if (!w->parcels[i].used) {
-            w->parcels[i] = (parcel_t){w->busy_us[peer], token, piece, true};
-            return;
-        }
-    MUST(!"parcels are bounded by the windows");
-}
-
-static void close_ask(world_t *w, uint32_t piece)
-{
-    w->in_flight[w->open[piece] - 1]--;
-    w->open[piece] = 0;
-}
-
-static void lose(world_t *w, uint64_t token)
-{
-    w->losses++;
-    for (uint32_t p = 0; p < w->count; p++)
-        if (w->open[p] == token) close_ask(w, p);
-    for (unsigned i = 0; i < WORLD_MAX; i++)
-        if (w->parcels[i].used && w->parcels[i].token == token) w->parcels[i].used = false;
-}
-
-static void take_actions(world_t *w)
-{
-    for (int i = 0; i < act_count; i++) {
-        const fetch_action_t *a = &acts[i];
-        MUST(!w->done && !w->failed);
-        switch (a->kind) {
-        case FA_ASK: take_ask(w, a->piece, a->token); break;
-        case FA_DROP_ASK:
-            MUST(w->open[a->piece] == a->token);
-            close_ask(w, a->piece);
-            for (unsigned k = 0; k < WORLD_MAX; k++)
-                if (w->parcels[k].piece == a->piece && w->parcels[k].token == a->token)
-                    w->parcels[k].used = false;
-            break;
-        case FA_DROP_PEER:
-            MUST(w->out[a->token - 1] || w->temper[a->token - 1] == SLOW);
-            lose(w, a->token);
-            break;
-        case FA_NEED_SOURCES: if (!w->answer_us) w->answer_us = now + roll(w, 300 * MS); break;
-        case FA_DONE: w->done = true; break;
-        case FA_FAILED: w->failed = true; break;
-        }
-    }
-}
-
-static void deliver(world_t *w, parcel_t *parcel)
-{
-    parcel_t p = *parcel;
-    unsigned peer = (unsigned)p.token - 1;
-    temper_t temper = w->temper[peer];
-    if (temper == MORTAL && roll(w, 40) == 0) {
-        lose(w, p.token); /* before the event: what was open there ended with it */
-        gone(p.token);
-        return;
-    }
-    parcel->used = false;
-    if (temper == BEHIND && roll(w, 4) == 0) { /* has not got it yet */
-        *parcel = (parcel_t){now + 250 * MS, p.token, p.piece, true};
-        beat(p.token);
-        return;
-    }
-    close_ask(w, p.piece);
-    if (temper == LOSSY && roll(w, 20) == 0) {
-        w->losses++;
-        refused(p.piece, p.token, roll(w, 2) ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NOT_FOUND);
-    } else if (temper == ROTTEN && roll(w, 30) == 0) {
-        w->losses++;
-        w->rotten[peer] = true;
-        bad(p.piece, p.token);
-    } else {
-        good(p.piece, p.token);
-    }
-}
-
-/* The broker: some of the peers in some order, an honest one among them most of the time. */
-static void name_sources(world_t *w)
-{
-    uint64_t list[PEERS];
-    int n = 0;
-    for (uint64_t t = 1; t <= PEERS; t++)
-        if (roll(w, 2) || (t == 1 && roll(w, 4))) list[n++] = t;
-    for (int i = n - 1; i > 0; i--) {
-        int k = (int)roll(w, (uint64_t)i + 1);
-        uint64_t swap = list[i];
-        list[i] = list[k];
-        list[k] = swap;
-    }
-    w->answer_us = 0;
-    w->losses++; /* what the list leaves out */
-    sources(n, list);
-}
-
-static void run_one(uint64_t seed, uint32_t count)
-{
-    world_t *w = calloc(1, sizeof *w);
-    w->seed = seed;
-    w->rng = seed * 0x9e3779b97f4a7c15ull | 1;
-    w->count = count;
-    w->window = 1 + (uint32_t)roll(w, 32);
-    w->open = calloc(count, 1);
-    for (unsigned p = 1; p < PEERS; p++) w->temper[p] = (temper_t)roll(w, BEHIND + 1);
-    start_with((fetch_plan_t){.count = count, .window_bytes = w->window * PIECE});
-    name_sources(w);
-    take_actions(w);
-    while (!w->done && !w->failed) {
-        uint64_t at = fetch_deadline(f);
-        parcel_t *next = NULL;
-        for (unsigned i = 0; i < WORLD_MAX; i++) {
-            parcel_t *p = &w->parcels[i];
-            if (p->used && !w->out[p->token - 1] && p->at_us < at) {
-                at = p->at_us;
-                next = p;
-            }
-        }
-        bool asked = w->answer_us && w->answer_us <= at;
-        if (asked) at = w->answer_us;
-        MUST(at != CLOCK_NEVER);
-        if (at > now) now = at;
-        MUST(now < 4 * 3600 * SECOND);
-        if (asked) name_sources(w);
-        else if (next) deliver(w, next);
-        else tick();
-        take_actions(w);
-    }
-    MUST(w->done && fetch_good_count(f) == count);
-    for (uint32_t p = 0; p < count; p++) MUST(fetch_is_good(f, p) && !w->open[p]);
-    uint64_t from = 0;
-    for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
-    MUST(from == count);
-    MUST(w->asks <= count + w->losses * w->window);
-    MUST(fetch_deadline(f) == CLOCK_NEVER);
-    stop();
-    free(w->open);
-    free(w);
+    rng = seed * 0x9e3779b97f4a7c15ull | 1;
+    run_one(seed, count);
 }
 
 Test(fetch, whole_fetches_end_good_whatever_the_sources_do)
@@ -871,7 +671,7 @@ Test(fetch, whole_fetches_end_good_whatever_the_sources_do)
     uint64_t first = env ? strtoull(env, NULL, 10) : 1;
     cr_log_info("seeds from %llu", (unsigned long long)first);
     for (uint64_t seed = first; seed < first + 300; seed++)
-        run_one(seed, 1 + (uint32_t)(seed * 37 % 300));
+        seeded(seed, 1 + (uint32_t)(seed * 37 % 300));
 }
 
-Test(fetch, fifty_thousand_pieces) { run_one(7, 50000); }
+Test(fetch, fifty_thousand_pieces) { seeded(7, 50000); }
