@@ -41,8 +41,8 @@ void *buf_grow(buf_t *b, size_t bytes)
 
 void buf_add(buf_t *b, const void *data, size_t bytes)
 {
-    void *at = buf_grow(b, bytes);
-    if (at && bytes) memcpy(at, data, bytes);
+    void *at = bytes ? buf_grow(b, bytes) : NULL;
+    if (at) memcpy(at, data, bytes);
 }
 
 void buf_add_text(buf_t *b, const char *text) { buf_add(b, text, strlen(text)); }

@@ -110,18 +110,21 @@ static int take_array(const msgpack_object_array *from, json_t *array, heddle_er
     return HEDDLE_OK;
 }
 
+/* msgpack-c has no place for an empty text that nothing came before. */
+static const char *text_of(const msgpack_object_str *str) { return str->size ? str->ptr : ""; }
+
 static int take_object(const msgpack_object_map *from, json_t *object, heddle_error_t *error)
 {
     for (uint32_t i = 0; i < from->size; i++) {
         const msgpack_object_str *key = &from->ptr[i].key.via.str;
-        if (key->size && memchr(key->ptr, 0, key->size))
-            return refuse(error, "keys without NUL", "a key with a NUL");
-        if (json_object_getn(object, key->ptr, key->size))
+        const char *name = text_of(key);
+        if (memchr(name, 0, key->size)) return refuse(error, "keys without NUL", "a key with a NUL");
+        if (json_object_getn(object, name, key->size))
             return refuse(error, "each key once", "a key that comes twice");
         json_t *item;
         int rc = take(&from->ptr[i].val, &item, error);
         if (rc) return rc;
-        if (json_object_setn_new_nocheck(object, key->ptr, key->size, item)) return no_memory(error);
+        if (json_object_setn_new_nocheck(object, name, key->size, item)) return no_memory(error);
     }
     return HEDDLE_OK;
 }
@@ -155,7 +158,7 @@ static int take(const msgpack_object *o, json_t **ret_value, heddle_error_t *err
         if (!isfinite(o->via.f64)) return refuse(error, "finite reals", "a real that is not finite");
         value = json_real(o->via.f64);
         break;
-    case MSGPACK_OBJECT_STR: value = json_stringn_nocheck(o->via.str.ptr, o->via.str.size); break;
+    case MSGPACK_OBJECT_STR: value = json_stringn_nocheck(text_of(&o->via.str), o->via.str.size); break;
     case MSGPACK_OBJECT_BIN:
     case MSGPACK_OBJECT_EXT: return refuse(error, "what JSON has too", "a bin");
     }

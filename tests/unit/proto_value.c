@@ -32,6 +32,18 @@ Test(value, every_kind_comes_back_in_order)
     json_decref(back);
 }
 
+Test(value, an_empty_text_that_nothing_comes_before)
+{
+    json_t *text = json_string(""), *object = json_pack("{sn}", ""), *back = round_trip(text);
+    cr_assert(json_equal(text, back));
+    json_decref(back);
+    back = round_trip(object);
+    cr_assert(json_equal(object, back));
+    json_decref(text);
+    json_decref(object);
+    json_decref(back);
+}
+
 Test(value, reals_are_exact)
 {
     static const double REALS[] = {0.1, 1e300, -5e-324, 123456789.123456789};
