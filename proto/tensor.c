@@ -20,9 +20,11 @@ const char *tensor_shape_problem(int dtype, uint32_t ndim, const void *dims, uin
     if (element_bits == 0) return "has an unknown dtype";
     if (ndim > LIMIT_TENSOR_DIMS) return "has too many dimensions";
     uint64_t bits = element_bits;
-    for (uint32_t d = 0; d < ndim; d++)
-        if (__builtin_mul_overflow(bits, le64_get((const uint8_t *)dims + 8 * (size_t)d), &bits))
-            return "has a shape whose size overflows 64 bits";
+    for (uint32_t d = 0; d < ndim; d++) {
+        uint64_t extent = le64_get((const uint8_t *)dims + 8 * (size_t)d);
+        if (__builtin_mul_overflow(bits, extent, &bits)) return "has a shape whose size overflows 64 bits";
+        if (extent > LIMIT_EXACT) return "has a dimension that is too large"; /* beside one of 0 */
+    }
     if (bits % 8) return "does not fill whole bytes";
     if (bits / 8 > LIMIT_REGION_BYTES) return "is larger than any region";
     *ret_bytes = bits / 8;

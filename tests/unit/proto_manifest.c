@@ -138,10 +138,11 @@ Test(layout, refuses_bad_names)
 Test(layout, refuses_bad_shapes)
 {
     static const uint64_t HUGE[] = {1ull << 40, 1ull << 30}, WIDE[] = {(1ull << 40) + 1}, THREE[] = {3}, MANY[17] = {0};
-    static const uint64_t FULL[] = {1ull << 39};
+    static const uint64_t FULL[] = {1ull << 39}, EMPTY[] = {0, 1ull << 53};
     const struct { heddle_tensor_t t; int code; const char *why; } CASES[] = {
         {tensor("a", HEDDLE_DTYPE_F32, 2, HUGE), HEDDLE_ERR_BAD_ADAPTER, "overflows"},
         {tensor("a", HEDDLE_DTYPE_U8, 1, WIDE), HEDDLE_ERR_BAD_ADAPTER, "larger than any region"},
+        {tensor("a", HEDDLE_DTYPE_U8, 2, EMPTY), HEDDLE_ERR_BAD_ADAPTER, "has a dimension that is too large"},
         {tensor("a", HEDDLE_DTYPE_F4, 1, THREE), HEDDLE_ERR_BAD_ADAPTER, "whole bytes"},
         {tensor("a", HEDDLE_DTYPE_F6_E2M3, 1, THREE), HEDDLE_ERR_BAD_ADAPTER, "whole bytes"},
         {tensor("a", HEDDLE_DTYPE_COUNT, 1, ONE), HEDDLE_ERR_BAD_ADAPTER, "unknown dtype"},
