@@ -60,5 +60,7 @@ function(heddle_install_pages)
     install(FILES ${CMAKE_BINARY_DIR}/completion/${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
             COMPONENT runtime)
   endforeach()
+  file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
+  install(FILES ${examples} examples/CMakeLists.txt DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT development)
   install(FILES deploy/completion/_heddle DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
 endfunction()
