@@ -71,6 +71,12 @@ static void io_random(void *self, void *data, size_t bytes)
     random_bytes(data, bytes);
 }
 
+static void io_warn(void *self, const char *id, const char *text)
+{
+    (void)self;
+    log_emit(LOG_WARN, id, "%s", text);
+}
+
 static uint64_t io_registry_bytes(void *self) { return store_bytes(((daemon_t *)self)->store); }
 
 static int io_config(void *self, const char *adapter, uint64_t version, buf_t *out)
@@ -175,6 +181,7 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
                       .commit = io_commit,
                       .fatal = io_fatal,
                       .random = io_random,
+                      .warn = io_warn,
                       .registry_bytes = io_registry_bytes,
                       .config = io_config};
     broker_opts_t with = {.lease_ms = opts->lease_ms,

@@ -40,6 +40,8 @@ typedef struct broker_io {
     /* durable and remembered state may differ: end now */
     void (*fatal)(void *self, const heddle_error_t *error);
     void (*random)(void *self, void *data, size_t bytes);
+    /* a line of the log, for what is no event; NULL: none */
+    void (*warn)(void *self, const char *id, const char *text);
     uint64_t (*registry_bytes)(void *self);                        /* for `status`; NULL: 0 */
     /* The config of an ended version, appended to `out` (the registry has dropped it); NULL: not
      * available. */
@@ -68,6 +70,11 @@ typedef struct broker_peer {
     uint64_t fenced_token;             /* the stale token that it was last told of: events say each once */
     UT_hash_handle hh;
 } broker_peer_t;
+/* A process that was warned of lately, so that it is once. */
+typedef struct { key16_t life; uint64_t at_us; } broker_warned_t;
+#define BROKER_WARNED 32u
+#define BROKER_WARN_US 600000000ull
+
 /* Connections without a session that are remembered; the most silent goes first. */
 #define BROKER_IDLE_PEERS 1024u
 
@@ -98,6 +105,7 @@ typedef struct broker {
     uint64_t askers_probed_us;         /* when their connections were last looked at, for want of places */
     uint64_t sent[32], received[32];   /* messages by type */
     uint64_t bad_frames, dropped_sends;
+    broker_warned_t warned[BROKER_WARNED];
     uint64_t denied;                   /* messages that a key was not allowed */
 } broker_t;
 

@@ -82,6 +82,34 @@ static void welcome_peer(const call_t *c, uint64_t wire)
     outbox_send(&c->b->out, c->from, &m);
 }
 
+/* The place of that process, or the oldest; false: it was warned of lately. */
+static bool warn_again(broker_t *b, const msg_hello_t *m, uint64_t now_us)
+{
+    broker_warned_t *place = b->warned;
+    for (broker_warned_t *w = b->warned; w < b->warned + BROKER_WARNED; w++) {
+        bool is_same = w->at_us && !memcmp(&w->life, &m->life, sizeof w->life);
+        if (is_same && now_us - w->at_us < BROKER_WARN_US) return false;
+        if (is_same || w->at_us < place->at_us) place = w;
+        if (is_same) break;
+    }
+    *place = (broker_warned_t){m->life, now_us};
+    return true;
+}
+
+/* It will not join, and nothing else tells the operator why. */
+static void warn_stranger(broker_t *b, const msg_hello_t *m, instant_t now)
+{
+    static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};
+    char text[512];
+    if (!m->cluster[0] || !strcmp(m->cluster, b->opts.cluster) || !b->io.warn) return;
+    if (!warn_again(b, m, now.us)) return;
+    text_printf(text, sizeof text,
+                "%s on %s, pid %llu, belongs to cluster %.64s, this is %.64s: it will not join; is this the "
+                "right --data?",
+                ROLES[m->role], m->host, (unsigned long long)m->pid, m->cluster, b->opts.cluster);
+    b->io.warn(b->io.self, "broker.other_cluster", text);
+}
+
 void on_hello(const call_t *c)
 {
     const msg_hello_t *m = &c->m->hello;
@@ -111,6 +139,7 @@ void on_hello(const call_t *c)
     peer->heard_us = c->now.us;
     error_text(peer->host, sizeof peer->host, m->host ? m->host : "");
     if (c->key) memcpy(peer->key, c->key->public_key, sizeof peer->key);
+    warn_stranger(c->b, m, c->now);
     welcome_peer(c, wire);
 }
 
@@ -295,6 +324,27 @@ static void welcome_publisher(const call_t *c, const member_t *member, uint64_t 
     send_welcome(c, member, &welcome);
 }
 
+/* What became of the version that it serves, when it is over: nothing else would tell. */
+static void tell_ended(const call_t *c, const member_t *member, uint64_t serving)
+{
+    broker_t *b = c->b;
+    const adapter_row_t *a = registry_adapter(&b->registry, member->subs[0].adapter);
+    const version_row_t *row = serving ? registry_version(a, serving) : NULL;
+    if (!serving || (row && registry_is_live(row))) return;
+    if (row) {
+        rollout_tell(&b->rollout, broker_view(b, c->now), a->name, serving, member, &b->out);
+        return;
+    }
+    msg_t m = {.type = MSG_ROLLOUT};
+    m.rollout = (msg_rollout_t){.token = member->token,
+                                .version = serving,
+                                .adapter = a->name,
+                                .state = "lost",
+                                .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
+                                .message = "the broker does not know it, or not any more"};
+    outbox_send(&b->out, c->from, &m);
+}
+
 void on_open(const call_t *c)
 {
     broker_t *b = c->b;
@@ -324,6 +374,7 @@ void on_open(const call_t *c)
     replaced(b, fenced_peer, fenced_token, member, c->now);
     rollout_opened(&b->rollout, broker_view(b, c->now), member, open->serving);
     welcome_publisher(c, member, open->serving);
+    tell_ended(c, member, open->serving);
     event_row_t *e = events_add(&b->events, EVENT_WRITER_OPENED, open->adapter, 0, member->name, c->now);
     e->token = member->token;
 }

@@ -108,6 +108,7 @@ static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us
     memset(s->beats, 0, sizeof s->beats);
     s->heartbeat_seq = 0;
     s->hello_count = 0;
+    memcpy(s->joined, s->cluster, sizeof s->joined);
     s->state = SESSION_READY;
     s->next_us = now_us + beat_every(s);
     return SO_JOINED;
@@ -270,8 +271,11 @@ void session_hello(const session_t *s, msg_t *ret_msg)
     *ret_msg = (msg_t){.type = MSG_HELLO};
     ret_msg->hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX,
                                    .role = s->opts.role, .pid = s->opts.pid, .life = s->opts.life,
-                                   .heddle = heddle_version(), .host = s->opts.host};
+                                   .heddle = heddle_version(), .host = s->opts.host,
+                                   .cluster = s->joined};
 }
+
+bool session_is_elsewhere(const session_t *s) { return s->joined[0] && strcmp(s->joined, s->cluster) != 0; }
 
 bool session_is_live(const session_t *s, uint64_t now_us)
 {

@@ -62,6 +62,7 @@ typedef struct session {
     session_state_t state;
     uint64_t token, epoch, lease_us, keep, wire;
     char cluster[HEDDLE_NAME_MAX + 1];
+    char joined[HEDDLE_NAME_MAX + 1];    /* the cluster of the last WELCOME; "" none */
     uint64_t next_us;                    /* next thing to do in this state */
     uint64_t lease_end_us;               /* by own clock; 0: no lease */
     uint64_t asked_us;                   /* when the JOIN or OPEN of `req` was sent */
@@ -94,6 +95,9 @@ void     session_init(session_t *s, const session_opts_t *opts);
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);
 uint64_t session_deadline(const session_t *s);
 void     session_hello(const session_t *s, msg_t *ret_msg);
+/* The broker that was greeted has the registry of another cluster than the one that was joined before: with
+ * SO_JOIN the caller does not join. */
+bool     session_is_elsewhere(const session_t *s);
 /* The lease of the current token is still good at `now`: checked before every COMMIT is applied.
  * Also true while a new connection is being greeted and the old lease runs on. */
 bool     session_is_live(const session_t *s, uint64_t now_us);

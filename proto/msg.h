@@ -58,7 +58,9 @@ typedef enum { ROLE_WORKER = 1, ROLE_PUBLISHER = 2, ROLE_ADMIN = 3 } role_t;
 typedef struct { uint8_t b[16]; } key16_t;   /* share keys, life ids */
 
 /* First on every connection, again after every reconnect. */
-typedef struct { uint64_t wire_min, wire_max, role, pid; key16_t life; const char *heddle, *host; bytes_t auth; } msg_hello_t;
+typedef struct { uint64_t wire_min, wire_max, role, pid; key16_t life; const char *heddle, *host; bytes_t auth;
+    const char *cluster;                      /* that it joined before, "" none: another one is not for it */
+} msg_hello_t;
 typedef struct { uint64_t wire, epoch, lease_ms, keep, pid; const char *cluster, *heddle; } msg_hello_ok_t;
 
 /* What a worker holds of a version, restated at each join.  state: held_state_t. */

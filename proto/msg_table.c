@@ -126,6 +126,7 @@ static const field_t HELLO_FIELDS[] = {
     TEXT(msg_hello_t, heddle, LIMIT_WORD_BYTES, OPTIONAL),
     TEXT(msg_hello_t, host, HEDDLE_NAME_MAX, OPTIONAL),
     BIN(msg_hello_t, auth, LIMIT_AUTH_BYTES, OPTIONAL),
+    TEXT(msg_hello_t, cluster, HEDDLE_NAME_MAX, OPTIONAL),
 };
 static const field_t HELLO_OK_FIELDS[] = {
     U64(msg_hello_ok_t, wire, UINT32_MAX, REQUIRED),

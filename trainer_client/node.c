@@ -301,6 +301,22 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     step(n, SE_LEAVE, now_us);
 }
 
+/* Whatever it waits for is not there, and its writer is not known there. */
+static void leave_cluster(publisher_node_t *n, uint64_t now_us)
+{
+    const session_t *s = &n->session;
+    error_fail(&n->fence, HEDDLE_ERR_REQUEST_CONFLICT,
+               "the broker has the registry of another cluster (%s) than this publisher of %s joined (%s)",
+               s->cluster, n->adapter, s->joined);
+    error_where(&n->fence, n->adapter, 0, NULL, NULL);
+    error_contrast(&n->fence, s->joined, s->cluster);
+    error_hint(&n->fence, "was the broker started with another --data? start the publisher again to publish there");
+    n->is_fenced = true;
+    tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
+    finish_request(n, n->fence.code, &n->fence);
+    step(n, SE_LEAVE, now_us);
+}
+
 static void send_open(publisher_node_t *n)
 {
     bytes_t address = {NULL, 0};
@@ -403,7 +419,8 @@ static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now
 {
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
     if (bits & SO_HELLO) send_hello(n);
-    if (bits & SO_JOIN) send_open(n);
+    if (bits & SO_JOIN && session_is_elsewhere(&n->session)) leave_cluster(n, now_us);
+    else if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
     if (bits & SO_REFUSED) on_refused(n, &m->error, now_us);
     if (bits & SO_HEARTBEAT) send_heartbeat(n);
@@ -538,7 +555,7 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
 {
     if (n->is_fenced) {
         *error = n->fence;
-        return HEDDLE_ERR_FENCED;
+        return n->fence.code;
     }
     *error = n->refusal;
     if (n->session.state == SESSION_READY) return HEDDLE_OK;
@@ -564,7 +581,7 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
 {
     n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req,
                              .resend_us = CLOCK_NEVER};
-    if (n->is_fenced) finish_request(n, HEDDLE_ERR_FENCED, &n->fence);
+    if (n->is_fenced) finish_request(n, n->fence.code, &n->fence);
     else try_publish(n, now_us);
 }
 
@@ -614,7 +631,7 @@ int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t
     bool is_asking = n->inquiry.version == version;
     if (rc != HEDDLE_ERR_AGAIN || !n->is_fenced || is_asking) return rc;
     *error = n->fence;
-    return HEDDLE_ERR_FENCED;
+    return n->fence.code;
 }
 
 const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }

@@ -12,7 +12,8 @@
  * While PENDING, PUBLISH goes out when the session is READY, and again under the same request id after
  * every WELCOME, until it is answered: the broker answers a repetition with the same version.
  *
- * FENCED is for good: another session of another life writes the adapter.  A lease that merely lapsed is
+ * FENCED is for good: another session of another life writes the adapter; and so is the broker of another
+ * cluster behind the same address.  A lease that merely lapsed is
  * rejoined with OPEN(prev_token, serving); what WELCOME does not list is served no longer.
  *
  * Either way the broker may have had something to tell of the newest version that nobody heard: it is
@@ -47,7 +48,7 @@ int  publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
 void publisher_node_destroy(publisher_node_t **n);
 extern const node_ops_t publisher_node_ops;
 
-/* OK: admitted · AGAIN · WRITER_HELD, FENCED, or why the broker refuses for good.  `error` with
+/* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is another cluster's), or why the broker refuses for good.  `error` with
  * AGAIN: why it refused last, if it did (else code 0). */
 int  publisher_node_opened(const publisher_node_t *n, heddle_error_t *error);
 

@@ -189,3 +189,49 @@ Test(restored, one_comes_late)
     UNTIL(w, 2 * SECOND, world_all_active(w, 4));
     check_settled(w);
 }
+
+/* Another --data behind the same address: numbers mean nothing there.  Workers serve on and wait; a publisher ends. */
+Test(restored, another_cluster)
+{
+    publish(1, 3);
+    world_broker_kill(w);
+    world_run(w, 100 * MS);
+    trainer_publish(trainer, (publish_t){.shape = {.seed = 4}});
+    struct stored *mine = world_backup(w);
+    world_restore(w, NULL);
+    w->cluster = "another";
+    world_broker_start(w);
+    UNTIL(w, 2 * SECOND, trainer->published.is_answered);
+    MUST(w, trainer->published.code == HEDDLE_ERR_REQUEST_CONFLICT && strstr(trainer->published.message, "another"));
+    MUST(w, trainer_standing(trainer) == HEDDLE_ERR_REQUEST_CONFLICT);
+    world_run(w, 5 * LEASE_US);
+    for (int i = 0; i < WORKERS; i++) MUST(w, worker_active(workers[i]) == 3 && !worker_is_ready(workers[i]));
+    MUST(w, !w->broker->members.worker_count && !world_adapter(w));
+    MUST(w, w->warnings == WORKERS + 1); /* each process once, however often it asks */
+    world_broker_kill(w);
+    world_restore(w, mine);
+    w->cluster = "scenario";
+    world_broker_start(w);
+    UNTIL(w, 5 * SECOND, world_all_active(w, 3));
+    world_run(w, LEASE_US);
+    check_settled(w);
+}
+
+/* It waits for a version that is gone with the data. */
+Test(restored, a_publisher_hears_that_its_version_is_gone)
+{
+    publish(1, 1);
+    struct stored *backup = world_backup(w);
+    for (int i = 0; i < WORKERS; i++) actor_cut(workers[i], true);
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}}) == 2);
+    world_broker_kill(w);
+    world_restore(w, backup);
+    trainer->rolled = (rolled_t){0};
+    world_broker_start(w);
+    UNTIL(w, 2 * SECOND, !strcmp(trainer->rolled.state, "lost"));
+    MUST(w, !strcmp(trainer->rolled.code, "version_lost"));
+    for (int i = 0; i < WORKERS; i++) actor_cut(workers[i], false);
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 3}}) == 3);
+    UNTIL(w, 2 * LEASE_US, world_all_active(w, 3));
+    check_settled(w);
+}

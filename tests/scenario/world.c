@@ -542,6 +542,7 @@ world_t *world_new(world_opts_t opts)
     w->now_us = 100 * SECOND;
     w->clock = (clock_ops_t){virtual_now, virtual_wall, w};
     w->die_kind = -1;
+    w->cluster = "scenario";
     registry_init(&w->shadow);
     w->host = actor_new(w, ACTOR_BROKER, "broker");
     world_broker_start(w);

@@ -144,6 +144,8 @@ struct world {
     uint64_t by_hand;        /* versions 1..64 that somebody asked to activate: one bit each */
     char *fatal;
     struct stored *records;
+    const char *cluster;
+    uint64_t warnings; /* that the broker wanted in its log */
     uint64_t lost_from, lost_to, lost_decisions; /* what a restored backup does not know; 0: nothing */
     registry_t shadow; /* of all records: what must be in memory after any restart */
     /* counted at the sender */

@@ -221,6 +221,13 @@ static void io_fatal(void *self, const heddle_error_t *error)
     w->is_dying = true;
 }
 
+static void io_warn(void *self, const char *id, const char *text)
+{
+    world_t *w = self;
+    world_note(w, "%s: %s", id, text);
+    w->warnings++;
+}
+
 static void io_random(void *self, void *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) ((uint8_t *)data)[i] = (uint8_t)world_random(self, 256);
@@ -240,10 +247,11 @@ void world_broker_start(world_t *w)
                       .forget = io_forget,
                       .commit = io_commit,
                       .fatal = io_fatal,
-                      .random = io_random};
+                      .random = io_random,
+                      .warn = io_warn};
     broker_opts_t opts = {.lease_ms = w->opts.lease_ms,
                           .keep = w->opts.keep,
-                          .cluster = "scenario",
+                          .cluster = w->cluster,
                           .endpoint = "mem",
                           .data_dir = "mem",
                           .pid = 1,
