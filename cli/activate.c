@@ -32,9 +32,9 @@ static void render(const common_t *c, json_t *a)
     }
     char s[6][64], moved[16];
     units_bytes_text((uint64_t)cli_integer(a, "bytes_moved"), moved);
-    printf("%s: %s -> %s, %s%s; active at %s of %s workers after %s ms; %s moved\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "from", s[0]),
+    printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "from", s[0]),
            cli_text(a, "to", s[1]), json_is_true(json_object_get(a, "changed")) ? "changed" : "unchanged",
-           json_is_true(json_object_get(a, "held")) ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]), cli_text(a, "need_count", s[3]),
+           json_is_true(json_object_get(a, "held")) ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]), cli_count(cli_integer(a, "need_count"), "worker", s[3]),
            cli_text(a, "elapsed_ms", s[4]), moved);
 }
 

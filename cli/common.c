@@ -41,12 +41,32 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
     return cli_fail(common, kind, &error);
 }
 
-static json_t *failure(const char *kind, const heddle_error_t *error)
+/* The error as JSON; after a signal its exit is the signal's. */
+static json_t *error_object(const heddle_error_t *error)
 {
     char *text = NULL;
-    json_t *reason = heddle_error_json(error, &text) == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
+    json_t *object = heddle_error_json(error, &text) == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
     heddle_free(text);
-    return json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", kind, "ok", 0, "error", reason ? reason : json_null());
+    if (object && error->code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit())
+        json_object_set_new(object, "exit", json_integer(cli_signal_exit()));
+    return object ? object : json_null();
+}
+
+static json_t *failure(const char *kind, const heddle_error_t *error)
+{
+    json_t *object = json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", kind[0] ? kind : "heddle", "ok", 0);
+    cli_null_fields(kind, object);
+    json_object_set_new(object, "error", error_object(error));
+    return object;
+}
+
+/* With something to do about it, where the failure itself does not say. */
+static heddle_error_t with_hint(const heddle_error_t *error)
+{
+    heddle_error_t e = *error;
+    const char *hint = e.hint[0] ? NULL : cli_hint(e.code);
+    if (hint) error_hint(&e, "%s", hint);
+    return e;
 }
 
 static void print_json(json_t *value)
@@ -70,37 +90,37 @@ static void say(const char *kind, const heddle_error_t *e)
 
 int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
 {
-    if (error->code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit()) return cli_signal_exit();
+    heddle_error_t e = with_hint(error);
+    bool is_signal = e.code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
     if (c->output == OUTPUT_JSON) {
-        json_t *object = failure(kind, error);
+        json_t *object = failure(kind, &e);
         print_json(object);
         json_decref(object);
     }
-    say(kind, error);
-    return heddle_err_exit(error->code);
+    if (is_signal) return cli_signal_exit(); /* who sent it knows */
+    say(kind, &e);
+    return heddle_err_exit(e.code);
 }
 
 int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render)
 {
-    heddle_error_t error = *why;
+    heddle_error_t error = with_hint(why);
     int rc = error.code;
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);
     if (rc && !answer) return cli_fail(c, kind, &error);
     if (rc) {
         json_object_set_new(answer, "ok", json_false());
-        if (!json_object_get(answer, "error")) {
-            json_t *object = failure(kind, &error);
-            json_object_set(answer, "error", json_object_get(object, "error"));
-            json_decref(object);
-        }
+    bool is_signal = rc == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
+        json_object_set_new(answer, "error", error_object(&error));
     }
     if (c->output == OUTPUT_JSON) print_json(answer);
-    else render(c, answer);
+    else if (!is_signal) render(c, answer);
     json_decref(answer);
     fflush(stdout);
     if (rc) say(kind, &error);
     return heddle_err_exit(rc);
+    if (is_signal) return cli_signal_exit();
 }
 
 static void (*volatile on_interrupt)(void *);
@@ -158,6 +178,12 @@ const char *cli_text(const json_t *object, const char *key, char scratch[64])
 }
 
 int64_t cli_integer(const json_t *object, const char *key) { return (int64_t)json_number_value(json_object_get(object, key)); }
+
+const char *cli_count(int64_t n, const char *noun, char scratch[64])
+{
+    snprintf(scratch, 64, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
+    return scratch;
+}
 
 const heddle_error_t *cli_error(int rc)
 {

@@ -68,6 +68,8 @@ static json_t *features_of(const char *list)
     return array;
 }
 
+static json_t *count_or_null(const outcome_t *o, uint32_t count) { return o->have_report ? json_integer(count) : json_null(); }
+
 static json_t *rollout_of(const outcome_t *o)
 {
     json_t *missing = json_array();
@@ -76,9 +78,9 @@ static json_t *rollout_of(const outcome_t *o)
         json_array_append_new(missing, json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", text_or_null(m->phase), "code",
                                                  m->code ? json_string(heddle_err_name(m->code)) : json_null(), "message", text_or_null(m->message)));
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}", "activation", ACTIVATIONS[o->args->activation], "deadline_ms", (json_int_t)o->args->deadline_ms,
-                     "eligible_count", (json_int_t)o->report.eligible_count, "staged_count", (json_int_t)o->report.staged_count, "active_count",
-                     (json_int_t)o->report.active_count, "missing", missing);
+    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[o->args->activation], "deadline_ms", (json_int_t)o->args->deadline_ms,
+                     "eligible_count", count_or_null(o, o->report.eligible_count), "staged_count", count_or_null(o, o->report.staged_count), "active_count",
+                     count_or_null(o, o->report.active_count), "missing", missing);
 }
 
 static char *answer_of(const outcome_t *o)
@@ -88,24 +90,23 @@ static char *answer_of(const outcome_t *o)
     json_t *timing = json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", known ? ms_or_null(p->pack_ms) : json_null(), "commit_ms",
                                o->have_version ? ms_or_null(p->commit_ms) : json_null(), "staged_ms", o->have_report ? ms_or_null(o->report.staged_ms) : json_null(),
                                "active_ms", o->have_report ? ms_or_null(o->report.active_ms) : json_null());
-    json_t *a = json_pack("{s:s, s:s, s:b, s:s, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "publish", "ok", o->error.code == 0, "adapter", o->args->adapter,
+    const char *adapter = name_is_valid(o->args->adapter) ? o->args->adapter : NULL;
+    json_t *a = json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "publish", "ok", o->error.code == 0, "adapter", text_or_null(adapter),
                           "version", o->have_version ? json_integer((json_int_t)p->version) : json_null(), "tag", o->have_version ? text_or_null(p->tag) : json_null(),
                           "digest", text_or_null(p->digest));
     json_object_set_new(a, "created", o->have_version ? json_boolean(p->created) : json_null());
     json_object_set_new(a, "reason", p->replayed ? json_string("replayed") : p->unchanged ? json_string("unchanged") : json_null());
     json_object_set_new(a, "state", o->have_report ? text_or_null(o->report.state) : json_null());
     json_object_set_new(a, "step", o->args->step >= 0 ? json_integer(o->args->step) : json_null());
-    json_object_set_new(a, "request_id", text_or_null(p->request_id[0] ? p->request_id : o->args->request_id));
+    const char *asked_id = name_is_valid(o->args->request_id) ? o->args->request_id : NULL;
+    json_object_set_new(a, "request_id", text_or_null(p->request_id[0] ? p->request_id : asked_id));
     json_object_set_new(a, "data_bytes", known ? json_integer((json_int_t)p->data_bytes) : json_null());
     json_object_set_new(a, "tensor_count", known ? json_integer(p->tensor_count) : json_null());
     json_object_set_new(a, "chunk_count", known ? json_integer(p->chunk_count) : json_null());
-    json_object_set_new(a, "features", features_of(p->features));
+    json_object_set_new(a, "features", known ? features_of(p->features) : json_null());
     json_object_set_new(a, "rollout", rollout_of(o));
     json_object_set_new(a, "timing", timing);
-    char *text = NULL;
-    if (o->error.code && heddle_error_json(&o->error, &text) == HEDDLE_OK) json_object_set_new(a, "error", json_loads(text, 0, NULL));
-    heddle_free(text);
-    text = json_dumps(a, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
+    char *text = json_dumps(a, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
     json_decref(a);
     return text;
 }
@@ -119,7 +120,8 @@ static void render(const common_t *c, json_t *a)
     units_bytes_text((uint64_t)cli_integer(a, "data_bytes"), bytes);
     if (json_is_string(json_object_get(a, "tag"))) printf("%s  ", json_string_value(json_object_get(a, "tag")));
     else printf("%s  ", cli_text(a, "digest", s[0]));
-    printf("%s%s%s  %s, %s tensors", cli_text(a, "state", s[1]), json_is_string(reason) ? ", " : "", json_is_string(reason) ? json_string_value(reason) : "", bytes, cli_text(a, "tensor_count", s[2]));
+    printf("%s%s%s  %s, %s", cli_text(a, "state", s[1]), json_is_string(reason) ? ", " : "", json_is_string(reason) ? json_string_value(reason) : "", bytes,
+           cli_count(cli_integer(a, "tensor_count"), "tensor", s[2]));
     if (json_is_string(json_object_get(a, "state")))
         printf("  staged %lld/%lld in %s ms, active %lld/%lld in %s ms", (long long)cli_integer(rollout, "staged_count"), (long long)cli_integer(rollout, "eligible_count"),
                cli_text(timing, "staged_ms", s[3]), (long long)cli_integer(rollout, "active_count"), (long long)cli_integer(rollout, "eligible_count"), cli_text(timing, "active_ms", s[4]));
@@ -134,7 +136,6 @@ static void render(const common_t *c, json_t *a)
 static int finish(outcome_t *o, int rc)
 {
     if (rc && o->error.code != rc) o->error = *heddle_last_error();
-    if (rc == HEDDLE_ERR_INTERRUPTED) return cli_fail(&o->args->common, "publish", &o->error);
     return cli_answer(&o->args->common, "publish", &o->error, answer_of(o), render);
 }
 
@@ -160,6 +161,8 @@ static void tell_late(outcome_t *o, int phase)
                o->args->adapter, (unsigned long long)o->published.version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
     error_where(&o->error, o->args->adapter, o->published.version, slice.worker, slice.phase);
     error_contrast(&o->error, slice.expected, slice.found);
+    error_hint(&o->error, "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time", o->args->adapter,
+               (unsigned long long)o->published.version);
 }
 
 typedef struct { bool is_shown, is_drawn; uint64_t until_us; } watch_t;
@@ -223,6 +226,7 @@ static void serve_on(heddle_publisher_t *p, outcome_t *o)
 static int dry_run(outcome_t *o, const char *dir)
 {
     heddle_adapter_info_t info = {.size = sizeof info};
+    uint64_t began_us = clock_now(clock_system());
     int rc = heddle_adapter_check(dir, &info);
     if (rc) return finish(o, rc);
     heddle_published_t *p = &o->published;
@@ -231,7 +235,7 @@ static int dry_run(outcome_t *o, const char *dir)
     p->data_bytes = info.data_bytes;
     p->tensor_count = info.tensor_count;
     p->chunk_count = info.chunk_count;
-    p->pack_ms = -1;
+    p->pack_ms = (double)(clock_now(clock_system()) - began_us) / 1000.0;
     return finish(o, HEDDLE_OK);
 }
 
@@ -271,6 +275,21 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     return end;
 }
 
+static int check_args(const args_t *args, heddle_error_t *error)
+{
+    if (!args->adapter) {
+        error_fail(error, HEDDLE_ERR_USAGE, "heddle publish: --adapter is missing");
+        error_expected(error, "heddle publish DIR --adapter NAME");
+        error_hint(error, "an adapter is what workers subscribe to; a name that is new makes a new one");
+        return HEDDLE_ERR_USAGE;
+    }
+    int rc = name_check("adapter", args->adapter, error);
+    if (!rc && args->request_id) rc = name_check("request id", args->request_id, error);
+    if (!rc && args->writer) rc = name_check("writer", args->writer, error);
+    for (const char **m = args->meta; !rc && m && *m; m++) rc = label_check(*m, error);
+    return rc;
+}
+
 int command_publish(int argc, char **argv)
 {
     args_t args = {0};
@@ -278,17 +297,8 @@ int command_publish(int argc, char **argv)
     int end = cli_parse(&SET, "publish", argc, argv, &args, &dir);
     if (end < 0) {
         outcome_t outcome = {.args = &args};
-        heddle_error_t error;
-        int rc = HEDDLE_OK;
-        if (!args.adapter) {
-            rc = error_fail(&error, HEDDLE_ERR_USAGE, "heddle publish: --adapter is missing");
-            error_hint(&error, "heddle publish DIR --adapter NAME");
-        }
-        if (!rc) rc = name_check("adapter", args.adapter, &error);
-        if (!rc && args.request_id) rc = name_check("request id", args.request_id, &error);
-        if (!rc && args.writer) rc = name_check("writer", args.writer, &error);
-        for (const char **m = args.meta; !rc && m && *m; m++) rc = label_check(*m, &error);
-        end = rc ? cli_fail(&args.common, "publish", &error) : args.dry_run ? dry_run(&outcome, dir) : publish(&args, dir, &outcome);
+        int rc = check_args(&args, &outcome.error);
+        end = rc ? finish(&outcome, rc) : args.dry_run ? dry_run(&outcome, dir) : publish(&args, dir, &outcome);
     }
     option_fini(&SET, &args);
     return end;

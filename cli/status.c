@@ -10,16 +10,17 @@ static const option_set_t SET = {"heddle status", "[OPTION...]", "The broker, ho
 
 static void render(const common_t *c, json_t *answer)
 {
-    char a[64], b[64], up[16], size[16];
+    char a[64], b[64], up[16], size[16], n[3][64];
     const json_t *broker = json_object_get(answer, "broker"), *count = json_object_get(answer, "count");
     units_ms_text((double)cli_integer(broker, "uptime_ms"), up);
     units_bytes_text((uint64_t)cli_integer(broker, "registry_bytes"), size);
     printf("broker    %s, %s, up %s, epoch %s, pid %lld, registry %s in %s\n", json_string_value(json_object_get(broker, "endpoint")),
            cli_text(broker, "state", a), up, cli_text(broker, "epoch", b), (long long)cli_integer(broker, "pid"), size,
            json_string_value(json_object_get(broker, "data_dir")));
-    printf("cluster   %s: %lld adapters, %lld versions, %lld workers ready, %lld lost, %lld writers\n\n", cli_text(broker, "cluster", a),
-           (long long)cli_integer(count, "adapters"), (long long)cli_integer(count, "versions"),
-           (long long)cli_integer(count, "workers_ready"), (long long)cli_integer(count, "workers_lost"), (long long)cli_integer(count, "writers"));
+    printf("cluster   %s: %s, %s, %s ready, %lld lost, ", cli_text(broker, "cluster", a), cli_count(cli_integer(count, "adapters"), "adapter", n[0]),
+           cli_count(cli_integer(count, "versions"), "version", n[1]), cli_count(cli_integer(count, "workers_ready"), "worker", n[2]),
+           (long long)cli_integer(count, "workers_lost"));
+    printf("%s\n\n", cli_count(cli_integer(count, "writers"), "writer", n[0]));
     adapters_render(c, answer);
 }
 

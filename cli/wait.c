@@ -20,8 +20,8 @@ static void render(const common_t *c, json_t *a)
 {
     (void)c;
     char s[6][64];
-    printf("%s@%s %s at %s of %s workers (%s eligible), after %s ms\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]),
-           cli_text(a, "phase", s[1]), cli_text(a, "have_count", s[2]), cli_text(a, "need_count", s[3]), cli_text(a, "eligible_count", s[4]), cli_text(a, "elapsed_ms", s[5]));
+    printf("%s@%s %s at %s of %s (%s eligible), after %s ms\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]),
+           cli_text(a, "phase", s[1]), cli_text(a, "have_count", s[2]), cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "eligible_count", s[4]), cli_text(a, "elapsed_ms", s[5]));
     const json_t *missing = json_object_get(a, "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);

@@ -42,6 +42,7 @@ static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
     if (!rc && with_version && !ret_ref->version) {
         rc = error_fail(error_last(), HEDDLE_ERR_USAGE, "\"%s\" names no version", ref);
         error_contrast(error_last(), "NAME@V", ref);
+        error_hint(error_last(), "`heddle versions %.128s` lists them", ref);
     }
     return rc;
 }
@@ -54,8 +55,12 @@ static int take_name(const char *what, const char *name)
 static int take_workers(const char *const *workers, msg_query_t *m)
 {
     for (; workers && workers[m->worker_count]; m->worker_count++) {
-        if (m->worker_count == LIMIT_NAMED_WORKERS)
-            return misused("more workers are named than a question may hold");
+        if (m->worker_count == LIMIT_NAMED_WORKERS) {
+            error_fail(error_last(), HEDDLE_ERR_USAGE, "too many workers are named");
+            error_expected(error_last(), "at most %u", LIMIT_NAMED_WORKERS);
+            error_hint(error_last(), "name none: then every subscriber counts");
+            return HEDDLE_ERR_USAGE;
+        }
         int rc = name_check("worker", workers[m->worker_count], error_last());
         if (rc) return rc;
     }
@@ -216,6 +221,7 @@ int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected
         rc = misused("the expected digest is not one");
         error_contrast(error_last(), "h1: and 64 hexadecimal digits", expected);
         return rc;
+        error_hint(error_last(), "`heddle publish DIR --adapter NAME --dry-run` gives that of a directory");
     }
     return ask(a, &(msg_query_t){.op = "verify", .name = r.name, .version = r.version, .expected = expected,
                                  .deadline_ms = deadline_ms ? deadline_ms : VERIFY_MS}, ret_json);

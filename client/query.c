@@ -68,6 +68,7 @@ static void take_report(query_t *q, const msg_report_t *m)
     if (!json_is_object(body)) {
         error_fail(&error, HEDDLE_ERR_PROTOCOL, "the broker's answer is not an object");
         fail(q, &error);
+        error_hint(&error, "compare `heddle --version` with the broker's in `heddle status`");
         json_decref(body);
         return;
     }
@@ -228,6 +229,7 @@ static int give_up(query_t *q, heddle_error_t *error)
     if (q->refusal.code) {
         *error = q->refusal;
         return error->code;
+        error_hint(&error, "name fewer workers, or ask for all of them");
     }
     if (q->is_asked && patience_ms(&q->page)) {
         int rc = error_fail(error, HEDDLE_ERR_DEADLINE,
@@ -287,8 +289,11 @@ static int next_page(query_t *q, const msg_query_t *question, const json_t *whol
     size_t events = json_array_size(json_object_get(whole, "events"));
     *ret_more = q->has_more && !(question->limit && events >= question->limit);
     if (!*ret_more) return HEDDLE_OK;
-    if (q->next == q->page.after && !strcmp(q->next_name, q->page.after_name ? q->page.after_name : ""))
-        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's pages do not come to an end");
+    if (q->next == q->page.after && !strcmp(q->next_name, q->page.after_name ? q->page.after_name : "")) {
+        error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's pages do not come to an end");
+        error_hint(error, "compare `heddle --version` with the broker's in `heddle status`");
+        return HEDDLE_ERR_PROTOCOL;
+    }
     memcpy(q->cursor, q->next_name, sizeof q->cursor);
     q->page.after = q->next;
     q->page.after_name = q->cursor;

@@ -13,7 +13,9 @@ static bool is_list(const char *key)
 
 static int misfit(heddle_error_t *error)
 {
-    return error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's pages of one answer do not fit together");
+    error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's pages of one answer do not fit together");
+    error_hint(error, "ask again; compare `heddle --version` with the broker's in `heddle status`");
+    return HEDDLE_ERR_PROTOCOL;
 }
 
 static int no_memory(heddle_error_t *error)

@@ -39,6 +39,7 @@ int label_check(const char *label, heddle_error_t *error)
     }
     int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "label \"%.200s\" is not allowed", label ? label : "");
     error_contrast(error, "key=value, both names of letters, digits, '.', '_', '-'", label);
+    error_hint(error, "write it as run=a7, without spaces or other characters");
     return rc;
 }
 
@@ -61,6 +62,7 @@ int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
         if (digits == 0 || at[1 + digits] != 0 || v == 0) {
             rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a reference to a version", text);
             error_contrast(error, "NAME or NAME@V, V = 1, 2, 3, ...", text);
+            error_hint(error, "`heddle versions %.*s` lists the versions", (int)(at - text), text);
             return rc;
         }
         ref.version = v;

@@ -53,7 +53,7 @@ static bool store(const option_t *o, const char *text, void *into)
     case OPTION_DURATION: return units_parse_duration(text, at);
     case OPTION_SIZE: return units_parse_size(text, at);
     case OPTION_INTEGER: return parse_integer(text, at);
-    case OPTION_QUORUM: return units_parse_quorum(text, at);
+    case OPTION_QUORUM: return units_parse_quorum(text, at) && (strcmp(text, "none") || strstr(o->value, "none"));
     case OPTION_LIST: return list_add(at, text);
     case OPTION_CHOICE: *(int *)at = choice_index(o->value, text); return *(int *)at >= 0;
     }
@@ -65,10 +65,11 @@ static int refuse(const option_set_t *set, const option_t *o, const char *text, 
     static const char *const EXPECTED[] = {
         [OPTION_FLAG] = "no value", [OPTION_TEXT] = "a text that is not empty",
         [OPTION_DURATION] = "a duration: 500ms, 30s, 5m, or seconds", [OPTION_SIZE] = "a size: bytes, or with k M G Ki Mi Gi",
-        [OPTION_INTEGER] = "a whole number", [OPTION_QUORUM] = "all, none, a number, or a share such as 50%",
+        [OPTION_INTEGER] = "a whole number", [OPTION_QUORUM] = "all, a number, or a share such as 50%",
         [OPTION_LIST] = "a text"};
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: %s\"%.200s\" is not a value for --%s", set->program, where, text, o->name);
-    error_contrast(error, o->kind == OPTION_CHOICE ? o->value : EXPECTED[o->kind], text);
+    bool has_none = o->kind == OPTION_QUORUM && strstr(o->value, "none");
+    error_contrast(error, o->kind == OPTION_CHOICE ? o->value : has_none ? "all, none, a number, or a share such as 50%" : EXPECTED[o->kind], text);
     error_hint(error, "see %s --help", set->program);
     return rc;
 }

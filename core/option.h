@@ -6,7 +6,8 @@
  *       {0}};
  *
  * A value lands at `offset` of the caller's struct:
- *   FLAG bool · TEXT const char * · DURATION uint32_t ms · SIZE uint64_t · INTEGER int64_t · QUORUM heddle_quorum_t
+ *   FLAG bool · TEXT const char * · DURATION uint32_t ms · SIZE uint64_t · INTEGER int64_t
+ *   QUORUM heddle_quorum_t (`none` only where `value` names it)
  *   LIST const char ** (NULL-terminated, owned by the parse, freed by option_fini) · CHOICE int (index into `choices`) */
 #ifndef CORE_OPTION_H
 #define CORE_OPTION_H

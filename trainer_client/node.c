@@ -161,6 +161,7 @@ static void try_publish(publisher_node_t *n, uint64_t now_us)
     if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
     heddle_error_t error;
     error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
+    error_hint(&error, "its config, features and meta go in one message: make them shorter");
     error_where(&error, n->adapter, 0, NULL, "commit");
     finish_request(n, rc, &error);
 }
@@ -186,6 +187,7 @@ static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *
     error_fail(error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter,
                (unsigned long long)m->version);
     error_where(error, n->adapter, m->version, NULL, "announce");
+    error_hint(error, "free memory, and publish again under the same request id");
     return rc;
 }
 
@@ -199,6 +201,7 @@ static int fail_digest(publisher_node_t *n, const msg_published_t *m, heddle_err
                (unsigned long long)m->version);
     error_where(error, n->adapter, m->version, NULL, "commit");
     error_contrast(error, ours, theirs);
+    error_hint(error, "publish again; if it stays, report it: the broker and this publisher do not agree");
     return HEDDLE_ERR_PROTOCOL;
 }
 

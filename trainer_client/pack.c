@@ -33,6 +33,7 @@ static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to
                             from->name ? from->name : "");
         error_expected(error, "ndim up to %u, and as many dims", LIMIT_TENSOR_DIMS);
         error_found(error, "ndim %u%s", from->ndim, from->dims ? "" : ", dims NULL");
+        error_hint(error, "describe every tensor's shape; a scalar has ndim 0");
         return rc;
     }
     const char *name = from->name ? from->name : "";
@@ -42,6 +43,15 @@ static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to
     return to->name && to->dims ? HEDDLE_OK : fail_memory(error);
 }
 
+static int fail_count(uint32_t count, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_LIMIT, "there are too many tensors");
+    error_expected(error, "at most %u", LIMIT_TENSORS);
+    error_found(error, "%u", count);
+    error_hint(error, "publish it as several adapters");
+    return HEDDLE_ERR_LIMIT;
+}
+
 static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
 {
     if (in->count <= LIMIT_TENSORS) p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
@@ -49,7 +59,7 @@ static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
     p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes),
                            in->metadata.bytes);
     if (in->count > LIMIT_TENSORS)
-        return error_fail(error, HEDDLE_ERR_LIMIT, "more than %u tensors", LIMIT_TENSORS);
+        return fail_count(in->count, error);
     if (!p->tensors || !p->config.data || !p->metadata.data) return fail_memory(error);
     for (uint32_t i = 0; i < in->count; i++) {
         int rc = copy_row(&p->arena, &in->tensors[i], &p->tensors[i], error);
@@ -69,6 +79,7 @@ static int check_sizes(const pack_input_t *in, heddle_error_t *error)
         int rc = error_fail(error, HEDDLE_ERR_LIMIT, "%s of the adapter is too long", PARTS[i].what);
         error_expected(error, "at most %u bytes", PARTS[i].limit);
         error_found(error, "%zu bytes", PARTS[i].bytes);
+        error_hint(error, "keep large texts out of the adapter");
         return rc;
     }
     return HEDDLE_OK;

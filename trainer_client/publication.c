@@ -114,9 +114,11 @@ static int make_region(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
     t->q.ask = ask_fit;
     if (!rc) {
         rc = handle_ask(p, &t->q);
-        if (rc)
+        if (rc) {
             error_fail(error, rc, "%llu bytes of memory cannot be registered",
                        (unsigned long long)t->bytes);
+            error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
+        }
     }
     if (rc) give_back(p, t->slot);
     return rc;
@@ -256,19 +258,29 @@ static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *
 
 static int check_choices(const heddle_publish_opts_t *o, heddle_error_t *error)
 {
-    const struct { const char *what; int64_t value, least, most; } CHOICES[] = {
-        {"step", o->step, -1, LIMIT_EXACT},
-        {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL},
-        {"if_unchanged", o->if_unchanged, HEDDLE_UNCHANGED_FAIL, HEDDLE_UNCHANGED_PUBLISH}};
+    static const char ENUM[] = "take one of the names that heddle/publisher.h has for it";
+    const struct { const char *what; int64_t value, least, most; const char *hint; } CHOICES[] = {
+        {"step", o->step, -1, LIMIT_EXACT, "steps count from 0; -1 says that there is none"},
+        {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL, ENUM},
+        {"if_unchanged", o->if_unchanged, HEDDLE_UNCHANGED_FAIL, HEDDLE_UNCHANGED_PUBLISH, ENUM}};
     for (size_t i = 0; i < sizeof CHOICES / sizeof *CHOICES; i++) {
         if (CHOICES[i].value >= CHOICES[i].least && CHOICES[i].value <= CHOICES[i].most) continue;
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s of heddle_publish_opts_t is out of range",
-                            CHOICES[i].what);
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "the %s is out of range", CHOICES[i].what);
         error_expected(error, "%lld to %lld", (long long)CHOICES[i].least, (long long)CHOICES[i].most);
         error_found(error, "%lld", (long long)CHOICES[i].value);
+        error_hint(error, "%s", CHOICES[i].hint);
         return rc;
     }
     return HEDDLE_OK;
+}
+
+static int fail_meta(heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_LIMIT, "there are too many pairs of meta");
+    error_expected(error, "at most %u", LIMIT_META);
+    error_found(error, "more");
+    error_hint(error, "put what belongs together into one value");
+    return HEDDLE_ERR_LIMIT;
 }
 
 static int check_opts(const heddle_publish_opts_t *o, heddle_error_t *error)
@@ -277,7 +289,7 @@ static int check_opts(const heddle_publish_opts_t *o, heddle_error_t *error)
     if (!rc && o->request_id) rc = name_check("request id", o->request_id, error);
     for (uint32_t i = 0; !rc && o->meta && o->meta[i]; i++) {
         if (i < LIMIT_META) rc = label_check(o->meta[i], error);
-        else rc = error_fail(error, HEDDLE_ERR_LIMIT, "more than %u pairs of meta", LIMIT_META);
+        else rc = fail_meta(error);
     }
     return rc;
 }

@@ -141,6 +141,14 @@ static uint32_t need_count(const report_row_t *row, const wait_for_t *want)
     return units_quorum_need(want->quorum, row->report.eligible_count, 1);
 }
 
+static void hint_failed(const reports_t *r, const heddle_report_t *p, int code, heddle_error_t *error)
+{
+    const char *hint = code == HEDDLE_ERR_NO_WORKERS     ? "start one: `heddle worker --adapter %.100s`"
+                       : code == HEDDLE_ERR_VERSION_LOST ? "publish it again; nobody has the bytes of %.100s@%llu"
+                                                         : "`heddle versions %.100s@%llu` tells who was where";
+    error_hint(error, hint, r->adapter, (unsigned long long)p->version);
+}
+
 /* The first worker that is missing stands for all of them in the error; the report has the others. */
 static int fail_version(const reports_t *r, const report_row_t *row, int code, const char *why,
                         heddle_error_t *error)
@@ -151,6 +159,7 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
     error_where(error, r->adapter, p->version, NULL, NULL);
     if (p->missing_count) error_where(error, NULL, 0, p->missing[0].worker, p->missing[0].phase);
     if (p->code && p->code != code) error_found(error, "%s", heddle_err_name(p->code));
+    hint_failed(r, p, code, error);
     return code;
 }
 
@@ -229,7 +238,8 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
     error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was refused by %s: %s", r->adapter,
                (unsigned long long)p->version, first->worker, first->message);
     error_where(error, r->adapter, p->version, first->worker, first->phase);
-    error_expected(error, "%s on %u of %u workers", phase_word(want), need, p->eligible_count);
+    error_expected(error, "%s on %u of %u worker%s", phase_word(want), need, p->eligible_count,
+                   p->eligible_count == 1 ? "" : "s");
     error_found(error, "on %u; refused by %u", have_count(row, want), refused);
     error_hint(error, strcmp(first->phase, "activate")
                           ? "mend what it says and publish again; `heddle versions %.100s@%llu` has all of them"
@@ -267,8 +277,8 @@ int reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *
     char why[96];
     snprintf(why, sizeof why, "was not %s on enough workers within %u ms", phase_word(want), waited_ms);
     fail_version(r, row, HEDDLE_ERR_DEADLINE, why, error);
-    error_expected(error, "%s on %u of %u workers", phase_word(want), need_count(row, want),
-                   row->report.eligible_count);
+    error_expected(error, "%s on %u of %u worker%s", phase_word(want), need_count(row, want),
+                   row->report.eligible_count, row->report.eligible_count == 1 ? "" : "s");
     error_found(error, "on %u", have_count(row, want));
     return HEDDLE_ERR_DEADLINE;
 }

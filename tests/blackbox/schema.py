@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""schema.py KIND [--failed]: every always-there field of the answer on stdin, by presence and type.
+
+Written from the contract's words alone: null where unknown, lists sorted by name or by version, *_ms a number, *_bytes and
+*_count an integer below 2^53, *_at RFC 3339 UTC with milliseconds.  One object, or (event, ready) one a line.
+With --failed every field may be null, and there is an error object with what to do about it."""
+import json
+import re
+import sys
+
+LARGEST = 1 << 53
+
+
+def is_int(v):
+    return isinstance(v, int) and not isinstance(v, bool) and 0 <= v < LARGEST
+
+
+def matching(pattern):
+    return lambda v: isinstance(v, str) and re.fullmatch(pattern, v)
+
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+TYPES = {
+    "int": is_int,
+    "ms": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0,
+    "bool": lambda v: isinstance(v, bool),
+    "text": lambda v: isinstance(v, str) and v != "",
+    "map": lambda v: isinstance(v, dict),
+    "name": matching(NAME),
+    "texts": lambda v: isinstance(v, list) and all(isinstance(e, str) for e in v),
+    "ints": lambda v: isinstance(v, list) and all(map(is_int, v)),
+    "at": matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"),
+    "digest": matching(r"h1:[0-9a-f]{64}"),
+    "tag": matching(NAME + r"@[1-9]\d*:[0-9a-f]{12}"),
+    "phase": matching("pack|commit|announce|fetch|verify|stage|activate|export"),
+    "version_state": matching("staging|staged|active|kept|superseded|failed|retired|lost"),
+    "worker_state": matching("ready|draining|left|lost"),
+    "copy_state": matching("announced|fetching|arrived|staged|committed|active|kept|stale|failed"),
+    "event_type": matching(r"broker\.started|worker\.(joined|left|lost|fenced)|writer\.(opened|closed|fenced)|"
+                           r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
+                           r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|adapter\.(held|resumed)|gap"),
+    "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|worker_alive|unchanged|step_back|"
+                     "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|no_workers|denied|unavailable|"
+                     "bad_adapter|no_lora|unsupported_peft_type|unsupported_feature|limit|protocol|version_failed|version_lost|"
+                     "digest_mismatch|data_dir|data_newer|no_space|address_in_use|no_memory|no_slot|internal|interrupted|"
+                     "superseded|gone|slow"),
+}
+
+ERROR = {"code": "code", "exit": "int", "message": "text", "adapter": "name?", "version": "int?", "worker": "name?", "phase": "phase?",
+         "expected": "text?", "found": "text?", "hint": "text?", "retriable": "bool"}
+MISSING = {"worker": "name", "phase": "phase?", "code": "code?", "message": "text?"}
+ROLLOUT = {"activation": "text", "deadline_ms": "ms", "eligible_count": "int?", "staged_count": "int?", "active_count": "int?",
+           "missing": ["worker", MISSING]}
+ADAPTER = {"name": "name",
+           "active": ({"version": "int", "decision": "int", "tag": "tag", "digest": "digest", "since_at": "at"},),
+           "newest": ({"version": "int", "state": "version_state", "digest": "digest?"},),
+           "held": ({"by": "text", "at": "at", "version": "int"},),
+           "writer": ({"name": "name", "host": "text", "pid": "int", "since_at": "at"},),
+           "base_model": "text?", "version_count": "int", "subscriber_count": "int", "current_count": "int", "max_lag": "int"}
+VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version_state", "reason": (ERROR,), "step": "int?",
+           "created_at": "at", "activated_at": "at?", "data_bytes": "int", "tensor_count": "int", "features": "texts",
+           "holder_count": "int", "active_count": "int", "meta": "map"}
+SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
+TIMING = {name: "ms?" for name in ("announce_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms", "activate_ms")}
+COPY = {"worker": "name", "state": "copy_state", "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
+ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT, "workers": ["worker", COPY]}
+FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?"}
+SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?", "state": "copy_state?",
+                "lag": "int", "since_at": "at?", "held_count": "int", "fetching": (FETCHING,), "kept": "ints"}
+WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text", "pid": "int", "labels": "map",
+          "joined_at": "at", "heartbeat_age_ms": "ms", "transport": {"backend": "text", "ucx": "text?", "devices": "texts"},
+          "slots": {"total": "int", "free": "int?", "held": "int?"}, "adapters": ["name", SUBSCRIPTION],
+          "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
+WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "int?", "phase": matching("staged|active"),
+        "need_count": "int", "have_count": "int", "eligible_count": "int", "elapsed_ms": "ms",
+        "workers": ["worker", {"worker": "name", "version": "int?", "digest": "digest?", "state": "copy_state?", "since_at": "at?"}],
+        "missing": ["worker", {"worker": "name", "phase": "phase?", "code": "code?", "heartbeat_age_ms": "ms?"}]}
+
+KINDS = {
+    "publish": {"adapter": "name", "version": "int?", "tag": "tag?", "digest": "digest?", "created": "bool?",
+                "reason": matching("replayed|unchanged"), "state": "version_state?", "step": "int?", "request_id": "name?",
+                "data_bytes": "int?", "tensor_count": "int?", "chunk_count": "int?", "features": "texts?", "rollout": ROLLOUT,
+                "timing": {"pack_ms": "ms?", "commit_ms": "ms?", "staged_ms": "ms?", "active_ms": "ms?"}},
+    "status": {"broker": {"endpoint": "text", "cluster": "name", "epoch": "int", "pid": "int", "heddle": "text",
+                          "wire": {"min": "int", "max": "int"}, "uptime_ms": "ms", "state": matching("ready|read_only"),
+                          "data_dir": "text", "registry_bytes": "int"},
+               "count": {name: "int" for name in ("adapters", "versions", "workers_ready", "workers_lost", "writers")},
+               "adapters": ["name", ADAPTER]},
+    "adapters": {"adapters": ["name", ADAPTER]},
+    "versions": {"versions": ["version", VERSION]},
+    "version": {"versions": ["version", ONE_VERSION]},
+    "workers": {"workers": ["name", WORKER]},
+    "wait": WAIT,
+    "activate": WAIT | {"from": "int?", "to": "int", "changed": "bool", "held": "bool", "bytes_moved": "int"},
+    "verify": {"expected": "digest",
+               "workers": ["worker", {"worker": "name", "version": "int", "digest": "digest?", "match": "bool", "exported_match": "bool?",
+                                      "hash_ms": "ms?", "code": "code?"}]},
+    "event": {"seq": "int", "epoch": "int", "at": "at", "type": "event_type", "adapter": "name?", "version": "int?", "worker": "name?",
+              "code": "code?", "message": "text?", "data": "map"},
+    "broker": {"role": matching("broker"), "pid": "int", "endpoint": "text", "cluster": "name", "epoch": "int", "data_dir": "text",
+               "wire": {"min": "int", "max": "int"}, "heddle": "text"},
+    "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name", "adapters": "texts",
+               "export_dir": "text?", "transport": {"backend": "text", "ucx": "text?", "devices": "texts"}},
+    "heddle": {},
+    "events": {},
+}
+SAID = {"version": "versions", "broker": "ready", "worker": "ready"}   # where the kind on the line is another word
+NULLABLE = {"reason"}                                                  # that have a pattern of their own
+
+problems = []
+
+
+def check(value, spec, path, may_be_null=False):
+    if isinstance(spec, tuple):
+        spec, may_be_null = spec[0], True
+    if isinstance(spec, str) and spec.endswith("?"):
+        spec, may_be_null = spec[:-1], True
+    if path.rsplit(".", 1)[-1] in NULLABLE:
+        may_be_null = True
+    if value is None:
+        if not may_be_null:
+            problems.append(f"{path} is null")
+    elif isinstance(spec, dict):
+        check_object(value, spec, path)
+    elif isinstance(spec, list):
+        check_list(value, spec, path)
+    elif not (TYPES[spec] if isinstance(spec, str) else spec)(value):
+        problems.append(f"{path} is {json.dumps(value)}, no {spec if isinstance(spec, str) else 'such word'}")
+
+
+def check_object(value, spec, path):
+    if not isinstance(value, dict):
+        problems.append(f"{path} is {json.dumps(value)}, no object")
+        return
+    for name, kind in spec.items():
+        if name in value:
+            check(value[name], kind, f"{path}.{name}")
+        else:
+            problems.append(f"{path}.{name} is not there")
+
+
+def check_list(value, spec, path):
+    key, row = spec
+    if not isinstance(value, list):
+        problems.append(f"{path} is {json.dumps(value)}, no list")
+        return
+    for i, element in enumerate(value):
+        check(element, row, f"{path}[{i}]")
+    keys = [element[key] for element in value if isinstance(element, dict) and key in element]
+    if keys != sorted(keys):
+        problems.append(f"{path} is not sorted by {key}: {keys}")
+
+
+def check_failure(o, kind):
+    for name in KINDS[kind]:
+        if name not in o:
+            problems.append(f".{name} is not there")
+        elif o[name] is not None and name not in ("rollout", "missing", "workers"):
+            check(o[name], KINDS[kind][name], f".{name}", True)
+    check(o.get("error"), ERROR, ".error")
+    error = o.get("error") or {}
+    if error.get("code") != "interrupted" and not error.get("hint"):
+        problems.append(".error has no hint")
+    if "_t" in re.findall(r"heddle_\w*(_t)\b", error.get("message") or ""):
+        problems.append(".error.message speaks of a type of the C library")
+
+
+def main():
+    kind, failed = sys.argv[1], "--failed" in sys.argv
+    lines = [line for line in sys.stdin.read().splitlines() if line]
+    if not lines:
+        problems.append("there is no object")
+    if len(lines) > 1 and kind not in ("event", "worker"):
+        problems.append(f"{len(lines)} lines, not one object")
+    for line in lines:
+        o = json.loads(line)
+        expected = {"schema": "heddle/1", "kind": SAID.get(kind, kind) if not failed else kind, "ok": not failed}
+        for name, value in expected.items():
+            if o.get(name) != value or name not in o:
+                problems.append(f".{name} is {json.dumps(o.get(name))}, not {json.dumps(value)}")
+        if failed:
+            check_failure(o, kind)
+        else:
+            check_object(o, KINDS[kind], "")
+    for problem in problems:
+        print(f"{kind}{' (failed)' if failed else ''}: {problem}")
+    return 1 if problems else 0
+
+
+sys.exit(main())
