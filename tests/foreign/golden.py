@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden bytes against the page, read by nothing of ours: each message and row with each of its keys, each transfer frame; and today's page
+"""golden.py [--write-frames]: golden bytes against the page, read by nothing of ours: each message and row with each of its keys, each transfer frame; and today's page
 against the tables of wire version 1 as they were."""
 import re
 import struct
@@ -20,6 +20,11 @@ def check(text, wrong):
     global failed
     print(f"FAIL {text}: {wrong}" if wrong else f"ok   {text}")
     failed += bool(wrong)
+
+
+def write_frames():
+    """After a deliberate change of the page's examples."""
+    (GOLDEN / "frames.txt").write_text("".join(f"{name} {example(text).hex()}\n" for name, (_, text) in frame_sections().items()))
 
 
 def lines_of(name):
@@ -109,4 +114,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_frames() if sys.argv[1:] == ["--write-frames"] else main())

@@ -11,6 +11,7 @@ import msgpack
 import zmq
 import zmq.utils.monitor
 
+import keys
 import page
 
 PAGE = page.load()
@@ -34,6 +35,7 @@ class Peer:
         self.socket.linger = 0
         if routing_id:
             self.socket.routing_id = routing_id
+        keys.give(self.socket)
         self.socket.connect(endpoint)
         self.req, self.life, self.token, self.passed = 0, life or os.urandom(16), 0, []
         if role:

@@ -11,6 +11,7 @@ import sys
 import msgpack
 import zmq
 
+import keys
 import page
 
 PAGE = page.load()
@@ -43,6 +44,7 @@ def pass_on(context, broker, clients, passed):
                 client, frame = clients.recv_multipart()
                 if client not in lines:
                     line = lines[client] = context.socket(zmq.DEALER)
+                    keys.give(line)
                     line.connect(broker)
                     owners[line] = client
                     poller.register(line, zmq.POLLIN)

@@ -21,6 +21,7 @@ import time
 import msgpack
 import zmq
 
+import keys
 import page
 from page import ROOT
 
@@ -52,6 +53,7 @@ class Client:
         self.values = {}   # what holes are filled with: token, epoch, req
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
+        keys.give(self.socket)
         self.socket.connect(endpoint)
 
     def hear(self, frame):
@@ -139,8 +141,10 @@ class Session:
             if key == "token":
                 fits = kind == "WELCOME" or now == self.tokens.get(was)
             elif key == "body":
-                fits = not (wrong := lacks(msgpack.unpackb(was), msgpack.unpackb(now)))
-                now = wrong
+                wrong = lacks(msgpack.unpackb(was), msgpack.unpackb(now))
+                if wrong:
+                    return wrong
+                fits = True
             elif isinstance(was, list) and was and isinstance(was[0], dict):
                 if len(was) != len(now):
                     return f"`{key}` has {len(now)} rows"
@@ -179,12 +183,12 @@ def lacks(old, new, at="body"):
 
 
 def main(endpoint):
-    lines = [line.split(None, 3) for line in (ROOT / "tests/golden/session-v1.txt").read_text().splitlines() if not line.startswith("#")]
-    # who rejoined goes on with the heartbeat of the connection before
-    beats = {line[0]: line[3] for line in lines if line[2:3] == ["HEARTBEAT"]}
+    text = (ROOT / "tests/golden/session-v1.txt").read_text().splitlines()
+    lines = {n: line.split(None, 3) for n, line in enumerate(text, 1) if not line.startswith("#")}
+    beats = {line[0]: line[3] for line in lines.values() if line[2:3] == ["HEARTBEAT"]}
     session, told = Session(endpoint, beats), 0
     said = {">": 0, "<": 0}
-    for number, line in enumerate(lines, 1):
+    for number, line in lines.items():
         name, mark = line[:2]
         try:
             if mark == ">":
@@ -199,7 +203,7 @@ def main(endpoint):
             print(f"FAIL line {number}, {' '.join(line[:3])}: {wrong}")
             return 1
         said[mark] = said.get(mark, 0) + 1
-    kinds = {line[2] for line in lines if line[1] != "x"}
+    kinds = {line[2] for line in lines.values() if line[1] != "x"}
     missing = sorted({m.name for m in OLD.messages.values()} - kinds)
     print(f"ok   {said['>']} frames of then were said, {said['<']} answers are like those of then, {said['x']} connections, {len(kinds)} types")
     if missing:
