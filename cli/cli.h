@@ -37,8 +37,6 @@ int command_verify(int argc, char **argv);
  * printed, or the arguments are wrong and that was said. */
 int  cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into, const char **ret_args);
 
-/* Says why on stderr (and as an object on stdout with -o json); returns the exit status. */
-int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
 /* What to do about a code, in general; NULL: nothing. */
 const char *cli_hint(int code);
 /* Every field of this kind's answer that the object lacks, as null. */
@@ -46,6 +44,8 @@ void cli_null_fields(const char *kind, json_t *object);
 /* "1 adapter", "2 adapters". */
 const char *cli_count(int64_t n, const char *noun, char scratch[64]);
 
+/* Says why on stderr (and as an object on stdout with -o json); returns the exit status. */
+int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
 /* Prints an answer: with -o json the text itself, else what `render` makes of it.  `why`: the call's failure (code 0:
  * none), which then follows on stderr.  Takes `json` (may be NULL: then the failure alone is printed). */
 typedef void render_t(const common_t *c, json_t *answer);

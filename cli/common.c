@@ -109,18 +109,18 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);
     if (rc && !answer) return cli_fail(c, kind, &error);
+    bool is_signal = rc == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
     if (rc) {
         json_object_set_new(answer, "ok", json_false());
-    bool is_signal = rc == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
         json_object_set_new(answer, "error", error_object(&error));
     }
     if (c->output == OUTPUT_JSON) print_json(answer);
     else if (!is_signal) render(c, answer);
     json_decref(answer);
     fflush(stdout);
+    if (is_signal) return cli_signal_exit();
     if (rc) say(kind, &error);
     return heddle_err_exit(rc);
-    if (is_signal) return cli_signal_exit();
 }
 
 static void (*volatile on_interrupt)(void *);
@@ -177,13 +177,13 @@ const char *cli_text(const json_t *object, const char *key, char scratch[64])
     return scratch;
 }
 
-int64_t cli_integer(const json_t *object, const char *key) { return (int64_t)json_number_value(json_object_get(object, key)); }
-
 const char *cli_count(int64_t n, const char *noun, char scratch[64])
 {
     snprintf(scratch, 64, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
     return scratch;
 }
+
+int64_t cli_integer(const json_t *object, const char *key) { return (int64_t)json_number_value(json_object_get(object, key)); }
 
 const heddle_error_t *cli_error(int rc)
 {

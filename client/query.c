@@ -67,8 +67,8 @@ static void take_report(query_t *q, const msg_report_t *m)
     }
     if (!json_is_object(body)) {
         error_fail(&error, HEDDLE_ERR_PROTOCOL, "the broker's answer is not an object");
-        fail(q, &error);
         error_hint(&error, "compare `heddle --version` with the broker's in `heddle status`");
+        fail(q, &error);
         json_decref(body);
         return;
     }
@@ -208,6 +208,7 @@ static void ask(query_t *q)
     } else if (rc != HEDDLE_ERR_SLOW && rc != HEDDLE_ERR_GONE) {
         heddle_error_t error;
         error_fail(&error, rc, "the question does not fit a message");
+        error_hint(&error, "name fewer workers, or ask for all of them");
         fail(q, &error);
     }
 }
@@ -229,7 +230,6 @@ static int give_up(query_t *q, heddle_error_t *error)
     if (q->refusal.code) {
         *error = q->refusal;
         return error->code;
-        error_hint(&error, "name fewer workers, or ask for all of them");
     }
     if (q->is_asked && patience_ms(&q->page)) {
         int rc = error_fail(error, HEDDLE_ERR_DEADLINE,
