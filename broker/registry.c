@@ -176,6 +176,7 @@ static char *copy_text(const char *text) { return strdup(text ? text : ""); }
 static int add_adapter(registry_t *r, const char *name, adapter_row_t **ret_adapter)
 {
     bool found;
+    if (!name_is_valid(name)) return HEDDLE_ERR_INTERNAL; /* it could not be found again */
     size_t at = adapter_place(r, name, &found);
     if (!found) {
         adapter_row_t *a = calloc(1, sizeof *a);

@@ -398,6 +398,9 @@ Test(registry, rows_that_cannot_be_are_refused)
     const record_t ROWS[] = {
         {.kind = (record_kind_t)0, .adapter = "policy"},
         {.kind = (record_kind_t)99, .adapter = "policy"},
+        {.kind = RECORD_ADAPTER, .adapter = ""},
+        {.kind = RECORD_ADAPTER, .adapter = "a b"},
+        {.kind = RECORD_VERSION, .adapter = "new\n", .version = 1},
         {.kind = RECORD_VERSION, .adapter = "policy", .version = 0},
         {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .digest = other}, /* I2 */
         {.kind = RECORD_DECISION, .adapter = "nobody", .decision = 1, .version = 1},
