@@ -406,6 +406,15 @@ void broker_close_writers(broker_t *b, instant_t now)
     if (!broker_make_durable(b, now, &error)) b->has_abandoned = true;
 }
 
+/* The disk refused: the smallest record that says nothing new tells whether it takes records again. */
+static void try_disk(broker_t *b, instant_t now)
+{
+    heddle_error_t error;
+    record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", now);
+    rec->epoch = b->registry.epoch;
+    broker_make_durable(b, now, &error);
+}
+
 void broker_tick(broker_t *b, instant_t now)
 {
     if (b->is_broken) return;
@@ -415,7 +424,8 @@ void broker_tick(broker_t *b, instant_t now)
         broker_end_member(b, lapsed, MEMBER_LOST, now);
     if (b->retry_us && now.us >= b->retry_us) {
         b->retry_us = 0;
-        rollout_stir(&b->rollout);
+        if (b->is_read_only) try_disk(b, now);
+        if (!b->is_read_only) rollout_stir(&b->rollout);
     }
     if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout)) broker_settle(b, now);
     if (!b->retry_us) broker_close_writers(b, now);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/wire.h"
 
+#include "core/descriptors.h"
 #include "core/digest.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/log.h"
 #include "wire/endpoint.h"
+#include "wire/gate.h"
 #include "wire/handshake.h"
 #include "wire/peers.h"
 #include "wire/zap.h"
@@ -13,8 +15,6 @@
 #include <czmq.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/un.h>
 
 enum {
@@ -48,6 +48,7 @@ struct wire {
     char endpoint[ENDPOINT_BYTES];
     wire_keys_t *keys;               /* NULL: plain; broker_key: once found, never plain again */
     zsock_t *router;                 /* listen */
+    gate_t *gate;
     peers_t *peers;
     zap_t *zap;                      /* with keys; made before the router, ended after it */
     line_t line;                     /* dial */
@@ -74,13 +75,7 @@ static void start_zeromq(void)
 }
 
 /* CZMQ and libzmq abort the process when a socket finds no descriptor left: look before. */
-static bool descriptors_are_left(void)
-{
-    int fds[DESCRIPTORS_SPARE], count = 0;
-    while (count < DESCRIPTORS_SPARE && (fds[count] = eventfd(0, EFD_CLOEXEC)) >= 0) count++;
-    for (int i = 0; i < count; i++) close(fds[i]);
-    return count == DESCRIPTORS_SPARE;
-}
+static bool descriptors_are_left(void) { return descriptors_left(DESCRIPTORS_SPARE); }
 
 static int no_sockets(heddle_error_t *error)
 {
@@ -467,14 +462,6 @@ int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys,
     return rc;
 }
 
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == limit.rlim_max) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /* libzmq unlinks the path of an ipc endpoint before it binds, also when somebody listens there. */
 static bool ipc_is_taken(const char *endpoint)
 {
@@ -520,7 +507,9 @@ static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
     w->handle = zsock_resolve(w->router);
     set_options(w->router, endpoint);
     zsock_set_router_mandatory(w->router, 1);
-    zsock_set_backlog(w->router, BACKLOG);
+    int backlog = gate_backlog(BACKLOG);
+    zsock_set_backlog(w->router, backlog);
+    if (gate_new(w->loop, w->handle, backlog, &w->gate)) return no_sockets(error);
     if (w->keys) {
         zsock_set_curve_server(w->router, 1);
         zsock_set_curve_secretkey(w->router, w->keys->own.secret_key);
@@ -554,7 +543,7 @@ int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys
     wire_t *w = NULL;
     int rc = wire_check_endpoint(endpoint, true, NULL, error);
     if (rc) return rc;
-    raise_descriptor_limit();
+    descriptors_raise_limit();
     if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) || !(w->peers = peers_new(LIMIT_PEERS)))
         rc = no_sockets(error);
     if (!rc) rc = guard(w, keys, self, error);
@@ -571,6 +560,7 @@ void wire_close(wire_t **wire)
     *wire = NULL;
     loop_remove_source(w->loop, w);
     drop_line(w);
+    gate_destroy(&w->gate);
     zsock_destroy(&w->router);
     zap_destroy(&w->zap);
     peers_destroy(&w->peers);

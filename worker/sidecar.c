@@ -2,6 +2,7 @@
 /* heddle-worker: receives adapters for a process that does not speak Heddle: as directories, with commands
  * run at the right moments.  Written against include/heddle alone. */
 #include "core/clock.h"
+#include "core/descriptors.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/log.h"
@@ -317,6 +318,7 @@ int main(int argc, char **argv)
         if (s.args.name && strlen(s.args.name) >= sizeof s.name)
             rc = name_check("worker", s.args.name, &error);
     }
+    descriptors_raise_limit();
     if (!rc) rc = run(&s, &error);
     option_fini(&SET, &s.args);
     return rc ? say_failure(&error, s.args.output == OUTPUT_JSON) : 0;

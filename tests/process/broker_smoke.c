@@ -469,14 +469,23 @@ static void fill(void)
     close(fd);
 }
 
-static void expect_state(const running_t *r, const char *state)
+static bool has_state(const running_t *r, const char *state)
 {
     line_t l;
     dial(&l, r, ROLE_ADMIN);
     json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "status"});
-    cr_assert_str_eq(text_at(body, "broker", "state"), state);
+    bool has = !strcmp(text_at(body, "broker", "state"), state);
     json_decref(body);
     line_hang_up(&l);
+    return has;
+}
+
+static void expect_state(const running_t *r, const char *state) { cr_assert(has_state(r, state), "%s", state); }
+
+static void await_state(const running_t *r, const char *state)
+{
+    uint64_t end_us = clock_now(clock_system()) + PATIENCE_MS * 1000ull;
+    while (!has_state(r, state)) cr_assert_lt(clock_now(clock_system()), end_us, "it never was %s", state);
 }
 
 /* The tmpfs is in a mount namespace of this test's own, which the broker inherits. */
@@ -500,6 +509,7 @@ Test(broker, a_full_disk_stops_publishing_and_nothing_else)
     cr_assert_eq(code, HEDDLE_ERR_NO_SPACE);
     expect_state(&r, "read_only");
     cr_assert_eq(unlink(path_of("ballast")), 0);
+    await_state(&r, "ready"); /* by itself: nobody publishes */
     uint64_t next = 0;
     cr_assert_eq(line_publish(&l, "policy", content, &next), HEDDLE_OK);
     cr_assert_eq(next, version + 1, "no number was used up");
@@ -515,6 +525,9 @@ Test(broker, a_full_disk_at_the_start)
         mount("none", dir, "tmpfs", 0, "size=1m"))
         skip("needs root and a mount namespace");
     fill();
-    json_decref(refused_data(dir, 9, "no_space"));
+    json_t *object = refused_data(dir, 9, "no_space");
+    cr_assert(strstr(text_at(object, "error", "message"), dir), "%s", text_at(object, "error", "message"));
+    cr_assert(strstr(text_at(object, "error", "hint"), "make room"), "%s", text_at(object, "error", "hint"));
+    json_decref(object);
     umount(dir);
 }

@@ -410,6 +410,22 @@ Test(node, a_disk_that_refuses_a_publication)
     cr_assert_eq(R.fatals, 0);
 }
 
+Test(node, a_disk_that_takes_records_again_is_noticed)
+{
+    rig_open(T, "policy", "first", 0, false);
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    R.is_quiet[T] = true;
+    rig_pass(2500);
+    cr_assert(R.b->is_read_only);
+    size_t records = R.record_count;
+    R.commit_error = 0;
+    rig_pass(1100);
+    cr_assert(!R.b->is_read_only, "though nobody writes");
+    rig_pass(2000);
+    cr_assert_leq(R.record_count, records + 1, "and then it is left alone");
+}
+
 Test(node, a_disk_that_refuses_a_decision_is_asked_again)
 {
     workers(1);

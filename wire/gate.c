@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/gate.h"
+
+#include "core/descriptors.h"
+#include "core/errors.h"
+#include "core/log.h"
+
+#include <czmq.h>
+#include <linux/filter.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+enum { EVENTS_MAX = 64, RESERVE_PART = 4, QUEUE_MIN = 8 };
+
+struct gate {
+    loop_t *loop;
+    void *socket, *handle;         /* the listener's; the monitor's */
+    zsock_t *monitor;
+    int listener;                  /* its descriptor, as libzmq told; -1: not yet */
+    uint64_t low;                  /* the limit while OPEN */
+    bool is_shut;
+    uint64_t look_us, said_us;     /* SHUT: when to look; when it was last said, 0: never */
+    unsigned shut_count;           /* since it was said */
+};
+
+int gate_backlog(int wanted)
+{
+    uint64_t part = descriptors_limit() / RESERVE_PART;
+    if (part > (uint64_t)wanted) return wanted;
+    return part > QUEUE_MIN ? (int)part : QUEUE_MIN;
+}
+
+/* ---- what the kernel does with who dials ---- */
+
+static void drop_new(const gate_t *g)
+{
+    static struct sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
+    struct sock_fprog program = {1, nothing};
+    setsockopt(g->listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+}
+
+static void take_new(const gate_t *g)
+{
+    setsockopt(g->listener, SOL_SOCKET, SO_DETACH_FILTER, &(int){0}, sizeof(int));
+}
+
+/* ---- open and shut ---- */
+
+static bool says_now(gate_t *g)
+{
+    uint64_t now_us = loop_now(g->loop);
+    g->shut_count++;
+    if (g->said_us && now_us - g->said_us < GATE_SAY_US) return false;
+    g->said_us = now_us;
+    return true;
+}
+
+static void look_at(gate_t *g, uint64_t at_us)
+{
+    g->look_us = at_us;
+    loop_set_due(g->loop, g, at_us);
+}
+
+static void shut(gate_t *g, int number)
+{
+    if (g->is_shut) return;
+    g->is_shut = true;
+    if (g->listener >= 0) drop_new(g);
+    descriptors_raise_limit();
+    look_at(g, loop_now(g->loop) + GATE_LOOK_US);
+    if (!says_now(g)) return;
+    log_emit(LOG_ERROR, "wire.no_descriptor",
+             "no descriptor for one more connection (%s, limit %llu; %u times since this was last said): new ones "
+             "wait, those that are here go on; raise the limit of open files (ulimit -n)",
+             strerror(number), (unsigned long long)g->low, g->shut_count);
+    g->shut_count = 0;
+}
+
+/* With the limit of OPEN: what is beyond it stays, and counts. */
+static bool open_again(gate_t *g)
+{
+    descriptors_set_limit(g->low);
+    if (!descriptors_left(GATE_FREE)) {
+        descriptors_raise_limit();
+        return false;
+    }
+    if (g->listener >= 0) take_new(g);
+    g->is_shut = false;
+    if (!g->shut_count) log_emit(LOG_INFO, "wire.descriptors_again", "new connections are taken in again");
+    return true;
+}
+
+static bool look(void *self)
+{
+    gate_t *g = self;
+    if (!g->is_shut || loop_now(g->loop) < g->look_us) return false;
+    look_at(g, open_again(g) ? CLOCK_NEVER : loop_now(g->loop) + GATE_LOOK_US);
+    return false;
+}
+
+static bool may_sleep(void *self)
+{
+    (void)self;
+    return true;
+}
+
+/* ---- what libzmq tells ---- */
+
+static void on_event(gate_t *g, uint16_t event, int32_t value)
+{
+    if (event == ZMQ_EVENT_LISTENING) g->listener = value;
+    else if (value == EMFILE || value == ENFILE || value == ENOBUFS || value == ENOMEM) shut(g, value);
+}
+
+/* An event is two frames: number and value, and the endpoint. */
+static void on_monitor(void *self)
+{
+    gate_t *g = self;
+    zmq_msg_t part;
+    for (int i = 0; i < EVENTS_MAX; i++) {
+        uint16_t event = 0;
+        int32_t value = 0;
+        bool more = true;
+        for (int frame = 0; more; frame++) {
+            zmq_msg_init(&part);
+            if (zmq_msg_recv(&part, g->handle, ZMQ_DONTWAIT) < 0) return;
+            if (!frame && zmq_msg_size(&part) >= sizeof event + sizeof value) {
+                memcpy(&event, zmq_msg_data(&part), sizeof event);
+                memcpy(&value, (uint8_t *)zmq_msg_data(&part) + sizeof event, sizeof value);
+            }
+            more = zmq_msg_more(&part);
+            zmq_msg_close(&part);
+        }
+        on_event(g, event, value);
+    }
+}
+
+/* ---- life ---- */
+
+int gate_new(loop_t *loop, void *socket, int backlog, gate_t **ret_gate)
+{
+    static atomic_uint count;
+    char tale[48];
+    gate_t *g = calloc(1, sizeof *g);
+    if (!g) return HEDDLE_ERR_NO_MEMORY;
+    uint64_t limit = descriptors_limit(), reserve = (uint64_t)backlog + 1;
+    *g = (gate_t){.loop = loop, .socket = socket, .listener = -1, .look_us = CLOCK_NEVER};
+    g->low = limit > 2 * reserve ? limit - reserve : limit;
+    snprintf(tale, sizeof tale, "inproc://heddle-gate-%u", atomic_fetch_add(&count, 1));
+    g->monitor = zsock_new(ZMQ_PAIR);
+    void *handle = g->monitor ? zsock_resolve(g->monitor) : NULL;
+    if (!handle || zmq_socket_monitor(socket, tale, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED) ||
+        zmq_connect(handle, tale) || loop_add_socket(loop, handle, on_monitor, g))
+        goto fail;
+    g->handle = handle;
+    if (loop_add_source(loop, -1, look, may_sleep, g)) goto fail;
+    descriptors_set_limit(g->low);
+    *ret_gate = g;
+    return HEDDLE_OK;
+fail:
+    gate_destroy(&g);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+/* The monitor is stopped before its reader goes: libzmq's I/O thread waits for ever for a reader that is not
+ * there. */
+void gate_destroy(gate_t **gate)
+{
+    gate_t *g = gate ? *gate : NULL;
+    if (!g) return;
+    *gate = NULL;
+    loop_remove_source(g->loop, g);
+    if (g->handle) loop_remove_socket(g->loop, g->handle);
+    zmq_socket_monitor(g->socket, NULL, 0);
+    zsock_destroy(&g->monitor);
+    free(g);
+}
