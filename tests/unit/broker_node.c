@@ -415,7 +415,6 @@ Test(node, a_disk_that_takes_records_again_is_noticed)
     rig_open(T, "policy", "first", 0, false);
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     rig_publish(T, (rig_publish_t){.digest = 1});
-    R.is_quiet[T] = true;
     rig_pass(2500);
     cr_assert(R.b->is_read_only);
     size_t records = R.record_count;
