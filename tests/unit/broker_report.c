@@ -1043,6 +1043,29 @@ Test(report, a_page_ends_before_the_frame_does)
     cr_assert_geq(pages, 2);
 }
 
+/* What is remembered is bounded, and comes in pages that fit a frame (page_of looks). */
+Test(report, ten_thousand_versions)
+{
+    enum { PUBLISHED = 10000 };
+    for (uint64_t v = 5; v <= PUBLISHED; v++) publish(9, v);
+    report_page_t page = {.more = true};
+    uint64_t rows = 0, last = 0, after = 0;
+    for (int pages = 0; page.more; pages++) {
+        cr_assert_lt(pages, 50);
+        json_t *b = page_of((msg_query_t){.op = "versions", .name = "policy", .after = after, .limit = 5000}, &page);
+        for (size_t i = 0; i < json_array_size(at(b, "versions")); i++, rows++) {
+            uint64_t version = (uint64_t)json_integer_value(json_object_get(json_array_get(at(b, "versions"), i), "version"));
+            cr_assert_gt(version, last);
+            last = version;
+        }
+        after = page.next;
+        json_decref(b);
+    }
+    cr_assert_eq(last, PUBLISHED);
+    cr_assert_leq(rows, LIMIT_HISTORY + 4); /* the active one, a kept one, one staging, one that waits */
+    cr_assert_geq(rows, LIMIT_HISTORY);
+}
+
 Test(report, events_from_a_cursor)
 {
     report_page_t page;
