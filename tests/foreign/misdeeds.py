@@ -21,8 +21,8 @@ from page import ROOT
 from peer import *
 
 SLOW = {29, 42, 49, 50}   # done in the first round only
-WARM, ROUNDS = 4, 8       # rounds until the broker's memory has its size; rounds over which it keeps it
-MORE_KIB = 768            # events and ended versions, which it remembers, take 40 a round: a leak of 300 bytes a misdeed takes more
+WARM, ROUNDS = 8, 24      # rounds until the broker's memory has its size; rounds over which it keeps it
+MORE_KIB = 1536           # events and ended versions, which it remembers, take 45 a round: a leak of 300 bytes a bad frame takes more
 IDLE_CONNECTIONS = 1024   # without a session: so many the broker remembers
 NOTHING, CUT_OFF = (0, {}), (-1, {})
 deeds = {}
