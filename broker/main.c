@@ -26,6 +26,7 @@ typedef struct {
     uint32_t lease_ms, timeout_ms;
     int64_t keep;
     bool insecure, quiet;
+    const char *keys, **admin_keys;
     int output, log_level;
 } args_t;
 
@@ -37,8 +38,12 @@ static const option_t OPTIONS[] = {
      AT(data)},
     {"lease", 0, OPTION_DURATION, "DUR", NULL, "4s", "a member silent for so long is lost", AT(lease_ms)},
     {"keep", 0, OPTION_INTEGER, "N", NULL, "1", "versions kept besides the active one", AT(keep)},
-    {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that other hosts can reach",
-     AT(insecure)},
+    {"keys", 0, OPTION_TEXT, "DIR", "HEDDLE_KEYS", NULL,
+     "the broker's key and this user's, made where missing; default ~/.config/heddle/keys", AT(keys)},
+    {"admin-key", 0, OPTION_LIST, "KEY", NULL, NULL,
+     "let this public key administer, whoever else may; may be given again", AT(admin_keys)},
+    {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "no keys: whoever can reach the address may do everything", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
     {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s",
@@ -96,11 +101,11 @@ static int fail(const args_t *args, const heddle_error_t *e)
 
 static void print_ready(const daemon_facts_t *f)
 {
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s}", "schema",
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s, s:s?}", "schema",
                          "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "pid", (json_int_t)getpid(),
                          "endpoint", f->endpoint, "cluster", f->cluster, "epoch", (json_int_t)f->epoch,
                          "data_dir", f->data_dir, "wire", "min", (int)WIRE_VERSION_MIN, "max",
-                         (int)WIRE_VERSION_MAX, "heddle", heddle_version()));
+                         (int)WIRE_VERSION_MAX, "heddle", heddle_version(), "public_key", f->public_key));
 }
 
 /* ---- arguments ------------------------------------------------------------------------------------------------- */
@@ -166,7 +171,9 @@ static int serve(const args_t *args, heddle_error_t *error)
                           .lease_ms = args->lease_ms,
                           .timeout_ms = args->timeout_ms,
                           .keep = (uint64_t)args->keep,
-                          .insecure = args->insecure};
+                          .insecure = args->insecure,
+                          .keys = args->keys,
+                          .admin_keys = args->admin_keys};
     daemon_t *d = NULL;
     int rc = daemon_open(&opts, &d, error);
     if (rc) return rc;
@@ -198,5 +205,7 @@ int main(int argc, char **argv)
         settle_process();
         rc = serve(&args, &error);
     }
-    return rc ? fail(&args, &error) : 0;
+    int end = rc ? fail(&args, &error) : 0;
+    option_fini(&SET, &args);
+    return end;
 }

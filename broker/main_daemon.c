@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/main_daemon.h"
 
+#include "broker/main_keys.h"
 #include "broker/node.h"
 #include "broker/store.h"
 #include "core/digest.h"
@@ -23,6 +24,8 @@ struct daemon {
     wire_t *wire;
     broker_t *broker;
     int signal_fd;
+    main_keys_t keys;
+    bool is_told;              /* this user's programs know what listens here */
     char *endpoint;            /* as bound */
     uint64_t next_us;          /* when the broker wants its next tick, as its last flush said */
     uint64_t logged_seq;       /* events up to here are in the log */
@@ -84,6 +87,8 @@ static int io_config(void *self, const char *adapter, uint64_t version, buf_t *o
     return store_config(((daemon_t *)self)->store, adapter, version, out, NULL);
 }
 
+static const char *io_key(void *self, uint64_t peer) { return wire_peer_key(((daemon_t *)self)->wire, peer); }
+
 /* ---- a turn of the loop ---------------------------------------------------------------------------------------- */
 
 static void on_frame(void *self, peer_t from, bytes_t frame)
@@ -141,16 +146,16 @@ static void on_signal(void *self)
 
 /* ---- open ------------------------------------------------------------------------------------------------------ */
 
-static int check_endpoint(const daemon_opts_t *opts, heddle_error_t *error)
+static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error_t *error)
 {
     bool is_loopback = false;
     int rc = wire_check_endpoint(opts->listen, true, &is_loopback, error);
-    if (rc || is_loopback || opts->insecure) return rc;
+    if (rc || is_loopback || opts->insecure || has_keys) return rc;
     rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
                     "%.200s can be reached from other hosts, and nothing asks who connects", opts->listen);
     error_contrast(error, "a loopback address: tcp://127.0.0.1:PORT, tcp://[::1]:PORT or ipc://PATH",
                    opts->listen);
-    error_hint(error, "in a network that only your own machines can reach, say --insecure");
+    error_hint(error, "name a directory for keys with --keys; or, where only your own machines are, say --insecure");
     return rc;
 }
 
@@ -159,13 +164,19 @@ static int out_of_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to start the broker");
 }
 
+static bool lets_in(void *self, const char *public_key)
+{
+    return broker_lets_in(((daemon_t *)self)->broker, public_key);
+}
+
 static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, heddle_error_t *error)
 {
     static const wire_sink_t SINK = {.on_frame = on_frame, .on_bad_frame = on_bad_frame};
     int rc = loop_new(d->clock, &d->loop);
     if (rc) return out_of_memory(error);
     if (timeout_ms) wire_set_handshake(timeout_ms);
-    rc = wire_listen(d->loop, endpoint, &SINK, d, &d->wire, error);
+    wire_keys_t keys = {.own = d->keys.broker, .allow = lets_in};
+    rc = wire_listen_with(d->loop, endpoint, d->keys.has_keys ? &keys : NULL, &SINK, d, &d->wire, error);
     if (rc) return rc;
     d->endpoint = strdup(wire_endpoint(d->wire));
     return d->endpoint ? HEDDLE_OK : out_of_memory(error);
@@ -183,7 +194,8 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
                       .random = io_random,
                       .warn = io_warn,
                       .registry_bytes = io_registry_bytes,
-                      .config = io_config};
+                      .config = io_config,
+                      .key = d->keys.has_keys ? io_key : NULL};
     broker_opts_t with = {.lease_ms = opts->lease_ms,
                           .keep = opts->keep,
                           .cluster = store_cluster(d->store),
@@ -200,6 +212,29 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
     else if (rc)
         error_fail(error, rc, "%.300s: the registry cannot be restored: %s", store_dir(d->store),
                    heddle_err_text(rc));
+    return rc;
+}
+
+/* A table without a key is a first start: who starts it is its admin. */
+static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
+{
+    bool is_first = !d->broker->auth.keys;
+    int rc = HEDDLE_OK;
+    if (!d->keys.has_keys) return rc;
+    if (is_first) rc = broker_admit_admin(d->broker, d->keys.client.public_key, "local", now_of(d), error);
+    for (const char **key = opts->admin_keys; !rc && key && *key; key++) {
+        char public_key[KEY_TEXT];
+        rc = key_take(*key, public_key, error);
+        if (!rc) rc = broker_admit_admin(d->broker, public_key, "", now_of(d), error);
+    }
+    if (!rc) log_emit(LOG_INFO, "broker.key", "public key %s", d->keys.broker.public_key);
+    return rc;
+}
+
+static int tell(daemon_t *d, heddle_error_t *error)
+{
+    int rc = main_keys_tell(&d->keys, d->endpoint, error);
+    d->is_told = !rc;
     return rc;
 }
 
@@ -220,15 +255,21 @@ static int watch(daemon_t *d, heddle_error_t *error)
 /* The data before the address: a second broker of the same directory hears about that, whatever its port. */
 int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error)
 {
-    int rc = check_endpoint(opts, error);
+    main_keys_t keys;
+    int rc = wire_check_endpoint(opts->listen, true, NULL, error); /* before a file is made */
+    if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &keys, error);
+    if (!rc) rc = check_endpoint(opts, keys.has_keys, error);
     if (rc) return rc;
     daemon_t *d = calloc(1, sizeof *d);
     if (!d) return out_of_memory(error);
     d->clock = clock_system();
     d->signal_fd = -1;
+    d->keys = keys;
     rc = store_open(opts->data, &d->store, error);
     if (!rc) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
     if (!rc) rc = restore(d, opts, error);
+    if (!rc) rc = admit(d, opts, error);
+    if (!rc) rc = tell(d, error);
     if (!rc) rc = watch(d, error);
     if (rc) daemon_close(&d);
     else *ret_daemon = d;
@@ -238,7 +279,8 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
 void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts)
 {
     *ret_facts = (daemon_facts_t){.endpoint = d->endpoint, .cluster = store_cluster(d->store), .data_dir = store_dir(d->store),
-                                  .epoch = store_epoch(d->store)};
+                                  .epoch = store_epoch(d->store),
+                                  .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL};
 }
 
 int daemon_run(daemon_t *d, heddle_error_t *error)
@@ -255,10 +297,12 @@ void daemon_close(daemon_t **daemon)
     *daemon = NULL;
     if (d->loop && d->signal_fd >= 0) loop_remove_fd(d->loop, d->signal_fd);
     if (d->signal_fd >= 0) close(d->signal_fd);
-    broker_destroy(&d->broker);
+    if (d->is_told) main_keys_untell(&d->keys, d->endpoint);
     wire_close(&d->wire);
+    broker_destroy(&d->broker);
     loop_destroy(&d->loop);
     store_close(&d->store);
     free(d->endpoint);
+    explicit_bzero(&d->keys, sizeof d->keys);
     free(d);
 }

@@ -19,13 +19,18 @@ typedef struct {
     uint32_t timeout_ms;           /* for a connection to introduce itself; 0: the wire's default */
     uint64_t keep;
     bool insecure;
+    const char *keys;              /* where they are; NULL: the user's ring */
+    const char **admin_keys;       /* public ones, NULL-terminated, that become admins; NULL: none */
 } daemon_opts_t;
 
 /* What the ready line tells; texts are borrowed from the daemon. */
-typedef struct { const char *endpoint, *cluster, *data_dir; uint64_t epoch; } daemon_facts_t;
+typedef struct {
+    const char *endpoint, *cluster, *data_dir, *public_key;   /* public_key NULL: it runs without keys */
+    uint64_t epoch;
+} daemon_facts_t;
 
 /* INSECURE_ADDRESS, USAGE: the endpoint · what store_open says of the data · ADDRESS_IN_USE · NO_MEMORY, INTERNAL.
- * On failure nothing is left open. */
+ * DATA_DIR: no keys where --keys says · USAGE, REQUEST_CONFLICT: an admin key.  On failure nothing is left open. */
 int  daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error);
 void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts);
 /* Blocks until a signal ends it (OK) or the store fails for good (DATA_DIR, INTERNAL). */

@@ -11,7 +11,7 @@
 
 /* First member of every command's argument struct. */
 typedef struct {
-    const char *broker;
+    const char *broker, *broker_key, *key;
     uint32_t timeout_ms;
     int output;             /* output_t */
     bool quiet;
@@ -32,6 +32,8 @@ int command_events(int argc, char **argv);
 int command_wait(int argc, char **argv);
 int command_activate(int argc, char **argv);
 int command_verify(int argc, char **argv);
+int command_keygen(int argc, char **argv);
+int command_keys(int argc, char **argv);
 
 /* Parses into `into` (which begins with a common_t).  Returns -1 to go on, else the exit status to end with: help was
  * printed, or the arguments are wrong and that was said. */

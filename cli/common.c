@@ -12,6 +12,8 @@
 
 const option_t CLI_COMMON[] = {
     {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens", offsetof(common_t, broker)},
+    {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL, "the broker's public key; default what the key ring knows of it", offsetof(common_t, broker_key)},
+    {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL, "your own key; default client.key of the key ring", offsetof(common_t, key)},
     {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s", "to connect and to get a reply", offsetof(common_t, timeout_ms)},
     {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object", offsetof(common_t, output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)},
@@ -151,7 +153,7 @@ static void interrupt_admin(void *handle) { heddle_admin_interrupt(handle); }
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit)
 {
     heddle_admin_t *admin = NULL;
-    heddle_admin_opts_t opts = {.size = sizeof opts, .broker = c->broker, .timeout_ms = c->timeout_ms};
+    heddle_admin_opts_t opts = {.size = sizeof opts, .broker = c->broker, .broker_key = c->broker_key, .key = c->key, .timeout_ms = c->timeout_ms};
     if (heddle_admin_open(&opts, &admin) != HEDDLE_OK) {
         *ret_exit = cli_fail(c, kind, heddle_last_error());
         return NULL;

@@ -252,7 +252,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
 {
     if (!is_directory(dir)) return dry_run(o, dir);
     heddle_publisher_t *p = NULL;
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = args->common.broker, .adapter = args->adapter, .writer = args->writer, .takeover = args->takeover,
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = args->common.broker, .broker_key = args->common.broker_key, .key = args->common.key, .adapter = args->adapter, .writer = args->writer, .takeover = args->takeover,
                                     .timeout_ms = args->common.timeout_ms, .max_rate_bytes = args->max_rate_bytes, .data_device = args->data_device, .insecure = args->insecure, .close_ms = CLOSE_MS};
     int rc = heddle_publisher_open(&opts, &p);
     if (rc) return finish(o, rc);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <heddle/admin.h>
+#include <heddle/keys.h>
 
 #include "client/query.h"
 #include "core/errors.h"
@@ -104,7 +104,8 @@ int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_adm
     if (!ret_admin) return misused("a place for the handle is needed");
     heddle_admin_t *a = calloc(1, sizeof *a);
     if (!a) return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
-    rc = query_open(opts.broker, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query, error_last());
+    credentials_t keys = {.broker_key = opts.broker_key, .key = opts.key};
+    rc = query_open(opts.broker, &keys, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query, error_last());
     if (rc) heddle_admin_close(&a);
     else *ret_admin = a;
     return rc;
@@ -120,6 +121,38 @@ void heddle_admin_close(heddle_admin_t **admin)
 }
 
 void heddle_admin_interrupt(heddle_admin_t *a) { query_interrupt(a->query); }
+
+/* ---- keys ---- */
+
+int heddle_admin_keys(heddle_admin_t *a, char **ret_json)
+{
+    return ask(a, &(msg_query_t){.op = "keys"}, ret_json);
+}
+
+int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, const char *const *roles,
+                         char **ret_json)
+{
+    char public_key[KEY_TEXT];
+    msg_query_t m = {.op = "key_add", .key = public_key, .name = name};
+    if (!key) return misused("the key is missing");
+    int rc = take_name("key", name);
+    if (!rc) rc = key_take(key, public_key, error_last());
+    if (rc) return rc;
+    while (roles && roles[m.role_count])
+        if (++m.role_count > LIMIT_ROLES) return misused("a key has fewer roles");
+    m.roles = (const char **)(uintptr_t)roles; /* encoding only reads them */
+    return ask(a, &m, ret_json);
+}
+
+int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json)
+{
+    char public_key[KEY_TEXT];
+    if (!key) return misused("the key is missing");
+    if (name_is_valid(key) && !key_is_valid(key))
+        return ask(a, &(msg_query_t){.op = "key_revoke", .name = key}, ret_json);
+    int rc = key_take(key, public_key, error_last());
+    return rc ? rc : ask(a, &(msg_query_t){.op = "key_revoke", .key = public_key}, ret_json);
+}
 
 /* ---- what there is ---- */
 

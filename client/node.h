@@ -26,6 +26,8 @@ typedef struct node_ops {
     void     (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
     uint64_t (*tick)(void *node, uint64_t now_us);              /* returns the next deadline */
     bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); true while there is more.  NULL: none */
+    /* Somebody is there, and there will be no connection as things stand; it is tried again.  NULL: ignored. */
+    void     (*refused)(void *node, const heddle_error_t *why, uint64_t now_us);
 } node_ops_t;
 
 #endif

@@ -26,7 +26,8 @@ struct query {
     uint32_t timeout_ms;
     atomic_bool interrupted;
     buf_t frame;
-    heddle_error_t refusal;            /* of the last HELLO; code 0: none */
+    heddle_error_t refusal;            /* of the last HELLO or handshake; code 0: none */
+    bool is_shut;                      /* it was the handshake */
     /* the question */
     msg_query_t page;                  /* as asked: with the request's number and the cursor */
     uint64_t req;
@@ -100,7 +101,7 @@ static void act(query_t *q, unsigned out, const msg_t *m)
         session_hello(&q->session, &hello);
         send_msg(q, &hello);
     }
-    if (out & SO_JOINED) q->refusal = (heddle_error_t){0};
+    if (out & SO_JOINED) q->refusal = (heddle_error_t){0}, q->is_shut = false;
     if (out & SO_REFUSED) msg_to_error(&m->error, &q->refusal);
     if (out & SO_REDIAL) wire_redial(q->wire);
     if (out & SO_DELIVER) take_answer(q, m);
@@ -112,6 +113,13 @@ static void on_line(void *self, bool up)
     session_event_t event = {.kind = up ? SE_LINE_UP : SE_LINE_DOWN};
     if (!up) q->is_asked = false;
     act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
+}
+
+static void on_refused(void *self, const heddle_error_t *why)
+{
+    query_t *q = self;
+    q->refusal = *why;
+    q->is_shut = true;
 }
 
 static void on_frame(void *self, peer_t from, bytes_t frame)
@@ -148,9 +156,22 @@ static void begin_session(query_t *q)
     session_init(&q->session, &opts);
 }
 
-int query_open(const char *broker, uint32_t timeout_ms, query_t **ret_query, heddle_error_t *error)
+static int dial(query_t *q, const char *endpoints, const credentials_t *with, heddle_error_t *error)
 {
-    static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line};
+    static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line, .on_refused = on_refused};
+    wire_keys_t keys;
+    bool is_secure;
+    int rc = wire_check_endpoints(endpoints, NULL, error);
+    if (!rc) rc = credentials_take(with, endpoints, &keys, &is_secure, error);
+    if (rc) return rc;
+    rc = wire_dial_with(q->loop, endpoints, &keys, &SINK, q, &q->wire, error);
+    explicit_bzero(&keys, sizeof keys);
+    return rc;
+}
+
+int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_ms, query_t **ret_query,
+               heddle_error_t *error)
+{
     query_t *q = calloc(1, sizeof *q);
     if (!q || loop_new(clock_system(), &q->loop)) {
         query_close(&q);
@@ -159,7 +180,7 @@ int query_open(const char *broker, uint32_t timeout_ms, query_t **ret_query, hed
     q->timeout_ms = timeout_ms;
     begin_session(q);
     loop_set_tick(q->loop, tick, q);
-    int rc = wire_dial(q->loop, broker_address(broker), &SINK, q, &q->wire, error);
+    int rc = dial(q, broker_address(broker), keys, error);
     if (rc) query_close(&q);
     else *ret_query = q;
     return rc;
@@ -250,7 +271,8 @@ static int give_up(query_t *q, heddle_error_t *error)
 /* A refusal that time will not change. */
 static bool is_turned_away(const query_t *q)
 {
-    return q->session.state == SESSION_REFUSED && q->refusal.code && !q->refusal.retriable;
+    bool is_refused = q->is_shut || q->session.state == SESSION_REFUSED;
+    return is_refused && q->refusal.code && !q->refusal.retriable;
 }
 
 static int await(query_t *q, heddle_error_t *error)

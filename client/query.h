@@ -10,13 +10,15 @@
 #ifndef CLIENT_QUERY_H
 #define CLIENT_QUERY_H
 
+#include "client/credentials.h"
 #include "proto/msg.h"
 #include <jansson.h>
 
 typedef struct query query_t;
 
-/* Begins to connect.  USAGE, NO_MEMORY. */
-int  query_open(const char *broker, uint32_t timeout_ms, query_t **ret_query, heddle_error_t *error);
+/* Begins to connect.  USAGE, NOT_FOUND and DATA_DIR (a key), NO_MEMORY. */
+int  query_open(const char *broker, const credentials_t *keys, uint32_t timeout_ms, query_t **ret_query,
+                heddle_error_t *error);
 /* `question`: req and page cursors are set here; deadline_ms or wait_ms is how long the broker may
  * think.  Pages are put together, up to question->limit rows of events (0: as many as there are).
  * OK: the caller owns *ret_body.  An answer that is no: its code, error filled, and *ret_body too.

@@ -21,7 +21,7 @@
  *             LINE_DOWN                  -> READY    until the lease is over
  *             LINE_UP                    -> GREETING HELLO: the broker does not know the connection;
  *                                                    the token is kept, for prev_token
- *             ERROR(own token, version 0, fenced or not_found)
+ *             ERROR(own token, version 0, fenced, denied or not_found)
  *                                        -> GREETING SO_LAPSED, HELLO
  *             LEAVE                      -> LEAVING  SO_LEAVE (line down, admin: -> LEFT)
  *   LEAVING   BYE, LINE_DOWN, LINE_UP, or SESSION_LEAVE_US over

@@ -55,6 +55,12 @@ static void on_line(void *self, bool up)
     s->ops->line(s->node, up, loop_now(s->loop));
 }
 
+static void on_refused(void *self, const heddle_error_t *why)
+{
+    shell_t *s = self;
+    if (s->ops->refused) s->ops->refused(s->node, why, loop_now(s->loop));
+}
+
 static void on_bad_frame(void *self, peer_t from, const char *why)
 {
     shell_t *s = self;
@@ -99,20 +105,26 @@ static bool arm(void *self)
 
 static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
 {
-    bool loopback = false;
+    return wire_check_endpoints(broker_address(opts->broker), NULL, error);
+}
+
+/* Over a network only with keys, or where somebody said that he trusts it. */
+static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
+{
+    bool is_loopback = false, is_secure = false;
     const char *broker = broker_address(opts->broker);
-    int rc = wire_check_endpoints(broker, &loopback, error);
-    if (rc) return rc;
-    if (!loopback && !opts->insecure) {
-        rc = error_fail(
-            error, HEDDLE_ERR_INSECURE_ADDRESS,
-            "the broker's address %s is reached over a network, and nothing is encrypted or signed yet",
-            broker);
-        error_contrast(error, "a loopback address", broker);
-        error_hint(error, "--insecure allows it, on a network that you trust");
-        return rc;
+    int rc = wire_check_endpoints(broker, &is_loopback, error);
+    if (!rc) rc = credentials_take(&opts->keys, broker, ret_keys, &is_secure, error);
+    if (!rc && !is_loopback && !is_secure && !opts->insecure) {
+        rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
+                        "the broker's address %s is reached over a network, and the broker's key is not known",
+                        broker);
+        error_contrast(error, "a loopback address, or the broker's key", broker);
+        error_hint(error, "--broker-key names it (public_key in the broker's ready line); --insecure goes without, on a "
+                          "network that you trust");
     }
-    return opts->transfer ? transfer_check_device(opts->data_device, opts->insecure, error) : HEDDLE_OK;
+    if (rc || !opts->transfer) return rc;
+    return transfer_check_device(opts->data_device, opts->insecure || is_secure, error);
 }
 
 /* For an operator who knows the fabric better than AUTO does; sources decide, so both sides may differ. */
@@ -143,11 +155,15 @@ static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *e
 
 static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
-    static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame};
-    int rc = opts->transfer ? open_transfer(s, opts, error) : HEDDLE_OK;
+    static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame, on_refused};
+    wire_keys_t keys;
+    int rc = take_keys(opts, &keys, error);
+    if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or descriptor is left for a loop");
-    if (!rc) rc = wire_dial(s->loop, broker_address(opts->broker), &SINK, s, &s->wire, error);
+    if (!rc)
+        rc = wire_dial_with(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
+    explicit_bzero(&keys, sizeof keys);
     if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work, arm, s))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a loop");
     return rc;

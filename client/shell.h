@@ -12,6 +12,7 @@
 #ifndef CLIENT_SHELL_H
 #define CLIENT_SHELL_H
 
+#include "client/credentials.h"
 #include "client/node.h"
 
 typedef struct shell shell_t;
@@ -20,12 +21,13 @@ typedef struct {
     bool transfer;                     /* load and open UCX */
     const char *data_device;           /* NULL: lo */
     bool insecure;                     /* other addresses than loopback are allowed, for control and data */
+    credentials_t keys;
     uint64_t max_rate_bytes;
     uint32_t close_ms;                 /* what the end of the transfer may take; 0: its default */
 } shell_opts_t;
 
-/* Checks addresses, loads the data plane, begins to connect; the broker may be away.  USAGE,
- * INSECURE_ADDRESS, NO_MEMORY, INTERNAL (no UCX). */
+/* Checks addresses and keys, loads the data plane, begins to connect; the broker may be away.  USAGE,
+ * INSECURE_ADDRESS, NOT_FOUND and DATA_DIR (a key), NO_MEMORY, INTERNAL (no UCX). */
 int  shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error);
 /* Valid until shell_close; its send answers GONE until the line is up. */
 const node_io_t *shell_io(shell_t *s);

@@ -71,5 +71,5 @@ endfunction()
 function(heddle_test_properties name label timeout)
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
     FAIL_REGULAR_EXPRESSION "LeakSanitizer|AddressSanitizer|runtime error:"
-    ENVIRONMENT "HEDDLE_SOURCE_DIR=${CMAKE_SOURCE_DIR};HEDDLE_BIN_DIR=${HEDDLE_BIN_DIR};HEDDLE_PLUGIN_DIR=${HEDDLE_LIB_DIR}/heddle;UBSAN_OPTIONS=print_stacktrace=1")
+    ENVIRONMENT "HEDDLE_SOURCE_DIR=${CMAKE_SOURCE_DIR};HEDDLE_BIN_DIR=${HEDDLE_BIN_DIR};HEDDLE_PLUGIN_DIR=${HEDDLE_LIB_DIR}/heddle;HEDDLE_KEYS=${CMAKE_BINARY_DIR}/tests/keys/${name};UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()

@@ -36,6 +36,7 @@ struct publisher_node {
     progress_t progress;
     inquiry_t inquiry;
     heddle_error_t refusal;             /* why the broker refused last; code 0: it did not */
+    bool is_line_refused;              /* `refusal` is of the handshake */
     heddle_error_t fence;               /* who fenced us */
     buf_t frame;
 };
@@ -357,6 +358,7 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
 static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     msg_to_error(m, &n->refusal);
+    n->is_line_refused = false;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->refusal);
     if (n->has_joined && n->refusal.code == HEDDLE_ERR_WRITER_HELD) fence(n, m, now_us);
     else if (!m->retriable) finish_request(n, n->refusal.code, &n->refusal);
@@ -514,7 +516,18 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     return n->progress.version ? earlier(at, n->progress.due_us) : at;
 }
 
-const node_ops_t publisher_node_ops = {.line = on_line, .frame = on_frame, .transfer = on_transfer,
+static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_us)
+{
+    publisher_node_t *n = node;
+    (void)now_us;
+    n->refusal = *why;
+    n->is_line_refused = n->is_changed = true;
+    tell(n, HEDDLE_EVENT_REFUSED, 0, &n->refusal);
+    if (!why->retriable) finish_request(n, why->code, why);
+    wake_waiters(n);
+}
+
+const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refused, .frame = on_frame, .transfer = on_transfer,
                                        .tick = on_tick, .work = NULL};
 
 /* -- what the application asks ---------------------------------------------------------------- */
@@ -562,7 +575,10 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
     }
     *error = n->refusal;
     if (n->session.state == SESSION_READY) return HEDDLE_OK;
-    bool may_pass = n->refusal.retriable && n->refusal.code != HEDDLE_ERR_WRITER_HELD;
+    /* A broker that says no will say it again; one that was met without its key may be starting. */
+    bool is_final = n->refusal.code == HEDDLE_ERR_WRITER_HELD ||
+                    (n->refusal.code == HEDDLE_ERR_DENIED && !n->is_line_refused);
+    bool may_pass = n->refusal.retriable && !is_final;
     return n->refusal.code && !may_pass ? n->refusal.code : HEDDLE_ERR_AGAIN;
 }
 

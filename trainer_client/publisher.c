@@ -58,7 +58,9 @@ static uint32_t leave_ms(const heddle_publisher_opts_t *o) { return close_ms(o) 
 static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
 {
     shell_opts_t opts = {.broker = o->broker, .transfer = true, .data_device = o->data_device,
-                         .insecure = o->insecure != 0, .max_rate_bytes = o->max_rate_bytes,
+                         .insecure = o->insecure != 0,
+                         .keys = {.broker_key = o->broker_key, .key = o->key},
+                         .max_rate_bytes = o->max_rate_bytes,
                          .close_ms = close_ms(o) - leave_ms(o)};
     int rc = handle_open_fds(p);
     if (rc) return error_fail(error, rc, "no descriptor is left for a publisher");

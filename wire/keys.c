@@ -244,7 +244,7 @@ int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddl
     return rc;
 }
 
-static int make_dirs(const keyring_t *r, heddle_error_t *error)
+int keyring_make(const keyring_t *r, heddle_error_t *error)
 {
     char path[KEYRING_DIR];
     snprintf(path, sizeof path, "%s", r->dir);
@@ -273,7 +273,7 @@ static void path_in(const keyring_t *r, const char *file, char ret_path[KEYRING_
 static int make_pair(const keyring_t *r, const char *path, heddle_error_t *error)
 {
     key_pair_t pair;
-    int rc = make_dirs(r, error);
+    int rc = keyring_make(r, error);
     if (!rc) rc = key_make(&pair, error);
     if (!rc) rc = key_write(path, &pair, error);
     explicit_bzero(&pair, sizeof pair);
@@ -329,7 +329,7 @@ int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *ke
     if (!known_path(r, settled, path, sizeof path)) return HEDDLE_OK; /* nobody could look it up either */
     int n = snprintf(brokers.dir, sizeof brokers.dir, "%s/brokers", r->dir);
     if (n < 0 || (size_t)n >= sizeof brokers.dir) return refuse(r->dir, "is too long a name", 0, error);
-    int rc = make_dirs(&brokers, error);
+    int rc = keyring_make(&brokers, error);
     if (rc) return rc;
     snprintf(text, sizeof text,
              "# The public key of the broker that listens here.\npublic %s\nendpoint %s\n", key, settled);

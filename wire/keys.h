@@ -40,6 +40,8 @@ typedef struct { char dir[KEYRING_DIR]; } keyring_t;   /* "": none */
 /* `given`, else $HEDDLE_KEYS, else $XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys.  *ret_chosen (may be NULL):
  * somebody named it.  USAGE: there is no such place, or its name is too long. */
 int  keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error);
+/* The directory, with all above it, where it is missing.  DATA_DIR. */
+int  keyring_make(const keyring_t *r, heddle_error_t *error);
 /* The pair of a file in the ring, made (and the ring with it) where it is missing.  DATA_DIR, INTERNAL. */
 int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);
 /* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback.  DATA_DIR. */

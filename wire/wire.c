@@ -231,8 +231,12 @@ static void close_line(line_t *line)
 static void find_broker_key(wire_t *w, const char *endpoint)
 {
     char key[KEY_TEXT];
-    if (w->keys && keyring_known_broker(&w->keys->ring, endpoint, key))
-        memcpy(w->keys->broker_key, key, sizeof key);
+    heddle_error_t error;
+    wire_keys_t *k = w->keys;
+    if (!k || k->is_fixed || !keyring_known_broker(&k->ring, endpoint, key)) return;
+    if (!k->own.secret_key[0] && keyring_pair(&k->ring, "client.key", &k->own, &error))
+        log_emit(LOG_WARN, "wire.no_key", "%s", error.message);
+    else memcpy(k->broker_key, key, sizeof key);
 }
 
 static void use_keys(zsock_t *dealer, const wire_keys_t *keys)

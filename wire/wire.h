@@ -51,9 +51,10 @@ typedef struct {
     key_pair_t own;
     /* Listen: asked in the loop's turns for each new connection.  One listener with keys a process. */
     bool (*allow)(void *self, const char *public_key);
-    /* Dial: the broker's key; "": that which `ring` knows for the endpoint, looked up at each dial; none:
-     * plain, until one was found. */
+    /* Dial: the broker's key.  Not fixed: what `ring` knows for the endpoint takes its place, looked up at
+     * each dial; "": plain, until one was found.  own "" is then client.key of the ring. */
     char broker_key[KEY_TEXT];
+    bool is_fixed;
     keyring_t ring;
 } wire_keys_t;
 

@@ -394,7 +394,16 @@ static bool node_work(void *self, uint64_t now_us)
     return next_to_work(n) || checks_hashing(&n->checks);
 }
 
+static void node_refused(void *self, const heddle_error_t *why, uint64_t now_us)
+{
+    worker_node_t *n = self;
+    (void)now_us;
+    n->join_error = *why;
+    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 1);
+}
+
 const node_ops_t worker_node_ops = {.line = node_line,
+                                    .refused = node_refused,
                                     .frame = node_frame,
                                     .transfer = node_transfer,
                                     .tick = node_tick,

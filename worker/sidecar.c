@@ -25,6 +25,7 @@ typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 
 typedef struct {
     const char **adapters, **labels;
+    const char *broker_key, *key;
     const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device;
     int64_t slots, export_keep;
     uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms;
@@ -62,6 +63,10 @@ static const option_t OPTIONS[] = {
 static const option_t COMMON[] = {
     {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700",
      "where the broker listens", AT(broker)},
+    {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL,
+     "the broker's public key; default what the key ring knows of it", AT(broker_key)},
+    {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL,
+     "this worker's own key; default client.key of the key ring", AT(key)},
     {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s",
      "say that no broker answers after so long, and wait on", AT(timeout_ms)},
     {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table",
@@ -254,6 +259,8 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
     bool acts = a->export_dir || a->on_stage || a->on_activate;
     heddle_worker_opts_t opts = {.size = sizeof opts,
                                  .broker = a->broker,
+                                 .broker_key = a->broker_key,
+                                 .key = a->key,
                                  .name = s->name,
                                  .adapters = a->adapters,
                                  .labels = a->labels,

@@ -143,6 +143,7 @@ static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error
                           .transfer = true,
                           .data_device = o->data_device,
                           .insecure = o->insecure,
+                          .keys = {.broker_key = o->broker_key, .key = o->key},
                           .max_rate_bytes = o->max_rate_bytes};
     int rc = shell_open(&shell, &w->shell, error);
     if (rc) return rc;

@@ -4,17 +4,19 @@
 
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
-    broker) echo '--listen --data --lease --keep --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --join-timeout --insecure --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --insecure --dry-run --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    status) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    adapters) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    versions) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    workers) echo '--broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    events) echo '-f --follow --since --adapter --worker --limit --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    wait) echo '--phase --quorum --min --worker --exact --deadline --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    activate) echo '--deadline --wait --dry-run --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    verify) echo '--dir --deadline --broker --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    broker) echo '--listen --data --lease --keep --keys --admin-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    status) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    versions) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    workers) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    events) echo '-f --follow --since --adapter --worker --limit --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    wait) echo '--phase --quorum --min --worker --exact --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    activate) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    keygen) echo '--out --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
   esac
 }
 
@@ -22,7 +24,9 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
   case $1:$2 in
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '' ;;
-    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker) echo '' ;;
+    broker:--admin-key) echo '' ;;
+    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker|keygen:--broker|keys:--broker) echo '' ;;
+    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|verify:--broker-key|keygen:--broker-key|keys:--broker-key) echo '' ;;
     broker:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device) echo '' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|verify:--deadline) echo '' ;;
@@ -33,29 +37,33 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
+    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|verify:--key|keygen:--key|keys:--key) echo '' ;;
+    broker:--keys) echo '@dir' ;;
     worker:--label) echo '' ;;
     broker:--lease) echo '' ;;
     events:--limit) echo '' ;;
     broker:--listen) echo '' ;;
-    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|verify:--log-level) echo 'error warn info debug' ;;
+    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level) echo 'error warn info debug' ;;
     worker:--max-rate|publish:--max-rate) echo '' ;;
     publish:--meta) echo '' ;;
     wait:--min) echo '' ;;
-    worker:--name) echo '' ;;
+    worker:--name|keys:--name) echo '' ;;
     worker:--on-activate) echo '' ;;
     worker:--on-stage) echo '' ;;
-    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|verify:--output) echo 'table json' ;;
+    keygen:--out) echo '' ;;
+    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|verify:--output|keygen:--output|keys:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
     wait:--quorum) echo 'all' ;;
     publish:--request-id) echo '' ;;
+    keys:--role) echo '' ;;
     events:--since) echo '' ;;
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;
-    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|verify:--timeout) echo '' ;;
+    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|verify:--timeout|keygen:--timeout|keys:--timeout) echo '' ;;
     publish:--wait|activate:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '' ;;
     publish:--writer) echo '' ;;
-    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|verify:-o) echo 'table json' ;;
+    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|verify:-o|keygen:-o|keys:-o) echo 'table json' ;;
     *) return 1 ;;
   esac
 }
@@ -84,8 +92,8 @@ _heddle() {
   fi
   case $command:$cur in
     :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
-    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify help' -- "$cur") ;;
-    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify' -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
     publish:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac

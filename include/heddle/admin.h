@@ -22,7 +22,9 @@ typedef struct heddle_admin_opts {
     size_t size;
     const char *broker;      /* as for publishers */
     uint32_t timeout_ms;     /* connect and reply; 0: 5000 */
-    int insecure;            /* reserved for keys; connecting to any address is allowed */
+    int insecure;            /* no meaning: connecting to any address is allowed */
+    const char *broker_key;  /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY, else what is known */
+    const char *key;         /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the key ring */
 } heddle_admin_opts_t;
 
 /* Checks the address and makes a handle; the first question connects.  On OK *ret_admin is owned by the caller.

@@ -5,6 +5,7 @@
 #include <heddle/adapter.h>
 #include <heddle/admin.h>
 #include <heddle/error.h>
+#include <heddle/keys.h>
 #include <heddle/publisher.h>
 #include <heddle/types.h>
 #include <heddle/version.h>

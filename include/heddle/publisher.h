@@ -35,6 +35,8 @@ typedef struct heddle_publisher_opts {
     const char *data_device;       /* network interface of the data plane; NULL: lo */
     int insecure;                  /* 1: other addresses than loopback are allowed, for control and data */
     uint32_t close_ms;             /* what close may wait for the broker and for sends in flight; 0: 3000 */
+    const char *broker_key;        /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY, else what is known */
+    const char *key;               /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the key ring */
 } heddle_publisher_opts_t;
 
 typedef enum { HEDDLE_ACTIVATION_ALL = 0, HEDDLE_ACTIVATION_AS_READY, HEDDLE_ACTIVATION_MANUAL } heddle_activation_t;

@@ -41,6 +41,7 @@ typedef struct heddle_worker_opts {
     int join_timeout_ms;             /* give up joining under a name that is alive after this; 0: never */
     const char *export_dir;          /* told to the broker for `workers` and the ready line; NULL: none */
     int answers_verify;              /* 1: VERIFY events are sent and answered with heddle_worker_verified */
+    const char *broker_key, *key;    /* as for publishers */
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; events tell (JOINED, REFUSED, LOST_BROKER).

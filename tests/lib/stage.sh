@@ -2,6 +2,9 @@
 # Real processes for the demo and the black-box tests: start them, wait until they are ready, end them, leave nothing.
 # Before sourcing: LOGS (kept) and WORK (removed at the end) name folders.
 
+export HEDDLE_KEYS=$WORK/keys   # never the user's own
+unset HEDDLE_KEY HEDDLE_BROKER_KEY
+
 declare -A PID=()
 
 cleanup() {

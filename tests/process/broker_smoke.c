@@ -234,19 +234,35 @@ Test(broker, a_port_that_is_taken)
     cr_assert_eq(end(&r, SIGTERM), 0);
 }
 
-Test(broker, an_address_that_others_can_reach)
+static void serves_and_ends(const char *const argv[])
 {
-    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://0.0.0.0:*",
-                          "--data",        dir,  NULL,   NULL};
-    json_decref(refused(argv, NULL, 2, "insecure_address"));
-    cr_assert_neq(access(path_of("registry.db"), F_OK), 0, "refused before anything was made");
-    argv[7] = "--insecure";
     child_t c;
     char line[4096];
     child_start(&c, argv, NULL);
     cr_assert(child_line(&c, line, sizeof line, PATIENCE_MS));
     child_signal(&c, SIGTERM);
     cr_assert_eq(child_end(&c, TERM_MS), 0, "%s", c.err);
+}
+
+Test(broker, an_address_that_others_can_reach)
+{
+    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://0.0.0.0:*",
+                          "--data",        dir,  NULL,   NULL};
+    char ring[4096], house[4096];
+    snprintf(ring, sizeof ring, "%s", getenv("HEDDLE_KEYS"));
+    snprintf(house, sizeof house, "%s", getenv("HOME"));
+    unsetenv("HEDDLE_KEYS");
+    unsetenv("XDG_CONFIG_HOME");
+    setenv("HOME", "/dev/null", 1); /* no place for keys, and nobody named one */
+    json_decref(refused(argv, NULL, 2, "insecure_address"));
+    cr_assert_neq(access(path_of("registry.db"), F_OK), 0, "refused before anything was made");
+    setenv("HEDDLE_KEYS", "/dev/null/keys", 1);
+    json_decref(refused(argv, NULL, 9, "data_dir"));
+    setenv("HEDDLE_KEYS", ring, 1);
+    setenv("HOME", house, 1);
+    serves_and_ends(argv); /* with keys */
+    argv[7] = "--insecure";
+    serves_and_ends(argv);
 }
 
 Test(broker, arguments_that_are_wrong)
@@ -362,7 +378,7 @@ Test(broker, garbage_harms_nobody)
 }
 
 #ifdef HEDDLE_TEST_BUILD
-/* The third commit is the publication: the first is the epoch's, the second the writer's. */
+/* The fourth commit is the publication: before it come the epoch, the first admin's key and the writer. */
 static uint64_t publish_at(const char *failpoint, int *ret_code, running_t *r)
 {
     line_t l;
@@ -381,7 +397,7 @@ Test(broker, killed_before_the_commit_nothing_happened)
 {
     running_t r;
     int code;
-    publish_at("store.before_commit=kill:3", &code, &r);
+    publish_at("store.before_commit=kill:4", &code, &r);
     cr_assert_neq(code, HEDDLE_OK);
     json_decref(r.ready);
     cr_assert_eq(child_end(&r.child, PATIENCE_MS), 128 + SIGKILL);
@@ -394,7 +410,7 @@ Test(broker, killed_after_the_commit_it_did)
 {
     running_t r;
     int code;
-    publish_at("store.after_commit=kill:3", &code, &r);
+    publish_at("store.after_commit=kill:4", &code, &r);
     cr_assert_neq(code, HEDDLE_OK, "nobody was told");
     json_decref(r.ready);
     cr_assert_eq(child_end(&r.child, PATIENCE_MS), 128 + SIGKILL);
@@ -408,7 +424,7 @@ Test(broker, a_commit_that_fails_is_an_answer)
     running_t r;
     line_t l;
     int code;
-    publish_at("store.before_commit=error:3", &code, &r);
+    publish_at("store.before_commit=error:4", &code, &r);
     cr_assert_eq(code, HEDDLE_ERR_NO_SPACE);
     cr_assert_leq(version_count(&r), 0);
     uint64_t version = 0;
@@ -425,7 +441,7 @@ Test(broker, a_sync_that_fails_ends_it)
 {
     running_t r;
     int code;
-    publish_at("store.after_commit=error:3", &code, &r);
+    publish_at("store.after_commit=error:4", &code, &r);
     cr_assert_neq(code, HEDDLE_OK, "nobody was told yes");
     json_decref(r.ready);
     cr_assert_eq(child_end(&r.child, PATIENCE_MS), 9);

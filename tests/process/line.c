@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/process/line.h"
 
+#include "client/credentials.h"
 #include "core/errors.h"
 #include "proto/value.h"
 
@@ -42,7 +43,10 @@ bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms)
     heddle_error_t e;
     *l = (line_t){0};
     cr_assert_eq(loop_new(clock_system(), &l->loop), HEDDLE_OK);
-    cr_assert_eq(wire_dial(l->loop, endpoint, &SINK, l, &l->wire, &e), HEDDLE_OK, "%s", e.message);
+    wire_keys_t keys;
+    bool is_secure;
+    cr_assert_eq(credentials_take(&(credentials_t){0}, endpoint, &keys, &is_secure, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(wire_dial_with(l->loop, endpoint, &keys, &SINK, l, &l->wire, &e), HEDDLE_OK, "%s", e.message);
     if (!turn(l, false, clock_now(clock_system()) + (uint64_t)timeout_ms * 1000)) return false;
     msg_t hello = {.type = MSG_HELLO,
                    .hello = {.wire_min = WIRE_VERSION_MIN,
