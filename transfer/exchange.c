@@ -285,7 +285,10 @@ void exchange_frame(transfer_t *t, const frame_t *f)
         break;
     case FRAME_HI:
     case FRAME_DATA:
-        break;
+    case FRAME_NEAR:
+    case FRAME_LENT:
+    case FRAME_TAKEN:
+        break;    /* HI: above; the others are the carrier's */
     }
 }
 

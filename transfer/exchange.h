@@ -35,7 +35,7 @@
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u     /* quiet connections made under an older token are closed */
 #define EXCHANGE_DRAIN_US 2000000u      /* receives that nobody wants may stay open; then the peer goes */
-#define EXCHANGE_DATA_SENDS 16u         /* DATA that a carrier may keep for one peer */
+#define EXCHANGE_DATA_SENDS 32u         /* DATA that a carrier may keep for one peer: a window of small chunks */
 #define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
 #define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
 #define EXCHANGE_TURN_PROGRESS 64u      /* carrier turns in one events() */
@@ -110,6 +110,7 @@ struct peer {
     bool blocked;                       /* the carrier takes nothing for it now */
     bool retiring;
     bool disconnecting;
+    bool reads_us;                      /* the carrier's: it can read our memory */
     void *link;                         /* the carrier's */
     transfer_t *transfer;
     uint64_t token;
@@ -149,6 +150,9 @@ typedef struct carrier_ops {
     bytes_t (*address)(transfer_t *t);
     /* The peer goes; nothing of it is in flight.  Frees p->link.  NULL: nothing to do. */
     void (*release)(peer_t *p);
+    /* The peer has ended: what it has not taken of what is in flight it will not take.  Calls
+     * exchange_sent for it.  NULL: what is in flight ends by itself, or with the link. */
+    void (*abandon)(peer_t *p);
 } carrier_ops_t;
 
 struct transfer {

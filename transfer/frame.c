@@ -59,6 +59,17 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
         break;
     case FRAME_BEAT:
     case FRAME_BYE:
+    case FRAME_NEAR:
+        break;
+    case FRAME_LENT:
+        at = put_u32(put_u32(put_u64(at, f->lent.file), f->lent.fd), f->lent.pin);
+        for (uint32_t i = 0; i < f->count; i++) {
+            const frame_loan_t *r = &f->lent.rows[i];
+            at = put_u32(put_u32(put_u64(put_u64(at, r->ask), r->offset), r->bytes), r->slot);
+        }
+        break;
+    case FRAME_TAKEN:
+        at = put_u32(at, f->taken.slots);
         break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f->count; i++)
@@ -109,6 +120,26 @@ static bool decode_data(const uint8_t *at, frame_t *f)
     return true;
 }
 
+static bool decode_lent(const uint8_t *at, frame_t *f)
+{
+    f->lent.file = le64_get(at);
+    f->lent.fd = le32_get(at + 8);
+    f->lent.pin = le32_get(at + 12);
+    at += 16;
+    for (uint32_t i = 0; i < f->count; i++, at += 24) {
+        f->lent.rows[i] =
+            (frame_loan_t){le64_get(at), le64_get(at + 8), le32_get(at + 16), le32_get(at + 20)};
+        if (f->lent.rows[i].slot >= FRAME_LENT_SLOTS) return false;
+    }
+    return true;
+}
+
+static bool decode_taken(const uint8_t *at, frame_t *f)
+{
+    f->taken.slots = le32_get(at);
+    return f->taken.slots != 0;
+}
+
 /* The one length that a frame of this kind and count may have; 0: the count is out of range. */
 static size_t length_of(uint32_t kind, uint32_t count)
 {
@@ -121,6 +152,9 @@ static size_t length_of(uint32_t kind, uint32_t count)
     case FRAME_BEAT:
     case FRAME_BYE: return count == 0 ? FRAME_HEAD_BYTES : 0;
     case FRAME_REFUSED: return rows ? FRAME_REFUSED_BYTES(count) : 0;
+    case FRAME_NEAR: return count <= 1 ? FRAME_HEAD_BYTES : 0;
+    case FRAME_LENT: return rows ? FRAME_LENT_BYTES(count) : 0;
+    case FRAME_TAKEN: return count == 0 ? FRAME_TAKEN_BYTES : 0;
     default: return 0;
     }
 }
@@ -140,7 +174,10 @@ bool frame_decode(bytes_t in, frame_t *f)
     case FRAME_UNASK: return decode_unask(at, f);
     case FRAME_DATA: return decode_data(at, f);
     case FRAME_BEAT:
-    case FRAME_BYE: return true;
+    case FRAME_BYE:
+    case FRAME_NEAR: return true;
+    case FRAME_LENT: return decode_lent(at, f);
+    case FRAME_TAKEN: return decode_taken(at, f);
     case FRAME_REFUSED: return decode_refused(at, f);
     }
     return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/frame.h: the seven frames of the bulk plane <-> structs.  PURE: no memory is taken,
+/* transfer/frame.h: the ten frames of the bulk plane <-> structs.  PURE: no memory is taken,
  * nothing blocks.
  *
  *   head (16)   u8 kind | u8 version = 1 | u16 count | u32 zero | u64 line
@@ -10,6 +10,9 @@
  *   BEAT        head                                            count = 0
  *   REFUSED     head, count x { u64 ask, u32 reason }           reason: 1 NOT_FOUND, 2 LIMIT, 3 AGAIN
  *   BYE         head                                            count = 0
+ *   NEAR        head                                            count = 1: "I can read your memory"; 0: not any more
+ *   LENT        head, u64 file, u32 fd, u32 pin, count x { u64 ask, u64 offset, u32 bytes, u32 slot }
+ *   TAKEN       head, u32 slots                                 count = 0; a bit for each slot
  *
  * All little-endian; the length is exact.  `line` is a number that the sender chose for this
  * connection and introduced with HI; frames of a line that no HI introduced are ignored.  Numbers
@@ -27,18 +30,24 @@
 #define FRAME_UNASK_BYTES(count) (FRAME_HEAD_BYTES + 8u * (count))
 #define FRAME_DATA_BYTES (FRAME_HEAD_BYTES + 20u)
 #define FRAME_REFUSED_BYTES(count) (FRAME_HEAD_BYTES + 12u * (count))
-#define FRAME_SMALL_MAX FRAME_ASK_BYTES(LIMIT_ASK_RANGES)             /* every frame but HI fits */
+#define FRAME_LENT_BYTES(count) (FRAME_HEAD_BYTES + 16u + 24u * (count))
+#define FRAME_TAKEN_BYTES (FRAME_HEAD_BYTES + 4u)
+#define FRAME_LENT_SLOTS 32u
+#define FRAME_SMALL_MAX FRAME_ASK_BYTES(LIMIT_ASK_RANGES)             /* all but HI and LENT fit */
+#define FRAME_LENT_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES)
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
 
 typedef enum {
-    FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED, FRAME_BYE
+    FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED, FRAME_BYE,
+    FRAME_NEAR, FRAME_LENT, FRAME_TAKEN
 } frame_kind_t;
 typedef struct { uint64_t ask, offset; uint32_t bytes; } frame_range_t;
 typedef struct { uint64_t ask; int err; } frame_refusal_t;
+typedef struct { uint64_t ask, offset; uint32_t bytes, slot; } frame_loan_t;
 
 typedef struct frame {
     frame_kind_t kind;
-    uint32_t count;             /* rows of ASK, UNASK, REFUSED: 1..LIMIT_ASK_RANGES */
+    uint32_t count;             /* rows of ASK, UNASK, REFUSED, LENT: 1..LIMIT_ASK_RANGES; NEAR: 0 or 1 */
     uint64_t line;              /* never 0 */
     union {
         struct { uint64_t token, answer; bytes_t address; } hi;   /* answer: the line answered; 0: it begins */
@@ -46,10 +55,12 @@ typedef struct frame {
         struct { uint64_t asks[LIMIT_ASK_RANGES]; } unask;
         struct { uint64_t ask, offset; uint32_t bytes; } data;
         struct { frame_refusal_t rows[LIMIT_ASK_RANGES]; } refused;
+        struct { uint64_t file; uint32_t fd, pin; frame_loan_t rows[LIMIT_ASK_RANGES]; } lent;
+        struct { uint32_t slots; } taken;
     };
 } frame_t;
 
-/* Writes the frame; `out` has room for FRAME_MAX (HI) or FRAME_SMALL_MAX.  Returns its bytes. */
+/* Writes the frame; `out` has room for FRAME_MAX (HI), FRAME_LENT_MAX (LENT) or FRAME_SMALL_MAX.  Returns its bytes. */
 size_t frame_encode(const frame_t *f, uint8_t *out);
 /* False when anything is out of shape.  hi.address is borrowed from `in`. */
 bool frame_decode(bytes_t in, frame_t *ret_frame);

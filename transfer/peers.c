@@ -250,6 +250,7 @@ void peer_end(transfer_t *t, peer_t *p)
     p->cut_us = t->carrier->linger_us == CLOCK_NEVER ? CLOCK_NEVER : t->now_us + t->carrier->linger_us;
     exchange_schedule(t, p->cut_us);
     t->reap_due = true;
+    if (p->link && t->carrier->abandon) t->carrier->abandon(p);
 }
 
 void peer_cut(transfer_t *t, peer_t *p)

@@ -44,7 +44,8 @@ typedef struct {
     uint32_t serve_deadline_ms;         /* a peer that takes nothing for so long is dropped; 0: 10000 */
     uint32_t beat_ms;                   /* how often a source with standing asks says BEAT; 0: 250 */
     uint32_t close_ms;                  /* how long close may wait for sends in flight; 0: 2000 */
-    tr_mode_t mode;                     /* AUTO: eager.  RENDEZVOUS: for transports that place data themselves;
+    tr_mode_t mode;                     /* AUTO: read from the source's memory where the kernel lets us
+                                         * (one host, one network, one user), else eager.  RENDEZVOUS: for transports that place data themselves;
                                          * over TCP, UCX 1.13 may abort when a peer dies while it connects */
     const clock_ops_t *clock;
 } transfer_opts_t;

@@ -29,6 +29,9 @@ static const env_setting_t SETTINGS[] = {
      * more copy on arrival, and cannot take a chunk at once when it is sent. */
     {"UCX_TCP_RX_SEG_SIZE", "512K"},
     {"UCX_TCP_TX_SEG_SIZE", "512K"},
+    /* The worker that only receives has no endpoints, and UCX would leave its socket to a thread of its own:
+     * two switches for each message. */
+    {"UCX_ADAPTIVE_PROGRESS", "n"},
     /* Connecting must not block the loop. */
     {"UCX_TCP_CONN_NB", "y"},
     /* A pulled cable is noticed after 5 s. */
@@ -168,6 +171,7 @@ static void ucx_close(transfer_t **t)
     if (u->context) ucp_cleanup(u->context);
     if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
+    near_board_close(&u->board);
     free(u->receives);
     free(u);
 }
@@ -181,6 +185,7 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
     random_bytes(&line, sizeof line);
     u->fd = -1;
     u->rendezvous = opts->mode == TR_MODE_RENDEZVOUS;
+    if (opts->mode == TR_MODE_AUTO) near_board_open(&u->board);    /* without, bytes travel */
     u->close_ms = opts->close_ms ? opts->close_ms : CLOSE_WAIT_MS;
     error_text(u->device, sizeof u->device, opts->device ? opts->device : "lo");
     const carrier_ops_t *carrier = u->rendezvous ? &ucx_rendezvous_carrier : &ucx_eager_carrier;
@@ -236,7 +241,11 @@ static void ucx_unmap(transfer_t *t, region_t *r)
     exchange_unmap(t, r);
 }
 
-static bool ucx_arm(transfer_t *t) { return !exchange_pending(t) && is_asleep(ucx_of(t)); }
+static bool ucx_arm(transfer_t *t)
+{
+    ucx_flush(ucx_of(t));
+    return !exchange_pending(t) && is_asleep(ucx_of(t));
+}
 
 static int ucx_fd(transfer_t *t) { return ucx_of(t)->fd; }
 

@@ -4,8 +4,12 @@
 #include "core/digest.h"
 #include "core/limits.h"
 
-/* "UCX" | u8 zero | u16 major | u16 minor | u64 leaf digest of the worker address | worker address */
+/* "UCX" | u8 zero | u16 major | u16 minor | u64 leaf digest of all that follows | worker address
+ * and, where our memory may be read: | u64 network | u64 process | u64 board | u64 proof | "HEDDNEAR"
+ * UCX finds the end of its own address by itself. */
 #define ENVELOPE_BYTES 16u
+#define NEAR_BYTES 40u
+static const char NEAR_MARK[8] = {'H', 'E', 'D', 'D', 'N', 'E', 'A', 'R'};
 
 static void put_head(uint8_t head[8])
 {
@@ -14,6 +18,23 @@ static void put_head(uint8_t head[8])
     memcpy(head, "UCX", 4);
     le16_put(head + 4, (uint16_t)major);
     le16_put(head + 6, (uint16_t)minor);
+}
+
+static void put_near(const near_board_t *board, uint8_t at[NEAR_BYTES])
+{
+    near_id_t id = near_board_id(board);
+    le64_put(at, id.network);
+    le64_put(at + 8, id.process);
+    le64_put(at + 16, id.board);
+    le64_put(at + 24, id.proof);
+    memcpy(at + 32, NEAR_MARK, sizeof NEAR_MARK);
+}
+
+static near_id_t get_near(const uint8_t *address, size_t bytes)
+{
+    const uint8_t *at = address + bytes - NEAR_BYTES;
+    if (bytes <= NEAR_BYTES || memcmp(at + 32, NEAR_MARK, sizeof NEAR_MARK) != 0) return (near_id_t){0};
+    return (near_id_t){le64_get(at), le64_get(at + 8), le64_get(at + 16), le64_get(at + 24)};
 }
 
 /* A damaged address would make UCX abort: it is checked before UCX sees it. */
@@ -27,14 +48,16 @@ static uint64_t check_of(const void *address, size_t bytes)
 ucs_status_t ucx_address_make(ucx_t *u)
 {
     ucp_address_t *address;
-    size_t bytes;
+    size_t bytes, near_bytes = u->board.words ? NEAR_BYTES : 0;
     ucs_status_t status = ucp_worker_get_address(u->in, &address, &bytes);
     if (status != UCS_OK) return status;
-    if (ENVELOPE_BYTES + bytes <= sizeof u->address) {
+    if (ENVELOPE_BYTES + bytes + near_bytes <= sizeof u->address) {
+        uint8_t *at = u->address + ENVELOPE_BYTES;
+        memcpy(at, address, bytes);
+        if (near_bytes) put_near(&u->board, at + bytes);
         put_head(u->address);
-        le64_put(u->address + 8, check_of(address, bytes));
-        memcpy(u->address + ENVELOPE_BYTES, address, bytes);
-        u->address_bytes = ENVELOPE_BYTES + bytes;
+        le64_put(u->address + 8, check_of(at, bytes + near_bytes));
+        u->address_bytes = ENVELOPE_BYTES + bytes + near_bytes;
     } else {
         status = UCS_ERR_EXCEEDS_LIMIT;
     }
@@ -42,12 +65,13 @@ ucs_status_t ucx_address_make(ucx_t *u)
     return status;
 }
 
-const ucp_address_t *ucx_address_open(bytes_t envelope)
+const ucp_address_t *ucx_address_open(bytes_t envelope, near_id_t *ret_near)
 {
     const uint8_t *at = envelope.data;
     uint8_t head[8];
     put_head(head);
     if (envelope.bytes <= ENVELOPE_BYTES || memcmp(at, head, sizeof head) != 0) return NULL;
     if (le64_get(at + 8) != check_of(at + ENVELOPE_BYTES, envelope.bytes - ENVELOPE_BYTES)) return NULL;
+    *ret_near = get_near(at + ENVELOPE_BYTES, envelope.bytes - ENVELOPE_BYTES);
     return (const ucp_address_t *)(at + ENVELOPE_BYTES);
 }

@@ -5,6 +5,7 @@
 #include "core/failpoint.h"
 
 #include <stdlib.h>
+#include <utlist.h>
 
 #define MESSAGE_ID 1u
 #define STAGING_BYTES ((size_t)EXCHANGE_DATA_SENDS * LIMIT_CHUNK_MAX_BYTES)
@@ -19,26 +20,57 @@ static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 
 static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
 {
+    ucx_t *u = ucx_of(t);
+    near_id_t near;
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .address = ucx_address_open(address),
+        .address = ucx_address_open(address, &near),
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = p},
     };
     link_t *link = params.address ? calloc(1, sizeof *link) : NULL;
     if (!link) return HEDDLE_ERR_GONE;
-    if (ucp_ep_create(ucx_of(t)->out, &params, &link->endpoint) != UCS_OK) {
+    if (ucp_ep_create(u->out, &params, &link->endpoint) != UCS_OK) {
         free(link);
         return HEDDLE_ERR_GONE;
     }
+    link->peer = p;
+    link->pin = near_pin(&u->board, p->line);
+    link->view = u->board.words ? near_view_open(&near) : NULL;
     p->link = link;
     return HEDDLE_OK;
+}
+
+/* On the list of those that have NEAR or TAKEN to say, or off it. */
+static void set_due(link_t *link, bool due)
+{
+    ucx_t *u = ucx_of(link->peer->transfer);
+    if (link->due == due) return;
+    link->due = due;
+    if (due) DL_APPEND2(u->due, link, due_prev, due_next);
+    else DL_DELETE2(u->due, link, due_prev, due_next);
+}
+
+/* Nothing of what was lent is good from here on, and then it is ours again. */
+static void ucx_abandon(peer_t *p)
+{
+    link_t *link = p->link;
+    set_due(link, false);
+    link->lending.count = 0;
+    near_unpin(&ucx_of(p->transfer)->board, link->pin);
+    link->pin = 0;
+    for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
+        send_t *s = link->lent[i];
+        link->lent[i] = NULL;
+        if (s) exchange_sent(p->transfer, s, true);
+    }
 }
 
 static void ucx_release(peer_t *p)
 {
     link_t *link = p->link;
+    near_view_close(&link->view);
     free(link->staging);
     free(link);
 }
@@ -63,10 +95,11 @@ static void ucx_disconnect(transfer_t *t, peer_t *p)
     if (!UCS_PTR_IS_PTR(request)) exchange_closed(t, p);
 }
 
-/* Eager: the network takes all of it now (what the socket has no room for is copied by UCX), or nothing. So
+/* The network takes all of it now (what the socket has no room for is copied by UCX), or nothing. So
  * nothing of ours is in use after the call, and UCX has no reason to ask the peer for the name of an
  * endpoint, which would make it connect back: it does that for every send that it has to keep. */
-static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
+static ucs_status_t put(const link_t *link, const void *frame, size_t frame_bytes, const void *data,
+                        size_t bytes)
 {
     ucp_request_param_t param = {
         .op_attr_mask =
@@ -74,12 +107,77 @@ static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
         .flags = UCP_AM_SEND_FLAG_EAGER,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    const link_t *link = p->link;
     ucs_status_ptr_t status =
-        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->data ? s->payload : NULL,
-                        s->data ? s->payload_bytes : 0, &param);
-    if (UCS_PTR_STATUS(status) == UCS_ERR_NO_RESOURCE) return false;
-    exchange_sent(t, s, UCS_PTR_STATUS(status) == UCS_OK);
+        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, frame, frame_bytes, data, bytes, &param);
+    return UCS_PTR_STATUS(status);    /* a macro that reads it twice */
+}
+
+/* True when it was said, or never will be; where the network takes nothing now it stays due. */
+static bool say(const link_t *link, const frame_t *f)
+{
+    uint8_t bytes[FRAME_LENT_MAX];
+    return put(link, bytes, frame_encode(f, bytes), NULL, 0) != UCS_ERR_NO_RESOURCE;
+}
+
+static bool say_lent(link_t *link)
+{
+    link->lending.kind = FRAME_LENT;
+    link->lending.line = link->peer->line;
+    link->lending.lent.pin = link->pin;
+    if (!say(link, &link->lending)) return false;
+    link->lending.count = 0;
+    return true;
+}
+
+/* Says what is due; true when it said something. */
+static bool flush(link_t *link)
+{
+    frame_t near = {.kind = FRAME_NEAR, .line = link->peer->line, .count = link->view != NULL};
+    frame_t taken = {.kind = FRAME_TAKEN, .line = link->peer->line, .taken = {link->taken_due}};
+    bool said = false;
+    if (link->near_due && say(link, &near)) said = true, link->near_due = false;
+    if (link->taken_due && say(link, &taken)) said = true, link->taken_due = 0;
+    if (link->lending.count && say_lent(link)) said = true;
+    set_due(link, link->near_due || link->taken_due || link->lending.count);
+    return said;
+}
+
+bool ucx_flush(ucx_t *u)
+{
+    bool said = false;
+    link_t *link, *next;
+    DL_FOREACH_SAFE2(u->due, link, next, due_next) said |= flush(link);
+    return said;
+}
+
+/* The receiver copies from where the bytes lie; TAKEN ends the send.  One frame is about one region. */
+static bool lend(link_t *link, send_t *s)
+{
+    frame_t data, *f = &link->lending;
+    uint32_t fd = (uint32_t)s->share->region->fd;
+    bool is_full = f->count == LIMIT_ASK_RANGES || (f->count && f->lent.fd != fd);
+    if (is_full && !say_lent(link)) return false;
+    if (f->count == 0) f->lent.fd = fd, f->lent.file = near_file(s->share->region->fd);
+    frame_decode(bytes_of(s->frame, s->frame_bytes), &data);
+    f->lent.rows[f->count++] = (frame_loan_t){data.data.ask, data.data.offset, data.data.bytes, s->slot};
+    link->lent[s->slot] = s;
+    set_due(link, true);
+    return true;
+}
+
+/* Eager, or not at all. */
+static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
+{
+    link_t *link = p->link;
+    if (s->data && p->reads_us && link->pin) return lend(link, s);
+    ucs_status_t status =
+        put(link, s->frame, s->frame_bytes, s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0);
+    if (status == UCS_ERR_NO_RESOURCE) return false;
+    if (s == &p->hi && status == UCS_OK) {    /* before it, our line means nothing to them */
+        link->near_due = link->view != NULL;
+        flush(link);
+    }
+    exchange_sent(t, s, status == UCS_OK);
     return true;
 }
 
@@ -151,6 +249,53 @@ static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void 
     return UCS_OK;
 }
 
+static void take(ucx_t *u, link_t *link, const frame_t *f, const frame_loan_t *row)
+{
+    if (row->slot >= EXCHANGE_DATA_SENDS) return;
+    near_loan_t loan = {.file = f->lent.file, .fd = f->lent.fd, .pin = f->lent.pin, .line = f->line,
+                        .offset = row->offset, .bytes = row->bytes};
+    frame_t data = {.kind = FRAME_DATA, .line = f->line, .data = {row->ask, row->offset, row->bytes}};
+    void *into = exchange_place(&u->base, &data, row->bytes);
+    bool is_read = into && link->view && near_copy(link->view, &loan, into);
+    if (into) exchange_arrived(&u->base, row->ask, is_read);
+    if (into && !is_read) {                   /* not to be tried again: what comes next is to travel */
+        near_view_close(&link->view);
+        link->near_due = true;
+    }
+    link->taken_due |= 1u << row->slot;
+}
+
+static void on_lent(ucx_t *u, const frame_t *f)
+{
+    peer_t *p = peer_of_line(&u->base, f->line);
+    link_t *link = p ? p->link : NULL;
+    if (!link) return;
+    for (uint32_t i = 0; i < f->count; i++) take(u, link, f, &f->lent.rows[i]);
+    set_due(link, true);
+}
+
+static void on_taken(ucx_t *u, const frame_t *f)
+{
+    peer_t *p = peer_of_line(&u->base, f->line);
+    link_t *link = p ? p->link : NULL;
+    for (uint32_t i = 0; link && i < EXCHANGE_DATA_SENDS; i++) {
+        send_t *s = link->lent[i];
+        if (!s || !(f->taken.slots & 1u << i)) continue;
+        link->lent[i] = NULL;
+        exchange_sent(&u->base, s, true);
+    }
+}
+
+/* Frames that the exchange does not know of. */
+static bool on_near(ucx_t *u, const frame_t *f)
+{
+    peer_t *p = peer_of_line(&u->base, f->line);
+    if (f->kind == FRAME_NEAR && p) p->reads_us = f->count > 0;
+    if (f->kind == FRAME_LENT) on_lent(u, f);
+    if (f->kind == FRAME_TAKEN) on_taken(u, f);
+    return f->kind == FRAME_NEAR || f->kind == FRAME_LENT || f->kind == FRAME_TAKEN;
+}
+
 static ucs_status_t on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                const ucp_am_recv_param_t *param)
 {
@@ -161,6 +306,7 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
         u->base.counters.malformed++;
         return UCS_OK;
     }
+    if (on_near(u, &f)) return UCS_OK;
     if (f.kind != FRAME_DATA) {
         exchange_frame(&u->base, &f);
         return UCS_OK;
@@ -191,7 +337,7 @@ static bool ucx_progress(transfer_t *t)
     ucx_t *u = ucx_of(t);
     unsigned moved = ucp_worker_progress(u->in);
     if (u->out != u->in) moved += ucp_worker_progress(u->out);
-    return moved != 0;
+    return ucx_flush(u) || moved != 0;
 }
 
 static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, ucx_of(t)->address_bytes); }
@@ -199,6 +345,6 @@ static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, 
 /* For a BYE that the network does not take yet; then the link is cut without. */
 #define LINGER_US 1000000u
 #define CARRIER(linger, send)                                                                                \
-    {linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release}
+    {linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release, ucx_abandon}
 const carrier_ops_t ucx_eager_carrier = CARRIER(LINGER_US, send_at_once);
 const carrier_ops_t ucx_rendezvous_carrier = CARRIER(CLOCK_NEVER, send_and_wait);

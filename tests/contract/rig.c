@@ -32,10 +32,13 @@ static bool named(const char *text)
 
 bool rig_is_rendezvous(void) { return named("mem-rendezvous") || named("ucx-rendezvous"); }
 
+bool rig_is_eager(void) { return named("ucx-eager"); }
+
 static void choose(rig_t *r, transfer_opts_t *opts)
 {
     r->is_mem = named("mem") || named("mem-rendezvous");
     if (rig_is_rendezvous()) opts->mode = TR_MODE_RENDEZVOUS;
+    if (rig_is_eager()) opts->mode = TR_MODE_EAGER;
     heddle_error_t error;
     if (r->is_mem) r->ops = &transfer_mem_ops;
     else RIG_CHECK(transfer_ucx_load(NULL, &r->ops, &error) == HEDDLE_OK, "%s", error.message);

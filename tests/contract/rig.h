@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Some transfers of one backend on one thread, their events kept, and time: virtual for mem, real for ucx.
- * HEDDLE_CONTRACT names the backend: mem, mem-rendezvous, ucx, ucx-rendezvous. */
+ * HEDDLE_CONTRACT names the backend: mem, mem-rendezvous, ucx (from memory to memory, on one host),
+ * ucx-eager, ucx-rendezvous. */
 #ifndef TESTS_CONTRACT_RIG_H
 #define TESTS_CONTRACT_RIG_H
 
@@ -33,6 +34,7 @@ extern bool rig_in_child;
 void rig_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 bool rig_is_rendezvous(void);
+bool rig_is_eager(void);
 /* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled
  * by rig_byte. */
 rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts);

@@ -2,6 +2,7 @@
 /* The contract of transfer/transfer.h, the same for every backend. */
 #include "core/limits.h"
 #include "tests/contract/rig.h"
+#include "transfer/exchange.h"
 
 #include <criterion/criterion.h>
 
@@ -565,6 +566,68 @@ Test(transfer, more_asks_than_the_window_all_arrive)
     cr_assert(rig_is_pattern(r, 1, 0, (uint64_t)count * 4096));
     rig_ask(r, 1, 0, KEY, 0, 4096);
     cr_assert(rig_until(r, rig_has_arrived, 1, count + 1, LONG_US));
+    rig_close(r);
+}
+
+/* A receiver that has lost count, or does not care: what it asks beyond the limit is refused by name, or not
+ * answered when it is far beyond; what it asked before stands. */
+Test(transfer, a_receiver_that_asks_too_much_is_refused)
+{
+    rig_t *r = rig_open(2, 2u << 20, &(transfer_opts_t){.serve_deadline_ms = 15000});
+    node_t *source = &r->nodes[0];
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    const int limit = LIMIT_ASKS_PER_PEER, beyond = 64, silent = 40;
+    for (int i = 0; i < limit; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * 1024, 1024);
+    rig_pass(r, 100000);
+    cr_assert_eq(rig_counters(r, 0).asks_in, (uint64_t)limit);
+    peer_t *p = r->nodes[1].t->peers;
+    p->asks_open -= (uint32_t)limit;
+    uint64_t refused[64 + 40];
+    for (int i = 0; i < beyond + silent; i++) refused[i] = rig_ask(r, 1, 0, KEY, 0, 1024);
+    p->asks_open += (uint32_t)limit;
+    source->still = true;                     /* all of them are there before it answers the first */
+    rig_pass(r, 50000);
+    source->still = false;
+    cr_assert(rig_until(r, rig_has_events, 1, beyond, LONG_US));
+    rig_pass(r, 50000);
+    for (int i = 0; i < beyond + silent; i++) {
+        const tr_event_t *e = rig_ended(r, 1, refused[i]);
+        cr_assert(e ? e->kind == TR_REFUSED && e->err == HEDDLE_ERR_LIMIT : i >= beyond, "ask %d", i);
+    }
+    cr_assert_eq(rig_events(r, 1, TR_ARRIVED), 0);
+    r->ops->extend(source->t, KEY, 0, 2u << 20);
+    cr_assert(rig_until(r, rig_has_arrived, 1, limit, LONG_US), "what was within the limit stands");
+    rig_close(r);
+}
+
+/* The source gives up a receiver that stands still, and writes something else where the bytes were: what
+ * still arrives there is what it was, or nothing does. */
+Test(transfer, what_arrives_late_is_what_was_asked_for)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    rig_share_all(r, 0, KEY);
+    rig_ask(r, 1, 0, KEY, 0, 1);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    node_t *source = &r->nodes[0], *receiver = &r->nodes[1];
+    uint64_t asks[16];
+    source->still = true;
+    for (int i = 0; i < 16; i++) asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
+    rig_pass(r, 20000);
+    receiver->still = true, source->still = false;
+    rig_pass(r, 50000);
+    r->ops->drop_peer(source->t, receiver->ref.token);
+    r->ops->unshare(source->t, KEY);
+    cr_assert(rig_until(r, is_unshared, 0, 1, LONG_US));
+    memset(source->region->base, 0xdd, 1u << 20);
+    receiver->still = false;
+    cr_assert(rig_until(r, rig_has_events, 1, 1 + 16 + 1, LONG_US));
+    for (int i = 0; i < 16; i++) {
+        const tr_event_t *e = rig_ended(r, 1, asks[i]);
+        cr_assert_not_null(e);
+        if (e->kind == TR_ARRIVED) cr_assert(rig_is_pattern(r, 1, (uint64_t)i * PIECE, PIECE), "piece %d", i);
+        else cr_assert(e->kind == TR_REFUSED && e->err == HEDDLE_ERR_GONE);
+    }
+    cr_assert(rig_until(r, is_idle, 1, 0, LONG_US));
     rig_close(r);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The seven frames: bytes as the protocol's page has them, and every way to be out of shape. */
+/* The ten frames: bytes as the protocol's page has them, and every way to be out of shape. */
 #include "transfer/frame.h"
 
 #include <criterion/criterion.h>
@@ -12,7 +12,7 @@
 static frame_t sample(frame_kind_t kind)
 {
     frame_t f = {.kind = kind,
-                 .line = kind == FRAME_HI || kind == FRAME_ASK || kind == FRAME_UNASK ? 11 : 22};
+                 .line = kind == FRAME_HI || kind == FRAME_ASK || kind == FRAME_UNASK || kind == FRAME_NEAR || kind == FRAME_TAKEN ? 11 : 22};
     switch (kind) {
     case FRAME_HI:
         f.hi.token = TOKEN;
@@ -35,6 +35,16 @@ static frame_t sample(frame_kind_t kind)
         break;
     case FRAME_BEAT:
     case FRAME_BYE: break;
+    case FRAME_NEAR: f.count = 1; break;
+    case FRAME_LENT:
+        f.lent.file = 77;
+        f.lent.fd = 19;
+        f.lent.pin = 3;
+        f.lent.rows[0] = (frame_loan_t){65536, 0, 65536, 0};
+        f.lent.rows[1] = (frame_loan_t){131073, 65536, 4096, 31};
+        f.count = 2;
+        break;
+    case FRAME_TAKEN: f.taken.slots = 0x80000001u; break;
     case FRAME_REFUSED:
         f.refused.rows[0] = (frame_refusal_t){65536, HEDDLE_ERR_NOT_FOUND};
         f.refused.rows[1] = (frame_refusal_t){131073, HEDDLE_ERR_AGAIN};
@@ -44,7 +54,7 @@ static frame_t sample(frame_kind_t kind)
     return f;
 }
 
-static const char *const NAMES[] = {NULL, "HI", "ASK", "UNASK", "DATA", "BEAT", "REFUSED", "BYE"};
+static const char *const NAMES[] = {NULL, "HI", "ASK", "UNASK", "DATA", "BEAT", "REFUSED", "BYE", "NEAR", "LENT", "TAKEN"};
 
 static char *load_doc(void)
 {
@@ -86,7 +96,7 @@ static size_t bytes_in_doc(const char *doc, const char *name, uint8_t *ret_bytes
 Test(frame, bytes_are_those_of_the_page)
 {
     char *doc = load_doc();
-    for (int kind = FRAME_HI; kind <= FRAME_BYE; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_TAKEN; kind++) {
         uint8_t want[FRAME_MAX], got[FRAME_MAX];
         frame_t f = sample((frame_kind_t)kind);
         size_t n = frame_encode(&f, got);
@@ -118,7 +128,7 @@ static void assert_same(const frame_t *a, const frame_t *b)
 
 Test(frame, what_is_encoded_is_decoded)
 {
-    for (int kind = FRAME_HI; kind <= FRAME_BYE; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_TAKEN; kind++) {
         uint8_t b[FRAME_MAX];
         frame_t f = sample((frame_kind_t)kind), g;
         size_t n = frame_encode(&f, b);
@@ -144,12 +154,15 @@ Test(frame, the_largest_fit)
     f = (frame_t){.kind = FRAME_ASK, .line = 1, .count = LIMIT_ASK_RANGES};
     cr_assert_eq(frame_encode(&f, b), FRAME_SMALL_MAX);
     cr_assert(frame_decode(bytes_of(b, FRAME_SMALL_MAX), &g));
+    f = (frame_t){.kind = FRAME_LENT, .line = 1, .count = LIMIT_ASK_RANGES};
+    cr_assert_eq(frame_encode(&f, b), FRAME_LENT_MAX);
+    cr_assert(frame_decode(bytes_of(b, FRAME_LENT_MAX), &g));
     cr_assert_lt(FRAME_DATA_BYTES, 64);
 }
 
 Test(frame, every_other_length_is_refused)
 {
-    for (int kind = FRAME_HI; kind <= FRAME_BYE; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_TAKEN; kind++) {
         frame_t f = sample((frame_kind_t)kind), g;
         uint8_t b[FRAME_MAX + 1] = {0};
         size_t n = frame_encode(&f, b);
@@ -176,19 +189,25 @@ Test(frame, each_field_out_of_range_is_refused)
 {
     cr_assert(decodes_with(FRAME_BEAT, 0, FRAME_BEAT));
     cr_assert_not(decodes_with(FRAME_BEAT, 0, 0), "kind");
-    cr_assert_not(decodes_with(FRAME_BEAT, 0, 8), "kind");
+    cr_assert_not(decodes_with(FRAME_BEAT, 0, 11), "kind");
     cr_assert_not(decodes_with(FRAME_BYE, 2, 1), "count");
     cr_assert_not(decodes_with(FRAME_BEAT, 1, 2), "version");
     cr_assert_not(decodes_with(FRAME_BEAT, 2, 1), "count");
     cr_assert_not(decodes_with(FRAME_BEAT, 4, 1), "zero");
     cr_assert_not(decodes_with(FRAME_BEAT, 8, 0), "line 0");
     cr_assert_not(decodes_with(FRAME_DATA, 2, 1), "count");
+    cr_assert(decodes_with(FRAME_NEAR, 2, 0));
+    cr_assert_not(decodes_with(FRAME_NEAR, 2, 2), "count");
+    cr_assert_not(decodes_with(FRAME_TAKEN, 2, 1), "count");
+    cr_assert_not(decodes_with(FRAME_LENT, 16 + 16 + 20, 32), "slot");
     cr_assert_not(decodes_with(FRAME_REFUSED, 16 + 8, 0), "reason");
     cr_assert_not(decodes_with(FRAME_REFUSED, 16 + 8, 4), "reason");
     frame_t f = sample(FRAME_HI), g;
     uint8_t b[FRAME_MAX + 64];
     f.hi.token = 0;
     cr_assert_not(frame_decode(bytes_of(b, frame_encode(&f, b)), &g), "token 0");
+    f = (frame_t){.kind = FRAME_TAKEN, .line = 11};
+    cr_assert_not(frame_decode(bytes_of(b, frame_encode(&f, b)), &g), "no slot");
     for (uint32_t rows = 0; rows <= 20; rows += 17) { /* 0 and 17 rows, with the length that would fit */
         memset(b, 0, sizeof b);
         b[0] = FRAME_UNASK, b[1] = 1, b[2] = (uint8_t)rows, b[8] = 1;
@@ -207,7 +226,7 @@ Test(frame, random_bytes_decode_to_what_they_say_or_not_at_all)
     srand(seed);
     int decoded = 0;
     for (int round = 0; round < 200000; round++) {
-        frame_t f = sample((frame_kind_t)(1 + rand() % 7)), g;
+        frame_t f = sample((frame_kind_t)(1 + rand() % FRAME_TAKEN)), g;
         uint8_t b[FRAME_MAX], again[FRAME_MAX];
         size_t n = frame_encode(&f, b);
         for (int flips = rand() % 4; flips >= 0; flips--) b[(size_t)rand() % n] = (uint8_t)rand();

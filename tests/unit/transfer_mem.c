@@ -439,7 +439,10 @@ static void send_anything(transfer_t *to, transfer_t *back)
         return;
     }
     case FRAME_BEAT:
-    case FRAME_BYE: break;
+    case FRAME_BYE:
+    case FRAME_NEAR:
+    case FRAME_LENT:
+    case FRAME_TAKEN: break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f.count; i++)
             f.refused.rows[i] = (frame_refusal_t){likely(to->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transfer/near.h: memory that processes of one host read from each other: one copy in place of four.
+ *
+ *   source     board   | proof | pin | pin | ...          a memfd of a few pages
+ *              region  | bytes ...                        a memfd (transfer/region.h)
+ *   receiver   read-only mappings of both, through /proc/PID/fd
+ *
+ * The kernel decides who may: the same user, in the same PID namespace (what a debugger may read).
+ * The proof shows that the process of that number is the one that told it; the network namespace
+ * must be the same: processes with networks of their own are hosts of their own, whose traffic is to
+ * be seen, counted and limited there.
+ *
+ * A pin holds a connection's number for as long as what was lent on it stays as it was.  Who copied
+ * checks the pin afterwards: bytes of a loan that had ended are never taken for the right ones.  What
+ * is mapped cannot shrink (sealed), so that reading it raises no signal.
+ *
+ * One thread.  Nothing blocks but for page faults. */
+#ifndef TRANSFER_NEAR_H
+#define TRANSFER_NEAR_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NEAR_PINS 1024u
+#define NEAR_MAPS 8u       /* regions of one source that stay mapped */
+
+/* Ours.  Zeroed: closed. */
+typedef struct { int fd; _Atomic uint64_t *words; } near_board_t;
+/* How to find it, as an address says it. */
+typedef struct { uint64_t network, process, board, proof; } near_id_t;
+/* A range of a region that may be read while `pin` of the board holds `line`. */
+typedef struct { uint64_t file, offset, line; uint32_t fd, pin, bytes; } near_loan_t;
+
+bool near_board_open(near_board_t *b);
+void near_board_close(near_board_t *b);
+/* All zero for a closed one: nobody finds it. */
+near_id_t near_board_id(const near_board_t *b);
+/* Number of a pin that holds `line` now; 0: none is free. */
+uint32_t near_pin(near_board_t *b, uint64_t line);
+/* What is written after this is not seen by who still finds the pin as it was.  0: nothing. */
+void near_unpin(near_board_t *b, uint32_t pin);
+/* The file of a region, as loans name it; 0: it has none. */
+uint64_t near_file(int fd);
+
+/* Another's. */
+typedef struct near_view near_view_t;
+/* NULL when it may not be read, or is not who it says. */
+near_view_t *near_view_open(const near_id_t *who);
+void near_view_close(near_view_t **view);
+/* False when it could not be read, or the loan had ended: what lies in `into` then is nothing. */
+bool near_copy(near_view_t *view, const near_loan_t *loan, void *into);
+
+#endif
