@@ -9,14 +9,17 @@
 
 typedef struct { common_t common; uint32_t deadline_ms; heddle_quorum_t wait; bool dry_run; } args_t;
 static const option_t OPTIONS[] = {
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "10s", "give up waiting after this", offsetof(args_t, deadline_ms)},
-    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers to wait for", offsetof(args_t, wait)},
+    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "10s", "give up waiting after this; the decision stands", offsetof(args_t, deadline_ms)},
+    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers must serve it; none: the decision is enough", offsetof(args_t, wait)},
     {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "say what would happen, decide nothing", offsetof(args_t, dry_run)},
     {0}};
 static const char *const ARGS[] = {"NAME@V", NULL};
 static const option_set_t SET = {"heddle activate", "NAME@V [OPTION...]",
     "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where workers still hold it, and\n"
-    "the adapter is held: later versions stage and do not activate until the newest is activated by hand.", NULL, OPTIONS, CLI_COMMON, ARGS, 1};
+    "the adapter is held: later versions stage and do not activate until the newest is activated by hand.", CLI_DUR "\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
+    CLI_EXITS ", the version is the one to serve; 1 it failed or is lost; 3 it was never published; 4 it cannot be activated;\n"
+    "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    "  heddle activate policy@6 --dry-run       what would a roll-back do?\n  heddle activate policy@6\n  heddle activate policy@9                 the newest: ends the hold"};
 
 static bool is_dry_run;
 

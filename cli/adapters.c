@@ -4,7 +4,9 @@
 #include <stdio.h>
 
 static const option_set_t SET = {"heddle adapters", "[OPTION...]", "Every adapter: active and newest version, writer, how many workers are current.",
-    NULL, NULL, CLI_COMMON, NULL, 0};
+    CLI_DUR, NULL, CLI_COMMON, NULL, 0,
+    CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle adapters\n"
+    "  heddle adapters -o json | jq -r '.adapters[] | select(.max_lag > 0) | .name'    those with workers that are behind"};
 
 static void add_adapter(table_t *t, const json_t *a)
 {

@@ -20,6 +20,13 @@ typedef struct {
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 extern const option_t CLI_COMMON[];
 
+/* Parts of --help. */
+#define CLI_DUR "DUR: 500ms, 30s, 5m; a bare number is seconds."
+#define CLI_QUORUM "How many workers: all, a number, or a share of them such as 50%."
+#define CLI_EXITS "Exit status: 0 ok"
+#define CLI_EXITS_COMMON "As everywhere: 2 usage, 6 denied, 7 no broker answers, 9 this machine, 130 or 143 interrupted"
+#define CLI_ENVIRONMENT "Environment: HEDDLE_BROKER"
+
 typedef struct { const char *name, *summary; int (*run)(int argc, char **argv); } command_t;
 int command_broker(int argc, char **argv);
 int command_worker(int argc, char **argv);

@@ -9,14 +9,17 @@
 
 typedef struct { common_t common; bool follow; int64_t since; const char *adapter, *worker; int64_t limit; } args_t;
 static const option_t OPTIONS[] = {
-    {"follow", 'f', OPTION_FLAG, NULL, NULL, NULL, "go on with what happens from now; outlives a broker restart", offsetof(args_t, follow)},
-    {"since", 0, OPTION_INTEGER, "SEQ", NULL, "0", "from this sequence number on", offsetof(args_t, since)},
+    {"follow", 'f', OPTION_FLAG, NULL, NULL, NULL, "show those that are kept, then what happens; a broker restart is a line of type gap", offsetof(args_t, follow)},
+    {"since", 0, OPTION_INTEGER, "SEQ", NULL, "0", "from this number on, it included; 0: from the oldest that is kept", offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
     {"limit", 0, OPTION_INTEGER, "N", NULL, "0", "stop after so many; 0: no limit", offsetof(args_t, limit)},
     {0}};
 static const option_set_t SET = {"heddle events", "[OPTION...]",
-    "The numbered events that the broker keeps (the last 10,000 of this epoch); with -o json one object a line.", NULL, OPTIONS, CLI_COMMON, NULL, 0};
+    "The numbered events that the broker keeps (the last 10,000 of this epoch); with -o json one object a line.", CLI_DUR, OPTIONS, CLI_COMMON, NULL, 0,
+    CLI_EXITS " (also when there are none).\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle events --adapter policy --limit 20\n"
+    "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
+    "  heddle events --since 120    what happened from number 120 on"};
 
 enum { PAGE = 500, POLL_MS = 10000 };
 

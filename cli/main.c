@@ -29,8 +29,16 @@ static void print_help(FILE *to)
 {
     fputs("Usage: heddle COMMAND [OPTION...]\n\nMoves LoRA adapters from trainers to every rollout worker, by version.\n\nCommands:\n", to);
     for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
-    fputs("\nheddle COMMAND --help tells the options of each.  Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found,\n"
-          "4 conflict, 5 deadline, 6 denied, 7 broker unavailable, 8 input refused, 9 local system.\n", to);
+    fputs("\nheddle COMMAND --help tells the options of each.\n\n"
+          "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 broker unavailable,\n"
+          "8 input refused, 9 local system, 130 or 143 interrupted.\n\n"
+          "Environment:\n"
+          "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
+          "  HEDDLE_TRANSFER_MODE  publish, worker: auto, eager or rendezvous, how tensor bytes are sent [auto]\n"
+          "  HEDDLE_PLUGIN_DIR     publish, worker: where transfer_ucx.so is [beside the program, else where it was installed]\n"
+          "  UCX_...               publish, worker: UCX's own settings; those that are set are left as they are\n"
+          "  XDG_STATE_HOME        broker: its data directory is heddle below it, unless --data is given [~/.local/state]\n"
+          "  NOTIFY_SOCKET         broker, worker: a service manager that is told when they serve and end\n", to);
 }
 
 static const command_t *find(const char *name)

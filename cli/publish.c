@@ -26,12 +26,12 @@ typedef struct {
 #define AT(field) offsetof(args_t, field)
 static const option_t OPTIONS[] = {
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "the adapter's name (required)", AT(adapter)},
-    {"step", 0, OPTION_INTEGER, "N", NULL, "-1", "the trainer's step; lower than the newest version's is refused", AT(step)},
-    {"activation", 0, OPTION_CHOICE, "all|as-ready|manual", NULL, "all", "when the workers switch", AT(activation)},
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "60s", "past it the version fails and the old one stays live", AT(deadline_ms)},
-    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers to wait for", AT(wait)},
-    {"if-unchanged", 0, OPTION_CHOICE, "fail|skip|publish", NULL, "fail", "when the bytes equal the newest version's", AT(if_unchanged)},
-    {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL, "makes a repetition harmless: one id, one version", AT(request_id)},
+    {"step", 0, OPTION_INTEGER, "N", NULL, "-1", "the trainer's step, from 0; lower than the newest version's is refused; -1: none", AT(step)},
+    {"activation", 0, OPTION_CHOICE, "all|as-ready|manual", NULL, "all", "when the workers switch: all have it staged, each as it has, or by heddle activate", AT(activation)},
+    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "60s", "from the call on; past it the version fails and the old one stays live", AT(deadline_ms)},
+    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers must serve it (with --activation manual: hold it); none: one holder is enough", AT(wait)},
+    {"if-unchanged", 0, OPTION_CHOICE, "fail|skip|publish", NULL, "fail", "when the bytes equal the newest live version's", AT(if_unchanged)},
+    {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL, "makes a repetition harmless: one id, one version (default: a random one)", AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
     {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL, "fence another live writer of the adapter now", AT(takeover)},
     {"allow-step-back", 0, OPTION_FLAG, NULL, NULL, NULL, "a lower step is meant", AT(allow_step_back)},
@@ -45,7 +45,17 @@ static const option_t OPTIONS[] = {
 static const char *const ARGS[] = {"DIR", NULL};
 static const option_set_t SET = {"heddle publish", "DIR --adapter NAME [OPTION...]",
     "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version and waits until the workers\nserve it.",
-    "SIZE: bytes, or with k M G Ki Mi Gi.  DUR: 500ms, 30s, 5m.", OPTIONS, CLI_COMMON, ARGS, 1};
+    CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
+    CLI_EXITS ", another process holds the bytes and as many workers as --wait asks serve them; 1 the version failed, or too many\n"
+    "workers refused it; 3 there is no DIR; 4 unchanged, held, another writer, a lower step, or a request id of other bytes;\n"
+    "5 the deadline ran out, or no worker came; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\n"
+    "Environment:\n  HEDDLE_TRANSFER_MODE  auto, eager or rendezvous: how tensor bytes are sent [auto]\n"
+    "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
+    "  UCX_...               UCX's own settings; those that are set are left as they are\n\n"
+    "Examples:\n  heddle publish ./checkpoint-100 --adapter policy --step 100\n"
+    "  heddle publish ./checkpoint-100 --adapter policy --wait 50% --request-id run7-step100    may be repeated\n"
+    "  heddle publish ./checkpoint-100 --adapter policy --activation manual; heddle activate policy@8\n"
+    "  heddle publish ./checkpoint-100 --adapter policy --dry-run    would it be taken?"};
 static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
 /* The command ends at most 2 s after its deadline: the broker's word of it may be late; who was stopped past its lease

@@ -6,7 +6,8 @@
 
 #include <stdio.h>
 
-static const option_set_t SET = {"heddle status", "[OPTION...]", "The broker, how much it knows, and every adapter.", NULL, NULL, CLI_COMMON, NULL, 0};
+static const option_set_t SET = {"heddle status", "[OPTION...]", "The broker, how much it knows, and every adapter.", CLI_DUR, NULL, CLI_COMMON, NULL, 0,
+    CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count"};
 
 static void render(const common_t *c, json_t *answer)
 {

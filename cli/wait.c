@@ -6,15 +6,18 @@
 typedef struct { common_t common; int phase; heddle_quorum_t quorum; int64_t min; const char **workers; bool exact; uint32_t deadline_ms; } args_t;
 static const option_t OPTIONS[] = {
     {"phase", 0, OPTION_CHOICE, "staged|active", NULL, "active", "what to wait for", offsetof(args_t, phase)},
-    {"quorum", 0, OPTION_QUORUM, "all|N|P%", NULL, "all", "how many of the workers that count", offsetof(args_t, quorum)},
-    {"min", 0, OPTION_INTEGER, "N", NULL, "1", "at least so many", offsetof(args_t, min)},
+    {"quorum", 0, OPTION_QUORUM, "all|N|P%", NULL, "all", "how many of the ready subscribers, or of --worker", offsetof(args_t, quorum)},
+    {"min", 0, OPTION_INTEGER, "N", NULL, "1", "at least so many, however few are ready", offsetof(args_t, min)},
     {"worker", 0, OPTION_LIST, "NAME", NULL, NULL, "only this worker; may be given again", offsetof(args_t, workers)},
-    {"exact", 0, OPTION_FLAG, NULL, NULL, NULL, "this version itself, not a later one", offsetof(args_t, exact)},
+    {"exact", 0, OPTION_FLAG, NULL, NULL, NULL, "this version itself; without it a later decision counts too", offsetof(args_t, exact)},
     {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {"heddle wait", "NAME|NAME@V [OPTION...]",
-    "Waits until the workers have a version (NAME alone: the newest one now).  Every ready subscriber counts.", NULL, OPTIONS, CLI_COMMON, ARGS, 1};
+    "Waits until the workers have a version (NAME alone: the newest one now).  Every ready subscriber counts.", CLI_DUR "\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
+    CLI_EXITS ", the workers have it; 1 the version failed or is lost; 3 it was never published; 4 its adapter is held;\n"
+    "5 the deadline ran out.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle wait policy                       until every worker serves the newest version\n"
+    "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait policy@7 --phase staged --worker w1 --worker w2"};
 
 static void render(const common_t *c, json_t *a)
 {

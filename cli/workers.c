@@ -7,7 +7,9 @@
 
 static const char *const ARGS[] = {"NAME", NULL};
 static const option_set_t SET = {"heddle workers", "[NAME] [OPTION...]",
-    "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed for 10 minutes.", NULL, NULL, CLI_COMMON, ARGS, 0};
+    "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed for 10 minutes.", CLI_DUR, NULL, CLI_COMMON, ARGS, 0,
+    CLI_EXITS ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
+    "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
 
 static void add_worker(table_t *t, const json_t *w)
 {

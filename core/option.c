@@ -114,6 +114,7 @@ char *option_help(const option_set_t *set)
     help_row(&b, 'h', "help", NULL, "show this text and exit", NULL);
     help_row(&b, 0, "version", NULL, "show the version and exit", NULL);
     if (set->epilog) buf_printf(&b, "\n%s\n", set->epilog);
+    if (set->notes) buf_printf(&b, "\n%s\n", set->notes);
     buf_text(&b);
     return (char *)b.data;
 }

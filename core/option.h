@@ -37,6 +37,7 @@ typedef struct {
     const option_t *common;  /* shared by all commands, shown apart; NULL: none */
     const char *const *args; /* names of positional arguments, NULL-terminated */
     int args_required;       /* how many of them must be there */
+    const char *notes;       /* shown last, in help alone: exit statuses, environment, examples; manual pages have their own */
 } option_set_t;
 
 /* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL where absent).

@@ -9,7 +9,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    versions) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     workers) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     events) echo '-f --follow --since --adapter --worker --limit --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     wait) echo '--phase --quorum --min --worker --exact --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;

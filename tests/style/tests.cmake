@@ -4,5 +4,7 @@ add_test(NAME style_rooms COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}
 heddle_test_properties(style_rooms style 30)
 add_test(NAME style_docs COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/docs.py)
 heddle_test_properties(style_docs style 30)
+add_test(NAME style_environment COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/environment.py)
+heddle_test_properties(style_environment style 30)
 add_test(NAME style_spdx COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/spdx.py)
 heddle_test_properties(style_spdx style 30)
