@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+enum { RETRY_MS = 2000 };
+
 /* ---- who is let in ---- */
 
 bool broker_lets_in(const broker_t *b, const char *public_key)
@@ -28,7 +30,7 @@ static void deny(const call_t *c, heddle_error_t *error)
     msg_type_t type = c->m->type;
     bool is_admin = type == MSG_HELLO && c->m->hello.role == ROLE_ADMIN;
     error->retriable = !is_admin && (type == MSG_HELLO || type == MSG_JOIN || type == MSG_OPEN);
-    broker_refuse(c, error, error->retriable ? c->b->opts.lease_ms : 0);
+    broker_refuse(c, error, error->retriable ? RETRY_MS : 0);
 }
 
 bool broker_allows(call_t *c)
