@@ -33,8 +33,7 @@
 #define FRAME_LENT_BYTES(count) (FRAME_HEAD_BYTES + 16u + 24u * (count))
 #define FRAME_TAKEN_BYTES (FRAME_HEAD_BYTES + 4u)
 #define FRAME_LENT_SLOTS 32u
-#define FRAME_SMALL_MAX FRAME_ASK_BYTES(LIMIT_ASK_RANGES)             /* all but HI and LENT fit */
-#define FRAME_LENT_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES)
+#define FRAME_SMALL_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES)            /* every frame but HI fits */
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
 
 typedef enum {
@@ -60,7 +59,7 @@ typedef struct frame {
     };
 } frame_t;
 
-/* Writes the frame; `out` has room for FRAME_MAX (HI), FRAME_LENT_MAX (LENT) or FRAME_SMALL_MAX.  Returns its bytes. */
+/* Writes the frame; `out` has room for FRAME_MAX (HI) or FRAME_SMALL_MAX.  Returns its bytes. */
 size_t frame_encode(const frame_t *f, uint8_t *out);
 /* False when anything is out of shape.  hi.address is borrowed from `in`. */
 bool frame_decode(bytes_t in, frame_t *ret_frame);

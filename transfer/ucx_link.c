@@ -115,7 +115,7 @@ static ucs_status_t put(const link_t *link, const void *frame, size_t frame_byte
 /* True when it was said, or never will be; where the network takes nothing now it stays due. */
 static bool say(const link_t *link, const frame_t *f)
 {
-    uint8_t bytes[FRAME_LENT_MAX];
+    uint8_t bytes[FRAME_SMALL_MAX];
     return put(link, bytes, frame_encode(f, bytes), NULL, 0) != UCS_ERR_NO_RESOURCE;
 }
 
