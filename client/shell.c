@@ -2,6 +2,7 @@
 #include "client/shell.h"
 
 #include "client/broker_address.h"
+#include "client/descriptors.h"
 #include "client/event_queue.h"
 #include "core/errors.h"
 #include "core/log.h"
@@ -28,6 +29,7 @@ struct shell {
     pthread_t thread;
     bool running;
     event_queue_t events;
+    descriptors_keep_t keep;
     int interrupt_fd;
 };
 
@@ -76,6 +78,7 @@ static uint64_t transfer_deadline(const shell_t *s)
 static uint64_t tick(void *self, uint64_t now_us)
 {
     shell_t *s = self;
+    if (s->io.t) descriptors_look(&s->keep, now_us);
     uint64_t node_us = s->ops->tick(s->node, now_us);
     s->transfer_due_us = transfer_deadline(s);
     return node_us < s->transfer_due_us ? node_us : s->transfer_due_us;
@@ -179,7 +182,8 @@ static void block_signals(sigset_t *ret_old)
 
 int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
 {
-    int rc = check_addresses(opts, error);
+    int rc = opts->transfer ? descriptors_check(DESCRIPTORS_START, error) : HEDDLE_OK;
+    if (!rc) rc = check_addresses(opts, error);
     if (rc) return rc;
     shell_t *s = calloc(1, sizeof *s);
     if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
@@ -239,6 +243,7 @@ void shell_close(shell_t **shell)
     wire_close(&s->wire);
     loop_destroy(&s->loop);
     event_queue_fini(&s->events);
+    descriptors_fini(&s->keep);
     if (s->interrupt_fd >= 0) close(s->interrupt_fd);
     free(s);
 }

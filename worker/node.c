@@ -71,14 +71,21 @@ static void answer(adapter_t *a, sync_event_kind_t kind, uint64_t version)
     a->answer = (sync_event_t){.kind = kind, .version = version, .error = &a->error};
 }
 
+int worker_node_check(const worker_node_t *n, heddle_error_t *error)
+{
+    return n->opts.check ? n->opts.check(error) : HEDDLE_OK;
+}
+
 /* Memory is made piece by piece: touching it takes long, and the loop has a lease to keep. */
 static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
     const announced_t *w = announced_find(a, action->version);
     slot_t *slot;
-    int rc =
-        w ? slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error)
-          : error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
+    int rc = !w                  ? error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing")
+             : a->making.version ? HEDDLE_OK
+                                 : worker_node_check(n, &a->error);
+    if (!rc)
+        rc = slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error);
     a->making = rc == HEDDLE_ERR_AGAIN ? *action : (sync_action_t){.version = 0};
     if (rc == HEDDLE_ERR_AGAIN) return;    /* goes on in worker_node_ops.work */
     if (rc) error_where(&a->error, a->name, action->version, n->opts.name, "announce");

@@ -27,6 +27,8 @@ typedef struct {
     uint64_t pid, seed;
     key16_t life;
     void (*wake)(void *self); void *wake_self;   /* [any thread] makes the node tick soon */
+    /* Asked before a version is fetched: has the process what that takes?  NULL: always. */
+    int  (*check)(heddle_error_t *error);
 } worker_opts_t;
 
 typedef struct {
@@ -84,6 +86,7 @@ int  worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version,
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
 
 /* Between node.c and node_session.c. */
+int  worker_node_check(const worker_node_t *n, heddle_error_t *error);
 void worker_node_tell(worker_node_t *n, heddle_event_t *event);
 void worker_node_tell_error(worker_node_t *n, int type, const heddle_error_t *error, int retriable);
 /* Feeds sync and does what it says. */

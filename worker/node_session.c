@@ -49,6 +49,7 @@ static announced_t *remember(adapter_t *a, const msg_announce_t *m)
 
 static void greet_sources(worker_node_t *n, const announced_t *w)
 {
+    if (worker_node_check(n, NULL)) return;    /* why it fails is told when its slot is reserved */
     for (uint32_t i = 0; i < w->source_count; i++) {
         const source_t *s = &w->sources[i];
         peer_ref_t peer = {s->token, bytes_of(s->address, s->address_bytes)};

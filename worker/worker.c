@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/worker.h over a shell: checks of arguments, and calls into the loop's thread. */
+#include "client/descriptors.h"
 #include "client/shell.h"
 #include "core/errors.h"
 #include "worker/node.h"
@@ -96,6 +97,8 @@ static void free_list(char **list)
 
 static void wake(void *self) { shell_wake(((heddle_worker_t *)self)->shell); }
 
+static int check_descriptors(heddle_error_t *error) { return descriptors_check(DESCRIPTORS_VERSION, error); }
+
 static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
 {
     if (o->name) error_text(w->name, sizeof w->name, o->name);
@@ -118,6 +121,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
                               .join_timeout_us = (uint64_t)o->join_timeout_ms * 1000,
                               .pid = (uint64_t)getpid(),
                               .wake = wake,
+                              .check = check_descriptors,
                               .wake_self = w};
     random_bytes(&w->opts.seed, sizeof w->opts.seed);
     random_bytes(&w->opts.life, sizeof w->opts.life);

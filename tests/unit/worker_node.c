@@ -122,6 +122,31 @@ Test(node, memory_of_a_failed_version_is_given_back)
     free(large.bytes);
 }
 
+static int no_descriptors(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "too few descriptors");
+}
+
+Test(node, a_process_without_means_refuses_and_recovers)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.check = no_descriptors});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    const msg_nack_t *nack = &last_said(w, MSG_NACK)->nack;
+    cr_assert(!strcmp(nack->code, "no_memory") && !strcmp(nack->phase, "announce") && nack->version == 1);
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    cr_assert(c.maps == 0 && c.bytes_in == 0, "nothing was begun");
+    w->node->opts.check = NULL;
+    bring_version(w, o, &a, 2, 1);
+    cr_assert(serves(w, &a, 2));
+    free(a.bytes);
+}
+
 Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
 {
     worker_t *w = worker_joined(0, NULL);

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/descriptors.h"
+
+#include "core/errors.h"
+#include "core/log.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { LOOK_US = 100000 };
+
+static int open_some(int wanted, int fds[])
+{
+    int count = 0;
+    while (count < wanted && (fds[count] = eventfd(0, EFD_CLOEXEC)) >= 0) count++;
+    return count;
+}
+
+static void close_all(int fds[], int count)
+{
+    for (int i = 0; i < count; i++) close(fds[i]);
+}
+
+static int count_left(int wanted)
+{
+    int fds[DESCRIPTORS_START], count = open_some(wanted, fds);
+    close_all(fds, count);
+    return count;
+}
+
+int descriptors_check(int wanted, heddle_error_t *error)
+{
+    int count = count_left(wanted);
+    if (count == wanted) return HEDDLE_OK;
+    error_fail(error, HEDDLE_ERR_NO_MEMORY, "too few descriptors are left for files and connections");
+    error_expected(error, "at least %d", wanted);
+    error_found(error, "%d", count);
+    error_hint(error, "raise the limit of open files (ulimit -n)");
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+void descriptors_look(descriptors_keep_t *k, uint64_t now_us)
+{
+    if (now_us < k->look_us) return;
+    k->look_us = now_us + LOOK_US;
+    if (k->count && count_left(DESCRIPTORS_LOW) < DESCRIPTORS_LOW) {
+        descriptors_fini(k);
+        log_emit(LOG_WARN, "descriptors.low", "the limit of open files is near: raise it (ulimit -n)");
+    } else if (!k->count && count_left(DESCRIPTORS_KEPT + DESCRIPTORS_LOW) == DESCRIPTORS_KEPT + DESCRIPTORS_LOW) {
+        k->count = open_some(DESCRIPTORS_KEPT, k->fds);
+    }
+}
+
+void descriptors_fini(descriptors_keep_t *k)
+{
+    close_all(k->fds, k->count);
+    k->count = 0;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client/descriptors.h: UCX and libzmq abort a process in which they find no descriptor left.
+ *
+ * So who is about to need some looks first; and a few are held back for what cannot be asked: connections
+ * that UCX takes from others.
+ *
+ *   HELD --fewer than DESCRIPTORS_LOW are left--> LENT, to whoever opens something
+ *   LENT --they are there again--> HELD
+ *
+ * A keep belongs to one thread. */
+#ifndef CLIENT_DESCRIPTORS_H
+#define CLIENT_DESCRIPTORS_H
+
+#include <heddle/error.h>
+#include <stdint.h>
+
+/* A loop, a line, a transfer, a keep and a first version. */
+#define DESCRIPTORS_START 48
+/* A memfd, connections to sources, and what the application opens about a version. */
+#define DESCRIPTORS_VERSION 16
+#define DESCRIPTORS_KEPT 12
+#define DESCRIPTORS_LOW 8
+
+/* NO_MEMORY when fewer than `wanted` (at most DESCRIPTORS_START) can be opened now. */
+int  descriptors_check(int wanted, heddle_error_t *error);
+
+typedef struct { int fds[DESCRIPTORS_KEPT], count; uint64_t look_us; } descriptors_keep_t;
+
+/* Lends or takes back; looks ten times a second at most, and costs nothing between.  Zeroed to begin with. */
+void descriptors_look(descriptors_keep_t *k, uint64_t now_us);
+void descriptors_fini(descriptors_keep_t *k);
+
+#endif
