@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,9 +218,17 @@ int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
 
 /* ---- the ring ---- */
 
-static int find_home(const char **ret_base, const char **ret_below)
+/* The user's of the password file: daemons are started without HOME. */
+static const char *listed_home(char buffer[KEYRING_PATH])
+{
+    struct passwd entry, *found = NULL;
+    return getpwuid_r(geteuid(), &entry, buffer, KEYRING_PATH, &found) == 0 && found ? found->pw_dir : NULL;
+}
+
+static int find_home(char buffer[KEYRING_PATH], const char **ret_base, const char **ret_below)
 {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (!home || !*home) home = listed_home(buffer);
     bool has_config = config && *config == '/'; /* a relative one does not count, as its standard says */
     *ret_base = has_config ? config : home;
     *ret_below = has_config ? "heddle/keys" : ".config/heddle/keys";
@@ -229,11 +238,12 @@ static int find_home(const char **ret_base, const char **ret_below)
 int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error)
 {
     const char *set = given && *given ? given : getenv("HEDDLE_KEYS"), *below = NULL;
+    char buffer[KEYRING_PATH];
     bool is_chosen = set && *set;
     if (ret_chosen) *ret_chosen = is_chosen;
     int n = -1;
     if (is_chosen) n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s", set);
-    else if (find_home(&set, &below) == HEDDLE_OK)
+    else if (find_home(buffer, &set, &below) == HEDDLE_OK)
         n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s/%s", set, below);
     if (n > 0 && (size_t)n < sizeof ret_ring->dir - 16) return HEDDLE_OK;
     ret_ring->dir[0] = 0;

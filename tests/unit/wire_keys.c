@@ -130,9 +130,11 @@ Test(keys, ring_is_where_it_is_said_to_be)
     cr_assert(keyring_find("", &ring, &chosen, &error) == 0 && !chosen && !strcmp(ring.dir, "/x/heddle/keys"));
     setenv("XDG_CONFIG_HOME", "relative", 1);
     cr_assert(keyring_find(NULL, &ring, NULL, &error) == 0 && !strcmp(ring.dir, "/h/.config/heddle/keys"));
-    unsetenv("HOME");
+    setenv("HOME", "relative", 1);
     cr_assert_eq(keyring_find(NULL, &ring, NULL, &error), HEDDLE_ERR_USAGE);
     cr_assert_str_eq(ring.dir, "");
+    unsetenv("HOME"); /* the password file knows */
+    cr_assert(keyring_find(NULL, &ring, NULL, &error) == 0 && strstr(ring.dir, "/.config/heddle/keys"));
 }
 
 static keyring_t ring_at(const char *name)
