@@ -75,6 +75,7 @@ void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
 const char *outbox_text(outbox_t *o, const char *text)
 {
     const char *copy = arena_text(&o->texts, text, strlen(text));
-    if (!copy) o->failed = true;
-    return copy ? copy : "";
+    if (copy) return copy;
+    o->failed = true;
+    return "";
 }
