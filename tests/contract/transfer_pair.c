@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [eager|rendezvous]]]]]: one source process, one receiver, UCX
+/* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [auto|eager|rendezvous]]]]]: one source process, one receiver, UCX
  * on loopback. Prints the best and the median round in GB/s and the CPU seconds that a GB costs on either
  * side. */
 #include "transfer/transfer.h"
@@ -20,6 +20,16 @@ typedef struct { uint64_t bytes, window; uint32_t chunk, rounds; tr_mode_t mode;
 typedef struct { const transfer_ops_t *ops; transfer_t *t; region_t *region; } end_t;
 
 static const share_key_t KEY = {{'p', 'a', 'i', 'r'}};
+
+static const char *const MODES[] = {[TR_MODE_AUTO] = "auto", [TR_MODE_EAGER] = "eager",
+                                    [TR_MODE_RENDEZVOUS] = "rendezvous"};
+
+static tr_mode_t mode_of(const char *name)
+{
+    for (int i = TR_MODE_AUTO; i <= TR_MODE_RENDEZVOUS; i++)
+        if (!strcmp(MODES[i], name)) return (tr_mode_t)i;
+    return TR_MODE_EAGER;
+}
 
 static void die(const char *what, const heddle_error_t *e)
 {
@@ -135,7 +145,7 @@ static void run_receiver(const plan_t *plan, int line)
     printf("%llu bytes, chunk %u, window %llu, %s, UCX %s: best %.2f GB/s, median %.2f GB/s; CPU-s per GB: "
            "receiver %.2f, source %.2f\n",
            (unsigned long long)plan->bytes, plan->chunk, (unsigned long long)plan->window,
-           plan->mode == TR_MODE_RENDEZVOUS ? "rendezvous" : "eager", e.ops->version(), gb / seconds[0],
+           MODES[plan->mode], e.ops->version(), gb / seconds[0],
            gb / seconds[plan->rounds / 2], receiver / all, source / (all + gb));
     close_end(&e);
 }
@@ -146,7 +156,7 @@ int main(int argc, char **argv)
                    .chunk = argc > 2 ? (uint32_t)atoi(argv[2]) : 65536,
                    .window = argc > 3 ? strtoull(argv[3], NULL, 10) : 2u << 20,
                    .rounds = argc > 4 ? (uint32_t)atoi(argv[4]) : 20,
-                   .mode = argc > 5 && !strcmp(argv[5], "rendezvous") ? TR_MODE_RENDEZVOUS : TR_MODE_EAGER};
+                   .mode = mode_of(argc > 5 ? argv[5] : "eager")};
     if (plan.bytes == 0 || plan.chunk == 0 || plan.rounds == 0 || plan.rounds > ROUNDS_MAX)
         die("bad arguments", NULL);
     int pair[2];
