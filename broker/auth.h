@@ -3,9 +3,10 @@
  *
  *   unknown --add--> live --revoke--> revoked --add--> live
  *
- * A key's roles do not change while it lives: what a session was let do at its beginning, it may do to its end or to
- * the revocation. Revoked keys are remembered until LIMIT_KEYS need the place; forgotten is as good as revoked.
- * decide makes records for the outbox, apply takes them in, also those of the store at start.  One thread. */
+ * A key's roles do not change while it lives: what a session was let do at its beginning, it may do to
+ * its end or to the revocation. Revoked keys are remembered until LIMIT_KEYS need the place; forgotten is
+ * as good as revoked. decide makes records for the outbox, apply takes them in, also those of the store
+ * at start.  One thread. */
 #ifndef BROKER_AUTH_H
 #define BROKER_AUTH_H
 
@@ -14,7 +15,8 @@
 #include <uthash.h>
 
 typedef enum { AUTH_ADMIN = 1, AUTH_READER, AUTH_PUBLISHER, AUTH_WORKER } auth_role_t;
-typedef struct { auth_role_t role; char adapter[HEDDLE_NAME_MAX + 1]; } grant_t;   /* adapter: "*" any; "" for none */
+/* adapter: "*" any; "" where the role has none */
+typedef struct { auth_role_t role; char adapter[HEDDLE_NAME_MAX + 1]; } grant_t;
 
 typedef struct auth_key {
     char public_key[HEDDLE_KEY_TEXT], name[HEDDLE_NAME_MAX + 1];
@@ -45,9 +47,10 @@ int  auth_check(const auth_key_t *key, const msg_t *m, heddle_error_t *error);
 /* "worker:policy".  USAGE, BAD_NAME. */
 int  grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error);
 
-typedef struct { const char *public_key, *name; const char **roles; uint32_t role_count; } key_ask_t;   /* name "": made */
-/* *ret_changed false: it is there just so.  USAGE, BAD_NAME, LIMIT · REQUEST_CONFLICT: live with other roles, or the name
- * is another live key's. */
+/* name "": made from the key */
+typedef struct { const char *public_key, *name; const char **roles; uint32_t role_count; } key_ask_t;
+/* *ret_changed false: it is there just so.  USAGE, BAD_NAME, LIMIT · REQUEST_CONFLICT: live with other
+ * roles, or the name is another live key's. */
 int  auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out, bool *ret_changed,
                      heddle_error_t *error);
 /* *ret_changed false: it was revoked before.  NOT_FOUND · DENIED: the last admin. */

@@ -4,8 +4,8 @@
  *   the broker's: the one given, else $HEDDLE_BROKER_KEY, else what the user's ring knows of the endpoint, else none
  *   its own:      the file given, else $HEDDLE_KEY, else client.key of the ring, made when it is needed first
  *
- * With a key of the broker the connection is CURVE's, and may go over a network; without, plain.  Any thread; reads
- * files, and may make client.key. */
+ * With a key of the broker the connection is CURVE's, and may go over a network; without, plain.  Any
+ * thread; reads files, and may make client.key. */
 #ifndef CLIENT_CREDENTIALS_H
 #define CLIENT_CREDENTIALS_H
 

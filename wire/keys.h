@@ -9,7 +9,8 @@
  *   broker.key        what this user's brokers prove themselves with
  *   client.key        what this user's programs present
  *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, taken away at its clean end
- * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on the first.
+ * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on
+ * the first.
  *
  * Any thread.  Everything but key_is_valid and keyring_find reads or writes files. */
 #ifndef WIRE_KEYS_H
@@ -25,11 +26,11 @@
 typedef struct { char public_key[KEY_TEXT], secret_key[KEY_TEXT]; } key_pair_t;   /* secret "": not known */
 
 bool key_is_valid(const char *text);
-/* A new pair; its public key begins with a letter or a digit, so that it is no option on a command line.  INTERNAL (a
- * libzmq without CURVE). */
+/* A new pair; its public key begins with a letter or a digit, so that it is no option on a command line.
+ * INTERNAL (a libzmq without CURVE). */
 int  key_make(key_pair_t *ret_pair, heddle_error_t *error);
-/* NOT_FOUND · DATA_DIR (not readable, malformed, the two keys do not belong together).  Others who may read a secret:
- * a warning in the log. */
+/* NOT_FOUND · DATA_DIR (not readable, malformed, the two keys do not belong together).  Others who may
+ * read a secret: a warning in the log. */
 int  key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
 /* DATA_DIR: it is there already, or cannot be written; nothing is left then. */
 int  key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
@@ -37,8 +38,8 @@ int  key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
 int  key_take(const char *text_or_path, char ret_key[KEY_TEXT], heddle_error_t *error);
 
 typedef struct { char dir[KEYRING_DIR]; } keyring_t;   /* "": none */
-/* `given`, else $HEDDLE_KEYS, else $XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys.  *ret_chosen (may be NULL):
- * somebody named it.  USAGE: there is no such place, or its name is too long. */
+/* `given`, else $HEDDLE_KEYS, else $XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys.  *ret_chosen
+ * (may be NULL): somebody named it.  USAGE: there is no such place, or its name is too long. */
 int  keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error);
 /* The directory, with all above it, where it is missing.  DATA_DIR. */
 int  keyring_make(const keyring_t *r, heddle_error_t *error);

@@ -33,7 +33,8 @@ static const char *key_of(unsigned n)
 /* As the broker does it: the records are applied once they are on disk. */
 static void commit(void)
 {
-    for (int i = 0; i < out.record_count; i++) cr_assert_eq(auth_apply(&table, &out.records[i]), HEDDLE_OK);
+    for (int i = 0; i < out.record_count; i++)
+        cr_assert_eq(auth_apply(&table, &out.records[i]), HEDDLE_OK);
     outbox_clear(&out);
 }
 static int add_as(const char *key, const char *name, const char *roles, bool *ret_changed)
@@ -70,10 +71,14 @@ Test(auth, roles_are_read_as_they_are_written)
 {
     grant_t g;
     cr_assert(grant_parse("admin", &g, &e) == 0 && g.role == AUTH_ADMIN && !g.adapter[0]);
-    cr_assert(grant_parse("worker:policy", &g, &e) == 0 && g.role == AUTH_WORKER && !strcmp(g.adapter, "policy"));
-    cr_assert(grant_parse("publisher:*", &g, &e) == 0 && g.role == AUTH_PUBLISHER && !strcmp(g.adapter, "*"));
-    static const char *const BAD[] = {"", "root", "admin:policy", "reader:", "worker", "publisher", "Worker:policy", ":", "admi"};
-    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) cr_assert_eq(grant_parse(BAD[i], &g, &e), HEDDLE_ERR_USAGE, "%s", BAD[i]);
+    cr_assert(grant_parse("worker:policy", &g, &e) == 0 && g.role == AUTH_WORKER &&
+              !strcmp(g.adapter, "policy"));
+    cr_assert(grant_parse("publisher:*", &g, &e) == 0 && g.role == AUTH_PUBLISHER &&
+              !strcmp(g.adapter, "*"));
+    static const char *const BAD[] = {
+        "", "root", "admin:policy", "reader:", "worker", "publisher", "Worker:policy", ":", "admi"};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        cr_assert_eq(grant_parse(BAD[i], &g, &e), HEDDLE_ERR_USAGE, "%s", BAD[i]);
     cr_assert_eq(grant_parse("worker:", &g, &e), HEDDLE_ERR_BAD_NAME);
     cr_assert_eq(grant_parse("worker:a b", &g, &e), HEDDLE_ERR_BAD_NAME);
     cr_assert_eq(grant_parse("worker:**", &g, &e), HEDDLE_ERR_BAD_NAME);
@@ -81,6 +86,7 @@ Test(auth, roles_are_read_as_they_are_written)
 
 /* ---- the matrix ---- */
 
+/* clang-format off */
 /* Roles across: which of them may send each message, '+' or '-'. */
 static const char *const ROLES[] = {"admin", "reader", "publisher:policy", "worker:policy", "publisher:critic", "worker:critic",
                                     "publisher:*", "worker:*", "reader,worker:policy,publisher:critic"};
@@ -116,6 +122,7 @@ static const struct { const char *may; msg_t m; } ROWS[] = {
     {"+--------", QUERY("key_add")},
     {"+--------", QUERY("key_revoke")},
 };
+/* clang-format on */
 
 Test(auth, matrix_of_roles_and_messages)
 {
@@ -125,9 +132,11 @@ Test(auth, matrix_of_roles_and_messages)
     for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++)
         for (unsigned i = 0; i < ROLE_COUNT; i++) {
             int rc = auth_check(keys[i], &ROWS[r].m, &e);
-            cr_assert_eq(rc, ROWS[r].may[i] == '+' ? HEDDLE_OK : HEDDLE_ERR_DENIED, "row %zu (%s), %s: %d", r,
-                         msg_name((int)ROWS[r].m.type), ROLES[i], rc);
-            if (rc) cr_assert(strstr(e.message, keys[i]->name) && e.expected[0] && !strcmp(e.found, ROLES[i]));
+            cr_assert_eq(rc, ROWS[r].may[i] == '+' ? HEDDLE_OK : HEDDLE_ERR_DENIED,
+                         "row %zu (%s), %s: %d", r, msg_name((int)ROWS[r].m.type), ROLES[i], rc);
+            if (rc)
+                cr_assert(strstr(e.message, keys[i]->name) && e.expected[0] &&
+                          !strcmp(e.found, ROLES[i]));
         }
 }
 
@@ -142,8 +151,10 @@ Test(auth, a_key_is_added_once)
     cr_assert_eq(add_as(key_of(1), "", "publisher:policy,reader", &changed), HEDDLE_OK);
     cr_assert(!changed, "it is there just so");
     cr_assert_eq(add_as(key_of(1), "trainer", "admin", &changed), HEDDLE_ERR_REQUEST_CONFLICT);
-    cr_assert_eq(add_as(key_of(1), "other", "publisher:policy,reader", &changed), HEDDLE_ERR_REQUEST_CONFLICT);
-    cr_assert_eq(add_as(key_of(2), "trainer", "reader", &changed), HEDDLE_ERR_REQUEST_CONFLICT, "the name is taken");
+    cr_assert_eq(add_as(key_of(1), "other", "publisher:policy,reader", &changed),
+                 HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert_eq(add_as(key_of(2), "trainer", "reader", &changed), HEDDLE_ERR_REQUEST_CONFLICT,
+                 "the name is taken");
     cr_assert_eq(HASH_COUNT(table.keys), 1);
     cr_assert_str_eq(add(3, "", "reader")->name, "key-00003aaa");
 }
@@ -152,7 +163,8 @@ Test(auth, what_is_no_key_or_role_is_refused)
 {
     bool changed;
     cr_assert_eq(add_as("short", "", "reader", &changed), HEDDLE_ERR_USAGE);
-    cr_assert_eq(add_as("                                        ", "", "reader", &changed), HEDDLE_ERR_USAGE);
+    cr_assert_eq(add_as("                                        ", "", "reader", &changed),
+                 HEDDLE_ERR_USAGE);
     cr_assert_eq(add_as(key_of(1), "a b", "reader", &changed), HEDDLE_ERR_BAD_NAME);
     cr_assert_eq(add_as(key_of(1), "", "reader,boss", &changed), HEDDLE_ERR_USAGE);
     key_ask_t none = {.public_key = key_of(1), .name = ""};
@@ -233,10 +245,22 @@ Test(auth, a_row_that_no_decision_made_is_refused)
 {
     static const record_t BAD[] = {
         {.kind = RECORD_KEY, .public_key = "short", .name = "n", .roles = "admin"},
-        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "", .roles = "admin"},
-        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "n", .roles = ""},
-        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "n", .roles = "admin,"},
-        {.kind = RECORD_KEY, .public_key = "k000000000000000000000000000000000000001", .name = "n", .roles = "god"},
+        {.kind = RECORD_KEY,
+         .public_key = "k000000000000000000000000000000000000001",
+         .name = "",
+         .roles = "admin"},
+        {.kind = RECORD_KEY,
+         .public_key = "k000000000000000000000000000000000000001",
+         .name = "n",
+         .roles = ""},
+        {.kind = RECORD_KEY,
+         .public_key = "k000000000000000000000000000000000000001",
+         .name = "n",
+         .roles = "admin,"},
+        {.kind = RECORD_KEY,
+         .public_key = "k000000000000000000000000000000000000001",
+         .name = "n",
+         .roles = "god"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
         cr_assert_eq(auth_apply(&table, &BAD[i]), HEDDLE_ERR_INTERNAL, "%zu", i);

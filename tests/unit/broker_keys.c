@@ -3,20 +3,20 @@
 #include "broker_rig.h"
 
 enum { BOSS = 1, WORKER = 2, OTHER = 3, WRITER = 4, READER = 5, STRANGER = 6 };
-static const char *const KEY[] = {
-    [BOSS] = "1aaaaaaaaaabbbbbbbbbbccccccccccddddddddd", [WORKER] = "2aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
-    [OTHER] = "3aaaaaaaaaabbbbbbbbbbccccccccccddddddddd", [WRITER] = "4aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
-    [READER] = "5aaaaaaaaaabbbbbbbbbbccccccccccddddddddd", [STRANGER] = "6aaaaaaaaaabbbbbbbbbbccccccccccddddddddd"};
+static const char *const KEY[] = {[BOSS] = "1aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+                                  [WORKER] = "2aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+                                  [OTHER] = "3aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+                                  [WRITER] = "4aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+                                  [READER] = "5aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
+                                  [STRANGER] = "6aaaaaaaaaabbbbbbbbbbccccccccccddddddddd"};
 
 static void add(int who, const char *name, const char *role)
 {
     const char *roles[] = {role};
-    rig_query(BOSS, (msg_query_t){.op = "key_add", .key = KEY[who], .name = name, .roles = roles, .role_count = 1});
+    rig_query(BOSS, (msg_query_t){
+                        .op = "key_add", .key = KEY[who], .name = name, .roles = roles, .role_count = 1});
 }
-static void revoke(const char *name)
-{
-    rig_query(BOSS, (msg_query_t){.op = "key_revoke", .name = name});
-}
+static void revoke(const char *name) { rig_query(BOSS, (msg_query_t){.op = "key_revoke", .name = name}); }
 static json_t *body_for(uint64_t peer)
 {
     json_t *body = NULL;
@@ -68,7 +68,8 @@ Test(keys, a_stranger_is_told_once_he_says_hello_and_else_not_heard)
     rig_hello(STRANGER, ROLE_ADMIN);
     cr_assert(!rig_error(STRANGER, "denied")->retriable, "a command ends");
     rig_hello(STRANGER, ROLE_WORKER);
-    cr_assert(rig_error(STRANGER, "denied")->retriable && rig_error(STRANGER, "denied")->retry_ms, "a worker tries again");
+    cr_assert(rig_error(STRANGER, "denied")->retriable && rig_error(STRANGER, "denied")->retry_ms,
+              "a worker tries again");
     cr_assert(!broker_lets_in(R.b, KEY[STRANGER]) && broker_lets_in(R.b, KEY[READER]));
 }
 
@@ -212,9 +213,12 @@ Test(keys, list_is_by_name_with_sessions)
         const json_t *row = json_array_get(list, i);
         cr_assert_str_eq(json_string_value(json_object_get(row, "name")), NAMES[i]);
         cr_assert_eq(json_integer_value(json_object_get(row, "session_count")), i == 4);
-        cr_assert(json_is_null(json_object_get(row, "revoked_at")) && json_is_string(json_object_get(row, "added_at")));
+        cr_assert(json_is_null(json_object_get(row, "revoked_at")) &&
+                  json_is_string(json_object_get(row, "added_at")));
     }
-    cr_assert_str_eq(json_string_value(json_array_get(json_object_get(json_array_get(list, 4), "roles"), 0)), "worker:policy");
+    cr_assert_str_eq(
+        json_string_value(json_array_get(json_object_get(json_array_get(list, 4), "roles"), 0)),
+        "worker:policy");
     json_decref(body);
     rig_query(BOSS, (msg_query_t){.op = "keys", .after = 3, .limit = 1});
     const msg_report_t *page = &rig_last(BOSS, MSG_REPORT)->report;

@@ -76,9 +76,13 @@ Test(keys, file_is_never_overwritten)
 
 Test(keys, damaged_files_are_refused)
 {
-    static const char *const BAD[] = {"", "public\n", "public short\n", "secret only\n",
-                                      "public \"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\n",
-                                      "public ########################################\n"};
+    static const char *const BAD[] = {
+        "",
+        "public\n",
+        "public short\n",
+        "secret only\n",
+        "public \"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\n",
+        "public ########################################\n"};
     key_pair_t pair = {"as before", ""}, one = made(), other = made();
     char text[256];
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
@@ -92,7 +96,8 @@ Test(keys, damaged_files_are_refused)
     cr_assert_eq(key_read(path_of("nothing"), &pair, &error), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(key_read(dir, &pair, &error), HEDDLE_ERR_DATA_DIR, "a directory");
     cr_assert_eq(mkfifo(path_of("fifo"), 0600), 0);
-    cr_assert_eq(key_read(path_of("fifo"), &pair, &error), HEDDLE_ERR_DATA_DIR, "a FIFO that nobody writes to");
+    cr_assert_eq(key_read(path_of("fifo"), &pair, &error), HEDDLE_ERR_DATA_DIR,
+                 "a FIFO that nobody writes to");
     cr_assert_eq(truncate(path_of("bad.key"), 1 << 20), 0);
     cr_assert_eq(key_read(path_of("bad.key"), &pair, &error), HEDDLE_ERR_DATA_DIR, "far too long");
 }
@@ -111,7 +116,8 @@ Test(keys, key_is_taken_as_text_or_from_a_file)
     cr_assert_eq(key_take("nonsense", key, &error), HEDDLE_ERR_NOT_FOUND);
     for (int i = 0; i < 50; i++) {
         key_pair_t one = made();
-        cr_assert(strchr("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", one.public_key[0]));
+        cr_assert(
+            strchr("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", one.public_key[0]));
     }
 }
 
@@ -122,14 +128,17 @@ Test(keys, ring_is_where_it_is_said_to_be)
     keyring_t ring;
     bool chosen;
     setenv("HEDDLE_KEYS", "/k", 1);
-    cr_assert(keyring_find("/given", &ring, &chosen, &error) == 0 && chosen && !strcmp(ring.dir, "/given"));
+    cr_assert(keyring_find("/given", &ring, &chosen, &error) == 0 && chosen &&
+              !strcmp(ring.dir, "/given"));
     cr_assert(keyring_find(NULL, &ring, &chosen, &error) == 0 && chosen && !strcmp(ring.dir, "/k"));
     unsetenv("HEDDLE_KEYS");
     setenv("XDG_CONFIG_HOME", "/x", 1);
     setenv("HOME", "/h", 1);
-    cr_assert(keyring_find("", &ring, &chosen, &error) == 0 && !chosen && !strcmp(ring.dir, "/x/heddle/keys"));
+    cr_assert(keyring_find("", &ring, &chosen, &error) == 0 && !chosen &&
+              !strcmp(ring.dir, "/x/heddle/keys"));
     setenv("XDG_CONFIG_HOME", "relative", 1);
-    cr_assert(keyring_find(NULL, &ring, NULL, &error) == 0 && !strcmp(ring.dir, "/h/.config/heddle/keys"));
+    cr_assert(keyring_find(NULL, &ring, NULL, &error) == 0 &&
+              !strcmp(ring.dir, "/h/.config/heddle/keys"));
     setenv("HOME", "relative", 1);
     cr_assert_eq(keyring_find(NULL, &ring, NULL, &error), HEDDLE_ERR_USAGE);
     cr_assert_str_eq(ring.dir, "");
@@ -166,7 +175,8 @@ Test(keys, known_brokers_come_and_go)
     key_pair_t one = made(), two = made();
     char key[KEY_TEXT];
     cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key));
-    cr_assert_eq(keyring_tell_broker(&ring, "tcp://0.0.0.0:7700", one.public_key, &error), 0, "%s", error.message);
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://0.0.0.0:7700", one.public_key, &error), 0, "%s",
+                 error.message);
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key) && !strcmp(key, one.public_key));
     cr_assert(keyring_known_broker(&ring, "tcp://localhost:7700", key));
     cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7701", key));
@@ -189,7 +199,7 @@ typedef struct {
     bool up;
     peer_t from;
     heddle_error_t why;
-    char allowed[KEY_TEXT];            /* listen: the one key that is let in; "": every one */
+    char allowed[KEY_TEXT]; /* listen: the one key that is let in; "": every one */
 } end_t;
 
 static void on_frame(void *self, peer_t from, bytes_t frame)
@@ -223,12 +233,12 @@ static bool allow(void *self, const char *key)
 }
 static const wire_sink_t SINK = {on_frame, on_line, on_bad, on_refused};
 
-#define UNTIL(condition)                                                                            \
-    do {                                                                                            \
-        uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;                                  \
-        while (!(condition) && clock_now(clock_system()) < end_us)                                  \
-            loop_turn(loop, clock_now(clock_system()) + 5000);                                      \
-        cr_assert(condition, "waited in vain for " #condition);                                     \
+#define UNTIL(condition)                                                                                 \
+    do {                                                                                                 \
+        uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;                                       \
+        while (!(condition) && clock_now(clock_system()) < end_us)                                       \
+            loop_turn(loop, clock_now(clock_system()) + 5000);                                           \
+        cr_assert(condition, "waited in vain for " #condition);                                          \
     } while (0)
 
 static void listen_with(end_t *e, const char *endpoint, const key_pair_t *pair)
@@ -238,14 +248,16 @@ static void listen_with(end_t *e, const char *endpoint, const key_pair_t *pair)
     uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;
     int rc;
     do rc = wire_listen_with(loop, endpoint, pair ? &keys : NULL, &SINK, e, &e->wire, &error);
-    while ((rc == HEDDLE_ERR_ADDRESS_IN_USE || rc == HEDDLE_ERR_UNAVAILABLE) && clock_now(clock_system()) < end_us);
+    while ((rc == HEDDLE_ERR_ADDRESS_IN_USE || rc == HEDDLE_ERR_UNAVAILABLE) &&
+           clock_now(clock_system()) < end_us);
     cr_assert_eq(rc, 0, "%s", error.message);
 }
 static void dial_with(end_t *e, const char *endpoint, const key_pair_t *own, const char *broker_key)
 {
     wire_keys_t keys = {.own = *own};
     snprintf(keys.broker_key, sizeof keys.broker_key, "%s", broker_key);
-    cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, e, &e->wire, &error), 0, "%s", error.message);
+    cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, e, &e->wire, &error), 0, "%s",
+                 error.message);
 }
 static void say(end_t *e) { cr_assert_eq(wire_send(e->wire, 0, bytes_of("hello", 5)), 0); }
 
@@ -335,10 +347,12 @@ Test(keys, broker_that_comes_with_its_key_later_is_found)
     wire_keys_t keys = {.own = made(), .ring = ring_at("ring")};
     end_t server = {0}, client = {0};
     listen_with(&server, "tcp://127.0.0.1:*", &broker);
-    cr_assert_eq(wire_dial_with(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
+    cr_assert_eq(
+        wire_dial_with(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals);
     cr_assert_eq(client.why.retriable, 1);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error), 0);
+    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error),
+                 0);
     UNTIL(client.up);
     /* And once it has been met so, never in the clear again. */
     char endpoint[256];
