@@ -15,6 +15,7 @@ static const struct { const char *kind, *fields; } KINDS[] = {
     {"workers", "workers"},
     {"wait", WAIT_FIELDS},
     {"activate", WAIT_FIELDS " from to changed held bytes_moved"},
+    {"keygen", "public_key file"},
     {"verify", "adapter version expected elapsed_ms workers"},
 };
 

@@ -19,11 +19,13 @@ static const option_set_t SET = {
     "[--out FILE] [OPTION...]",
     "Makes a key pair in a file that only you can read, and prints the public key.",
     "An admin lets it in with `heddle keys add KEY --role ROLE`.  A key that is there already is never "
-    "overwritten.",
+    "overwritten.\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     NULL,
-    0};
+    0,
+    CLI_EXITS ", the file is there; 9 it was there before, or cannot be written.\n" CLI_EXITS_COMMON
+    ".\n\nExamples:\n  heddle keygen\n  heddle keygen --out node7.key"};
 
 static void render(const common_t *c, json_t *answer)
 {

@@ -26,11 +26,15 @@ static const option_set_t SET = {
     "KEY is a public key, quoted for the shell; FILE holds one, as heddle keygen makes it.  A revocation "
     "ends\n"
     "the key's sessions at once.  Needs the role admin; the first start of a broker gives it to who "
-    "starts it.",
+    "starts it.\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
-    1};
+    1,
+    CLI_EXITS ", the table is as asked; 3 there is no such key or file; 4 the key is there with other roles;\n"
+    "6 the key that was presented is no admin's, or the last admin would go.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    "  heddle keys list\n  heddle keys add 'QGid9d...' --name node7 --role worker:policy --role reader\n"
+    "  heddle keys revoke node7"};
 
 /* ---- tables ---- */
 
@@ -73,7 +77,7 @@ static void render_change(const common_t *c, json_t *answer)
     join_roles(key, roles, sizeof roles);
     printf("%s  %s  %s", cli_text(key, "name", s[0]), cli_text(key, "public_key", s[1]), roles);
     if (!json_is_null(json_object_get(key, "revoked_at")))
-        printf("  revoked, %s sessions ended", cli_text(answer, "session_count", s[2]));
+        printf("  revoked, %s ended", cli_count(cli_integer(answer, "session_count"), "session", s[2]));
     puts(json_is_true(json_object_get(answer, "changed")) ? "" : "  (as before)");
 }
 

@@ -28,7 +28,7 @@ heddle publish --activ|heddle publish --activation=
 heddle publish --activation=as|heddle publish --activation=as-ready 
 heddle status -o j|heddle status -o json 
 heddle -o json workers --time|heddle -o json workers --timeout=
-heddle-broker --ke|heddle-broker --keep=
+heddle-broker --kee|heddle-broker --keep=
 heddle worker --export-|heddle worker --export-keep=
 heddle-worker --log-level=de|heddle-worker --log-level=debug 
 heddle help ve|heddle help ver
