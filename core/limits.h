@@ -42,7 +42,9 @@
 #define LIMIT_SOURCES 8u
 #define LIMIT_TEXT_BYTES 4096u              /* free text in a message: errors, meta values */
 #define LIMIT_PENDING_QUERIES 1024u         /* waits, activations, verifications in progress at a broker */
+#ifndef LIMIT_EVENTS                        /* a fuzz build has few, so that the log turns over */
 #define LIMIT_EVENTS 10000u                 /* kept by a broker */
+#endif
 #define LIMIT_PEERS 65536u
 #define LIMIT_ADAPTERS 16384u             /* names ever published to at one broker */
 #define LIMIT_KEYS 1024u                  /* in a broker's table, revoked ones too */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks over the broker's messages, with crashes, refusing disks, stale tokens and time; what must hold is checked after each step.
- * Who includes this says where the numbers come from: a seed (broker_random.c) or a fuzzer's bytes (tests/fuzz/broker_core.c).
+/* Walks over the broker's messages, with crashes, refusing disks, stale tokens and time; what must hold
+ * is checked after each step. Who includes this says where the numbers come from: a seed
+ * (broker_random.c) or a fuzzer's bytes (tests/fuzz/broker_core.c).
  *
- * The invariants, by their names in docs/architecture.md: I1 what is said is on disk, and disk alone makes the same registry;
- * I2 one digest a version, and no number twice; I4 stale tokens change nothing; I9 bounds; I11 one session a name; I13 decisions
- * grow by one, and only what the policy of the version allows is decided. */
+ * The invariants, by their names in docs/architecture.md: I1 what is said is on disk, and disk alone
+ * makes the same registry; I2 one digest a version, and no number twice; I4 stale tokens change nothing;
+ * I9 bounds; I11 one session a name; I13 decisions grow by one, and only what the policy of the version
+ * allows is decided. */
 #ifndef TESTS_UNIT_BROKER_WALK_H
 #define TESTS_UNIT_BROKER_WALK_H
 
@@ -135,7 +137,8 @@ static void activate(int i)
     actor_t *w = &M.w[i];
     for (size_t k = R.letter_count; w->is_here && k-- > 0;) {
         const letter_t *l = &R.letters[k];
-        if (l->peer != peer_of(i) || l->m.type != MSG_COMMIT || l->m.commit.token != R.tokens[peer_of(i)])
+        if (l->peer != peer_of(i) || l->m.type != MSG_COMMIT ||
+            l->m.commit.token != R.tokens[peer_of(i)])
             continue;
         if (l->m.commit.decision <= w->decision) return;
         w->decision = l->m.commit.decision;
@@ -337,7 +340,7 @@ static void check_members(void)
                   membership_by_token(&R.b->members,
                                       c->token)); /* copies of sessions that are over hold nothing */
         }
-    size_t tracks_max = ROLLOUT_ENDED_TRACKS + R.b->opts.keep + WORKERS + 3; /* of an adapter */
+    size_t tracks_max = ROLLOUT_ENDED_TRACKS + R.b->opts.keep + WORKERS + 3;     /* of an adapter */
     CHECK(R.b->rollout.track_count <= R.b->registry.adapter_count * tracks_max); /* I9 */
     size_t asked[PEERS] = {0};
     for (const pending_row_t *row = R.b->pending.rows; row; row = row->next)
@@ -364,8 +367,10 @@ static void one_step(void)
     switch (draw(20)) {
     case 0:
     case 1:
-        if (!M.w[i].is_here) join(i, draw(3) != 0);
-        else if (!draw(4)) join(i, true);
+        if (!M.w[i].is_here)
+            join(i, draw(3) != 0);
+        else if (!draw(4))
+            join(i, true);
         break;
     case 2:
         if (M.w[i].is_here && !draw(3)) {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole fetches from lossy, rotten, slow, dying, stopping and late sources, in virtual time.  Who includes this says where the
- * numbers come from: a seed (transfer_fetch.c) or a fuzzer's bytes (tests/fuzz/worker_core.c).
+/* Whole fetches from lossy, rotten, slow, dying, stopping and late sources, in virtual time.  Who
+ * includes this says where the numbers come from: a seed (transfer_fetch.c) or a fuzzer's bytes
+ * (tests/fuzz/worker_core.c).
  *
- * What must hold: a piece is asked of one source at a time, never of a rotten one, and not when it is there; no more is in flight
- * than the window allows; only a source that is silent or slow is given up; every fetch ends, with every piece good, counted once,
- * and no more asked than was lost; or because one piece came bad from three sources, or every source that is left is rotten. */
+ * What must hold: a piece is asked of one source at a time, never of a rotten one, and not when it is
+ * there; no more is in flight than the window allows; only a source that is silent or slow is given up;
+ * every fetch ends, with every piece good, counted once, and no more asked than was lost; or because one
+ * piece came bad from three sources, or every source that is left is rotten. */
 #ifndef TESTS_UNIT_FETCH_WALK_H
 #define TESTS_UNIT_FETCH_WALK_H
 
@@ -63,18 +65,22 @@ static int sources(int n, const uint64_t *tokens)
 
 enum { PEERS = 6, WINDOW_MAX = 32, WORLD_MAX = PEERS * WINDOW_MAX };
 typedef enum { HONEST, LOSSY, ROTTEN, SLOW, MORTAL, STOPPING, BEHIND } temper_t;
-typedef struct { uint64_t at_us, token; uint32_t piece; bool used; } parcel_t;
+typedef struct {
+    uint64_t at_us, token;
+    uint32_t piece;
+    bool used;
+} parcel_t;
 
 typedef struct {
     uint64_t seed;
     uint32_t count, window;
-    uint8_t *open;             /* peer (1..) that has an open ask for the piece, 0: none */
-    uint8_t *bad_count;        /* how many peers delivered it bad: a fetch gives up a piece after the third */
+    uint8_t *open;      /* peer (1..) that has an open ask for the piece, 0: none */
+    uint8_t *bad_count; /* how many peers delivered it bad: a fetch gives up a piece after the third */
     bool is_hopeless;
     temper_t temper[PEERS];
     bool out[PEERS], rotten[PEERS], listed[PEERS];
     uint32_t in_flight[PEERS];
-    uint64_t busy_us[PEERS];   /* a link sends one piece after the other */
+    uint64_t busy_us[PEERS]; /* a link sends one piece after the other */
     parcel_t parcels[WORLD_MAX];
     uint64_t asks, losses, answer_us;
     bool done, failed;
@@ -137,7 +143,9 @@ static void take_actions(world_t *w)
             HOLDS(w->out[a->token - 1] || w->temper[a->token - 1] == SLOW);
             lose(w, a->token);
             break;
-        case FA_NEED_SOURCES: if (!w->answer_us) w->answer_us = now + roll(300 * MS); break;
+        case FA_NEED_SOURCES:
+            if (!w->answer_us) w->answer_us = now + roll(300 * MS);
+            break;
         case FA_DONE: w->done = true; break;
         case FA_FAILED: w->failed = true; break;
         }
@@ -241,13 +249,18 @@ static void run_one(uint64_t seed, uint32_t count)
         HOLDS(at != CLOCK_NEVER);
         if (at > now) now = at;
         HOLDS(now < 4 * 3600 * SECOND);
-        if (asked) name_sources(w);
-        else if (next) deliver(w, next);
-        else tick();
+        if (asked)
+            name_sources(w);
+        else if (next)
+            deliver(w, next);
+        else
+            tick();
         take_actions(w);
     }
-    if (w->done) check_done(w);
-    else if (!w->is_hopeless) check_all_rotten(w);
+    if (w->done)
+        check_done(w);
+    else if (!w->is_hopeless)
+        check_all_rotten(w);
     HOLDS(fetch_deadline(f) == CLOCK_NEVER);
     stop();
     free(w->open);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One worker's sync in a world that obeys it: slots, one fetch, an application, a broker that comes and goes.  Who includes this
- * says where the numbers come from: a seed (worker_sync.c) or a fuzzer's bytes (tests/fuzz/worker_core.c).
+/* One worker's sync in a world that obeys it: slots, one fetch, an application, a broker that comes and
+ * goes.  Who includes this says where the numbers come from: a seed (worker_sync.c) or a fuzzer's bytes
+ * (tests/fuzz/worker_core.c).
  *
- * What must hold after each step: a slot has one version, and one that is wanted back is not given away before it was drained; one
- * version is active, one at most is coming; a decision is never applied after a greater one (I13); nothing is said while the
- * session is down; the active version is never dropped; all is bounded (I9). */
+ * What must hold after each step: a slot has one version, and one that is wanted back is not given away
+ * before it was drained; one version is active, one at most is coming; a decision is never applied after
+ * a greater one (I13); nothing is said while the session is down; the active version is never dropped;
+ * all is bounded (I9). */
 #ifndef TESTS_UNIT_WORKER_WALK_H
 #define TESTS_UNIT_WORKER_WALK_H
 
@@ -19,9 +21,9 @@ static uint64_t roll(uint64_t n);
 typedef struct {
     sync_t s;
     uint64_t now_us, next_version, next_decision, highest_applied, active;
-    uint64_t in_slot[LIMIT_SLOTS];    /* version whose memory a slot holds; 0: free */
-    bool leaving[LIMIT_SLOTS]; /* the slot was dropped and is not drained: a reader, a send or an ask is in
-                                  it */
+    uint64_t in_slot[LIMIT_SLOTS]; /* version whose memory a slot holds; 0: free */
+    bool leaving[LIMIT_SLOTS]; /* the slot was dropped and is not drained: a reader, a send or an ask is
+                                  in it */
     uint64_t reserving, fetching;
 } world_t;
 
@@ -42,7 +44,10 @@ static void obey(world_t *w, const sync_action_t *out, int count)
             w->reserving = 0;
             w->fetching = a->version;
             break;
-        case SA_CANCEL: cr_assert_eq(w->fetching, a->version); w->fetching = 0; break;
+        case SA_CANCEL:
+            cr_assert_eq(w->fetching, a->version);
+            w->fetching = 0;
+            break;
         case SA_DROP:
             cr_assert_eq(w->in_slot[a->slot], a->version);
             cr_assert_neq(w->active, a->version, "the active version was dropped");
@@ -51,7 +56,8 @@ static void obey(world_t *w, const sync_action_t *out, int count)
             break;
         case SA_FLIP:
             cr_assert(w->s.up);
-            cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] && w->fetching != a->version);
+            cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] &&
+                      w->fetching != a->version);
             cr_assert_gt(a->decision, w->highest_applied, "decision %d after %d", (int)a->decision,
                          (int)w->highest_applied);
             w->active = a->version;
@@ -60,7 +66,8 @@ static void obey(world_t *w, const sync_action_t *out, int count)
             cr_assert(w->s.up && a->version == w->active && a->decision >= w->highest_applied);
             w->highest_applied = a->decision;
             break;
-        case SA_SEND_STAGED: case SA_SEND_NACK: cr_assert(w->s.up); break;
+        case SA_SEND_STAGED:
+        case SA_SEND_NACK: cr_assert(w->s.up); break;
         default: break;
         }
     }
@@ -95,7 +102,11 @@ static sync_event_t any_event(world_t *w)
                        .deadline_us = roll(2) ? 3000000 : 0,
                        .slot_count = 3};
     switch (roll(16)) {
-    case 0: case 1: ev.kind = SY_ANNOUNCE; ev.version = ++w->next_version; break;
+    case 0:
+    case 1:
+        ev.kind = SY_ANNOUNCE;
+        ev.version = ++w->next_version;
+        break;
     case 2: ev.kind = SY_ANNOUNCE; break;
     case 3:
     case 4:
@@ -104,7 +115,10 @@ static sync_event_t any_event(world_t *w)
         ev.decision = roll(4) ? ++w->next_decision : 1 + roll(w->next_decision + 1);
         break;
     case 6: ev.kind = roll(2) ? SY_ABORT : SY_RETIRE; break;
-    case 7: ev.kind = w->s.up ? SY_DOWN : SY_UP; ev.decision = roll(w->next_decision + 1); break;
+    case 7:
+        ev.kind = w->s.up ? SY_DOWN : SY_UP;
+        ev.decision = roll(w->next_decision + 1);
+        break;
     case 8:
     case 9:
         ev.kind = w->reserving ? (roll(8) ? SY_SLOT : SY_NO_SLOT) : SY_TICK;
