@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The seven frames of the bulk plane.  A frame has one form: what is decoded is encoded to the same
+/* Frames of the bulk plane.  A frame has one form: what is decoded is encoded to the same
  * bytes. */
 #include "tests/fuzz/fuzz.h"
 #include "transfer/frame.h"

@@ -114,6 +114,9 @@ def frames():
     seed("frame", "beat", frame(5, 0, b""))
     seed("frame", "refused", frame(6, 3, b"".join(struct.pack("<QI", i, i) for i in (1, 2, 3))))
     seed("frame", "bye", frame(7, 0, b""))
+    seed("frame", "near", frame(8, 1, b""))
+    seed("frame", "lent", frame(9, 2, struct.pack("<QII", 7, 5, 99) + b"".join(struct.pack("<QQII", i, i << 16, 65536, i) for i in (1, 2))))
+    seed("frame", "taken", frame(10, 0, struct.pack("<I", 6)))
 
 
 def rows():
