@@ -180,6 +180,6 @@ int transfer_check_device(const char *device, bool insecure, heddle_error_t *err
                "memory", name);
     error_expected(error, "a loopback interface, such as lo");
     error_found(error, "%s", name);
-    error_hint(error, "on a private network that you trust: --insecure");
+    error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");
     return HEDDLE_ERR_INSECURE_ADDRESS;
 }

@@ -493,8 +493,8 @@ Test(session, a_lease_that_ends_with_the_event_is_said_with_it)
 
 Test(session, the_broker_may_void_the_token)
 {
-    static const char *const codes[] = {"fenced", "not_found"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const codes[] = {"fenced", "denied", "not_found"};
+    for (int i = 0; i < 3; i++) {
         to_ready();
         cr_assert_eq(token_error(TOKEN, 0, codes[i]), SO_LAPSED | SO_HELLO);
         cr_assert_eq(s.fenced_count, 1);

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which keys a client dials with: what is given, the environment, the ring; and what is refused. */
+#include "client/credentials.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EP "tcp://127.0.0.1:7700"
+
+static char dir[64];
+static keyring_t ring;
+static key_pair_t broker, mine;
+static wire_keys_t keys;
+static bool is_secure;
+static heddle_error_t error;
+
+static const char *path_of(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+static void setup(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/heddle-credentials-XXXXXX");
+    cr_assert(mkdtemp(dir));
+    setenv("HEDDLE_KEYS", path_of("ring"), 1);
+    unsetenv("HEDDLE_BROKER_KEY");
+    unsetenv("HEDDLE_KEY");
+    cr_assert_eq(keyring_find(NULL, &ring, NULL, &error), 0);
+    cr_assert(!key_make(&broker, &error) && !key_make(&mine, &error));
+    cr_assert_eq(key_write(path_of("mine.key"), &mine, &error), 0);
+}
+static void teardown(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    cr_assert_eq(system(command), 0);
+}
+TestSuite(credentials, .init = setup, .fini = teardown);
+
+static int take(const char *broker_key, const char *key, const char *endpoints)
+{
+    credentials_t c = {.broker_key = broker_key, .key = key};
+    return credentials_take(&c, endpoints, &keys, &is_secure, &error);
+}
+static bool ring_has_a_key(void) { return access(path_of("ring/client.key"), F_OK) == 0; }
+
+Test(credentials, none_known_is_plain_and_makes_nothing)
+{
+    cr_assert_eq(take(NULL, NULL, EP), 0);
+    cr_assert(!is_secure && !keys.is_fixed && !keys.broker_key[0] && !keys.own.secret_key[0]);
+    cr_assert_str_eq(keys.ring.dir, ring.dir, "so that a broker that comes later is found");
+    cr_assert(!ring_has_a_key());
+}
+
+Test(credentials, known_broker_is_met_with_the_rings_own_key)
+{
+    char made[KEY_TEXT];
+    cr_assert_eq(keyring_tell_broker(&ring, EP, broker.public_key, &error), 0);
+    cr_assert_eq(take("", "", "tcp://localhost:7700"), 0);
+    cr_assert(is_secure && !keys.is_fixed && !strcmp(keys.broker_key, broker.public_key));
+    cr_assert(ring_has_a_key() && keys.own.secret_key[0]);
+    memcpy(made, keys.own.public_key, sizeof made);
+    cr_assert_eq(take(NULL, NULL, EP), 0);
+    cr_assert_str_eq(keys.own.public_key, made, "made once");
+    cr_assert_eq(take(NULL, NULL, EP ",tcp://10.0.0.9:7700"), 0);
+    cr_assert(!is_secure, "one of the two is not known");
+}
+
+Test(credentials, what_is_given_goes_before_the_environment_before_the_ring)
+{
+    key_pair_t other;
+    cr_assert_eq(key_make(&other, &error), 0);
+    cr_assert_eq(keyring_tell_broker(&ring, EP, other.public_key, &error), 0);
+    setenv("HEDDLE_BROKER_KEY", other.public_key, 1);
+    setenv("HEDDLE_KEY", "/nowhere", 1);
+    cr_assert_eq(take(broker.public_key, path_of("mine.key"), EP), 0, "%s", error.message);
+    cr_assert(is_secure && keys.is_fixed && !strcmp(keys.broker_key, broker.public_key));
+    cr_assert_str_eq(keys.own.secret_key, mine.secret_key);
+    cr_assert(!ring_has_a_key());
+    setenv("HEDDLE_KEY", path_of("mine.key"), 1);
+    cr_assert_eq(take(NULL, NULL, "tcp://10.0.0.9:1"), 0);
+    cr_assert(is_secure && keys.is_fixed && !strcmp(keys.broker_key, other.public_key));
+    cr_assert_str_eq(keys.own.secret_key, mine.secret_key);
+}
+
+Test(credentials, what_is_no_key_is_refused)
+{
+    char text[128];
+    cr_assert_eq(take("nonsense", NULL, EP), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(take(NULL, "/nowhere", EP), HEDDLE_ERR_NOT_FOUND);
+    FILE *f = fopen(path_of("his.pub"), "w");
+    snprintf(text, sizeof text, "public %s\n", mine.public_key);
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+    cr_assert_eq(take(NULL, path_of("his.pub"), EP), HEDDLE_ERR_DATA_DIR, "there is no secret in it");
+    setenv("HEDDLE_KEYS", "/dev/null/ring", 1);
+    cr_assert_eq(take(broker.public_key, NULL, EP), HEDDLE_ERR_DATA_DIR, "nor can one be made");
+    cr_assert_eq(take(NULL, NULL, EP), 0, "plain needs none");
+}
