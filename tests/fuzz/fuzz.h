@@ -24,6 +24,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                               \
     } while (0)
 
+/* Of a target that makes many steps out of one input: how many there were is told at the end. */
+static uint64_t step_count __attribute__((unused));
+__attribute__((unused)) static void tell_steps(void)
+{
+    fprintf(stderr, "steps: %llu\n", (unsigned long long)step_count);
+}
+#define COUNT_STEP()                                                                                     \
+    do {                                                                                                 \
+        if (step_count++ == 0) atexit(tell_steps);                                                       \
+    } while (0)
+
 /* Takes from the front; zeros when nothing is left. */
 typedef struct {
     const uint8_t *at;

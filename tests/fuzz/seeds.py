@@ -120,14 +120,17 @@ def frames():
 
 
 def rows():
+    def both(name, data):
+        seed("registry_rows", name, data)
+        seed("registry_start", name, data)
     kinds = range(8)   # epoch adapter version decision state writer floor key
-    seed("registry_rows", "plain", b"\x01" + b"".join(bytes([kind, 0]) for kind in kinds))
-    seed("registry_rows", "twice", b"\x00" + b"".join(bytes([kind, 0]) for kind in kinds) * 3)
-    seed("registry_rows", "versions", bytes([3, 1, 0]) + b"".join(bytes([2, 1, 1, 0, v]) for v in range(1, 8)) + bytes([3, 1, 2, 0, 3]))
-    seed("registry_rows", "other-types", b"\x02" + b"".join(bytes([kind, 1, column, kind_of, 4]) + b"text" for kind in kinds
+    both("plain", b"\x01" + b"".join(bytes([kind, 0]) for kind in kinds))
+    both("twice", b"\x00" + b"".join(bytes([kind, 0]) for kind in kinds) * 3)
+    both("versions", bytes([3, 1, 0]) + b"".join(bytes([2, 1, 1, 0, v]) for v in range(1, 8)) + bytes([3, 1, 2, 0, 3]))
+    both("other-types", b"\x02" + b"".join(bytes([kind, 1, column, kind_of, 4]) + b"text" for kind in kinds
                                                   for column in range(2) for kind_of in (2, 6))[:500])
     nameless = bytes([1, 0, 6, 3]) + b"a b"
-    seed("registry_rows", "name-that-is-none", b"\x01" + bytes([1]) + nameless + bytes([2]) + nameless)
+    both("name-that-is-none", b"\x01" + bytes([1]) + nameless + bytes([2]) + nameless)
 
 
 def command_lines():
