@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two commands for people: `make demo` and `make test`.  The build itself is CMake's (CMakePresets.json).
 
-.PHONY: demo test build quick clean help
+.PHONY: demo test build quick package clean help
 .NOTPARALLEL:
 
 help:
 	@echo "make demo    install what is missing, build, and watch the main job (under two minutes)"
 	@echo "make test    install what is missing, build, and run all tests"
 	@echo "make build   the programs, in build/bin"
+	@echo "make package the Debian packages, in build/deb"
 	@echo "make quick   the unit and scenario tests alone"
 	@echo "make clean   remove build/"
 
 build:
 	@tools/setup build
 	@tools/build release
+
+package:
+	@tools/setup package
+	@tools/package
 
 demo:
 	@tools/setup demo

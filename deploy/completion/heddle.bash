@@ -95,6 +95,7 @@ _heddle() {
     :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys help' -- "$cur") ;;
     help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
+    keys:*) [ "${COMP_WORDS[COMP_CWORD - 1]}" = keys ] && mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur") ;;
     publish:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }

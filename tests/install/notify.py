@@ -34,6 +34,7 @@ class Service:
 
 
 with tempfile.TemporaryDirectory() as work:
+    os.environ["HEDDLE_KEYS"] = f"{work}/keys"   # never the user's own
     started = []
     try:
         late = Service("heddle-worker", "--broker", f"ipc://{work}/broker", "--adapter", "policy", "--name", "w1")

@@ -12,6 +12,10 @@ set_tests_properties(install_pages PROPERTIES SKIP_RETURN_CODE 77)
 add_test(NAME install_completion COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/completion)
 heddle_test_properties(install_completion process 120)
 
+add_test(NAME install_units COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/units ${CMAKE_BINARY_DIR})
+heddle_test_properties(install_units style 60)
+set_tests_properties(install_units PROPERTIES SKIP_RETURN_CODE 77)
+
 if(NOT HEDDLE_SANITIZE AND NOT HEDDLE_COVERAGE)
   add_test(NAME install_exports COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/exports ${HEDDLE_LIB_DIR})
   heddle_test_properties(install_exports install 30)

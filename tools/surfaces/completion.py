@@ -30,6 +30,8 @@ def bash_values(tables):
 
 def bash(tables):
     options = "\n".join(f"    {t.command}) echo '{' '.join(w for o in t.options for w in words(o))}' ;;" for t in tables.values())
+    actions = "".join(f"""    {t.command}:*) [ "${{COMP_WORDS[COMP_CWORD - 1]}}" = {t.command} ] && mapfile -t COMPREPLY < <(compgen -W '{' '.join(t.actions)}' -- "$cur") ;;
+""" for t in tables.values() if t.actions)
     folders = "|".join(t.command for t in tables.values() if FOLDERS & set(t.arguments))
     return f"""\
 # SPDX-License-Identifier: Apache-2.0
@@ -76,7 +78,7 @@ _heddle() {{
     :*) mapfile -t COMPREPLY < <(compgen -W '{' '.join(tables)} help' -- "$cur") ;;
     help:*) mapfile -t COMPREPLY < <(compgen -W '{' '.join(tables)}' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
-    {folders}:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+{actions}    {folders}:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }}
 complete -F _heddle heddle heddle-broker heddle-worker
@@ -105,11 +107,17 @@ def zsh_option(o):
     return f"'{several}--{o.name}{'=' if o.takes_value else ''}[{doc}]{rest}'"
 
 
+def zsh_argument(t, name):
+    if name == "ACTION":
+        return f"({' '.join(t.actions)})"
+    return "_files -/" if name in FOLDERS else f"_message {name}"
+
+
 def zsh_function(t):
     lines = [f"_heddle_{t.command}() {{", "  _arguments -s -S \\"]
     lines += [f"    {zsh_option(o)} \\" for o in t.options]
     # a bare message as the first argument's action would keep options from being completed there
-    lines += [f"    '{i}:{a}:{'_files -/' if a in FOLDERS else f'_message {a}'}' \\" for i, a in enumerate(t.arguments, 1)]
+    lines += [f"    '{i}:{a}:{zsh_argument(t, a)}' \\" for i, a in enumerate(t.arguments, 1)]
     lines[-1] = lines[-1][:-2]
     return "\n".join(lines + ["}"])
 

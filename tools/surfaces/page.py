@@ -70,12 +70,15 @@ def value(text):
 def synopsis(table):
     lines = [".Nm heddle", f".Cm {table.command}"] if table.program.startswith("heddle ") else [f".Nm {table.program}"]
     for optional, flag, operand, word in re.findall(r"\[([^\]]+)\]|--([a-z-]+)(?: ([A-Z]+))?|(\S+)", table.usage):
-        if optional:
+        m = re.match(r"--([a-z-]+)(?: ([A-Z]+))?$", optional)
+        if m:
+            lines.append(f".Op Fl Fl {m[1]}" + (f" Ar {m[2]}" if m[2] else ""))
+        elif optional:
             lines.append(".Op Ar " + optional.replace("...", " ...").strip())
         elif flag:
             lines.append(f".Fl Fl {flag}" + (f" Ar {operand}" if operand else ""))
         else:
-            lines.append(".Ar " + word.replace("...", " ..."))
+            lines.append("|" if word == "|" else "." + value(word.replace("...", " ...")))
     return "\n".join(lines)
 
 

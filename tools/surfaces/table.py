@@ -38,6 +38,11 @@ class Table:
     options: list = dataclasses.field(default_factory=list)
 
     @property
+    def actions(self):
+        """Of `list | add KEY | revoke KEY`: list, add, revoke; none where the first argument is no action."""
+        return [part.split()[0] for part in self.usage.split(" | ")] if self.arguments[:1] == ["ACTION"] else []
+
+    @property
     def page(self):
         return self.program.replace(" ", "-")
 
