@@ -85,7 +85,7 @@ int broker_start(broker_t *b, instant_t now)
     events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
                b->registry.adapter_count);
     broker_settle(b, now);
-    return HEDDLE_OK;
+    return b->is_broken ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
 
 bool broker_is_settling(const broker_t *b, uint64_t now_us)
@@ -174,12 +174,24 @@ void broker_let_go(broker_t *b)
     outbox_clear(&b->out);
 }
 
+/* A decision of `all` over those who could be remembered would leave the others out. */
+static bool ends_incomplete(broker_t *b)
+{
+    heddle_error_t error;
+    if (!b->rollout.is_incomplete || b->is_broken) return b->is_broken;
+    outbox_clear(&b->out);
+    end_broken(b, HEDDLE_ERR_NO_MEMORY, "no memory for what a version waits for", &error);
+    return true;
+}
+
 void broker_settle(broker_t *b, instant_t now)
 {
     heddle_error_t error;
     for (;;) {
+        if (ends_incomplete(b)) return;
         rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
         broker_let_go(b); /* what was said so far stands, whatever becomes of the decisions */
+        if (ends_incomplete(b)) return;
         if (now.us < b->retry_us) break; /* the disk refused a moment ago */
         rollout_decide(&b->rollout, broker_view(b, now), &b->out);
         if (!b->out.record_count || !broker_make_durable(b, now, &error)) break;
@@ -319,6 +331,16 @@ static void tell_bad_frame(broker_t *b, uint64_t peer, const heddle_error_t *err
     broker_let_go(b);
 }
 
+/* What it said is lost, and it did nothing wrong: it is told anew at its next heartbeat, and says the rest again. */
+static void lose_frame(broker_t *b, uint64_t from, instant_t now)
+{
+    broker_peer_t *peer = broker_peer(b, from);
+    member_t *member = peer && peer->token ? membership_by_token(&b->members, peer->token) : NULL;
+    if (!member) return; /* it asks again */
+    membership_heard(&b->members, member, now.us);
+    member->needs_resync = true;
+}
+
 void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now)
 {
     (void)now;
@@ -332,10 +354,10 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
     if (b->is_broken) return;
     heddle_error_t error;
     msg_t m;
-    if (msg_decode(frame, &m, &error) != HEDDLE_OK) {
-        tell_bad_frame(b, from, &error);
-        return;
-    }
+    int rc = msg_decode(frame, &m, &error);
+    if (rc == HEDDLE_ERR_NO_MEMORY) lose_frame(b, from, now);
+    else if (rc) tell_bad_frame(b, from, &error);
+    if (rc) return;
     call_t c = {.b = b, .m = &m, .from = from, .peer = broker_peer(b, from), .now = now};
     if (c.peer) c.peer->heard_us = now.us;
     b->received[m.type]++;

@@ -59,9 +59,9 @@ void on_publish(const call_t *c)
         broker_refuse(c, &error, 0);
     } else if (!created) {
         stands_for(c, writer, version);
-    } else if (rollout_published(&b->rollout, broker_view(b, c->now), m->adapter, version, m->token,
-                                 &b->events, &b->out)) {
-        b->out.failed = true;
+    } else {
+        rollout_published(&b->rollout, broker_view(b, c->now), m->adapter, version, m->token, &b->events,
+                          &b->out);
     }
 }
 

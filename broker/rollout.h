@@ -101,6 +101,9 @@ typedef struct rollout {
     uint64_t settle_end_us;            /* nothing is decided before */
     bool is_settled;                   /* that time has come */
     bool is_dirty;                     /* a track is */
+    /* No memory for a version, or for somebody whom it waits for: no decision may be taken of this any more,
+     * and the process must end (a restart knows all of it). */
+    bool is_incomplete;
     uint64_t due_us;                   /* the earliest of the tracks', and of settling */
 } rollout_t;
 
@@ -145,8 +148,8 @@ void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size);
 /* ---- soft steps: what members said.  Each may add sends (to be let go at once) and events. ---- */
 
 /* A version was committed to disk: the new track; unless it waits for another one all READY subscribers
- * are eligible, ANNOUNCE to each.  NO_MEMORY. */
-int  rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version,
+ * are eligible, ANNOUNCE to each.  Without memory: is_incomplete. */
+void rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version,
                        uint64_t publisher, events_t *ev, outbox_t *out);
 /* Start-up: a track for each live version that was loaded. NO_MEMORY. */
 int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);

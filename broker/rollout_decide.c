@@ -28,7 +28,7 @@ static void settle(step_t *s, const adapter_row_t *a, track_t *t)
         if (!member_is_ready(m) || !member_sub(m, a->name)) continue;
         copy_row_t *c = copy_add(t, m);
         if (c) c->is_eligible = true;
-        else s->out->failed = true;
+        else s->ro->is_incomplete = true;
     }
 }
 
@@ -334,7 +334,7 @@ static void apply_decision(step_t *s, const adapter_row_t *a, bool was_held)
 {
     track_t *t = track_add(s->ro, a->name, a->active, s->v.now.us);
     if (!t) {
-        s->out->failed = true;
+        s->ro->is_incomplete = true;
         return;
     }
     say_decision(s, a, was_held);

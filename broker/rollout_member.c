@@ -124,8 +124,11 @@ static void begin(step_t *s, const adapter_row_t *a, const version_row_t *row, t
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         member_t *m = s->v.members->workers[i];
         if (!member_is_ready(m) || !member_sub(m, a->name)) continue;
-        copy_row_t *c = copy_need(t, m, s->out);
-        if (!c) return;
+        copy_row_t *c = copy_add(t, m);
+        if (!c) {
+            s->ro->is_incomplete = true;
+            return;
+        }
         c->is_eligible = true;
         forget_announced(s->ro, a, m);
         announce(s, t, row, m);
@@ -139,7 +142,7 @@ void begin_next(step_t *s, const adapter_row_t *a)
     if (t && !t->is_begun) begin(s, a, row, t);
 }
 
-int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version, uint64_t publisher,
+void rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version, uint64_t publisher,
                       events_t *ev, outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
@@ -147,7 +150,10 @@ int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t ver
     const version_row_t *row = registry_version(a, version);
     end_serving(ro, adapter, version);
     track_t *t = track_add(ro, adapter, version, v.now.us);
-    if (!t) return HEDDLE_ERR_NO_MEMORY;
+    if (!t) {
+        ro->is_incomplete = true;
+        return;
+    }
     t->publisher = publisher;
     t->has_left = false;
     t->is_served = true;
@@ -155,7 +161,6 @@ int rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t ver
     event_row_t *e = events_add(ev, EVENT_VERSION_PUBLISHED, adapter, version, row->writer, v.now);
     e->bytes = (int64_t)row->data_bytes;
     begin_next(&s, a);
-    return out->failed ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
 
 /* What is left of a deadline that was set before the broker started: wall clock, so never more than it
