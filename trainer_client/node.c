@@ -447,7 +447,9 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 {
     publisher_node_t *n = node;
     msg_t m;
-    if (msg_decode(frame, &m, NULL)) return;
+    int rc = msg_decode(frame, &m, NULL);
+    if (rc == HEDDLE_ERR_NO_MEMORY) n->io->redial(n->io->self); /* a WELCOME tells all of it anew */
+    if (rc) return;
     bool was_live = session_is_live(&n->session, now_us);
     if (m.type == MSG_REPORT) on_report(n, &m.report, now_us); /* also to who has left */
     unsigned bits = session_step(&n->session, &(session_event_t){SE_FRAME, &m}, now_us);

@@ -262,12 +262,13 @@ static void node_line(void *self, bool up, uint64_t now_us)
 
 static void node_frame(void *self, bytes_t frame, uint64_t now_us)
 {
+    worker_node_t *n = self;
     msg_t m;
     heddle_error_t error;
-    if (msg_decode(frame, &m, &error)) {
-        log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s", error.message);
-        return;
-    }
+    int rc = msg_decode(frame, &m, &error);
+    if (rc) log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s", error.message);
+    if (rc == HEDDLE_ERR_NO_MEMORY) n->io.redial(n->io.self); /* a WELCOME tells all of it anew */
+    if (rc) return;
     worker_node_step(self, SE_FRAME, &m, now_us);
     msg_fini(&m);
 }

@@ -165,9 +165,19 @@ static void go_down(worker_node_t *n, uint64_t now_us)
         worker_node_feed(n, &n->adapters[i], &(sync_event_t){.kind = SY_DOWN}, now_us);
 }
 
-static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t *m, uint64_t *keep,
-                            uint64_t now_us)
+/* Which of what is held may stay: as many as there are places at most, and no memory to be had for it. */
+static uint32_t list_kept(const adapter_t *a, const msg_welcome_t *m, uint64_t ret_keep[SYNC_ENTRIES])
 {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < m->keep_count && count < SYNC_ENTRIES; i++)
+        if (!strcmp(m->keep[i].adapter, a->name) && sync_find(&a->sync, m->keep[i].version))
+            ret_keep[count++] = m->keep[i].version;
+    return count;
+}
+
+static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
+{
+    uint64_t keep[SYNC_ENTRIES];
     sync_event_t event = {.kind = SY_UP,
                           .slot_count = m->slots < LIMIT_SLOTS ? (uint32_t)m->slots : LIMIT_SLOTS,
                           .keep = keep};
@@ -177,8 +187,7 @@ static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t 
         event.version = m->adapters[i].version;
         event.digest = m->adapters[i].digest;
     }
-    for (uint32_t i = 0; i < m->keep_count; i++)
-        if (!strcmp(m->keep[i].adapter, a->name)) keep[event.keep_count++] = m->keep[i].version;
+    event.keep_count = list_kept(a, m, keep);
     a->commit_us = now_us;
     worker_node_feed(n, a, &event, now_us);
     worker_node_drain(n, a, now_us);
@@ -192,11 +201,7 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
     n->io.tr->set_token(n->io.t, n->session.token);
     heddle_event_t event = {.type = HEDDLE_EVENT_JOINED, .step = -1};
     worker_node_tell(n, &event);
-    uint64_t *keep = calloc(m->keep_count + 1u, sizeof *keep);
-    for (uint32_t i = 0; keep && i < n->adapter_count; i++)
-        welcome_adapter(n, &n->adapters[i], m, keep, now_us);
-    if (!keep) log_emit(LOG_ERROR, "worker.memory", "no memory to take a welcome");
-    free(keep);
+    for (uint32_t i = 0; i < n->adapter_count; i++) welcome_adapter(n, &n->adapters[i], m, now_us);
 }
 
 /* Decisions and versions of another registry mean nothing here: old ones would look new, and new ones old. */
