@@ -66,7 +66,7 @@ static int fail_load(const char *what, size_t base, const json_error_t *why, hed
 {
     enum json_error_code code = json_error_code(why);
     size_t at = base + (why->position < 0 ? 0 : (size_t)why->position);
-    if (code == json_error_out_of_memory)
+    if (code == json_error_out_of_memory || !why->text[0]) /* it has words for everything else */
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to read %s", what);
     if (code != json_error_duplicate_key) return refuse(what, at, why->text, error);
     int rc =
