@@ -26,6 +26,17 @@ struct mail {
     uint8_t data[];
 };
 
+static bool is_product;
+
+bool world_product(bool now)
+{
+    bool was = is_product;
+    is_product = now;
+    return was;
+}
+
+bool world_is_product(void) { return is_product; }
+
 /* ---- what a failure shows
  * --------------------------------------------------------------------------------------- */
 
@@ -299,7 +310,9 @@ int actor_send(void *self, bytes_t frame)
     if (!a->is_up) return HEDDLE_ERR_GONE;
     if (!a->peer) return HEDDLE_OK; /* into a connection that is dead, and nobody knows it yet */
     if (a->w->host->inbox_count >= LIMIT_QUEUE_FRAMES) return HEDDLE_ERR_SLOW;
+    bool was = world_product(false);
     actor_deliver(a->w->host, a->peer, frame, &a->out_us);
+    world_product(was);
     return HEDDLE_OK;
 }
 
@@ -318,10 +331,12 @@ void actor_redial(void *self)
 {
     actor_t *a = self;
     world_note(a->w, "%s dials anew", a->name);
+    bool was = world_product(false);
     mail_t *m, *next;
     DL_FOREACH_SAFE (a->inbox, m, next)
         if (m->kind == MAIL_FRAME) unpost(a, m);
     line_break(a);
+    world_product(was);
 }
 
 static void dial(actor_t *a)
@@ -373,7 +388,7 @@ static void give_frame(actor_t *a, const mail_t *m)
             world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
         msg_fini(&msg);
     }
-    a->ops->frame(a->node, bytes_of(m->data, m->bytes), w->now_us);
+    PRODUCT(a->ops->frame(a->node, bytes_of(m->data, m->bytes), w->now_us));
     if (is_stale && a->worker->adapters[0].sync.applied.decision != decision)
         world_fail(w, "%s applied what came under a stale token", a->name);
 }
@@ -388,7 +403,7 @@ static bool give_mail(actor_t *a, mail_t *m)
     } else {
         a->is_up = m->kind == MAIL_UP;
         if (!a->is_up) a->dial_us = w->now_us + DIAL_US;
-        a->ops->line(a->node, a->is_up, w->now_us);
+        PRODUCT(a->ops->line(a->node, a->is_up, w->now_us));
     }
     free(m);
     check_all(w);
@@ -399,9 +414,10 @@ static bool give_transfer(actor_t *a)
 {
     if (!a->t) return false;
     tr_event_t events[TURN_EVENTS];
-    int count = transfer_mem_ops.events(a->t, a->w->now_us, events, TURN_EVENTS);
+    int count;
+    PRODUCT(count = transfer_mem_ops.events(a->t, a->w->now_us, events, TURN_EVENTS));
     for (int i = 0; i < count; i++) {
-        a->ops->transfer(a->node, &events[i], a->w->now_us);
+        PRODUCT(a->ops->transfer(a->node, &events[i], a->w->now_us));
         check_all(a->w);
     }
     return count > 0;
@@ -417,13 +433,14 @@ static void client_turn(actor_t *a)
 {
     world_t *w = a->w;
     delay_bytes(a);
-    uint64_t due_us = a->ops->tick(a->node, w->now_us);
+    uint64_t due_us;
+    PRODUCT(due_us = a->ops->tick(a->node, w->now_us));
     check_all(w);
     bool busy = false;
     mail_t *m;
     for (int i = 0; i < TURN_FRAMES && (m = arrived(a)); i++) busy |= give_mail(a, m);
     busy |= give_transfer(a);
-    busy |= a->ops->work && a->ops->work(a->node, w->now_us);
+    if (a->ops->work) PRODUCT(busy |= a->ops->work(a->node, w->now_us));
     check_all(w);
     uint64_t done = a->event_done;
     if (a->kind == ACTOR_WORKER) worker_app(a);
@@ -446,7 +463,7 @@ static bool give_to_broker(world_t *w, mail_t *m)
     msg_fini(&msg);
     bool is_stale = token && !membership_by_token(&w->broker->members, token);
     uint64_t before = is_stale ? check_signature(w->broker) : 0;
-    broker_frame(w->broker, m->peer, bytes_of(m->data, m->bytes), now);
+    PRODUCT(broker_frame(w->broker, m->peer, bytes_of(m->data, m->bytes), now));
     free(m);
     w->stale_frames += is_stale;
     if (w->is_dying) return true;
@@ -460,11 +477,12 @@ void broker_turn(world_t *w)
 {
     instant_t now = {w->now_us, clock_wall(&w->clock)};
     bool busy = false;
-    broker_tick(w->broker, now);
+    PRODUCT(broker_tick(w->broker, now));
     mail_t *m;
     for (int i = 0; !w->is_dying && i < TURN_FRAMES && (m = arrived(w->host)); i++)
         busy |= give_to_broker(w, m);
-    uint64_t due_us = w->is_dying ? 0 : broker_flush(w->broker, now);
+    uint64_t due_us = 0;
+    if (!w->is_dying) PRODUCT(due_us = broker_flush(w->broker, now));
     if (w->is_dying) {
         world_broker_kill(w);
         return;

@@ -164,6 +164,18 @@ void world_note(world_t *w, const char *format, ...) __attribute__((format(print
 /* Prints the picture and ends the test. */
 void world_fail(world_t *w, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 
+/* ---- whose code runs ----
+ * True while it is the nodes' own, false while it is the world's: tests/torture takes memory away from the
+ * former only.  Sets it, and returns what it was. */
+bool world_product(bool is_product);
+bool world_is_product(void);
+#define PRODUCT(call)                                                                                    \
+    do {                                                                                                 \
+        bool was_ = world_product(true);                                                                 \
+        call;                                                                                            \
+        world_product(was_);                                                                             \
+    } while (0)
+
 /* ---- time ---- */
 /* The next turn that is due before `end_us`; false: there is none, and it is end_us now. */
 bool world_step(world_t *w, uint64_t end_us);
@@ -222,6 +234,8 @@ typedef struct {
 void trainer_publish(actor_t *a, publish_t what);
 /* The same, and waits for the answer; returns the version. */
 uint64_t trainer_publishes(actor_t *a, publish_t what);
+/* The deadline of the call: nobody waits for the answer any more. */
+void trainer_gives_up(actor_t *a);
 bool trainer_is_ready(const actor_t *a);
 int trainer_standing(const actor_t *a); /* OK, AGAIN, WRITER_HELD, FENCED, ... */
 bool trainer_is_busy(const actor_t *a); /* a publication is not answered yet */

@@ -15,10 +15,8 @@ static void put(actor_t *a, const msg_t *m)
     buf_fini(&frame);
 }
 
-static void on_line(void *self, bool up, uint64_t now_us)
+static void say_hello(actor_t *a)
 {
-    (void)now_us;
-    if (!up) return;
     msg_t m = {.type = MSG_HELLO};
     m.hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN,
                             .wire_max = WIRE_VERSION_MAX,
@@ -27,7 +25,15 @@ static void on_line(void *self, bool up, uint64_t now_us)
                             .life = {{9}},
                             .heddle = "0",
                             .host = "host"};
-    put(self, &m);
+    put(a, &m);
+}
+
+static void on_line(void *self, bool up, uint64_t now_us)
+{
+    (void)now_us;
+    bool was = world_product(false); /* a command of the world's own */
+    if (up) say_hello(self);
+    world_product(was);
 }
 
 static void ask(actor_t *a)
@@ -55,16 +61,22 @@ static void take_error(actor_t *a, const msg_error_t *m)
                m->message);
 }
 
-static void on_frame(void *self, bytes_t frame, uint64_t now_us)
+static void take_frame(actor_t *a, bytes_t frame)
 {
-    actor_t *a = self;
     msg_t m;
-    (void)now_us;
     cr_assert_eq(msg_decode(frame, &m, NULL), HEDDLE_OK);
     if (m.type == MSG_HELLO_OK && a->is_asked && !a->is_replied) ask(a);
     if (m.type == MSG_REPORT) take_report(a, &m.report);
     if (m.type == MSG_ERROR) take_error(a, &m.error);
     msg_fini(&m);
+}
+
+static void on_frame(void *self, bytes_t frame, uint64_t now_us)
+{
+    (void)now_us;
+    bool was = world_product(false);
+    take_frame(self, frame);
+    world_product(was);
 }
 
 static uint64_t on_tick(void *self, uint64_t now_us)

@@ -135,8 +135,10 @@ static int load_all(world_t *w)
     for (int kind = RECORD_EPOCH; kind < RECORD_FORGET; kind++) {
         stored_t *s;
         DL_FOREACH (w->records, s)
-            if ((int)s->record.kind == kind && broker_load(w->broker, &s->record))
-                return HEDDLE_ERR_INTERNAL;
+            if ((int)s->record.kind == kind) {
+                int rc = broker_load(w->broker, &s->record);
+                if (rc) return rc;
+            }
     }
     return HEDDLE_OK;
 }
@@ -159,15 +161,22 @@ static bool dies_at(world_t *w, point_t point)
     return true;
 }
 
-static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
+static int commit(world_t *w, const record_t *records, int count, heddle_error_t *error)
 {
-    world_t *w = self;
     if (dies_at(w, POINT_BEFORE_COMMIT)) return error_fail(error, HEDDLE_ERR_INTERNAL, "died");
     if (w->commit_code) return error_fail(error, w->commit_code, "the disk says no");
     for (int i = 0; i < count; i++) check_record(w, &records[i]);
     for (int i = 0; i < count; i++) store_record(w, &records[i]);
     dies_at(w, POINT_AFTER_COMMIT);
     return HEDDLE_OK;
+}
+
+static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
+{
+    bool was = world_product(false);
+    int rc = commit(self, records, count, error);
+    world_product(was);
+    return rc;
 }
 
 static actor_t *actor_of_peer(world_t *w, uint64_t peer)
@@ -195,15 +204,22 @@ static bool is_slow(world_t *w, const actor_t *to, bytes_t frame)
     return true;
 }
 
-static int io_send(void *self, uint64_t peer, bytes_t frame)
+static int send_to(world_t *w, uint64_t peer, bytes_t frame)
 {
-    world_t *w = self;
     if (dies_at(w, POINT_BEFORE_SEND)) return HEDDLE_ERR_GONE;
     actor_t *to = actor_of_peer(w, peer);
     if (!to) return HEDDLE_ERR_GONE;
     if (to->inbox_count >= LIMIT_QUEUE_FRAMES || is_slow(w, to, frame)) return HEDDLE_ERR_SLOW;
     actor_deliver(to, 0, frame, &to->in_us);
     return HEDDLE_OK;
+}
+
+static int io_send(void *self, uint64_t peer, bytes_t frame)
+{
+    bool was = world_product(false);
+    int rc = send_to(self, peer, frame);
+    world_product(was);
+    return rc;
 }
 
 static void io_forget(void *self, uint64_t peer)
@@ -216,8 +232,10 @@ static void io_fatal(void *self, const heddle_error_t *error)
 {
     world_t *w = self;
     world_note(w, "the broker ends: %s", error->message);
+    bool was = world_product(false);
     free(w->fatal);
     w->fatal = strdup(error->message);
+    world_product(was);
     w->is_dying = true;
 }
 
@@ -237,9 +255,19 @@ static void io_random(void *self, void *data, size_t bytes)
  * -------------------------------------------------------------------------------------------------------
  */
 
-void world_broker_start(world_t *w)
+static int start_broker(world_t *w, const broker_opts_t *opts, const broker_io_t *io)
 {
-    cr_assert_null(w->broker);
+    heddle_error_t error;
+    int rc = broker_new(opts, io, &w->broker, &error);
+    if (!rc) rc = load_all(w);
+    if (!rc) rc = broker_start(w->broker, (instant_t){w->now_us, clock_wall(&w->clock)});
+    if (rc && w->broker) broker_destroy(&w->broker);
+    return rc;
+}
+
+/* As the daemon does: one that cannot be made ends, and is started again. */
+static int try_start(world_t *w)
+{
     record_t epoch = {.kind = RECORD_EPOCH, .epoch = ++w->epoch};
     store_record(w, &epoch);
     broker_io_t io = {.self = w,
@@ -256,14 +284,21 @@ void world_broker_start(world_t *w)
                           .data_dir = "mem",
                           .pid = 1,
                           .seed = w->opts.seed};
-    heddle_error_t error;
-    if (broker_new(&opts, &io, &w->broker, &error)) world_fail(w, "no broker: %s", error.message);
-    if (load_all(w)) world_fail(w, "the broker cannot load what it made durable");
+    int rc;
     w->had_records = w->shadow.adapter_count > 0;
     w->started_us = w->now_us;
+    PRODUCT(rc = start_broker(w, &opts, &io));
+    w->is_dying = false;
+    return rc;
+}
+
+void world_broker_start(world_t *w)
+{
+    cr_assert_null(w->broker);
+    int rc = try_start(w);
+    if (rc == HEDDLE_ERR_NO_MEMORY) rc = try_start(w);
+    if (rc) world_fail(w, "the broker does not start: %s", heddle_err_name(rc));
     check_restart(w);
-    if (broker_start(w->broker, (instant_t){w->now_us, clock_wall(&w->clock)}))
-        world_fail(w, "the broker does not start");
     w->host->alive = true;
     w->host->stopped = false;
     w->host->due_us = w->now_us;

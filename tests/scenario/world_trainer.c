@@ -20,6 +20,7 @@ typedef struct {
     uint64_t request_count;
     pack_t *pack;
     sealed_t sealed;
+    region_t *region; /* borrowed, of the slot */
     int slot;
 } trainer_t;
 
@@ -57,7 +58,10 @@ void trainer_boot(actor_t *a)
                                   .seed = world_random(w, UINT32_MAX),
                                   .changed = changed,
                                   .self = a};
-    cr_assert_eq(publisher_node_new(&opts, &t->io, &t->node), HEDDLE_OK);
+    int rc;
+    PRODUCT(rc = publisher_node_new(&opts, &t->io, &t->node));
+    if (rc == HEDDLE_ERR_NO_MEMORY) rc = publisher_node_new(&opts, &t->io, &t->node); /* it is started again */
+    cr_assert_eq(rc, HEDDLE_OK);
     a->trainer_state = t;
     a->node = t->node;
     a->ops = &publisher_node_ops;
@@ -86,27 +90,40 @@ static void finish(actor_t *a, int code, const char *message)
                (unsigned long long)a->published.version, message);
 }
 
+/* A region that is large enough, of a slot that was taken. */
+static int make_room(trainer_t *t)
+{
+    int rc = publisher_node_take(t->node, pack_bytes(t->pack), &t->slot, &t->region);
+    if (rc || (t->region && t->region->bytes >= pack_bytes(t->pack))) return rc;
+    rc = region_new(pack_bytes(t->pack), &t->region, NULL);
+    if (!rc) rc = publisher_node_fit(t->node, t->slot, t->region);
+    if (rc) publisher_node_give_back(t->node, t->slot);
+    return rc;
+}
+
+static int write_and_seal(trainer_t *t, const content_t *c)
+{
+    pack_lay(t->pack, t->region->base);
+    for (uint32_t i = 0; i < c->shape.count; i++)
+        memcpy(pack_tensor(t->pack, i), c->region + c->layout.places[i], c->layout.sizes[i]);
+    int rc = pack_seal(t->pack, &t->sealed, NULL);
+    if (rc) publisher_node_give_back(t->node, t->slot);
+    return rc;
+}
+
 /* Writes where Heddle says, digests, publishes. */
 static void write_and_publish(actor_t *a)
 {
     trainer_t *t = a->trainer_state;
-    region_t *region;
-    int rc = publisher_node_take(t->node, pack_bytes(t->pack), &t->slot, &region);
+    int rc;
+    PRODUCT(rc = make_room(t));
     if (rc == HEDDLE_ERR_AGAIN) return;
+    if (!rc) PRODUCT(rc = write_and_seal(t, a->published.content));
     if (rc) {
         finish(a, rc, "no region");
         return;
     }
-    if (!region || region->bytes < pack_bytes(t->pack)) {
-        cr_assert_eq(region_new(pack_bytes(t->pack), &region, NULL), HEDDLE_OK);
-        cr_assert_eq(publisher_node_fit(t->node, t->slot, region), HEDDLE_OK);
-    }
-    const content_t *c = a->published.content;
-    pack_lay(t->pack, region->base);
-    for (uint32_t i = 0; i < c->shape.count; i++)
-        memcpy(pack_tensor(t->pack, i), c->region + c->layout.places[i], c->layout.sizes[i]);
-    cr_assert_eq(pack_seal(t->pack, &t->sealed, NULL), HEDDLE_OK);
-    MUST(a->w, digest_equal(&t->sealed.digest, &c->h1));
+    MUST(a->w, digest_equal(&t->sealed.digest, &a->published.content->h1));
     publish_request_t request = {.slot = t->slot,
                                  .pack = t->pack,
                                  .sealed = &t->sealed,
@@ -119,7 +136,7 @@ static void write_and_publish(actor_t *a)
                                            .if_unchanged = t->what.if_unchanged,
                                            .deadline_ms = t->what.deadline_ms};
     t->want = WANT_ANSWER;
-    publisher_node_publish(t->node, &request, a->w->now_us);
+    PRODUCT(publisher_node_publish(t->node, &request, a->w->now_us));
 }
 
 static void take_answer(actor_t *a)
@@ -127,12 +144,25 @@ static void take_answer(actor_t *a)
     trainer_t *t = a->trainer_state;
     publish_result_t result = {0};
     heddle_error_t error = {0};
-    int rc = publisher_node_result(t->node, &result, &error);
+    int rc;
+    PRODUCT(rc = publisher_node_result(t->node, &result, &error));
     if (rc == HEDDLE_ERR_AGAIN) return;
     a->published.version = result.version;
     a->published.created = !result.replayed && !result.unchanged;
     if (!rc) MUST(a->w, digest_equal(&result.digest, &a->published.content->h1));
     finish(a, rc, rc ? error.message : "");
+}
+
+void trainer_gives_up(actor_t *a)
+{
+    trainer_t *t = a->trainer_state;
+    publish_result_t result = {0};
+    heddle_error_t error = {0};
+    if (!t || t->want == WANT_NOTHING) return;
+    int rc = HEDDLE_ERR_DEADLINE;
+    if (t->want == WANT_ANSWER) rc = publisher_node_abandon(t->node, &result, &error);
+    a->published.version = result.version;
+    finish(a, rc, error.message);
 }
 
 static void take_report(actor_t *a)
@@ -183,7 +213,13 @@ void trainer_publish(actor_t *a, publish_t what)
     pack_input_t in = {c->tensors, c->shape.count, bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)),
                        bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
     heddle_error_t error;
-    if (pack_new(&in, &t->pack, &error)) world_fail(a->w, "pack: %s", error.message);
+    int rc;
+    PRODUCT(rc = pack_new(&in, &t->pack, &error));
+    if (rc) {
+        if (rc != HEDDLE_ERR_NO_MEMORY) world_fail(a->w, "pack: %s", error.message);
+        finish(a, rc, error.message);
+        return;
+    }
     t->want = WANT_REGION;
     a->due_us = a->w->now_us;
 }
@@ -199,7 +235,7 @@ uint64_t trainer_publishes(actor_t *a, publish_t what)
 
 void trainer_leave(actor_t *a)
 {
-    publisher_node_leave(((trainer_t *)a->trainer_state)->node, a->w->now_us);
+    PRODUCT(publisher_node_leave(((trainer_t *)a->trainer_state)->node, a->w->now_us));
 }
 bool trainer_has_left(const actor_t *a)
 {

@@ -40,7 +40,10 @@ void worker_boot(actor_t *a)
                           .life = life_of(a),
                           .wake = wake,
                           .wake_self = a};
-    cr_assert_eq(worker_node_new(&opts, &io, &a->worker), HEDDLE_OK);
+    int rc;
+    PRODUCT(rc = worker_node_new(&opts, &io, &a->worker));
+    if (rc == HEDDLE_ERR_NO_MEMORY) rc = worker_node_new(&opts, &io, &a->worker); /* it is started again */
+    cr_assert_eq(rc, HEDDLE_OK);
     a->node = a->worker;
     a->ops = &worker_node_ops;
 }
@@ -48,15 +51,15 @@ void worker_boot(actor_t *a)
 static void answer_arrived(actor_t *a, uint64_t version)
 {
     if (a->conf.app == APP_REJECTS_STAGE)
-        worker_node_reject(a->worker, 0, version, "the engine cannot load it", a->w->now_us);
-    else worker_node_staged(a->worker, 0, version, a->w->now_us);
+        PRODUCT(worker_node_reject(a->worker, 0, version, "the engine cannot load it", a->w->now_us));
+    else PRODUCT(worker_node_staged(a->worker, 0, version, a->w->now_us));
 }
 
 static void answer_commit(actor_t *a, uint64_t version)
 {
     if (a->conf.app == APP_REJECTS_COMMIT)
-        worker_node_reject(a->worker, 0, version, "the engine cannot switch", a->w->now_us);
-    else worker_node_activate(a->worker, 0, version, a->w->now_us);
+        PRODUCT(worker_node_reject(a->worker, 0, version, "the engine cannot switch", a->w->now_us));
+    else PRODUCT(worker_node_activate(a->worker, 0, version, a->w->now_us));
 }
 
 /* What the node said is answered after the turn, as an application's thread would. */
@@ -85,7 +88,7 @@ void worker_answers_late(actor_t *a)
 void actor_leave(actor_t *a)
 {
     world_note(a->w, "%s leaves", a->name);
-    if (a->kind == ACTOR_WORKER) worker_node_leave(a->worker, a->w->now_us);
+    if (a->kind == ACTOR_WORKER) PRODUCT(worker_node_leave(a->worker, a->w->now_us));
     else trainer_leave(a);
     a->due_us = a->w->now_us;
 }

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Nth allocation, write, sync, rename fails, for every N.  Plain programs that fork a child for each batch of runs.
+set(dir ${CMAKE_CURRENT_LIST_DIR})
+set(world ${CMAKE_SOURCE_DIR}/tests/scenario)
+set(wrapped malloc calloc realloc strdup asprintf memfd_create fallocate mmap json_loadb json_loads)
+list(TRANSFORM wrapped PREPEND -Wl,--wrap= OUTPUT_VARIABLE wrap_memory)
+
+# heddle_torture(NAME SOURCES file... LINK lib... OPTIONS linker-option...)
+function(heddle_torture name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;OPTIONS" ${ARGN})
+  add_executable(torture_${name} ${ARG_SOURCES} ${dir}/batch.c)
+  set_target_properties(torture_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(torture_${name} BEFORE PRIVATE ${dir})   # criterion/criterion.h of ours
+  target_compile_options(torture_${name} PRIVATE -Wno-missing-prototypes)
+  target_link_libraries(torture_${name} PRIVATE ${ARG_LINK})
+  target_link_options(torture_${name} PRIVATE ${ARG_OPTIONS})
+  add_test(NAME torture_${name} COMMAND torture_${name})
+  heddle_test_properties(torture_${name} torture 300)
+endfunction()
+
+heddle_torture(memory SOURCES ${dir}/memory.c ${dir}/alloc.c ${dir}/plays.c ${world}/check.c ${world}/content.c ${world}/leftover.c
+  ${world}/world.c ${world}/world_admin.c ${world}/world_broker.c ${world}/world_trainer.c ${world}/world_worker.c
+  LINK heddle_broker heddle_worker heddle_trainer_client PkgConfig::jansson OPTIONS ${wrap_memory})
