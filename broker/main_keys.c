@@ -3,9 +3,9 @@
 
 #include "core/log.h"
 
-static int open_ring(const char *dir, main_keys_t *k, bool *ret_chosen, heddle_error_t *error)
+static int open_ring(const char *dir, main_keys_t *k, heddle_error_t *error)
 {
-    int rc = keyring_find(dir, &k->ring, ret_chosen, error);
+    int rc = keyring_find(dir, &k->ring, &k->is_chosen, error);
     if (!rc) rc = keyring_pair(&k->ring, "broker.key", &k->broker, error);
     if (!rc) rc = keyring_pair(&k->ring, "client.key", &k->client, error);
     return rc;
@@ -14,16 +14,15 @@ static int open_ring(const char *dir, main_keys_t *k, bool *ret_chosen, heddle_e
 int main_keys_open(const char *dir, bool insecure, main_keys_t *ret_keys, heddle_error_t *error)
 {
     heddle_error_t why;
-    bool is_chosen = false;
     *ret_keys = (main_keys_t){0};
     if (insecure) {
         keyring_find(dir, &ret_keys->ring, NULL, &why);
         return HEDDLE_OK;
     }
-    int rc = open_ring(dir, ret_keys, &is_chosen, &why);
+    int rc = open_ring(dir, ret_keys, &why);
     ret_keys->has_keys = !rc;
     if (!rc) return HEDDLE_OK;
-    if (is_chosen) {
+    if (ret_keys->is_chosen) {
         *error = why;
         return rc;
     }

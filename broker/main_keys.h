@@ -9,6 +9,7 @@
 typedef struct {
     keyring_t ring;                    /* "": there is none */
     bool has_keys;                     /* the listener is to have them */
+    bool is_chosen;                    /* somebody named the ring: nothing made by itself */
     key_pair_t broker, client;
 } main_keys_t;
 

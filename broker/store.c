@@ -481,6 +481,15 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     return rc;
 }
 
+int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
+{
+    int64_t count = 0;
+    int code = ask_number(s, "SELECT count(*) FROM keys WHERE revoked_at = 0", &count);
+    if (code) return refuse(s, code, "count its keys", error);
+    *ret_count = (uint64_t)count;
+    return HEDDLE_OK;
+}
+
 void store_close(store_t **store)
 {
     store_t *s = *store;

@@ -46,6 +46,8 @@ const char *store_dir(const store_t *s);       /* absolute */
 const char *store_cluster(const store_t *s);
 uint64_t    store_epoch(const store_t *s);     /* of this run; from 1 */
 uint64_t    store_bytes(const store_t *s);     /* on disk now */
+/* Live keys in the table.  OK · DATA_DIR. */
+int         store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error);
 
 /* Where SQLite's codes end: the code of ours for a result of SQLite (extended or not) and the errno below it (0: none). */
 int  store_code(int sqlite_code, int number);
