@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trainer_client/node.h"
+#include "trainer_client/node_part.h"
 
 #include "core/errors.h"
 #include "core/failpoint.h"
@@ -9,37 +9,6 @@
 
 #define PROGRESS_US 50000u     /* at most 20 events a second */
 #define RESEND_US 20000u       /* after a full queue */
-
-typedef enum { REQUEST_NONE, REQUEST_PENDING, REQUEST_DONE } request_state_t;
-typedef struct {
-    request_state_t state;
-    publish_request_t asked;
-    uint64_t req;                       /* of the last PUBLISH */
-    uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
-    int rc;
-    heddle_error_t error;
-    publish_result_t result;
-} request_t;
-
-/* Bytes served of the version that is being staged. */
-typedef struct { uint64_t version, base_bytes, told_bytes, due_us; } progress_t;
-
-struct publisher_node {
-    const node_io_t *io;
-    char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
-    bool takeover, has_joined, is_fenced, has_left, is_changed;
-    void (*changed)(void *self); void *self;
-    session_t session;
-    publications_t publications;
-    reports_t reports;
-    request_t request;
-    progress_t progress;
-    inquiry_t inquiry;
-    heddle_error_t refusal;             /* why the broker refused last; code 0: it did not */
-    bool is_line_refused;              /* `refusal` is of the handshake */
-    heddle_error_t fence;               /* who fenced us */
-    buf_t frame;
-};
 
 /* -- out -------------------------------------------------------------------------------------- */
 
@@ -82,7 +51,7 @@ static void wake_waiters(publisher_node_t *n)
 
 /* -- the request ------------------------------------------------------------------------------ */
 
-static void finish_request(publisher_node_t *n, int rc, const heddle_error_t *error)
+void request_finish(publisher_node_t *n, int rc, const heddle_error_t *error)
 {
     request_t *r = &n->request;
     if (r->state != REQUEST_PENDING) return;
@@ -150,7 +119,7 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a)
 }
 
 /* GONE needs nothing: the line's end is reported, and WELCOME brings us here again. */
-static void try_publish(publisher_node_t *n, uint64_t now_us)
+void request_send(publisher_node_t *n, uint64_t now_us)
 {
     request_t *r = &n->request;
     if (r->state != REQUEST_PENDING || n->session.state != SESSION_READY) return;
@@ -164,7 +133,7 @@ static void try_publish(publisher_node_t *n, uint64_t now_us)
     error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
     error_hint(&error, "its config, features and meta go in one message: make them shorter");
     error_where(&error, n->adapter, 0, NULL, "commit");
-    finish_request(n, rc, &error);
+    request_finish(n, rc, &error);
 }
 
 static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t now_us)
@@ -219,7 +188,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
                                    .unchanged = is_unchanged};
     heddle_error_t error;
     if (!digest_equal(&m->digest, &r->asked.sealed->digest)) {
-        finish_request(n, fail_digest(n, m, &error), &error);
+        request_finish(n, fail_digest(n, m, &error), &error);
         return;
     }
     reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
@@ -228,7 +197,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         publications_give_back(&n->publications, r->asked.slot);
     else rc = serve(n, m, &error);
     if (!rc && publications_of(&n->publications, m->version)) begin_progress(n, m->version, now_us);
-    finish_request(n, rc, rc ? &error : NULL);
+    request_finish(n, rc, rc ? &error : NULL);
 }
 
 /* -- what it was not told --------------------------------------------------------------------- */
@@ -283,7 +252,7 @@ static void check_inquiry(publisher_node_t *n, uint64_t now_us)
 
 static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
 
-static void step(publisher_node_t *n, session_event_kind_t kind, uint64_t now_us)
+void publisher_node_step(publisher_node_t *n, session_event_kind_t kind, uint64_t now_us)
 {
     act(n, session_step(&n->session, &(session_event_t){kind, NULL}, now_us), NULL, now_us);
 }
@@ -300,9 +269,9 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
     n->is_fenced = true;
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
-    finish_request(n, HEDDLE_ERR_FENCED, &n->fence);
+    request_finish(n, HEDDLE_ERR_FENCED, &n->fence);
     begin_inquiry(n, now_us);
-    step(n, SE_LEAVE, now_us);
+    publisher_node_step(n, SE_LEAVE, now_us);
 }
 
 /* Whatever it waits for is not there, and its writer is not known there. */
@@ -317,8 +286,8 @@ static void leave_cluster(publisher_node_t *n, uint64_t now_us)
     error_hint(&n->fence, "was the broker started with another --data? start the publisher again to publish there");
     n->is_fenced = true;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
-    finish_request(n, n->fence.code, &n->fence);
-    step(n, SE_LEAVE, now_us);
+    request_finish(n, n->fence.code, &n->fence);
+    publisher_node_step(n, SE_LEAVE, now_us);
 }
 
 static void send_open(publisher_node_t *n)
@@ -351,7 +320,7 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     n->has_joined = true;
     n->refusal = (heddle_error_t){0};
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
-    try_publish(n, now_us);
+    request_send(n, now_us);
     if (is_back) begin_inquiry(n, now_us);
 }
 
@@ -361,7 +330,7 @@ static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_u
     n->is_line_refused = false;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->refusal);
     if (n->has_joined && n->refusal.code == HEDDLE_ERR_WRITER_HELD) fence(n, m, now_us);
-    else if (!m->retriable) finish_request(n, n->refusal.code, &n->refusal);
+    else if (!m->retriable) request_finish(n, n->refusal.code, &n->refusal);
 }
 
 static void send_heartbeat(publisher_node_t *n)
@@ -403,7 +372,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state != REQUEST_PENDING) return;
     msg_to_error(m, &error);
     if (error.code == HEDDLE_ERR_FENCED) fence(n, m, now_us);
-    else finish_request(n, error.code, &error);
+    else request_finish(n, error.code, &error);
 }
 
 static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
@@ -461,7 +430,7 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 
 static void on_line(void *node, bool up, uint64_t now_us)
 {
-    step(node, up ? SE_LINE_UP : SE_LINE_DOWN, now_us);
+    publisher_node_step(node, up ? SE_LINE_UP : SE_LINE_DOWN, now_us);
     wake_waiters(node);
 }
 
@@ -508,8 +477,8 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
-    step(n, SE_TICK, now_us);
-    if (now_us >= n->request.resend_us) try_publish(n, now_us);
+    publisher_node_step(n, SE_TICK, now_us);
+    if (now_us >= n->request.resend_us) request_send(n, now_us);
     check_progress(n, now_us);
     check_inquiry(n, now_us);
     wake_waiters(n);
@@ -525,146 +494,9 @@ static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_
     n->refusal = *why;
     n->is_line_refused = n->is_changed = true;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->refusal);
-    if (!why->retriable) finish_request(n, why->code, why);
+    if (!why->retriable) request_finish(n, why->code, why);
     wake_waiters(n);
 }
 
 const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refused, .frame = on_frame, .transfer = on_transfer,
                                        .tick = on_tick, .work = NULL};
-
-/* -- what the application asks ---------------------------------------------------------------- */
-
-int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
-                       publisher_node_t **ret_node)
-{
-    publisher_node_t *n = calloc(1, sizeof *n);
-    if (!n) return HEDDLE_ERR_NO_MEMORY;
-    n->io = io;
-    error_text(n->adapter, sizeof n->adapter, opts->adapter);
-    error_text(n->writer, sizeof n->writer, opts->writer);
-    error_text(n->host, sizeof n->host, opts->host);
-    n->takeover = opts->takeover;
-    n->changed = opts->changed;
-    n->self = opts->self;
-    n->request.resend_us = CLOCK_NEVER;
-    session_opts_t session = {.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host,
-                              .pid = opts->pid, .seed = opts->seed};
-    session_init(&n->session, &session);
-    publications_init(&n->publications, io->tr, io->t);
-    if (reports_init(&n->reports, n->adapter)) goto fail;
-    *ret_node = n;
-    return HEDDLE_OK;
-fail:
-    publisher_node_destroy(&n);
-    return HEDDLE_ERR_NO_MEMORY;
-}
-
-void publisher_node_destroy(publisher_node_t **n)
-{
-    if (!n || !*n) return;
-    publications_fini(&(*n)->publications);
-    reports_fini(&(*n)->reports);
-    buf_fini(&(*n)->frame);
-    free(*n);
-    *n = NULL;
-}
-
-int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
-{
-    if (n->is_fenced) {
-        *error = n->fence;
-        return n->fence.code;
-    }
-    *error = n->refusal;
-    if (n->session.state == SESSION_READY) return HEDDLE_OK;
-    /* A broker that says no will say it again; one that was met without its key may be starting. */
-    bool is_final = n->refusal.code == HEDDLE_ERR_WRITER_HELD ||
-                    (n->refusal.code == HEDDLE_ERR_DENIED && !n->is_line_refused);
-    bool may_pass = n->refusal.retriable && !is_final;
-    return n->refusal.code && !may_pass ? n->refusal.code : HEDDLE_ERR_AGAIN;
-}
-
-int publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, region_t **ret_region)
-{
-    return publications_take(&n->publications, bytes, ret_slot, ret_region);
-}
-
-int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)
-{
-    return publications_fit(&n->publications, slot, region);
-}
-void publisher_node_give_back(publisher_node_t *n, int slot)
-{
-    publications_give_back(&n->publications, slot);
-}
-
-void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
-{
-    n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req,
-                             .resend_us = CLOCK_NEVER};
-    if (n->is_fenced) finish_request(n, n->fence.code, &n->fence);
-    else try_publish(n, now_us);
-}
-
-int publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
-{
-    request_t *r = &n->request;
-    if (r->state == REQUEST_PENDING) return HEDDLE_ERR_AGAIN;
-    r->state = REQUEST_NONE;
-    if (r->rc) *error = r->error;
-    else *ret_result = r->result;
-    return r->rc;
-}
-
-static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
-{
-    bool is_there = n->session.state == SESSION_READY && n->session.line_up;
-    if (is_there)
-        error_fail(error, HEDDLE_ERR_DEADLINE,
-                   "the broker did not record the version of %s in time", n->adapter);
-    else error_fail(error, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
-}
-
-int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
-{
-    if (n->request.state == REQUEST_PENDING) {
-        heddle_error_t e = n->refusal;
-        if (!e.code) fail_waiting(n, &e);
-        error_where(&e, n->adapter, 0, NULL, "commit");
-        error_hint(&e, "publish again under the same request id: it becomes one version at most");
-        finish_request(n, e.code, &e);
-    }
-    return publisher_node_result(n, ret_result, error);
-}
-
-int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
-                         heddle_error_t *error)
-{
-    report_row_t *row = reports_find(&n->reports, version);
-    if (!row) {
-        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here",
-                            n->adapter, (unsigned long long)version);
-        error_hint(error, "`heddle wait` waits for any version; a publisher remembers its last %u",
-                   REPORTS_MAX);
-        return rc;
-    }
-    int rc = reports_judge(&n->reports, row, want, error);
-    bool is_asking = n->inquiry.version == version;
-    if (rc != HEDDLE_ERR_AGAIN || !n->is_fenced || is_asking) return rc;
-    *error = n->fence;
-    return n->fence.code;
-}
-
-const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }
-
-void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
-{
-    publications_stop(&n->publications, 0);
-    step(n, SE_LEAVE, now_us);
-    n->has_left |= n->session.state == SESSION_LEFT;
-}
-
-bool publisher_node_has_left(const publisher_node_t *n)
-{
-    return n->has_left && publications_are_quiet(&n->publications);
-}

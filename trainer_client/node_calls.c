@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the application asks of a publisher's node. */
+#include "trainer_client/node_part.h"
+
+#include "core/errors.h"
+
+#include <stdlib.h>
+
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
+                       publisher_node_t **ret_node)
+{
+    publisher_node_t *n = calloc(1, sizeof *n);
+    if (!n) return HEDDLE_ERR_NO_MEMORY;
+    n->io = io;
+    error_text(n->adapter, sizeof n->adapter, opts->adapter);
+    error_text(n->writer, sizeof n->writer, opts->writer);
+    error_text(n->host, sizeof n->host, opts->host);
+    n->takeover = opts->takeover;
+    n->changed = opts->changed;
+    n->self = opts->self;
+    n->request.resend_us = CLOCK_NEVER;
+    session_opts_t session = {.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host,
+                              .pid = opts->pid, .seed = opts->seed};
+    session_init(&n->session, &session);
+    publications_init(&n->publications, io->tr, io->t);
+    if (reports_init(&n->reports, n->adapter)) goto fail;
+    *ret_node = n;
+    return HEDDLE_OK;
+fail:
+    publisher_node_destroy(&n);
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+void publisher_node_destroy(publisher_node_t **n)
+{
+    if (!n || !*n) return;
+    publications_fini(&(*n)->publications);
+    reports_fini(&(*n)->reports);
+    buf_fini(&(*n)->frame);
+    free(*n);
+    *n = NULL;
+}
+
+int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
+{
+    if (n->is_fenced) {
+        *error = n->fence;
+        return n->fence.code;
+    }
+    *error = n->refusal;
+    if (n->session.state == SESSION_READY) return HEDDLE_OK;
+    /* A broker that says no will say it again; one that was met without its key may be starting. */
+    bool is_final = n->refusal.code == HEDDLE_ERR_WRITER_HELD ||
+                    (n->refusal.code == HEDDLE_ERR_DENIED && !n->is_line_refused);
+    bool may_pass = n->refusal.retriable && !is_final;
+    return n->refusal.code && !may_pass ? n->refusal.code : HEDDLE_ERR_AGAIN;
+}
+
+int publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, region_t **ret_region)
+{
+    return publications_take(&n->publications, bytes, ret_slot, ret_region);
+}
+
+int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)
+{
+    return publications_fit(&n->publications, slot, region);
+}
+void publisher_node_give_back(publisher_node_t *n, int slot)
+{
+    publications_give_back(&n->publications, slot);
+}
+
+void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
+{
+    n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req,
+                             .resend_us = CLOCK_NEVER};
+    if (n->is_fenced) request_finish(n, n->fence.code, &n->fence);
+    else request_send(n, now_us);
+}
+
+int publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
+{
+    request_t *r = &n->request;
+    if (r->state == REQUEST_PENDING) return HEDDLE_ERR_AGAIN;
+    r->state = REQUEST_NONE;
+    if (r->rc) *error = r->error;
+    else *ret_result = r->result;
+    return r->rc;
+}
+
+static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
+{
+    bool is_there = n->session.state == SESSION_READY && n->session.line_up;
+    if (is_there)
+        error_fail(error, HEDDLE_ERR_DEADLINE,
+                   "the broker did not record the version of %s in time", n->adapter);
+    else error_fail(error, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
+}
+
+int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
+{
+    if (n->request.state == REQUEST_PENDING) {
+        heddle_error_t e = n->refusal;
+        if (!e.code) fail_waiting(n, &e);
+        error_where(&e, n->adapter, 0, NULL, "commit");
+        error_hint(&e, "publish again under the same request id: it becomes one version at most");
+        request_finish(n, e.code, &e);
+    }
+    return publisher_node_result(n, ret_result, error);
+}
+
+int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
+                         heddle_error_t *error)
+{
+    report_row_t *row = reports_find(&n->reports, version);
+    if (!row) {
+        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here",
+                            n->adapter, (unsigned long long)version);
+        error_hint(error, "`heddle wait` waits for any version; a publisher remembers its last %u",
+                   REPORTS_MAX);
+        return rc;
+    }
+    int rc = reports_judge(&n->reports, row, want, error);
+    bool is_asking = n->inquiry.version == version;
+    if (rc != HEDDLE_ERR_AGAIN || !n->is_fenced || is_asking) return rc;
+    *error = n->fence;
+    return n->fence.code;
+}
+
+const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }
+
+void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
+{
+    publications_stop(&n->publications, 0);
+    publisher_node_step(n, SE_LEAVE, now_us);
+    n->has_left |= n->session.state == SESSION_LEFT;
+}
+
+bool publisher_node_has_left(const publisher_node_t *n)
+{
+    return n->has_left && publications_are_quiet(&n->publications);
+}
