@@ -283,7 +283,8 @@ static void leave_cluster(publisher_node_t *n, uint64_t now_us)
                s->cluster, n->adapter, s->joined);
     error_where(&n->fence, n->adapter, 0, NULL, NULL);
     error_contrast(&n->fence, s->joined, s->cluster);
-    error_hint(&n->fence, "was the broker started with another --data? start the publisher again to publish there");
+    error_hint(&n->fence, "was the broker started with another --data? start the publisher again to "
+                          "publish there");
     n->is_fenced = true;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
     request_finish(n, n->fence.code, &n->fence);
@@ -498,5 +499,5 @@ static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_
     wake_waiters(n);
 }
 
-const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refused, .frame = on_frame, .transfer = on_transfer,
-                                       .tick = on_tick, .work = NULL};
+const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refused, .frame = on_frame,
+                                       .transfer = on_transfer, .tick = on_tick, .work = NULL};

@@ -48,7 +48,8 @@ int  publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
 void publisher_node_destroy(publisher_node_t **n);
 extern const node_ops_t publisher_node_ops;
 
-/* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is another cluster's), or why the broker refuses for good.  `error` with
+/* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is another cluster's), or why
+ * the broker refuses for good.  `error` with
  * AGAIN: why it refused last, if it did (else code 0). */
 int  publisher_node_opened(const publisher_node_t *n, heddle_error_t *error);
 
