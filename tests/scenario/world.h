@@ -139,6 +139,8 @@ struct world {
     uint64_t points, die_at; /* steps of the broker so far; dies at that one (0: never) */
     int die_kind;            /* only steps of this kind count; -1: all */
     int commit_code;         /* what the next commits answer */
+    /* A disk below the records, which may refuse; NULL: none. */
+    int (*commit)(void *self, const record_t *records, int count, heddle_error_t *error);
     actor_t *slow;           /* the next frame of this type to it finds its queue full; NULL: none */
     msg_type_t slow_type;
     uint64_t by_hand;        /* versions 1..64 that somebody asked to activate: one bit each */
@@ -158,6 +160,7 @@ struct world {
 
 /* ---- life ---- */
 world_t *world_new(world_opts_t opts);
+world_t *world_new_down(world_opts_t opts); /* the broker is not started yet */
 void world_destroy(world_t **w);
 uint64_t world_random(world_t *w, uint64_t below);
 void world_note(world_t *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -260,6 +263,11 @@ track_t *world_track(const world_t *w, uint64_t version);
  * has the old records.  Takes the copy. */
 struct stored *world_backup(const world_t *w);
 void world_restore(world_t *w, struct stored *backup);
+
+/* Records from elsewhere, as copies; the broker is down, and starts with them. */
+void world_records_add(struct stored **list, const record_t *record);
+void world_records_forget(struct stored **list);
+void world_load(world_t *w, struct stored *records);
 
 /* ---- check.c ---- */
 void check_all(world_t *w);

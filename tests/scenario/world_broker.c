@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+enum { STARTS = 60 }; /* for want of memory */
+
 /* A record as it lies on disk: with its own copies. */
 typedef struct stored {
     record_t record;
@@ -42,6 +44,22 @@ static stored_t *copy_record(const record_t *r)
     s->record.host = keep_text(a, r->host);
     if (r->config.bytes) s->record.config.data = arena_copy(a, r->config.data, r->config.bytes);
     return s;
+}
+
+void world_records_add(stored_t **list, const record_t *record)
+{
+    stored_t *s = copy_record(record);
+    DL_APPEND(*list, s);
+}
+
+void world_records_forget(stored_t **list)
+{
+    stored_t *s, *next;
+    DL_FOREACH_SAFE (*list, s, next) {
+        DL_DELETE(*list, s);
+        arena_fini(&s->arena);
+        free(s);
+    }
 }
 
 static void drop_record(world_t *w, stored_t *s)
@@ -120,6 +138,12 @@ void world_restore(world_t *w, stored_t *backup)
     world_note(w, "a backup is restored: v%" PRIu64 " to v%" PRIu64 " are gone", w->lost_from, w->lost_to);
 }
 
+void world_load(world_t *w, stored_t *records)
+{
+    MUST(w, !w->broker);
+    store_replace(w, records);
+}
+
 bool store_has_decision(const world_t *w, const char *adapter, uint64_t decision, uint64_t version)
 {
     const stored_t *s;
@@ -166,6 +190,8 @@ static int commit(world_t *w, const record_t *records, int count, heddle_error_t
     if (dies_at(w, POINT_BEFORE_COMMIT)) return error_fail(error, HEDDLE_ERR_INTERNAL, "died");
     if (w->commit_code) return error_fail(error, w->commit_code, "the disk says no");
     for (int i = 0; i < count; i++) check_record(w, &records[i]);
+    int rc = w->commit ? w->commit(w, records, count, error) : HEDDLE_OK;
+    if (rc) return rc;
     for (int i = 0; i < count; i++) store_record(w, &records[i]);
     dies_at(w, POINT_AFTER_COMMIT);
     return HEDDLE_OK;
@@ -296,7 +322,7 @@ void world_broker_start(world_t *w)
 {
     cr_assert_null(w->broker);
     int rc = try_start(w);
-    if (rc == HEDDLE_ERR_NO_MEMORY) rc = try_start(w);
+    for (int i = 0; i < STARTS && rc == HEDDLE_ERR_NO_MEMORY; i++) rc = try_start(w);
     if (rc) world_fail(w, "the broker does not start: %s", heddle_err_name(rc));
     check_restart(w);
     w->host->alive = true;

@@ -59,8 +59,8 @@ void trainer_boot(actor_t *a)
                                   .changed = changed,
                                   .self = a};
     int rc;
-    PRODUCT(rc = publisher_node_new(&opts, &t->io, &t->node));
-    if (rc == HEDDLE_ERR_NO_MEMORY) rc = publisher_node_new(&opts, &t->io, &t->node); /* it is started again */
+    do PRODUCT(rc = publisher_node_new(&opts, &t->io, &t->node));
+    while (rc == HEDDLE_ERR_NO_MEMORY); /* it is started again */
     cr_assert_eq(rc, HEDDLE_OK);
     a->trainer_state = t;
     a->node = t->node;

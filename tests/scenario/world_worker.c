@@ -41,8 +41,8 @@ void worker_boot(actor_t *a)
                           .wake = wake,
                           .wake_self = a};
     int rc;
-    PRODUCT(rc = worker_node_new(&opts, &io, &a->worker));
-    if (rc == HEDDLE_ERR_NO_MEMORY) rc = worker_node_new(&opts, &io, &a->worker); /* it is started again */
+    do PRODUCT(rc = worker_node_new(&opts, &io, &a->worker));
+    while (rc == HEDDLE_ERR_NO_MEMORY); /* it is started again */
     cr_assert_eq(rc, HEDDLE_OK);
     a->node = a->worker;
     a->ops = &worker_node_ops;

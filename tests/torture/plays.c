@@ -16,7 +16,8 @@ static bool step(play_t *p, uint64_t end_us)
     bool more = world_step(p->w, end_us);
     if (!p->w->broker) {
         p->restarts++;
-        world_broker_start(p->w);
+        if (p->start) p->start(p->w);
+        else world_broker_start(p->w);
         return true;
     }
     return more;
@@ -245,6 +246,29 @@ void play_begin(play_t *p, const play_row_t *row, uint64_t seed)
     row->prepare(p);
 }
 
+void play_begin_with(play_t *p, void (*start)(world_t *w), uint64_t seed)
+{
+    *p = (play_t){.w = world_new_down((world_opts_t){.seed = seed, .keep = 1, .lease_ms = LEASE_MS}), .start = start};
+}
+
+void play_open(play_t *p)
+{
+    pass(p, MS);
+    join(p, APP_NONE);
+    join(p, APP_ACCEPTS);
+    p->admin = world_admin(p->w);
+    p->trainer = world_trainer(p->w, "trainer", (trainer_conf_t){0});
+    SOON(p, 5 * SECOND, all_are_ready(p) && trainer_is_ready(p->trainer));
+}
+
+void play_publish(play_t *p)
+{
+    publish(p);
+    if (!p->first_code) SOON(p, 3 * SECOND, world_all_active(p->w, p->first_version));
+}
+
+void play_rollback(play_t *p) { act_rollback(p); }
+
 static void bring_back(play_t *p)
 {
     for (uint32_t i = 0; i < p->worker_count; i++) {
@@ -270,10 +294,11 @@ static void ask_again(play_t *p)
                    (unsigned long long)now->version);
 }
 
+/* What is held by hand waits for that hand. */
 static bool is_decided(const play_t *p)
 {
     const adapter_row_t *a = world_adapter(p->w);
-    for (size_t i = 0; a && i < a->version_count; i++)
+    for (size_t i = 0; a && !a->held && i < a->version_count; i++)
         if (a->versions[i]->state == VERSION_STAGING) return false;
     return true;
 }
@@ -283,7 +308,8 @@ void play_converge(play_t *p)
     bring_back(p);
     ask_again(p);
     DEMAND(p, DEADLINE_MS * MS + 3 * LEASE_US, is_decided(p));
-    if (world_adapter(p->w)->active) DEMAND(p, 5 * LEASE_US, world_all_active(p->w, world_adapter(p->w)->active));
+    if (world_adapter(p->w) && world_adapter(p->w)->active) /* a source that is silent is given up after a while */
+        DEMAND(p, LAST_DEADLINE_MS * MS, world_all_active(p->w, world_adapter(p->w)->active));
     p->is_last = true;
     publish(p);
     if (p->first_code)

@@ -18,6 +18,7 @@ typedef struct {
     world_t *w;
     actor_t *workers[PLAY_WORKERS], *trainer, *admin;
     uint32_t worker_count, restarts;
+    void (*start)(world_t *w); /* of the broker; NULL: world_broker_start */
     uint64_t asked; /* publications */
     bool is_last;   /* the one that everybody must come to serve */
     char request_id[32];
@@ -35,6 +36,11 @@ extern const play_row_t PLAYS[];
 extern const size_t PLAY_COUNT;
 
 void play_begin(play_t *p, const play_row_t *row, uint64_t seed);
+/* A cluster that is empty, with a broker that is started by `start` whenever it is down; then piece by piece. */
+void play_begin_with(play_t *p, void (*start)(world_t *w), uint64_t seed);
+void play_open(play_t *p); /* workers and a trainer, as far as they get */
+void play_publish(play_t *p);
+void play_rollback(play_t *p);
 void play_converge(play_t *p);
 void play_end(play_t *p);
 

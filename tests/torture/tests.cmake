@@ -18,6 +18,12 @@ function(heddle_torture name)
   heddle_test_properties(torture_${name} torture 300)
 endfunction()
 
-heddle_torture(memory SOURCES ${dir}/memory.c ${dir}/alloc.c ${dir}/plays.c ${world}/check.c ${world}/content.c ${world}/leftover.c
-  ${world}/world.c ${world}/world_admin.c ${world}/world_broker.c ${world}/world_trainer.c ${world}/world_worker.c
-  LINK heddle_broker heddle_worker heddle_trainer_client PkgConfig::jansson OPTIONS ${wrap_memory})
+# The world of the scenarios, with our assertions.
+add_library(torture_plays STATIC ${dir}/plays.c ${world}/check.c ${world}/content.c ${world}/leftover.c ${world}/world.c
+  ${world}/world_admin.c ${world}/world_broker.c ${world}/world_trainer.c ${world}/world_worker.c)
+target_include_directories(torture_plays BEFORE PRIVATE ${dir})
+target_compile_options(torture_plays PRIVATE -Wno-missing-prototypes)
+target_link_libraries(torture_plays PUBLIC heddle_broker heddle_worker heddle_trainer_client PkgConfig::jansson)
+
+heddle_torture(memory SOURCES ${dir}/memory.c ${dir}/alloc.c LINK torture_plays OPTIONS ${wrap_memory})
+heddle_torture(disk SOURCES ${dir}/disk.c ${dir}/vfs.c LINK torture_plays)
