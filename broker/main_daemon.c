@@ -146,17 +146,11 @@ static void on_signal(void *self)
 
 /* ---- open ------------------------------------------------------------------------------------------------------ */
 
-/* Keys that made themselves cover one host.  Where others can come, somebody has put keys in place: named
- * their directory, an admin's, or added one to the table. */
-static int check_endpoint(const daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
+static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error_t *error)
 {
     bool is_loopback = false;
-    uint64_t keys = 0;
     int rc = wire_check_endpoint(opts->listen, true, &is_loopback, error);
-    if (rc || is_loopback || opts->insecure) return rc;
-    if (d->keys.has_keys && (d->keys.is_chosen || (opts->admin_keys && *opts->admin_keys))) return HEDDLE_OK;
-    if (d->keys.has_keys) rc = store_key_count(d->store, &keys, error);
-    if (rc || keys > 1) return rc;
+    if (rc || is_loopback || opts->insecure || has_keys) return rc;
     rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
                     "%.200s can be reached from other hosts, and no keys were put in place for them", opts->listen);
     error_contrast(error, "a loopback address: tcp://127.0.0.1:PORT, tcp://[::1]:PORT or ipc://PATH",
@@ -164,6 +158,16 @@ static int check_endpoint(const daemon_t *d, const daemon_opts_t *opts, heddle_e
     error_hint(error, "`heddle keys add` theirs while it listens on loopback, or name a directory for keys with --keys; or, where "
                       "only your own machines are, say --insecure");
     return rc;
+}
+
+/* Keys that made themselves cover one host.  Where others can come, somebody has put keys in place: named
+ * their directory, an admin's, or added one to the table. */
+static int check_keys(const daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
+{
+    uint64_t count = 0;
+    if (d->keys.is_chosen || (opts->admin_keys && *opts->admin_keys)) return HEDDLE_OK;
+    int rc = store_key_count(d->store, &count, error);
+    return rc ? rc : check_endpoint(opts, count > 1, error);
 }
 
 static int out_of_memory(heddle_error_t *error)
@@ -265,6 +269,7 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     main_keys_t keys;
     int rc = wire_check_endpoint(opts->listen, true, NULL, error); /* before a file is made */
     if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &keys, error);
+    if (!rc) rc = check_endpoint(opts, keys.has_keys, error);
     if (rc) return rc;
     daemon_t *d = calloc(1, sizeof *d);
     if (!d) return out_of_memory(error);
@@ -272,7 +277,7 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     d->signal_fd = -1;
     d->keys = keys;
     rc = store_open(opts->data, &d->store, error);
-    if (!rc) rc = check_endpoint(d, opts, error);
+    if (!rc) rc = check_keys(d, opts, error);
     if (!rc) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
     if (!rc) rc = restore(d, opts, error);
     if (!rc) rc = admit(d, opts, error);
