@@ -76,32 +76,35 @@ static bool is_export(int parent, const char *name)
     return is_flat && (is_empty || is_peft);
 }
 
-/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it. */
-static bool remove_files(int parent, const char *name)
+/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it.  False with errno;
+ * *ret_whole when it is as it was. */
+static bool remove_files(int parent, const char *name, bool *ret_whole)
 {
     DIR *dir = open_directory(parent, name);
+    *ret_whole = true;
     if (!dir) return false;
     for (struct dirent *e; (e = readdir(dir));)
-        if (!is_dot(e->d_name)) unlinkat(dirfd(dir), e->d_name, 0);
+        if (!is_dot(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0) == 0) *ret_whole = false;
     closedir(dir);
     return unlinkat(parent, name, AT_REMOVEDIR) == 0;
 }
 
 /* Under a temporary name first: a reader sees the whole directory, or none.  What cannot be removed gets its
- * name back.  False with errno. */
+ * name back while it is whole; the rest of one goes with the next start.  False with errno. */
 static bool remove_directory(int parent, const char *name)
 {
     char temporary[400];
     struct stat st;
+    bool is_whole;
     if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
     errno = EEXIST;
     if (!is_export(parent, name)) return false;
     snprintf(temporary, sizeof temporary, ".%s.tmp-%ld.gone", name, (long)getpid());
     if (renameat(parent, name, parent, temporary) != 0) return false;
-    if (remove_files(parent, temporary)) return true;
+    if (remove_files(parent, temporary, &is_whole)) return true;
     int why = errno;
-    if (renameat(parent, temporary, parent, name) != 0)
-        log_emit(LOG_WARN, "export.remove", "%s is left behind: %s", temporary, strerror(errno));
+    if (!is_whole || renameat(parent, temporary, parent, name) != 0)
+        log_emit(LOG_WARN, "export.remove", "%s is left behind: %s", temporary, strerror(is_whole ? errno : why));
     errno = why;
     return false;
 }
@@ -131,7 +134,7 @@ static void clean_up(int root)
         pid_t maker = maker_of(e->d_name);
         bool is_alive = maker > 0 && maker != getpid() && (kill(maker, 0) == 0 || errno == EPERM);
         if (maker <= 0 || is_alive) continue;
-        if (unlinkat(root, e->d_name, 0) != 0) remove_files(root, e->d_name);
+        if (unlinkat(root, e->d_name, 0) != 0) remove_files(root, e->d_name, &(bool){false});
     }
     closedir(dir);
 }
