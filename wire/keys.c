@@ -165,6 +165,7 @@ static bool write_all(int fd, const char *text)
     while (bytes) {
         ssize_t n = write(fd, text, bytes);
         if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = EIO; /* nothing was written, and nobody says why */
         if (n <= 0) return false;
         text += n;
         bytes -= (size_t)n;
