@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The Nth call to the file system fails, for every N, where directories are exported and keys are kept.
+ *
+ *   torture_files [--only PLAY] [--nth N] [--list]
+ *
+ * Each N is tried with ENOSPC, EIO, EMFILE, and with a write that writes nothing.  What then lies there is whole or not there; the link names a whole
+ * directory; and when the disk is well again, everything is done, and nothing is left under a temporary name.  The
+ * calls are those of our own code (tests.cmake: --wrap); the first process ends after the failure, a second one goes on,
+ * as after a restart. */
+#include "tests/torture/batch.h"
+#include "tests/unit/worker_arena.h"
+#include "wire/keys.h"
+#include "worker/sidecar_export.h"
+#include "worker/slots.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <heddle/adapter.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- calls that fail ---- */
+
+static struct {
+    volatile bool is_armed;
+    int number;
+    uint64_t count, nth;
+} calls;
+
+static bool refuse(void)
+{
+    if (!calls.is_armed || ++calls.count != calls.nth) return false;
+    errno = calls.number ? calls.number : EIO;
+    return true;
+}
+
+/* Nothing was written, and nobody says why. */
+static ssize_t no_write(void)
+{
+    if (calls.number) return -1;
+    errno = 0;
+    return 0;
+}
+
+#define WRAP(type, failed, name, parameters, arguments)                                                  \
+    type __real_##name parameters;                                                                       \
+    type __wrap_##name parameters;                                                                       \
+    type __wrap_##name parameters { return refuse() ? (failed) : __real_##name arguments; }
+WRAP(int, -1, mkdir, (const char *path, mode_t mode), (path, mode))
+WRAP(int, -1, fsync, (int fd), (fd))
+WRAP(int, -1, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes))
+WRAP(ssize_t, no_write(), write, (int fd, const void *data, size_t bytes), (fd, data, bytes))
+WRAP(int, -1, rename, (const char *from, const char *to), (from, to))
+WRAP(int, -1, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to))
+WRAP(int, -1, link, (const char *from, const char *to), (from, to))
+WRAP(int, -1, symlinkat, (const char *to, int dir, const char *name), (to, dir, name))
+WRAP(int, -1, unlinkat, (int dir, const char *name, int flags), (dir, name, flags))
+WRAP(int, -1, mkdirat, (int dir, const char *name, mode_t mode), (dir, name, mode))
+WRAP(int, -1, mkostemp, (char *name, int flags), (name, flags))
+WRAP(char *, NULL, realpath, (const char *path, char *to), (path, to))
+WRAP(FILE *, NULL, fdopen, (int fd, const char *mode), (fd, mode))
+WRAP(DIR *, NULL, fdopendir, (int fd), (fd))
+WRAP(int, EOF, fflush, (FILE *f), (f))
+WRAP(size_t, 0, fwrite, (const void *data, size_t size, size_t count, FILE *f), (data, size, count, f))
+
+int __real_fclose(FILE *f);
+int __wrap_fclose(FILE *f)
+{
+    bool fails = refuse();
+    int number = errno, rc = __real_fclose(f);
+    if (fails) errno = number;
+    return fails ? EOF : rc;
+}
+
+#define WRAP_OPEN(name, parameters, arguments)                                                           \
+    int __real_##name parameters;                                                                        \
+    int __wrap_##name parameters                                                                         \
+    {                                                                                                    \
+        va_list more;                                                                                    \
+        va_start(more, flags);                                                                           \
+        mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;                                        \
+        va_end(more);                                                                                    \
+        return refuse() ? -1 : __real_##name arguments;                                                  \
+    }
+WRAP_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))
+WRAP_OPEN(openat, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
+
+/* ---- exports ---- */
+
+static char root[64], outbox[96];
+static exports_t exports;
+static slots_t *slots;
+static char digests[4][HEDDLE_DIGEST_TEXT];
+
+static void nothing(void *self) { (void)self; }
+static int map(void *self, region_t *r) { return (void)self, (void)r, HEDDLE_OK; }
+static void unmap(void *self, region_t *r) { (void)self, (void)r; }
+
+static heddle_snapshot_t *snapshot(uint64_t version)
+{
+    test_arena_t a = arena_make(version, 4, 100);
+    slot_t *slot = NULL, *held = NULL;
+    manifest_t m;
+    cr_assert_eq(slots_reserve(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
+    memcpy(slot->region->base, a.bytes, a.arena_bytes);
+    const uint8_t *manifest = (const uint8_t *)slot->region->view + manifest_offset(a.region_bytes);
+    cr_assert_eq(manifest_decode(bytes_of(manifest, a.manifest_bytes), &m, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}), HEDDLE_OK);
+    cr_assert_eq(slots_acquire(slots, 0, version, &held), HEDDLE_OK);
+    digest_text(&a.h1, digests[version]);
+    free(a.bytes);
+    return held;
+}
+
+static heddle_snapshot_t *snapshots[4];
+
+static void exports_before(void)
+{
+    static const char *const NAMES[] = {"policy"};
+    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots), HEDDLE_OK);
+    for (uint64_t v = 1; v <= 3; v++) snapshots[v] = snapshot(v);
+}
+
+static bool is_needed(void *self, const char *adapter, uint64_t version)
+{
+    return (void)self, (void)adapter, (void)version, false;
+}
+
+static int put_version(uint64_t version)
+{
+    heddle_error_t e = {0};
+    int rc = exports_write(&exports, snapshots[version], &e);
+    if (!rc) rc = exports_link(&exports, "policy", version, &e);
+    cr_assert(!rc || e.message[0]);
+    exports_prune(&exports, "policy", is_needed, NULL);
+    return rc;
+}
+
+static int exports_act(void)
+{
+    heddle_error_t e = {0};
+    int first = exports_open(&exports, outbox, 1, &e);
+    if (first) exports.root = -1;
+    for (uint64_t v = 1; v <= 3 && exports.root >= 0; v++) {
+        int rc = put_version(v);
+        if (!first) first = rc;
+    }
+    exports_close(&exports);
+    return first;
+}
+
+static void check_directory(const char *name)
+{
+    char path[512];
+    heddle_adapter_info_t info = {.size = sizeof info};
+    snprintf(path, sizeof path, "%s/%s", outbox, name);
+    unsigned version = (unsigned)atoi(strchr(name, '@') + 1);
+    cr_assert_eq(heddle_adapter_check(path, &info), HEDDLE_OK);
+    cr_assert(!strcmp(info.digest, digests[version]));
+}
+
+/* Whole or not there. */
+static unsigned exports_check(bool is_tidy)
+{
+    unsigned count = 0;
+    DIR *d = opendir(outbox);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        if (e->d_name[0] == '.') {
+            if (is_tidy) fprintf(stderr, "left behind: %s\n", e->d_name);
+            cr_assert(!is_tidy);
+        } else if (strchr(e->d_name, '@')) {
+            check_directory(e->d_name);
+            count++;
+        } else {
+            char target[256] = "", path[400];
+            snprintf(path, sizeof path, "%s/%s", outbox, e->d_name);
+            cr_assert(readlink(path, target, sizeof target - 1) > 0);
+            check_directory(target);
+        }
+    }
+    if (d) closedir(d);
+    return count;
+}
+
+static void exports_after(void)
+{
+    exports_check(false);
+    cr_assert_eq(exports_act(), HEDDLE_OK);
+    cr_assert_eq(exports_check(true), 2u); /* the active one, and one before it */
+}
+
+static void exports_end(void)
+{
+    for (uint64_t v = 1; v <= 3; v++) heddle_snapshot_release(&snapshots[v]);
+    slots_close(&slots);
+}
+
+/* ---- keys ---- */
+
+static keyring_t ring;
+static char brokers_key[KEY_TEXT];
+
+static void keys_before(void)
+{
+    key_pair_t pair;
+    snprintf(ring.dir, sizeof ring.dir, "%s/a/keys", root);
+    cr_assert_eq(key_make(&pair, NULL), HEDDLE_OK);
+    memcpy(brokers_key, pair.public_key, sizeof brokers_key);
+}
+
+static int keys_act(void)
+{
+    key_pair_t pair;
+    heddle_error_t e = {0};
+    int rc = keyring_pair(&ring, "broker", &pair, &e);
+    cr_assert(!rc || e.message[0]);
+    int told = keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e);
+    return rc ? rc : told;
+}
+
+/* A key that is there is whole, and its own: never a part of one, never another. */
+static void keys_after(void)
+{
+    key_pair_t first, again;
+    char path[sizeof ring.dir + 16], known[KEY_TEXT];
+    heddle_error_t e = {0};
+    snprintf(path, sizeof path, "%s/broker", ring.dir);
+    bool was_there = access(path, F_OK) == 0;
+    if (was_there) cr_assert_eq(key_read(path, &first, &e), HEDDLE_OK);
+    if (keyring_known_broker(&ring, "tcp://127.0.0.1:7700", known)) cr_assert(!strcmp(known, brokers_key));
+    cr_assert_eq(keys_act(), HEDDLE_OK);
+    cr_assert_eq(key_read(path, &again, &e), HEDDLE_OK);
+    if (was_there) cr_assert(!memcmp(&first, &again, sizeof first));
+    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", known) && !strcmp(known, brokers_key));
+}
+
+static void keys_end(void) {}
+
+/* ---- runs ---- */
+
+typedef struct {
+    const char *name;
+    void (*before)(void);
+    int (*act)(void);
+    void (*after)(void);
+    void (*end)(void);
+} row_t;
+static const row_t ROWS[] = {{"exports", exports_before, exports_act, exports_after, exports_end},
+                             {"keys", keys_before, keys_act, keys_after, keys_end}};
+enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
+static const int NUMBERS[] = {ENOSPC, EIO, EMFILE, 0};
+enum { NUMBER_COUNT = sizeof NUMBERS / sizeof *NUMBERS };
+
+static void begin(const row_t *row)
+{
+    snprintf(root, sizeof root, "%s/heddle-files-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    cr_assert_not_null(mkdtemp(root));
+    snprintf(outbox, sizeof outbox, "%s/out/box", root);
+    row->before();
+}
+
+static void end(const row_t *row)
+{
+    char command[96];
+    row->end();
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    cr_assert_eq(system(command), 0);
+}
+
+static uint64_t count_of(const row_t *row)
+{
+    begin(row);
+    calls.nth = 0;
+    calls.count = 0;
+    calls.is_armed = true;
+    cr_assert_eq(row->act(), HEDDLE_OK);
+    calls.is_armed = false;
+    row->after();
+    end(row);
+    return calls.count;
+}
+
+/* The process in which it happens ends: what it leaves is an ended process's. */
+static void act_elsewhere(const row_t *row, uint64_t nth, int number)
+{
+    pid_t pid = fork();
+    if (!pid) {
+        calls.nth = nth;
+        calls.number = number;
+        calls.count = 0;
+        calls.is_armed = true;
+        int rc = row->act();
+        calls.is_armed = false;
+        _exit(rc ? 1 : 0);
+    }
+    int status;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
+    batch_note(WEXITSTATUS(status) ? NOTE_REFUSED : NOTE_FINE);
+}
+
+static void run(void *self, uint64_t nth)
+{
+    const row_t *row = self;
+    for (int i = 0; i < NUMBER_COUNT; i++) {
+        begin(row);
+        act_elsewhere(row, nth, NUMBERS[i]);
+        row->after();
+        end(row);
+    }
+}
+
+static bool torture(const row_t *row)
+{
+    uint64_t count = count_of(row), *list = malloc((size_t)(count + 1) * sizeof *list);
+    for (uint64_t i = 0; i < count; i++) list[i] = i + 1;
+    char repeat[64];
+    snprintf(repeat, sizeof repeat, "torture_files --only %s --nth", row->name);
+    batch_result_t r = batch_run(run, (void *)row, list, count, repeat);
+    printf("%-8s %4llu calls, each made to fail in %d ways: %zu said so, %zu could do without, %zu wrong\n", row->name,
+           (unsigned long long)count, NUMBER_COUNT, r.notes[NOTE_REFUSED], r.notes[NOTE_FINE], r.bad);
+    free(list);
+    return r.bad == 0 && count > 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    uint64_t nth = 0;
+    bool good = true;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--list")) return batch_list(&ROWS[0].name, ROW_COUNT, sizeof *ROWS);
+        else if (i + 1 == argc) return batch_usage(argv[0]);
+        else if (!strcmp(argv[i], "--only")) only = argv[++i];
+        else if (!strcmp(argv[i], "--nth")) nth = strtoull(argv[++i], NULL, 10);
+        else return batch_usage(argv[0]);
+    }
+    for (int i = 0; i < ROW_COUNT; i++) {
+        if (only && strcmp(only, ROWS[i].name) != 0) continue;
+        if (nth) run((void *)&ROWS[i], nth);
+        else good &= torture(&ROWS[i]);
+    }
+    return good ? 0 : 1;
+}
