@@ -3,6 +3,7 @@
 #include "broker/node_part.h"
 
 #include "core/errors.h"
+#include "core/failpoint.h"
 #include "core/limits.h"
 
 #include <stdlib.h>
@@ -118,7 +119,7 @@ static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
         const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
         bool was_held = a && a->held;
         if (a && rec->kind == RECORD_WRITER && !rec->token) say_abandoned(b, a, now);
-        int rc = broker_load(b, rec);
+        int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_load(b, rec);
         if (rc) {
             end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
             return false;
@@ -138,7 +139,9 @@ bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error)
                  ? error_fail(ret_error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change")
                  : HEDDLE_OK;
     if (!rc && b->out.record_count) {
-        rc = b->io.commit(b->io.self, b->out.records, b->out.record_count, ret_error);
+        rc = FAILPOINT("broker.commit")
+                 ? error_fail(ret_error, HEDDLE_ERR_NO_SPACE, "no space is left")
+                 : b->io.commit(b->io.self, b->out.records, b->out.record_count, ret_error);
         b->is_read_only = rc != HEDDLE_OK;
     }
     if (!rc && apply_records(b, now, ret_error)) return true;
@@ -169,7 +172,9 @@ void broker_let_go(broker_t *b)
     }
     for (size_t i = 0; i < b->out.send_count; i++) {
         const send_t *send = &b->out.sends[i];
-        note_send(b, send, b->io.send(b->io.self, send->peer, outbox_frame(&b->out, i)));
+        bool is_refused = FAILPOINT_OF("broker.send", msg_name((int)send->type));
+        note_send(b, send,
+                  is_refused ? HEDDLE_ERR_SLOW : b->io.send(b->io.self, send->peer, outbox_frame(&b->out, i)));
     }
     outbox_clear(&b->out);
 }
@@ -355,6 +360,10 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
     heddle_error_t error;
     msg_t m;
     int rc = msg_decode(frame, &m, &error);
+    if (!rc && FAILPOINT_OF("broker.frame", msg_name((int)m.type))) {
+        msg_fini(&m);
+        rc = HEDDLE_ERR_NO_MEMORY;
+    }
     if (rc == HEDDLE_ERR_NO_MEMORY) lose_frame(b, from, now);
     else if (rc) tell_bad_frame(b, from, &error);
     if (rc) return;

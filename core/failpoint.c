@@ -26,8 +26,56 @@ __attribute__((constructor)) static void read_environment(void)
     }
 }
 
+/* ---- for tests in the same process ---- */
+
+#define PASSED_MAX 160
+static struct {
+    bool is_armed, has_failed;
+    char name[64];
+    unsigned nth, count;
+    struct { char name[64]; unsigned count; } passed[PASSED_MAX];
+} test;
+
+void failpoint_arm(const char *name, unsigned nth)
+{
+    memset(&test, 0, sizeof test);
+    snprintf(test.name, sizeof test.name, "%s", name);
+    test.nth = nth;
+    test.is_armed = true;
+}
+
+void failpoint_disarm(void) { test.is_armed = false; }
+bool failpoint_has_failed(void) { return test.has_failed; }
+
+const char *failpoint_passed(int index, unsigned *ret_count)
+{
+    if (index >= (int)test.count) return NULL;
+    *ret_count = test.passed[index].count;
+    return test.passed[index].name;
+}
+
+static bool pass(const char *name)
+{
+    unsigned i = 0;
+    while (i < test.count && strcmp(test.passed[i].name, name) != 0) i++;
+    if (i == PASSED_MAX) return false;
+    if (i == test.count) snprintf(test.passed[test.count++].name, sizeof test.passed[i].name, "%s", name);
+    bool fails = ++test.passed[i].count == test.nth && !strcmp(name, test.name);
+    test.has_failed |= fails;
+    return fails;
+}
+
+bool failpoint_hit_of(const char *place, const char *what)
+{
+    char name[64];
+    if (!test.is_armed && !point_count) return false;
+    snprintf(name, sizeof name, "%s.%s", place, what);
+    return failpoint_hit(name);
+}
+
 bool failpoint_hit(const char *name)
 {
+    if (test.is_armed) return pass(name);
     for (int i = 0; i < point_count; i++) {
         point_t *p = &points[i];
         if (strcmp(p->name, name) != 0 || atomic_fetch_add(&p->hits, 1) + 1 != p->nth) continue;

@@ -15,7 +15,7 @@
 static int send(publisher_node_t *n, const msg_t *m)
 {
     buf_clear(&n->frame);
-    int rc = msg_encode(m, &n->frame);
+    int rc = FAILPOINT_OF("publisher.say", msg_name((int)m->type)) ? HEDDLE_ERR_NO_MEMORY : msg_encode(m, &n->frame);
     return rc ? rc : n->io->send(n->io->self, buf_view(&n->frame));
 }
 
@@ -418,6 +418,10 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
     publisher_node_t *n = node;
     msg_t m;
     int rc = msg_decode(frame, &m, NULL);
+    if (!rc && FAILPOINT_OF("publisher.frame", msg_name((int)m.type))) {
+        msg_fini(&m);
+        rc = HEDDLE_ERR_NO_MEMORY;
+    }
     if (rc == HEDDLE_ERR_NO_MEMORY) n->io->redial(n->io->self); /* a WELCOME tells all of it anew */
     if (rc) return;
     bool was_live = session_is_live(&n->session, now_us);

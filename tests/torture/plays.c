@@ -156,6 +156,12 @@ static void with_trainer_dying(play_t *p)
     publish(p);
 }
 
+static void with_refusing(play_t *p)
+{
+    with_version(p);
+    p->workers[1]->conf.app = APP_REJECTS_STAGE;
+}
+
 /* ---- what may fail ---- */
 
 static void act_join(play_t *p)
@@ -173,6 +179,15 @@ static void act_open(play_t *p)
 }
 
 static void act_publish(play_t *p) { publish(p); }
+
+/* One of them refuses it: the version fails. */
+static void act_publish_and_wait(play_t *p)
+{
+    publish(p);
+    pass(p, SECOND);
+    p->workers[1]->conf.app = APP_ACCEPTS;
+}
+
 static void act_fetch(play_t *p) { SOON(p, 5 * SECOND, all_hold(p, 2)); }
 
 static void act_commit(play_t *p)
@@ -218,6 +233,8 @@ static void act_leave(play_t *p)
     actor_leave(p->workers[0]);
     actor_leave(p->trainer);
     pass(p, 500 * MS);
+    actor_kill(p->workers[0]); /* who leaves does not wait for ever */
+    actor_kill(p->trainer);
 }
 
 /* Halfway through: those who have most of it give it to the others, who ask the broker for them. */
@@ -235,6 +252,7 @@ const play_row_t PLAYS[] = {
     {"restart", with_broker_dead, act_restart}, {"questions", with_admin, act_questions},
     {"rollback", with_admin, act_rollback},     {"leave", with_version, act_leave},
     {"source_dies", with_trainer_dying, act_source_dies},
+    {"refused", with_refusing, act_publish_and_wait},
 };
 const size_t PLAY_COUNT = sizeof PLAYS / sizeof *PLAYS;
 
@@ -273,10 +291,8 @@ static void bring_back(play_t *p)
 {
     for (uint32_t i = 0; i < p->worker_count; i++) {
         actor_t *a = p->workers[i];
-        if (a->alive && a->worker->session.state == SESSION_LEFT) actor_kill(a);
         if (!a->alive) actor_start(a);
     }
-    if (p->trainer->alive && trainer_has_left(p->trainer)) actor_kill(p->trainer);
     if (!p->trainer->alive) actor_start(p->trainer);
     DEMAND(p, 5 * LEASE_US + 5 * SECOND, all_are_ready(p) && trainer_is_ready(p->trainer));
 }
