@@ -54,17 +54,18 @@ static void join(play_t *p, app_t app)
 
 static bool all_are_ready(const play_t *p) { return world_all_ready(p->w, p->worker_count); }
 
-/* Ten chunks, and a last one that is none. */
-static publish_t content(uint64_t seed)
+/* Ten chunks, and a last one that is none; one where the bytes are not what it is about. */
+static publish_t content(const play_t *p, uint64_t seed)
 {
-    return (publish_t){.shape = {.seed = seed, .count = 5, .rows = 2000 + (uint32_t)seed},
+    uint32_t rows = p->is_small ? 20 : 2000;
+    return (publish_t){.shape = {.seed = seed, .count = 5, .rows = rows + (uint32_t)seed},
                        .deadline_ms = DEADLINE_MS,
                        .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
 }
 
 static void publish_again(play_t *p)
 {
-    publish_t what = content(p->asked);
+    publish_t what = content(p, p->asked);
     what.request_id = p->request_id;
     if (p->is_last) what.deadline_ms = LAST_DEADLINE_MS;
     trainer_publish(p->trainer, what);
@@ -246,13 +247,18 @@ static void act_source_dies(play_t *p)
 }
 
 const play_row_t PLAYS[] = {
-    {"join", with_version, act_join},           {"open", with_version, act_open},
-    {"publish", with_version, act_publish},     {"fetch", with_announced, act_fetch},
-    {"commit", with_staged, act_commit},        {"versions", with_version, act_versions},
-    {"restart", with_broker_dead, act_restart}, {"questions", with_admin, act_questions},
-    {"rollback", with_admin, act_rollback},     {"leave", with_version, act_leave},
-    {"source_dies", with_trainer_dying, act_source_dies},
-    {"refused", with_refusing, act_publish_and_wait},
+    {"join", with_version, act_join, false},
+    {"open", with_version, act_open, true},
+    {"publish", with_version, act_publish, true},
+    {"fetch", with_announced, act_fetch, false},
+    {"commit", with_staged, act_commit, false},
+    {"versions", with_version, act_versions, true},
+    {"restart", with_broker_dead, act_restart, true},
+    {"questions", with_admin, act_questions, true},
+    {"rollback", with_admin, act_rollback, true},
+    {"leave", with_version, act_leave, true},
+    {"source_dies", with_trainer_dying, act_source_dies, false},
+    {"refused", with_refusing, act_publish_and_wait, true},
 };
 const size_t PLAY_COUNT = sizeof PLAYS / sizeof *PLAYS;
 
@@ -260,13 +266,14 @@ const size_t PLAY_COUNT = sizeof PLAYS / sizeof *PLAYS;
 
 void play_begin(play_t *p, const play_row_t *row, uint64_t seed)
 {
-    *p = (play_t){.w = world_new((world_opts_t){.seed = seed, .keep = 1, .lease_ms = LEASE_MS})};
+    *p = (play_t){.w = world_new((world_opts_t){.seed = seed, .keep = 1, .lease_ms = LEASE_MS}),
+                  .is_small = row->is_small};
     row->prepare(p);
 }
 
 void play_begin_with(play_t *p, void (*start)(world_t *w), uint64_t seed)
 {
-    *p = (play_t){.w = world_new_down((world_opts_t){.seed = seed, .keep = 1, .lease_ms = LEASE_MS}), .start = start};
+    *p = (play_t){.w = world_new_down((world_opts_t){.seed = seed, .keep = 1, .lease_ms = LEASE_MS}), .start = start, .is_small = true};
 }
 
 void play_open(play_t *p)

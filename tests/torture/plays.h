@@ -20,6 +20,7 @@ typedef struct {
     uint32_t worker_count, restarts;
     void (*start)(world_t *w); /* of the broker; NULL: world_broker_start */
     uint64_t asked; /* publications */
+    bool is_small;  /* versions of one chunk */
     bool is_last;   /* the one that everybody must come to serve */
     char request_id[32];
     int first_code; /* of the last publication, as it was answered first */
@@ -30,6 +31,7 @@ typedef struct {
     const char *name;
     void (*prepare)(play_t *p);
     void (*act)(play_t *p);
+    bool is_small; /* its versions have one chunk */
 } play_row_t;
 
 extern const play_row_t PLAYS[];
