@@ -36,3 +36,11 @@ heddle_torture(files SOURCES ${dir}/files.c ${CMAKE_SOURCE_DIR}/worker/sidecar_e
 if(HEDDLE_TEST_BUILD)
   heddle_torture(failpoints SOURCES ${dir}/failpoints.c LINK torture_plays)
 endif()
+
+add_library(torture_accept_shim MODULE ${dir}/accept_shim.c)
+set_target_properties(torture_accept_shim PROPERTIES PREFIX "" OUTPUT_NAME accept_shim LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_compile_options(torture_accept_shim PRIVATE -Wno-missing-prototypes -fno-sanitize=all -fvisibility=default)
+target_link_options(torture_accept_shim PRIVATE -fno-sanitize=all)
+add_test(NAME torture_accept COMMAND bash ${dir}/accept)
+heddle_test_properties(torture_accept torture 180)
+set_property(TEST torture_accept APPEND PROPERTY ENVIRONMENT HEDDLE_TORTURE_SHIM=${CMAKE_BINARY_DIR}/tests/accept_shim.so)
