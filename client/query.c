@@ -115,10 +115,11 @@ static void on_line(void *self, bool up)
     act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
 }
 
+/* A connection that was broken off says less than a refusal before it. */
 static void on_refused(void *self, const heddle_error_t *why)
 {
     query_t *q = self;
-    q->refusal = *why;
+    if (q->refusal.code != HEDDLE_ERR_DENIED || why->code == HEDDLE_ERR_DENIED) q->refusal = *why;
     q->is_shut = true;
 }
 

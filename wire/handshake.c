@@ -35,6 +35,17 @@ static int plain_against_keys(const char *endpoint, heddle_error_t *error)
     return rc;
 }
 
+/* A listener of another kind; or a broker with keys that closed before its greeting was read. */
+static int plain_is_shut_out(const char *endpoint, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+                        "whoever listens on %.200s ends the connection in the handshake", endpoint);
+    error_expected(error, "a broker without keys, or one whose key is known here");
+    error_found(error, "another program, or a broker with keys");
+    error_hint(error, "--broker or HEDDLE_BROKER names another address, --broker-key the broker's key");
+    return rc;
+}
+
 static int keys_against_plain(const char *endpoint, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DENIED,
@@ -69,6 +80,7 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
         return broker_key[0] ? keys_against_plain(endpoint, ret_error)
                              : plain_against_keys(endpoint, ret_error);
     if (broker_key[0]) return broken_off(endpoint, broker_key, ret_error);
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return plain_is_shut_out(endpoint, ret_error);
     int rc = error_fail(ret_error, HEDDLE_ERR_UNAVAILABLE,
                         "whoever listens on %.200s does not speak as a broker does", endpoint);
     error_hint(ret_error,

@@ -298,15 +298,24 @@ static void plan_retry(wire_t *w)
     retry_at(w, loop_now(w->loop) + ms * 750 + ms * 500 * dice / 255);
 }
 
-/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself;
- * several in a row are a broker with another key. */
+static bool has_come_with_a_key(const wire_t *w)
+{
+    char key[KEY_TEXT];
+    const wire_keys_t *k = w->keys;
+    return k && !k->is_fixed && !k->broker_key[0] && keyring_known_broker(&k->ring, w->endpoint, key);
+}
+
+/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more and
+ * more slowly; several in a row are a broker with another key, or one with keys that was dialled plain: it may
+ * close before we read what it speaks. */
 static void on_failed(wire_t *w, uint16_t event, uint32_t value)
 {
     static const wire_keys_t none;
     const wire_keys_t *keys = w->keys ? w->keys : &none;
     heddle_error_t why;
     bool is_broken_off = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
-    if (is_broken_off && (++w->shut < SHUT_MAX || !keys->broker_key[0])) return;
+    if (is_broken_off && has_come_with_a_key(w)) w->redial = true;
+    if (is_broken_off && ++w->shut < SHUT_MAX) return;
     handshake_explain(event, value, w->endpoint, &keys->own, keys->broker_key, &why);
     plan_retry(w);
     if (w->sink.on_refused) w->sink.on_refused(w->self, &why);
