@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/notify.h"
 #include "core/option.h"
+#include "core/process.h"
 #include "proto/value.h"
 
 #include <pwd.h>
@@ -160,7 +161,6 @@ static void settle_process(void)
     sigaddset(&mine, SIGINT);
     sigprocmask(SIG_BLOCK, &mine, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a full disk, not a death */
     umask(077);
 }
 
@@ -192,6 +192,7 @@ int main(int argc, char **argv)
     args_t args = {0};
     heddle_error_t error = {0};
     char data[4096];
+    process_settle();
     int rc = option_parse(&SET, argc, argv, &args, NULL, &error);
     if (rc == 1) return 0;
     if (rc) args.output = output_wanted(argc, argv);

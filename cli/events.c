@@ -50,7 +50,7 @@ int command_events(int argc, char **argv)
     heddle_events_opts_t opts = {.size = sizeof opts, .since = args.since > 0 ? (uint64_t)args.since : 0, .adapter = args.adapter, .worker = args.worker};
     bool heard = false;
     end = 0;
-    while (left > 0 && !cli_signal_exit()) {
+    while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
         char *text = NULL;
         opts.limit = left < PAGE ? (uint32_t)left : PAGE;
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;

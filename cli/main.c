@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include "core/errors.h"
+#include "core/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +83,7 @@ static int dump_commands(void)
     return 0;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     if (argc == 2 && !strcmp(argv[1], "--dump-options")) return dump_commands();
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) { print_help(stdout); return 0; }
@@ -99,4 +100,10 @@ int main(int argc, char **argv)
     for (int i = at; i > 1; i--) argv[i] = argv[i - 1]; /* close the gap: argv[1..at] are now the common options */
     argv[1] = argv[0];
     return command->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    process_settle();
+    return process_end(run(argc, argv));
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* A number that a kernel file holds after `key` ("" = at its start); UINT64_MAX where there is none
@@ -60,10 +61,23 @@ static int check_available(size_t bytes, heddle_error_t *error)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
+/* A memory file counts as a file: beyond the limit a write of it is SIGXFSZ, in a process that may not be ours. */
+static int check_file_limit(size_t bytes, heddle_error_t *error)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || bytes <= limit.rlim_cur) return HEDDLE_OK;
+    fail_memory(bytes, "more than this process's limit of file sizes", error);
+    error_expected(error, "at most %llu bytes", (unsigned long long)limit.rlim_cur);
+    error_found(error, "%zu bytes", bytes);
+    error_hint(error, "raise the limit (ulimit -f)");
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
 /* Room in the address space and in a file; no page of it yet. */
 static int lay_out(region_t *r, heddle_error_t *error)
 {
-    int rc = check_available(r->bytes, error);
+    int rc = check_file_limit(r->bytes, error);
+    if (!rc) rc = check_available(r->bytes, error);
     if (rc) return rc;
     r->fd = memfd_create("heddle-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (r->fd < 0 || ftruncate(r->fd, (off_t)r->bytes) < 0 ||

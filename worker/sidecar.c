@@ -9,6 +9,7 @@
 #include "core/names.h"
 #include "core/notify.h"
 #include "core/option.h"
+#include "core/process.h"
 #include "worker/sidecar_jobs.h"
 #include "worker/sidecar_say.h"
 
@@ -246,7 +247,6 @@ static int watch_signals(heddle_error_t *error)
     sigaddset(&mine, SIGCHLD);
     sigprocmask(SIG_BLOCK, &mine, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);
     int fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
     return fd >= 0
                ? fd
@@ -314,6 +314,7 @@ int main(int argc, char **argv)
 {
     static sidecar_t s;
     heddle_error_t error = {0};
+    process_settle();
     int rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
     if (rc == 1) return 0;
     if (rc) s.args.output = output_wanted(argc, argv);
