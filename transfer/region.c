@@ -95,6 +95,7 @@ int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
     region_t *r = calloc(1, sizeof *r);
     if (!r) return fail_memory(bytes, strerror(ENOMEM), error);
     r->fd = -1;
+    r->process = getpid();
     r->memory = HEDDLE_MEMORY_HOST;
     r->bytes = (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES * LIMIT_PAGE_BYTES;
     if (r->bytes == 0) r->bytes = LIMIT_PAGE_BYTES;
@@ -161,12 +162,21 @@ region_t *region_ref(region_t *r)
     return r;
 }
 
+/* Other processes may have the file mapped (transfer/near.h), and would keep its pages.  A child that was
+ * forked has a copy of the region, of pages that its parent still needs. */
+static void give_pages_back(const region_t *r)
+{
+    if (r->fd < 0 || r->made_bytes == 0 || r->process != getpid()) return;
+    (void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r->bytes);
+}
+
 void region_unref(region_t **r)
 {
     region_t *gone = r ? *r : NULL;
     if (!gone) return;
     *r = NULL;
     if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) != 1) return;
+    give_pages_back(gone);
     if (gone->base) munmap(gone->base, gone->bytes);
     if (gone->view) munmap((void *)(uintptr_t)gone->view, gone->bytes);
     if (gone->fd >= 0) close(gone->fd);

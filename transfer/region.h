@@ -4,7 +4,9 @@
  * Reserved with fallocate (no memory is an error here, not a SIGBUS inside UCX), touched, sealed
  * against shrinking and growing, never F_SEAL_WRITE (it is reused).  Readers get a read-only
  * mapping of the same memory. Refcounted: a fetch or a reader outlives its caller; the last unref
- * unmaps.  ref/unref on any thread. */
+ * unmaps, and gives the pages back whoever else maps them: only once no loan of it is open
+ * (transfer/exchange.h: a share holds a reference until its sends have ended).  A forked child's unref
+ * leaves the pages alone.  ref/unref on any thread. */
 #ifndef TRANSFER_REGION_H
 #define TRANSFER_REGION_H
 
@@ -12,6 +14,7 @@
 #include <heddle/types.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 typedef struct region {
     void *base;               /* writable: the loop thread, or a publication that is being filled */
@@ -21,6 +24,7 @@ typedef struct region {
     int fd;
     int memory, device;       /* heddle_memory_t */
     void *backend;            /* of the transfer backend that mapped it: loop thread only */
+    pid_t process;            /* who made it */
     atomic_uint refs;
 } region_t;
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static region_t *make(size_t bytes)
@@ -46,6 +47,41 @@ Test(region, memory_is_there_before_it_is_used)
     static unsigned char resident[(8u << 20) / LIMIT_PAGE_BYTES];
     cr_assert_eq(mincore(r->base, r->bytes, resident), 0);
     for (size_t i = 0; i < sizeof resident; i++) cr_assert(resident[i] & 1, "page %zu", i);
+    region_unref(&r);
+}
+
+static size_t bytes_of_file(int fd)
+{
+    struct stat s;
+    cr_assert_eq(fstat(fd, &s), 0);
+    return (size_t)s.st_blocks * 512;
+}
+
+/* A descriptor stands for whoever has it mapped: another process that read it. */
+Test(region, who_still_maps_it_keeps_no_pages)
+{
+    region_t *r = make(8u << 20);
+    int other = dup(r->fd);
+    region_t *held = region_ref(r);
+    region_unref(&r);
+    cr_assert_eq(bytes_of_file(other), 8u << 20, "somebody has a reference");
+    region_unref(&held);
+    cr_assert_eq(bytes_of_file(other), 0);
+    close(other);
+}
+
+Test(region, a_child_gives_nothing_of_its_parents_back)
+{
+    region_t *r = make(1u << 20);
+    memset(r->base, 7, r->bytes);
+    pid_t child = fork();
+    if (child == 0) {
+        region_unref(&r);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    cr_assert_eq(bytes_of_file(r->fd), 1u << 20);
+    cr_assert_eq(((uint8_t *)r->base)[5000], 7);
     region_unref(&r);
 }
 
