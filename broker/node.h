@@ -95,6 +95,7 @@ typedef struct broker {
         uint64_t at_ms;                /* 0: none */
         char from[HEDDLE_NAME_MAX + 1], message[160];
     } restored;                        /* the last member that knew more than the store, and what */
+    struct { uint64_t epochs, numbers; } heard;   /* by how much members raised them since the start */
     bool is_read_only;                 /* the last commit failed: `status` says read_only */
     uint64_t retry_us;                 /* then: when deciding is tried again */
     bool is_broken;                    /* fatal was called */

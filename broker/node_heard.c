@@ -8,23 +8,39 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
-/* More than can have been given since any copy: such a number is an error of who says it. */
+/* More than can have been given since any copy, of one number, and of all that were believed since the
+ * start: such numbers are an error of who says them.  The sums are so small that no number comes near what
+ * a message can carry, however many members err, and however often the broker is started again. */
 #define JUMP_MAX (1ull << 24)
+#define JUMPS_MAX (1ull << 32)
+#define EPOCHS_MAX (1ull << 10)
+/* Adapters that nobody published to, here for the sake of members' numbers. */
+#define CLAIMED_MAX 256u
 
 typedef struct {
     const call_t *c;
     const char *who;
     buf_t text;                /* what it knows: for people */
-    uint64_t furthest;         /* how far beyond what is here */
+    uint64_t epochs, numbers;  /* by how much that raises them */
+    bool is_opening;           /* the adapter is a writer's: it would be made anyway */
+    bool is_absurd;
+    bool is_crowded;           /* one more adapter would be claimed than may be */
     bool is_full;              /* the outbox: the rest is taken when these are on disk */
 } hearing_t;
 
 static void note(hearing_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
 {
     if (heard <= here) return;
-    if (heard - here > h->furthest) h->furthest = heard - here;
     buf_printf(&h->text, "%s%s%s%s %llu (here %llu)", h->text.bytes ? ", " : "", of, *of ? " " : "", what,
                (unsigned long long)heard, (unsigned long long)here);
+}
+
+static void raise_number(hearing_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
+{
+    uint64_t jump = heard > here ? heard - here : 0;
+    note(h, heard, here, what, of);
+    if (jump <= JUMP_MAX && !h->is_full) h->numbers += jump;
+    h->is_absurd |= jump > JUMP_MAX || h->numbers > JUMPS_MAX - h->c->b->heard.numbers;
 }
 
 /* An epoch beyond ours; or ours, and a token of it that was never given. */
@@ -36,9 +52,23 @@ static void hear_epoch(hearing_t *h, uint64_t epoch, uint64_t token)
     if (heard < here || (heard == here && is_ours)) return;
     if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
     else note(h, heard, here, "epoch", "");
-    if (h->furthest > JUMP_MAX) return;
+    h->epochs = heard + 1 - here;
+    h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->epochs > EPOCHS_MAX - b->heard.epochs;
+    if (h->is_absurd) return;
     record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", h->c->now);
     rec->epoch = heard + 1;
+}
+
+/* Here, and in the records that wait. */
+static size_t claimed_count(const broker_t *b)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < b->registry.adapter_count; i++) {
+        const adapter_row_t *a = b->registry.adapters[i];
+        count += !a->version_count && (a->last_version || a->floor_decision);
+    }
+    for (int i = 0; i < b->out.record_count; i++) count += b->out.records[i].kind == RECORD_ADAPTER;
+    return count;
 }
 
 static void hear_adapter(hearing_t *h, const char *adapter, uint64_t version, uint64_t decision)
@@ -48,16 +78,28 @@ static void hear_adapter(hearing_t *h, const char *adapter, uint64_t version, ui
     uint64_t last = a ? a->last_version : 0, latest = a ? registry_next_decision(a) - 1 : 0;
     if (version <= last && decision <= latest) return;
     if (!a && b->registry.adapter_count >= LIMIT_ADAPTERS) return;
-    note(h, version, last, "version", adapter);
-    note(h, decision, latest, "decision", adapter);
-    if (h->furthest > JUMP_MAX) return;
+    h->is_full |= !outbox_has_room(&b->out, 2);
+    raise_number(h, version, last, "version", adapter);
+    raise_number(h, decision, latest, "decision", adapter);
+    if (!a && !h->is_opening && !h->is_crowded) h->is_crowded |= claimed_count(b) >= CLAIMED_MAX;
+    if (h->is_absurd || h->is_crowded) return;
     h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, &b->out);
+}
+
+static bool refuse_claim(hearing_t *h)
+{
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_LIMIT, "%s knows versions of adapters that nobody published to: %.300s", h->who,
+               buf_text(&h->text));
+    error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
+    error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");
+    broker_refuse(h->c, &error, 0);
+    return false;
 }
 
 static bool refuse_jump(hearing_t *h)
 {
     heddle_error_t error;
-    outbox_clear(&h->c->b->out);
     error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->who,
                buf_text(&h->text));
     error_expected(&error, "what this cluster's broker has given");
@@ -83,11 +125,17 @@ static bool go_above(hearing_t *h)
     broker_t *b = h->c->b;
     heddle_error_t error;
     if (!h->text.bytes) return true;
-    if (h->furthest > JUMP_MAX) return refuse_jump(h);
+    if (h->is_absurd || h->is_crowded) {
+        outbox_clear(&b->out);
+        return h->is_absurd ? refuse_jump(h) : refuse_claim(h);
+    }
     if (!broker_make_durable(b, h->c->now, &error)) {
         broker_refuse(h->c, &error, b->opts.lease_ms);
         return false;
     }
+    b->heard.epochs += h->epochs;
+    b->heard.numbers += h->numbers;
+    h->epochs = h->numbers = 0;
     say_restored(h);
     return true;
 }
@@ -134,7 +182,7 @@ bool broker_hear_join(const call_t *c)
 bool broker_hear_open(const call_t *c)
 {
     const msg_open_t *open = &c->m->open;
-    hearing_t h = {.c = c, .who = open->writer};
+    hearing_t h = {.c = c, .who = open->writer, .is_opening = true};
     hear_epoch(&h, open->epoch, open->prev_token);
     hear_adapter(&h, open->adapter, open->serving, 0);
     bool goes_on = go_above(&h);

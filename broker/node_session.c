@@ -297,8 +297,7 @@ static open_by_t standing_of(const call_t *c, const char *adapter)
 {
     broker_t *b = c->b;
     const member_t *holder = membership_publisher(&b->members, adapter);
-    return (open_by_t){.token = membership_next_token(&b->members),
-                       .pid = c->peer->pid,
+    return (open_by_t){.pid = c->peer->pid,
                        .host = c->peer->host,
                        .life = c->peer->life,
                        .holder_is_live =
@@ -352,10 +351,13 @@ void on_open(const call_t *c)
     heddle_error_t error;
     uint64_t fenced_peer, fenced_token;
     member_t *member;
-    if (!has_role(c, ROLE_PUBLISHER) || !broker_hear_open(c)) return;
+    if (!has_role(c, ROLE_PUBLISHER)) return;
     member_hello_t hello = hello_of(c->peer);
     open_by_t by = standing_of(c, open->adapter);
     int rc = membership_decide_open(&b->members, open, &error);
+    if (!rc) rc = registry_check_open(&b->registry, open, &by, &error);
+    if (!rc && !broker_hear_open(c)) return;
+    by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was heard */
     if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, &b->out, &error);
     if (rc || !broker_make_durable(b, c->now, &error)) {
         broker_refuse(c, &error, b->opts.lease_ms / 4);

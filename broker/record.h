@@ -18,6 +18,9 @@
 
 #include "proto/msg.h"
 
+#define EPOCH_MAX UINT32_MAX                     /* the upper half of a token */
+#define EPOCH_HEARD_MAX (EPOCH_MAX - (1u << 24)) /* members' word raises it no further: the rest is for starts */
+
 typedef enum {
     RECORD_EPOCH = 1, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION, RECORD_STATE, RECORD_WRITER, RECORD_FLOOR,
     RECORD_FORGET,

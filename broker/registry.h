@@ -110,11 +110,17 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 
 /* ---- deciding ---- */
 
-/* PUBLISH by the adapter's open writer.  Answered first: an exact replay of a request id (created=false
+/* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live: who holds which
+ * bytes is soft state).  Answered first: an exact replay of a request id (created=false
  * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED.  On OK:
  * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the version that
  * stands for it, *ret_created whether it is new. */
-typedef struct { uint64_t peer; const char *writer; key16_t share_key; } publish_by_t;
+typedef struct {
+    uint64_t peer;
+    const char *writer;
+    key16_t share_key;
+    const version_row_t *live;         /* what UNCHANGED compares with; NULL: nothing, each is new */
+} publish_by_t;
 int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
                             instant_t now, outbox_t *out,
                             uint64_t *ret_version, bool *ret_created, heddle_error_t *error);
@@ -127,6 +133,9 @@ typedef struct {
     bool holder_is_live;
     uint64_t heartbeat_age_ms;
 } open_by_t;
+/* May it?  LIMIT · WRITER_HELD; by->token is not looked at. */
+int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);
+/* The same, and records ADAPTER? WRITER. */
 int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
                          outbox_t *out,
                          heddle_error_t *error);

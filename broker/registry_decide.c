@@ -232,7 +232,7 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
         return HEDDLE_OK;
     }
     if (!a || !by->writer) return not_writer(m, error);
-    const version_row_t *newest = registry_newest(a), *live = registry_newest_live(a);
+    const version_row_t *newest = registry_newest(a), *live = by->live;
     if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
         return stepped_back(m, newest, error);
     bool is_same = live && digest_equal(&live->digest, &m->digest);
@@ -267,10 +267,9 @@ static int writer_held(const adapter_row_t *a, const open_by_t *by, heddle_error
     return rc;
 }
 
-int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
-                         outbox_t *out, heddle_error_t *error)
+int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error)
 {
-    adapter_row_t *a = registry_adapter(r, m->adapter);
+    const adapter_row_t *a = registry_adapter(r, m->adapter);
     if (!a && r->adapter_count >= LIMIT_ADAPTERS) {
         int rc = error_fail(error, HEDDLE_ERR_LIMIT, "%s would be one adapter too many", m->adapter);
         error_expected(error, "at most %u adapters at one broker", LIMIT_ADAPTERS);
@@ -278,8 +277,15 @@ int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by
     }
     bool is_held = a && a->writer.token && by->holder_is_live &&
                    memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
-    if (is_held && !m->takeover) return writer_held(a, by, error);
-    if (!a) outbox_record(out, RECORD_ADAPTER, m->adapter, now);
+    return is_held && !m->takeover ? writer_held(a, by, error) : HEDDLE_OK;
+}
+
+int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
+                         outbox_t *out, heddle_error_t *error)
+{
+    int rc = registry_check_open(r, m, by, error);
+    if (rc) return rc;
+    if (!registry_adapter(r, m->adapter)) outbox_record(out, RECORD_ADAPTER, m->adapter, now);
     record_t *rec = outbox_record(out, RECORD_WRITER, m->adapter, now);
     rec->token = by->token;
     rec->writer = m->writer;

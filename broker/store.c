@@ -398,6 +398,16 @@ static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+static int refuse_last(const store_t *s, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: its epochs are used up: no token could be new",
+                        s->file);
+    error_expected(error, "an epoch up to %u", EPOCH_MAX);
+    error_found(error, "%llu", (unsigned long long)s->epoch);
+    error_hint(error, "begin a new cluster with another --data; workers and publishers are to be started again");
+    return rc;
+}
+
 static int raise_epoch(store_t *s, heddle_error_t *error)
 {
     row_t row = {.sql = s->sql[ALL_META]};
@@ -409,6 +419,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
     sqlite3_reset(row.sql);
     if (code != SQLITE_ROW || row.code)
         return refuse(s, row.code ? row.code : SQLITE_CORRUPT, "read its epoch", error);
+    if (s->epoch > EPOCH_MAX) return refuse_last(s, error);
     return store_commit(s, &(record_t){.kind = RECORD_EPOCH, .epoch = s->epoch}, 1, error);
 }
 

@@ -21,7 +21,7 @@ static void join(uint64_t peer, const char *name, msg_join_t m)
 static void join_at(uint64_t peer, uint64_t version, uint64_t decision)
 {
     msg_subscription_t sub = {.adapter = "policy", .version = version, .decision = decision};
-    join(peer, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1});
+    join(peer, peer == W3 ? "w3" : "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1});
 }
 
 Test(heard, nothing_new_is_nothing_done)
@@ -147,6 +147,97 @@ Test(heard, numbers_that_cannot_be)
     rig_open(T, "policy", "trainer", LIMIT_EXACT, false);
     rig_error(T, "protocol");
     cr_assert_eq(R.tokens[T], 0);
+}
+
+/* Whatever one member may say, a thousand of them may not use the numbers up. */
+Test(heard, all_raises_have_a_sum)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    uint64_t raised = 0, epoch;
+    for (int i = 0; i < 300; i++) {
+        epoch = R.b->registry.epoch;
+        join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch + 99});
+        raised += R.b->registry.epoch - epoch;
+    }
+    cr_assert(raised == 1000, "10 raises of 100 are believed, then none");
+    rig_error(W1, "protocol");
+    epoch = R.b->registry.epoch;
+    join(W2, "w2", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch + 23});
+    cr_assert_eq(R.b->registry.epoch, epoch + 24, "what fits still fits");
+    for (uint64_t i = 1; i <= 300; i++) join_at(W3, i << 24, 0);
+    cr_assert_eq(rig_adapter()->last_version, 256ull << 24);
+    rig_error(W3, "protocol");
+    rig_restart();
+    join_at(W3, 257ull << 24, 0);
+    cr_assert_eq(rig_adapter()->last_version, 257ull << 24, "the sum is of one start");
+}
+
+Test(heard, no_epoch_beyond_what_starts_need)
+{
+    record_t *rec = outbox_record(&R.b->out, RECORD_EPOCH, "", R.now);
+    rec->epoch = EPOCH_HEARD_MAX - 2;
+    rig_commit(NULL, rec, 1, NULL);
+    outbox_clear(&R.b->out);
+    rig_restart();
+    msg_subscription_t sub = {.adapter = "policy"};
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = EPOCH_HEARD_MAX});
+    rig_error(W1, "protocol");
+    rig_open(T, "policy", "trainer", 0, false);
+    cr_assert_eq(R.tokens[T] >> 32, EPOCH_HEARD_MAX - 1);
+}
+
+enum { CLAIMED = 256 };
+
+static void join_with(uint64_t peer, const char *name, const char *prefix, int count)
+{
+    static msg_subscription_t subs[CLAIMED];
+    static char names[CLAIMED][16];
+    for (int i = 0; i < count; i++) {
+        snprintf(names[i], sizeof names[i], "%s%d", prefix, i);
+        subs[i] = (msg_subscription_t){.adapter = names[i], .version = 5};
+    }
+    join(peer, name, (msg_join_t){.adapters = subs, .adapter_count = (uint32_t)count});
+}
+
+Test(heard, adapters_that_only_workers_know_are_few)
+{
+    join_with(W1, "w1", "a", CLAIMED);
+    cr_assert_neq(R.tokens[W1], 0);
+    for (int i = 0; i < 3; i++) {
+        char prefix[] = {'b', (char)('0' + i), 0};
+        join_with(W2, "w2", prefix, CLAIMED);
+        rig_error(W2, "limit");
+    }
+    cr_assert(R.tokens[W2] == 0 && R.b->registry.adapter_count == CLAIMED);
+    join_with(W2, "w2", "a", CLAIMED);
+    cr_assert_neq(R.tokens[W2], 0, "those that are here are not one more");
+    rig_open(T, "policy", "trainer", 5, false);
+    cr_assert_eq(rig_adapter()->last_version, 5, "a writer's adapter is made anyway");
+    join_at(W3, 9, 0);
+    cr_assert_eq(rig_adapter()->last_version, 9);
+    rig_restart();
+    join_with(W2, "w2", "c", 1);
+    rig_error(W2, "limit");
+}
+
+Test(heard, an_open_that_is_refused_changes_nothing)
+{
+    publish_to(1, (rig_publish_t){0});
+    size_t records = R.record_count;
+    uint64_t epoch = R.b->registry.epoch;
+    msg_t m = {.type = MSG_OPEN};
+    rig_hello(W4, ROLE_PUBLISHER);
+    m.open = (msg_open_t){.req = 99, .adapter = "policy", .writer = "other", .serving = 40, .epoch = epoch + 5,
+                          .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("pub", 3)};
+    rig_frame(W4, &m);
+    rig_error(W4, "writer_held");
+    m.open.adapter = "critic", m.open.ucx = "1.14.0";
+    rig_frame(W4, &m);
+    rig_error(W4, "ucx_version");
+    cr_assert(R.record_count == records && R.b->registry.epoch == epoch && rig_adapter()->last_version == 1);
+    m.open.adapter = "policy", m.open.ucx = "1.13.1", m.open.takeover = true;
+    rig_frame(W4, &m);
+    cr_assert(R.tokens[W4] >> 32 == epoch + 6 && rig_adapter()->last_version == 40, "and one that is not does");
 }
 
 Test(heard, what_is_not_on_disk_is_not_gone_above)

@@ -653,6 +653,19 @@ static void run_sql(const char *sql)
     sqlite3_close(db);
 }
 
+Test(store, epochs_that_are_used_up_are_refused)
+{
+    heddle_error_t e;
+    store_t *s = open_store();
+    store_close(&s);
+    run_sql("UPDATE meta SET epoch = 4294967294");
+    s = open_store();
+    cr_assert_eq(store_epoch(s), EPOCH_MAX);
+    store_close(&s);
+    cr_assert_eq(store_open(dir, &s, &e), HEDDLE_ERR_DATA_DIR);
+    cr_assert(strstr(e.message, "used up") && strstr(e.found, "4294967296") && e.hint[0]);
+}
+
 Test(store, newer_data_are_refused_with_both_numbers)
 {
     store_t *s = open_store();
