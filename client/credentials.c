@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *given_or_env(const char *given, const char *variable)
 {
@@ -13,20 +14,21 @@ static const char *given_or_env(const char *given, const char *variable)
 }
 
 /* Of each endpoint; the first one's stands for those that are dialled before it is looked up again. */
-static bool is_known(const keyring_t *ring, const char *endpoints, char ret_key[KEY_TEXT])
+static int take_known(const keyring_t *ring, const char *endpoints, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     char one[256], key[KEY_TEXT], first[KEY_TEXT] = "";
     for (const char *at = endpoints; at;) {
         size_t n = strcspn(at, ",");
-        if (n >= sizeof one) return false;
+        if (n >= sizeof one) return HEDDLE_ERR_NOT_FOUND;
         memcpy(one, at, n);
         one[n] = 0;
-        if (!keyring_known_broker(ring, one, key)) return false;
+        int rc = keyring_known_broker(ring, one, key, error);
+        if (rc) return rc;
         if (!first[0]) memcpy(first, key, sizeof first);
         at = at[n] ? at + n + 1 : NULL;
     }
     memcpy(ret_key, first, sizeof first);
-    return true;
+    return HEDDLE_OK;
 }
 
 static int take_own(const char *path, bool is_needed, wire_keys_t *keys, heddle_error_t *error)
@@ -43,18 +45,31 @@ static int take_own(const char *path, bool is_needed, wire_keys_t *keys, heddle_
     return rc;
 }
 
+/* A ring that somebody named is there, or can be made. */
+static int find_ring(keyring_t *ret_ring, heddle_error_t *error)
+{
+    bool is_chosen = false;
+    struct stat st;
+    int rc = keyring_find(NULL, ret_ring, &is_chosen, error);
+    if (!is_chosen) return HEDDLE_OK; /* no place for one: then there is none */
+    if (rc || stat(ret_ring->dir, &st) || S_ISDIR(st.st_mode)) return rc;
+    rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is no directory of keys", ret_ring->dir);
+    error_hint(error, "HEDDLE_KEYS names it");
+    return rc;
+}
+
 int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys,
                      bool *ret_secure, heddle_error_t *error)
 {
     const char *broker_key = given_or_env(c->broker_key, "HEDDLE_BROKER_KEY");
-    wire_keys_t keys = {0};
-    heddle_error_t ignored; /* no place for a ring: then there is none */
-    keyring_find(NULL, &keys.ring, NULL, &ignored);
-    int rc = broker_key ? key_take(broker_key, keys.broker_key, error) : HEDDLE_OK;
-    bool is_secure = broker_key || is_known(&keys.ring, endpoints, keys.broker_key);
+    wire_keys_t keys = {.is_fixed = broker_key != NULL};
+    int rc = find_ring(&keys.ring, error);
+    if (!rc && broker_key) rc = key_take(broker_key, keys.broker_key, error);
+    else if (!rc) rc = take_known(&keys.ring, endpoints, keys.broker_key, error);
+    bool is_secure = !rc;
+    if (rc == HEDDLE_ERR_NOT_FOUND && !broker_key) rc = HEDDLE_OK;
     if (!rc) rc = take_own(given_or_env(c->key, "HEDDLE_KEY"), is_secure, &keys, error);
     if (!rc) {
-        keys.is_fixed = broker_key != NULL;
         *ret_keys = keys;
         *ret_secure = is_secure;
     }

@@ -8,13 +8,14 @@
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/un.h>
 
 static bool host_is_loopback(const char *host)
 {
     struct in_addr v4;
     struct in6_addr v6;
-    if (!strcmp(host, "localhost")) return true;
+    if (!strcasecmp(host, "localhost") || !strcasecmp(host, "localhost.")) return true;
     if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
@@ -25,6 +26,17 @@ static bool is_host_name(const char *host)
            host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")] == 0;
 }
 
+/* One spelling for an address: a key is known by the address that it belongs to, and 127.1 is 127.0.0.1. */
+static bool is_one_spelling(const char *host, bool bracketed)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    char text[INET6_ADDRSTRLEN] = "";
+    if (!bracketed) return !inet_aton(host, &v4) || (inet_ntop(AF_INET, &v4, text, sizeof text) && !strcmp(text, host));
+    return inet_pton(AF_INET6, host, &v6) == 1 && !IN6_IS_ADDR_V4MAPPED(&v6) && inet_ntop(AF_INET6, &v6, text, sizeof text) &&
+           !strcasecmp(text, host);
+}
+
 /* The host without brackets; false when it cannot be one. */
 static bool take_host(const char *text, size_t bytes, bool listen, char ret_host[ENDPOINT_BYTES])
 {
@@ -32,15 +44,15 @@ static bool take_host(const char *text, size_t bytes, bool listen, char ret_host
     if (bracketed) text++, bytes -= 2;
     memcpy(ret_host, text, bytes);
     ret_host[bytes] = 0;
-    if (bracketed) return inet_pton(AF_INET6, ret_host, &(struct in6_addr){0}) == 1;
-    return is_host_name(ret_host) || (listen && !strcmp(ret_host, "*"));
+    if (bracketed) return is_one_spelling(ret_host, true);
+    return (is_host_name(ret_host) && is_one_spelling(ret_host, false)) || (listen && !strcmp(ret_host, "*"));
 }
 
 static bool port_is_valid(const char *port, bool listen)
 {
     if (listen && (!strcmp(port, "*") || !strcmp(port, "0"))) return true;
     size_t digits = strspn(port, "0123456789");
-    return digits > 0 && digits <= 5 && !port[digits] && atoi(port) > 0 && atoi(port) <= 65535;
+    return digits > 0 && digits <= 5 && port[0] != '0' && !port[digits] && atoi(port) > 0 && atoi(port) <= 65535;
 }
 
 static bool check_tcp(const char *rest, bool listen, bool *ret_loopback)
@@ -77,7 +89,7 @@ int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, h
                    listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH"
                           : "tcp://HOST:PORT or ipc:///PATH",
                    endpoint);
-    error_hint(error, "for example tcp://127.0.0.1:7700");
+    error_hint(error, "for example tcp://127.0.0.1:7700; addresses are written out, ports without leading zeros");
     return rc;
 }
 

@@ -125,7 +125,7 @@ static int read_file(const char *path, key_pair_t *ret_pair, char *endpoint, hed
     if (!parse(text, ret_pair, endpoint)) {
         rc = refuse(path, "is no key file, or is damaged", 0, error);
         error_expected(error, "a line `public KEY`, and of one's own `secret KEY`, 40 characters each");
-        error_hint(error, "heddle keygen makes one");
+        error_hint(error, "move it away; heddle keygen makes another, which the broker has to be told of (heddle keys add)");
     } else if (ret_pair->secret_key[0] && st.st_mode & 077) {
         log_emit(LOG_WARN, "keys.mode", "%s can be read by others (mode %03o): chmod 600 it", path,
                  (unsigned)st.st_mode & 0777);
@@ -306,21 +306,23 @@ int keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, hed
 
 /* ---- known brokers ---- */
 
-/* As a client names it: the loopback address where it listens everywhere. */
+/* As a client names it: names in small letters, the loopback address where it listens everywhere.  Addresses have one
+ * spelling (wire_check_endpoint). */
 static void settle_endpoint(const char *endpoint, char *to, size_t size)
 {
     static const struct {
         const char *said, *meant;
     } SAME[] = {{"tcp://localhost:", "tcp://127.0.0.1:"},
+                {"tcp://localhost.:", "tcp://127.0.0.1:"},
                 {"tcp://0.0.0.0:", "tcp://127.0.0.1:"},
                 {"tcp://[::]:", "tcp://[::1]:"}};
+    snprintf(to, size, "%s", endpoint);
+    if (!strncmp(to, "tcp:", 4))
+        for (char *c = to; *c; c++) *c = (char)tolower((unsigned char)*c);
     for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++) {
         size_t n = strlen(SAME[i].said);
-        if (strncmp(endpoint, SAME[i].said, n)) continue;
-        snprintf(to, size, "%s%s", SAME[i].meant, endpoint + n);
-        return;
+        if (!strncmp(to, SAME[i].said, n)) snprintf(to, size, "%s%s", SAME[i].meant, endpoint + n);
     }
-    snprintf(to, size, "%s", endpoint);
 }
 
 static bool known_path(const keyring_t *r, const char *settled, char *to, size_t size)
@@ -358,13 +360,17 @@ void keyring_forget_broker(const keyring_t *r, const char *endpoint)
     if (known_path(r, settled, path, sizeof path)) unlink(path);
 }
 
-bool keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT])
+/* A file that is there and tells nothing is no leave to go without: somebody knew the broker. */
+int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     char settled[300], path[KEYRING_PATH + 300], told[FILE_BYTES] = "";
     key_pair_t pair;
+    struct stat st;
     settle_endpoint(endpoint, settled, sizeof settled);
-    if (!known_path(r, settled, path, sizeof path) || read_file(path, &pair, told, NULL)) return false;
-    if (strcmp(told, settled) != 0) return false; /* two endpoints may have one file name */
-    memcpy(ret_key, pair.public_key, KEY_TEXT);
-    return true;
+    if (!known_path(r, settled, path, sizeof path) || stat(path, &st)) return HEDDLE_ERR_NOT_FOUND;
+    int rc = read_file(path, &pair, told, error);
+    if (rc) error_hint(error, "remove the file where the broker there may be believed, or name its key with --broker-key");
+    else if (strcmp(told, settled) != 0) rc = HEDDLE_ERR_NOT_FOUND; /* two endpoints may have one file name */
+    else memcpy(ret_key, pair.public_key, KEY_TEXT);
+    return rc;
 }

@@ -48,6 +48,7 @@ int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, he
 /* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback.  DATA_DIR. */
 int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);
-bool keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT]);
+/* NOT_FOUND: nobody told · DATA_DIR: somebody did, and the file cannot be read or is damaged. */
+int  keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT], heddle_error_t *error);
 
 #endif

@@ -233,7 +233,7 @@ static void find_broker_key(wire_t *w, const char *endpoint)
     char key[KEY_TEXT];
     heddle_error_t error;
     wire_keys_t *k = w->keys;
-    if (!k || k->is_fixed || !keyring_known_broker(&k->ring, endpoint, key)) return;
+    if (!k || k->is_fixed || keyring_known_broker(&k->ring, endpoint, key, NULL)) return;
     if (!k->own.secret_key[0] && keyring_pair(&k->ring, "client.key", &k->own, &error))
         log_emit(LOG_WARN, "wire.no_key", "%s", error.message);
     else memcpy(k->broker_key, key, sizeof key);
@@ -302,7 +302,7 @@ static bool has_come_with_a_key(const wire_t *w)
 {
     char key[KEY_TEXT];
     const wire_keys_t *k = w->keys;
-    return k && !k->is_fixed && !k->broker_key[0] && keyring_known_broker(&k->ring, w->endpoint, key);
+    return k && !k->is_fixed && !k->broker_key[0] && !keyring_known_broker(&k->ring, w->endpoint, key, NULL);
 }
 
 /* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more and

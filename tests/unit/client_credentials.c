@@ -57,6 +57,13 @@ Test(credentials, none_known_is_plain_and_makes_nothing)
     cr_assert(!ring_has_a_key());
 }
 
+Test(credentials, a_ring_that_was_named_and_is_none_is_an_error)
+{
+    setenv("HEDDLE_KEYS", "/dev/null", 1);
+    cr_assert_eq(take(NULL, NULL, EP), HEDDLE_ERR_DATA_DIR);
+    cr_assert(strstr(error.message, "/dev/null") && error.hint[0]);
+}
+
 Test(credentials, known_broker_is_met_with_the_rings_own_key)
 {
     char made[KEY_TEXT];

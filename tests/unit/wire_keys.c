@@ -174,21 +174,28 @@ Test(keys, known_brokers_come_and_go)
     keyring_t ring = ring_at("ring"), none = {""};
     key_pair_t one = made(), two = made();
     char key[KEY_TEXT];
-    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key));
+    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL));
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://0.0.0.0:7700", one.public_key, &error), 0, "%s",
                  error.message);
-    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key) && !strcmp(key, one.public_key));
-    cr_assert(keyring_known_broker(&ring, "tcp://localhost:7700", key));
-    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7701", key));
-    cr_assert(!keyring_known_broker(&none, "tcp://127.0.0.1:7700", key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) && !strcmp(key, one.public_key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://localhost:7700", key, NULL));
+    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7701", key, NULL));
+    cr_assert(keyring_known_broker(&none, "tcp://127.0.0.1:7700", key, NULL));
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", two.public_key, &error), 0);
-    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key) && !strcmp(key, two.public_key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) && !strcmp(key, two.public_key));
     keyring_forget_broker(&ring, "tcp://127.0.0.1:7700");
-    cr_assert(!keyring_known_broker(&ring, "tcp://localhost:7700", key));
+    cr_assert(keyring_known_broker(&ring, "tcp://localhost:7700", key, NULL));
     /* One file name, two endpoints: the second does not get the first one's key. */
     cr_assert_eq(keyring_tell_broker(&ring, "ipc:///tmp/a/b", one.public_key, &error), 0);
-    cr_assert(!keyring_known_broker(&ring, "ipc:///tmp/a_b", key));
-    cr_assert(keyring_known_broker(&ring, "ipc:///tmp/a/b", key));
+    cr_assert(keyring_known_broker(&ring, "ipc:///tmp/a_b", key, NULL));
+    cr_assert(!keyring_known_broker(&ring, "ipc:///tmp/a/b", key, NULL));
+    /* Names have no capitals. */
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://Broker.Example:7700", one.public_key, &error), 0);
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://broker.example:7700", key, NULL), HEDDLE_OK);
+    /* A file that is there and tells nothing is not the same as none. */
+    put("ring/brokers/tcp___broker.example_7700.pub", "");
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://broker.example:7700", key, &error), HEDDLE_ERR_DATA_DIR);
+    cr_assert(strstr(error.message, "broker.example") && strstr(error.hint, "--broker-key"));
 }
 
 /* ---- wires ---- */
