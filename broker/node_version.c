@@ -46,7 +46,10 @@ void on_publish(const call_t *c)
     broker_t *b = c->b;
     const msg_publish_t *m = &c->m->publish;
     const member_t *writer = writer_of(c);
-    publish_by_t by = {.peer = c->from, .writer = writer ? writer->name : NULL};
+    const adapter_row_t *a = writer ? registry_adapter(&b->registry, m->adapter) : NULL;
+    publish_by_t by = {.peer = c->from,
+                       .writer = writer ? writer->name : NULL,
+                       .live = a ? rollout_newest_live(&b->rollout, a) : NULL};
     heddle_error_t error;
     uint64_t version = 0;
     bool created = false;

@@ -293,6 +293,17 @@ const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const ver
     return a->active == v->version ? "active" : "kept";
 }
 
+const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (v->state == VERSION_STAGING) return v;
+        if (v->state == VERSION_COMMITTED && track_has_source(rollout_track(ro, a->name, v->version)))
+            return v;
+    }
+    return NULL;
+}
+
 void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size)
 {
     char since[25];

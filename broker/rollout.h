@@ -130,6 +130,10 @@ copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t ve
 /* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 
+/* The newest version that is there to be taken for equal bytes: on its way, or committed and somebody has
+ * them.  A lost one is not: nobody would get its bytes from there.  NULL: none. */
+const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a);
+
 typedef struct { const char *worker, *phase; int code; char message[256]; } missing_row_t;
 typedef struct {
     const char *state;

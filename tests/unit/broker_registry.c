@@ -100,7 +100,10 @@ static int try_publish(ask_t a)
                        .kind = "lora",
                        .base_model = "base",
                        .config = bytes_of("{}", 2)};
-    publish_by_t by = {.peer = 4, .writer = a.stranger ? NULL : "trainer", .share_key = {{9}}};
+    publish_by_t by = {.peer = 4,
+                       .writer = a.stranger ? NULL : "trainer",
+                       .share_key = {{9}},
+                       .live = policy() ? registry_newest_live(policy()) : NULL};
     return registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
 }
 

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Versions whose bytes nobody has: published again they are new ones. */
+#include "broker_rig.h"
+
+TestSuite(lost, .init = rig_start, .fini = rig_stop);
+
+static void go(uint64_t peer)
+{
+    rig_leave(peer);
+    R.tokens[peer] = 0;
+}
+
+/* Version 1 was active on w1; its publisher has ended. */
+static void served_by_w1(void)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    go(T);
+}
+
+/* The same bytes, by a publisher of today. */
+static const msg_published_t *publish_again(heddle_unchanged_t if_unchanged)
+{
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 1, .if_unchanged = if_unchanged});
+    return &rig_last(T, MSG_PUBLISHED)->published;
+}
+
+static void is_new(heddle_unchanged_t if_unchanged)
+{
+    const msg_published_t *p = publish_again(if_unchanged);
+    cr_assert(p->created && p->version == 2, "version %llu", (unsigned long long)p->version);
+    cr_assert_str_eq(p->reason, "");
+    rig_pass(LEASE_MS + 500); /* a broker that settles decides then */
+    rig_staged(W1, 2, 1);
+    rig_active(W1, 2, 2, 1);
+    cr_assert_str_eq(rig_state(2), "active");
+}
+
+Test(lost, the_same_bytes_again_are_a_new_version)
+{
+    served_by_w1();
+    rig_worker(W1, "w1"); /* another process: the bytes are gone */
+    is_new(HEDDLE_UNCHANGED_FAIL);
+}
+
+Test(lost, also_where_unchanged_ones_are_skipped)
+{
+    served_by_w1();
+    rig_worker(W1, "w1");
+    is_new(HEDDLE_UNCHANGED_SKIP);
+}
+
+Test(lost, also_while_the_broker_settles)
+{
+    served_by_w1();
+    rig_restart();
+    rig_worker(W1, "w1");
+    is_new(HEDDLE_UNCHANGED_SKIP);
+}
+
+Test(lost, an_older_one_that_is_kept_is_what_they_are_compared_with)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    go(T);
+    track_t *t = rollout_track(&R.b->rollout, "policy", 2);
+    track_copy(t, "w1")->state = COPY_NONE; /* it lost them */
+    const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
+    cr_assert(!p->created && p->version == 1);
+}
+
+Test(lost, bytes_that_somebody_holds_are_not)
+{
+    served_by_w1();
+    const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
+    cr_assert(!p->created && p->version == 1);
+    cr_assert_str_eq(p->reason, "unchanged");
+}
+
+Test(lost, a_version_that_is_on_its_way_is_not)
+{
+    publish_to(1, (rig_publish_t){0});
+    go(T); /* at once: nobody has them, and the version has not ended for want of them */
+    rig_open(T, "policy", "trainer", 0, false);
+    cr_assert_str_eq(rig_state(1), "failed");
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    R.is_quiet[T] = true;
+    const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
+    cr_assert(!p->created && p->version == 2);
+}
