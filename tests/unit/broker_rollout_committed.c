@@ -235,6 +235,30 @@ Test(committed, a_released_region_that_refuses_is_no_source_any_more)
     cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
 }
 
+/* It has few regions: the one that it may reuse is in use again by then. */
+Test(committed, a_released_version_is_no_source_once_its_publisher_goes_on)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    cr_assert_eq(rig_last(T, MSG_RELEASE)->release.version, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    cr_assert_str_eq(rig_state(1), "active", "w1 has it");
+    rig_drop_letters();
+    R.is_quiet[W1] = true;
+    rig_pass(5000);
+    R.tokens[W1] = 0;
+    cr_assert_str_eq(rig_state(1), "lost");
+    rig_worker(W2, "w2");
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy"};
+    rig_frame(W2, &m);
+    for (size_t i = 0; i < R.letter_count; i++) {
+        const msg_t *said = &R.letters[i].m;
+        cr_assert(said->type != MSG_ANNOUNCE || said->announce.version == 2);
+        cr_assert(said->type != MSG_SOURCES || said->sources.source_count == 0, "nobody has it");
+    }
+}
+
 Test(committed, a_worker_busy_with_the_active_version_gets_the_newest_after_it)
 {
     publish_to(1, (rig_publish_t){0});
