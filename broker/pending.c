@@ -374,13 +374,23 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
     return true;
 }
 
+static const char *place_of(const verify_row_t *r)
+{
+    return !r->is_match ? "memory" : r->code ? "exported directory, which is not there whole" : "exported directory";
+}
+
+static const char *found_in_export(const verify_row_t *r)
+{
+    return r->code ? "no directory that can be read as an adapter" : "other files in the exported directory";
+}
+
 static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_error_t *ret_verdict)
 {
     uint32_t silent = 0, differ = 0;
     const verify_row_t *last = NULL;
     for (uint32_t i = 0; i < row->row_count; i++) {
         const verify_row_t *r = &row->rows[i];
-        bool is_silent = !r->is_answered || r->code;
+        bool is_silent = !verify_has_digest(r);
         bool is_differing = !is_silent && (!r->is_match || r->exported == EXPORTED_DIFFERS);
         silent += is_silent;
         differ += is_differing;
@@ -394,18 +404,17 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
     if (differ)
         error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH,
                    "%u of %u holders have other bytes as %s@%llu: %s, in its %s", differ, row->row_count,
-                   row->adapter, (unsigned long long)row->version, last->worker,
-                   last->is_match ? "exported directory" : "memory");
+                   row->adapter, (unsigned long long)row->version, last->worker, place_of(last));
     else
         error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent,
                    row->row_count, row->adapter, (unsigned long long)row->version);
     error_where(ret_verdict, row->adapter, row->version, last->worker, "verify");
     error_contrast(ret_verdict, expected,
-                   differ       ? last->is_match ? "other files in the exported directory" : found
+                   differ       ? last->is_match ? found_in_export(last) : found
                    : last->code ? heddle_err_name(last->code)
                                 : "no answer");
     if (differ)
-        error_hint(ret_verdict, last->is_match ? "%.100s: remove the directory; the worker writes it again when it is activated"
+        error_hint(ret_verdict, last->is_match ? "%.100s writes its directory again now, from its memory; verify once more"
                                                : "%.100s: end that worker; it fetches the version again when it is back",
                    last->worker);
     else error_hint(ret_verdict, "`heddle workers %.100s` tells how it is", last->worker);
@@ -469,6 +478,12 @@ static verify_row_t *row_of(const pending_row_t *row, uint64_t token)
     return NULL;
 }
 
+/* A code beside a directory that differs is that directory's. */
+bool verify_has_digest(const verify_row_t *r)
+{
+    return r->is_answered && (!r->code || r->exported == EXPORTED_DIFFERS);
+}
+
 void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m)
 {
     pending_row_t *row = pending_by_verify(p, m->req);
@@ -479,7 +494,7 @@ void pending_verified(pending_t *p, const member_t *member, const msg_verified_t
     r->digest = m->digest;
     r->hash_us = m->hash_us;
     r->exported = (exported_t)m->exported;
-    r->is_match = !r->code && digest_equal(&m->digest, &row->expected);
+    r->is_match = verify_has_digest(r) && digest_equal(&m->digest, &row->expected);
 }
 
 void pending_member_gone(pending_t *p, const member_t *member)

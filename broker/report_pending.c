@@ -99,7 +99,7 @@ int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_
 
 static json_t *verify_part(const pending_row_t *row, const verify_row_t *v)
 {
-    bool hashed = v->is_answered && !v->code;
+    bool hashed = verify_has_digest(v);
     int code = v->code           ? v->code
                : !v->is_answered ? HEDDLE_ERR_DEADLINE
                : v->is_match     ? HEDDLE_OK

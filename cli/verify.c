@@ -10,7 +10,8 @@ static const option_t OPTIONS[] = {
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {"heddle verify", "NAME|NAME@V [OPTION...]",
-    "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME alone: the active version.", CLI_DUR, OPTIONS, CLI_COMMON, ARGS, 1,
+    "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME alone: the active version.\n"
+    "An exported directory that is missing or differs is told, and then written again by its worker, from its memory.", CLI_DUR, OPTIONS, CLI_COMMON, ARGS, 1,
     CLI_EXITS ", every digest is the expected one; 1 one differs; 3 there is no such version; 5 a holder did not answer in time;\n"
     "8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
     "  heddle verify policy@7 --dir ./checkpoint-100    compared with your own files, not with the registry"};

@@ -319,13 +319,15 @@ static uint64_t tick_adapter(worker_node_t *n, adapter_t *a, uint64_t now_us)
     return earlier(next, sync_deadline(&a->sync));
 }
 
-static void answer_check(worker_node_t *n, check_t *check, exported_t exported)
+/* `err`: what is wrong with the application's copy but its bytes; OK: nothing. */
+static void answer_check(worker_node_t *n, check_t *check, exported_t exported, int err)
 {
     say_verified(n, check->adapter,
                  &(msg_verified_t){.req = check->req,
                                    .version = check->version,
                                    .hash_us = check->hash_us,
                                    .exported = exported,
+                                   .code = err ? heddle_err_name(err) : NULL,
                                    .digest = check->found});
     check_end(check);
 }
@@ -343,7 +345,7 @@ static uint64_t node_tick(void *self, uint64_t now_us)
     worker_node_step(n, SE_TICK, NULL, now_us);
     if (now_us >= n->join_end_us) give_up_joining(n, now_us);
     for (check_t *check; (check = checks_overdue(&n->checks, now_us));)
-        answer_check(n, check, EXPORTED_UNKNOWN);
+        answer_check(n, check, EXPORTED_UNKNOWN, HEDDLE_OK);
     uint64_t next = earlier(n->join_end_us, checks_deadline(&n->checks));
     for (uint32_t i = 0; i < n->adapter_count; i++)
         next = earlier(next, tick_adapter(n, &n->adapters[i], now_us));
@@ -354,7 +356,7 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
 {
     if (!check_work(check, n->io.clock)) return;
     if (!n->opts.answers_verify) {
-        answer_check(n, check, EXPORTED_UNKNOWN);
+        answer_check(n, check, EXPORTED_UNKNOWN, HEDDLE_OK);
         return;
     }
     check->state = CHECK_ASKING;
@@ -470,7 +472,17 @@ int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, c
     answer_check(n, check,
                  !digest                                  ? EXPORTED_UNKNOWN
                  : digest_equal(digest, &check->slot->h1) ? EXPORTED_MATCH
-                                                          : EXPORTED_DIFFERS);
+                                                          : EXPORTED_DIFFERS,
+                 HEDDLE_OK);
+    return HEDDLE_OK;
+}
+
+int worker_node_copy_missing(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
+{
+    (void)now_us;
+    check_t *check = checks_asking(&n->checks, adapter, version);
+    if (!check) return HEDDLE_ERR_NOT_FOUND;
+    answer_check(n, check, EXPORTED_DIFFERS, HEDDLE_ERR_NOT_FOUND);
     return HEDDLE_OK;
 }
 

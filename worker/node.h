@@ -83,6 +83,8 @@ int  worker_node_reject_error(worker_node_t *n, uint32_t adapter, uint64_t versi
                               const heddle_error_t *why, uint64_t now_us);
 int  worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version,
                           const digest_t *digest, uint64_t now_us);
+/* It should have a copy of its own, and has none. */
+int  worker_node_copy_missing(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
 
 /* Between node.c and node_session.c. */

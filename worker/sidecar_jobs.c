@@ -156,19 +156,47 @@ static bool begin_active(jobs_t *j, job_t *job, uint64_t now_us)
     return false;
 }
 
-/* What a reader would open: the link, where it should name this version. */
+/* A directory that was found wrong, or missing: written again, from memory that is as it should be. */
+static int write_again(jobs_t *j, const heddle_event_t *e, bool is_active, heddle_error_t *error)
+{
+    heddle_snapshot_t *snapshot = NULL;
+    char found[HEDDLE_DIGEST_TEXT];
+    int rc = heddle_worker_acquire(j->worker, e->adapter, e->version, &snapshot);
+    if (!rc) rc = heddle_snapshot_digest(snapshot, found);
+    if (!rc && strcmp(found, e->digest) != 0)
+        rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "the version differs in memory too");
+    else if (rc) *error = *heddle_last_error();
+    else rc = exports_write(&j->exports, snapshot, error);
+    heddle_snapshot_release(&snapshot);
+    if (!rc && is_active) rc = exports_link(&j->exports, e->adapter, e->version, error);
+    return rc;
+}
+
+static void repair(jobs_t *j, const heddle_event_t *e, bool is_active, const char *path, bool is_missing)
+{
+    heddle_error_t error;
+    const char *what = is_missing ? "is missing or cannot be read" : "has other bytes";
+    if (write_again(j, e, is_active, &error))
+        log_emit(LOG_ERROR, "export.damaged", "%s %s, and cannot be written again: %s", path, what, error.message);
+    else
+        log_emit(LOG_WARN, "export.repaired", "%s %s: it was written again", path, what);
+}
+
+/* What a reader would open: the link, where it should name this version.  What is wrong is told as it was found, then
+ * mended. */
 static void verify(jobs_t *j, const heddle_event_t *e)
 {
     char path[4400];
     heddle_adapter_info_t info = {.size = sizeof info};
     bool is_active = active_version(j, e->adapter) == e->version;
     exports_path(&j->exports, e->adapter, is_active ? 0 : e->version, path);
-    int rc = j->exports.root >= 0 ? heddle_adapter_check(path, &info) : HEDDLE_ERR_NOT_FOUND;
-    const char *found = rc == HEDDLE_OK ? info.digest : NULL;
-    /* A directory that cannot be read as an adapter differs from every digest. */
-    if (rc && rc != HEDDLE_ERR_NOT_FOUND)
-        found = "h1:0000000000000000000000000000000000000000000000000000000000000000";
-    heddle_worker_verified(j->worker, e->adapter, e->version, found);
+    int rc = heddle_adapter_check(path, &info);
+    if (rc == HEDDLE_ERR_NO_MEMORY) {    /* nothing is known */
+        heddle_worker_verified(j->worker, e->adapter, e->version, NULL);
+        return;
+    }
+    heddle_worker_verified(j->worker, e->adapter, e->version, rc ? "" : info.digest);
+    if (rc || strcmp(info.digest, e->digest) != 0) repair(j, e, is_active, path, rc != HEDDLE_OK);
 }
 
 /* True when a command runs now; else the job is done. */

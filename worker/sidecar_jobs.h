@@ -5,7 +5,7 @@
  *   ARRIVED  export, on-stage, then staged() and its line, or reject()
  *   COMMIT   directory, on-activate, link, then activate() or reject()
  *   VERIFY   digest of the exported directory, verified(); for the active version it is read
- *            through the link
+ *            through the link; one that is missing or differs is then written again from memory
  *   FAILED   a command that still stages it is killed; the directory goes
  *   ACTIVE   on-activate where another version's ran since, the link; old directories go
  *   RETIRED  old directories go

@@ -259,6 +259,10 @@ static int tell_verified(worker_node_t *n, const call_t *c, uint64_t now_us)
 {
     return worker_node_verified(n, c->adapter, c->version, c->digest, now_us);
 }
+static int tell_missing(worker_node_t *n, const call_t *c, uint64_t now_us)
+{
+    return worker_node_copy_missing(n, c->adapter, c->version, now_us);
+}
 
 int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version)
 {
@@ -316,11 +320,14 @@ int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t versi
 int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest)
 {
     digest_t parsed;
-    if (digest && !digest_parse(digest, &parsed))
+    bool is_missing = digest && !*digest;
+    if (digest && !is_missing && !digest_parse(digest, &parsed))
         return fail_version(HEDDLE_ERR_USAGE, adapter, version,
                             "that is no digest: \"h1:\" and 64 hex digits");
-    return tell_node(
-        w, adapter, &(call_t){.say = tell_verified, .version = version, .digest = digest ? &parsed : NULL});
+    return tell_node(w, adapter,
+                     &(call_t){.say = is_missing ? tell_missing : tell_verified,
+                               .version = version,
+                               .digest = digest ? &parsed : NULL});
 }
 
 /* --- any thread ------------------------------------------------------------------------------- */

@@ -62,7 +62,8 @@ HEDDLE_API int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uin
  * go to whoever waits for the version.  `why` as a whole may be NULL, its code 0 (VERSION_FAILED), its phase "" (stage;
  * activate after a COMMIT).  USAGE when code or phase is not in the lists of heddle/error.h. */
 HEDDLE_API int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version, const heddle_error_t *why);
-/* Answers VERIFY: digest of the application's own copy, or NULL where it has none. */
+/* Answers VERIFY: digest of the application's own copy; NULL where it has none; "" where it should have one that is
+ * missing or cannot be read. */
 HEDDLE_API int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest);
 
 /* [any] A hold on the active version (version 0), or on a given one if it is resident.  NOT_FOUND otherwise.

@@ -443,6 +443,7 @@ Test(pending, verify_says_no)
     } ROWS[] = {
         {2, "", EXPORTED_UNKNOWN, "digest_mismatch"},
         {1, "", EXPORTED_DIFFERS, "digest_mismatch"},
+        {1, "not_found", EXPORTED_DIFFERS, "digest_mismatch"}, /* of the directory */
         {1, "not_found", EXPORTED_UNKNOWN, "deadline"},
     };
     version_1_active(2);

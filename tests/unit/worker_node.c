@@ -713,9 +713,16 @@ Test(node, verify_asks_the_application_for_its_copy)
         cr_assert_eq(last_said(w, MSG_VERIFIED)->verified.exported, CASES[i].expected);
     }
     cr_assert_eq(worker_node_verified(w->node, 0, 1, NULL, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(worker_node_copy_missing(w->node, 0, 1, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 3, 1, "policy"}});
+    run_for(1000);
+    cr_assert_eq(worker_node_copy_missing(w->node, 0, 1, world_now_us), HEDDLE_OK);
+    const msg_verified_t *missing = &last_said(w, MSG_VERIFIED)->verified;
+    cr_assert(missing->exported == EXPORTED_DIFFERS && digest_equal(&missing->digest, &a.h1));
+    cr_assert_str_eq(missing->code, "not_found");
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 9, 1, "policy"}});
     run_for(CHECK_ANSWER_US - 1000000);
-    cr_assert_eq(count_said(w, MSG_VERIFIED), 3);
+    cr_assert_eq(count_said(w, MSG_VERIFIED), 4);
     run_for(2000000);    /* no answer */
     cr_assert_eq(last_said(w, MSG_VERIFIED)->verified.exported, EXPORTED_UNKNOWN);
     free(a.bytes);
