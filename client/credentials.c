@@ -76,3 +76,13 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
     explicit_bzero(&keys, sizeof keys);
     return rc;
 }
+
+bool credentials_are_named(const credentials_t *c)
+{
+    keyring_t ring;
+    bool is_chosen = false;
+    heddle_error_t ignored;
+    if (given_or_env(c->broker_key, "HEDDLE_BROKER_KEY") || given_or_env(c->key, "HEDDLE_KEY")) return true;
+    keyring_find(NULL, &ring, &is_chosen, &ignored);
+    return is_chosen;
+}

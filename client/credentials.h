@@ -17,5 +17,8 @@ typedef struct { const char *broker_key, *key; } credentials_t;   /* a key or a 
  * NOT_FOUND, DATA_DIR: what was named is no key; the ring's own cannot be made. */
 int  credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
                       heddle_error_t *error);
+/* Somebody named a key or a ring, here or in the environment: then it is not what programs of one host
+ * made for themselves. */
+bool credentials_are_named(const credentials_t *c);
 
 #endif

@@ -111,6 +111,13 @@ static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
     return wire_check_endpoints(broker_address(opts->broker), NULL, error);
 }
 
+/* Whoever reaches the data plane's address can write memory.  Keys that programs of one host made for
+ * themselves say nothing of its network: somebody must have named some, or the broker of another host. */
+static bool may_leave_loopback(const shell_opts_t *opts, bool is_secure, bool is_loopback)
+{
+    return opts->insecure || (is_secure && (!is_loopback || credentials_are_named(&opts->keys)));
+}
+
 /* Over a network only with keys, or where somebody said that he trusts it. */
 static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
 {
@@ -127,7 +134,7 @@ static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_err
                           "network that you trust");
     }
     if (rc || !opts->transfer) return rc;
-    return transfer_check_device(opts->data_device, opts->insecure || is_secure, error);
+    return transfer_check_device(opts->data_device, may_leave_loopback(opts, is_secure, is_loopback), error);
 }
 
 /* For an operator who knows the fabric better than AUTO does; sources decide, so both sides may differ. */

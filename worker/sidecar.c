@@ -53,7 +53,7 @@ static const option_t OPTIONS[] = {
      AT(on_activate)},
     {"hook-timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "a command is killed after so long",
      AT(hook_timeout_ms)},
-    {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL, "network interface of the data plane; default lo",
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL, "network interface of the data plane; default lo; another needs keys that were named, or a broker on another host",
      AT(data_device)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL,
      "bytes per second, served and fetched; default no limit", AT(max_rate_bytes)},

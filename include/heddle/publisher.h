@@ -32,7 +32,7 @@ typedef struct heddle_publisher_opts {
     int takeover;                  /* 1: fence a live writer of this adapter now */
     uint32_t timeout_ms;           /* connect and reply; 0: 5000 */
     uint64_t max_rate_bytes;       /* served per second; 0: no limit */
-    const char *data_device;       /* network interface of the data plane; NULL: lo */
+    const char *data_device;       /* network interface of the data plane; NULL: lo.  Another needs keys that were named, or a broker elsewhere */
     int insecure;                  /* 1: other addresses than loopback are allowed, for control and data */
     uint32_t close_ms;             /* what close may wait for the broker and for sends in flight; 0: 3000 */
     const char *broker_key;        /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY, else what is known */

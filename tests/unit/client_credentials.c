@@ -108,3 +108,18 @@ Test(credentials, what_is_no_key_is_refused)
     cr_assert_eq(take(broker.public_key, NULL, EP), HEDDLE_ERR_DATA_DIR, "nor can one be made");
     cr_assert_eq(take(NULL, NULL, EP), 0, "plain needs none");
 }
+
+Test(credentials, named_is_what_somebody_gave_or_set)
+{
+    cr_assert(credentials_are_named(&(credentials_t){0}), "HEDDLE_KEYS");
+    unsetenv("HEDDLE_KEYS");
+    cr_assert(!credentials_are_named(&(credentials_t){0}), "the user's own, that made itself");
+    cr_assert(!credentials_are_named(&(credentials_t){.broker_key = "", .key = ""}));
+    cr_assert(credentials_are_named(&(credentials_t){.broker_key = "x"}));
+    cr_assert(credentials_are_named(&(credentials_t){.key = "x"}));
+    setenv("HEDDLE_BROKER_KEY", "x", 1);
+    cr_assert(credentials_are_named(&(credentials_t){0}));
+    unsetenv("HEDDLE_BROKER_KEY");
+    setenv("HEDDLE_KEY", "x", 1);
+    cr_assert(credentials_are_named(&(credentials_t){0}));
+}
