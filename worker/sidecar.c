@@ -44,7 +44,8 @@ static const option_t OPTIONS[] = {
     {"slots", 0, OPTION_INTEGER, "N", NULL, "0",
      "versions in memory for each adapter; 0: 2 + the broker's keep", AT(slots)},
     {"export", 0, OPTION_TEXT, "DIR", NULL, NULL,
-     "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>", AT(export_dir)},
+     "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>; one worker for each adapter and DIR",
+     AT(export_dir)},
     {"export-keep", 0, OPTION_INTEGER, "N", NULL, "2", "old directories of an adapter that stay",
      AT(export_keep)},
     {"on-stage", 0, OPTION_TEXT, "CMD", NULL, NULL,
@@ -285,7 +286,7 @@ static int open_exports(sidecar_t *s, heddle_error_t *error)
     int rc = exports_open(x, s->args.export_dir, (uint32_t)s->args.export_keep, error);
     for (const char **name = s->args.adapters; !rc && *name; name++)
         if (!(rc = name_check("adapter", *name, error))) rc = exports_check_link(x, *name, error);
-    return rc;
+    return rc ? rc : exports_lock(x, s->args.adapters, error);
 }
 
 static int run(sidecar_t *s, heddle_error_t *error)

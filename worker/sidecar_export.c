@@ -4,6 +4,7 @@
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/names.h"
+#include "worker/sidecar_lock.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,21 +17,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static int code_of(int number)
+{
+    switch (number) {
+    case ENOSPC:
+    case EDQUOT: return HEDDLE_ERR_NO_SPACE;
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE: return HEDDLE_ERR_NO_MEMORY;
+    default: return HEDDLE_ERR_DATA_DIR;
+    }
+}
+
 static int fail(heddle_error_t *error, const char *what, const char *where)
 {
-    int why = errno, code = why == ENOSPC || why == EDQUOT ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL;
+    int why = errno, code = code_of(why);
     int rc = error_fail(error, code, "%s %s: %s", what, where, strerror(why));
     error_where(error, NULL, 0, NULL, "export");
     if (code == HEDDLE_ERR_NO_SPACE) error_hint(error, "make room on the disk of the export directory");
     else if (why == EMFILE || why == ENFILE) error_hint(error, "raise the limit of open files (ulimit -n)");
-    else error_hint(error, "look at the export directory and its file system");
+    else error_hint(error, "look at that directory and its file system, or name another with --export");
     return rc;
 }
 
 /* Something of somebody else's has the name: it is told, and left as it is. */
 static int fail_taken(heddle_error_t *error, const char *path, const char *expected, const char *found)
 {
-    int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "%s is in the way: %s", path, found);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%s is in the way: %s", path, found);
     error_where(error, NULL, 0, NULL, "export");
     error_contrast(error, expected, found);
     error_hint(error, "move it away, or name another directory with --export");
@@ -173,7 +186,7 @@ static int open_root(const char *path, heddle_error_t *error, int *ret_root)
 
 int exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error)
 {
-    *x = (exports_t){.root = -1, .keep = keep};
+    *x = (exports_t){.root = -1, .lock = -1, .keep = keep};
     int rc = open_root(root, error, &x->root);
     char *absolute = rc ? NULL : realpath(root, NULL);
     if (!rc && (!absolute || strlen(absolute) >= sizeof x->path)) {
@@ -195,18 +208,30 @@ static int find_root(exports_t *x, heddle_error_t *error)
     if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && mine.st_ino == now.st_ino &&
         mine.st_dev == now.st_dev)
         return HEDDLE_OK;
-    int root, rc = open_root(x->path, error, &root);
+    int root, lock = -1, rc = open_root(x->path, error, &root);
+    if (!rc && x->adapters && (rc = export_lock_take(root, x->path, x->adapters, error, &lock))) close(root);
     if (rc) return rc;
     log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
-    close(x->root);
+    exports_close(x);
     x->root = root;
+    x->lock = lock;
     return HEDDLE_OK;
+}
+
+int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error)
+{
+    int rc = export_lock_take(x->root, x->path, adapters, error, &x->lock);
+    if (!rc) x->adapters = adapters;
+    return rc;
 }
 
 void exports_close(exports_t *x)
 {
-    if (x->root >= 0) close(x->root);
-    x->root = -1;
+    if (x->root >= 0) {
+        export_lock_drop(x->root, x->lock);
+        close(x->root);
+    }
+    x->root = x->lock = -1;
 }
 
 /* --- one version ------------------------------------------------------------------------------ */

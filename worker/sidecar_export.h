@@ -7,7 +7,8 @@
  *
  * A directory of an earlier run is replaced where its content differs.  What somebody else put under one of
  * these names is never touched: it is an error that names it, and nothing is left under a temporary name.
- * A ROOT that was removed is made again when the next version is written.
+ * A ROOT that was removed is made again when the next version is written.  An adapter is exported into a ROOT by one
+ * process (sidecar_lock.h).
  *
  * One thread; calls block on the disk. */
 #ifndef WORKER_SIDECAR_EXPORT_H
@@ -18,19 +19,24 @@
 
 typedef struct {
     int root;                 /* descriptor; -1: nothing is exported */
+    int lock;                 /* of the adapters below; -1: none */
+    const char *const *adapters;    /* that this process exports; borrowed; NULL: nothing is locked */
     char path[4096];          /* absolute */
     uint32_t keep;            /* old directories of an adapter that stay */
 } exports_t;
 
 /* Makes ROOT where it is missing and removes what a killed run left under temporary names. */
 int  exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error);
+/* Nobody else exports these adapters (a list that ends with NULL, and outlives it) into ROOT until it is closed, also
+ * where ROOT is made again.  DATA_LOCKED: who does is named. */
+int  exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error);
 void exports_close(exports_t *x);
 /* ROOT/adapter@version; version 0: ROOT/adapter, the link; "" when nothing is exported. */
 void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400]);
-/* What sits where the link belongs, and is no link: INTERNAL. */
+/* What sits where the link belongs, and is no link: DATA_DIR. */
 int  exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error);
 /* Writes the version's directory; one that is there already with the same content stays as it is.
- * NO_SPACE; INTERNAL: the path is in the message. */
+ * NO_SPACE, NO_MEMORY (descriptors too), DATA_DIR: the path is in the message. */
 int  exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error);
 /* Moves the link; version 0: removes it. */
 int  exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error);

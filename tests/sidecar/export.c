@@ -163,19 +163,19 @@ Test(exports, what_is_in_the_links_place_is_an_error_before_anything_is_written)
     write_version(1);
     heddle_snapshot_t *s = snapshot(2);
     cr_assert_eq(mkdir(in_root("policy"), 0700), 0);
-    cr_assert_eq(exports_check_link(&exports, "policy", &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_check_link(&exports, "policy", &error), HEDDLE_ERR_DATA_DIR);
     cr_tells(&error, "policy");
-    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_DIR);
     cr_tells(&error, "policy");
-    cr_assert_eq(exports_link(&exports, "policy", 1, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_link(&exports, "policy", 1, &error), HEDDLE_ERR_DATA_DIR);
     cr_tells(&error, "policy");
     cr_assert_str_eq(listing(), "policy policy@1");
     rmdir(in_root("policy"));
     touch("policy");
-    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
-    cr_assert_eq(exports_link(&exports, "policy", 1, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_DIR);
+    cr_assert_eq(exports_link(&exports, "policy", 1, &error), HEDDLE_ERR_DATA_DIR);
     cr_tells(&error, "policy");
-    cr_assert_eq(exports_link(&exports, "policy", 0, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_link(&exports, "policy", 0, &error), HEDDLE_ERR_DATA_DIR);
     cr_assert_str_eq(listing(), "policy policy@1");
     heddle_snapshot_release(&s);
 }
@@ -185,16 +185,16 @@ Test(exports, what_cannot_be_replaced_stays_whole_and_is_named)
     heddle_error_t error;
     heddle_snapshot_t *s = snapshot(3);
     touch("policy@3");
-    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_DIR);
     cr_tells(&error, "policy@3");
     unlink(in_root("policy@3"));
     mkdir(in_root("policy@3"), 0700);
     touch("policy@3/notes");
-    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_DIR);
     cr_tells(&error, "policy@3");
     touch("policy@3/adapter_config.json");
     mkdir(in_root("policy@3/more"), 0700);
-    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_DIR);
     cr_tells(&error, "policy@3");
     exports_remove(&exports, "policy", 3);
     cr_assert_eq(access(in_root("policy@3/notes"), F_OK), 0);
@@ -219,7 +219,7 @@ Test(exports, a_root_that_was_removed_is_made_again)
     close(open(root, O_CREAT | O_WRONLY | O_EXCL, 0600));
     heddle_error_t error;
     heddle_snapshot_t *s = snapshot(3);
-    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_DIR);
     cr_assert(strstr(error.message, root) && !strcmp(error.phase, "export") && error.hint[0]);
     unlink(root);
     cr_assert_eq(exports_write(&exports, s, NULL), HEDDLE_OK);
@@ -339,9 +339,56 @@ Test(exports, root_is_made_or_the_error_names_it)
     cr_assert_eq(exports_open(&x, in_root("a/b/c"), 2, NULL), HEDDLE_OK);
     exports_close(&x);
     close(open(in_root("file"), O_CREAT | O_WRONLY, 0600));
-    cr_assert_eq(exports_open(&x, in_root("file"), 2, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_open(&x, in_root("file"), 2, &error), HEDDLE_ERR_DATA_DIR);
     cr_assert(strstr(error.message, "file"));
-    cr_assert_eq(exports_open(&x, in_root("file/below"), 2, &error), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(exports_open(&x, in_root("file/below"), 2, &error), HEDDLE_ERR_DATA_DIR);
+}
+
+/* What another process hears that wants `adapter` exported into the same root: its code; its pid is told in the message. */
+static int lock_elsewhere(const char *adapter, bool *ret_named)
+{
+    int channel[2], answer[2] = {0};
+    cr_assert_eq(pipe(channel), 0);
+    pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        const char *const wanted[] = {adapter, NULL};
+        char pid[32];
+        exports_t x;
+        heddle_error_t error = {0};
+        snprintf(pid, sizeof pid, "pid %ld", (long)parent);
+        answer[0] = exports_open(&x, root, 2, NULL);
+        if (!answer[0]) answer[0] = exports_lock(&x, wanted, &error);
+        answer[1] = strstr(error.message, pid) && strstr(error.message, adapter) && error.expected[0] && error.hint[0];
+        exports_close(&x);
+        _exit(write(channel[1], answer, sizeof answer) != sizeof answer);
+    }
+    waitpid(child, NULL, 0);
+    cr_assert_eq(read(channel[0], answer, sizeof answer), sizeof answer);
+    close(channel[0]);
+    close(channel[1]);
+    *ret_named = answer[1];
+    return answer[0];
+}
+
+Test(exports, one_process_exports_an_adapter_into_a_root)
+{
+    static const char *const MINE[] = {"policy", "critic", NULL};
+    bool is_named;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    cr_assert_eq(lock_elsewhere("critic", &is_named), HEDDLE_ERR_DATA_LOCKED);
+    cr_assert(is_named);
+    cr_assert_eq(lock_elsewhere("actor", &is_named), HEDDLE_OK);
+    cr_assert_str_eq(listing(), ".heddle.lock");    /* who shared it left it */
+    write_version(1);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", root);
+    cr_assert_eq(system(command), 0);
+    write_version(2);    /* the root that is made again is locked as well */
+    cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED);
+    exports_close(&exports);
+    cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_OK);
+    cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
+    cr_assert_str_eq(listing(), "policy@2");
 }
 
 Test(exports, full_disk_is_no_space_and_leaves_nothing)

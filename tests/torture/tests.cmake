@@ -31,7 +31,7 @@ heddle_torture(disk SOURCES ${dir}/disk.c ${dir}/vfs.c LINK torture_plays)
 set(wrapped open openat mkdir mkdirat mkostemp fsync fallocate write rename renameat link symlinkat unlinkat realpath fdopen fdopendir fflush
   fwrite fclose)
 list(TRANSFORM wrapped PREPEND -Wl,--wrap= OUTPUT_VARIABLE wrap_files)
-heddle_torture(files SOURCES ${dir}/files.c ${CMAKE_SOURCE_DIR}/worker/sidecar_export.c LINK heddle_worker heddle_wire OPTIONS ${wrap_files})
+heddle_torture(files SOURCES ${dir}/files.c ${CMAKE_SOURCE_DIR}/worker/sidecar_export.c ${CMAKE_SOURCE_DIR}/worker/sidecar_lock.c LINK heddle_worker heddle_wire OPTIONS ${wrap_files})
 
 if(HEDDLE_TEST_BUILD)
   heddle_torture(failpoints SOURCES ${dir}/failpoints.c LINK torture_plays)
