@@ -299,18 +299,18 @@ void exchange_copied(transfer_t *t, send_t *s)
     if (share) serve_sent(t, share);
 }
 
-void exchange_sent(transfer_t *t, send_t *s, bool ok)
+void exchange_sent(transfer_t *t, send_t *s, sent_t how)
 {
     peer_t *p = s->peer;
     p->in_flight--;
     p->moved_us = t->now_us;
-    if (s->data && ok) {
+    if (s->data && how == SENT) {
         t->counters.data_out++;
         t->counters.bytes_out += s->payload_bytes;
     }
     exchange_copied(t, s);
     peer_send_end(s);
-    if (!ok) p->broken = p->force = p->hushed = true;
+    if (how == SENT_FAILED) p->broken = p->force = p->hushed = true;
     if (p->in_flight == 0 && p->standing_count > 0) exchange_schedule(t, p->sent_us + t->beat_us);
     if (p->broken || p->hi_due || p->ready || p->gathered || p->refusing || p->dropped) peer_touch(t, p);
     if (p->state >= PEER_CLOSING) t->reap_due = true;

@@ -97,6 +97,9 @@ typedef struct ask {
     struct ask *prev, *next;            /* gathered, dropped: peer's; free: transfer's */
 } ask_t;
 
+/* How a send ended.  UNREAD: its bytes were there to be read, and nobody read them. */
+typedef enum { SENT, SENT_UNREAD, SENT_FAILED } sent_t;
+
 /* What map() hangs on a region. */
 typedef struct { uint32_t receiving; void *registration; } mapping_t;
 
@@ -139,7 +142,7 @@ typedef struct carrier_ops {
     uint64_t linger_us;
     /* Sets p->link; GONE when it cannot. */
     int  (*connect)(transfer_t *t, peer_t *p, bytes_t address);
-    /* By force; in-flight sends end with exchange_sent(ok = false), then exchange_closed.  May do
+    /* By force; in-flight sends end with exchange_sent(SENT_FAILED), then exchange_closed.  May do
      * both at once. */
     void (*disconnect)(transfer_t *t, peer_t *p);
     /* Takes `s`: exchange_sent follows, or was called before it returns.  False: not now; it is
@@ -220,9 +223,11 @@ void exchange_frame(transfer_t *t, const frame_t *f);                       /* a
 void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
 void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);
+/* Or: they lie where they cannot be read.  The same peer is asked again, and nobody is told. */
+void exchange_again(transfer_t *t, uint64_t ask);
 /* DATA: the region is not read any more.  Then, or at once: the send has ended. */
 void exchange_copied(transfer_t *t, send_t *s);
-void exchange_sent(transfer_t *t, send_t *s, bool ok);
+void exchange_sent(transfer_t *t, send_t *s, sent_t how);
 void exchange_broken(transfer_t *t, peer_t *p);                             /* the link failed */
 void exchange_closed(transfer_t *t, peer_t *p);                             /* a disconnected link is no more */
 

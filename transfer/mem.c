@@ -91,7 +91,7 @@ static void cancel(mem_t *to, const peer_t *p, transfer_t *sender)
     DL_FOREACH_SAFE(to->mail, m, next) {
         if (!m->send || m->send->peer != p) continue;
         if (m->kind == MAIL_PAYLOAD) exchange_arrived(&to->base, m->ask, false);
-        exchange_sent(sender, m->send, false);
+        exchange_sent(sender, m->send, SENT_FAILED);
         unpost(to, m);
     }
 }
@@ -108,7 +108,7 @@ static void cancel_receives(mem_t *to, const peer_t *q)
     DL_FOREACH_SAFE(to->mail, m, next) {
         if (m->kind != MAIL_PAYLOAD || m->send->peer != q) continue;
         exchange_arrived(&to->base, m->ask, false);
-        exchange_sent(&m->from->base, m->send, false);
+        exchange_sent(&m->from->base, m->send, SENT_FAILED);
         unpost(to, m);
     }
 }
@@ -133,12 +133,12 @@ static bool mem_send(transfer_t *t, peer_t *p, send_t *s)
     bool data = s->data;
     if (!to || to->killed) {
         exchange_broken(t, p);           /* within the send, as UCX does it */
-        exchange_sent(t, s, false);
+        exchange_sent(t, s, SENT_FAILED);
         return true;
     }
     if (data && m->drop_count > 0) {
         m->drop_count--;
-        exchange_sent(t, s, true);
+        exchange_sent(t, s, SENT);
         return true;
     }
     if (m->delay_until_us > m->last_at_us) m->last_at_us = m->delay_until_us;
@@ -211,7 +211,7 @@ static bool mem_progress(transfer_t *t)
     case MAIL_PAYLOAD: land(to, m); break;
     }
     if (!done) return true;
-    if (m->send) exchange_sent(&m->from->base, m->send, true);
+    if (m->send) exchange_sent(&m->from->base, m->send, SENT);
     unpost(to, m);
     return true;
 }
@@ -231,7 +231,7 @@ static void mem_close(transfer_t **t)
     mem_kill(&m->base);
     exchange_shut(&m->base);
     while (m->mail) {
-        if (m->mail->send) exchange_sent(&m->mail->from->base, m->mail->send, false);
+        if (m->mail->send) exchange_sent(&m->mail->from->base, m->mail->send, SENT_FAILED);
         unpost(m, m->mail);
     }
     DL_DELETE(all, m);
@@ -326,7 +326,7 @@ void mem_kill(transfer_t *t)
         DL_FOREACH_SAFE(m->mail, mail, next) {
             if (mail->from != killed) continue;
             if (mail->kind == MAIL_PAYLOAD) exchange_arrived(&m->base, mail->ask, false);
-            exchange_sent(t, mail->send, false);
+            exchange_sent(t, mail->send, SENT_FAILED);
             unpost(m, mail);
         }
         for (peer_t *p = m->base.peers; p; p = p->next)

@@ -2,6 +2,7 @@
 #include "transfer/near.h"
 
 #include "core/digest.h"
+#include "core/failpoint.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,36 +14,48 @@
 
 #define BOARD_BYTES (((1u + NEAR_PINS) * sizeof(uint64_t) + 4095u) / 4096u * 4096u)
 
-typedef struct { uint64_t file; uint32_t fd; const uint8_t *base; size_t bytes; } map_t;
+typedef struct { uint64_t file, used; uint32_t fd; const uint8_t *base; size_t bytes; } map_t;
 struct near_view {
     uint64_t process;
-    dev_t device;              /* where memfds live */
     map_t board, maps[NEAR_MAPS];
-    uint32_t next;             /* of maps, to be given up */
+    uint64_t uses;             /* of all maps: the one whose `used` is least goes first */
 };
 
-/* 0: it cannot be told. */
-static uint64_t network(void)
+/* Where a process number means what it means here, and nobody counts what travels.  Pods of one host may
+ * share a network and not the numbers; inodes of namespaces repeat from one boot, or host, to the next.
+ * 0: it cannot be told. */
+static uint64_t host(void)
 {
-    struct stat s;
-    return stat("/proc/self/ns/net", &s) == 0 ? (uint64_t)s.st_ino : 0;
+    struct { uint64_t network, processes; char boot[40]; } id = {0};
+    struct stat network, processes;
+    uint64_t leaf;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, id.boot, sizeof id.boot) : -1;
+    if (fd >= 0) close(fd);
+    if (got <= 0 || stat("/proc/self/ns/net", &network) < 0 || stat("/proc/self/ns/pid", &processes) < 0)
+        return 0;
+    id.network = (uint64_t)network.st_ino;
+    id.processes = (uint64_t)processes.st_ino;
+    digest_leaves(&id, sizeof id, &leaf);
+    return leaf;
 }
 
 /* ---- ours ---- */
 
 bool near_board_open(near_board_t *b)
 {
-    *b = (near_board_t){.fd = memfd_create("heddle-board", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-    if (b->fd < 0) return false;
+    *b = (near_board_t){.fd = -1};
+    int fd = memfd_create("heddle-board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return false;
     void *words = MAP_FAILED;
-    if (fallocate(b->fd, 0, 0, BOARD_BYTES) == 0 &&
-        fcntl(b->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        words = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
+    if (fallocate(fd, 0, 0, BOARD_BYTES) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        words = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (words == MAP_FAILED) {
-        near_board_close(b);
+        close(fd);
         return false;
     }
-    b->words = words;
+    *b = (near_board_t){fd, words};
     uint64_t proof;
     random_bytes(&proof, sizeof proof);
     atomic_store(&b->words[0], proof | 1);
@@ -51,19 +64,16 @@ bool near_board_open(near_board_t *b)
 
 void near_board_close(near_board_t *b)
 {
-    if (b->words) {
-        munmap((void *)(uintptr_t)b->words, BOARD_BYTES);
-        close(b->fd);
-    } else if (b->fd > 0) {
-        close(b->fd);
-    }
-    *b = (near_board_t){0};
+    if (!b->words) return;
+    munmap((void *)(uintptr_t)b->words, BOARD_BYTES);
+    close(b->fd);
+    *b = (near_board_t){.fd = -1};
 }
 
 near_id_t near_board_id(const near_board_t *b)
 {
     if (!b->words) return (near_id_t){0};
-    return (near_id_t){network(), (uint64_t)getpid(), (uint64_t)b->fd, atomic_load(&b->words[0])};
+    return (near_id_t){host(), (uint64_t)getpid(), (uint64_t)b->fd, atomic_load(&b->words[0])};
 }
 
 uint32_t near_pin(near_board_t *b, uint64_t line)
@@ -91,6 +101,26 @@ uint64_t near_file(int fd)
 
 /* ---- another's ---- */
 
+/* Where it came from says a descriptor's name; only memfd_create gives this one. */
+#define OURS "/memfd:heddle-"
+
+/* Opens another's file by a path that the kernel resolves; -1 unless it is a memory file of ours.  What the
+ * number of a peer's descriptor names may be anything, and opening a pipe or a device is felt at its other
+ * end: so it is looked at first, and what was looked at is what is opened. */
+static int open_memory(const char *path)
+{
+    char again[64], name[sizeof OURS];
+    struct stat s;
+    int look = open(path, O_PATH | O_CLOEXEC), fd = -1;
+    if (look < 0) return -1;
+    snprintf(again, sizeof again, "/proc/self/fd/%d", look);
+    if (fstat(look, &s) == 0 && S_ISREG(s.st_mode) && readlink(again, name, sizeof name) == sizeof name &&
+        memcmp(name, OURS, sizeof OURS - 1) == 0)
+        fd = open(again, O_RDONLY | O_CLOEXEC);
+    close(look);
+    return fd;
+}
+
 /* Only what can neither shrink under us nor be another file than was meant (file 0: any). */
 static bool is_sound(int fd, uint64_t file, struct stat *ret_stat)
 {
@@ -99,20 +129,20 @@ static bool is_sound(int fd, uint64_t file, struct stat *ret_stat)
            (file == 0 || ret_stat->st_ino == file);
 }
 
-static bool map_fd(uint64_t process, uint64_t theirs, uint64_t file, map_t *ret_map, dev_t *ret_device)
+static bool map_fd(uint64_t process, uint64_t theirs, uint64_t file, map_t *ret_map)
 {
     char path[64];
     struct stat s;
     snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)process,
              (unsigned long long)theirs);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = open_memory(path);
     if (fd < 0) return false;
     void *base = is_sound(fd, file, &s) ? mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0)
                                         : MAP_FAILED;
     close(fd);
     if (base == MAP_FAILED) return false;
-    *ret_map = (map_t){(uint64_t)s.st_ino, (uint32_t)theirs, base, (size_t)s.st_size};
-    *ret_device = s.st_dev;
+    *ret_map = (map_t){.file = (uint64_t)s.st_ino, .fd = (uint32_t)theirs, .base = base,
+                       .bytes = (size_t)s.st_size};
     return true;
 }
 
@@ -129,11 +159,11 @@ static uint64_t word(const near_view_t *v, uint32_t i)
 
 near_view_t *near_view_open(const near_id_t *who)
 {
-    if (who->network == 0 || who->network != network() || who->proof == 0) return NULL;
+    if (who->host == 0 || who->host != host() || who->proof == 0) return NULL;
     near_view_t *v = calloc(1, sizeof *v);
     if (!v) return NULL;
     v->process = who->process;
-    if (!map_fd(who->process, who->board, 0, &v->board, &v->device) || v->board.bytes != BOARD_BYTES ||
+    if (!map_fd(who->process, who->board, 0, &v->board) || v->board.bytes != BOARD_BYTES ||
         word(v, 0) != who->proof)
         near_view_close(&v);
     return v;
@@ -149,27 +179,37 @@ void near_view_close(near_view_t **view)
     free(v);
 }
 
+/* The one that was used longest ago; an empty one was never used. */
+static map_t *oldest(near_view_t *v)
+{
+    map_t *m = &v->maps[0];
+    for (uint32_t i = 1; i < NEAR_MAPS; i++)
+        if (v->maps[i].used < m->used) m = &v->maps[i];
+    return m;
+}
+
 /* The region of a loan; NULL when it cannot be mapped. */
 static const map_t *find_map(near_view_t *v, const near_loan_t *loan)
 {
-    for (uint32_t i = 0; i < NEAR_MAPS; i++)
-        if (v->maps[i].base && v->maps[i].file == loan->file && v->maps[i].fd == loan->fd) return &v->maps[i];
-    map_t *m = &v->maps[v->next++ % NEAR_MAPS], fresh;
-    dev_t device;
-    if (loan->file == 0 || !map_fd(v->process, loan->fd, loan->file, &fresh, &device)) return NULL;
-    unmap(m);
-    *m = fresh;
-    if (device == v->device) return m;
-    unmap(m);
-    return NULL;
+    map_t *m = NULL, fresh;
+    for (uint32_t i = 0; i < NEAR_MAPS && !m; i++)
+        if (v->maps[i].base && v->maps[i].file == loan->file && v->maps[i].fd == loan->fd) m = &v->maps[i];
+    if (!m) {
+        if (loan->file == 0 || !map_fd(v->process, loan->fd, loan->file, &fresh)) return NULL;
+        m = oldest(v);
+        unmap(m);
+        *m = fresh;
+    }
+    m->used = ++v->uses;
+    return m;
 }
 
-bool near_copy(near_view_t *v, const near_loan_t *loan, void *into)
+near_result_t near_copy(near_view_t *v, const near_loan_t *loan, void *into)
 {
-    if (loan->pin == 0 || loan->pin > NEAR_PINS) return false;
+    if (FAILPOINT("transfer.near") || loan->pin == 0 || loan->pin > NEAR_PINS) return NEAR_UNREADABLE;
     const map_t *m = find_map(v, loan);
-    if (!m || loan->offset > m->bytes || loan->bytes > m->bytes - loan->offset) return false;
+    if (!m || loan->offset > m->bytes || loan->bytes > m->bytes - loan->offset) return NEAR_UNREADABLE;
     memcpy(into, m->base + loan->offset, loan->bytes);
     atomic_thread_fence(memory_order_seq_cst);    /* the bytes before the pin */
-    return word(v, loan->pin) == loan->line;
+    return word(v, loan->pin) == loan->line ? NEAR_COPIED : NEAR_ENDED;
 }

@@ -6,13 +6,21 @@
  *   receiver   read-only mappings of both, through /proc/PID/fd
  *
  * The kernel decides who may: the same user, in the same PID namespace (what a debugger may read).
- * The proof shows that the process of that number is the one that told it; the network namespace
- * must be the same: processes with networks of their own are hosts of their own, whose traffic is to
- * be seen, counted and limited there.
+ * The proof shows that the process of that number is the one that told it.  Host, PID namespace and
+ * network namespace must be the same: processes with networks of their own are hosts of their own,
+ * whose traffic is to be seen, counted and limited there.
  *
- * A pin holds a connection's number for as long as what was lent on it stays as it was.  Who copied
- * checks the pin afterwards: bytes of a loan that had ended are never taken for the right ones.  What
- * is mapped cannot shrink (sealed), so that reading it raises no signal.
+ * What a pin covers: a connection.  It holds the connection's line from when that is made until one
+ * of its ends gives it up, and is cleared before anything lent on it is written again.  Who copied
+ * looks at the pin afterwards, so bytes copied for a connection that had ended by then never count.
+ *
+ * What it does not cover: a single loan.  While the connection lives, a region stays as it was only
+ * because its source waits for TAKEN of every loan of it.  Bytes copied under a loan that the receiver
+ * itself had called taken, or by a source that writes into what it lent, pass the pin: the chunk's
+ * digest is what finds those (worker/pull.h), as it does for bytes that travel.
+ *
+ * What is mapped cannot shrink (sealed), so that reading it raises no signal.  A region that its source
+ * gave up stays mapped, without pages (transfer/region.h), until NEAR_MAPS others were used after it.
  *
  * One thread.  Nothing blocks but for page faults. */
 #ifndef TRANSFER_NEAR_H
@@ -26,10 +34,10 @@
 #define NEAR_PINS 1024u
 #define NEAR_MAPS 8u       /* regions of one source that stay mapped */
 
-/* Ours.  Zeroed: closed. */
+/* Ours.  Zeroed: closed (fd counts only where there are words). */
 typedef struct { int fd; _Atomic uint64_t *words; } near_board_t;
 /* How to find it, as an address says it. */
-typedef struct { uint64_t network, process, board, proof; } near_id_t;
+typedef struct { uint64_t host, process, board, proof; } near_id_t;
 /* A range of a region that may be read while `pin` of the board holds `line`. */
 typedef struct { uint64_t file, offset, line; uint32_t fd, pin, bytes; } near_loan_t;
 
@@ -49,7 +57,9 @@ typedef struct near_view near_view_t;
 /* NULL when it may not be read, or is not who it says. */
 near_view_t *near_view_open(const near_id_t *who);
 void near_view_close(near_view_t **view);
-/* False when it could not be read, or the loan had ended: what lies in `into` then is nothing. */
-bool near_copy(near_view_t *view, const near_loan_t *loan, void *into);
+/* UNREADABLE: it cannot be mapped, or is out of range; the bytes may still travel.  ENDED: the source has
+ * given up the connection.  In both cases what lies in `into` is nothing. */
+typedef enum { NEAR_COPIED, NEAR_UNREADABLE, NEAR_ENDED } near_result_t;
+near_result_t near_copy(near_view_t *view, const near_loan_t *loan, void *into);
 
 #endif

@@ -223,6 +223,22 @@ void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
     }
 }
 
+void exchange_again(transfer_t *t, uint64_t id)
+{
+    ask_t *a = find_ask(t, id);
+    assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
+    mapping_of(a)->receiving--;
+    if (a->state == ASK_DRAINING) {
+        end_draining(t, a);
+        return;
+    }
+    pace_refund(&t->pace, a->bytes);
+    a->state = ASK_GATHERED;
+    DL_APPEND(a->peer->gathered, a);
+    a->peer->gathered_count++;
+    peer_touch(t, a->peer);
+}
+
 static void end_ask_of_peer(transfer_t *t, peer_t *p, ask_t *a)
 {
     if (a->state == ASK_GATHERED) ungather(a);

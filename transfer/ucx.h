@@ -37,6 +37,7 @@ typedef struct link {
     /* As source: what was lent and not taken yet. */
     send_t *lent[EXCHANGE_DATA_SENDS];
     frame_t lending;                       /* LENT that grows until the turn ends */
+    uint32_t unsaid;                       /* its slots */
     uint32_t pin;                          /* on our board; 0: nothing is lent */
     /* As receiver. */
     near_view_t *view;                     /* of the peer's memory; NULL: it cannot be read */

@@ -5,7 +5,7 @@
 #include "core/limits.h"
 
 /* "UCX" | u8 zero | u16 major | u16 minor | u64 leaf digest of all that follows | worker address
- * and, where our memory may be read: | u64 network | u64 process | u64 board | u64 proof | "HEDDNEAR"
+ * and, where our memory may be read: | u64 host | u64 process | u64 board | u64 proof | "HEDDNEAR"
  * UCX finds the end of its own address by itself. */
 #define ENVELOPE_BYTES 16u
 #define NEAR_BYTES 40u
@@ -23,7 +23,7 @@ static void put_head(uint8_t head[8])
 static void put_near(const near_board_t *board, uint8_t at[NEAR_BYTES])
 {
     near_id_t id = near_board_id(board);
-    le64_put(at, id.network);
+    le64_put(at, id.host);
     le64_put(at + 8, id.process);
     le64_put(at + 16, id.board);
     le64_put(at + 24, id.proof);

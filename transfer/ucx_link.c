@@ -10,6 +10,8 @@
 #define MESSAGE_ID 1u
 #define STAGING_BYTES ((size_t)EXCHANGE_DATA_SENDS * LIMIT_CHUNK_MAX_BYTES)
 
+static sent_t outcome(ucs_status_t status) { return status == UCS_OK ? SENT : SENT_FAILED; }
+
 static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
     (void)endpoint;
@@ -57,13 +59,13 @@ static void ucx_abandon(peer_t *p)
 {
     link_t *link = p->link;
     set_due(link, false);
-    link->lending.count = 0;
+    link->lending.count = link->unsaid = 0;
     near_unpin(&ucx_of(p->transfer)->board, link->pin);
     link->pin = 0;
     for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
         send_t *s = link->lent[i];
         link->lent[i] = NULL;
-        if (s) exchange_sent(p->transfer, s, true);
+        if (s) exchange_sent(p->transfer, s, SENT_UNREAD);
     }
 }
 
@@ -101,6 +103,7 @@ static void ucx_disconnect(transfer_t *t, peer_t *p)
 static ucs_status_t put(const link_t *link, const void *frame, size_t frame_bytes, const void *data,
                         size_t bytes)
 {
+    if (FAILPOINT("transfer.room")) return UCS_ERR_NO_RESOURCE;
     ucp_request_param_t param = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
@@ -125,7 +128,7 @@ static bool say_lent(link_t *link)
     link->lending.line = link->peer->line;
     link->lending.lent.pin = link->pin;
     if (!say(link, &link->lending)) return false;
-    link->lending.count = 0;
+    link->lending.count = link->unsaid = 0;
     return true;
 }
 
@@ -161,6 +164,7 @@ static bool lend(link_t *link, send_t *s)
     frame_decode(bytes_of(s->frame, s->frame_bytes), &data);
     f->lent.rows[f->count++] = (frame_loan_t){data.data.ask, data.data.offset, data.data.bytes, s->slot};
     link->lent[s->slot] = s;
+    link->unsaid |= 1u << s->slot;
     set_due(link, true);
     return true;
 }
@@ -177,14 +181,14 @@ static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
         link->near_due = link->view != NULL;
         flush(link);
     }
-    exchange_sent(t, s, status == UCS_OK);
+    exchange_sent(t, s, outcome(status));
     return true;
 }
 
 static void on_sent(void *request, ucs_status_t status, void *arg)
 {
     send_t *s = arg;
-    exchange_sent(s->peer->transfer, s, status == UCS_OK);
+    exchange_sent(s->peer->transfer, s, outcome(status));
     ucp_request_free(request);
 }
 
@@ -205,7 +209,7 @@ static bool send_and_wait(transfer_t *t, peer_t *p, send_t *s)
 {
     link_t *link = p->link;
     if (s->data && !stage(t, link, s)) {
-        exchange_sent(t, s, false);
+        exchange_sent(t, s, SENT_FAILED);
         return true;
     }
     ucp_request_param_t param = {
@@ -219,7 +223,7 @@ static bool send_and_wait(transfer_t *t, peer_t *p, send_t *s)
     ucs_status_ptr_t request =
         ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->data ? s->payload : NULL,
                         s->data ? s->payload_bytes : 0, &param);
-    if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, UCS_PTR_STATUS(request) == UCS_OK);
+    if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, outcome(UCS_PTR_STATUS(request)));
     return true;
 }
 
@@ -249,6 +253,13 @@ static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void 
     return UCS_OK;
 }
 
+/* Not to be tried again: what comes next is to travel. */
+static void stop_reading(link_t *link)
+{
+    near_view_close(&link->view);
+    link->near_due = true;
+}
+
 static void take(ucx_t *u, link_t *link, const frame_t *f, const frame_loan_t *row)
 {
     if (row->slot >= EXCHANGE_DATA_SENDS) return;
@@ -256,13 +267,15 @@ static void take(ucx_t *u, link_t *link, const frame_t *f, const frame_loan_t *r
                         .offset = row->offset, .bytes = row->bytes};
     frame_t data = {.kind = FRAME_DATA, .line = f->line, .data = {row->ask, row->offset, row->bytes}};
     void *into = exchange_place(&u->base, &data, row->bytes);
-    bool is_read = into && link->view && near_copy(link->view, &loan, into);
-    if (into) exchange_arrived(&u->base, row->ask, is_read);
-    if (into && !is_read) {                   /* not to be tried again: what comes next is to travel */
-        near_view_close(&link->view);
-        link->near_due = true;
-    }
     link->taken_due |= 1u << row->slot;
+    if (!into) return;
+    near_result_t result = link->view ? near_copy(link->view, &loan, into) : NEAR_UNREADABLE;
+    if (result != NEAR_UNREADABLE) {
+        exchange_arrived(&u->base, row->ask, result == NEAR_COPIED);
+        return;
+    }
+    exchange_again(&u->base, row->ask);
+    stop_reading(link);
 }
 
 static void on_lent(ucx_t *u, const frame_t *f)
@@ -274,15 +287,17 @@ static void on_lent(ucx_t *u, const frame_t *f)
     set_due(link, true);
 }
 
+/* What they cannot have read of yet, they cannot have taken. */
 static void on_taken(ucx_t *u, const frame_t *f)
 {
     peer_t *p = peer_of_line(&u->base, f->line);
     link_t *link = p ? p->link : NULL;
-    for (uint32_t i = 0; link && i < EXCHANGE_DATA_SENDS; i++) {
-        send_t *s = link->lent[i];
-        if (!s || !(f->taken.slots & 1u << i)) continue;
+    uint32_t slots = link ? f->taken.slots & ~link->unsaid : 0;
+    for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
+        send_t *s = slots >> i & 1 ? link->lent[i] : NULL;
+        if (!s) continue;
         link->lent[i] = NULL;
-        exchange_sent(&u->base, s, true);
+        exchange_sent(&u->base, s, SENT);
     }
 }
 

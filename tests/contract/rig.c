@@ -33,6 +33,7 @@ static bool named(const char *text)
 bool rig_is_rendezvous(void) { return named("mem-rendezvous") || named("ucx-rendezvous"); }
 
 bool rig_is_eager(void) { return named("ucx-eager"); }
+bool rig_is_near(void) { return named("ucx"); }
 
 static void choose(rig_t *r, transfer_opts_t *opts)
 {
@@ -188,6 +189,16 @@ void rig_share_all(rig_t *r, int node, share_key_t key)
     RIG_CHECK(r->ops->extend(n->t, key, 0, n->region->bytes) == HEDDLE_OK, "extend");
 }
 
+#define CONNECT_US 20000000u
+
+void rig_connect(rig_t *r, share_key_t key)
+{
+    rig_share_all(r, 0, key);
+    rig_ask(r, 1, 0, key, 0, 1);
+    RIG_CHECK(rig_until(r, rig_has_arrived, 1, 1, CONNECT_US), "they do not connect");
+    r->nodes[1].count = 0;
+}
+
 tr_counters_t rig_counters(const rig_t *r, int node)
 {
     tr_counters_t c;
@@ -218,3 +229,12 @@ bool rig_has_events(rig_t *r, int node, int count)
 
 bool rig_has_arrived(rig_t *r, int node, int count) { return rig_events(r, node, TR_ARRIVED) >= count; }
 bool rig_has_gone(rig_t *r, int node, int count) { return rig_events(r, node, TR_PEER_GONE) >= count; }
+
+bool rig_has_unshared(rig_t *r, int node, int unused)
+{
+    (void)unused;
+    return rig_events(r, node, TR_UNSHARED) > 0;
+}
+
+bool rig_was_asked(rig_t *r, int node, int count) { return rig_counters(r, node).asks_in >= (uint64_t)count; }
+bool rig_has_sent(rig_t *r, int node, int count) { return rig_counters(r, node).data_out >= (uint64_t)count; }

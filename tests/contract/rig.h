@@ -35,6 +35,7 @@ void rig_fail(const char *file, int line, const char *format, ...) __attribute__
 
 bool rig_is_rendezvous(void);
 bool rig_is_eager(void);
+bool rig_is_near(void);                 /* bytes are copied from the source's memory */
 /* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled
  * by rig_byte. */
 rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts);
@@ -54,6 +55,8 @@ const tr_event_t *rig_ended(const rig_t *r, int node, uint64_t ask);
 /* ask() of node `by` from node `from` at the same offset; asserts that it is taken. */
 uint64_t rig_ask(rig_t *r, int by, int from, share_key_t key, uint64_t offset, uint32_t bytes);
 void rig_share_all(rig_t *r, int node, share_key_t key);
+/* Shares node 0's region and moves a byte of it to node 1: they are connected then. */
+void rig_connect(rig_t *r, share_key_t key);
 tr_counters_t rig_counters(const rig_t *r, int node);
 /* True when node's bytes there are node 0's pattern, or all `value`. */
 bool rig_is_pattern(const rig_t *r, int node, uint64_t offset, uint64_t bytes);
@@ -63,5 +66,9 @@ bool rig_is_all(const rig_t *r, int node, uint8_t value, uint64_t offset, uint64
 bool rig_has_events(rig_t *r, int node, int count);         /* of any kind but BEAT */
 bool rig_has_arrived(rig_t *r, int node, int count);
 bool rig_has_gone(rig_t *r, int node, int count);
+bool rig_has_unshared(rig_t *r, int node, int unused);
+bool rig_was_asked(rig_t *r, int node, int count);
+/* The source's counters move when its sends complete, which may be after the arrival. */
+bool rig_has_sent(rig_t *r, int node, int count);
 
 #endif

@@ -10,7 +10,7 @@ function(heddle_contract_program name)
   add_dependencies(${name} transfer_ucx)
 endfunction()
 
-heddle_contract_program(contract_transfer ${dir}/transfer.c ${dir}/rig.c)
+heddle_contract_program(contract_transfer ${dir}/transfer.c ${dir}/near.c ${dir}/rig.c)
 foreach(backend mem mem-rendezvous ucx ucx-eager ucx-rendezvous)
   add_test(NAME contract_transfer_${backend} COMMAND contract_transfer -j1)
   heddle_test_properties(contract_transfer_${backend} contract 300)

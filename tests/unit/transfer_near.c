@@ -4,8 +4,16 @@
 #include "transfer/region.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,13 +55,13 @@ Test(near, a_range_is_copied_while_its_pin_holds)
 {
     uint32_t pin = near_pin(&board, LINE);
     near_loan_t loan = loan_of(pin);
-    cr_assert(near_copy(view, &loan, into));
+    cr_assert_eq(near_copy(view, &loan, into), NEAR_COPIED);
     cr_assert_eq(memcmp(into, (uint8_t *)region->base + 4096, 5000), 0);
     cr_assert_eq(into[5000], 0);
     near_unpin(&board, pin);
-    cr_assert_not(near_copy(view, &loan, into), "the loan has ended");
+    cr_assert_eq(near_copy(view, &loan, into), NEAR_ENDED, "the loan has ended");
     cr_assert_eq(near_pin(&board, LINE + 1), pin);
-    cr_assert_not(near_copy(view, &loan, into), "the pin is another connection's");
+    cr_assert_eq(near_copy(view, &loan, into), NEAR_ENDED, "the pin is another connection's");
 }
 
 Test(near, what_is_out_of_range_is_not_read)
@@ -62,35 +70,62 @@ Test(near, what_is_out_of_range_is_not_read)
     const near_loan_t good = loan_of(pin);
     near_loan_t bad = good;
     bad.offset = region->bytes - 4999;
-    cr_assert_not(near_copy(view, &bad, into));
+    cr_assert_eq(near_copy(view, &bad, into), NEAR_UNREADABLE);
     bad.offset = UINT64_MAX - 10;
-    cr_assert_not(near_copy(view, &bad, into));
+    cr_assert_eq(near_copy(view, &bad, into), NEAR_UNREADABLE);
     bad = good, bad.pin = 0;
-    cr_assert_not(near_copy(view, &bad, into));
+    cr_assert_eq(near_copy(view, &bad, into), NEAR_UNREADABLE);
     bad.pin = NEAR_PINS + 1;
-    cr_assert_not(near_copy(view, &bad, into));
+    cr_assert_eq(near_copy(view, &bad, into), NEAR_UNREADABLE);
     bad = good, bad.file++;
-    cr_assert_not(near_copy(view, &bad, into), "another file");
+    cr_assert_eq(near_copy(view, &bad, into), NEAR_UNREADABLE, "another file");
     bad.file = 0;
-    cr_assert_not(near_copy(view, &bad, into));
+    cr_assert_eq(near_copy(view, &bad, into), NEAR_UNREADABLE);
     bad = good, bad.fd = 4000000;
-    cr_assert_not(near_copy(view, &bad, into), "no such descriptor");
-    cr_assert(near_copy(view, &good, into));
+    cr_assert_eq(near_copy(view, &bad, into), NEAR_UNREADABLE, "no such descriptor");
+    cr_assert_eq(near_copy(view, &good, into), NEAR_COPIED);
 }
 
 /* It could be truncated under us: that would be a signal. */
 Test(near, what_is_not_sealed_is_not_mapped)
 {
-    int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = memfd_create("heddle-unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     cr_assert_eq(ftruncate(fd, BYTES), 0);
     near_loan_t loan = {.file = near_file(fd), .fd = (uint32_t)fd, .pin = near_pin(&board, LINE), .line = LINE,
                         .bytes = 16};
-    cr_assert_not(near_copy(view, &loan, into));
+    cr_assert_eq(near_copy(view, &loan, into), NEAR_UNREADABLE);
     close(fd);
-    int pipes[2];
-    cr_assert_eq(pipe(pipes), 0);
-    loan.fd = (uint32_t)pipes[0], loan.file = near_file(pipes[0]);
-    cr_assert_not(near_copy(view, &loan, into), "not even memory");
+}
+
+static void lend_descriptor(int fd)
+{
+    near_loan_t loan = {.file = near_file(fd), .fd = (uint32_t)fd, .pin = near_pin(&board, LINE), .line = LINE,
+                        .bytes = 16};
+    cr_assert_eq(near_copy(view, &loan, into), NEAR_UNREADABLE);
+}
+
+/* A peer may name any descriptor that it has. */
+Test(near, what_is_no_memory_of_ours_is_not_even_opened)
+{
+    char dir[] = "/tmp/heddle-near-XXXXXX", fifo[64], file[64];
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(fifo, sizeof fifo, "%s/fifo", dir);
+    snprintf(file, sizeof file, "%s/file", dir);
+    cr_assert_eq(mkfifo(fifo, 0600), 0);
+    const int fds[] = {open(fifo, O_RDWR | O_CLOEXEC), open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600),
+                       open(dir, O_RDONLY | O_CLOEXEC), memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    cr_assert(inotify_add_watch(watch, fifo, IN_OPEN) >= 0 && inotify_add_watch(watch, file, IN_OPEN) >= 0);
+    cr_assert_eq(ftruncate(fds[3], BYTES), 0);
+    cr_assert_eq(fcntl(fds[3], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    char event[512];
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) lend_descriptor(fds[i]);
+    cr_assert_eq(read(watch, event, sizeof event), -1, "it was opened");
+    close(open(fifo, O_RDWR | O_CLOEXEC));
+    cr_assert_gt(read(watch, event, sizeof event), 0, "the watch works");
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close(fds[i]);
+    close(watch);
+    cr_assert(unlink(fifo) == 0 && unlink(file) == 0 && rmdir(dir) == 0);
 }
 
 Test(near, more_regions_than_stay_mapped)
@@ -106,10 +141,62 @@ Test(near, more_regions_than_stay_mapped)
         uint32_t i = k % (NEAR_MAPS + 3);
         near_loan_t loan = {.file = near_file(regions[i]->fd), .fd = (uint32_t)regions[i]->fd, .pin = pin,
                             .line = LINE, .bytes = 4096};
-        cr_assert(near_copy(view, &loan, into));
+        cr_assert_eq(near_copy(view, &loan, into), NEAR_COPIED);
         cr_assert(into[0] == i + 1 && into[4095] == i + 1);
     }
     for (uint32_t i = 0; i < NEAR_MAPS + 3; i++) region_unref(&regions[i]);
+}
+
+static near_loan_t loan_of_all(const region_t *r, uint32_t pin)
+{
+    return (near_loan_t){.file = near_file(r->fd), .fd = (uint32_t)r->fd, .pin = pin, .line = LINE,
+                         .bytes = (uint32_t)r->bytes};
+}
+
+/* It can be copied from when its descriptor is closed: it has not been mapped again. */
+Test(near, the_region_in_use_stays_mapped)
+{
+    heddle_error_t error;
+    uint32_t pin = near_pin(&board, LINE);
+    const near_loan_t used = loan_of_all(region, pin);
+    cr_assert_eq(near_copy(view, &used, into), NEAR_COPIED);
+    for (uint32_t i = 0; i < 3 * NEAR_MAPS; i++) {
+        region_t *other;
+        cr_assert_eq(region_new(4096, &other, &error), HEDDLE_OK);
+        near_loan_t loan = loan_of_all(other, pin);
+        cr_assert_eq(near_copy(view, &loan, into), NEAR_COPIED);
+        region_unref(&other);
+        int fd = region->fd;
+        region->fd = fcntl(fd, F_DUPFD_CLOEXEC, fd + 100);
+        close(fd);
+        cr_assert_eq(near_copy(view, &used, into), NEAR_COPIED, "after %u others", i + 1);
+        int back = dup3(region->fd, fd, O_CLOEXEC);
+        close(region->fd);
+        region->fd = back;
+    }
+}
+
+/* A publisher whose adapter grows: what it gave up costs the receivers nothing. */
+Test(near, regions_that_were_given_up_hold_no_memory)
+{
+    heddle_error_t error;
+    uint32_t pin = near_pin(&board, LINE);
+    int files[NEAR_MAPS];
+    for (uint32_t i = 0; i < NEAR_MAPS; i++) {
+        region_t *grown;
+        struct stat s;
+        cr_assert_eq(region_new(BYTES - 4096 * (NEAR_MAPS - i), &grown, &error), HEDDLE_OK);
+        near_loan_t loan = loan_of_all(grown, pin);
+        cr_assert_eq(near_copy(view, &loan, into), NEAR_COPIED);
+        files[i] = dup(grown->fd);
+        cr_assert(fstat(files[i], &s) == 0 && s.st_blocks > 0);
+        region_unref(&grown);
+    }
+    for (uint32_t i = 0; i < NEAR_MAPS; i++) {
+        struct stat s;
+        cr_assert(fstat(files[i], &s) == 0 && s.st_blocks == 0, "region %u", i);
+        close(files[i]);
+    }
 }
 
 Test(near, only_who_it_says)
@@ -117,8 +204,8 @@ Test(near, only_who_it_says)
     near_id_t id = near_board_id(&board), other = id;
     other.proof ^= 2;
     cr_assert_null(near_view_open(&other), "proof");
-    other = id, other.network++;
-    cr_assert_null(near_view_open(&other), "another network is another host");
+    other = id, other.host++;
+    cr_assert_null(near_view_open(&other), "another host");
     other = id, other.board = 4000000;
     cr_assert_null(near_view_open(&other), "board");
     other = id, other.board = (uint64_t)region->fd;
@@ -128,6 +215,48 @@ Test(near, only_who_it_says)
     near_board_t closed = {0};
     other = near_board_id(&closed);
     cr_assert_null(near_view_open(&other), "nobody");
+}
+
+/* Pods of one host may share a network and have numbers of their own: 7 here is another process there. */
+Test(near, other_process_numbers_are_another_host)
+{
+    int line[2];
+    near_id_t own = near_board_id(&board), theirs;
+    cr_assert_eq(pipe(line), 0);
+    if (unshare(CLONE_NEWPID) < 0) cr_skip_test("may not make a namespace of process numbers");
+    pid_t child = fork();
+    if (child == 0) {
+        theirs = near_board_id(&board);
+        _exit(write(line[1], &theirs, sizeof theirs) != sizeof theirs);
+    }
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    cr_assert_eq(read(line[0], &theirs, sizeof theirs), (ssize_t)sizeof theirs);
+    cr_assert_neq(own.host, 0);
+    cr_assert_neq(theirs.host, own.host);
+    cr_assert_eq(near_board_id(&board).host, own.host);
+}
+
+/* A process without standard input may get descriptor 0, and no memory behind it. */
+static int fail_with_descriptor_0(void)
+{
+    near_board_t b;
+    close(0);
+    if (!near_board_open(&b) || b.fd != 0) return 1;
+    near_board_close(&b);
+    if (b.fd != -1 || b.words || fcntl(0, F_GETFD) != -1) return 2;
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, 0}) < 0 || near_board_open(&b)) return 3;
+    near_board_close(&b);
+    return fcntl(0, F_GETFD) == -1 ? 0 : 4;
+}
+
+Test(near, a_board_that_was_not_made_leaves_no_descriptor)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) _exit(fail_with_descriptor_0());
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "step %d", WEXITSTATUS(status));
 }
 
 Test(near, pins_are_limited)
@@ -158,11 +287,11 @@ Test(near, a_source_that_ends_takes_nothing_away)
     cr_assert_eq(read(line[0], &told, sizeof told), (ssize_t)sizeof told);
     near_view_t *theirs = near_view_open(&told.id);
     cr_assert_not_null(theirs);
-    cr_assert(near_copy(theirs, &told.loan, into));
+    cr_assert_eq(near_copy(theirs, &told.loan, into), NEAR_COPIED);
     kill(child, SIGKILL);
     cr_assert_eq(waitpid(child, NULL, 0), child);
     memset(into, 0, sizeof into);
-    cr_assert(near_copy(theirs, &told.loan, into));
+    cr_assert_eq(near_copy(theirs, &told.loan, into), NEAR_COPIED);
     cr_assert_eq(memcmp(into, (uint8_t *)region->base + 4096, 5000), 0);
     near_view_close(&theirs);
     cr_assert_null(near_view_open(&told.id), "but it is not found again");
