@@ -69,23 +69,29 @@ __attribute__((target("avx2"))) static void four_avx2(const uint8_t *at, uint64_
     four_leaves(at, ret_leaves);
 }
 
-/* False where this machine has no such vectors: one leaf after the other is faster then. */
-static bool hash_four(const uint8_t *at, uint64_t *ret_leaves)
+typedef void four_t(const uint8_t *at, uint64_t *ret_leaves);
+
+static four_t *four_of(digest_vectors_t vectors)
 {
-    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) four_avx512(at, ret_leaves);
-    else if (__builtin_cpu_supports("avx2")) four_avx2(at, ret_leaves);
-    else return false;
-    return true;
+    switch (vectors) {
+    case DIGEST_AVX512:
+        return __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? four_avx512 : NULL;
+    case DIGEST_AVX2: return __builtin_cpu_supports("avx2") ? four_avx2 : NULL;
+    case DIGEST_SCALAR: break;
+    }
+    return NULL;
 }
 #else
-static bool hash_four(const uint8_t *at, uint64_t *ret_leaves) { return (void)at, (void)ret_leaves, false; }
+typedef void four_t(const uint8_t *at, uint64_t *ret_leaves);
+static four_t *four_of(digest_vectors_t vectors) { return (void)vectors, NULL; }
 #endif
 
-void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves)
+/* four: NULL where the machine has no such vectors: one leaf after the other is faster then. */
+static void hash_leaves(four_t *four, const void *data, size_t bytes, uint64_t *ret_leaves)
 {
     const uint8_t *at = data;
-    const size_t four = 4 * LIMIT_PAGE_BYTES;
-    for (; bytes >= four && hash_four(at, ret_leaves); at += four, bytes -= four) ret_leaves += 4;
+    const size_t step = 4 * LIMIT_PAGE_BYTES;
+    for (; four && bytes >= step; at += step, bytes -= step, ret_leaves += 4) four(at, ret_leaves);
     for (; bytes >= LIMIT_PAGE_BYTES; at += LIMIT_PAGE_BYTES, bytes -= LIMIT_PAGE_BYTES)
         *ret_leaves++ = XXH64(at, LIMIT_PAGE_BYTES, 0);
     if (bytes) {
@@ -93,6 +99,20 @@ void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves)
         memcpy(page, at, bytes);
         *ret_leaves = XXH64(page, sizeof page, 0);
     }
+}
+
+bool digest_leaves_with(digest_vectors_t vectors, const void *data, size_t bytes, uint64_t *ret_leaves)
+{
+    four_t *four = four_of(vectors);
+    if (!four && vectors != DIGEST_SCALAR) return false;
+    hash_leaves(four, data, bytes, ret_leaves);
+    return true;
+}
+
+void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves)
+{
+    four_t *four = four_of(DIGEST_AVX512);
+    hash_leaves(four ? four : four_of(DIGEST_AVX2), data, bytes, ret_leaves);
 }
 
 chunk_digest_t digest_chunk(const uint64_t *leaves, size_t count)

@@ -14,11 +14,16 @@
 
 #include "core/bytes.h"
 #include "core/names.h"
+#include <stdbool.h>
 
 typedef struct { uint8_t b[16]; } chunk_digest_t;
 
 /* Leaves of `bytes` of region; the last leaf is taken as if padded with zeros to 4 KiB.  Writes ceil(bytes/4096). */
 void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves);
+/* The same numbers by the vectors of one kind, for those who compare them: digest_leaves takes the best that there
+ * is.  False where this machine, or this build, has none of the kind. */
+typedef enum { DIGEST_SCALAR, DIGEST_AVX2, DIGEST_AVX512 } digest_vectors_t;
+bool digest_leaves_with(digest_vectors_t vectors, const void *data, size_t bytes, uint64_t *ret_leaves);
 chunk_digest_t digest_chunk(const uint64_t *leaves, size_t count);
 /* BLAKE2b-256 of plain bytes (manifests). */
 digest_t digest_blake2b(const void *data, size_t bytes);

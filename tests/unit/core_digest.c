@@ -15,26 +15,76 @@ Test(digest, a_short_leaf_is_padded_with_zeros)
     cr_assert_eq(a, b);
 }
 
-/* However many leaves are hashed together, and wherever they lie: what xxhash says of each alone. */
-Test(digest, leaves_hashed_together_are_the_leaves_alone)
+enum { LEAVES = 13, DATA_BYTES = LEAVES * 4096 + 8 };
+
+static uint8_t *random_data(void)
 {
-    enum { LEAVES = 13 };
-    uint8_t *data = malloc(LEAVES * 4096 + 8);
-    uint64_t random = 88172645463325252u, leaves[LEAVES + 1];
-    for (size_t i = 0; i < LEAVES * 4096 + 8; i++) {
+    uint8_t *data = malloc(DATA_BYTES);
+    uint64_t random = 88172645463325252u;
+    for (size_t i = 0; i < DATA_BYTES; i++) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         data[i] = (uint8_t)random;
     }
+    return data;
+}
+
+static bool hash_best(const void *data, size_t bytes, uint64_t *ret_leaves)
+{
+    digest_leaves(data, bytes, ret_leaves);
+    return true;
+}
+
+static bool hash_scalar(const void *data, size_t bytes, uint64_t *ret_leaves)
+{
+    return digest_leaves_with(DIGEST_SCALAR, data, bytes, ret_leaves);
+}
+
+static bool hash_avx2(const void *data, size_t bytes, uint64_t *ret_leaves)
+{
+    return digest_leaves_with(DIGEST_AVX2, data, bytes, ret_leaves);
+}
+
+static bool hash_avx512(const void *data, size_t bytes, uint64_t *ret_leaves)
+{
+    return digest_leaves_with(DIGEST_AVX512, data, bytes, ret_leaves);
+}
+
+/* However many leaves are hashed together, and wherever they lie: what xxhash says of each alone. */
+static void assert_leaves(bool (*hash)(const void *data, size_t bytes, uint64_t *ret_leaves))
+{
+    uint8_t *data = random_data();
+    uint64_t leaves[LEAVES + 1];
     for (size_t count = 0; count <= LEAVES; count++) {
         for (size_t shift = 0; shift < 8; shift += 7) {
             memset(leaves, 0, sizeof leaves);
-            digest_leaves(data + shift, count * 4096, leaves);
+            cr_assert(hash(data + shift, count * 4096, leaves));
             for (size_t i = 0; i < count; i++)
                 cr_assert_eq(leaves[i], XXH64(data + shift + i * 4096, 4096, 0), "leaf %zu of %zu", i, count);
             cr_assert_eq(leaves[count], 0, "nothing is written behind");
         }
     }
     free(data);
+}
+
+static bool has(digest_vectors_t vectors)
+{
+    uint64_t none;
+    return digest_leaves_with(vectors, "", 0, &none);
+}
+
+Test(digest, leaves_hashed_together_are_the_leaves_alone) { assert_leaves(hash_best); }
+Test(digest, so_they_are_one_by_one) { assert_leaves(hash_scalar); }
+
+Test(digest, so_they_are_with_avx2)
+{
+    if (!has(DIGEST_AVX2)) cr_skip_test("this machine has no AVX2");
+    assert_leaves(hash_avx2);
+}
+
+Test(digest, so_they_are_with_avx512)
+{
+    if (!has(DIGEST_AVX512)) cr_skip_test("this machine has no AVX-512");
+    assert_leaves(hash_avx512);
 }
 
 Test(digest, one_bit_changes_leaf_chunk_and_h1)
