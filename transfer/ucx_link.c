@@ -103,7 +103,6 @@ static void ucx_disconnect(transfer_t *t, peer_t *p)
 static ucs_status_t put(const link_t *link, const void *frame, size_t frame_bytes, const void *data,
                         size_t bytes)
 {
-    if (FAILPOINT("transfer.room")) return UCS_ERR_NO_RESOURCE;
     ucp_request_param_t param = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
@@ -119,6 +118,7 @@ static ucs_status_t put(const link_t *link, const void *frame, size_t frame_byte
 static bool say(const link_t *link, const frame_t *f)
 {
     uint8_t bytes[FRAME_SMALL_MAX];
+    if (FAILPOINT("transfer.room")) return false;
     return put(link, bytes, frame_encode(f, bytes), NULL, 0) != UCS_ERR_NO_RESOURCE;
 }
 
