@@ -25,7 +25,6 @@ struct daemon {
     broker_t *broker;
     int signal_fd;
     main_keys_t keys;
-    bool is_told;              /* this user's programs know what listens here */
     char *endpoint;            /* as bound */
     uint64_t next_us;          /* when the broker wants its next tick, as its last flush said */
     uint64_t logged_seq;       /* events up to here are in the log */
@@ -165,9 +164,11 @@ static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error
 static int check_keys(const daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
     uint64_t count = 0;
-    if (d->keys.is_chosen || (opts->admin_keys && *opts->admin_keys)) return HEDDLE_OK;
+    bool is_named = opts->admin_keys && *opts->admin_keys;
     int rc = store_key_count(d->store, &count, error);
-    return rc ? rc : check_endpoint(opts, count > 1, error);
+    if (!rc) rc = main_keys_check(&d->keys, store_dir(d->store), count || is_named, error);
+    if (rc || d->keys.is_chosen || is_named) return rc;
+    return check_endpoint(opts, count > 1, error);
 }
 
 static int out_of_memory(heddle_error_t *error)
@@ -188,6 +189,7 @@ static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, hed
     if (timeout_ms) wire_set_handshake(timeout_ms);
     wire_keys_t keys = {.own = d->keys.broker, .allow = lets_in};
     rc = wire_listen_with(d->loop, endpoint, d->keys.has_keys ? &keys : NULL, &SINK, d, &d->wire, error);
+    explicit_bzero(&keys, sizeof keys);
     if (rc) return rc;
     d->endpoint = strdup(wire_endpoint(d->wire));
     return d->endpoint ? HEDDLE_OK : out_of_memory(error);
@@ -242,13 +244,6 @@ static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
     return rc;
 }
 
-static int tell(daemon_t *d, heddle_error_t *error)
-{
-    int rc = main_keys_tell(&d->keys, d->endpoint, error);
-    d->is_told = !rc;
-    return rc;
-}
-
 static int watch(daemon_t *d, heddle_error_t *error)
 {
     sigset_t mine;
@@ -266,22 +261,19 @@ static int watch(daemon_t *d, heddle_error_t *error)
 /* The data before the address: a second broker of the same directory hears about that, whatever its port. */
 int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error)
 {
-    main_keys_t keys;
-    int rc = wire_check_endpoint(opts->listen, true, NULL, error); /* before a file is made */
-    if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &keys, error);
-    if (!rc) rc = check_endpoint(opts, keys.has_keys, error);
-    if (rc) return rc;
     daemon_t *d = calloc(1, sizeof *d);
     if (!d) return out_of_memory(error);
     d->clock = clock_system();
     d->signal_fd = -1;
-    d->keys = keys;
-    rc = store_open(opts->data, &d->store, error);
+    int rc = wire_check_endpoint(opts->listen, true, NULL, error); /* before a file is made */
+    if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &d->keys, error);
+    if (!rc) rc = check_endpoint(opts, d->keys.has_keys, error);
+    if (!rc) rc = store_open(opts->data, &d->store, error);
     if (!rc) rc = check_keys(d, opts, error);
     if (!rc) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
     if (!rc) rc = restore(d, opts, error);
     if (!rc) rc = admit(d, opts, error);
-    if (!rc) rc = tell(d, error);
+    if (!rc) rc = main_keys_tell(&d->keys, d->endpoint, error);
     if (!rc) rc = watch(d, error);
     if (rc) daemon_close(&d);
     else *ret_daemon = d;
@@ -309,7 +301,6 @@ void daemon_close(daemon_t **daemon)
     *daemon = NULL;
     if (d->loop && d->signal_fd >= 0) loop_remove_fd(d->loop, d->signal_fd);
     if (d->signal_fd >= 0) close(d->signal_fd);
-    if (d->is_told) main_keys_untell(&d->keys, d->endpoint);
     wire_close(&d->wire);
     broker_destroy(&d->broker);
     loop_destroy(&d->loop);

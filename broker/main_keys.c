@@ -1,46 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/main_keys.h"
 
+#include "core/errors.h"
 #include "core/log.h"
 
-static int open_ring(const char *dir, main_keys_t *k, heddle_error_t *error)
+#include <string.h>
+
+/* *ret_plain: there is no ring, and none can be made; what is there and cannot be used is no such thing. */
+static int open_ring(const char *dir, main_keys_t *k, bool *ret_plain, heddle_error_t *error)
 {
+    heddle_error_t ignored;
+    bool has_none = false;
+    *ret_plain = false;
     int rc = keyring_find(dir, &k->ring, &k->is_chosen, error);
-    if (!rc) rc = keyring_pair(&k->ring, "broker.key", &k->broker, error);
-    if (!rc) rc = keyring_pair(&k->ring, "client.key", &k->client, error);
+    if (rc) {
+        *ret_plain = !k->is_chosen;
+        return rc;
+    }
+    rc = keyring_pair_unless(&k->ring, "broker.key", &k->broker, ret_plain, error);
+    if (!rc) return keyring_pair(&k->ring, "client.key", &k->client, error);
+    keyring_pair_unless(&k->ring, "client.key", &k->client, &has_none, &ignored);
+    *ret_plain &= has_none && !k->is_chosen;
     return rc;
 }
 
 int main_keys_open(const char *dir, bool insecure, main_keys_t *ret_keys, heddle_error_t *error)
 {
     heddle_error_t why;
+    bool may_be_plain = true;
     *ret_keys = (main_keys_t){0};
     if (insecure) {
         keyring_find(dir, &ret_keys->ring, NULL, &why);
         return HEDDLE_OK;
     }
-    int rc = open_ring(dir, ret_keys, &why);
+    int rc = open_ring(dir, ret_keys, &may_be_plain, &why);
     ret_keys->has_keys = !rc;
     if (!rc) return HEDDLE_OK;
-    if (ret_keys->is_chosen) {
+    explicit_bzero(&ret_keys->broker, sizeof ret_keys->broker);
+    explicit_bzero(&ret_keys->client, sizeof ret_keys->client);
+    if (!may_be_plain) {
         *error = why;
         return rc;
     }
-    log_emit(LOG_WARN, "broker.plain",
-             "no keys: %s; on loopback, whoever reaches this host may do everything", why.message);
     ret_keys->ring.dir[0] = 0;
+    ret_keys->why = why;
     return HEDDLE_OK;
+}
+
+int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, heddle_error_t *error)
+{
+    if (k->has_keys || !k->why.code) return HEDDLE_OK;
+    if (!is_wanted) {
+        log_emit(LOG_WARN, "broker.plain",
+                 "no keys: %s; on loopback, whoever reaches this host may do everything", k->why.message);
+        return HEDDLE_OK;
+    }
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.200s: others were given keys, and the broker has none: %.200s",
+                        data_dir, k->why.message);
+    error_expected(error, "the directory with the broker's own key");
+    error_found(error, "none");
+    error_hint(error, "name it with --keys or HEDDLE_KEYS; or, to let everybody do everything, say --insecure");
+    return rc;
 }
 
 int main_keys_tell(const main_keys_t *k, const char *endpoint, heddle_error_t *error)
 {
     if (k->has_keys) return keyring_tell_broker(&k->ring, endpoint, k->broker.public_key, error);
-    keyring_forget_broker(&k->ring,
-                          endpoint); /* of one with keys that was here, and did not end cleanly */
+    keyring_forget_broker(&k->ring, endpoint); /* of one with keys that was here before */
     return HEDDLE_OK;
-}
-
-void main_keys_untell(const main_keys_t *k, const char *endpoint)
-{
-    if (k->has_keys) keyring_forget_broker(&k->ring, endpoint);
 }

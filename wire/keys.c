@@ -5,6 +5,7 @@
 #include "core/log.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { FILE_BYTES = 4096, RAW_BYTES = 32 };
+enum { FILE_BYTES = 4096, RAW_BYTES = 32, KNOWN_MAX = 1024, PRUNED_MAX = 16 };
 
 static const char COMMENT[] =
     "# A key of Heddle.  Whoever reads the secret line can act under it: keep this file to yourself.\n";
@@ -200,13 +201,14 @@ static int put_file(const char *path, const char *text, bool replace)
     return number || sync_parent(path) ? number : errno;
 }
 
-int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
+static int write_pair(const char *path, const key_pair_t *pair, int *ret_number, heddle_error_t *error)
 {
     char text[FILE_BYTES];
     snprintf(text, sizeof text, "%spublic %s\nsecret %s\n", COMMENT, pair->public_key, pair->secret_key);
     int number = put_file(path, text, false);
     explicit_bzero(text, sizeof text);
     if (!number) return HEDDLE_OK;
+    *ret_number = number;
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: the key is not written: %s", path,
                         strerror(number));
     if (number == EEXIST)
@@ -215,6 +217,12 @@ int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
         error_hint(error, "see that the directory is there and that uid %u may write in it",
                    (unsigned)geteuid());
     return rc;
+}
+
+int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
+{
+    int number;
+    return write_pair(path, pair, &number, error);
 }
 
 /* ---- the ring ---- */
@@ -255,7 +263,7 @@ int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddl
     return rc;
 }
 
-int keyring_make(const keyring_t *r, heddle_error_t *error)
+static int make_ring(const keyring_t *r, int *ret_number, heddle_error_t *error)
 {
     char path[KEYRING_DIR];
     snprintf(path, sizeof path, "%s", r->dir);
@@ -264,7 +272,7 @@ int keyring_make(const keyring_t *r, heddle_error_t *error)
         if (*at != '/' && !is_end) continue;
         *at = 0;
         if (mkdir(path, 0700) && errno != EEXIST) {
-            int number = errno;
+            int number = *ret_number = errno;
             error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be made for keys: %s", path,
                        strerror(number));
             error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS", (unsigned)geteuid());
@@ -275,31 +283,55 @@ int keyring_make(const keyring_t *r, heddle_error_t *error)
     }
 }
 
+int keyring_make(const keyring_t *r, heddle_error_t *error)
+{
+    int number;
+    return make_ring(r, &number, error);
+}
+
 /* `file` is short. */
 static void path_in(const keyring_t *r, const char *file, char ret_path[KEYRING_PATH])
 {
     snprintf(ret_path, KEYRING_PATH, "%s/%.60s", r->dir, file);
 }
 
-static int make_pair(const keyring_t *r, const char *path, heddle_error_t *error)
+static int make_pair(const keyring_t *r, const char *path, int *ret_number, heddle_error_t *error)
 {
     key_pair_t pair;
-    int rc = keyring_make(r, error);
+    int rc = make_ring(r, ret_number, error);
     if (!rc) rc = key_make(&pair, error);
-    if (!rc) rc = key_write(path, &pair, error);
+    if (!rc) rc = write_pair(path, &pair, ret_number, error);
     explicit_bzero(&pair, sizeof pair);
     return rc && access(path, F_OK) == 0 ? HEDDLE_OK : rc; /* somebody else was faster: his is the one */
 }
 
+/* Nothing is there, and this user may put nothing there; `number`: why it could not be made, 0. */
+static bool is_barred(const char *path, int number)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0) return false;
+    if (errno != ENOENT) number = errno;
+    return number == EACCES || number == EPERM || number == EROFS || number == ENOTDIR;
+}
+
 int keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error)
 {
+    bool barred;
+    return keyring_pair_unless(r, file, ret_pair, &barred, error);
+}
+
+int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
+                        heddle_error_t *error)
+{
     char path[KEYRING_PATH];
+    int number = 0;
     path_in(r, file, path);
     int rc = key_read(path, ret_pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
-        rc = make_pair(r, path, error);
+        rc = make_pair(r, path, &number, error);
         if (!rc) rc = key_read(path, ret_pair, error);
     }
+    *ret_barred = rc == HEDDLE_ERR_DATA_DIR && is_barred(path, number);
     if (rc || ret_pair->secret_key[0]) return rc == HEDDLE_ERR_NOT_FOUND ? HEDDLE_ERR_DATA_DIR : rc;
     return refuse(path, "has no secret line", 0, error);
 }
@@ -334,6 +366,41 @@ static bool known_path(const keyring_t *r, const char *settled, char *to, size_t
     return (size_t)snprintf(to, size, "%s/brokers/%s", r->dir, name) < size;
 }
 
+static bool is_known_broker(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 4 && !strcmp(name + n - 4, ".pub");
+}
+
+/* The one written longest ago goes when there are more than KNOWN_MAX; false: nothing was to go. */
+static bool forget_oldest(DIR *dir)
+{
+    struct dirent *entry;
+    struct stat st;
+    struct timespec at = {0};
+    char oldest[sizeof entry->d_name] = "";
+    size_t count = 0;
+    rewinddir(dir);
+    while ((entry = readdir(dir))) {
+        if (!is_known_broker(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+            continue;
+        bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
+                        (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec);
+        if (count++ && !is_older) continue;
+        at = st.st_mtim;
+        snprintf(oldest, sizeof oldest, "%s", entry->d_name);
+    }
+    return count > KNOWN_MAX && unlinkat(dirfd(dir), oldest, 0) == 0;
+}
+
+/* A broker that takes any free port leaves a file for each that it had. */
+static void prune_known(const keyring_t *brokers)
+{
+    DIR *dir = opendir(brokers->dir);
+    for (int i = 0; dir && i < PRUNED_MAX && forget_oldest(dir); i++) {}
+    if (dir) closedir(dir);
+}
+
 int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
 {
     char settled[300], path[KEYRING_PATH + 300], text[FILE_BYTES];
@@ -347,6 +414,7 @@ int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *ke
     snprintf(text, sizeof text,
              "# The public key of the broker that listens here.\npublic %s\nendpoint %s\n", key, settled);
     int number = put_file(path, text, true);
+    if (!number) prune_known(&brokers);
     if (!number) return HEDDLE_OK;
     rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be written: %s", path, strerror(number));
     error_hint(error, "see that uid %u may write there", (unsigned)geteuid());

@@ -8,7 +8,8 @@
  * A ring is a directory, 0700:
  *   broker.key        what this user's brokers prove themselves with
  *   client.key        what this user's programs present
- *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, taken away at its clean end
+ *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, and there until another broker of
+ *                     this user listens at that endpoint; of more than 1,024 the oldest go
  * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on
  * the first.
  *
@@ -45,6 +46,9 @@ int  keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, hedd
 int  keyring_make(const keyring_t *r, heddle_error_t *error);
 /* The pair of a file in the ring, made (and the ring with it) where it is missing.  DATA_DIR, INTERNAL. */
 int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);
+/* The same; *ret_barred with DATA_DIR: the file is not there, and this user may not put one there. */
+int  keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
+                         heddle_error_t *error);
 /* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback.  DATA_DIR. */
 int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);

@@ -265,6 +265,66 @@ Test(broker, an_address_that_others_can_reach)
     serves_and_ends(argv);
 }
 
+/* Nobody named a ring: it is made in the user's configuration, and only where that cannot be there is none. */
+static void own_ring(char *ret_ring, size_t size)
+{
+    unsetenv("HEDDLE_KEYS");
+    setenv("XDG_CONFIG_HOME", dir, 1);
+    snprintf(ret_ring, size, "%s/heddle/keys", dir);
+}
+
+static void overwrite(const char *ring, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", ring, name);
+    FILE *f = fopen(path, "w");
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+Test(broker, a_damaged_key_is_no_leave_to_go_without)
+{
+    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL, NULL};
+    static const char *const NAMES[] = {"broker.key", "client.key"};
+    char ring[256];
+    own_ring(ring, sizeof ring);
+    for (int i = 0; i < 2; i++) {
+        serves_and_ends(argv);
+        overwrite(ring, NAMES[i], "");
+        json_t *object = refused(argv, NULL, 9, "data_dir");
+        cr_assert(strstr(text_at(object, "error", "message"), NAMES[i]) && *text_at(object, "error", "hint"));
+        json_decref(object);
+        argv[7] = "--insecure";
+        serves_and_ends(argv);
+        argv[7] = NULL;
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", ring, NAMES[i]);
+        cr_assert_eq(unlink(path), 0);
+    }
+}
+
+Test(broker, a_registry_with_keys_is_not_served_without)
+{
+    const char *plain[] = {"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*", "--data", path_of("new"), NULL,
+                           NULL, NULL};
+    char data[512], ring[256];
+    snprintf(data, sizeof data, "%s", plain[6]);
+    plain[6] = data;
+    own_ring(ring, sizeof ring);
+    setenv("XDG_CONFIG_HOME", "/dev/null", 1);
+    serves_and_ends(plain); /* nothing to betray yet */
+    plain[7] = "--admin-key", plain[8] = "QGid9dddddaaaaaaaaaabbbbbbbbbbcccccccccc";
+    json_decref(refused(plain, NULL, 9, "data_dir"));
+    plain[7] = plain[8] = NULL;
+    setenv("XDG_CONFIG_HOME", dir, 1);
+    serves_and_ends(plain); /* its first admin */
+    setenv("XDG_CONFIG_HOME", "/dev/null", 1);
+    json_t *object = refused(plain, NULL, 9, "data_dir");
+    cr_assert_not_null(strstr(text_at(object, "error", "hint"), "--insecure"));
+    json_decref(object);
+    plain[7] = "--insecure";
+    serves_and_ends(plain);
+}
+
 Test(broker, arguments_that_are_wrong)
 {
     static const char *const ROWS[][4] = {{"--lease", "1ms"},

@@ -169,6 +169,55 @@ Test(keys, ring_makes_a_pair_once)
     cr_assert_eq(keyring_pair(&in_a_file, "broker.key", &one, &error), HEDDLE_ERR_DATA_DIR);
 }
 
+/* What cannot be there is told from what is there and of no use. */
+Test(keys, barred_is_who_may_have_no_ring)
+{
+    key_pair_t pair;
+    bool barred = false;
+    put("file", "");
+    keyring_t in_a_file = ring_at("file/ring"), ring = ring_at("ring");
+    cr_assert_eq(keyring_pair_unless(&in_a_file, "broker.key", &pair, &barred, &error), HEDDLE_ERR_DATA_DIR);
+    cr_assert(barred);
+    cr_assert_eq(keyring_pair_unless(&ring, "broker.key", &pair, &barred, &error), 0);
+    cr_assert(!barred);
+    put("ring/broker.key", "public x\n");
+    cr_assert_eq(keyring_pair_unless(&ring, "broker.key", &pair, &barred, &error), HEDDLE_ERR_DATA_DIR);
+    cr_assert(!barred, "damaged");
+    cr_assert(unlink(path_of("ring/broker.key")) == 0 && mkdir(path_of("ring/broker.key"), 0700) == 0);
+    cr_assert_eq(keyring_pair_unless(&ring, "broker.key", &pair, &barred, &error), HEDDLE_ERR_DATA_DIR);
+    cr_assert(!barred, "no file");
+    cr_assert(rmdir(path_of("ring/broker.key")) == 0 && symlink("nowhere/at/all", path_of("ring/broker.key")) == 0);
+    cr_assert_neq(keyring_pair_unless(&ring, "broker.key", &pair, &barred, &error), HEDDLE_OK);
+    cr_assert(!barred, "it leads nowhere");
+}
+
+Test(keys, of_many_known_brokers_the_oldest_go)
+{
+    enum { MANY = 1024 };
+    keyring_t ring = ring_at("ring");
+    key_pair_t pair = made();
+    char name[128], key[KEY_TEXT];
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0);
+    for (int i = 2; i <= MANY + 3; i++) {
+        snprintf(name, sizeof name, "ring/brokers/tcp___127.0.0.1_%d.pub", i);
+        snprintf(key, sizeof key, "x");
+        put(name, key);
+        struct timespec at[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
+        cr_assert_eq(utimensat(AT_FDCWD, path_of(name), at, 0), 0);
+    }
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:9000", pair.public_key, &error), 0);
+    int kept = 0;
+    for (int i = 2; i <= MANY + 3; i++) {
+        snprintf(name, sizeof name, "ring/brokers/tcp___127.0.0.1_%d.pub", i);
+        bool is_there = access(path_of(name), F_OK) == 0;
+        cr_assert(is_there || i < 7, "%d", i);
+        kept += is_there;
+    }
+    cr_assert_eq(kept, MANY - 2);
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:1", key, &error), 0);
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:9000", key, &error), 0);
+}
+
 Test(keys, known_brokers_come_and_go)
 {
     keyring_t ring = ring_at("ring"), none = {""};
