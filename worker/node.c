@@ -114,6 +114,7 @@ static void start_pull(worker_node_t *n, adapter_t *a, const sync_action_t *acti
     if (!rc && FAILPOINT("worker.pull")) rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     if (!rc && pull_new(&n->io, w, slot, &n->counters, now_us, &a->pull))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
+    unreached_begin(&a->unreached);
     if (!rc) {
         tell_fetching(n, a, w);
         return;
@@ -235,17 +236,28 @@ void worker_node_feed(worker_node_t *n, adapter_t *a, const sync_event_t *event,
     feed_result(n, a, event, now_us);
 }
 
+/* Asks for other sources; true when it is of no use any more: a->error tells why. */
+static bool is_out_of_reach(worker_node_t *n, adapter_t *a, uint64_t now_us)
+{
+    uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
+    uint32_t count;
+    if (!pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) || !n->up) return false;
+    say_need_sources(n, a, version, lost, count);
+    const sync_entry_t *e = sync_find(&a->sync, version);
+    uint64_t deadline_us = e && e->deadline_us != CLOCK_NEVER ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
+    if (!unreached_look(&a->unreached, &n->io, a->pull, lost, count, deadline_us, now_us)) return false;
+    a->error = a->unreached.error;
+    return true;
+}
+
 /* What a pull has come to. */
 static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
     if (!a->pull) return;
-    uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
-    uint32_t count;
-    if (pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) && n->up)
-        say_need_sources(n, a, version, lost, count);
-    pull_state_t state = pull_state(a->pull);
+    uint64_t version = pull_what(a->pull)->version;
+    pull_state_t state = is_out_of_reach(n, a, now_us) ? PULL_FAILED : pull_state(a->pull);
     if (state != PULL_DONE && state != PULL_FAILED) return;
-    if (state == PULL_FAILED) a->error = *pull_error(a->pull);
+    if (pull_state(a->pull) == PULL_FAILED) a->error = *pull_error(a->pull);
     pull_destroy(&a->pull);
     error_where(&a->error, a->name, version, n->opts.name, NULL);
     worker_node_feed(n, a,
@@ -299,6 +311,7 @@ static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)
     }
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         if (!n->adapters[i].pull) continue;
+        unreached_hear(&n->adapters[i].unreached, n->adapters[i].pull, event);
         pull_transfer(n->adapters[i].pull, event, now_us);
         look_at_pull(n, &n->adapters[i], now_us);
     }

@@ -15,6 +15,7 @@
 #include "worker/pull.h"
 #include "worker/slots.h"
 #include "worker/sync.h"
+#include "worker/unreached.h"
 
 /* Texts are borrowed for the node's life and valid already (names, labels). */
 typedef struct {
@@ -39,6 +40,7 @@ typedef struct {
     pull_t *pull;                                /* of the version that is FETCHING */
     sync_action_t making;                        /* RESERVE whose memory is being made; version 0: none */
     struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
+    unreached_t unreached;                       /* of `pull` */
     bool has_surplus;                            /* free slots may have memory to give back */
     uint64_t commit_us;                          /* when the last COMMIT came */
     /* to RESERVE or FETCH, fed when the step's actions are done */

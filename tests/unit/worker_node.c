@@ -267,6 +267,74 @@ Test(node, asks_the_broker_when_every_source_is_lost)
     free(a.bytes);
 }
 
+/* A source that is on another network: it says nothing, and asks to it are lost. */
+Test(node, sources_that_cannot_be_reached_are_named_before_the_deadline)
+{
+    const struct {
+        uint64_t deadline_ms, given_up_us;
+    } CASES[] = {{60000, 25000000}, {9000, 9000000}};
+    for (uint64_t i = 0; i < 2; i++) {
+        worker_t *w = worker_joined(0, NULL);
+        origin_t *o = origin_start(0, TR_MODE_EAGER);
+        test_arena_t a = arena(1);
+        origin_serve(o, &a, 1);
+        mem_stop(o->t, true);
+        msg_source_t source = source_of(o);
+        announce_until(w, &a, 1, &source, 1, CASES[i].deadline_ms);
+        run_for(2000000);
+        cr_assert_null(last_said(w, MSG_NACK));
+        run_for(CASES[i].given_up_us - 2000000);
+        const msg_t *nack = last_said(w, MSG_NACK);
+        cr_assert_not_null(nack, "case %d", (int)i);
+        cr_assert_str_eq(nack->nack.code, "unavailable");
+        cr_assert_str_eq(nack->nack.phase, "fetch");
+        cr_assert_not_null(strstr(nack->nack.message, "cannot reach trainer over"), "%s", nack->nack.message);
+        cr_assert_not_null(strstr(nack->nack.hint, "--data-device"));
+        cr_assert_eq(last_event(w, HEDDLE_EVENT_FAILED)->code, HEDDLE_ERR_UNAVAILABLE);
+        free(a.bytes);
+        world_end();
+    }
+}
+
+Test(node, sources_that_refuse_are_named_with_what_they_answer)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);    /* not served */
+    mem_refuse(o->t, HEDDLE_ERR_NOT_FOUND);
+    msg_source_t source = source_of(o);
+    announce_until(w, &a, 1, &source, 1, 60000);
+    run_for(20000000);
+    cr_assert_not_null(strstr(last_said(w, MSG_NACK)->nack.message, "trainer answered not_found"));
+    free(a.bytes);
+}
+
+Test(node, a_source_that_was_reached_is_waited_for)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    transfer_mem_ops.unshare(o->t, key_of(1));
+    run_for(1000);
+    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);
+    uint64_t manifest = manifest_offset(a.region_bytes);    /* and no chunk yet */
+    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), manifest, a.manifest_bytes), HEDDLE_OK);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(1000000);
+    mem_stop(o->t, true);
+    run_for(40000000);
+    cr_assert_not_null(last_said(w, MSG_NEED_SOURCES));
+    cr_assert_null(last_said(w, MSG_NACK));
+    mem_stop(o->t, false);
+    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), 0, a.region_bytes), HEDDLE_OK);
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
+    run_for(5000000);
+    cr_assert_not_null(last_said(w, MSG_STAGED));
+    free(a.bytes);
+}
+
 Test(node, dead_source_costs_no_more_than_a_window)
 {
     worker_t *w = worker_joined(0, NULL);

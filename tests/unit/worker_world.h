@@ -333,14 +333,14 @@ static msg_source_t source_worker(worker_t *w)
     return s;
 }
 
-static void announce_to(worker_t *w, const test_arena_t *a, uint64_t version, msg_source_t *sources,
-                        uint32_t count)
+static void announce_until(worker_t *w, const test_arena_t *a, uint64_t version, msg_source_t *sources,
+                           uint32_t count, uint64_t deadline_ms)
 {
     msg_part_t part = {a->region_bytes, a->manifest_bytes, a->manifest_digest};
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = w->token,
                                   .version = version,
-                                  .deadline_ms = 60000,
+                                  .deadline_ms = deadline_ms,
                                   .adapter = "policy",
                                   .digest = a->h1,
                                   .parts = &part,
@@ -352,6 +352,12 @@ static void announce_to(worker_t *w, const test_arena_t *a, uint64_t version, ms
     share_key_t key = key_of(version);
     memcpy(&m.announce.key, &key, sizeof key);
     tell_worker(w, &m);
+}
+
+static void announce_to(worker_t *w, const test_arena_t *a, uint64_t version, msg_source_t *sources,
+                        uint32_t count)
+{
+    announce_until(w, a, version, sources, count, 60000);
 }
 
 static void commit_to(worker_t *w, const test_arena_t *a, uint64_t version, uint64_t decision)

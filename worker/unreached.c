@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/unreached.h"
+
+#include "core/errors.h"
+#include "core/log.h"
+
+void unreached_begin(unreached_t *u) { *u = (unreached_t){0}; }
+
+static const source_t *find_source(const announced_t *w, uint64_t token)
+{
+    for (uint32_t i = 0; i < w->source_count; i++)
+        if (w->sources[i].token == token) return &w->sources[i];
+    return NULL;
+}
+
+void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event)
+{
+    bool is_no = event->kind == TR_REFUSED && event->err != HEDDLE_ERR_GONE && event->err != HEDDLE_ERR_AGAIN;
+    if (is_no && find_source(pull_what(pull), event->token)) u->refused = event->err;
+}
+
+/* "trainer-x, w2"; those that the last list left out are known by an earlier call.  How many there are. */
+static uint32_t name_sources(const announced_t *w, const uint64_t *lost, uint32_t count, buf_t *names)
+{
+    uint32_t named = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const source_t *source = find_source(w, lost[i]);
+        if (source) buf_printf(names, "%s%s", named++ ? ", " : "", source->name);
+    }
+    return named;
+}
+
+static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, const char *names)
+{
+    char devices[256] = "";
+    io->tr->devices(io->t, devices, sizeof devices);
+    if (u->refused)
+        error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "no source serves it: %s answered %s", names,
+                   heddle_err_name(u->refused));
+    else
+        error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "cannot reach %s over %s: no answer there", names, devices);
+    error_where(&u->error, NULL, w->version, NULL, "fetch");
+    error_expected(&u->error, "a source that answers on the data plane");
+    error_found(&u->error, "this worker's data plane is on %s", devices);
+    if (!u->refused)
+        error_hint(&u->error, "name the same network with --data-device for the publisher and every worker");
+}
+
+static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, const uint64_t *lost, uint32_t count)
+{
+    buf_t names = {0};
+    uint32_t named = name_sources(w, lost, count, &names);
+    if (named > u->count) {
+        u->count = named;
+        describe(u, io, w, buf_text(&names));
+        log_emit(LOG_WARN, "fetch.unreached", "version %llu: %s%s%s", (unsigned long long)w->version,
+                 u->error.message, u->error.hint[0] ? "; " : "", u->error.hint);
+    }
+    buf_fini(&names);
+}
+
+bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost, uint32_t count,
+                    uint64_t deadline_us, uint64_t now_us)
+{
+    if (pull_source(pull) || count == 0) return false;
+    tell(u, io, pull_what(pull), lost, count);
+    if (u->count == 0) return false;
+    if (!u->since_us) u->since_us = now_us;
+    uint64_t end_us = u->since_us + UNREACHED_US;
+    if (deadline_us != CLOCK_NEVER && deadline_us < end_us + UNREACHED_BEFORE_US)
+        end_us = deadline_us - UNREACHED_BEFORE_US;
+    return now_us >= end_us;
+}
