@@ -132,12 +132,36 @@ static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
     return true;
 }
 
+/* Nobody hears it, so the log does.  Who gets no HELLO_OK waits for ever, and so would all others. */
+static void say_unsendable(broker_t *b)
+{
+    char text[128];
+    heddle_error_t error;
+    msg_type_t type = b->out.unsendable;
+    if (!type) return;
+    b->out.unsendable = (msg_type_t)0;
+    text_printf(text, sizeof text, "%s is out of its own limits and was not sent: an error of the broker",
+                msg_name((int)type));
+    if (type == MSG_HELLO_OK && !b->is_broken) end_broken(b, HEDDLE_ERR_INTERNAL, text, &error);
+    else if (b->io.warn) b->io.warn(b->io.self, "broker.unsendable", text);
+}
+
+/* What would be answered or told must be whole before anything is on disk. */
+static int check_outbox(broker_t *b, heddle_error_t *error)
+{
+    if (b->out.failed) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change");
+    if (!b->out.unsendable) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
+                        msg_name((int)b->out.unsendable));
+    error_hint(error, "nothing was changed; the broker's log tells more");
+    say_unsendable(b);
+    return rc;
+}
+
 bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error)
 {
     *ret_error = (heddle_error_t){0};
-    int rc = b->out.failed
-                 ? error_fail(ret_error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change")
-                 : HEDDLE_OK;
+    int rc = check_outbox(b, ret_error);
     if (!rc && b->out.record_count) {
         rc = FAILPOINT("broker.commit")
                  ? error_fail(ret_error, HEDDLE_ERR_NO_SPACE, "no space is left")
@@ -167,6 +191,7 @@ static void note_send(broker_t *b, const send_t *send, int rc)
 
 void broker_let_go(broker_t *b)
 {
+    say_unsendable(b);
     if (b->out.failed) { /* something is missing here: everybody is told again at his next heartbeat */
         for (size_t i = 0; i < b->members.token_count; i++) b->members.tokens[i]->needs_resync = true;
     }

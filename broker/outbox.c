@@ -18,6 +18,7 @@ void outbox_clear(outbox_t *o)
     buf_clear(&o->frames);
     arena_fini(&o->texts);
     o->failed = false;
+    o->unsendable = (msg_type_t)0;
 }
 
 record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, instant_t now)
@@ -64,8 +65,10 @@ static bool has_room_for_send(outbox_t *o)
 void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
 {
     size_t at = o->frames.bytes;
-    if (!has_room_for_send(o) || msg_encode(m, &o->frames) != HEDDLE_OK) {
-        o->failed = true;
+    int rc = has_room_for_send(o) ? msg_encode(m, &o->frames) : HEDDLE_ERR_NO_MEMORY;
+    if (rc) {
+        o->failed |= rc == HEDDLE_ERR_NO_MEMORY;
+        if (rc != HEDDLE_ERR_NO_MEMORY && !o->unsendable) o->unsendable = m->type;
         return;
     }
     o->sends[o->send_count++] =

@@ -30,6 +30,8 @@ typedef struct outbox {
     buf_t frames;
     arena_t texts;
     bool failed;              /* memory ran out: what is in here is not whole and must be dropped */
+    /* the first message that was out of its own limits, an error of ours, and is not in here; 0: none */
+    msg_type_t unsendable;
 } outbox_t;
 
 void outbox_fini(outbox_t *o);

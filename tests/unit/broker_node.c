@@ -2,6 +2,13 @@
 /* Sessions and frames: who may say what, fencing, a disk that refuses, bounds. */
 #include "broker_rig.h"
 
+static char logged[256];
+static void keep_warning(void *self, const char *id, const char *text)
+{
+    (void)self;
+    snprintf(logged, sizeof logged, "%s: %s", id, text);
+}
+
 TestSuite(node, .init = rig_start, .fini = rig_stop);
 
 static void raw(uint64_t peer, const void *data, size_t bytes)
@@ -524,4 +531,26 @@ Test(node, a_broker_that_was_stopped_expires_nobody_at_once)
     rig_pass(8000);
     cr_assert(member_is_ready(membership_worker(&R.b->members, "w1")));
     cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 0);
+}
+
+/* ---- what cannot be said ---- */
+
+Test(node, an_answer_out_of_its_limits_is_no_want_of_memory)
+{
+    rig_open(T, "policy", "trainer", 0, false);
+    R.b->io.warn = keep_warning;
+    registry_adapter(&R.b->registry, "policy")->last_version = LIMIT_EXACT;
+    size_t records = R.record_count;
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    cr_assert(!rig_error(T, "internal")->retriable);
+    cr_assert_eq(R.record_count, records, "nothing was changed");
+    cr_assert(strstr(logged, "broker.unsendable: PUBLISHED"), "%s", logged);
+    cr_assert(R.fatals == 0 && !R.b->members.tokens[0]->needs_resync, "a new session would not help");
+}
+
+Test(node, a_broker_that_cannot_greet_ends)
+{
+    R.b->registry.epoch = 1ull << 32;
+    rig_hello(W1, ROLE_WORKER);
+    cr_assert(R.fatals == 1 && R.b->is_broken);
 }
