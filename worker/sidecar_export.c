@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <heddle/adapter.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,23 +129,24 @@ static void remove_old(const exports_t *x, const char *name)
                  errno == EEXIST ? "it holds more than an exported adapter" : strerror(errno));
 }
 
-/* ".policy@3.tmp-4711.0", ".policy.link-4711": pid of the process that made it; 0: another name. */
-static pid_t maker_of(const char *name)
+/* ".policy@3.tmp-4711.0" or ".policy.link-4711", of the adapter `policy`. */
+static bool is_temporary(const char *name, const char *adapter)
 {
-    if (name[0] != '.') return 0;
-    const char *at = strstr(name, ".tmp-");
-    if (!at) at = strstr(name, ".link-");
-    return at ? (pid_t)atol(strchr(at, '-') + 1) : 0;
+    size_t n = strlen(adapter);
+    if (name[0] != '.' || strncmp(name + 1, adapter, n) != 0) return false;
+    const char *rest = name + 1 + n;
+    if (!strncmp(rest, ".link-", 6)) return rest[6] && !rest[6 + strspn(rest + 6, "0123456789")];
+    size_t digits = *rest == '@' ? strspn(rest + 1, "0123456789") : 0;
+    return digits > 0 && !strncmp(rest + 1 + digits, ".tmp-", 5);
 }
 
-static void clean_up(int root)
+/* What a killed run left.  With the lock on its adapter nobody else can be writing it, here or in another container. */
+static void clean_up(int root, const char *adapter)
 {
     DIR *dir = open_directory(root, ".");
     if (!dir) return;
     for (struct dirent *e; (e = readdir(dir));) {
-        pid_t maker = maker_of(e->d_name);
-        bool is_alive = maker > 0 && maker != getpid() && (kill(maker, 0) == 0 || errno == EPERM);
-        if (maker <= 0 || is_alive) continue;
+        if (!is_temporary(e->d_name, adapter)) continue;
         if (unlinkat(root, e->d_name, 0) != 0) remove_files(root, e->d_name, &(bool){false});
     }
     closedir(dir);
@@ -193,10 +193,7 @@ int exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *
         rc = fail(error, "cannot tell the whole path of", root);
         exports_close(x);
     }
-    if (!rc) {
-        snprintf(x->path, sizeof x->path, "%s", absolute);
-        clean_up(x->root);
-    }
+    if (!rc) snprintf(x->path, sizeof x->path, "%s", absolute);
     free(absolute);
     return rc;
 }
@@ -221,8 +218,10 @@ static int find_root(exports_t *x, heddle_error_t *error)
 int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error)
 {
     int rc = export_lock_take(x->root, x->path, adapters, error, &x->lock);
-    if (!rc) x->adapters = adapters;
-    return rc;
+    if (rc) return rc;
+    x->adapters = adapters;
+    for (; x->lock >= 0 && *adapters; adapters++) clean_up(x->root, *adapters);
+    return HEDDLE_OK;
 }
 
 void exports_close(exports_t *x)

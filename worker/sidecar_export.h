@@ -25,10 +25,10 @@ typedef struct {
     uint32_t keep;            /* old directories of an adapter that stay */
 } exports_t;
 
-/* Makes ROOT where it is missing and removes what a killed run left under temporary names. */
+/* Makes ROOT where it is missing. */
 int  exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error);
 /* Nobody else exports these adapters (a list that ends with NULL, and outlives it) into ROOT until it is closed, also
- * where ROOT is made again.  DATA_LOCKED: who does is named. */
+ * where ROOT is made again.  What a killed run left of them under temporary names is removed.  DATA_LOCKED: who does is named. */
 int  exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error);
 void exports_close(exports_t *x);
 /* ROOT/adapter@version; version 0: ROOT/adapter, the link; "" when nothing is exported. */

@@ -102,8 +102,10 @@ static int begin(export_t *e, const char *dir, heddle_error_t *error)
     }
     snprintf(e->temporary, sizeof e->temporary, ".%s.tmp-%ld.%u", e->name, (long)getpid(),
              atomic_fetch_add(&count, 1));
-    if (mkdirat(e->parent, e->temporary, 0755) != 0)
+    if (mkdirat(e->parent, e->temporary, 0755) != 0) {
+        e->temporary[0] = 0; /* not ours to remove */
         return fail_errno(error, "cannot make a directory in", parent);
+    }
     e->dir = openat(e->parent, e->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return e->dir < 0 ? fail_errno(error, "cannot open the new directory in", parent) : HEDDLE_OK;
 }

@@ -144,9 +144,11 @@ static int put_version(uint64_t version)
 
 static int exports_act(void)
 {
+    static const char *const MINE[] = {"policy", NULL};
     heddle_error_t e = {0};
     int first = exports_open(&exports, outbox, 1, &e);
     if (first) exports.root = -1;
+    else if ((first = exports_lock(&exports, MINE, &e))) exports_close(&exports);
     for (uint64_t v = 1; v <= 3 && exports.root >= 0; v++) {
         int rc = put_version(v);
         if (!first) first = rc;
