@@ -276,8 +276,8 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
 
 static int version_lost(const pending_row_t *row, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "nobody holds the bytes of %s@%llu any more",
-                        row->adapter, (unsigned long long)row->version);
+    int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "no worker holds the bytes of %s@%llu", row->adapter,
+                        (unsigned long long)row->version);
     error_where(error, row->adapter, row->version, NULL, NULL);
     error_hint(error, "publish it again");
     return rc;
@@ -328,7 +328,7 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     }
     const track_t *t = rollout_track(ro, row->adapter, row->version);
     if (t && t->is_lost && !is_overtaken) {
-        version_lost(row, ret_verdict);
+        rollout_lost_reason(t, ret_verdict);
         return true;
     }
     bool is_held = v && v->state == VERSION_STAGING && a->held && row->phase == HEDDLE_PHASE_ACTIVE;

@@ -4,6 +4,7 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- adapters -------------------------------------------------------------------------------------------------- */
@@ -58,7 +59,7 @@ static following_t count_following(const broker_t *b, const adapter_row_t *a)
         if (!sub) continue;
         uint64_t lag = sub_lag(a, sub);
         f.subscribers++;
-        f.current += lag == 0;
+        f.current += sub_is_current(a, sub);
         if (lag > f.max_lag) f.max_lag = lag;
     }
     return f;
@@ -74,17 +75,61 @@ json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a)
                      "current_count", part_count(f.current), "max_lag", part_count(f.max_lag));
 }
 
+/* Names after a given one, each once: those that were published to, and those that ready workers only subscribed
+ * to, as one does who mistypes a name. */
+typedef struct { const char **rows; size_t count; } names_t;
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void keep_once(names_t *names)
+{
+    size_t count = 0;
+    if (names->count) qsort(names->rows, names->count, sizeof *names->rows, by_text);
+    for (size_t i = 0; i < names->count; i++)
+        if (!count || strcmp(names->rows[count - 1], names->rows[i])) names->rows[count++] = names->rows[i];
+    names->count = count;
+}
+
+static bool find_names(const broker_t *b, const char *after, names_t *ret)
+{
+    const registry_t *r = &b->registry;
+    size_t most = r->adapter_count, count = 0;
+    for (size_t i = 0; i < b->members.worker_count; i++) most += b->members.workers[i]->sub_count;
+    const char **rows = calloc(most + 1, sizeof *rows);
+    if (!rows) return false;
+    for (size_t i = 0; i < r->adapter_count; i++)
+        if (strcmp(r->adapters[i]->name, after) > 0) rows[count++] = r->adapters[i]->name;
+    for (size_t i = 0; i < b->members.worker_count; i++) {
+        const member_t *m = b->members.workers[i];
+        for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++)
+            if (strcmp(m->subs[k].adapter, after) > 0) rows[count++] = m->subs[k].adapter;
+    }
+    *ret = (names_t){rows, count};
+    keep_once(ret);
+    return true;
+}
+
+static json_t *adapter_of_name(const broker_t *b, const char *name)
+{
+    const adapter_row_t *a = registry_adapter(&b->registry, name);
+    adapter_row_t nothing = {0};
+    error_text(nothing.name, sizeof nothing.name, name);
+    return report_adapter_row(b, a ? a : &nothing);
+}
+
 /* The adapters after q->after_name that fit; sets the page's cursor. */
 static json_t *adapters_list(const broker_t *b, const msg_query_t *q, report_page_t *page)
 {
+    names_t names;
     rows_t rows;
+    if (!find_names(b, q->after_name ? q->after_name : "", &names)) return NULL;
     rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
-    for (size_t i = 0; i < b->registry.adapter_count; i++) {
-        const adapter_row_t *a = b->registry.adapters[i];
-        if (q->after_name && strcmp(a->name, q->after_name) <= 0) continue;
-        if (!rows_add(&rows, report_adapter_row(b, a))) break;
-        memcpy(page->next_name, a->name, sizeof page->next_name);
-    }
+    for (size_t i = 0; i < names.count && rows_add(&rows, adapter_of_name(b, names.rows[i])); i++)
+        error_text(page->next_name, sizeof page->next_name, names.rows[i]);
+    free(names.rows);
     page->more = rows.full;
     return rows_end(&rows);
 }
@@ -110,13 +155,13 @@ static json_t *restored_part(const broker_t *b)
 static json_t *broker_part(const broker_t *b, instant_t now)
 {
     uint64_t bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0;
-    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:s, s:s, s:o, s:o}", "endpoint",
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:s, s:s, s:o, s:o, s:o}", "endpoint",
                      b->opts.endpoint, "cluster", b->opts.cluster, "epoch", part_count(b->registry.epoch),
                      "pid", part_count(b->opts.pid), "heddle", heddle_version(), "wire", "min",
                      (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
                      part_ms(now.us - b->started_us), "state", b->is_read_only ? "read_only" : "ready",
                      "data_dir", b->opts.data_dir, "registry_bytes", part_count(bytes), "restored",
-                     restored_part(b));
+                     restored_part(b), "settling_ms", part_settling(b, now));
 }
 
 static json_t *count_part(const broker_t *b)

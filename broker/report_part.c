@@ -109,8 +109,31 @@ int part_no_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the answer");
 }
 
+json_t *part_settling(const broker_t *b, instant_t now)
+{
+    return part_count((rollout_settling_us(&b->rollout, now.us) + 999) / 1000);
+}
+
+bool sub_is_current(const adapter_row_t *a, const member_sub_t *sub)
+{
+    return a && a->active && sub->version == a->active;
+}
+
 uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub)
 {
     if (!a || !a->active || sub->version == a->active) return 0;
-    return a->decision > sub->decision ? a->decision - sub->decision : 0;
+    uint64_t later = 0;
+    for (size_t i = 0; sub->version && i < a->version_count; i++)
+        later += a->versions[i]->version != sub->version && a->versions[i]->decision > sub->decision;
+    return later ? later : 1;
+}
+
+uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub)
+{
+    uint64_t first_ms = a->decided_ms;
+    for (size_t i = 0; i < a->version_count; i++) {
+        const version_row_t *v = a->versions[i];
+        if (v->decision > sub->decision && v->activated_ms < first_ms) first_ms = v->activated_ms;
+    }
+    return first_ms;
 }

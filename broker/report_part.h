@@ -29,6 +29,7 @@ bool    rows_add(rows_t *r, json_t *row);
 json_t *rows_end(rows_t *r);
 
 int     part_no_memory(heddle_error_t *error);
+json_t *part_settling(const broker_t *b, instant_t now);   /* milliseconds until it decides again; 0 */
 
 /* Parts of a body that are bodies of their own. */
 json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a);
@@ -37,8 +38,12 @@ int     report_workers(const broker_t *b, const msg_query_t *q, instant_t now, r
 
 int     report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
 
-/* What a subscription serves, measured against the adapter's latest decision: 0 where it is the active version (or where
- * nothing was decided), else how many decisions it is behind. */
+/* It serves the active version; false where there is none (a may be NULL: never published to). */
+bool     sub_is_current(const adapter_row_t *a, const member_sub_t *sub);
+/* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions that were
+ * chosen after the one it serves, each counted once however often it was named; 1 where it serves nothing. */
 uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub);
+/* Since when what it serves is not the active version: the first later choice. */
+uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub);
 
 #endif

@@ -34,9 +34,13 @@ static json_t *meta_part(const char *meta)
     return json_object();
 }
 
-static json_t *reason_part(const adapter_row_t *a, const version_row_t *v)
+static json_t *reason_part(const adapter_row_t *a, const version_row_t *v, const track_t *t)
 {
     heddle_error_t reason;
+    if (registry_is_live(v) && t && t->is_lost) {
+        rollout_lost_reason(t, &reason);
+        return value_from_error(&reason);
+    }
     if (v->state == VERSION_RETIRED || v->state == VERSION_SUPERSEDED) return json_null(); /* no failure */
     return registry_reason(a, v, &reason) ? value_from_error(&reason) : json_null();
 }
@@ -47,7 +51,7 @@ static json_t *version_part(const broker_t *b, const adapter_row_t *a, const ver
     return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
                      part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
                      part_digest(&v->digest), "state", rollout_state(&b->rollout, a, v), "reason",
-                     reason_part(a, v), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
+                     reason_part(a, v, t), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
                      "created_at", part_time(v->created_ms), "activated_at", part_time(v->activated_ms),
                      "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count),
                      "features", features_part(v->features), "holder_count",
@@ -121,7 +125,16 @@ static json_t *served_part(const copy_row_t *c)
     return NULL;
 }
 
-static json_t *copy_part(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
+/* What it serves was overtaken then. */
+static uint64_t copy_since_ms(const broker_t *b, const copy_row_t *c, const adapter_row_t *a, uint64_t version)
+{
+    const member_t *m = membership_by_token(&b->members, c->token);
+    const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
+    bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, version) == COPY_STALE;
+    return is_overtaken ? sub_stale_ms(a, sub) : c->since_ms;
+}
+
+static json_t *copy_part(const broker_t *b, const track_t *t, const copy_row_t *c, const adapter_row_t *a)
 {
     /* Announced in the turn it was published in: 0 ms, not unknown. */
     json_t *announced = c->announced_us ? part_ms(c->announce_us) : part_span(c->announce_us);
@@ -130,9 +143,10 @@ static json_t *copy_part(const copy_row_t *c, const adapter_row_t *a, uint64_t v
                                "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
                                "activate_ms", part_span(c->activate_us));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
-                     part_text(copy_state_name(copy_shown(c, a, version))), "code", part_code(c->code),
-                     "message", part_text(c->code ? c->message : NULL), "since_at", part_time(c->since_ms), "bytes_done", part_count(c->bytes_done), "sources",
-                     served_part(c), "timing", timing);
+                     part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
+                     part_text(c->code ? c->message : NULL), "since_at",
+                     part_time(copy_since_ms(b, c, a, t->version)), "bytes_done", part_count(c->bytes_done),
+                     "sources", served_part(c), "timing", timing);
 }
 
 static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
@@ -144,7 +158,7 @@ static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_
     for (size_t i = 0; t && i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         if (c->state == COPY_NONE || (q->after_name && strcmp(c->worker, q->after_name) <= 0)) continue;
-        if (!rows_add(&rows, copy_part(c, a, q->version))) break;
+        if (!rows_add(&rows, copy_part(b, t, c, a))) break;
         memcpy(page->next_name, c->worker, sizeof page->next_name);
     }
     page->more = rows.full;

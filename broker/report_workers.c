@@ -9,36 +9,47 @@
 
 /* The copy that tells how this worker stands: of what it serves, else of the newest version that it has anything of. */
 static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, const adapter_row_t *a,
-                                      const member_sub_t *sub, uint64_t *ret_version)
+                                      const member_sub_t *sub, const track_t **ret_track)
 {
     for (size_t i = a->version_count; i-- > 0;) {
         uint64_t version = a->versions[i]->version;
         if (sub->version && version != sub->version) continue;
         const track_t *t = rollout_track(&b->rollout, a->name, version);
-        const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+        const copy_row_t *c = t && (sub->version || !t->is_ended) ? track_copy(t, m->name) : NULL;
         if (!c || c->state == COPY_NONE) continue;
-        *ret_version = version;
+        *ret_track = t;
         return c;
     }
     return NULL;
 }
 
-/* How it stands, and why not well: what went wrong with what it has, or with what it should have. */
-typedef struct { const char *state, *message; int code; } standing_t;
+/* How it stands, since when, and why not well: what went wrong with what it has, or with what it should have. */
+typedef struct { const char *state, *message; int code; uint64_t since_ms; } standing_t;
+
+static const char NOBODY_HOLDS_IT[] = "nobody holds the bytes of the active version";
+
+/* It serves nothing, and is on its way to nothing. */
+static standing_t without(const track_t *wanted)
+{
+    if (!wanted || !wanted->is_lost) return (standing_t){0};
+    return (standing_t){"failed", NOBODY_HOLDS_IT, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
+}
 
 static standing_t standing_of(const broker_t *b, const member_t *m, const adapter_row_t *a,
                               const member_sub_t *sub)
 {
-    uint64_t version = 0;
-    const copy_row_t *c = a ? telling_copy(b, m, a, sub, &version) : NULL;
-    if (!c) return (standing_t){0};
-    copy_state_t state = copy_shown(c, a, version);
-    standing_t s = {copy_state_name(state), c->message, c->code};
-    const track_t *wanted = a->active ? rollout_track(&b->rollout, a->name, a->active) : NULL;
-    const copy_row_t *lacking = wanted && state == COPY_STALE ? track_copy(wanted, m->name) : NULL;
-    if (lacking && lacking->code) s = (standing_t){s.state, lacking->message, lacking->code};
-    else if (state == COPY_STALE && wanted && wanted->is_lost)
-        s = (standing_t){s.state, "nobody holds the bytes of the active version", HEDDLE_ERR_VERSION_LOST};
+    if (!a) return (standing_t){0};
+    const track_t *t = NULL, *wanted = a->active ? rollout_track(&b->rollout, a->name, a->active) : NULL;
+    const copy_row_t *c = telling_copy(b, m, a, sub, &t);
+    if (!c || (t == wanted && c->state == COPY_ANNOUNCED && !c->announced_us))
+        return sub->version ? (standing_t){.since_ms = sub->since_ms} : without(wanted);
+    standing_t s = {copy_shown_name(t, c, a), c->message, c->code, sub->version ? sub->since_ms : c->since_ms};
+    if (copy_shown(c, a, t->version) != COPY_STALE) return s;
+    if (c->state == COPY_STALE) s.since_ms = c->since_ms;
+    else s.since_ms = sub_stale_ms(a, sub);
+    const copy_row_t *lacking = wanted ? track_copy(wanted, m->name) : NULL;
+    if (lacking && lacking->code) s.message = lacking->message, s.code = lacking->code;
+    else if (wanted && wanted->is_lost) s.message = NOBODY_HOLDS_IT, s.code = HEDDLE_ERR_VERSION_LOST;
     return s;
 }
 
@@ -78,7 +89,7 @@ static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t
                      part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
                      "digest", part_digest(digest), "state", part_text(s.state), "code", part_code(s.code),
                      "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, sub)),
-                     "since_at", part_time(sub->since_ms), "held_count", part_count(sub->held_count),
+                     "since_at", part_time(s.since_ms), "held_count", part_count(sub->held_count),
                      "fetching", fetching_part(b, sub), "kept", kept_part(b, m, a));
 }
 
@@ -106,7 +117,7 @@ static bool is_current(const broker_t *b, const member_t *m)
 {
     if (!member_is_ready(m)) return false;
     for (uint32_t i = 0; i < m->sub_count; i++)
-        if (sub_lag(registry_adapter(&b->registry, m->subs[i].adapter), &m->subs[i])) return false;
+        if (!sub_is_current(registry_adapter(&b->registry, m->subs[i].adapter), &m->subs[i])) return false;
     return true;
 }
 
@@ -187,6 +198,6 @@ int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, repor
         memcpy(page->next_name, m->name, sizeof page->next_name);
     }
     page->more = rows.full;
-    page->body = part_body("workers", true, json_pack("{s:o}", "workers", rows_end(&rows)));
+    page->body = part_body("workers", true, json_pack("{s:o, s:o}", "settling_ms", part_settling(b, now), "workers", rows_end(&rows)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }

@@ -35,6 +35,12 @@ void rollout_fini(rollout_t *ro)
 }
 
 bool rollout_is_settling(const rollout_t *ro, uint64_t now_us) { return now_us < ro->settle_end_us; }
+
+uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us)
+{
+    return rollout_is_settling(ro, now_us) ? ro->settle_end_us - now_us : 0;
+}
+
 uint64_t rollout_deadline(const rollout_t *ro) { return ro->due_us; }
 
 /* Room for one more pointer. */
@@ -277,6 +283,14 @@ copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t ve
     return c->state == COPY_ACTIVE && a->active != version ? COPY_STALE : c->state;
 }
 
+const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a)
+{
+    bool had_bytes = c->state >= COPY_STAGED && c->state <= COPY_STALE;
+    bool is_served = c->token && c->state == COPY_ACTIVE; /* also of a version that ended */
+    if (had_bytes && !is_served && (!c->token || t->is_ended)) return NULL;
+    return copy_state_name(copy_shown(c, a, t->version));
+}
+
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = rollout_track(ro, a->name, v->version);
@@ -302,6 +316,23 @@ const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_
             return v;
     }
     return NULL;
+}
+
+void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
+{
+    char until[25];
+    clock_text(t->lost_ms, until);
+    if (t->last_holder[0])
+        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
+                   "nobody holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
+                   (unsigned long long)t->version, t->last_holder, until);
+    else
+        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
+                   "nobody holds the bytes of %s@%llu: no worker brought them back after the broker was started",
+                   t->adapter, (unsigned long long)t->version);
+    error_where(ret_error, t->adapter, t->version, NULL, NULL);
+    error_hint(ret_error, "publish it again");
+    ret_error->retriable = 0;
 }
 
 void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size)

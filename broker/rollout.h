@@ -88,6 +88,8 @@ typedef struct track {
     uint64_t created_us, deadline_us;
     uint64_t due_us;                   /* when it is to be looked at by time alone */
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
+    /* who had them last, and until when; "", 0: nobody since the broker was started */
+    char last_holder[HEDDLE_NAME_MAX + 1]; uint64_t lost_ms;
     bool has_left;                     /* its publisher said LEAVE: it will not come back with them */
     uint64_t bytes_moved;              /* reported in STAGED, all told */
     /* signature and time of the last ROLLOUT (first: of the publication) */
@@ -113,6 +115,7 @@ typedef struct { const registry_t *registry; const membership_t *members; instan
 void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed);
 void rollout_fini(rollout_t *ro);
 bool rollout_is_settling(const rollout_t *ro, uint64_t now_us);
+uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us);   /* what is left of it; 0: it does not */
 
 /* ---- reading ---- */
 /* NULL: forgotten or never */
@@ -127,6 +130,8 @@ bool track_has_source(const track_t *t);                   /* a holder, or a pub
 const char *copy_state_name(copy_state_t state);
 /* The copy's state as people see it: STALE is derived here. */
 copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version);
+/* The same in a word; NULL: it had the bytes, and has them no more (the worker is gone, or the version ended). */
+const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a);
 /* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 
@@ -146,6 +151,8 @@ typedef struct {
 } rollout_sum_t;
 rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                           missing_row_t *rows, uint32_t cap);
+/* The error object of a lost version: who had its bytes last, and until when. */
+void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error);
 /* The hold, told to people: "held at policy@2 by ann since 2026-..." */
 void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size);
 

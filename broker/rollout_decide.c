@@ -44,22 +44,40 @@ static void end_settling(step_t *s)
     }
 }
 
+/* One of those who have it; when it has gone it was the last. */
+static void note_holder(track_t *t, const version_row_t *row)
+{
+    const char *name = row->writer;
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (copy_holds(t->copies[i])) name = t->copies[i]->worker;
+    error_text(t->last_holder, sizeof t->last_holder, name);
+}
+
+static void say_lost(step_t *s, track_t *t)
+{
+    heddle_error_t why;
+    t->is_lost = true;
+    track_touch(s->ro, t);
+    rollout_lost_reason(t, &why);
+    event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
+    events_say(e, why.code, "%s", why.message);
+}
+
 static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
 {
     bool has_source = track_has_source(t);
+    if (has_source) note_holder(t, row);
     if (has_source && t->sourceless_us) {
         t->sourceless_us = 0;
         t->is_lost = false;
         track_touch(s->ro, t);
         wake_adapter(s, a); /* those that waited for one */
     }
-    if (!has_source && !t->sourceless_us) t->sourceless_us = s->v.now.us;
-    if (has_source || row->state != VERSION_COMMITTED || t->is_lost || !s->ro->is_settled) return;
-    t->is_lost = true;
-    track_touch(s->ro, t);
-    event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
-    events_say(e, HEDDLE_ERR_VERSION_LOST, "nobody holds the bytes of %s@%llu", t->adapter,
-               (unsigned long long)t->version);
+    if (!has_source && !t->sourceless_us) {
+        t->sourceless_us = s->v.now.us;
+        t->lost_ms = s->v.now.wall_ms;
+    }
+    if (!has_source && row->state == VERSION_COMMITTED && !t->is_lost && s->ro->is_settled) say_lost(s, t);
 }
 
 static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)

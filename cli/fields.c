@@ -12,7 +12,7 @@ static const struct { const char *kind, *fields; } KINDS[] = {
     {"status", "broker count adapters"},
     {"adapters", "adapters"},
     {"versions", "adapter versions"},
-    {"workers", "workers"},
+    {"workers", "settling_ms workers"},
     {"wait", WAIT_FIELDS},
     {"activate", WAIT_FIELDS " from to changed held bytes_moved"},
     {"keygen", "public_key file"},

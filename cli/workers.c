@@ -7,7 +7,8 @@
 
 static const char *const ARGS[] = {"NAME", NULL};
 static const option_set_t SET = {"heddle workers", "[NAME] [OPTION...]",
-    "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed for 10 minutes.", CLI_DUR, NULL, CLI_COMMON, ARGS, 0,
+    "Every worker: what it serves, what it fetches, whether it is current: serves the active version of every adapter that it subscribed to. "
+    " Lost and left ones are listed for 10 minutes.  lag: how many versions were chosen after the one that it serves; 0 when it serves the active one.", CLI_DUR, NULL, CLI_COMMON, ARGS, 0,
     CLI_EXITS ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
     "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
 
@@ -35,10 +36,10 @@ static void render(const common_t *c, json_t *answer)
 {
     (void)c;
     const json_t *list = json_object_get(answer, "workers");
-    if (json_array_size(list) == 0) {
-        puts("no workers: heddle worker --adapter NAME");
-        return;
-    }
+    long long settling = (long long)cli_integer(answer, "settling_ms");
+    if (settling > 0) printf("the broker is settling, %lld s left; members come back\n", (settling + 999) / 1000);
+    else if (json_array_size(list) == 0) puts("no workers: heddle worker --adapter NAME");
+    if (json_array_size(list) == 0) return;
     table_t t;
     table_init(&t, 10, (const char *const[]){"WORKER", "STATE", "CURRENT", "ADAPTER", ">VERSION", "DIGEST", "SERVES", "FETCHING", ">HEARTBEAT", ">FETCHED"});
     for (size_t i = 0; i < json_array_size(list); i++) add_worker(&t, json_array_get(list, i));

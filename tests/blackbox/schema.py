@@ -63,7 +63,7 @@ VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version
            "holder_count": "int", "active_count": "int", "meta": "map"}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
 TIMING = {name: "ms?" for name in ("announce_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms", "activate_ms")}
-COPY = {"worker": "name", "state": "copy_state", "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
+COPY = {"worker": "name", "state": "copy_state?", "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT, "workers": ["worker", COPY]}
 FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?"}
 SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?", "state": "copy_state?",
@@ -84,13 +84,13 @@ KINDS = {
                 "timing": {"pack_ms": "ms?", "commit_ms": "ms?", "staged_ms": "ms?", "active_ms": "ms?"}},
     "status": {"broker": {"endpoint": "text", "cluster": "name", "epoch": "int", "pid": "int", "heddle": "text",
                           "wire": {"min": "int", "max": "int"}, "uptime_ms": "ms", "state": matching("ready|read_only"),
-                          "data_dir": "text", "registry_bytes": "int"},
+                          "data_dir": "text", "registry_bytes": "int", "settling_ms": "int"},
                "count": {name: "int" for name in ("adapters", "versions", "workers_ready", "workers_lost", "writers")},
                "adapters": ["name", ADAPTER]},
     "adapters": {"adapters": ["name", ADAPTER]},
     "versions": {"versions": ["version", VERSION]},
     "version": {"versions": ["version", ONE_VERSION]},
-    "workers": {"workers": ["name", WORKER]},
+    "workers": {"settling_ms": "int", "workers": ["name", WORKER]},
     "wait": WAIT,
     "activate": WAIT | {"from": "int?", "to": "int", "changed": "bool", "held": "bool", "bytes_moved": "int"},
     "verify": {"expected": "digest",
