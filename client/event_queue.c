@@ -151,13 +151,13 @@ static heddle_event_t *make_room(event_queue_t *q)
     return take_out(q, 0);
 }
 
-/* Once for each time that the queue fills up, but each one that is lost. */
-static void say_dropped(bool has_complained, const heddle_event_t *e, bool is_lost)
+/* Once for each time that the queue fills up, to who reads at times; but each one that is lost. */
+static void say_dropped(bool is_quiet, const heddle_event_t *e, bool is_lost)
 {
     if (is_lost)
         log_emit(LOG_ERROR, "events.lost", "%s %s is lost: the application reads no events",
                  heddle_event_name(e->type), e->tag);
-    else if (!has_complained)
+    else if (!is_quiet)
         log_emit(LOG_WARN, "events.dropped", "%s %s and maybe more: the application reads no events",
                  heddle_event_name(e->type), e->tag);
 }
@@ -182,14 +182,14 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
     if (copy) *copy = *event;
     pthread_mutex_lock(&q->lock);
     uint64_t lost_before = q->lost_count;
-    bool has_complained = q->has_complained;
+    bool is_quiet = q->has_complained || !q->has_reader;
     if (copy) gone = append(q, &entry);
     else if (worth == NEEDED) q->lost_count++;
     else q->dropped_count++;
     bool is_lost = q->lost_count > lost_before;
     if (gone || !copy) q->has_complained = true;
     pthread_mutex_unlock(&q->lock);
-    if (gone || !copy) say_dropped(has_complained, gone ? gone : event, is_lost);
+    if (gone || !copy) say_dropped(is_quiet, gone ? gone : event, is_lost);
     free(gone);
 }
 
@@ -197,6 +197,7 @@ bool event_queue_pop(event_queue_t *q, heddle_event_t *ret_event)
 {
     heddle_event_t *event = NULL;
     pthread_mutex_lock(&q->lock);
+    q->has_reader = true;
     if (q->count > 0) event = take_out(q, 0);
     if (event && q->count == 0) {
         q->has_complained = false;

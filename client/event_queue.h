@@ -10,7 +10,8 @@
  *             ACTIVE: until the adapter's next; of the session's events: the last of each type
  *   told      the rest, and what is needed no more
  *
- * A full queue drops its oldest repeated event, else the oldest told one, which is logged; where all
+ * A full queue drops its oldest repeated event, else the oldest told one, which is logged where the
+ * application has ever read (a trainer that only commits and waits misses nothing); where all
  * are needed it grows.  EVENT_QUEUE_MAX is what a worker can have open: an ARRIVED or COMMIT and a
  * VERIFY for each slot, an ACTIVE for each adapter.  Beyond, and without memory, a needed event is
  * lost, and logged as an error.
@@ -38,6 +39,7 @@ typedef struct {
     uint64_t dropped_count;            /* repeated and told ones */
     uint64_t lost_count;               /* needed ones */
     bool has_complained;               /* since the queue was empty last */
+    bool has_reader;                   /* somebody asked for an event once */
     int fd;                            /* readable while count > 0 */
 } event_queue_t;
 

@@ -312,6 +312,36 @@ Test(event_queue, full_queue_drops_what_is_repeated_first)
     event_queue_fini(&q);
 }
 
+/* What 400 events that are told once make the library say. */
+static void overfill(event_queue_t *q, char *said, size_t size)
+{
+    int kept = dup(STDERR_FILENO);
+    FILE *file = tmpfile();
+    cr_assert(kept >= 0 && file && dup2(fileno(file), STDERR_FILENO) >= 0);
+    for (int i = 0; i < 400; i++) push(q, HEDDLE_EVENT_RELEASED, (uint64_t)i);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(file);
+    said[fread(said, 1, size - 1, file)] = 0;
+    fclose(file);
+}
+
+Test(event_queue, only_who_reads_is_told_that_events_were_dropped)
+{
+    event_queue_t q;
+    heddle_event_t e;
+    char said[2048];
+    cr_assert_eq(event_queue_init(&q), 0);
+    overfill(&q, said, sizeof said);
+    cr_assert_str_empty(said, "%s", said);
+    cr_assert_gt(q.dropped_count, 0);
+    while (event_queue_pop(&q, &e)) {}
+    overfill(&q, said, sizeof said);
+    cr_assert(strstr(said, "events.dropped"), "%s", said);
+    event_queue_fini(&q);
+}
+
 static void push_of(event_queue_t *q, int type, unsigned adapter, uint64_t version)
 {
     heddle_event_t e = {.size = sizeof e, .type = type, .version = version};
