@@ -281,6 +281,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
         if (cli_signal_exit()) end = cli_signal_exit();
     }
     cli_on_signal(NULL, NULL);
+    if (rc || cli_signal_exit()) heddle_publisher_interrupt(p); /* it was waited for already */
     heddle_publisher_close(&p);
     return end;
 }

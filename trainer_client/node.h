@@ -88,6 +88,11 @@ int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_
                           heddle_error_t *error);
 const reports_t *publisher_node_reports(const publisher_node_t *n);
 
+/* Whether the newest version can do without this publisher.  OK: somebody else has its bytes, it is not
+ * served here, or there is none · AGAIN: not yet; *ret_wanted: workers are fetching from here, so that
+ * it may come · VERSION_FAILED: it ended, and nobody had them.  `error` is filled but with OK. */
+int  publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error);
+
 /* LEAVE, and serving ends; publisher_node_has_left once BYE came (or never will) and no send is in
  * flight. */
 void publisher_node_leave(publisher_node_t *n, uint64_t now_us);

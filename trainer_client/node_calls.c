@@ -129,6 +129,34 @@ int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t
 
 const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }
 
+/* One that waits for an earlier one to be staged is wanted, too: it is announced next. */
+static bool is_wanted(const publisher_node_t *n)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        const publication_slot_t *slot = &n->publications.slots[i];
+        const report_row_t *row = slot->state == PUBLICATION_SERVED ? reports_find(&n->reports, slot->version) : NULL;
+        if (row && row->report.eligible_count > 0 && !report_is_settled(row)) return true;
+    }
+    return false;
+}
+
+int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
+{
+    const report_row_t *row = reports_newest(&n->reports);
+    const publication_slot_t *slot = row ? publications_of(&n->publications, row->report.version) : NULL;
+    *ret_wanted = false;
+    if (!slot || slot->is_released || report_is_held(row)) return HEDDLE_OK;
+    const char *why = row->report.message[0] ? row->report.message : "no worker has its bytes";
+    error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu is lost with its publisher: %s", n->adapter,
+               (unsigned long long)row->report.version, why);
+    error_where(error, n->adapter, row->report.version, NULL, "fetch");
+    error_hint(error, "heddle_publisher_wait for HEDDLE_PHASE_STAGED before closing; publish it again");
+    bool has_ended = strcmp(row->report.state, "staging") != 0;
+    if (has_ended || n->is_fenced) return HEDDLE_ERR_VERSION_FAILED;
+    *ret_wanted = is_wanted(n);
+    return HEDDLE_ERR_AGAIN;
+}
+
 void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
 {
     publications_stop(&n->publications, 0);

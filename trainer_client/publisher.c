@@ -3,6 +3,7 @@
 #include "trainer_client/handle.h"
 
 #include "core/digest.h"
+#include "core/log.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -85,6 +86,7 @@ static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **re
     p->changed_fd = p->interrupt_fd = -1;
     p->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
     if (p->timeout_ms > INT32_MAX) p->timeout_ms = INT32_MAX;
+    p->close_ms = close_ms(o);
     p->leave_ms = leave_ms(o);
     error_text(p->adapter, sizeof p->adapter, o->adapter);
     *ret_publisher = p;
@@ -114,6 +116,38 @@ fail:
 }
 
 /* -- close ------------------------------------------------------------------------------------ */
+
+typedef struct { question_t q; uint64_t wanted_us; bool is_wanted; } hold_t;
+
+static int ask_held(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    hold_t *h = (hold_t *)q;
+    int rc = publisher_node_is_held(n, &h->is_wanted, q->error);
+    if (h->is_wanted) h->wanted_us = now_us;
+    return rc;
+}
+
+/* The broker may be about to announce it, for so long after it came, or after the one before it. */
+static uint64_t hold_end(const heddle_publisher_t *p, const hold_t *h, uint64_t until_us)
+{
+    uint64_t end_us = h->wanted_us + p->leave_ms * 1000ull / 4;
+    return h->is_wanted || end_us > until_us ? until_us : end_us;
+}
+
+/* What was committed last would end with its only source.  Who was interrupted does not wait. */
+static void hold(heddle_publisher_t *p)
+{
+    heddle_error_t error = {0};
+    hold_t h = {.q = {.ask = ask_held, .error = &error}, .wanted_us = handle_now()};
+    uint64_t until_us = handle_until((int)p->close_ms);
+    if (handle_is_interrupted(p)) return;
+    int rc = handle_ask(p, &h.q);
+    while (rc == HEDDLE_ERR_AGAIN && handle_now() < hold_end(p, &h, until_us))
+        rc = handle_ask_until(p, &h.q, hold_end(p, &h, until_us));
+    bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
+    if (is_lost && error.version != p->told_version)
+        log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
+}
 
 static int ask_leave(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
@@ -147,6 +181,7 @@ void heddle_publisher_close(heddle_publisher_t **p)
     heddle_publisher_t *it = *p;
     *p = NULL;
     heddle_publication_abort(&it->open);
+    if (it->is_running) hold(it);
     if (it->is_running) leave(it);
     publisher_node_destroy(&it->node);
     shell_close(&it->shell);
@@ -238,6 +273,7 @@ int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
     if (phase != HEDDLE_PHASE_STAGED && phase != HEDDLE_PHASE_ACTIVE)
         return handle_misuse("heddle_publisher_wait",
                              "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
+    if (quorum.kind != HEDDLE_QUORUM_NONE) p->told_version = version;
     look_t l = {.q = {.ask = ask_judge}, .version = version,
                 .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
     return look_and_tell(p, &l, timeout_ms, ret_report);

@@ -117,6 +117,13 @@ bool report_is_settled(const report_row_t *row)
     return !is_state(row, "staging") || is_all(staged_count(&row->report), row->report.eligible_count);
 }
 
+bool report_is_held(const report_row_t *row)
+{
+    bool is_told = is_state(row, "staged") || is_state(row, "active") || is_state(row, "kept") ||
+                   is_state(row, "retired") || is_state(row, "superseded");
+    return is_told || (is_state(row, "staging") && staged_count(&row->report) > 0);
+}
+
 bool report_is_over(const report_row_t *row)
 {
     const heddle_report_t *r = &row->report;

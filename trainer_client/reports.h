@@ -38,6 +38,9 @@ void reports_copy(const report_row_t *row, heddle_report_t *ret_report);
 /* Nobody is being waited for any more, as far as staging goes. */
 bool report_is_settled(const report_row_t *row);
 
+/* Somebody else has, or had, its bytes; or a later version stands for it. */
+bool report_is_held(const report_row_t *row);
+
 /* The version will be nothing else any more, or all that was wanted of it is there. */
 bool report_is_over(const report_row_t *row);
 

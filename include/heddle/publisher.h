@@ -3,7 +3,8 @@
  *
  * A publisher is the one writer of one adapter.  It owns warm regions; a publication hands out pointers into one of
  * them, the caller writes its tensors there once, commit digests and seals them and tells the broker.  The region is
- * served to workers until a later publication needs it (one that is RELEASED goes first), or close.
+ * served to workers until a later publication needs it (one that is RELEASED goes first), or close: before the end of the
+ * program wait for the last version (heddle_publisher_wait, STAGED on one worker).
  *
  * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls block at most
  * for their timeout; a commit for the deadline of its rollout, packing and digesting included, begin for timeout_ms
@@ -34,7 +35,8 @@ typedef struct heddle_publisher_opts {
     uint64_t max_rate_bytes;       /* served per second; 0: no limit */
     const char *data_device;       /* network interface of the data plane; NULL: lo.  Another needs keys that were named, or a broker elsewhere */
     int insecure;                  /* 1: other addresses than loopback are allowed, for control and data */
-    uint32_t close_ms;             /* what close may wait for the broker and for sends in flight; 0: 3000 */
+    uint32_t close_ms;             /* what close may wait for a worker that fetches the last version, and then again for the
+                                    * broker and for sends in flight; 0: 3000 */
     const char *broker_key;        /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY, else what is known */
     const char *key;               /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the key ring */
 } heddle_publisher_opts_t;
@@ -118,9 +120,13 @@ HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, in
 HEDDLE_API int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event);
 /* The rollout of a version as last heard; never blocks.  NOT_FOUND for a version that this publisher did not make. */
 HEDDLE_API int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report);
-/* [any thread, signal handlers too] Makes a call that waits return INTERRUPTED. */
+/* [any thread, signal handlers too] Makes a call that waits return INTERRUPTED; a close that comes next does not wait for
+ * workers. */
 HEDDLE_API void heddle_publisher_interrupt(heddle_publisher_t *p);
-/* Stops serving, leaves, frees.  Accepts NULL and pointers to NULL. */
+/* Stops serving, leaves, frees.  Accepts NULL and pointers to NULL.
+ * COMMIT SAYS THAT THE RECORD IS DURABLE, NOT THAT ANYBODY HAS THE BYTES: until a worker does, this process is their only
+ * source.  Where workers are fetching the last version close waits until one of them has it, at most close_ms; a version
+ * that nobody had ends as failed, and is logged as publisher.unheld.  To know, heddle_publisher_wait for STAGED first. */
 HEDDLE_API void heddle_publisher_close(heddle_publisher_t **p);
 
 #ifdef __cplusplus

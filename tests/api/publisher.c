@@ -303,6 +303,88 @@ Test(publisher, closing_does_not_wait_for_a_broker_that_stands_still)
     stop();
 }
 
+/* -- the last version ------------------------------------------------------------------------- */
+
+static void open_slow(uint32_t close_ms, heddle_publisher_t **ret)
+{
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
+                                    .max_rate_bytes = 400000, .close_ms = close_ms};
+    OK(heddle_publisher_open(&opts, ret));
+}
+
+static bool answer_has(const char *ref, const char *text)
+{
+    heddle_admin_opts_t opts = {.size = sizeof opts, .broker = endpoint};
+    heddle_admin_t *admin;
+    char *json = NULL;
+    OK(heddle_admin_open(&opts, &admin));
+    OK(heddle_admin_versions(admin, ref, &json));
+    bool has = strstr(json, text) != NULL;
+    heddle_free(json);
+    heddle_admin_close(&admin);
+    return has;
+}
+
+Test(publisher, closing_waits_until_a_worker_has_the_last_version)
+{
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    start_worker("w1");
+    open_slow(0, &p);
+    OK(publish(p, 1, 0, &v));
+    double start_ms = now_ms();
+    heddle_publisher_close(&p);
+    cr_assert_gt(now_ms() - start_ms, 300, "its bytes took long");
+    cr_assert_not(answer_has("policy@1", "\"failed\""));
+    cr_assert(answer_has("policy@1", "\"holder_count\":1"));
+    stop();
+}
+
+/* How long closing takes, and what the library says on stderr meanwhile. */
+static double close_and_listen(heddle_publisher_t **p, char *said, size_t size)
+{
+    int kept = dup(STDERR_FILENO);
+    FILE *file = tmpfile();
+    cr_assert(kept >= 0 && file && dup2(fileno(file), STDERR_FILENO) >= 0);
+    double start_ms = now_ms();
+    heddle_publisher_close(p);
+    double took_ms = now_ms() - start_ms;
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(file);
+    said[fread(said, 1, size - 1, file)] = 0;
+    fclose(file);
+    return took_ms;
+}
+
+Test(publisher, closing_waits_no_longer_than_it_may_and_tells_what_is_lost)
+{
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    char said[4096];
+    start_worker("w1");
+    open_slow(150, &p);
+    OK(publish(p, 1, 0, &v));
+    cr_assert_lt(close_and_listen(&p, said, sizeof said), 500);
+    cr_assert(strstr(said, "publisher.unheld: policy@1 "), "%s", said);
+    stop();
+}
+
+Test(publisher, who_is_interrupted_closes_at_once)
+{
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    start_worker("w1");
+    open_slow(0, &p);
+    OK(publish(p, 1, 0, &v));
+    double start_ms = now_ms();
+    heddle_publisher_interrupt(p);
+    heddle_publisher_close(&p);
+    cr_assert_lt(now_ms() - start_ms, 350);
+    stop();
+}
+
 /* -- two writers ------------------------------------------------------------------------------ */
 
 Test(publisher, one_writer_and_takeover)

@@ -376,6 +376,48 @@ Test(joined, progress_is_told_while_somebody_is_staged)
     cr_assert_eq(count_events(HEDDLE_EVENT_PROGRESS), 3);
 }
 
+static int is_held(bool *ret_wanted)
+{
+    heddle_error_t e = {0};
+    int rc = publisher_node_is_held(w.node, ret_wanted, &e);
+    cr_assert_eq(e.code, rc ? HEDDLE_ERR_VERSION_FAILED : 0);
+    return rc;
+}
+
+Test(joined, the_last_version_is_held_when_another_has_its_bytes)
+{
+    bool is_wanted;
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK, "there is none");
+    serve(3, 1);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN);
+    cr_assert_not(is_wanted, "nobody is known to fetch it");
+    rollout(3, "staging", 0, 2, 0, 0);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN);
+    cr_assert(is_wanted);
+    serve(4, 2);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN);
+    cr_assert(is_wanted, "the one before it is on its way");
+    rollout(3, "staging", 0, 2, 2, 0);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN, "of version 4 nobody has anything");
+    cr_assert_not(is_wanted);
+    rollout(4, "staging", 0, 2, 1, 0);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK);
+}
+
+Test(joined, a_version_that_ended_is_waited_for_no_longer)
+{
+    bool is_wanted;
+    serve(3, 1);
+    rollout(3, "failed", HEDDLE_ERR_VERSION_FAILED, 2, 0, 0);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_VERSION_FAILED);
+    rollout(3, "superseded", 0, 2, 0, 0);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK);
+    serve(4, 2);
+    rollout(4, "staging", 0, 1, 0, 0);
+    release(4);
+    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK, "the broker lets go of us");
+}
+
 Test(joined, leaving_says_so_and_ends_serving)
 {
     tr_event_t e;
