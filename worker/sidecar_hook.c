@@ -110,6 +110,25 @@ static void keep_tail(hook_t *h, const char *text, size_t bytes)
     h->tail[h->tail_bytes] = 0;
 }
 
+/* In the worker's own log: each line marked, so that it cannot pass for one of ours, and nothing that a terminal obeys. */
+static void pass_on(hook_t *h, const char *text, size_t bytes)
+{
+    static const char MARK[] = "hook: ";
+    char out[4096];
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (n + sizeof MARK > sizeof out) {
+            fwrite(out, 1, n, stderr);
+            n = 0;
+        }
+        if (!h->in_line) n += (size_t)snprintf(out + n, sizeof out - n, "%s", MARK);
+        h->in_line = c != '\n';
+        out[n++] = c == '\n' || c == '\t' || (c >= 0x20 && c != 0x7f) ? text[i] : '?';
+    }
+    fwrite(out, 1, n, stderr);
+}
+
 /* Bytes read; 0: nothing now; -1: the end. */
 static ssize_t read_some(hook_t *h)
 {
@@ -120,10 +139,12 @@ static ssize_t read_some(hook_t *h)
     if (n <= 0) {
         close(h->err_fd);
         h->err_fd = -1;
+        if (h->in_line) putc('\n', stderr);
+        h->in_line = false;
         return -1;
     }
     keep_tail(h, text, (size_t)n);
-    fwrite(text, 1, (size_t)n, stderr);
+    pass_on(h, text, (size_t)n);
     return n;
 }
 

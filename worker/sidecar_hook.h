@@ -19,6 +19,7 @@
 typedef struct {
     pid_t pid;                    /* and of its group; 0: IDLE */
     int err_fd;                   /* -1: none */
+    bool in_line;                 /* of what it says, in our log */
     uint64_t deadline_us;
     uint32_t timeout_ms;
     bool timed_out;
