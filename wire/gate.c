@@ -4,6 +4,7 @@
 #include "core/descriptors.h"
 #include "core/errors.h"
 #include "core/log.h"
+#include "wire/socket.h"
 
 #include <czmq.h>
 #include <linux/filter.h>
@@ -15,7 +16,7 @@ enum { EVENTS_MAX = 64, RESERVE_PART = 4, QUEUE_MIN = 8 };
 struct gate {
     loop_t *loop;
     void *socket, *handle;         /* the listener's; the monitor's */
-    zsock_t *monitor;
+    void *monitor;
     int listener;                  /* its descriptor, as libzmq told; -1: not yet */
     uint64_t low;                  /* the limit while OPEN */
     bool is_shut;
@@ -147,8 +148,8 @@ int gate_new(loop_t *loop, void *socket, int backlog, gate_t **ret_gate)
     *g = (gate_t){.loop = loop, .socket = socket, .listener = -1, .look_us = CLOCK_NEVER};
     g->low = limit > 2 * reserve ? limit - reserve : limit;
     snprintf(tale, sizeof tale, "inproc://heddle-gate-%u", atomic_fetch_add(&count, 1));
-    g->monitor = zsock_new(ZMQ_PAIR);
-    void *handle = g->monitor ? zsock_resolve(g->monitor) : NULL;
+    g->monitor = socket_new(ZMQ_PAIR);
+    void *handle = g->monitor;
     if (!handle || zmq_socket_monitor(socket, tale, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED) ||
         zmq_connect(handle, tale) || loop_add_socket(loop, handle, on_monitor, g))
         goto fail;
@@ -172,6 +173,6 @@ void gate_destroy(gate_t **gate)
     loop_remove_source(g->loop, g);
     if (g->handle) loop_remove_socket(g->loop, g->handle);
     zmq_socket_monitor(g->socket, NULL, 0);
-    zsock_destroy(&g->monitor);
+    socket_close(&g->monitor);
     free(g);
 }

@@ -10,6 +10,7 @@
 #include "wire/gate.h"
 #include "wire/handshake.h"
 #include "wire/peers.h"
+#include "wire/socket.h"
 #include "wire/zap.h"
 
 #include <czmq.h>
@@ -38,7 +39,7 @@ enum {
 
 /* One connection to a broker and the tale of it; both are replaced together, so that nothing of an
  * old one is heard. */
-typedef struct { zsock_t *dealer, *monitor; } line_t;
+typedef struct { void *dealer, *monitor; } line_t;
 
 struct wire {
     loop_t *loop;
@@ -47,7 +48,7 @@ struct wire {
     void *handle;                    /* of the ROUTER or the DEALER */
     char endpoint[ENDPOINT_BYTES];
     wire_keys_t *keys;               /* NULL: plain; broker_key: once found, never plain again */
-    zsock_t *router;                 /* listen */
+    void *router;                    /* listen */
     gate_t *gate;
     peers_t *peers;
     zap_t *zap;                      /* with keys; made before the router, ended after it */
@@ -84,7 +85,7 @@ static int no_sockets(heddle_error_t *error)
     return rc;
 }
 
-static void set_options(zsock_t *s, const char *endpoint)
+static void set_options(void *s, const char *endpoint)
 {
     zsock_set_ipv6(s, !strncmp(endpoint, "tcp://[", 7));
     zsock_set_linger(s, 0);
@@ -221,9 +222,9 @@ const char *wire_peer_key(const wire_t *w, peer_t peer) { return w->peers ? peer
  * with it every socket of the process. */
 static void close_line(line_t *line)
 {
-    if (line->dealer) zmq_socket_monitor(zsock_resolve(line->dealer), NULL, 0);
-    zsock_destroy(&line->dealer);
-    zsock_destroy(&line->monitor);
+    if (line->dealer) zmq_socket_monitor(line->dealer, NULL, 0);
+    socket_close(&line->dealer);
+    socket_close(&line->monitor);
 }
 
 /* Looked up at each dial: a broker may have come with its key meanwhile.  What was found once is used where
@@ -239,7 +240,7 @@ static void find_broker_key(wire_t *w, const char *endpoint)
     else memcpy(k->broker_key, key, sizeof key);
 }
 
-static void use_keys(zsock_t *dealer, const wire_keys_t *keys)
+static void use_keys(void *dealer, const wire_keys_t *keys)
 {
     if (!keys || !keys->broker_key[0]) return;
     zsock_set_curve_serverkey(dealer, keys->broker_key);
@@ -253,8 +254,11 @@ static int open_line(const wire_t *w, const char *endpoint, line_t *ret_line)
     char tale[48];
     snprintf(tale, sizeof tale, "inproc://heddle-line-%u", atomic_fetch_add(&count, 1));
     if (!descriptors_are_left()) return HEDDLE_ERR_NO_MEMORY;
-    line_t line = {zsock_new(ZMQ_DEALER), zsock_new(ZMQ_PAIR)};
-    void *dealer = zsock_resolve(line.dealer);
+    line_t line = {socket_new(ZMQ_DEALER), socket_new(ZMQ_PAIR)};
+    if (!line.dealer || !line.monitor) {
+        close_line(&line);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
     set_options(line.dealer, endpoint);
     zsock_set_immediate(line.dealer, 1);
     zsock_set_reconnect_ivl(line.dealer, RECONNECT_MS);
@@ -263,10 +267,10 @@ static int open_line(const wire_t *w, const char *endpoint, line_t *ret_line)
     use_keys(line.dealer, w->keys);
     int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
                  FAILED_EVENTS;
-    if (zmq_socket_monitor(dealer, tale, events) || zmq_connect(zsock_resolve(line.monitor), tale) ||
-        zmq_connect(dealer, endpoint)) {
+    bool has_tale = !zmq_socket_monitor(line.dealer, tale, events) && !zmq_connect(line.monitor, tale);
+    if (!has_tale || zmq_connect(line.dealer, endpoint)) {
         close_line(&line);
-        return HEDDLE_ERR_USAGE;
+        return has_tale ? HEDDLE_ERR_USAGE : HEDDLE_ERR_NO_MEMORY;
     }
     *ret_line = line;
     return HEDDLE_OK;
@@ -365,7 +369,7 @@ static void drop_line(wire_t *w)
  * are read before the word that it ended. */
 static int take_line(wire_t *w, line_t *line)
 {
-    void *handle = zsock_resolve(line->dealer), *monitor = zsock_resolve(line->monitor);
+    void *handle = line->dealer, *monitor = line->monitor;
     if (loop_add_socket(w->loop, handle, on_readable, w) ||
         loop_add_socket(w->loop, monitor, on_monitor, w)) {
         loop_remove_socket(w->loop, handle);
@@ -516,8 +520,8 @@ static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
 
 static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
 {
-    w->router = zsock_new(ZMQ_ROUTER);
-    w->handle = zsock_resolve(w->router);
+    w->router = w->handle = socket_new(ZMQ_ROUTER);
+    if (!w->router) return no_sockets(error);
     set_options(w->router, endpoint);
     zsock_set_router_mandatory(w->router, 1);
     int backlog = gate_backlog(BACKLOG);
@@ -538,8 +542,9 @@ static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
 static int guard(wire_t *w, const wire_keys_t *keys, void *self, heddle_error_t *error)
 {
     if (!keys) return HEDDLE_OK;
-    w->zap = zap_new(w->loop, keys->allow, self);
-    if (w->zap) return HEDDLE_OK;
+    int rc = zap_new(w->loop, keys->allow, self, &w->zap);
+    if (!rc) return HEDDLE_OK;
+    if (rc == HEDDLE_ERR_NO_MEMORY) return no_sockets(error);
     return error_fail(error, HEDDLE_ERR_UNAVAILABLE,
                       "nobody can ask who connects: another listener of this process has keys");
 }
@@ -574,7 +579,7 @@ void wire_close(wire_t **wire)
     loop_remove_source(w->loop, w);
     drop_line(w);
     gate_destroy(&w->gate);
-    zsock_destroy(&w->router);
+    socket_close(&w->router);
     zap_destroy(&w->zap);
     peers_destroy(&w->peers);
     free_wire(w);

@@ -2,6 +2,7 @@
 #include "wire/zap.h"
 
 #include "wire/keys.h"
+#include "wire/socket.h"
 
 #include <czmq.h>
 
@@ -24,7 +25,7 @@ enum {
 
 struct zap {
     loop_t *loop;
-    zsock_t *socket;
+    void *socket;
     bool (*allow)(void *self, const char *public_key);
     void *self;
 };
@@ -84,7 +85,7 @@ static void answer(void *handle, zmq_msg_t *request, const char *user)
 static void on_question(void *self)
 {
     zap_t *z = self;
-    void *handle = zsock_resolve(z->socket);
+    void *handle = z->socket;
     zmq_msg_t parts[FRAMES], nothing;
     zmq_msg_init(&nothing);
     for (int i = 0; i < TURN_QUESTIONS; i++) {
@@ -98,15 +99,24 @@ static void on_question(void *self)
     zmq_msg_close(&nothing);
 }
 
-zap_t *zap_new(loop_t *loop, bool (*allow)(void *self, const char *public_key), void *self)
+int zap_new(loop_t *loop, bool (*allow)(void *self, const char *public_key), void *self, zap_t **ret_zap)
 {
+    int rc = HEDDLE_ERR_NO_MEMORY;
     zap_t *z = calloc(1, sizeof *z);
-    if (!z) return NULL;
-    *z = (zap_t){.loop = loop, .socket = zsock_new(ZMQ_REP), .allow = allow, .self = self};
-    void *handle = zsock_resolve(z->socket);
+    if (!z) return rc;
+    *z = (zap_t){.loop = loop, .socket = socket_new(ZMQ_REP), .allow = allow, .self = self};
+    if (!z->socket) goto fail;
     zsock_set_linger(z->socket, 0);
-    if (zmq_bind(handle, ADDRESS) || loop_add_socket(loop, handle, on_question, z)) zap_destroy(&z);
-    return z;
+    if (zmq_bind(z->socket, ADDRESS)) {
+        if (errno == EADDRINUSE) rc = HEDDLE_ERR_UNAVAILABLE;
+        goto fail;
+    }
+    if (loop_add_socket(loop, z->socket, on_question, z)) goto fail;
+    *ret_zap = z;
+    return HEDDLE_OK;
+fail:
+    zap_destroy(&z);
+    return rc;
 }
 
 void zap_destroy(zap_t **zap)
@@ -114,7 +124,7 @@ void zap_destroy(zap_t **zap)
     zap_t *z = zap ? *zap : NULL;
     if (!z) return;
     *zap = NULL;
-    loop_remove_socket(z->loop, zsock_resolve(z->socket));
-    zsock_destroy(&z->socket);
+    if (z->socket) loop_remove_socket(z->loop, z->socket);
+    socket_close(&z->socket);
     free(z);
 }

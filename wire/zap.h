@@ -12,9 +12,9 @@
 
 typedef struct zap zap_t;
 
-/* `allow` is asked for each new connection with the client's public key.  NULL: no memory or descriptor,
- * or there is one already. */
-zap_t *zap_new(loop_t *loop, bool (*allow)(void *self, const char *public_key), void *self);
+/* `allow` is asked for each new connection with the client's public key.  NO_MEMORY: also no descriptor · UNAVAILABLE:
+ * there is one already. */
+int zap_new(loop_t *loop, bool (*allow)(void *self, const char *public_key), void *self, zap_t **ret_zap);
 /* Accepts NULL and pointers to NULL. */
 void zap_destroy(zap_t **zap);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key files, rings, and wires with keys: who gets in, who does not, and what either side is told. */
+#include "core/failpoint.h"
 #include "wire/wire.h"
 
 #include <criterion/criterion.h>
@@ -434,4 +435,29 @@ Test(keys, one_listener_with_keys_a_process)
                  HEDDLE_ERR_UNAVAILABLE);
     cr_assert_null(second.wire);
     wire_close(&server.wire);
+}
+
+/* A process without a socket left says so; CZMQ would abort it. */
+Test(keys, a_socket_that_cannot_be_made_is_an_error)
+{
+    key_pair_t broker = made();
+    wire_keys_t keys = {.own = broker, .allow = allow};
+    end_t end = {0};
+    for (unsigned nth = 1; nth <= 3; nth++) { /* who may connect, the listener, the tale of it */
+        int rc;
+        do { /* the last one's address is free a moment later: ZeroMQ closes it on a thread of its own */
+            failpoint_arm("wire.socket", nth);
+            rc = wire_listen_with(loop, "tcp://127.0.0.1:*", &keys, &SINK, &end, &end.wire, &error);
+        } while (rc == HEDDLE_ERR_UNAVAILABLE);
+        cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY, "%u", nth);
+        cr_assert(failpoint_has_failed() && !end.wire && error.hint[0]);
+    }
+    for (unsigned nth = 1; nth <= 2; nth++) {
+        failpoint_arm("wire.socket", nth);
+        cr_assert_eq(wire_dial(loop, "tcp://127.0.0.1:9", &SINK, &end, &end.wire, &error), HEDDLE_ERR_NO_MEMORY);
+        cr_assert(failpoint_has_failed() && !end.wire);
+    }
+    failpoint_disarm();
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", &SINK, &end, &end.wire, &error), 0);
+    wire_close(&end.wire);
 }
