@@ -78,6 +78,9 @@ int64_t     cli_integer(const json_t *object, const char *key);
 const char *cli_age(const json_t *object, const char *key, char scratch[64]);
 const char *cli_short_digest(const json_t *object, const char *key, char scratch[64]);
 
+/* "deadline: was not staged in time", of an object with code and message; "-" where there is no code. */
+const char *cli_why(const json_t *object, char *scratch, size_t size);
+
 /* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right. */
 typedef struct { int columns; char **cells; int count, capacity; } table_t;
 void table_init(table_t *t, int columns, const char *const *headings);

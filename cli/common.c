@@ -214,3 +214,11 @@ const char *cli_short_digest(const json_t *object, const char *key, char scratch
     snprintf(scratch, 64, "%.12s", text + 3);
     return scratch;
 }
+
+const char *cli_why(const json_t *object, char *scratch, size_t size)
+{
+    const char *code = json_string_value(json_object_get(object, "code")), *message = json_string_value(json_object_get(object, "message"));
+    if (!code) return "-";
+    snprintf(scratch, size, "%s%s%s", code, message ? ": " : "", message ? message : "");
+    return scratch;
+}

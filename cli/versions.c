@@ -4,6 +4,7 @@
 #include "core/units.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct { common_t common; bool all; } args_t;
@@ -20,27 +21,102 @@ static const option_set_t SET = {"heddle versions", "NAME|NAME@V [OPTION...]",
 enum { NEWEST_ROWS = 30 };                  /* shown whatever became of them */
 static bool shows_all;
 
+/* "10.0 MB from w1, 7.6 MB from trainer" */
+static const char *sources_of(const json_t *w, char *to, size_t size)
+{
+    const json_t *sources = json_object_get(w, "sources");
+    to[0] = 0;
+    for (size_t k = 0; k < json_array_size(sources); k++) {
+        char one[200], n[16], scratch[64];
+        const json_t *s = json_array_get(sources, k);
+        units_bytes_text((uint64_t)cli_integer(s, "bytes"), n);
+        snprintf(one, sizeof one, "%s%s from %.128s", k ? ", " : "", n, cli_text(s, "name", scratch));
+        strncat(to, one, size - strlen(to) - 1);
+    }
+    return to[0] ? to : "-";
+}
+
+/* "fetch 3.1, verify 0.9": what took time, in ms */
+static const char *timing_of(const json_t *w, char *to, size_t size)
+{
+    static const char *const PHASES[] = {"announce", "connect", "fetch", "verify", "stage", "activate"};
+    const json_t *timing = json_object_get(w, "timing");
+    size_t n = 0;
+    to[0] = 0;
+    for (size_t i = 0; i < sizeof PHASES / sizeof *PHASES && n < size; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_ms", PHASES[i]);
+        const json_t *ms = json_object_get(timing, key);
+        if (json_is_number(ms)) n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", PHASES[i], json_number_value(ms));
+    }
+    return to[0] ? to : "-";
+}
+
 static void render_workers(const json_t *v)
 {
     const json_t *list = json_object_get(v, "workers");
     if (json_array_size(list) == 0) return;
     table_t t;
-    table_init(&t, 5, (const char *const[]){"WORKER", "STATE", "SINCE", ">BYTES", "SOURCES"});
+    table_init(&t, 7, (const char *const[]){"WORKER", "STATE", "SINCE", ">BYTES", "SOURCES", "MS", "WHY"});
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *w = json_array_get(list, i), *sources = json_object_get(w, "sources");
-        char s1[64], s2[64], s3[64], bytes[16], from[512] = "";
+        const json_t *w = json_array_get(list, i);
+        char s1[64], s2[64], bytes[16], from[512], ms[160], why[600];
         units_bytes_text((uint64_t)cli_integer(w, "bytes_done"), bytes);
-        for (size_t k = 0; k < json_array_size(sources); k++) {
-            char one[200], n[16];
-            const json_t *s = json_array_get(sources, k);
-            units_bytes_text((uint64_t)cli_integer(s, "bytes"), n);
-            snprintf(one, sizeof one, "%s%s from %.128s", k ? ", " : "", n, cli_text(s, "name", s3));
-            strncat(from, one, sizeof from - strlen(from) - 1);
-        }
-        table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "state", s1), cli_age(w, "since_at", s2), bytes, from[0] ? from : "-");
+        table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "state", s1), cli_age(w, "since_at", s2), bytes,
+                  sources_of(w, from, sizeof from), timing_of(w, ms, sizeof ms), cli_why(w, why, sizeof why));
     }
     puts("");
     table_print(&t);
+}
+
+static void print_line(const char *key, const char *value) { printf("%-11s %s\n", key, value); }
+
+static void print_json(const char *key, const json_t *value)
+{
+    char *text = json_is_object(value) && json_object_size(value) ? json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    print_line(key, text ? text : "-");
+    free(text);
+}
+
+static const char *features_of(const json_t *v, char *to, size_t size)
+{
+    const json_t *list = json_object_get(v, "features");
+    size_t n = 0;
+    to[0] = 0;
+    for (size_t i = 0; i < json_array_size(list) && n < size; i++)
+        n += (size_t)snprintf(to + n, size - n, "%s%s", i ? ", " : "", json_string_value(json_array_get(list, i)));
+    return to[0] ? to : "-";
+}
+
+static void print_rollout(const json_t *rollout)
+{
+    char s[5][64];
+    printf("%-11s %s; staged on %s and active on %s of %s eligible; deadline %s ms\n", "rollout", cli_text(rollout, "activation", s[0]),
+           cli_text(rollout, "staged_count", s[1]), cli_text(rollout, "active_count", s[2]), cli_text(rollout, "eligible_count", s[3]),
+           cli_text(rollout, "deadline_ms", s[4]));
+}
+
+/* NAME@V: all that is known of it. */
+static void render_one(const json_t *v)
+{
+    char s[4][64], bytes[16], text[600];
+    units_bytes_text((uint64_t)cli_integer(v, "data_bytes"), bytes);
+    print_line("tag", cli_text(v, "tag", s[0]));
+    print_line("digest", cli_text(v, "digest", s[0]));
+    print_line("state", cli_text(v, "state", s[0]));
+    print_line("why", cli_why(json_object_get(v, "reason"), text, sizeof text));
+    print_line("step", cli_text(v, "step", s[0]));
+    printf("%-11s %s (%s)\n", "created", cli_text(v, "created_at", s[0]), cli_age(v, "created_at", s[1]));
+    printf("%-11s %s (%s)\n", "activated", cli_text(v, "activated_at", s[0]), cli_age(v, "activated_at", s[1]));
+    print_line("writer", cli_text(v, "writer", s[0]));
+    print_line("request id", cli_text(v, "request_id", s[0]));
+    printf("%-11s %s, %s\n", "bytes", bytes, cli_count(cli_integer(v, "tensor_count"), "tensor", s[0]));
+    print_line("features", features_of(v, text, sizeof text));
+    print_json("meta", json_object_get(v, "meta"));
+    print_json("config", json_object_get(v, "config"));
+    print_line("holders", cli_text(v, "holder_count", s[0]));
+    print_rollout(json_object_get(v, "rollout"));
+    render_workers(v);
 }
 
 /* Of thousands of versions almost all have ended long ago. */
@@ -54,29 +130,33 @@ static bool is_shown(const json_t *list, size_t i)
     return true;
 }
 
+static void add_version(table_t *t, const json_t *v)
+{
+    char s[7][64], bytes[16], why[600];
+    units_bytes_text((uint64_t)cli_integer(v, "data_bytes"), bytes);
+    table_row(t, cli_text(v, "version", s[1]), cli_text(v, "state", s[2]), cli_short_digest(v, "digest", s[3]), cli_text(v, "step", s[4]),
+              cli_age(v, "created_at", s[5]), bytes, cli_text(v, "tensor_count", s[6]), cli_text(v, "holder_count", s[0]),
+              cli_why(json_object_get(v, "reason"), why, sizeof why));
+}
+
 static void render(const common_t *c, json_t *answer)
 {
     (void)c;
-    const json_t *list = json_object_get(answer, "versions");
+    const json_t *list = json_object_get(answer, "versions"), *first = json_array_get(list, 0);
     size_t hidden = 0;
     char text[64];
     table_t t;
+    if (json_object_get(first, "workers")) {
+        render_one(first);
+        return;
+    }
     table_init(&t, 9, (const char *const[]){">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">BYTES", ">TENSORS", ">HOLDERS", "WHY"});
     for (size_t i = 0; i < json_array_size(list); i++) {
-        if (!is_shown(list, i)) {
-            hidden++;
-            continue;
-        }
-        const json_t *v = json_array_get(list, i), *why = json_object_get(v, "reason");
-        char s[7][64], bytes[16], reason[400] = "-";
-        units_bytes_text((uint64_t)cli_integer(v, "data_bytes"), bytes);
-        if (json_is_object(why)) snprintf(reason, sizeof reason, "%s: %.300s", cli_text(why, "code", s[0]), json_string_value(json_object_get(why, "message")));
-        table_row(&t, cli_text(v, "version", s[1]), cli_text(v, "state", s[2]), cli_short_digest(v, "digest", s[3]), cli_text(v, "step", s[4]),
-                  cli_age(v, "created_at", s[5]), bytes, cli_text(v, "tensor_count", s[6]), cli_text(v, "holder_count", s[0]), reason);
+        if (is_shown(list, i)) add_version(&t, json_array_get(list, i));
+        else hidden++;
     }
     table_print(&t);
     if (hidden) printf("\n%s that ended not shown: --all shows them\n", cli_count((int64_t)hidden, "older version", text));
-    for (size_t i = 0; i < json_array_size(list); i++) render_workers(json_array_get(list, i));
 }
 
 int command_versions(int argc, char **argv)

@@ -22,13 +22,13 @@ static void add_worker(table_t *t, const json_t *w)
     size_t n = json_array_size(adapters);
     for (size_t i = 0; i < (n ? n : 1); i++) {
         const json_t *a = json_array_get(adapters, i), *f = json_object_get(a, "fetching");
-        char s[5][64], fetching[120] = "-";
+        char s[5][64], fetching[120] = "-", why[600];
         if (json_is_object(f)) {
             double all = (double)cli_integer(f, "data_bytes");
             snprintf(fetching, sizeof fetching, "%s, %.0f %%", cli_text(f, "version", s[4]), all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0);
         }
         table_row(t, i ? "" : json_string_value(json_object_get(w, "name")), i ? "" : cli_text(w, "state", state), i ? "" : cli_text(w, "current", current),
-                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]), cli_short_digest(a, "digest", s[2]), cli_text(a, "state", s[3]), fetching, i ? "" : beat, i ? "" : bytes);
+                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]), cli_short_digest(a, "digest", s[2]), cli_text(a, "state", s[3]), fetching, i ? "" : beat, i ? "" : bytes, cli_why(a, why, sizeof why));
     }
 }
 
@@ -41,7 +41,7 @@ static void render(const common_t *c, json_t *answer)
     else if (json_array_size(list) == 0) puts("no workers: heddle worker --adapter NAME");
     if (json_array_size(list) == 0) return;
     table_t t;
-    table_init(&t, 10, (const char *const[]){"WORKER", "STATE", "CURRENT", "ADAPTER", ">VERSION", "DIGEST", "SERVES", "FETCHING", ">HEARTBEAT", ">FETCHED"});
+    table_init(&t, 11, (const char *const[]){"WORKER", "STATE", "CURRENT", "ADAPTER", ">VERSION", "DIGEST", "SERVES", "FETCHING", ">HEARTBEAT", ">FETCHED", "WHY"});
     for (size_t i = 0; i < json_array_size(list); i++) add_worker(&t, json_array_get(list, i));
     table_print(&t);
 }
