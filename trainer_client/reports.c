@@ -80,6 +80,7 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     r->code = m->code[0] ? heddle_err_from_name(m->code) : HEDDLE_OK;
     error_text(r->state, sizeof r->state, m->state);
     error_text(r->message, sizeof r->message, m->message);
+    if (row->active_most < r->active_count) row->active_most = r->active_count;
     copy_missing(r, m);
     row->heard_us = now_us;
     if (is_all(staged_count(r), r->eligible_count)) stamp(row, &r->staged_ms);
@@ -138,9 +139,12 @@ static const char *phase_word(const wait_for_t *want)
     return want->phase == HEDDLE_PHASE_STAGED ? "staged" : "active";
 }
 
+/* Of all, or of a part of them, is meant who is there; of a number, that so many switched: one that leaves
+ * then is not among the eligible any more, and nobody would take its place. */
 static uint32_t have_count(const report_row_t *row, const wait_for_t *want)
 {
-    return want->phase == HEDDLE_PHASE_STAGED ? staged_count(&row->report) : row->report.active_count;
+    if (want->phase == HEDDLE_PHASE_STAGED) return staged_count(&row->report);
+    return want->quorum.kind == HEDDLE_QUORUM_COUNT ? row->active_most : row->report.active_count;
 }
 
 static uint32_t need_count(const report_row_t *row, const wait_for_t *want)

@@ -89,7 +89,7 @@ Test(reports, the_cause_is_told, .init = start, .fini = stop)
     wait_for_t want = {A, ALL};
     reports_judge(&r, row, &want, &error);
     cr_assert_str_eq(error.message, "policy@7 failed: said so");
-    cr_assert_str_eq(error.found, "no_slot");
+    cr_assert_str_eq(error.found, "staged on 3 of 4 workers");
     cr_assert_str_eq(error.phase, "fetch");
 }
 
@@ -121,6 +121,22 @@ Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = sta
     reports_update(row, &all, 9000);
     reports_copy(row, &copy);
     cr_assert_float_eq(copy.staged_ms, 8.0, 1e-9, "when all are there, that is the time");
+}
+
+/* Who left is not among the eligible any more, and nobody would take its place. */
+Test(reports, a_count_that_was_active_stays_reached, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("active", "", 3, 3, 2);
+    msg_rollout_t left = {.version = 7, .eligible_count = 2, .staged_count = 2, .active_count = 1, .adapter = "policy",
+                          .state = "active", .code = "", .message = ""};
+    reports_update(row, &left, 9000);
+    wait_for_t two = {A, COUNT(2)}, three = {A, COUNT(3)}, all = {A, ALL};
+    cr_assert_eq(reports_judge(&r, row, &two, &error), HEDDLE_OK);
+    cr_assert_eq(reports_judge(&r, row, &three, &error), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(reports_judge(&r, row, &all, &error), HEDDLE_ERR_AGAIN, "all are those who are here");
+    reports_begin(&r, 8, &OPTS, 0);
+    cr_assert_eq(reports_find(&r, 8)->active_most, 0);
 }
 
 Test(reports, the_newest_are_remembered, .init = start, .fini = stop)
