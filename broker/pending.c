@@ -295,23 +295,31 @@ static int adapter_held(const pending_row_t *row, const adapter_row_t *a, heddle
     return rc;
 }
 
+static void hint_late(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
+{
+    if (w->eligible == 0)
+        error_hint(error, "no worker subscribes to it: start one with --adapter %.100s", row->adapter);
+    else if (w->eligible < w->need)
+        error_hint(error, "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",
+                   w->eligible, w->eligible == 1 ? "" : "s", w->eligible == 1 ? "s" : "", row->adapter);
+    else
+        error_hint(error, "`heddle workers` and `heddle versions %.100s@%llu` tell who is behind, and why",
+                   row->adapter, (unsigned long long)row->version);
+}
+
 static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
 {
-    bool nobody = w->eligible == 0;
-    int rc = error_fail(error, nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE,
-                        "%u of %u workers %s %s@%llu in time", w->have, w->eligible,
-                        row->phase == HEDDLE_PHASE_STAGED ? "staged" : "activated", row->adapter,
-                        (unsigned long long)row->version);
+    error_fail(error, w->eligible ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_NO_WORKERS,
+               "%u of %u needed worker%s %s %s@%llu in time", w->have, w->need, w->need == 1 ? "" : "s",
+               row->phase == HEDDLE_PHASE_STAGED ? "staged" : "activated", row->adapter,
+               (unsigned long long)row->version);
     error_where(error, row->adapter, row->version, NULL,
                 row->phase == HEDDLE_PHASE_STAGED ? "stage" : "activate");
-    error_expected(error, "%u workers within %llu ms", w->need,
+    error_expected(error, "%u worker%s within %llu ms", w->need, w->need == 1 ? "" : "s",
                    (unsigned long long)((row->deadline_us - row->asked_us) / 1000));
     error_found(error, "%u", w->have);
-    error_hint(error,
-               nobody ? "no worker subscribes to it: start one with --adapter %.100s"
-                      : "`heddle workers` shows where they are; %.100s",
-               row->adapter);
-    return rc;
+    hint_late(row, w, error);
+    return error->code;
 }
 
 /* True when the version itself says that it will never be reached. */

@@ -28,8 +28,9 @@ static void render(const common_t *c, json_t *a)
     const json_t *missing = json_object_get(a, "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
-        printf("  missing: %s, %s, %s, last heartbeat %s ms ago\n", json_string_value(json_object_get(m, "worker")), cli_text(m, "phase", s[0]), cli_text(m, "code", s[1]),
-               cli_text(m, "heartbeat_age_ms", s[2]));
+        const char *worker = json_string_value(json_object_get(m, "worker")), *code = cli_text(m, "code", s[1]);
+        if (!json_is_number(json_object_get(m, "heartbeat_age_ms"))) printf("  missing: %s, no such worker is known\n", worker);
+        else printf("  missing: %s, %s, %s, last heartbeat %s ms ago\n", worker, cli_text(m, "phase", s[0]), code, cli_text(m, "heartbeat_age_ms", s[2]));
     }
 }
 
