@@ -199,6 +199,7 @@ int main(int argc, char **argv)
     if (!rc && fd < 0) rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "mkadapter: cannot open %s: %s", dir, strerror(errno));
     if (!rc) rc = make(&args, fd, &error);
     if (fd >= 0) close(fd);
-    if (rc) fprintf(stderr, "mkadapter: %s%s%s\n", error.message, error.hint[0] ? "; " : "", error.hint);
+    bool is_named = !strncmp(error.message, "mkadapter: ", 11);    /* the option parser names the program itself */
+    if (rc) fprintf(stderr, "%s%s%s%s\n", is_named ? "" : "mkadapter: ", error.message, error.hint[0] ? "; " : "", error.hint);
     return heddle_err_exit(rc);
 }

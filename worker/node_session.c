@@ -193,8 +193,25 @@ static void welcome_adapter(worker_node_t *n, adapter_t *a, const msg_welcome_t 
     worker_node_drain(n, a, now_us);
 }
 
+static bool has_decision(const msg_welcome_t *m, const char *adapter)
+{
+    for (uint32_t i = 0; i < m->adapter_count; i++)
+        if (!strcmp(m->adapters[i].adapter, adapter) && m->adapters[i].decision) return true;
+    return false;
+}
+
+/* A mistyped name is a name: it waits for ever. */
+static void say_empty(const worker_node_t *n, const msg_welcome_t *m)
+{
+    for (uint32_t i = 0; i < n->adapter_count; i++)
+        if (!has_decision(m, n->adapters[i].name))
+            log_emit(LOG_INFO, "adapter.empty", "nobody has published %s yet, or no version of it was activated",
+                     n->adapters[i].name);
+}
+
 static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
 {
+    if (!n->cluster[0]) say_empty(n, m);
     n->up = true;
     n->join_end_us = CLOCK_NEVER;
     memcpy(n->cluster, n->session.cluster, sizeof n->cluster);

@@ -145,11 +145,18 @@ static int check(const args_t *a, heddle_error_t *error)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-static void end_with(sidecar_t *s, int code, const char *text)
+static void end_with_error(sidecar_t *s, const heddle_error_t *why)
 {
     if (s->is_ending) return;
-    error_fail(&s->end, code, "%s", text);
+    s->end = *why;
     s->is_ending = true;
+}
+
+static void end_with(sidecar_t *s, int code, const char *text)
+{
+    heddle_error_t why;
+    error_fail(&why, code, "%s", text);
+    end_with_error(s, &why);
 }
 
 static void on_joined(sidecar_t *s, const heddle_event_t *e)
@@ -168,11 +175,11 @@ static void on_joined(sidecar_t *s, const heddle_event_t *e)
 
 static void on_refused(sidecar_t *s, const heddle_event_t *e)
 {
+    const heddle_error_t *why = heddle_last_error();
     s->patience_us = CLOCK_NEVER;
-    if (!e->retriable) end_with(s, e->code, e->message);
+    if (!e->retriable) end_with_error(s, why);
     else if (e->code != s->refused)
-        log_emit(LOG_WARN, "worker.refused", "%s: %s; it is tried again", heddle_err_name(e->code),
-                 e->message);
+        say_warning("worker.refused", why, "it is tried again");
     s->refused = e->code;
 }
 

@@ -25,7 +25,7 @@ static void reject(jobs_t *j, const heddle_event_t *e, const heddle_error_t *why
         return;
     }
     if (heddle_worker_reject_error(j->worker, e->adapter, e->version, why) == HEDDLE_OK)
-        log_emit(LOG_WARN, "version.rejected", "%s: %s", e->tag, why->message);
+        log_emit(LOG_WARN, "version.rejected", "%s: %s%s%s", e->tag, why->message, why->hint[0] ? "; " : "", why->hint);
     if (e->type == HEDDLE_EVENT_ARRIVED) exports_remove(&j->exports, e->adapter, e->version);
 }
 

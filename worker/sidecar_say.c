@@ -2,12 +2,14 @@
 #include "worker/sidecar_say.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 
 #include <heddle/error.h>
 #include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static void write_line(json_t *object)
@@ -31,7 +33,8 @@ static void print_line(json_t *object)
         return;
     }
     if (dropped)
-        write_line(json_pack("{s:s, s:s, s:b, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event", "ok", 1, "type", "gap",
+        write_line(json_pack("{s:s, s:s, s:b, s:s, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event", "ok", 1, "origin",
+                             "worker", "type", "gap",
                              "data", "dropped", (json_int_t)dropped));
     dropped = 0;
     write_line(object);
@@ -68,7 +71,7 @@ static json_t *data_of(const heddle_event_t *e)
     if (e->digest[0]) json_object_set_new(data, "digest", json_string(e->digest));
     if (e->tag[0]) json_object_set_new(data, "tag", json_string(e->tag));
     if (e->decision) json_object_set_new(data, "decision", json_integer((json_int_t)e->decision));
-    if (e->data_bytes) json_object_set_new(data, "data_bytes", json_integer((json_int_t)e->data_bytes));
+    if (e->data_bytes) json_object_set_new(data, "bytes", json_integer((json_int_t)e->data_bytes));
     if (e->step >= 0) json_object_set_new(data, "step", json_integer((json_int_t)e->step));
     if (e->type == HEDDLE_EVENT_JOINED)
         json_object_set_new(data, "token", json_integer((json_int_t)e->token));
@@ -109,12 +112,26 @@ void say_event(const heddle_event_t *e, const char *worker)
     const char *type = type_of(e);
     if (!type) return;
     clock_text(e->at_ms, at);
-    print_line(json_pack("{s:s, s:s, s:b, s:I, s:o, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o}", "schema",
-                         "heddle/1", "kind", "event", "ok", 1, "seq", ++seq, "epoch",
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:o, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o}", "schema",
+                         "heddle/1", "kind", "event", "ok", 1, "origin", "worker", "seq", ++seq, "epoch",
                          number_or_null(e->epoch), "at", at, "type", type, "adapter",
                          text_or_null(e->adapter), "version", number_or_null(e->version), "worker", worker,
                          "code", e->code ? json_string(heddle_err_name(e->code)) : json_null(), "message",
                          text_or_null(e->message), "data", data_of(e)));
+}
+
+void say_warning(const char *id, const heddle_error_t *why, const char *then)
+{
+    log_emit(LOG_WARN, id, "%s: %s%s%s%s%s", heddle_err_name(why->code), why->message, *then ? "; " : "", then,
+             why->hint[0] ? "; " : "", why->hint);
+}
+
+/* The option parser names the program itself. */
+static const char *message_of(const heddle_error_t *e)
+{
+    static const char PROGRAM[] = "heddle-worker: ";
+    if (!e->message[0]) return heddle_err_text(e->code);
+    return strncmp(e->message, PROGRAM, sizeof PROGRAM - 1) ? e->message : e->message + sizeof PROGRAM - 1;
 }
 
 int say_failure(const heddle_error_t *e, int json)
@@ -125,8 +142,7 @@ int say_failure(const heddle_error_t *e, int json)
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0,
                              "error", parse(text)));
     }
-    fprintf(stderr, "heddle-worker: %s: %s\n", heddle_err_name(e->code),
-            e->message[0] ? e->message : heddle_err_text(e->code));
+    fprintf(stderr, "heddle-worker: %s: %s\n", heddle_err_name(e->code), message_of(e));
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);

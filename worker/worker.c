@@ -183,6 +183,24 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
 int heddle_worker_fd(const heddle_worker_t *w) { return shell_fd(w->shell); }
 void heddle_worker_interrupt(heddle_worker_t *w) { shell_interrupt(w->shell); }
 
+typedef struct { heddle_error_t error; } refusal_t;
+
+static void run_refusal(void *node, void *arg, uint64_t now_us)
+{
+    (void)now_us;
+    ((refusal_t *)arg)->error = ((const worker_node_t *)node)->join_error;
+}
+
+/* The event has room for the message alone. */
+static void publish_refusal(heddle_worker_t *w, const heddle_event_t *event)
+{
+    refusal_t why;
+    if (shell_call(w->shell, run_refusal, &why) || why.error.code != event->code)
+        error_fail(&why.error, event->code, "%s", event->message);    /* another one came since */
+    why.error.retriable = event->retriable;
+    error_publish(&why.error);
+}
+
 int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event)
 {
     heddle_event_t event;
@@ -190,6 +208,7 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
     int rc = shell_next_event(w->shell, timeout_ms, &event);
     if (rc) return rc;
     w->left = event.type == HEDDLE_EVENT_LEFT;
+    if (event.type == HEDDLE_EVENT_REFUSED) publish_refusal(w, &event);
     *ret_event = event;
     return HEDDLE_OK;
 }
