@@ -159,7 +159,7 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
     bar[BAR_WIDTH] = 0;
     units_bytes_text(e->bytes_done, done);
     units_bytes_text(e->data_bytes, all);
-    fprintf(stderr, "\r[%s] %3.0f %%  %s of %s  staged %u/%u ", bar, part * 100, done, all, r->staged_count, r->eligible_count);
+    fprintf(stderr, "\r[%s] %3d %%  %s of %s  staged %u/%u ", bar, (int)(part * 100), done, all, r->staged_count, r->eligible_count);
     *drawn = true;
 }
 

@@ -451,17 +451,31 @@ static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 
 /* -- time ------------------------------------------------------------------------------------- */
 
+/* Nobody counts bytes by worker: who left had as much as each of those that are not staged yet. */
+static uint64_t leavers_bytes(const report_row_t *row, uint64_t sent_bytes, uint32_t before, uint32_t now,
+                              uint64_t arena_bytes)
+{
+    uint32_t staged = row->report.staged_count < now ? row->report.staged_count : now;
+    uint64_t whole_bytes = staged * arena_bytes;
+    return sent_bytes > whole_bytes ? (sent_bytes - whole_bytes) / (before - staged) * (before - now) : 0;
+}
+
 static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, const report_row_t *row)
 {
     tr_counters_t c;
+    progress_t *p = &n->progress;
     n->io->tr->counters(n->io->t, &c);
-    uint64_t bytes = c.bytes_out - n->progress.base_bytes;
-    uint64_t copies = row->report.eligible_count ? row->report.eligible_count : 1;
-    if (bytes == n->progress.told_bytes) return;
-    n->progress.told_bytes = bytes;
+    uint32_t copies = row->report.eligible_count ? row->report.eligible_count : 1;
+    if (copies < p->copy_count)
+        p->base_bytes += leavers_bytes(row, c.bytes_out - p->base_bytes, p->copy_count, copies, slot->arena_bytes);
+    p->copy_count = copies;
+    uint64_t bytes = c.bytes_out - p->base_bytes, all_bytes = copies * slot->arena_bytes;
+    if (bytes >= all_bytes) bytes = all_bytes - !report_is_settled(row); /* all is when they say so */
+    if (bytes == p->told_bytes) return;
+    p->told_bytes = bytes;
     heddle_event_t e = event_of(n, HEDDLE_EVENT_PROGRESS, slot->version);
     e.bytes_done = bytes;
-    e.data_bytes = copies * slot->arena_bytes;
+    e.data_bytes = all_bytes;
     n->io->event(n->io->self, &e);
 }
 

@@ -18,8 +18,9 @@ typedef struct {
     publish_result_t result;
 } request_t;
 
-/* Bytes served of the version that is being staged. */
-typedef struct { uint64_t version, base_bytes, told_bytes, due_us; } progress_t;
+/* Bytes served of the version that is being staged, less those to workers that left since; base_bytes: what
+ * the transfer's counter has of others. */
+typedef struct { uint64_t version, base_bytes, told_bytes, due_us; uint32_t copy_count; } progress_t;
 
 struct publisher_node {
     const node_io_t *io;

@@ -376,6 +376,31 @@ Test(joined, progress_is_told_while_somebody_is_staged)
     cr_assert_eq(count_events(HEDDLE_EVENT_PROGRESS), 3);
 }
 
+Test(joined, progress_forgets_who_left_and_is_all_only_when_all_are_staged)
+{
+    item_t *it = serve(3, 1);
+    uint64_t arena = it->sealed.arena_bytes;
+    rollout(3, "staging", 0, 2, 0, 0);
+    for (int i = 0; i < 10; i++) fetch(3, 4096);
+    w.now += 50 * MS;
+    tick();
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->bytes_done, 10 * 4096);
+    rollout(3, "staging", 0, 1, 0, 0);
+    w.now += 50 * MS;
+    tick();
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->bytes_done, 5 * 4096, "half of it was for the one that left");
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->data_bytes, arena);
+    for (uint64_t i = 0; i < arena / 4096; i++) fetch(3, 4096);
+    w.now += 50 * MS;
+    tick();
+    cr_assert_lt(event(HEDDLE_EVENT_PROGRESS)->bytes_done, arena, "it is not staged yet");
+    rollout(3, "staged", 0, 1, 1, 0);
+    w.now += 50 * MS;
+    tick();
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->bytes_done, arena);
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->data_bytes, arena);
+}
+
 static int is_held(bool *ret_wanted)
 {
     heddle_error_t e = {0};
