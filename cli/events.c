@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "core/errors.h"
+#include "core/units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,28 @@ static const option_set_t SET = {"heddle events", "[OPTION...]",
 
 enum { PAGE = 500, POLL_MS = 10000 };
 
+/* "17.6 MB, 30 ms", "decision 4", "source w2", "by ann"; tokens are for programs. */
+static const char *data_of(const json_t *e, char *to, size_t size)
+{
+    static const char *const WORDS[] = {"decision", "source", "by"};
+    const json_t *data = json_object_get(e, "data");
+    char text[64];
+    size_t n = 0;
+    to[0] = 0;
+    if (json_object_get(data, "bytes")) {
+        units_bytes_text((uint64_t)cli_integer(data, "bytes"), text);
+        n += (size_t)snprintf(to, size, "%s", text);
+    }
+    if (json_object_get(data, "duration_ms")) {
+        units_ms_text((double)cli_integer(data, "duration_ms"), text);
+        n += (size_t)snprintf(to + n, size - n, "%s%s", n ? ", " : "", text);
+    }
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS && n < size; i++)
+        if (json_object_get(data, WORDS[i]))
+            n += (size_t)snprintf(to + n, size - n, "%s%s %s", n ? ", " : "", WORDS[i], cli_text(data, WORDS[i], text));
+    return to[0] ? to : "-";
+}
+
 static void print_event(const common_t *c, const json_t *e)
 {
     if (c->output == OUTPUT_JSON) {
@@ -30,11 +53,13 @@ static void print_event(const common_t *c, const json_t *e)
         if (text) puts(text);
         free(text);
     } else {
-        char s[5][64], where[320] = "";
+        char s[5][64], where[320] = "", data[400], why[600];
+        bool has_code = json_is_string(json_object_get(e, "code"));
         const char *adapter = cli_text(e, "adapter", s[0]), *version = cli_text(e, "version", s[1]);
         if (strcmp(adapter, "-") != 0) snprintf(where, sizeof where, strcmp(version, "-") != 0 ? "%s@%s" : "%s", adapter, version);
-        printf("%6s  %s  %-18s %-20s %-16s %s\n", cli_text(e, "seq", s[2]), json_string_value(json_object_get(e, "at")),
-               json_string_value(json_object_get(e, "type")), where, cli_text(e, "worker", s[3]), cli_text(e, "message", s[4]));
+        printf("%6s  %s  %-18s %-20s %-16s %-18s %s\n", cli_text(e, "seq", s[2]), json_string_value(json_object_get(e, "at")),
+               json_string_value(json_object_get(e, "type")), where, cli_text(e, "worker", s[3]), data_of(e, data, sizeof data),
+               has_code ? cli_why(e, why, sizeof why) : cli_text(e, "message", s[4]));
     }
     fflush(stdout);
 }
