@@ -42,6 +42,7 @@ static const hint_t HINTS[] = {
     H(ADDRESS_IN_USE, "end what listens there, or --listen elsewhere; `:*` takes a free port"),
     H(NO_MEMORY, "free memory or descriptors, then try again"),
     H(NO_SLOT, "let readers release old versions, or start the worker with more --slots"),
+    H(INTERRUPTED, "what the broker was asked for may go on: `heddle status` tells how it is"),
     H(INTERNAL, "run it again with --log-level debug, and report what it says"),
 };
 

@@ -175,6 +175,16 @@ static void tell_late(outcome_t *o, int phase)
                (unsigned long long)o->published.version);
 }
 
+static int tell_interrupted(outcome_t *o, int phase)
+{
+    unsigned long long version = o->published.version;
+    error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted before %s@%llu was %s", o->args->adapter, version,
+               phase == HEDDLE_PHASE_STAGED ? "staged" : "active");
+    error_where(&o->error, o->args->adapter, version, NULL, phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
+    error_hint(&o->error, "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells", o->args->adapter, version, o->args->adapter, version);
+    return HEDDLE_ERR_INTERRUPTED;
+}
+
 typedef struct { bool is_shown, is_drawn; uint64_t until_us; } watch_t;
 
 /* What happened during a slice.  After the broker was lost there is a moment more to hear how it went. */
@@ -200,7 +210,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         drain(p, o, &w);
         if (!rc) o->error = (heddle_error_t){0};
         /* The drain above may have taken the interrupt. */
-        if (cli_signal_exit()) return o->error.code = error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted");
+        if (cli_signal_exit()) return tell_interrupted(o, phase);
     } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < w.until_us);
     if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
     if (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0) tell_late(o, phase);
@@ -219,7 +229,7 @@ static int wait_all(heddle_publisher_t *p, outcome_t *o, uint64_t until_us)
     return wait_for(p, o, args->activation == HEDDLE_ACTIVATION_MANUAL ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE, args->wait, until_us);
 }
 
-static void serve_on(heddle_publisher_t *p, outcome_t *o)
+static void serve_until_over(heddle_publisher_t *p, outcome_t *o)
 {
     heddle_event_t event = {.size = sizeof event};
     while (!cli_signal_exit()) {
@@ -231,6 +241,19 @@ static void serve_on(heddle_publisher_t *p, outcome_t *o)
         for (size_t i = 0; i < sizeof OVER / sizeof *OVER; i++)
             if (!strcmp(o->report.state, OVER[i])) return;
     }
+}
+
+/* --stay: who looks at the terminal knows what the process is for. */
+static int serve_on(heddle_publisher_t *p, outcome_t *o)
+{
+    const char *adapter = o->args->adapter;
+    unsigned long long version = o->published.version;
+    bool is_quiet = o->args->common.quiet;
+    if (!is_quiet) fprintf(stderr, "serving %s@%llu until superseded; Ctrl-C ends\n", adapter, version);
+    serve_until_over(p, o);
+    int end = cli_signal_exit();
+    if (!is_quiet) fprintf(stderr, "%s@%llu is served no longer: %s\n", adapter, version, end ? "interrupted" : o->report.state);
+    return end;
 }
 
 static int dry_run(outcome_t *o, const char *dir)
@@ -276,10 +299,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     uint64_t until_us = clock_now(clock_system()) + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
     if (!rc) rc = wait_all(p, o, until_us);
     int end = finish(o, rc);
-    if (!rc && args->stay) {
-        serve_on(p, o);
-        if (cli_signal_exit()) end = cli_signal_exit();
-    }
+    if (!rc && args->stay) end = serve_on(p, o);
     cli_on_signal(NULL, NULL);
     if (rc || cli_signal_exit()) heddle_publisher_interrupt(p); /* it was waited for already */
     heddle_publisher_close(&p);
