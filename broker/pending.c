@@ -176,38 +176,60 @@ static const char *phase_of(const copy_row_t *c)
     return c->state <= COPY_ARRIVED ? PHASES[c->state] : "activate";
 }
 
+/* Of this very session. */
+static const copy_row_t *copy_there(const track_t *t, const member_t *m)
+{
+    const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+    return c && c->token == m->token ? c : NULL;
+}
+
+/* How a version stands at a worker; COPY_NONE: it has nothing of it. */
+static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64_t version, const member_t *m)
+{
+    const copy_row_t *c = version ? copy_there(rollout_track(ro, a->name, version), m) : NULL;
+    return c ? copy_shown(c, a, version) : COPY_NONE;
+}
+
+/* It said no, and nothing has it try again but another decision. */
+static bool is_refused(const copy_row_t *c)
+{
+    return c && c->code && !c->retry_us && (c->state == COPY_STALE || c->state == COPY_FAILED);
+}
+
 /* What one worker serves, and whether that is the version asked for or a later choice. */
-static void see_worker(const pending_row_t *row, const adapter_row_t *a, const track_t *t,
+static void see_worker(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a, const track_t *t,
                        const member_t *m, uint64_t now_us, uint64_t reached_at, wait_row_t *ret)
 {
     const member_sub_t *sub = member_sub(m, row->adapter);
-    const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
-    if (c && c->token != m->token) c = NULL;
-    bool overtaken = !row->exact && reached_at && sub->decision >= reached_at;
+    const copy_row_t *c = copy_there(t, m);
+    bool overtaken = !row->exact && !row->dry_run && reached_at && sub->decision >= reached_at;
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
     *ret = (wait_row_t){.member = m,
                         .worker = m->name,
                         .version = sub->version,
                         .decision = sub->decision,
                         .since_ms = sub->since_ms,
-                        .state = c ? copy_shown(c, a, row->version) : COPY_NONE,
+                        .state = state_of(ro, a, sub->version, m),
                         .phase = phase_of(c),
                         .code = c ? c->code : 0,
+                        .message = c && c->code ? c->message : "",
+                        .is_refused = is_refused(c),
                         .heartbeat_age_ms = member_silent_ms(m, now_us)};
     ret->is_reached =
         !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : sub->version == row->version));
     if (!is_staged_phase || !copy_holds(c)) return;
     ret->version = row->version;
     ret->since_ms = c->since_ms;
+    ret->state = copy_shown(c, a, row->version);
 }
 
-static uint32_t fill_named(const pending_row_t *row, const adapter_row_t *a, const track_t *t, view_t v,
+static uint32_t fill_named(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a, const track_t *t, view_t v,
                            uint64_t reached_at, wait_row_t *rows)
 {
     for (uint32_t i = 0; i < row->worker_count; i++) {
         const member_t *m = membership_worker(v.members, row->workers[i]);
         if (member_is_ready(m) && member_sub(m, row->adapter))
-            see_worker(row, a, t, m, v.now.us, reached_at, &rows[i]);
+            see_worker(row, ro, a, t, m, v.now.us, reached_at, &rows[i]);
         else
             rows[i] = (wait_row_t){
                 .worker = row->workers[i], .phase = "announce", .code = HEDDLE_ERR_NOT_FOUND};
@@ -215,14 +237,14 @@ static uint32_t fill_named(const pending_row_t *row, const adapter_row_t *a, con
     return row->worker_count;
 }
 
-static uint32_t fill_all(const pending_row_t *row, const adapter_row_t *a, const track_t *t, view_t v,
+static uint32_t fill_all(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a, const track_t *t, view_t v,
                          uint64_t reached_at, wait_row_t *rows)
 {
     uint32_t count = 0;
     for (size_t i = 0; i < v.members->worker_count; i++) {
         const member_t *m = v.members->workers[i];
         if (member_is_ready(m) && member_sub(m, row->adapter))
-            see_worker(row, a, t, m, v.now.us, reached_at, &rows[count++]);
+            see_worker(row, ro, a, t, m, v.now.us, reached_at, &rows[count++]);
     }
     return count;
 }
@@ -236,8 +258,8 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     wait_row_t *rows = calloc(most + 1, sizeof *rows);
     if (!rows) return HEDDLE_ERR_NO_MEMORY;
     uint64_t reached_at = version ? registry_reached_at(a, version) : 0;
-    uint32_t count = row->worker_count ? fill_named(row, a, t, v, reached_at, rows)
-                                       : fill_all(row, a, t, v, reached_at, rows);
+    uint32_t count = row->worker_count ? fill_named(row, ro, a, t, v, reached_at, rows)
+                                       : fill_all(row, ro, a, t, v, reached_at, rows);
     uint32_t have = 0;
     for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
     bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;
@@ -257,20 +279,36 @@ void wait_view_fini(wait_view_t *w)
 
 /* ---- how it ends ---- */
 
+static int version_failed(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
+                          heddle_error_t *error)
+{
+    heddle_error_t reason;
+    char name[HEDDLE_NAME_MAX + 24];
+    registry_reason(a, v, &reason);
+    text_printf(name, sizeof name, "%s@%llu", row->adapter, (unsigned long long)row->version);
+    bool names_itself = strstr(reason.message, name) != NULL;
+    int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s%s%s", names_itself ? "" : name,
+                        names_itself ? "" : " failed: ", reason.message);
+    error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
+                reason.phase[0] ? reason.phase : NULL);
+    error_hint(error, "`heddle versions %.100s` shows where it ended", name);
+    return rc;
+}
+
+/* Without failing: put away, overtaken, or so long ago that nobody remembers (v NULL). */
 static int version_ended(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
                          heddle_error_t *error)
 {
-    heddle_error_t reason = {0};
-    if (v) registry_reason(a, v, &reason);
-    bool failed = v && v->state == VERSION_FAILED;
-    int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu %s: %s", row->adapter,
-                        (unsigned long long)row->version, failed ? "failed" : "is not to be had",
-                        v ? reason.message : "it ended long ago");
-    error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
-                reason.phase[0] ? reason.phase : NULL);
-    if (reason.code) error_found(error, "%s", heddle_err_name(reason.code));
-    error_hint(error, "`heddle versions %.100s@%llu` shows where it ended", row->adapter,
-               (unsigned long long)row->version);
+    if (v && v->state == VERSION_FAILED) return version_failed(row, a, v, error);
+    bool is_superseded = v && v->state == VERSION_SUPERSEDED;
+    int rc = is_superseded
+                 ? error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was superseded: a newer version came before it was active",
+                              row->adapter, (unsigned long long)row->version)
+                 : error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu was %s: nobody holds its bytes any more",
+                              row->adapter, (unsigned long long)row->version, v ? "retired" : "put away long ago");
+    error_where(error, row->adapter, row->version, NULL, NULL);
+    error_contrast(error, "a version that is staged, active or kept", is_superseded ? "superseded" : "retired");
+    error_hint(error, "publish its bytes again to serve them");
     return rc;
 }
 
@@ -345,6 +383,30 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     return true;
 }
 
+/* Everybody was asked, and so many said no that too few are left. */
+static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, const adapter_row_t *a,
+                              heddle_error_t *ret_verdict)
+{
+    uint32_t refused = 0;
+    const wait_row_t *first = NULL;
+    for (uint32_t i = 0; i < w->count; i++) {
+        const wait_row_t *r = &w->rows[i];
+        if (r->is_reached) continue;
+        if (!r->is_refused) return false;
+        if (!first) first = r;
+        refused++;
+    }
+    if (!refused || a->active != row->version || w->have + refused < w->need) return false;
+    error_fail(ret_verdict, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was refused by %s: %s", row->adapter,
+               (unsigned long long)row->version, first->worker, first->message);
+    error_where(ret_verdict, row->adapter, row->version, first->worker, first->phase);
+    error_expected(ret_verdict, "%u worker%s", w->need, w->need == 1 ? "" : "s");
+    error_found(ret_verdict, "%u, and %u that refused", w->have, refused);
+    error_hint(ret_verdict, "mend what it says, then `heddle activate %.100s@%llu` has them try again", row->adapter,
+               (unsigned long long)row->version);
+    return true;
+}
+
 static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
                          heddle_error_t *ret_verdict)
 {
@@ -361,6 +423,7 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     }
     bool is_reached = ro->is_settled && w.have >= w.need;
     bool is_over = is_reached || (ro->is_settled && is_hopeless(row, ro, a, ret_verdict));
+    is_over = is_over || (ro->is_settled && is_refused_by_all(row, &w, a, ret_verdict));
     if (!is_over && v.now.us >= row->deadline_us) {
         ran_out(row, &w, ret_verdict);
         is_over = true;

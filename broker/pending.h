@@ -65,8 +65,9 @@ typedef struct {
     uint64_t version, decision, since_ms;
     copy_state_t state;                    /* of that version there; COPY_NONE: nothing */
     bool is_reached;
+    bool is_refused;                       /* the version asked for: not before another decision */
     /* where it is, when not reached: announce fetch verify stage activate */
-    const char *phase;
+    const char *phase, *message;           /* message: with a code */
     int code;                              /* why, where known; 0 */
     uint64_t heartbeat_age_ms;
 } wait_row_t;

@@ -53,6 +53,13 @@ static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const hed
     return rows_end(&rows);
 }
 
+/* The one that names the version; of an activation that is only tried out, the one that stands. */
+static uint64_t decision_of(const pending_row_t *row, const version_row_t *v)
+{
+    if (row->kind == PENDING_ACTIVATE && row->dry_run) return row->activated.decision;
+    return v ? v->decision : 0;
+}
+
 static json_t *wait_fields(const broker_t *b, const pending_row_t *row, const wait_view_t *w,
                            const heddle_error_t *verdict, instant_t now)
 {
@@ -60,7 +67,7 @@ static json_t *wait_fields(const broker_t *b, const pending_row_t *row, const wa
     const version_row_t *v = a ? registry_version(a, row->version) : NULL;
     return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter,
                      "version", part_number(row->version), "digest", part_digest(v ? &v->digest : NULL),
-                     "decision", part_number(v ? v->decision : 0), "phase",
+                     "decision", part_number(decision_of(row, v)), "phase",
                      row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active", "need_count",
                      part_count(w->need), "have_count", part_count(w->have), "eligible_count",
                      part_count(w->eligible), "elapsed_ms", part_ms(now.us - row->asked_us), "workers",

@@ -354,19 +354,47 @@ static bool is_there(const copy_row_t *c, const version_row_t *v)
     return v->decision ? c->has_reached : copy_holds(c);
 }
 
+/* Why one that said nothing itself is missing: its time was over, or the version ended for another reason. */
+static int missing_code(const track_t *t, const version_row_t *v)
+{
+    bool is_its_own = v->code == HEDDLE_ERR_DEADLINE || v->code == HEDDLE_ERR_NO_WORKERS ||
+                      v->code == HEDDLE_ERR_VERSION_LOST;
+    if (t->is_ended) return is_its_own ? v->code : HEDDLE_ERR_VERSION_FAILED;
+    return t->is_late ? HEDDLE_ERR_DEADLINE : HEDDLE_OK;
+}
+
+static void say_where(const copy_row_t *c, const version_row_t *v, char *text, size_t size)
+{
+    switch (c->state) {
+    case COPY_NONE:
+    case COPY_ANNOUNCED: text_printf(text, size, "has not begun to fetch"); break;
+    case COPY_FETCHING:
+        text_printf(text, size, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
+                    (unsigned long long)v->data_bytes);
+        break;
+    case COPY_ARRIVED: text_printf(text, size, "has all bytes, and has not said that it loaded them"); break;
+    case COPY_COMMITTED: text_printf(text, size, "has not said that it switched"); break;
+    default: text_printf(text, size, "is %s", copy_state_name(c->state)); break;
+    }
+}
+
 static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v,
                          missing_row_t *row)
 {
-    *row = (missing_row_t){
-        .worker = c->worker, .phase = c->token ? copy_phase(c) : c->phase, .code = c->code};
-    if (c->code) text_printf(row->message, sizeof row->message, "%s", c->message);
-    else if (t->is_ended) row->code = HEDDLE_ERR_VERSION_FAILED;
-    else if (t->is_late) row->code = HEDDLE_ERR_DEADLINE;
-    if (c->code) return;
-    if (c->state == COPY_FETCHING)
-        text_printf(row->message, sizeof row->message, "%llu of %llu bytes fetched",
-                    (unsigned long long)c->bytes_done, (unsigned long long)v->data_bytes);
-    else text_printf(row->message, sizeof row->message, "%s", copy_state_name(c->state));
+    *row = (missing_row_t){.worker = c->worker,
+                           .phase = c->token ? copy_phase(c) : c->phase,
+                           .code = c->code ? c->code : missing_code(t, v)};
+    if (c->code) {
+        text_printf(row->message, sizeof row->message, "%s", c->message);
+        return;
+    }
+    say_where(c, v, row->message, sizeof row->message);
+    size_t used = strlen(row->message);
+    if (row->code == HEDDLE_ERR_DEADLINE)
+        text_printf(row->message + used, sizeof row->message - used, " within %llu ms",
+                    (unsigned long long)v->deadline_ms);
+    else if (row->code)
+        text_printf(row->message + used, sizeof row->message - used, " when the version ended");
 }
 
 rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,

@@ -111,6 +111,21 @@ static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row
     }
 }
 
+static bool all_staged(const track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        if (c->is_eligible && c->token && !copy_holds(c)) return false;
+    }
+    return track_holder_count(t) > 0;
+}
+
+/* With policy `all` one that refused it is not passed over: that version fails. */
+static bool is_staged(const version_row_t *row, const track_t *t)
+{
+    return row->activation == HEDDLE_ACTIVATION_ALL ? all_staged(t) : track_is_complete(t);
+}
+
 static void look_at(step_t *s, track_t *t)
 {
     const adapter_row_t *a = registry_adapter(s->v.registry, t->adapter);
@@ -122,7 +137,7 @@ static void look_at(step_t *s, track_t *t)
         t->is_late = true;
         track_touch(s->ro, t);
     }
-    if (!t->is_staged_said && row->state == VERSION_STAGING && track_is_complete(t)) {
+    if (!t->is_staged_said && row->state == VERSION_STAGING && is_staged(row, t)) {
         t->is_staged_said = true;
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
@@ -158,15 +173,6 @@ static const copy_row_t *failed_eligible(const track_t *t)
         if (c->is_eligible && c->token && c->state == COPY_FAILED) return c;
     }
     return NULL;
-}
-
-static bool all_staged(const track_t *t)
-{
-    for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        if (c->is_eligible && c->token && !copy_holds(c)) return false;
-    }
-    return track_holder_count(t) > 0;
 }
 
 static bool is_met(const version_row_t *row, const track_t *t)

@@ -165,11 +165,14 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
                         heddle_error_t *error)
 {
     const heddle_report_t *p = &row->report;
-    error_fail(error, code, "%s@%llu %s%s%s", r->adapter, (unsigned long long)p->version, why,
-               p->message[0] ? ": " : "", p->message);
+    char name[HEDDLE_NAME_MAX + 24];
+    text_printf(name, sizeof name, "%s@%llu", r->adapter, (unsigned long long)p->version);
+    if (strstr(p->message, name)) error_fail(error, code, "%s", p->message); /* it names the version itself */
+    else error_fail(error, code, "%s %s%s%s", name, why, p->message[0] ? ": " : "", p->message);
     error_where(error, r->adapter, p->version, NULL, NULL);
     if (p->missing_count) error_where(error, NULL, 0, p->missing[0].worker, p->missing[0].phase);
-    if (p->code && p->code != code) error_found(error, "%s", heddle_err_name(p->code));
+    error_found(error, "staged on %u of %u worker%s", p->staged_count, p->eligible_count,
+                p->eligible_count == 1 ? "" : "s");
     hint_failed(r, p, code, error);
     return code;
 }
