@@ -184,7 +184,10 @@ bool broker_hear_open(const call_t *c)
     const msg_open_t *open = &c->m->open;
     hearing_t h = {.c = c, .who = open->writer, .is_opening = true};
     hear_epoch(&h, open->epoch, open->prev_token);
-    hear_adapter(&h, open->adapter, open->serving, 0);
+    uint64_t newest = open->serving;
+    for (uint32_t i = 0; i < open->served_count; i++)
+        if (open->served[i] > newest) newest = open->served[i];
+    hear_adapter(&h, open->adapter, newest, 0);
     bool goes_on = go_above(&h);
     buf_fini(&h.text);
     return goes_on;

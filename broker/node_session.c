@@ -306,20 +306,33 @@ static open_by_t standing_of(const call_t *c, const char *adapter)
                                                   : (c->now.us - b->started_us) / 1000};
 }
 
-static void welcome_publisher(const call_t *c, const member_t *member, uint64_t serving)
+/* What it restates, each version once; how many. */
+static uint32_t served_by(const msg_open_t *open, uint64_t ret_versions[LIMIT_OPEN_SERVED + 1])
 {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i <= open->served_count; i++) {
+        uint64_t version = i < open->served_count ? open->served[i] : open->serving;
+        bool is_new = version != 0;
+        for (uint32_t k = 0; k < count; k++) is_new &= ret_versions[k] != version;
+        if (is_new) ret_versions[count++] = version;
+    }
+    return count;
+}
+
+static void welcome_publisher(const call_t *c, const member_t *member, const uint64_t *served, uint32_t count)
+{
+    msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
     const adapter_row_t *a = registry_adapter(&c->b->registry, member->subs[0].adapter);
-    const version_row_t *active = registry_active(a),
-                        *row = serving ? registry_version(a, serving) : NULL;
+    const version_row_t *active = registry_active(a);
     msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = a->active};
-    msg_keep_t keep = {.adapter = a->name, .version = serving};
+    msg_welcome_t welcome = {
+        .req = c->m->open.req, .adapters = &decision, .adapter_count = 1, .keep = keep};
     if (active) decision.digest = active->digest;
-    if (row) keep.key = row->share_key;
-    msg_welcome_t welcome = {.req = c->m->open.req,
-                             .adapters = &decision,
-                             .adapter_count = 1,
-                             .keep = &keep,
-                             .keep_count = row && registry_is_live(row)};
+    for (uint32_t i = 0; i < count; i++) {
+        const version_row_t *row = registry_version(a, served[i]);
+        if (row && registry_is_live(row))
+            keep[welcome.keep_count++] = (msg_keep_t){a->name, row->version, row->share_key};
+    }
     send_welcome(c, member, &welcome);
 }
 
@@ -328,8 +341,8 @@ static void tell_ended(const call_t *c, const member_t *member, uint64_t serving
 {
     broker_t *b = c->b;
     const adapter_row_t *a = registry_adapter(&b->registry, member->subs[0].adapter);
-    const version_row_t *row = serving ? registry_version(a, serving) : NULL;
-    if (!serving || (row && registry_is_live(row))) return;
+    const version_row_t *row = registry_version(a, serving);
+    if (row && registry_is_live(row)) return;
     if (row) {
         rollout_tell(&b->rollout, broker_view(b, c->now), a->name, serving, member, &b->out);
         return;
@@ -374,9 +387,11 @@ void on_open(const call_t *c)
     }
     bind_peer(b, c->peer, member);
     replaced(b, fenced_peer, fenced_token, member, c->now);
-    rollout_opened(&b->rollout, broker_view(b, c->now), member, open->serving);
-    welcome_publisher(c, member, open->serving);
-    tell_ended(c, member, open->serving);
+    uint64_t served[LIMIT_OPEN_SERVED + 1];
+    uint32_t served_count = served_by(open, served);
+    rollout_opened(&b->rollout, broker_view(b, c->now), member, served, served_count);
+    welcome_publisher(c, member, served, served_count);
+    for (uint32_t i = 0; i < served_count; i++) tell_ended(c, member, served[i]);
     event_row_t *e = events_add(&b->events, EVENT_WRITER_OPENED, open->adapter, 0, member->name, c->now);
     e->token = member->token;
 }

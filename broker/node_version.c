@@ -22,7 +22,7 @@ static void stands_for(const call_t *c, const member_t *writer, uint64_t version
     const version_row_t *row =
         registry_version(registry_adapter(&b->registry, c->m->publish.adapter), version);
     if (row && row->state == VERSION_STAGING)
-        rollout_opened(&b->rollout, broker_view(b, c->now), writer, version);
+        rollout_opened(&b->rollout, broker_view(b, c->now), writer, &version, 1);
     rollout_tell(&b->rollout, broker_view(b, c->now), c->m->publish.adapter, version, writer, &b->out);
 }
 

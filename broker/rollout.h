@@ -171,8 +171,8 @@ int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t 
                     msg_welcome_t *welcome);
 /* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
 void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbox_t *out);
-/* A publisher was admitted; `serving`: a version whose region it still has, 0: none. */
-void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t serving);
+/* A publisher was admitted; `served`: the versions whose regions it still has. */
+void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served, uint32_t count);
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
 void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb);
 int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,

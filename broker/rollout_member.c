@@ -305,7 +305,14 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
     return HEDDLE_OK;
 }
 
-void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t serving)
+static bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (numbers[i] == number) return true;
+    return false;
+}
+
+void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served, uint32_t count)
 {
     const char *adapter = publisher->subs[0].adapter;
     const adapter_row_t *a = registry_adapter(v.registry, adapter);
@@ -313,7 +320,7 @@ void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, uint64_t
          i < ro->track_count && !strcmp(ro->tracks[i]->adapter, adapter); i++) {
         track_t *t = ro->tracks[i];
         const version_row_t *row = registry_version(a, t->version);
-        bool serves = serving == t->version && row && registry_is_live(row);
+        bool serves = has_number(served, count, t->version) && row && registry_is_live(row);
         if (t->publisher == publisher->token || (!t->publisher && !serves)) continue;
         t->publisher = serves ? publisher->token : 0;
         if (serves) t->has_left = false;

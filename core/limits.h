@@ -26,6 +26,7 @@
 #define LIMIT_AUTH_BYTES 4096u              /* a key or a signed token */
 #define LIMIT_DEVICES 256u                  /* network devices of one host, virtual ones too */
 #define LIMIT_FEATURES 64u
+#define LIMIT_OPEN_SERVED 64u               /* versions that a publisher serves, restated: it has few regions */
 #define LIMIT_SERVED 256u                   /* sources that one fetch took bytes from, or lost, by the end */
 #define LIMIT_MISSING 1024u                 /* workers that a rollout's message names; its counts tell of the others */
 #define LIMIT_NAMED_WORKERS 1024u           /* workers that one question names */

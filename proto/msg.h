@@ -85,7 +85,8 @@ typedef struct {
     bool takeover;
     const char *adapter, *writer, *backend, *ucx;
     bytes_t address;
-    uint64_t serving;                         /* version whose region is still served, restated; 0: none */
+    uint64_t serving;                         /* newest version whose region is still served, restated; 0: none */
+    uint64_t *served; uint32_t served_count;  /* all of them */
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */

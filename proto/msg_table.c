@@ -164,6 +164,7 @@ static const field_t OPEN_FIELDS[] = {
     TEXT(msg_open_t, ucx, LIMIT_WORD_BYTES, OPTIONAL),
     BIN(msg_open_t, address, LIMIT_ADDRESS_BYTES, OPTIONAL),
     U64(msg_open_t, serving, LIMIT_EXACT, OPTIONAL),
+    U64S(msg_open_t, served, served_count, LIMIT_OPEN_SERVED),
 };
 static const field_t WELCOME_FIELDS[] = {
     U64(msg_welcome_t, req, ANY, OPTIONAL),

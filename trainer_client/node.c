@@ -294,13 +294,15 @@ static void leave_cluster(publisher_node_t *n, uint64_t now_us)
 static void send_open(publisher_node_t *n)
 {
     bytes_t address = {NULL, 0};
+    uint64_t served[PUBLICATION_SLOTS] = {0};
+    uint32_t count = publications_served(&n->publications, served);
     msg_t m = {.type = MSG_OPEN};
     if (n->io->tr->address(n->io->t, &address)) return; /* no answer comes: it is tried again */
     m.open = (msg_open_t){.req = n->session.req, .epoch = n->session.epoch,
                           .prev_token = n->session.token, .takeover = n->takeover,
                           .adapter = n->adapter, .writer = n->writer, .backend = n->io->tr->name,
                           .ucx = n->io->tr->version(), .address = address,
-                          .serving = publications_serving(&n->publications)};
+                          .serving = served[0], .served = served, .served_count = count};
     (void)send(n, &m);
 }
 
@@ -313,8 +315,10 @@ static bool is_kept(const msg_welcome_t *m, const char *adapter, uint64_t versio
 
 static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_us)
 {
-    uint64_t serving = publications_serving(&n->publications);
-    if (serving && !is_kept(m, n->adapter, serving)) publications_stop(&n->publications, serving);
+    uint64_t served[PUBLICATION_SLOTS];
+    uint32_t count = publications_served(&n->publications, served);
+    for (uint32_t i = 0; i < count; i++)
+        if (!is_kept(m, n->adapter, served[i])) publications_stop(&n->publications, served[i]);
     n->io->tr->set_token(n->io->t, n->session.token);
     n->takeover = false;
     bool is_back = n->has_joined;

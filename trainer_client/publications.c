@@ -166,13 +166,16 @@ void publications_stop(publications_t *p, uint64_t version)
             stop(p, &p->slots[i]);
 }
 
-uint64_t publications_serving(const publications_t *p)
+uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATION_SLOTS])
 {
-    uint64_t version = 0;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version > version)
-            version = p->slots[i].version;
-    return version;
+    uint32_t count = 0;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        if (p->slots[i].state != PUBLICATION_SERVED) continue;
+        uint32_t at = count++;
+        for (; at && ret_versions[at - 1] < p->slots[i].version; at--) ret_versions[at] = ret_versions[at - 1];
+        ret_versions[at] = p->slots[i].version;
+    }
+    return count;
 }
 
 bool publications_are_quiet(const publications_t *p)

@@ -67,8 +67,8 @@ void publications_unshared(publications_t *p, const share_key_t *key);
 bool publications_release(publications_t *p, uint64_t version);
 void publications_decided(publications_t *p, uint64_t version);
 void publications_stop(publications_t *p, uint64_t version);   /* 0: all */
-/* The newest version that is served; 0: none. */
-uint64_t publications_serving(const publications_t *p);
+/* The versions that are served, the newest first; how many. */
+uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATION_SLOTS]);
 /* NULL when the version is not SERVED. */
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version);
 /* Nothing is served and no send is in flight. */

@@ -247,3 +247,48 @@ Test(restart, a_replay_of_what_is_lost_says_so)
     cr_assert_str_eq(r->code, "version_lost");
     cr_assert_str_eq(r->message, "nobody holds its bytes");
 }
+
+/* ---- a publisher that serves two ---- */
+
+static void reopen(uint64_t *served, uint32_t count)
+{
+    msg_t m = {.type = MSG_OPEN};
+    rig_hello(T, ROLE_PUBLISHER);
+    m.open = (msg_open_t){.req = ++R.req, .adapter = "policy", .writer = "trainer", .serving = 2, .served = served,
+                          .served_count = count, .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("pub", 3)};
+    rig_frame(T, &m);
+}
+
+Test(restart, what_is_on_its_way_is_still_served_with_what_waits)
+{
+    uint64_t served[] = {2, 1, 2};
+    publish_to(1, (rig_publish_t){0});
+    rig_publish(T, (rig_publish_t){.digest = 2}); /* waits */
+    rig_restart();
+    rig_worker(W1, "w1");
+    reopen(served, 3);
+    const msg_welcome_t *welcome = &rig_last(T, MSG_WELCOME)->welcome;
+    cr_assert(welcome->keep_count == 2 && welcome->keep[0].version == 2 && welcome->keep[1].version == 1);
+    rig_pass(3 * LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "staging", "its publisher has it");
+    rig_staged(W1, 1, 1);
+    rig_active(W1, 1, 1, 1);
+    rig_staged(W1, 2, 2);
+    cr_assert(rig_adapter()->active == 2 && rig_adapter()->decision == 2);
+}
+
+Test(restart, of_all_that_is_served_what_ended_is_told)
+{
+    uint64_t served[] = {2, 1, 77};
+    publish_to(1, (rig_publish_t){0});
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_nack(W1, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "failed");
+    rig_drop_letters();
+    reopen(served, 2);
+    cr_assert_eq(rig_last(T, MSG_WELCOME)->welcome.keep_count, 1);
+    const letter_t *first = rig_find(T, MSG_ROLLOUT);
+    cr_assert(first && first->m.rollout.version == 1 && !strcmp(first->m.rollout.state, "failed"));
+    reopen(served, 3);
+    cr_assert_eq(rig_adapter()->last_version, 77, "one that is not known was given before");
+}

@@ -118,6 +118,21 @@ Test(joined, a_lapsed_session_rejoins_and_restates_what_it_serves)
     cr_assert_eq(report(3)->active_count, 1);
 }
 
+Test(joined, all_that_is_served_is_restated)
+{
+    serve(3, 1);
+    serve(4, 2);
+    line(false);
+    line(true);
+    hello_ok();
+    const msg_open_t *open = &sent(MSG_OPEN)->open;
+    cr_assert(open->serving == 4 && open->served_count == 2 && open->served[0] == 4 && open->served[1] == 3);
+    w.token++;
+    welcome(3);
+    cr_assert_eq(fetch(3, 4096), TR_ARRIVED);
+    cr_assert_eq(fetch(4, 4096), TR_REFUSED, "each that is not listed is dropped");
+}
+
 Test(joined, what_welcome_does_not_list_is_served_no_longer)
 {
     serve(3, 1);
