@@ -3,8 +3,9 @@
 
 #include <stdio.h>
 
-static const option_set_t SET = {"heddle adapters", "[OPTION...]", "Every adapter, also one that workers subscribed to and nobody published to: active and newest version, writer, how many workers are current. "
-    " LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 when all serve the active one.",
+static const option_set_t SET = {"heddle adapters", "[OPTION...]", "Every adapter: active and newest version, writer, how many workers are current.\n"
+    "Also listed is what workers subscribed to and nobody published to.\n"
+    "LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 when all serve the active one.",
     CLI_DUR, NULL, CLI_COMMON, NULL, 0,
     CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle adapters\n"
     "  heddle adapters -o json | jq -r '.adapters[] | select(.max_lag > 0) | .name'    those with workers that are behind"};

@@ -7,8 +7,9 @@
 
 static const char *const ARGS[] = {"NAME", NULL};
 static const option_set_t SET = {"heddle workers", "[NAME] [OPTION...]",
-    "Every worker: what it serves, what it fetches, whether it is current: serves the active version of every adapter that it subscribed to. "
-    " Lost and left ones are listed for 10 minutes.  lag: how many versions were chosen after the one that it serves; 0 when it serves the active one.", CLI_DUR, NULL, CLI_COMMON, ARGS, 0,
+    "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed for 10 minutes.\n"
+    "current: it serves the active version of every adapter that it subscribed to.\n"
+    "lag: how many versions were chosen after the one that it serves; 0 when that is the active one, 1 when it serves nothing.", CLI_DUR, NULL, CLI_COMMON, ARGS, 0,
     CLI_EXITS ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
     "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
 
