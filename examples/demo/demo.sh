@@ -28,19 +28,29 @@ check() { # check TEXT COMMAND...: the command's success is the answer
 end() { # closes a step
   if [ "$STEP_OK" = 1 ]; then RESULTS+=("PASS  $STEP"); else RESULTS+=("FAIL  $STEP"); FAILED=1; fi
 }
-start_worker() { # start_worker NAME [OPTION...]
+worker() { # worker NAME [OPTION...]: TRANSPORT is left as it says, BORN as it is shown
   local name=$1
   shift
   start "$name" heddle worker --broker "$BROKER" --adapter policy --name "$name" "$@"
-  say "worker $name  pid ${PID[$name]}  $(jq -r '.transport | "\(.backend) \(.ucx) over \(.devices | join(","))"' <<<"$LINE")${1:+  $1}"
+  TRANSPORT=$(jq -r '.transport | "\(.backend) \(.ucx) over \(.devices | join(","))"' <<<"$LINE")
+  BORN="worker $name  pid ${PID[$name]}  $TRANSPORT${1:+  $1}"
 }
-start_broker() { # start_broker ENDPOINT
+start_worker() { worker "$@" && say "$BORN"; }
+broker() { # broker ENDPOINT
   start broker heddle broker --listen "$1" --data "$WORK/registry" --lease "$LEASE"
   BROKER=$(jq -r .endpoint <<<"$LINE")
-  say "broker     pid ${PID[broker]}  $BROKER  epoch $(jq -r .epoch <<<"$LINE")"
+  BORN="broker     pid ${PID[broker]}  $BROKER  epoch $(jq -r .epoch <<<"$LINE"), lease $LEASE (default 4s: here, so that the dead are given up sooner)"
 }
+start_broker() { broker "$@" && say "$BORN"; }
 mb() { awk -v b="$1" 'BEGIN { printf "%.1f MB", b / 1e6 }'; }
 adapter() { [ -d "$WORK/v$1" ] || mkadapter --shape qwen2.5-0.5b --rank 16 --seed "$1" "$WORK/v$1" >>"$LOGS/mkadapter.log"; }
+gpu() { if [ -e /dev/nvidia0 ]; then echo "a GPU that is not used"; else echo "no GPU"; fi; }
+# staged_on VERSION NAME...: the ms from its announcement until the last of these had it staged, by their own account
+staged_on() {
+  local v=$1
+  shift
+  ask versions "policy@$v" | jq -r '[.versions[0].workers[] | select(.worker | IN($ARGS.positional[])) | .timing | [.announce_ms, .connect_ms, .fetch_ms, .verify_ms, .stage_ms] | map(. // 0) | add] | max * 10 | round / 10' --args "$@"
+}
 active_is() { ask adapters | jq -e --argjson v "$1" '.adapters[] | select(.name == "policy") | .active.version == $v'; }
 
 # ---- 1 ----------------------------------------------------------------------------------------------------------
@@ -49,26 +59,31 @@ DEMO_START=$(date +%s)
 printf 'Heddle demo: LoRA versions from a trainer to workers; logs in %s\n' "$LOGS"
 step "1  the machine"
 adapter 1
-say "$(nproc) cores, $(heddle --version), no GPU; adapter: $(tail -1 "$LOGS/mkadapter.log")"
+broker 'tcp://127.0.0.1:*' && BROKER_BORN=$BORN
+worker w1 --export "$WORK/w1" && W1_BORN=$BORN
+say "$(nproc) cores, $TRANSPORT, $(gpu); $(heddle --version)"
+say "adapter: $(tail -1 "$LOGS/mkadapter.log")"
 check "the adapter is 17.6 MB in 336 tensors" grep -q '^336 tensors, 17596416 bytes' "$LOGS/mkadapter.log"
 end
 
 # ---- 2 ----------------------------------------------------------------------------------------------------------
 
 step "2  one broker, four workers, versions 1 to 3"
-start_broker 'tcp://127.0.0.1:*'
-start_worker w1 --export "$WORK/w1"
+say "$BROKER_BORN"
+say "$W1_BORN"
 start_worker w2 --export "$WORK/w2"
 start_worker w3
 start w4 demo-reader --broker "$BROKER" --adapter policy --name w4
 say "worker w4  pid ${PID[w4]}  a program on the library: takes the active version 20 times a second and hashes it"
 for v in 2 3 4 5; do adapter "$v"; done
-cost=$(bench-filecost "$WORK/v1/adapter_model.safetensors" "$WORK")
-say "a file of the same bytes, in this run: write $(jq .write_ms <<<"$cost") ms, read $(jq .read_ms <<<"$cost") ms (one reader, no check, no switch)"
+say "w1 and w2 export: they write and sync a PEFT directory of their own before they say staged, and a version is staged when all are"
 for v in 1 2 3; do
   [ "$v" = 3 ] && ARENA=$(bytes_in w3)
   out=$(ask publish "$WORK/v$v" --adapter policy --step "$((v * 100))")
+  cost=$(bench-filecost "$WORK/v$v/adapter_model.safetensors" "$WORK")
   say "$(jq -r '"version \(.version): \(.data_bytes) bytes, staged \(.timing.staged_ms) ms, active \(.timing.active_ms) ms on \(.rollout.active_count) workers"' <<<"$out")"
+  say "  staged in memory (w3, w4) after $(staged_on "$v" w3 w4) ms, with the export (w1, w2) after $(staged_on "$v" w1 w2) ms of the announcement"
+  say "  a file of the same bytes just now: write $(jq .write_ms <<<"$cost") ms, read $(jq .read_ms <<<"$cost") ms (one reader, no sync, no check, no switch)"
   check "version $v is active on all four" jq -e --argjson v "$v" '.ok and .version == $v and .rollout.active_count == 4' <<<"$out"
 done
 end
@@ -98,6 +113,7 @@ end
 # ---- 4 ----------------------------------------------------------------------------------------------------------
 
 step "4  a worker is killed in mid-transfer"
+say "--max-rate 20M is what the publisher sends in all: 17.6 MB take 0.9 s, and it sends to four workers at once, $(awk 'BEGIN { printf "%.1f", 4 * 17.6 / 20 }') s"
 heddle publish "$WORK/v4" --adapter policy --step 400 --max-rate 20M --broker "$BROKER" -o json >"$WORK/v4.json" &
 PID[publish]=$!
 until ask workers w3 | jq -e '.workers[0].adapters[0].fetching | . != null and .bytes_done >= 0.4 * .data_bytes' >/dev/null; do
