@@ -315,7 +315,7 @@ static void fence(call_t *c)
     member_t *worker =
         c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
     b->members.fenced_count++;
-    if (worker) worker->fenced++;
+    if (worker && token >> 32 == worker->token >> 32) worker->fenced++; /* an earlier broker's is nobody's */
     broker_tell_fenced(c, token);
     if (is_known) return;
     c->peer->fenced_token = token;

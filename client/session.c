@@ -55,7 +55,7 @@ static unsigned leave_for_good(session_t *s)
 static unsigned lapse(session_t *s, uint64_t now_us)
 {
     s->lease_end_us = 0;
-    s->fenced_count++;
+    s->has_lapsed = true;
     return SO_LAPSED | (s->state == SESSION_READY ? begin_anew(s, now_us) : 0);
 }
 
@@ -101,6 +101,9 @@ static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_
 static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us)
 {
     if (m->req != s->req || !m->token || !m->lease_ms) return 0;
+    /* A broker that was started again fenced nobody: it knew no session. */
+    s->fenced_count += s->has_lapsed && m->token >> 32 == s->token >> 32;
+    s->has_lapsed = false;
     s->token = m->token;
     s->epoch = m->epoch;
     s->lease_us = (m->lease_ms < LIMIT_DURATION_MS ? m->lease_ms : LIMIT_DURATION_MS) * 1000;
@@ -151,7 +154,11 @@ static bool is_for_us(const session_t *s, const msg_t *m)
 static unsigned on_frame_ready(session_t *s, const msg_t *m, uint64_t now_us)
 {
     if (m->type == MSG_HEARTBEAT_OK) return on_heartbeat_ok(s, &m->heartbeat_ok);
-    if (m->type == MSG_ERROR && voids_token(s, &m->error)) return lapse(s, now_us);
+    if (m->type == MSG_ERROR && voids_token(s, &m->error)) {
+        unsigned out = lapse(s, now_us);
+        s->has_lapsed = heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
+        return out;
+    }
     return is_for_us(s, m) ? SO_DELIVER : 0;
 }
 

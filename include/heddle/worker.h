@@ -85,7 +85,9 @@ HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *di
 
 /* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with heddle_free. */
 HEDDLE_API int heddle_worker_transport(heddle_worker_t *w, char **ret_json);
-/* Counters as JSON {"bytes_in","bytes_out","chunks_bad","retries","fenced"}.  Free with heddle_free. */
+/* Counters of this process as JSON {"bytes_in","bytes_out","chunks_bad","retries","fenced"}: bytes fetched
+ * and served, chunks whose digest was wrong, chunks asked for again, and sessions that a later one replaced
+ * (a restart of the broker is none).  Free with heddle_free. */
 HEDDLE_API int heddle_worker_stats(heddle_worker_t *w, char **ret_json);
 /* [any thread, signal handlers too] Makes next_event return INTERRUPTED once. */
 HEDDLE_API void heddle_worker_interrupt(heddle_worker_t *w);

@@ -203,6 +203,7 @@ Test(node, tokens_of_a_former_epoch_are_stale)
     R.tokens[W1] = old;
     rig_beat(W1);
     rig_error(W1, "fenced");
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->fenced, 0, "a restart fences nobody");
 }
 
 Test(node, a_lapsed_session_is_lost_and_comes_back_under_a_new_token)

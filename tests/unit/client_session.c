@@ -412,11 +412,12 @@ Test(session, a_lease_that_is_over_lapses_and_greets)
     }
     comes_at(s.lease_end_us, SO_LAPSED | SO_HELLO);
     cr_assert_eq(s.state, SESSION_GREETING);
-    cr_assert_eq(s.fenced_count, 1);
     cr_assert_eq(s.token, TOKEN, "for prev_token");
     cr_assert_not(session_is_live(&s, now));
     cr_assert_eq(hello_ok(1), SO_JOIN);
+    cr_assert_eq(s.fenced_count, 0);
     cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
+    cr_assert_eq(s.fenced_count, 1, "another one took its place");
 }
 
 Test(session, nothing_that_was_queued_is_delivered_after_the_lease)
@@ -491,13 +492,42 @@ Test(session, a_lease_that_ends_with_the_event_is_said_with_it)
     cr_assert_eq(step(SE_LEAVE), SO_LAPSED | SO_LEFT);
 }
 
+Test(session, called_to_join_again_is_no_fence)
+{
+    to_ready();
+    cr_assert_eq(token_error(TOKEN, 0, "not_found"), SO_LAPSED | SO_HELLO);
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+    cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
+    cr_assert_eq(s.fenced_count, 0);
+    to_ready();
+    cr_assert_eq(token_error(TOKEN, 0, "fenced"), SO_LAPSED | SO_HELLO);
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+    cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
+    cr_assert_eq(s.fenced_count, 1);
+}
+
+/* Broker restarts fence nobody, whoever notices first. */
+Test(session, another_broker_is_no_fence)
+{
+    for (int i = 0; i < 2; i++) {
+        to_ready();
+        if (i) cr_assert_eq(token_error(TOKEN, 0, "fenced"), SO_LAPSED | SO_HELLO);
+        else {
+            now = s.lease_end_us;
+            cr_assert_eq(step(SE_LINE_UP), SO_LAPSED | SO_HELLO);
+        }
+        cr_assert_eq(hello_ok(1), SO_JOIN);
+        cr_assert_eq(welcome(s.req, TOKEN + (1ull << 32), LEASE_MS), SO_JOINED);
+        cr_assert_eq(s.fenced_count, 0);
+    }
+}
+
 Test(session, the_broker_may_void_the_token)
 {
     static const char *const codes[] = {"fenced", "denied", "not_found"};
     for (int i = 0; i < 3; i++) {
         to_ready();
         cr_assert_eq(token_error(TOKEN, 0, codes[i]), SO_LAPSED | SO_HELLO);
-        cr_assert_eq(s.fenced_count, 1);
         cr_assert_not(session_is_live(&s, now));
     }
     to_ready();
