@@ -285,11 +285,14 @@ Test(broker, a_damaged_key_is_no_leave_to_go_without)
 {
     const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL, NULL};
     static const char *const NAMES[] = {"broker.key", "client.key"};
-    char ring[256];
+    char ring[256], fresh[512];
+    snprintf(fresh, sizeof fresh, "%s/fresh", dir); /* a registry that nobody was given a key for */
     own_ring(ring, sizeof ring);
     for (int i = 0; i < 2; i++) {
+        argv[6] = dir;
         serves_and_ends(argv);
         overwrite(ring, NAMES[i], "");
+        argv[6] = fresh;
         json_t *object = refused(argv, NULL, 9, "data_dir");
         cr_assert(strstr(text_at(object, "error", "message"), NAMES[i]) && *text_at(object, "error", "hint"));
         json_decref(object);
