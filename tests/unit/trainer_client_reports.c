@@ -82,6 +82,15 @@ Test(reports, judged_by_a_table)
     }
 }
 
+Test(reports, a_failure_names_its_version_once, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("failed", "no_slot", 4, 3, 0);
+    error_text(row->report.message, sizeof row->report.message, "policy@7 failed at w2 in phase fetch: held");
+    reports_judge(&r, row, &(wait_for_t){A, ALL}, &error);
+    cr_assert_str_eq(error.message, "policy@7 failed at w2 in phase fetch: held");
+}
+
 Test(reports, the_cause_is_told, .init = start, .fini = stop)
 {
     heddle_error_t error;
