@@ -38,7 +38,7 @@ static const option_t OPTIONS[] = {
     {"meta", 0, OPTION_LIST, "K=V", NULL, NULL, "kept with the version; may be given again", AT(meta)},
     {"stay", 0, OPTION_FLAG, NULL, NULL, NULL, "go on serving until superseded or interrupted", AT(stay)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, "0", "bytes served a second; 0: no limit", AT(max_rate_bytes)},
-    {"data-device", 0, OPTION_TEXT, "IF", NULL, "lo", "network interface of the tensor bytes; another than loopback needs keys that were named, or a broker on another host", AT(data_device)},
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, "lo", "of the tensor bytes; other than loopback: with keys that were named, or a broker elsewhere", AT(data_device)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
     {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "check DIR and digest it; needs no broker", AT(dry_run)},
     {0}};

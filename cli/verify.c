@@ -10,15 +10,15 @@
 
 typedef struct { common_t common; const char *dir; uint32_t deadline_ms; } args_t;
 static const option_t OPTIONS[] = {
-    {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL, "compute the expected digest from these files, not from the registry, whose own is compared with it first", offsetof(args_t, dir)},
+    {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL, "compute the expected digest from these files; the registry's is compared with it first", offsetof(args_t, dir)},
     {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {"heddle verify", "NAME|NAME@V [OPTION...]",
     "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME alone: the active version.\n"
     "An exported directory that is missing or differs is told, and then written again by its worker, from its memory.", CLI_DUR, OPTIONS, CLI_COMMON, ARGS, 1,
-    CLI_EXITS ", every digest is the expected one; 1 one differs, or DIR is another version; 3 there is no such version; 5 a holder did not answer in time;\n"
-    "8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
+    CLI_EXITS ", every digest is the expected one; 1 one differs, or DIR is another version; 3 there is no such version;\n"
+    "5 a holder did not answer in time; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
     "  heddle verify policy@7 --dir ./checkpoint-100    compared with your own files, not with the registry"};
 
 /* The code is the exported directory's where memory matches. */
