@@ -2,6 +2,8 @@
 /* When a wait is over, as a table; and what is remembered. */
 #include "trainer_client/reports.h"
 
+#include "core/errors.h"
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 
