@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static int code_of(int number)
@@ -27,6 +28,10 @@ static int code_of(int number)
     default: return HEDDLE_ERR_DATA_DIR;
     }
 }
+
+#ifndef RENAME_EXCHANGE
+#define RENAME_EXCHANGE 2
+#endif
 
 static int fail(heddle_error_t *error, const char *what, const char *where)
 {
@@ -129,11 +134,13 @@ static void remove_old(const exports_t *x, const char *name)
                  errno == EEXIST ? "it holds more than an exported adapter" : strerror(errno));
 }
 
-/* ".policy@3.tmp-4711.0" or ".policy.link-4711", of the adapter `policy`. */
+/* ".policy@3.tmp-4711.0", ".policy.link-4711", or "..policy@3.tmp-4711.new.tmp-4711.1", of the adapter `policy`. */
 static bool is_temporary(const char *name, const char *adapter)
 {
     size_t n = strlen(adapter);
-    if (name[0] != '.' || strncmp(name + 1, adapter, n) != 0) return false;
+    if (name[0] != '.') return false;
+    if (name[1] == '.') name++;
+    if (strncmp(name + 1, adapter, n) != 0) return false;
     const char *rest = name + 1 + n;
     if (!strncmp(rest, ".link-", 6)) return rest[6] && !rest[6 + strspn(rest + 6, "0123456789")];
     size_t digits = *rest == '@' ? strspn(rest + 1, "0123456789") : 0;
@@ -256,42 +263,85 @@ bool exports_has(const exports_t *x, const char *adapter, uint64_t version)
     return faccessat(x->root, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static bool is_same(const char *path, const char *digest)
+/* What cannot be read for want of a descriptor or of memory, or by a failing disk, is not known to be wrong. */
+int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT], heddle_error_t *error)
 {
     heddle_adapter_info_t info = {.size = sizeof info};
-    return heddle_adapter_check(path, &info) == HEDDLE_OK && !strcmp(info.digest, digest);
+    int rc = heddle_adapter_check(path, &info);
+    ret_found[0] = 0;
+    if (rc && rc != HEDDLE_ERR_NOT_FOUND && heddle_err_exit(rc) != heddle_err_exit(HEDDLE_ERR_BAD_ADAPTER)) {
+        if (error) *error = *heddle_last_error();
+        return rc;
+    }
+    if (!rc) snprintf(ret_found, HEDDLE_DIGEST_TEXT, "%s", info.digest);
+    return strcmp(ret_found, digest) ? HEDDLE_ERR_DIGEST_MISMATCH : HEDDLE_OK;
 }
 
-/* Makes room for the version's directory; *ret_is_there when it is there already, as it should be. */
-static int look_at_place(exports_t *x, const heddle_manifest_t *m, heddle_error_t *error, bool *ret_is_there)
+typedef enum { PLACE_FREE, PLACE_RIGHT, PLACE_OTHER } place_t;
+
+/* Of the version's directory; OTHER: of an earlier run, or damaged. */
+static int look_at_place(exports_t *x, const heddle_manifest_t *m, const char *path, heddle_error_t *error, place_t *ret_place)
 {
-    char path[4400], name[200];
+    char name[200], found[HEDDLE_DIGEST_TEXT];
     struct stat st;
-    exports_path(x, m->adapter, m->version, path);
     name_of(m->adapter, m->version, name);
-    *ret_is_there = false;
+    *ret_place = PLACE_FREE;
     if (fstatat(x->root, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return HEDDLE_OK;
     if (!S_ISDIR(st.st_mode)) return fail_taken(error, path, "a free name", kind_of(st.st_mode));
-    *ret_is_there = is_same(path, m->digest);    /* of an earlier run */
-    if (*ret_is_there || remove_directory(x->root, name)) return HEDDLE_OK;
-    if (errno != EEXIST) return fail(error, "cannot replace", path);
+    int rc = exports_look(path, m->digest, found, error);
+    if (rc && rc != HEDDLE_ERR_DIGEST_MISMATCH) return rc;
+    *ret_place = rc ? PLACE_OTHER : PLACE_RIGHT;
+    if (!rc || is_export(x->root, name)) return HEDDLE_OK;
     return fail_taken(error, path, "a free name, or a directory of an earlier run",
                       "a directory with other things in it");
+}
+
+static int swap(int root, const char *fresh, const char *name)
+{
+    if (syscall(SYS_renameat2, root, fresh, root, name, RENAME_EXCHANGE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    return remove_directory(root, name) ? renameat(root, fresh, root, name) : -1; /* a file system without */
+}
+
+static int write_new(const heddle_snapshot_t *snapshot, const char *path, heddle_error_t *error)
+{
+    int rc = heddle_snapshot_export(snapshot, path);
+    if (rc && error) *error = *heddle_last_error();
+    return rc;
+}
+
+/* The new one is whole beside the old one before they change places: a reader of the link finds a directory at any time. */
+static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *path, heddle_error_t *error)
+{
+    const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
+    char name[200], fresh[300], fresh_path[4400];
+    name_of(m->adapter, m->version, name);
+    snprintf(fresh, sizeof fresh, ".%s.tmp-%ld.new", name, (long)getpid());
+    if ((size_t)snprintf(fresh_path, sizeof fresh_path, "%s/%s", x->path, fresh) >= sizeof fresh_path) {
+        errno = ENAMETOOLONG;
+        return fail(error, "cannot replace", path);
+    }
+    remove_files(x->root, fresh, &(bool){false});
+    int rc = write_new(snapshot, fresh_path, error);
+    if (rc) return rc;
+    if (swap(x->root, fresh, name) != 0) rc = fail(error, "cannot replace", path);
+    if (!rc && fsync(x->root) != 0) rc = fail(error, "cannot sync", x->path);
+    if (faccessat(x->root, fresh, F_OK, AT_SYMLINK_NOFOLLOW) == 0 && !remove_files(x->root, fresh, &(bool){false}))
+        log_emit(LOG_WARN, "export.remove", "%s is left behind: %s", fresh, strerror(errno));
+    return rc;
 }
 
 int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
     char path[4400];
-    bool is_there = false;
+    place_t place = PLACE_FREE;
     int rc = find_root(x, error);
     if (!rc) rc = exports_check_link(x, m->adapter, error);
-    if (!rc) rc = look_at_place(x, m, error, &is_there);
-    if (rc || is_there) return rc;
     exports_path(x, m->adapter, m->version, path);
-    rc = heddle_snapshot_export(snapshot, path);
-    if (rc && error) *error = *heddle_last_error();
-    return rc;
+    if (!rc) rc = look_at_place(x, m, path, error, &place);
+    if (rc || place == PLACE_RIGHT) return rc;
+    return place == PLACE_FREE ? write_new(snapshot, path, error) : replace(x, snapshot, path, error);
 }
 
 int exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error)

@@ -35,7 +35,11 @@ void exports_close(exports_t *x);
 void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400]);
 /* What sits where the link belongs, and is no link: DATA_DIR. */
 int  exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error);
-/* Writes the version's directory; one that is there already with the same content stays as it is.
+/* What lies at the path: OK · DIGEST_MISMATCH (*ret_found: its digest; "": it is missing, or no adapter) · any other:
+ * it could not be read, and nothing is known. */
+int  exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT], heddle_error_t *error);
+/* Writes the version's directory; one that is there already with the same content stays as it is, and another is
+ * replaced in one step.
  * NO_SPACE, NO_MEMORY (descriptors too), DATA_DIR: the path is in the message. */
 int  exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error);
 /* Moves the link; version 0: removes it. */

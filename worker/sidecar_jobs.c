@@ -186,17 +186,18 @@ static void repair(jobs_t *j, const heddle_event_t *e, bool is_active, const cha
  * mended. */
 static void verify(jobs_t *j, const heddle_event_t *e)
 {
-    char path[4400];
-    heddle_adapter_info_t info = {.size = sizeof info};
+    char path[4400], found[HEDDLE_DIGEST_TEXT];
+    heddle_error_t why;
     bool is_active = active_version(j, e->adapter) == e->version;
     exports_path(&j->exports, e->adapter, is_active ? 0 : e->version, path);
-    int rc = heddle_adapter_check(path, &info);
-    if (rc == HEDDLE_ERR_NO_MEMORY) {    /* nothing is known */
+    int rc = exports_look(path, e->digest, found, &why);
+    if (rc && rc != HEDDLE_ERR_DIGEST_MISMATCH) {    /* nothing is known, and nothing is touched */
+        log_emit(LOG_WARN, "export.unread", "%s", why.message);
         heddle_worker_verified(j->worker, e->adapter, e->version, NULL);
         return;
     }
-    heddle_worker_verified(j->worker, e->adapter, e->version, rc ? "" : info.digest);
-    if (rc || strcmp(info.digest, e->digest) != 0) repair(j, e, is_active, path, rc != HEDDLE_OK);
+    heddle_worker_verified(j->worker, e->adapter, e->version, found);
+    if (rc) repair(j, e, is_active, path, !found[0]);
 }
 
 /* True when a command runs now; else the job is done. */

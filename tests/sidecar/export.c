@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <heddle/adapter.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -282,6 +283,54 @@ Test(exports, old_directories_go_and_the_active_one_stays)
     exports_link(&exports, "policy", 11, NULL);
     exports_prune(&exports, "policy", never, NULL);
     cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@x");
+}
+
+Test(exports, a_damaged_one_stays_until_there_is_another)
+{
+    write_version(3);
+    exports_link(&exports, "policy", 3, NULL);
+    heddle_snapshot_t *s = NULL;
+    cr_assert_eq(slots_acquire(slots, 0, 3, &s), HEDDLE_OK);
+    int fd = open(in_root("policy@3/adapter_model.safetensors"), O_WRONLY);
+    cr_assert_eq(pwrite(fd, "x", 1, 5000), 1);
+    close(fd);
+    uint64_t before = inode("policy@3/adapter_model.safetensors");
+    struct rlimit limit, small = {.rlim_cur = 100, .rlim_max = RLIM_INFINITY};
+    getrlimit(RLIMIT_FSIZE, &limit);
+    small.rlim_max = limit.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    heddle_error_t error;
+    cr_assert_neq(exports_write(&exports, s, &error), HEDDLE_OK);
+    cr_assert_eq(inode("policy/adapter_model.safetensors"), before, "what the link names is still there");
+    cr_assert_str_eq(listing(), "policy policy@3");
+    setrlimit(RLIMIT_FSIZE, &limit);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_OK);
+    heddle_adapter_info_t info = {.size = sizeof info};
+    cr_assert_eq(heddle_adapter_check(in_root("policy"), &info), HEDDLE_OK);
+    cr_assert_str_eq(listing(), "policy policy@3");
+    heddle_snapshot_release(&s);
+}
+
+Test(exports, what_cannot_be_read_is_not_known_to_be_wrong)
+{
+    write_version(3);
+    char found[HEDDLE_DIGEST_TEXT];
+    heddle_error_t error;
+    struct rlimit limit, none;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    none = limit;
+    none.rlim_cur = 3;
+    char path[300];
+    snprintf(path, sizeof path, "%s", in_root("policy@3"));
+    setrlimit(RLIMIT_NOFILE, &none);
+    int rc = exports_look(path, "h1:", found, &error);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    cr_assert(rc != HEDDLE_OK && rc != HEDDLE_ERR_DIGEST_MISMATCH && !found[0] && error.message[0]);
+    cr_assert_eq(exports_look(path, "h1:", found, &error), HEDDLE_ERR_DIGEST_MISMATCH);
+    cr_assert(found[0]);
+    cr_assert_eq(exports_look(in_root("policy@4"), "h1:", found, &error), HEDDLE_ERR_DIGEST_MISMATCH);
+    cr_assert_str_eq(found, "");
 }
 
 Test(exports, failed_version_is_removed_but_not_the_active_one)
