@@ -76,7 +76,7 @@ static void check_endpoint(const char *text)
     if (wire_check_endpoint(text, false, &loopback, &error) == HEDDLE_OK && !strchr(text, ',')) {
         MUST(wire_check_endpoints(text, &all, &error) == HEDDLE_OK && all == loopback);
         MUST(!loopback || !strncmp(text, "ipc://", 6) || strstr(text, "127.") ||
-             strstr(text, "localhost") || strchr(text, '['));
+             strcasestr(text, "localhost") || strchr(text, '['));
     }
     if (wire_check_endpoints(text, &all, &error)) MUST(error.code && error.message[0]);
 }
