@@ -15,19 +15,33 @@ static const source_t *find_source(const announced_t *w, uint64_t token)
 
 void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event)
 {
+    bool is_life = event->kind == TR_BEAT || event->kind == TR_ARRIVED;
     bool is_no = event->kind == TR_REFUSED && event->err != HEDDLE_ERR_GONE && event->err != HEDDLE_ERR_AGAIN;
-    if (is_no && find_source(pull_what(pull), event->token)) u->refused = event->err;
+    if (!(is_life || is_no) || !find_source(pull_what(pull), event->token)) return;
+    if (is_life) unreached_begin(u);
+    else u->refused = event->err;
 }
 
-/* "trainer-x, w2"; those that the last list left out are known by an earlier call.  How many there are. */
-static uint32_t name_sources(const announced_t *w, const uint64_t *lost, uint32_t count, buf_t *names)
+static bool is_told(const unreached_t *u, uint64_t token)
 {
-    uint32_t named = 0;
+    for (uint32_t i = 0; i < u->told_count; i++)
+        if (u->told[i] == token) return true;
+    return false;
+}
+
+/* "trainer-x, w2"; those that the last list left out are known by an earlier call.  True when one is new. */
+static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *lost, uint32_t count, buf_t *names)
+{
+    bool is_new = false;
     for (uint32_t i = 0; i < count; i++) {
         const source_t *source = find_source(w, lost[i]);
-        if (source) buf_printf(names, "%s%s", named++ ? ", " : "", source->name);
+        if (!source) continue;
+        buf_printf(names, "%s%s", names->bytes ? ", " : "", source->name);
+        if (is_told(u, source->token) || u->told_count == UNREACHED_TOLD_MAX) continue;
+        u->told[u->told_count++] = source->token;
+        is_new = true;
     }
-    return named;
+    return is_new;
 }
 
 static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, const char *names)
@@ -49,9 +63,7 @@ static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, 
 static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, const uint64_t *lost, uint32_t count)
 {
     buf_t names = {0};
-    uint32_t named = name_sources(w, lost, count, &names);
-    if (named > u->count) {
-        u->count = named;
+    if (name_sources(u, w, lost, count, &names)) {
         describe(u, io, w, buf_text(&names));
         log_emit(LOG_WARN, "fetch.unreached", "version %llu: %s%s%s", (unsigned long long)w->version,
                  u->error.message, u->error.hint[0] ? "; " : "", u->error.hint);
@@ -64,10 +76,5 @@ bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, con
 {
     if (pull_source(pull) || count == 0) return false;
     tell(u, io, pull_what(pull), lost, count);
-    if (u->count == 0) return false;
-    if (!u->since_us) u->since_us = now_us;
-    uint64_t end_us = u->since_us + UNREACHED_US;
-    if (deadline_us != CLOCK_NEVER && deadline_us < end_us + UNREACHED_BEFORE_US)
-        end_us = deadline_us - UNREACHED_BEFORE_US;
-    return now_us >= end_us;
+    return u->told_count && deadline_us != CLOCK_NEVER && now_us + UNREACHED_BEFORE_US >= deadline_us;
 }
