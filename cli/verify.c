@@ -10,7 +10,7 @@
 
 typedef struct { common_t common; const char *dir; uint32_t deadline_ms; } args_t;
 static const option_t OPTIONS[] = {
-    {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL, "compute the expected digest from these files; the registry's is compared with it first", offsetof(args_t, dir)},
+    {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL, "compute the expected digest from these files; the workers' and the registry's are compared with it", offsetof(args_t, dir)},
     {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
@@ -54,7 +54,7 @@ static void render(const common_t *c, json_t *a)
     table_print(&t);
 }
 
-/* ---- --dir: what the files are, before anybody is suspected ---- */
+/* ---- --dir: what the files are, beside what the registry says ---- */
 
 static const char *digest_of(const json_t *version) { return json_string_value(json_object_get(version, "digest")); }
 
@@ -77,51 +77,93 @@ static const json_t *newest_with(const json_t *list, const char *digest)
     return NULL;
 }
 
-static int fail_other(const args_t *args, const char *adapter, const json_t *list, const json_t *meant, const char *digest)
-{
-    heddle_error_t error;
-    char short_digest[64];
-    const json_t *real = newest_with(list, digest);
-    long long version = cli_integer(meant, "version");
-    error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH, "%.300s is not %s@%lld (h1:%s...)", args->dir, adapter, version,
-               cli_short_digest(meant, "digest", short_digest));
-    error_where(&error, adapter, (uint64_t)version, NULL, "verify");
-    error_contrast(&error, digest_of(meant), digest);
-    if (real) error_hint(&error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, (long long)cli_integer(real, "version"),
-                         adapter, (long long)cli_integer(real, "version"));
-    else error_hint(&error, "it is no version of %s; no worker was asked", adapter);
-    json_t *answer = json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:n, s:[]}", "schema", "heddle/1", "kind", "verify", "ok", 0, "adapter", adapter,
-                               "version", (json_int_t)version, "expected", digest, "elapsed_ms", "workers");
-    char *text = json_dumps(answer, JSON_COMPACT);
-    json_decref(answer);
-    return cli_answer(&args->common, "verify", &error, text, render);
-}
+/* What the workers have beside DIR's digest and the registry's. */
+typedef struct { size_t as_dir_count, count; const char *other; /* the last one with neither's bytes; NULL */ } holders_t;
 
-/* -1 to go on, with REF made exact; else the status to end with. */
-static int compare_dir(const args_t *args, heddle_admin_t *admin, const char *digest, const char *ref, char *ret_ref, size_t ref_size)
+static holders_t holders_of(const json_t *answer, const char *dir_digest, const char *registry_digest)
 {
-    char adapter[HEDDLE_NAME_MAX + 1], *json = NULL;
-    int end = -1;
-    snprintf(adapter, sizeof adapter, "%.*s", (int)strcspn(ref, "@"), ref);
-    snprintf(ret_ref, ref_size, "%s", ref);
-    if (heddle_admin_versions(admin, adapter, &json) != HEDDLE_OK) return -1; /* so will verify, in its own words */
-    json_t *answer = json_loads(json, 0, NULL);
-    heddle_free(json);
-    const json_t *list = json_object_get(answer, "versions"), *meant = version_meant(list, ref);
-    if (meant && digest_of(meant)) {
-        snprintf(ret_ref, ref_size, "%s@%lld", adapter, (long long)cli_integer(meant, "version"));
-        if (strcmp(digest_of(meant), digest) != 0) end = fail_other(args, adapter, list, meant, digest);
+    holders_t h = {0};
+    const json_t *list = json_object_get(answer, "workers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *w = json_array_get(list, i);
+        if (!digest_of(w)) continue; /* it gave none: a silent one is no suspect */
+        bool is_as_dir = !strcmp(digest_of(w), dir_digest);
+        h.count++;
+        h.as_dir_count += is_as_dir;
+        if (!is_as_dir && strcmp(digest_of(w), registry_digest) != 0) h.other = json_string_value(json_object_get(w, "worker"));
     }
-    json_decref(answer);
-    return end;
+    return h;
 }
 
-static int verify(const args_t *args, heddle_admin_t *admin, const char *ref, const char *digest)
+static void hint_at(heddle_error_t *error, const char *adapter, const json_t *real, const holders_t *h)
 {
-    char exact[HEDDLE_NAME_MAX + 32], *json = NULL;
-    int end = digest ? compare_dir(args, admin, digest, ref, exact, sizeof exact) : -1;
-    if (end >= 0) return end;
-    int rc = heddle_admin_verify(admin, digest ? exact : ref, digest, args->deadline_ms, &json);
+    long long version = real ? (long long)cli_integer(real, "version") : 0;
+    if (h->other)
+        error_hint(error, "%.100s: end that worker; it fetches the version again when it is back", h->other);
+    else if (real)
+        error_hint(error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, version, adapter, version);
+    else if (h->count && h->as_dir_count == h->count)
+        error_hint(error, "it is what every worker has: the registry is what differs");
+    else error_hint(error, "it is no version of %s", adapter);
+}
+
+typedef struct {
+    json_t *versions;
+    const json_t *meant;                 /* borrowed from `versions`; NULL: the broker says what is wrong with REF */
+    char adapter[HEDDLE_NAME_MAX + 1];
+    char ref[HEDDLE_NAME_MAX + 32];      /* exact where `meant` is */
+} registered_t;
+
+static void look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
+{
+    char *json = NULL;
+    *ret = (registered_t){0};
+    snprintf(ret->adapter, sizeof ret->adapter, "%.*s", (int)strcspn(ref, "@"), ref);
+    snprintf(ret->ref, sizeof ret->ref, "%s", ref);
+    if (heddle_admin_versions(admin, ret->adapter, &json) != HEDDLE_OK) return; /* so will verify, in its own words */
+    ret->versions = json_loads(json, 0, NULL);
+    heddle_free(json);
+    ret->meant = version_meant(json_object_get(ret->versions, "versions"), ref);
+    if (ret->meant && !digest_of(ret->meant)) ret->meant = NULL;
+    if (ret->meant) snprintf(ret->ref, sizeof ret->ref, "%s@%lld", ret->adapter, (long long)cli_integer(ret->meant, "version"));
+}
+
+/* The workers were asked in any case, so that the answer does not rest on the registry.  Those with its bytes all differ from
+ * DIR then, and none of them is at fault. */
+static void tell_other(const args_t *args, const registered_t *r, const char *digest, const json_t *answer, heddle_error_t *error)
+{
+    char short_digest[64];
+    long long version = cli_integer(r->meant, "version");
+    holders_t h = holders_of(answer, digest, digest_of(r->meant));
+    error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%.300s is not %s@%lld (h1:%s... as the registry has it)%s%.100s%s", args->dir, r->adapter, version,
+               cli_short_digest(r->meant, "digest", short_digest), h.other ? "; " : "", h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
+    error_where(error, r->adapter, (uint64_t)version, h.other, "verify");
+    error_contrast(error, digest_of(r->meant), digest);
+    hint_at(error, r->adapter, newest_with(json_object_get(r->versions, "versions"), digest), &h);
+}
+
+static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref, const char *digest)
+{
+    registered_t r;
+    char *json = NULL;
+    look_up(admin, ref, &r);
+    int rc = heddle_admin_verify(admin, r.ref, digest, args->deadline_ms, &json);
+    heddle_error_t error = *cli_error(rc);
+    bool has_asked = json && (!rc || rc == HEDDLE_ERR_DIGEST_MISMATCH || rc == HEDDLE_ERR_DEADLINE);
+    bool has_nobody = rc == HEDDLE_ERR_VERSION_LOST; /* DIR is another one all the same */
+    if ((has_asked || has_nobody) && r.meant && strcmp(digest_of(r.meant), digest) != 0) {
+        json_t *answer = json_loads(json, 0, NULL);
+        tell_other(args, &r, digest, answer, &error);
+        json_decref(answer);
+    }
+    json_decref(r.versions);
+    return cli_answer(&args->common, "verify", &error, json, render);
+}
+
+static int verify(const args_t *args, heddle_admin_t *admin, const char *ref)
+{
+    char *json = NULL;
+    int rc = heddle_admin_verify(admin, ref, NULL, args->deadline_ms, &json);
     return cli_answer(&args->common, "verify", cli_error(rc), json, render);
 }
 
@@ -135,7 +177,7 @@ int command_verify(int argc, char **argv)
     if (args.dir && heddle_adapter_check(args.dir, &info) != HEDDLE_OK) return cli_fail(&args.common, "verify", heddle_last_error());
     heddle_admin_t *admin = cli_admin(&args.common, "verify", &end);
     if (!admin) return end;
-    end = verify(&args, admin, ref, args.dir ? info.digest : NULL);
+    end = args.dir ? verify_dir(&args, admin, ref, info.digest) : verify(&args, admin, ref);
     cli_admin_close(&admin);
     return end;
 }
