@@ -299,7 +299,8 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     uint64_t until_us = clock_now(clock_system()) + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
     if (!rc) rc = wait_all(p, o, until_us);
     int end = finish(o, rc);
-    if (!rc && args->stay) end = serve_on(p, o);
+    int signal_end = !rc && args->stay ? serve_on(p, o) : 0;
+    if (signal_end) end = signal_end; /* else what the answer ended with: it may not have been written */
     cli_on_signal(NULL, NULL);
     if (rc || cli_signal_exit()) heddle_publisher_interrupt(p); /* it was waited for already */
     heddle_publisher_close(&p);
