@@ -59,7 +59,7 @@ static const option_t OPTIONS[] = {
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL,
      "bytes per second, served and fetched; default no limit", AT(max_rate_bytes)},
     {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
-     "give up while another worker has the name; default never", AT(join_timeout_ms)},
+     "give up while another worker has the name, or exports into DIR; default never", AT(join_timeout_ms)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that are not loopback", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
@@ -286,6 +286,34 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
     return rc;
 }
 
+enum { LOCK_RETRY_MS = 250 };
+
+static void say_locked(const sidecar_t *s, const heddle_error_t *why)
+{
+    say_warning("export.locked", why,
+                s->args.join_timeout_ms ? "it is tried again for --join-timeout"
+                                        : "it is tried again for ever: there is no --join-timeout");
+    notify_status("another worker exports there; waiting for its end");
+}
+
+/* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name that lives.
+ * A signal ends the wait, and the process. */
+static int lock_exports(sidecar_t *s, heddle_error_t *error)
+{
+    const clock_ops_t *clock = clock_system();
+    uint64_t patience_us = s->args.join_timeout_ms * 1000ull;
+    uint64_t end_us = patience_us ? clock_now(clock) + patience_us : CLOCK_NEVER;
+    struct pollfd signals = {.fd = s->signal_fd, .events = POLLIN};
+    for (bool is_said = false;; is_said = true) {
+        int rc = exports_lock(&s->jobs.exports, s->args.adapters, error);
+        if (rc != HEDDLE_ERR_DATA_LOCKED || clock_now(clock) >= end_us) return rc;
+        if (!is_said) say_locked(s, error);
+        poll(&signals, 1, LOCK_RETRY_MS);
+        take_signals(s);
+        if (s->is_ending) return HEDDLE_OK;
+    }
+}
+
 /* What is wrong with the directory is told before anything is fetched. */
 static int open_exports(sidecar_t *s, heddle_error_t *error)
 {
@@ -293,7 +321,7 @@ static int open_exports(sidecar_t *s, heddle_error_t *error)
     int rc = exports_open(x, s->args.export_dir, (uint32_t)s->args.export_keep, error);
     for (const char **name = s->args.adapters; !rc && *name; name++)
         if (!(rc = name_check("adapter", *name, error))) rc = exports_check_link(x, *name, error);
-    return rc ? rc : exports_lock(x, s->args.adapters, error);
+    return rc ? rc : lock_exports(s, error);
 }
 
 static int run(sidecar_t *s, heddle_error_t *error)
@@ -306,7 +334,7 @@ static int run(sidecar_t *s, heddle_error_t *error)
     s->signal_fd = watch_signals(error);
     int rc = s->signal_fd < 0 ? s->signal_fd : HEDDLE_OK;
     if (!rc && s->args.export_dir) rc = open_exports(s, error);
-    if (!rc) rc = open_worker(s, error);
+    if (!rc && !s->is_ending) rc = open_worker(s, error);
     if (!rc) serve(s);
     notify_stopping();
     if (!rc && s->end.code) *error = s->end;
