@@ -329,6 +329,31 @@ Test(node, sources_that_refuse_are_named_with_what_they_answer)
     free(a.bytes);
 }
 
+/* It refuses, then has nothing to send yet, then is cut off: what it refused before it beat is no reason any more. */
+Test(node, a_beat_of_a_source_ends_what_was_told_of_it)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    transfer_mem_ops.unshare(o->t, key_of(1));
+    run_for(1000);
+    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);    /* and no byte yet */
+    mem_refuse(o->t, HEDDLE_ERR_NOT_FOUND);
+    msg_source_t source = source_of(o);
+    announce_until(w, &a, 1, &source, 1, 60000);
+    run_for(10000000);
+    mem_refuse(o->t, HEDDLE_OK);
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
+    run_for(5000000);
+    mem_stop(o->t, true);
+    run_for(44950000);
+    cr_assert_not_null(last_said(w, MSG_NACK));
+    cr_assert_not_null(strstr(last_said(w, MSG_NACK)->nack.message, "cannot reach trainer over"), "%s",
+                       last_said(w, MSG_NACK)->nack.message);
+    free(a.bytes);
+}
+
 Test(node, a_source_that_was_reached_is_waited_for)
 {
     worker_t *w = worker_joined(0, NULL);
