@@ -49,7 +49,8 @@ void on_publish(const call_t *c)
     const adapter_row_t *a = writer ? registry_adapter(&b->registry, m->adapter) : NULL;
     publish_by_t by = {.peer = c->from,
                        .writer = writer ? writer->name : NULL,
-                       .live = a ? rollout_newest_live(&b->rollout, a) : NULL};
+                       .live = a ? rollout_newest_live(&b->rollout, a) : NULL,
+                       .awaited = a ? rollout_awaited(&b->rollout, a) : NULL};
     heddle_error_t error;
     uint64_t version = 0;
     bool created = false;
@@ -58,6 +59,8 @@ void on_publish(const call_t *c)
     int rc = registry_decide_publish(&b->registry, m, &by, c->now, &b->out, &version, &created, &error);
     if (rc == HEDDLE_ERR_FENCED) {
         refuse_stranger(c, &error);
+    } else if (rc == HEDDLE_ERR_UNAVAILABLE) {
+        broker_refuse(c, &error, rollout_settling_us(&b->rollout, c->now.us) / 1000 + 1);
     } else if (rc || !broker_make_durable(b, c->now, &error)) {
         broker_refuse(c, &error, 0);
     } else if (!created) {

@@ -112,7 +112,8 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 
 /* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live: who holds which
  * bytes is soft state).  Answered first: an exact replay of a request id (created=false
- * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED.  On OK:
+ * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED (UNAVAILABLE,
+ * retriable, while it is not known yet whether the same bytes are lost).  On OK:
  * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the version that
  * stands for it, *ret_created whether it is new. */
 typedef struct {
@@ -120,6 +121,7 @@ typedef struct {
     const char *writer;
     key16_t share_key;
     const version_row_t *live;         /* what UNCHANGED compares with; NULL: nothing, each is new */
+    const version_row_t *awaited;      /* after a start: one whose holders may be on their way back; NULL: none */
 } publish_by_t;
 int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
                             instant_t now, outbox_t *out,

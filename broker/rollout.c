@@ -318,6 +318,16 @@ const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_
     return NULL;
 }
 
+const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a)
+{
+    for (size_t i = ro->is_settled ? 0 : a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (v->state == VERSION_COMMITTED)
+            return track_has_source(rollout_track(ro, a->name, v->version)) ? NULL : v;
+    }
+    return NULL;
+}
+
 void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
 {
     char until[25];

@@ -377,6 +377,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state != REQUEST_PENDING) return;
     msg_to_error(m, &error);
     if (error.code == HEDDLE_ERR_FENCED) fence(n, m, now_us);
+    else if (m->retriable && m->retry_ms) n->request.resend_us = now_us + m->retry_ms * 1000; /* a broker that settles */
     else request_finish(n, error.code, &error);
 }
 
