@@ -58,6 +58,7 @@ struct wire {
     const char *rest;                /* of the list, after the endpoint that is being tried */
     int tries;                       /* at this endpoint, without success */
     bool up, redial;
+    bool has_no_key;                 /* that should be there: no line, and none until it is */
     int refused, shut;               /* handshakes in a row that were refused; that were broken off */
     uint64_t retry_us;               /* after a refused one; CLOCK_NEVER */
 };
@@ -228,16 +229,18 @@ static void close_line(line_t *line)
 }
 
 /* Looked up at each dial: a broker may have come with its key meanwhile.  What was found once is used where
- * nothing else is known, of another endpoint of the list too: a wire with a key never dials plain again. */
-static void find_broker_key(wire_t *w, const char *endpoint)
+ * nothing else is known, of another endpoint of the list too: a wire with a key never dials plain again.  Nor does
+ * one dial plain where a key is known and it, or our own, cannot be had: the error. */
+static int find_broker_key(wire_t *w, const char *endpoint, heddle_error_t *why)
 {
     char key[KEY_TEXT];
-    heddle_error_t error;
     wire_keys_t *k = w->keys;
-    if (!k || k->is_fixed || keyring_known_broker(&k->ring, endpoint, key, NULL)) return;
-    if (!k->own.secret_key[0] && keyring_pair(&k->ring, "client.key", &k->own, &error))
-        log_emit(LOG_WARN, "wire.no_key", "%s", error.message);
-    else memcpy(k->broker_key, key, sizeof key);
+    if (!k || k->is_fixed) return HEDDLE_OK;
+    int rc = keyring_known_broker(&k->ring, endpoint, key, why);
+    if (rc == HEDDLE_ERR_NOT_FOUND) return HEDDLE_OK;
+    if (!rc && !k->own.secret_key[0]) rc = keyring_pair(&k->ring, "client.key", &k->own, why);
+    if (!rc) memcpy(k->broker_key, key, sizeof key);
+    return k->broker_key[0] ? HEDDLE_OK : rc; /* one that was found before is no plain line */
 }
 
 static void use_keys(void *dealer, const wire_keys_t *keys)
@@ -302,11 +305,20 @@ static void plan_retry(wire_t *w)
     retry_at(w, loop_now(w->loop) + ms * 750 + ms * 500 * dice / 255);
 }
 
+static void refuse_line(wire_t *w, const heddle_error_t *why)
+{
+    plan_retry(w);
+    if (w->sink.on_refused) w->sink.on_refused(w->self, why);
+}
+
+/* Or with a file of it that is damaged: then this line, which is plain, is to end too. */
 static bool has_come_with_a_key(const wire_t *w)
 {
     char key[KEY_TEXT];
+    heddle_error_t error;
     const wire_keys_t *k = w->keys;
-    return k && !k->is_fixed && !k->broker_key[0] && !keyring_known_broker(&k->ring, w->endpoint, key, NULL);
+    return k && !k->is_fixed && !k->broker_key[0] &&
+           keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND;
 }
 
 /* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more and
@@ -321,8 +333,7 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
     if (is_broken_off && has_come_with_a_key(w)) w->redial = true;
     if (is_broken_off && ++w->shut < SHUT_MAX) return;
     handshake_explain(event, value, w->endpoint, &keys->own, keys->broker_key, &why);
-    plan_retry(w);
-    if (w->sink.on_refused) w->sink.on_refused(w->self, &why);
+    refuse_line(w, &why);
 }
 
 static void on_event(wire_t *w, uint16_t event, uint32_t value)
@@ -384,18 +395,21 @@ static int take_line(wire_t *w, line_t *line)
     return HEDDLE_OK;
 }
 
-/* To the next endpoint of the list.  On failure nothing is changed. */
-static int connect_next(wire_t *w)
+/* To the next endpoint of the list.  On failure nothing is changed; but where there is no key that should be
+ * there, the next it is, without a line, and *why is told. */
+static int connect_next(wire_t *w, heddle_error_t *why)
 {
     char endpoint[ENDPOINT_BYTES];
     const char *rest = w->rest ? w->rest : w->list;
     line_t line;
     endpoint_next(&rest, endpoint);
-    find_broker_key(w, endpoint);
-    int rc = open_line(w, endpoint, &line);
+    int no_key = find_broker_key(w, endpoint, why), rc = no_key;
+    if (!no_key) rc = open_line(w, endpoint, &line);
     if (!rc) rc = take_line(w, &line);
-    if (rc) return rc;
+    if (rc && !no_key) return rc;
+    if (no_key) drop_line(w);
     w->rest = rest;
+    w->has_no_key = no_key;
     memcpy(w->endpoint, endpoint, sizeof endpoint);
     return HEDDLE_OK;
 }
@@ -406,14 +420,17 @@ static bool redial_now(void *self)
 {
     wire_t *w = self;
     if (!w->redial && (w->retry_us == CLOCK_NEVER || loop_now(w->loop) < w->retry_us)) return false;
+    heddle_error_t why;
+    if (w->redial) w->shut = 0; /* of another line; one that is retried is still doubted */
     w->redial = false;
     w->tries = 0;
     retry_at(w, CLOCK_NEVER);
-    int rc = connect_next(w);
+    int rc = connect_next(w, &why);
     if (rc)
         log_emit(LOG_WARN, "wire.redial", "%s stays: no new connection: %s", w->endpoint,
                  heddle_err_name(rc));
     else set_line(w, false);
+    if (!rc && w->has_no_key) refuse_line(w, &why);
     return !rc;
 }
 
@@ -465,15 +482,20 @@ int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys,
                    void *self, wire_t **ret_wire, heddle_error_t *error)
 {
     wire_t *w = NULL;
+    heddle_error_t why;
     int rc = wire_check_endpoints(endpoints, NULL, error);
     if (rc) return rc;
     if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) || !(w->list = strdup(endpoints)))
         rc = no_sockets(error);
-    if (!rc && (rc = connect_next(w))) {
+    if (!rc && (rc = connect_next(w, &why))) {
         if (rc == HEDDLE_ERR_USAGE) error_fail(error, rc, "%.200s cannot be connected to", endpoints);
         else no_sockets(error);
     }
     if (!rc && loop_add_source(loop, -1, redial_now, nothing_to_redial, w)) rc = no_sockets(error);
+    if (!rc && w->has_no_key) { /* told in the loop's turn, as every refusal is */
+        w->rest = NULL;
+        w->redial = true;
+    }
     if (rc) wire_close(&w);
     else *ret_wire = w;
     return rc;

@@ -42,7 +42,8 @@ typedef struct {
     void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: no number.  NULL: ignored */
     /* Dial only; NULL: ignored.  Somebody is there and there will be no connection as things stand: DENIED
      * (our key is not known there: not retriable; plain against keys), UNAVAILABLE (wrong key of the
-     * broker).  It is tried again. */
+     * broker).  Or there is a file for the broker's key, and it or our own cannot be had: DATA_DIR, INTERNAL; nothing
+     * was dialled.  It is tried again. */
     void (*on_refused)(void *self, const heddle_error_t *why);
 } wire_sink_t;
 

@@ -3,11 +3,13 @@
 #include "core/failpoint.h"
 #include "wire/wire.h"
 
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -423,6 +425,71 @@ Test(keys, broker_that_comes_with_its_key_later_is_found)
     cr_assert(!client.up && !server.frames);
     wire_close(&client.wire);
     wire_close(&server.wire);
+}
+
+/* A listener that breaks off each handshake: what a broker with keys may look like to a plain dial. */
+static int open_port(char endpoint[64])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    cr_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 64));
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&at, &(socklen_t){sizeof at}), 0);
+    snprintf(endpoint, 64, "tcp://127.0.0.1:%u", ntohs(at.sin_port));
+    return fd;
+}
+static int break_off(int port)
+{
+    int n = 0;
+    for (int fd; (fd = accept(port, NULL, NULL)) >= 0; n++) close(fd);
+    return n;
+}
+
+/* Where a key is known to be, a file that tells none is no leave to go plain; nor is a key of our own that is damaged. */
+static void expect_no_plain_dial(const char *ring, const char *damaged, bool is_up_first)
+{
+    wire_keys_t keys = {.ring = ring_at(ring)};
+    key_pair_t broker = made();
+    end_t client = {0};
+    char endpoint[64], file[128];
+    int port = open_port(endpoint), dials = 0;
+    if (is_up_first) {
+        cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
+        UNTIL((dials += break_off(port)) > 0);
+    }
+    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
+    if (damaged) snprintf(file, sizeof file, "%s/%s", ring, damaged);
+    else snprintf(file, sizeof file, "%s/brokers/tcp___%s.pub", ring, endpoint + 6);
+    for (char *c = file; *c; c++)
+        if (*c == ':') *c = '_';
+    put(file, "public x\n");
+    if (!is_up_first)
+        cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
+    UNTIL(((void)break_off(port), client.refusals));
+    cr_assert_eq(client.why.code, HEDDLE_ERR_DATA_DIR, "%s", client.why.message);
+    cr_assert(strstr(client.why.message, file));
+    dials = break_off(port);
+    int before = client.refusals;
+    uint64_t began_us = clock_now(clock_system());
+    UNTIL((dials += break_off(port), client.refusals >= before + 2));
+    cr_assert_eq(dials, 0, "nothing is dialled");
+    cr_assert(clock_now(clock_system()) - began_us > 150000, "and there is a pause before each try");
+    cr_assert_eq(unlink(path_of(file)), 0);
+    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
+    UNTIL((dials += break_off(port)) > 0); /* mended: dialled again, with keys */
+    wire_close(&client.wire);
+    close(port);
+}
+
+Test(keys, damaged_file_of_a_known_broker_is_no_leave_to_go_plain)
+{
+    expect_no_plain_dial("one", NULL, false);
+    expect_no_plain_dial("two", NULL, true);
+}
+
+Test(keys, own_key_that_is_damaged_is_no_leave_to_go_plain)
+{
+    expect_no_plain_dial("one", "client.key", false);
+    expect_no_plain_dial("two", "client.key", true);
 }
 
 Test(keys, one_listener_with_keys_a_process)
