@@ -9,7 +9,8 @@
  *   broker.key        what this user's brokers prove themselves with
  *   client.key        what this user's programs present
  *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, and there until another broker of
- *                     this user listens at that endpoint; of more than 1,024 the oldest go
+ *                     this user listens at that endpoint; of more than 1,024 those written longest ago go, though
+ *                     their brokers may be running
  * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on
  * the first.
  *
