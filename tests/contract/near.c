@@ -20,18 +20,6 @@ static const share_key_t KEY = {{1, 2, 3, 4}}, OTHER = {{5, 6, 7, 8}};
 
 TestSuite(near, .timeout = 60);
 
-/* Of this process: what has `what` in its name. */
-static int count_mappings(const char *what)
-{
-    char line[600];
-    int n = 0;
-    FILE *f = fopen("/proc/self/maps", "r");
-    cr_assert_not_null(f);
-    while (fgets(line, sizeof line, f)) n += strstr(line, what) != NULL;
-    fclose(f);
-    return n;
-}
-
 /* One turn of the source; what it sent is on its way and, by itself, it does nothing more. */
 Test(near, what_a_turn_sends_last_is_on_its_way_before_the_sleep)
 {
@@ -101,7 +89,7 @@ Test(near, what_cannot_be_read_in_place_travels)
 {
     fail_at("transfer.near", 5);
     rig_t *r = rig_open(2, 1u << 20, NULL);
-    int own = count_mappings("heddle-region");
+    int own = rig_mappings("heddle-region");
     rig_share_all(r, 0, KEY);
     uint64_t dropped = 0;
     for (uint64_t i = 0; i < 16; i++) {
@@ -114,11 +102,11 @@ Test(near, what_cannot_be_read_in_place_travels)
     for (uint64_t i = 0; i < 16; i++)
         cr_assert(i == 10 || rig_is_pattern(r, 1, i * PIECE, PIECE), "piece %llu", (unsigned long long)i);
     cr_assert_eq(rig_events(r, 1, TR_REFUSED) + rig_events(r, 1, TR_PEER_GONE), 0);
-    cr_assert_eq(count_mappings("heddle-region"), own, "nothing of the source is mapped any more");
+    cr_assert_eq(rig_mappings("heddle-region"), own, "nothing of the source is mapped any more");
     for (uint64_t i = 0; i < 16; i++) rig_ask(r, 1, 0, KEY, i * PIECE, PIECE);
     int arrived = rig_events(r, 1, TR_ARRIVED);
     cr_assert(rig_until(r, rig_has_arrived, 1, arrived + 16, LONG_US));
-    cr_assert_eq(count_mappings("heddle-region"), own);
+    cr_assert_eq(rig_mappings("heddle-region"), own);
     r->ops->unshare(r->nodes[0].t, KEY);
     cr_assert(rig_until(r, rig_has_unshared, 0, 0, LONG_US));
     rig_close(r);

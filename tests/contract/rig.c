@@ -238,3 +238,14 @@ bool rig_has_unshared(rig_t *r, int node, int unused)
 
 bool rig_was_asked(rig_t *r, int node, int count) { return rig_counters(r, node).asks_in >= (uint64_t)count; }
 bool rig_has_sent(rig_t *r, int node, int count) { return rig_counters(r, node).data_out >= (uint64_t)count; }
+
+int rig_mappings(const char *what)
+{
+    char line[600];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    cr_assert_not_null(f);
+    while (fgets(line, sizeof line, f)) n += strstr(line, what) != NULL;
+    fclose(f);
+    return n;
+}

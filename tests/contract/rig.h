@@ -61,6 +61,8 @@ tr_counters_t rig_counters(const rig_t *r, int node);
 /* True when node's bytes there are node 0's pattern, or all `value`. */
 bool rig_is_pattern(const rig_t *r, int node, uint64_t offset, uint64_t bytes);
 bool rig_is_all(const rig_t *r, int node, uint8_t value, uint64_t offset, uint64_t bytes);
+/* Of this process: those with `what` in their names. */
+int rig_mappings(const char *what);
 
 /* Conditions for rig_until. */
 bool rig_has_events(rig_t *r, int node, int count);         /* of any kind but BEAT */

@@ -347,18 +347,6 @@ Test(process, connections_leave_no_descriptor_behind)
     end_child(&child, 0);
 }
 
-/* Mappings of this process whose name has `what` in it. */
-static int count_mappings(const char *what)
-{
-    char line[600];
-    int n = 0;
-    FILE *f = fopen("/proc/self/maps", "r");
-    cr_assert_not_null(f);
-    while (fgets(line, sizeof line, f)) n += strstr(line, what) != NULL;
-    fclose(f);
-    return n;
-}
-
 /* Processes of one host: bytes are copied from the source's memory, unless one of the two does not want
  * that, and what was mapped goes with the connection. */
 Test(process, bytes_do_not_travel_where_memory_can_be_read)
@@ -366,17 +354,17 @@ Test(process, bytes_do_not_travel_where_memory_can_be_read)
     child_t child = start_child(SOURCE, 64 * PIECE, 64 * PIECE);
     rig_t *r = meet(&child, 64 * PIECE, NULL);
     bool is_near = !rig_is_rendezvous() && !rig_is_eager();
-    int own = count_mappings("heddle-region");
+    int own = rig_mappings("heddle-region");
     rig_ask(r, 0, REMOTE, KEY, 0, PIECE);
     cr_assert(rig_until(r, rig_has_arrived, 0, 1, LONG_US));
     for (int i = 1; i < 64; i++) rig_ask(r, 0, REMOTE, KEY, (uint64_t)i * PIECE, PIECE);
     cr_assert(rig_until(r, rig_has_arrived, 0, 64, LONG_US));
     cr_assert(rig_is_pattern(r, 0, 0, 64 * PIECE));
-    cr_assert_eq(count_mappings("heddle-region"), own + is_near);
+    cr_assert_eq(rig_mappings("heddle-region"), own + is_near);
     r->ops->drop_peer(r->nodes[0].t, CHILD_TOKEN);
     cr_assert(child_saw_gone(r, &child));
     rig_close(r);
-    cr_assert_eq(count_mappings("heddle-"), 0);
+    cr_assert_eq(rig_mappings("heddle-"), 0);
     end_child(&child, 0);
 }
 
