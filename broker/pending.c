@@ -231,8 +231,11 @@ static uint32_t fill_named(const pending_row_t *row, const rollout_t *ro, const 
         if (member_is_ready(m) && member_sub(m, row->adapter))
             see_worker(row, ro, a, t, m, v.now.us, reached_at, &rows[i]);
         else
-            rows[i] = (wait_row_t){
-                .worker = row->workers[i], .phase = "announce", .code = HEDDLE_ERR_NOT_FOUND};
+            rows[i] = (wait_row_t){.member = m, /* lost, leaving, or of another adapter: known for all that */
+                                   .worker = row->workers[i],
+                                   .phase = "announce",
+                                   .code = HEDDLE_ERR_NOT_FOUND,
+                                   .heartbeat_age_ms = m ? member_silent_ms(m, v.now.us) : 0};
     }
     return row->worker_count;
 }
