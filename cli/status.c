@@ -12,14 +12,15 @@ static const option_set_t SET = {"heddle status", "[OPTION...]", "The broker, ho
 static void render(const common_t *c, json_t *answer)
 {
     char a[64], b[64], up[16], size[16], n[3][64];
+    const char *state = a;
     const json_t *broker = json_object_get(answer, "broker"), *count = json_object_get(answer, "count");
     long long settling = (long long)cli_integer(broker, "settling_ms");
     units_ms_text((double)cli_integer(broker, "uptime_ms"), up);
     units_bytes_text((uint64_t)cli_integer(broker, "registry_bytes"), size);
     if (settling > 0) snprintf(a, sizeof a, "settling, %lld s left; members come back", (settling + 999) / 1000);
-    else cli_text(broker, "state", a);
+    else state = cli_text(broker, "state", a);
     printf("broker    %s, %s, up %s, epoch %s, pid %lld, registry %s in %s\n", json_string_value(json_object_get(broker, "endpoint")),
-           a, up, cli_text(broker, "epoch", b), (long long)cli_integer(broker, "pid"), size,
+           state, up, cli_text(broker, "epoch", b), (long long)cli_integer(broker, "pid"), size,
            json_string_value(json_object_get(broker, "data_dir")));
     printf("cluster   %s: %s, %s, %s ready, %lld lost, ", cli_text(broker, "cluster", a), cli_count(cli_integer(count, "adapters"), "adapter", n[0]),
            cli_count(cli_integer(count, "versions"), "version", n[1]), cli_count(cli_integer(count, "workers_ready"), "worker", n[2]),
