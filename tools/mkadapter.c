@@ -14,22 +14,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct { const char *name, *base; unsigned layers, hidden, q, kv, ff, experts, expert_ff; } shape_t;
+/* The first `dense` layers have an MLP of width ff; the others have experts, and `shared` ones beside them.  Where latent_q is
+ * set attention goes by latents (MLA): q and kv are the widths that come out of them, out goes into o_proj. */
+typedef struct {
+    const char *name, *base;
+    unsigned layers, hidden, q, kv, out, ff, experts, expert_ff, shared, dense, latent_q, latent_kv, rope;
+} shape_t;
 /* From the models' config.json on the hub. */
 static const shape_t SHAPES[] = {
-    {"tiny", "example/tiny", 2, 64, 64, 32, 128, 0, 0},
-    {"qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B", 24, 896, 896, 128, 4864, 0, 0},
-    {"qwen3-8b", "Qwen/Qwen3-8B", 36, 4096, 4096, 1024, 12288, 0, 0},
-    {"llama-3.1-8b", "meta-llama/Llama-3.1-8B", 32, 4096, 4096, 1024, 14336, 0, 0},
-    {"llama-3.1-70b", "meta-llama/Llama-3.1-70B", 80, 8192, 8192, 1024, 28672, 0, 0},
-    {"qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 48, 2048, 4096, 512, 0, 128, 768},
+    {"tiny", "example/tiny", 2, 64, 64, 32, 64, 128, 0, 0, 0, 2, 0, 0, 0},
+    {"qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B", 24, 896, 896, 128, 896, 4864, 0, 0, 0, 24, 0, 0, 0},
+    {"qwen3-8b", "Qwen/Qwen3-8B", 36, 4096, 4096, 1024, 4096, 12288, 0, 0, 0, 36, 0, 0, 0},
+    {"llama-3.1-8b", "meta-llama/Llama-3.1-8B", 32, 4096, 4096, 1024, 4096, 14336, 0, 0, 0, 32, 0, 0, 0},
+    {"llama-3.1-70b", "meta-llama/Llama-3.1-70B", 80, 8192, 8192, 1024, 8192, 28672, 0, 0, 0, 80, 0, 0, 0},
+    {"qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 48, 2048, 4096, 512, 4096, 0, 128, 768, 0, 0, 0, 0, 0},
+    {"deepseek-v3", "deepseek-ai/DeepSeek-V3", 61, 7168, 24576, 32768, 16384, 18432, 256, 2048, 1, 3, 1536, 512, 64},
 };
-#define SHAPE_NAMES "tiny|qwen2.5-0.5b|qwen3-8b|llama-3.1-8b|llama-3.1-70b|qwen3-30b-a3b"
+#define SHAPE_NAMES "tiny|qwen2.5-0.5b|qwen3-8b|llama-3.1-8b|llama-3.1-70b|qwen3-30b-a3b|deepseek-v3"
 
-typedef struct { int shape; int64_t rank, seed, tensors; bool force; } args_t;
+typedef struct { int shape; int64_t rank, narrow, seed, tensors; bool force; } args_t;
 static const option_t OPTIONS[] = {
     {"shape", 0, OPTION_CHOICE, SHAPE_NAMES, NULL, "qwen2.5-0.5b", "model whose linear layers get a LoRA", offsetof(args_t, shape)},
     {"rank", 'r', OPTION_INTEGER, "N", NULL, "16", "rank, 1 to 1024", offsetof(args_t, rank)},
+    {"narrow", 0, OPTION_INTEGER, "N", NULL, "1", "divide every width of the shape by N, 1 to 1024: as many tensors, fewer bytes", offsetof(args_t, narrow)},
     {"seed", 's', OPTION_INTEGER, "N", NULL, "1", "other seeds give other bytes", offsetof(args_t, seed)},
     {"tensors", 0, OPTION_INTEGER, "N", NULL, "0", "instead of a shape: N tiny tensors, an even number up to 1000000", offsetof(args_t, tensors)},
     {"force", 'f', OPTION_FLAG, NULL, NULL, NULL, "write into DIR though it exists", offsetof(args_t, force)},
@@ -77,20 +84,48 @@ static void add_mlp(table_t *t, unsigned layer, const char *prefix, unsigned hid
     add_linear(t, layer, module, ff, hidden, rank);
 }
 
-static void add_shape(table_t *t, const shape_t *s, unsigned rank)
+static void add_attention(table_t *t, const shape_t *s, unsigned layer, unsigned rank)
 {
-    for (unsigned layer = 0; layer < s->layers; layer++) {
+    if (s->latent_q) {
+        add_linear(t, layer, "self_attn.q_a_proj", s->hidden, s->latent_q, rank);
+        add_linear(t, layer, "self_attn.q_b_proj", s->latent_q, s->q, rank);
+        add_linear(t, layer, "self_attn.kv_a_proj_with_mqa", s->hidden, s->latent_kv + s->rope, rank);
+        add_linear(t, layer, "self_attn.kv_b_proj", s->latent_kv, s->kv, rank);
+    } else {
         add_linear(t, layer, "self_attn.q_proj", s->hidden, s->q, rank);
         add_linear(t, layer, "self_attn.k_proj", s->hidden, s->kv, rank);
         add_linear(t, layer, "self_attn.v_proj", s->hidden, s->kv, rank);
-        add_linear(t, layer, "self_attn.o_proj", s->q, s->hidden, rank);
-        if (s->ff) add_mlp(t, layer, "mlp", s->hidden, s->ff, rank);
-        for (unsigned e = 0; e < s->experts; e++) {
-            char prefix[48];
-            snprintf(prefix, sizeof prefix, "mlp.experts.%u", e);
-            add_mlp(t, layer, prefix, s->hidden, s->expert_ff, rank);
-        }
     }
+    add_linear(t, layer, "self_attn.o_proj", s->out, s->hidden, rank);
+}
+
+static void add_experts(table_t *t, const shape_t *s, unsigned layer, unsigned rank)
+{
+    for (unsigned e = 0; e < s->experts; e++) {
+        char prefix[48];
+        snprintf(prefix, sizeof prefix, "mlp.experts.%u", e);
+        add_mlp(t, layer, prefix, s->hidden, s->expert_ff, rank);
+    }
+    if (s->shared) add_mlp(t, layer, "mlp.shared_experts", s->hidden, s->shared * s->expert_ff, rank);
+}
+
+static void add_shape(table_t *t, const shape_t *s, unsigned rank)
+{
+    for (unsigned layer = 0; layer < s->layers; layer++) {
+        add_attention(t, s, layer, rank);
+        if (layer < s->dense) add_mlp(t, layer, "mlp", s->hidden, s->ff, rank);
+        else add_experts(t, s, layer, rank);
+    }
+}
+
+/* The same layers with every width divided, none below 1. */
+static shape_t narrowed(const shape_t *shape, unsigned by)
+{
+    shape_t s = *shape;
+    unsigned *widths[] = {&s.hidden, &s.q, &s.kv, &s.out, &s.ff, &s.expert_ff, &s.latent_q, &s.latent_kv, &s.rope};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (*widths[i]) *widths[i] = *widths[i] > by ? *widths[i] / by : 1;
+    return s;
 }
 
 static void add_tiny(table_t *t, int64_t tensors)
@@ -165,13 +200,24 @@ static int make_files(const args_t *args, const table_t *table, const layout_t *
 static int make(const args_t *args, int dir_fd, heddle_error_t *error)
 {
     table_t table = {0};
+    shape_t shape = narrowed(&SHAPES[args->shape], (unsigned)args->narrow);
     if (args->tensors) add_tiny(&table, args->tensors);
-    else add_shape(&table, &SHAPES[args->shape], (unsigned)args->rank);
+    else add_shape(&table, &shape, (unsigned)args->rank);
     layout_t layout = {0};
     int rc = layout_make(table.rows, table.count, &layout, error);
     if (!rc) rc = make_files(args, &table, &layout, dir_fd, error);
     if (!rc) layout_fini(&layout);
     free_table(&table);
+    return rc;
+}
+
+static int check_args(const args_t *args, heddle_error_t *error)
+{
+    bool is_fine = args->rank >= 1 && args->rank <= 1024 && args->narrow >= 1 && args->narrow <= 1024 && args->tensors >= 0 &&
+                   args->tensors <= 1000000 && args->tensors % 2 == 0;
+    if (is_fine) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "mkadapter: --rank, --narrow or --tensors is out of range");
+    error_expected(error, "rank and narrow 1..1024; tensors even, 0..1000000");
     return rc;
 }
 
@@ -182,10 +228,7 @@ int main(int argc, char **argv)
     heddle_error_t error = {0};
     int rc = option_parse(&SET, argc, argv, &args, &dir, &error);
     if (rc == 1) return 0;
-    if (!rc && (args.rank < 1 || args.rank > 1024 || args.tensors < 0 || args.tensors > 1000000 || args.tensors % 2)) {
-        rc = error_fail(&error, HEDDLE_ERR_USAGE, "mkadapter: --rank or --tensors is out of range");
-        error_expected(&error, "rank 1..1024; tensors even, 0..1000000");
-    }
+    if (!rc) rc = check_args(&args, &error);
     if (!rc && mkdir(dir, 0777) != 0 && !(errno == EEXIST && args.force))
         rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "mkadapter: cannot make %s: %s", dir, strerror(errno));
     if (!rc && args.force) {
