@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every source says its licence near its top, and the version is written once.  Prints what does not and exits with 1."""
+import hashlib
 import os
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"   # of apache.org/licenses/LICENSE-2.0.txt
 LINE = "SPDX-License-Identifier: Apache-2.0"
-ENDINGS = {".c", ".h", ".py", ".sh", ".cmake", ".in", ".1", ".3", ".5", ".7", ".bash", ".env", ".service", ".conf", ".sbatch"}
+ENDINGS = {".c", ".h", ".py", ".sh", ".cmake", ".in", ".1", ".3", ".5", ".7", ".bash", ".zsh", ".env", ".service", ".conf", ".sbatch"}
 NAMES = {"CMakeLists.txt", "Makefile", "Containerfile", "_heddle"}
 SKIP = {"build", ".git", ".venv", "venv", "__pycache__", "fixtures", "corpus", "debian"}  # debian/: its copyright file says it for all
 DATA = {"tests/golden"}
@@ -35,8 +37,8 @@ for path in sorted(sources()):
     count += 1
     if LINE not in "".join(path.open(errors="replace").readlines()[:5]):
         wrong.append(f"{path.relative_to(ROOT)}: no line {LINE}")
-if "Apache License" not in (ROOT / "LICENSE").read_text()[:200]:
-    wrong.append("LICENSE: not the Apache License")
+if hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() != APACHE_2:
+    wrong.append("LICENSE: not the text of the Apache License 2.0, whole and unchanged")
 
 version = ".".join(re.findall(r"#define HEDDLE_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", (ROOT / "include/heddle/version.h").read_text()))
 if not re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M):

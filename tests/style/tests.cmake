@@ -8,3 +8,7 @@ add_test(NAME style_environment COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIS
 heddle_test_properties(style_environment style 30)
 add_test(NAME style_spdx COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/spdx.py)
 heddle_test_properties(style_spdx style 30)
+add_test(NAME style_errors COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/errors.py)
+heddle_test_properties(style_errors style 30)
+add_test(NAME style_links COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/links.py)
+heddle_test_properties(style_links style 30)

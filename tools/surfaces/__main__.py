@@ -11,6 +11,7 @@ import sys
 
 import completion
 import environment
+import errors
 import header
 import page
 from table import read_tables
@@ -35,6 +36,7 @@ def wanted(bindir):
         path = man / f"heddle_{source.stem}.3"
         found = header.read(source)
         files[path] = page.renew(path, page.library(found), page.library_rest(found))
+    files[man / "heddle-errors.7"] = errors.page((ROOT / "docs/operations.md").read_text())
     files[ROOT / "deploy/completion/heddle.bash"] = completion.bash(tables)
     files[ROOT / "deploy/completion/_heddle"] = completion.zsh(tables)
     files[ROOT / "deploy/heddle.env"] = environment.sample(tables)

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every command of docs/operations.md, tried.
+add_test(NAME operations COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/run)
+heddle_test_properties(operations operations 180)
