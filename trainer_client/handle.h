@@ -24,6 +24,7 @@ struct heddle_publisher {
     uint32_t close_ms, leave_ms;       /* for a holder of the last version; for the broker's BYE */
     uint64_t told_version;             /* the application knows what became of it */
     char adapter[HEDDLE_NAME_MAX + 1];
+    char broker[512];                  /* where it was sought, for people */
     heddle_publication_t *open;        /* the one that is being written */
     bool is_running;
 };

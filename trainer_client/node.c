@@ -498,6 +498,14 @@ static void check_progress(publisher_node_t *n, uint64_t now_us)
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* Its word got lost: who waits for a region takes one. */
+static void check_word(publisher_node_t *n, uint64_t now_us)
+{
+    if (now_us < n->word_us) return;
+    n->word_us = CLOCK_NEVER;
+    n->is_word_late = n->is_changed = true;
+}
+
 static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -505,8 +513,10 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     if (now_us >= n->request.resend_us) request_send(n, now_us);
     check_progress(n, now_us);
     check_inquiry(n, now_us);
+    check_word(n, now_us);
     wake_waiters(n);
     uint64_t at = earlier(session_deadline(&n->session), inquiry_deadline(&n->inquiry));
+    at = earlier(at, n->word_us);
     if (n->request.state == REQUEST_PENDING) at = earlier(at, n->request.resend_us);
     return n->progress.version ? earlier(at, n->progress.due_us) : at;
 }

@@ -53,8 +53,11 @@ extern const node_ops_t publisher_node_ops;
  * AGAIN: why it refused last, if it did (else code 0). */
 int  publisher_node_opened(const publisher_node_t *n, heddle_error_t *error);
 
-/* A region for pack_bytes: as publications_take, and AGAIN while a region is on its way to be free. */
-int  publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, region_t **ret_region);
+/* A region for pack_bytes: as publications_take, and AGAIN while a region is on its way to be free, or, for
+ * TAKE_WORD_US at most, until the broker says which one is. */
+#define TAKE_WORD_US 1000000u
+int  publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
+                         region_t **ret_region);
 int  publisher_node_fit(publisher_node_t *n, int slot, region_t *region);
 void publisher_node_give_back(publisher_node_t *n, int slot);
 

@@ -18,7 +18,7 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
     n->takeover = opts->takeover;
     n->changed = opts->changed;
     n->self = opts->self;
-    n->request.resend_us = CLOCK_NEVER;
+    n->request.resend_us = n->word_us = CLOCK_NEVER;
     session_opts_t session = {.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host,
                               .pid = opts->pid, .seed = opts->seed};
     session_init(&n->session, &session);
@@ -56,9 +56,18 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
     return n->refusal.code && !may_pass ? n->refusal.code : HEDDLE_ERR_AGAIN;
 }
 
-int publisher_node_take(publisher_node_t *n, uint64_t bytes, int *ret_slot, region_t **ret_region)
+/* A version that is given up here may be the one that the broker has just announced: it knows, and says so
+ * within a turn.  Where it is away OPEN will tell it what is served still. */
+int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
+                        region_t **ret_region)
 {
-    return publications_take(&n->publications, bytes, ret_slot, ret_region);
+    bool is_spare_any = n->session.state != SESSION_READY || !n->session.line_up || n->is_word_late;
+    int rc = publications_take(&n->publications, bytes, is_spare_any, ret_slot, ret_region);
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any;
+    n->is_word_late = false;
+    if (!is_waiting) n->word_us = CLOCK_NEVER;
+    else if (n->word_us == CLOCK_NEVER) n->word_us = now_us + TAKE_WORD_US;
+    return rc;
 }
 
 int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)

@@ -33,6 +33,8 @@ struct publisher_node {
     request_t request;
     progress_t progress;
     inquiry_t inquiry;
+    uint64_t word_us;                   /* until when a take waits for the broker's word; CLOCK_NEVER: none does */
+    bool is_word_late;                  /* it did not come */
     heddle_error_t refusal;             /* why the broker refused last; code 0: it did not */
     bool is_line_refused;              /* `refusal` is of the handshake */
     heddle_error_t fence;               /* who fenced us */

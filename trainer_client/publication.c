@@ -69,8 +69,7 @@ typedef struct { question_t q; uint64_t bytes; int slot; region_t *region; } tak
 static int ask_take(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
     take_t *t = (take_t *)q;
-    (void)now_us;
-    return publisher_node_take(n, t->bytes, &t->slot, &t->region);
+    return publisher_node_take(n, t->bytes, now_us, &t->slot, &t->region);
 }
 
 static int ask_fit(question_t *q, publisher_node_t *n, uint64_t now_us)

@@ -63,7 +63,7 @@ static publication_slot_t *first_in(publications_t *p, publication_state_t state
     return first_but(p, state, goes_first, NULL, NULL);
 }
 
-/* Where all are needed, the oldest is on its way to somebody and the newest comes next. */
+/* Where all are needed, as far as we know, the oldest is on its way to somebody and the newest comes next. */
 static publication_slot_t *least_missed(publications_t *p)
 {
     publication_slot_t *first = first_in(p, PUBLICATION_SERVED, goes_before);
@@ -84,11 +84,12 @@ static publication_slot_t *free_slot(publications_t *p)
     return s && !s->region && warm >= PUBLICATION_WARM && comes_free ? NULL : s;
 }
 
-int publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region)
+int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
+                      region_t **ret_region)
 {
     publication_slot_t *s = free_slot(p), *served = least_missed(p);
     if (!s && first_in(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
-    if (!s && served) stop(p, served);
+    if (!s && served && (is_spare_any || served->is_released || served->is_decided)) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
     /* Before the larger one is made: there is never memory for both. */
     if (s->region && s->region->bytes < bytes) drop_region(p, s);

@@ -6,7 +6,7 @@
  *   TAKEN    (the application writes, the broker is asked)
  *            publications_share       -> SERVED   key and version; all of the arena is readable
  *            publications_give_back   -> FREE
- *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication
+ *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication, and spare
  *            publications_stop        -> CLOSING  unshare: not to be served any more
  *            publications_release     -> SERVED   nobody needs it: it goes before one that is needed
  *            publications_decided     -> SERVED   others have it too: it goes next
@@ -14,8 +14,9 @@
  *
  * Two, so that a version is served while the next one is written.  A third one where publications come
  * faster than workers fetch: one version is on its way to them, the newest waits for it (broker/rollout.h),
- * and a third is written.  It is made when both others are needed, and stays.  Where all three are, what
- * lies between the oldest and the newest goes: it will be superseded.  A region is touched and
+ * and a third is written.  It is made when both others are needed, and stays.  Where all three are, the
+ * broker has decided or ended one of them, and its word is on its way: which one, only it knows.  Without
+ * a broker (`is_spare_any`) what lies between the oldest and the newest goes.  A region is touched and
  * registered once and used again for as long as it is large enough; serving goes on after RELEASE,
  * because the memory stays anyway and a late joiner may ask.
  * Loop thread only, but for the memory of a TAKEN region, which is the application's.  Nothing
@@ -51,9 +52,11 @@ void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *
 void publications_fini(publications_t *p);
 
 /* OK with a slot, and its region: NULL or smaller than `bytes` where a new one must be fitted.
- * AGAIN: a region is on its way to be free (ask again after publications_unshared).  NO_SLOT: all
- * are being written. */
-int  publications_take(publications_t *p, uint64_t bytes, int *ret_slot, region_t **ret_region);
+ * AGAIN: a region is on its way to be free (ask again after publications_unshared), or each is needed as
+ * far as we know and not `is_spare_any` (ask again after publications_release or publications_decided).
+ * NO_SLOT: all are being written. */
+int  publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
+                       region_t **ret_region);
 /* Puts a new region, owned by the slot from now on also on failure, in place of the old one, and
  * registers it. */
 int  publications_fit(publications_t *p, int slot, region_t *region);

@@ -20,22 +20,22 @@ static int ask_opened(question_t *q, publisher_node_t *n, uint64_t now_us)
     return publisher_node_opened(n, q->error);
 }
 
-static int fail_unavailable(const heddle_publisher_t *p, const char *broker, heddle_error_t *error)
+static int fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
 {
-    error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", broker);
+    error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
     error_expected(error, "an answer within %u ms", p->timeout_ms);
     error_found(error, "none");
     error_hint(error, "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER");
     return HEDDLE_ERR_UNAVAILABLE;
 }
 
-static int wait_opened(heddle_publisher_t *p, const char *broker, heddle_error_t *error)
+static int wait_opened(heddle_publisher_t *p, heddle_error_t *error)
 {
     question_t q = {.ask = ask_opened, .error = error};
     *error = (heddle_error_t){0};
     int rc = handle_ask_until(p, &q, handle_until((int)p->timeout_ms));
     if (rc != HEDDLE_ERR_AGAIN) return rc;
-    return error->code ? error->code : fail_unavailable(p, broker, error);
+    return error->code ? error->code : fail_unavailable(p, error);
 }
 
 static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
@@ -89,23 +89,23 @@ static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **re
     p->close_ms = close_ms(o);
     p->leave_ms = leave_ms(o);
     error_text(p->adapter, sizeof p->adapter, o->adapter);
+    const char *broker = o->broker ? o->broker : getenv("HEDDLE_BROKER");
+    error_text(p->broker, sizeof p->broker, broker && *broker ? broker : DEFAULT_BROKER);
     *ret_publisher = p;
     return HEDDLE_OK;
 }
 
-int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher)
+int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher)
 {
     heddle_error_t error;
     heddle_publisher_opts_t o;
     heddle_publisher_t *p = NULL;
     if (!ret_publisher)
-        return handle_misuse("heddle_publisher_open", "there is nowhere to put the handle");
+        return handle_misuse("heddle_publisher_start", "there is nowhere to put the handle");
     int rc = handle_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
     if (!rc) rc = check_opts(&o, &error);
     if (!rc) rc = make_handle(&o, &p, &error);
     if (!rc) rc = start(p, &o, &error);
-    const char *broker = o.broker ? o.broker : getenv("HEDDLE_BROKER");
-    if (!rc) rc = wait_opened(p, broker && *broker ? broker : DEFAULT_BROKER, &error);
     if (rc) goto fail;
     *ret_publisher = p;
     return HEDDLE_OK;
@@ -113,6 +113,32 @@ fail:
     heddle_publisher_close(&p);
     error_where(&error, o.adapter, 0, NULL, NULL);
     return error_publish(&error);
+}
+
+int heddle_publisher_opened(heddle_publisher_t *p)
+{
+    heddle_error_t error;
+    if (!p) return handle_misuse("heddle_publisher_opened", "there is no publisher");
+    int rc = wait_opened(p, &error);
+    if (!rc) return HEDDLE_OK;
+    error_where(&error, p->adapter, 0, NULL, NULL);
+    return error_publish(&error);
+}
+
+int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher)
+{
+    heddle_publisher_t *p = NULL;
+    if (!ret_publisher)
+        return handle_misuse("heddle_publisher_open", "there is nowhere to put the handle");
+    int rc = heddle_publisher_start(opts, &p);
+    if (!rc) rc = heddle_publisher_opened(p);
+    if (!rc) {
+        *ret_publisher = p;
+        return HEDDLE_OK;
+    }
+    heddle_error_t why = *heddle_last_error();   /* closing may leave another one */
+    heddle_publisher_close(&p);
+    return error_publish(&why);
 }
 
 /* -- close ------------------------------------------------------------------------------------ */
@@ -287,6 +313,8 @@ int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_repo
 }
 
 /* -- events ----------------------------------------------------------------------------------- */
+
+int heddle_publisher_fd(const heddle_publisher_t *p) { return p ? shell_fd(p->shell) : -1; }
 
 int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event)
 {

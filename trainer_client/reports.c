@@ -289,7 +289,8 @@ int reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *
                  uint32_t waited_ms, heddle_error_t *error)
 {
     char why[96];
-    snprintf(why, sizeof why, "was not %s on enough workers within %u ms", phase_word(want), waited_ms);
+    if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", phase_word(want), waited_ms);
+    else snprintf(why, sizeof why, "is not %s on enough workers yet", phase_word(want));
     fail_version(r, row, HEDDLE_ERR_DEADLINE, why, error);
     error_expected(error, "%s on %u of %u worker%s", phase_word(want), need_count(row, want),
                    row->report.eligible_count, row->report.eligible_count == 1 ? "" : "s");

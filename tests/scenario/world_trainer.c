@@ -91,9 +91,9 @@ static void finish(actor_t *a, int code, const char *message)
 }
 
 /* A region that is large enough, of a slot that was taken. */
-static int make_room(trainer_t *t)
+static int make_room(trainer_t *t, uint64_t now_us)
 {
-    int rc = publisher_node_take(t->node, pack_bytes(t->pack), &t->slot, &t->region);
+    int rc = publisher_node_take(t->node, pack_bytes(t->pack), now_us, &t->slot, &t->region);
     if (rc || (t->region && t->region->bytes >= pack_bytes(t->pack))) return rc;
     rc = region_new(pack_bytes(t->pack), &t->region, NULL);
     if (!rc) rc = publisher_node_fit(t->node, t->slot, t->region);
@@ -116,7 +116,7 @@ static void write_and_publish(actor_t *a)
 {
     trainer_t *t = a->trainer_state;
     int rc;
-    PRODUCT(rc = make_room(t));
+    PRODUCT(rc = make_room(t, a->w->now_us));
     if (rc == HEDDLE_ERR_AGAIN) return;
     if (!rc) PRODUCT(rc = write_and_seal(t, a->published.content));
     if (rc) {

@@ -52,7 +52,9 @@ Test(joined, a_region_is_not_reused_while_its_bytes_are_on_their_way)
     item_t third = {.pack = c->pack}, more = {.pack = c->pack};
     cr_assert_eq(take(&third), HEDDLE_OK);
     cr_assert_null(third.region, "the other is needed: memory for one more");
-    cr_assert_eq(take(&more), HEDDLE_ERR_AGAIN, "the other is served");
+    cr_assert_eq(take(&more), HEDDLE_ERR_AGAIN, "the other is served, and needed");
+    release(2);
+    cr_assert_eq(take(&more), HEDDLE_ERR_AGAIN);
     drive(&e);
     cr_assert_eq(take(&more), HEDDLE_OK);
     cr_assert_eq(take(&more), HEDDLE_ERR_NO_SLOT);
@@ -76,14 +78,17 @@ Test(joined, a_released_region_goes_before_one_that_is_needed)
     cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
 }
 
-/* The first is on its way to workers, the last comes next: what lies between will be superseded. */
+/* The first is on its way to workers, the last comes next: what lies between was superseded by it. */
 Test(joined, a_third_region_where_both_are_needed_and_no_fourth)
 {
     tr_event_t e;
     tr_counters_t c;
     for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    item_t *it = make(3000);
     for (uint64_t v = 4; v <= 9; v++) {
-        cr_assert_eq(take(make(3000)), HEDDLE_ERR_AGAIN);
+        cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+        release(v - 2);
+        cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
         drive(&e);
         cr_assert_eq(fetch(1, 4096), TR_ARRIVED, "version 1 is on its way still");
         cr_assert_eq(fetch(v - 2, 4096), TR_REFUSED);
@@ -92,6 +97,56 @@ Test(joined, a_third_region_where_both_are_needed_and_no_fourth)
     }
     transfer_mem_ops.counters(w.t, &c);
     cr_assert_eq(c.maps, 3);
+}
+
+/* Version 1 was decided a moment ago and 2 announced: what is given up is for the broker to say. */
+Test(joined, no_version_goes_that_may_be_on_its_way)
+{
+    tr_event_t e;
+    for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    item_t *it = make(3000);
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    for (uint64_t v = 1; v <= 3; v++) cr_assert_eq(fetch(v, 4096), TR_ARRIVED, "version %d", (int)v);
+    uint64_t changes = w.changes;
+    rollout(1, "active", 0, 2, 2, 2);
+    cr_assert_gt(w.changes, changes, "who waits is woken");
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    drive(&e);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    cr_assert_eq(fetch(1, 4096), TR_REFUSED);
+    for (uint64_t v = 2; v <= 3; v++) cr_assert_eq(fetch(v, 4096), TR_ARRIVED, "version %d", (int)v);
+}
+
+Test(joined, a_word_that_does_not_come_is_waited_for_no_longer_than_a_second)
+{
+    tr_event_t e;
+    for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    item_t *it = make(3000);
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    uint64_t end = w.now + TAKE_WORD_US, changes = w.changes;
+    cr_assert_leq(tick(), end);
+    w.now = end - 1;
+    tick();
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(w.changes, changes);
+    w.now = end;
+    cr_assert_gt(tick(), end);
+    cr_assert_gt(w.changes, changes, "who waits is woken");
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    drive(&e);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    cr_assert_eq(fetch(2, 4096), TR_REFUSED, "what lies between went");
+}
+
+Test(joined, nor_is_that_of_a_broker_that_is_away)
+{
+    tr_event_t e;
+    for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    line(false);
+    item_t *it = make(3000);
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    drive(&e);
+    cr_assert_eq(take(it), HEDDLE_OK);
 }
 
 Test(joined, a_decided_version_goes_before_one_that_is_on_its_way)

@@ -237,7 +237,7 @@ UNUSED static void fencing_error(msg_type_t of)
 
 UNUSED static int take(item_t *it)
 {
-    return publisher_node_take(w.node, pack_bytes(it->pack), &it->slot, &it->region);
+    return publisher_node_take(w.node, pack_bytes(it->pack), w.now, &it->slot, &it->region);
 }
 
 UNUSED static item_t *make(uint64_t elements)
