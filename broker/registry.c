@@ -224,7 +224,8 @@ static version_row_t *new_version(const record_t *rec)
                          .tensor_count = rec->tensor_count,
                          .chunk_count = rec->chunk_count,
                          .activation = rec->activation,
-                         .deadline_ms = rec->deadline_ms};
+                         .deadline_ms = rec->deadline_ms,
+                         .asked_ms = rec->asked_ms ? rec->asked_ms : rec->deadline_ms};
     if (fill_texts(v, rec)) return v;
     free_version(v);
     return NULL;
@@ -405,7 +406,7 @@ static bool same_version(const version_row_t *a, const version_row_t *b)
            same_part(&a->part, &b->part) && !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) &&
            a->step == b->step && a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
            a->chunk_count == b->chunk_count && a->activation == b->activation &&
-           a->deadline_ms == b->deadline_ms && a->code == b->code && same_texts(a, b);
+           a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms && a->code == b->code && same_texts(a, b);
 }
 
 static bool same_writer(const writer_row_t *a, const writer_row_t *b)

@@ -43,6 +43,7 @@ typedef struct version_row {
     key16_t share_key;
     int64_t step;                      /* -1: none */
     uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
+    uint64_t asked_ms;                  /* of which deadline_ms is what packing left */
     /* never NULL; features: comma-separated; meta: JSON text, "" none */
     char *request_id, *writer, *base_model, *kind, *features, *meta;
     /* 0 when ended: only the store has it then */

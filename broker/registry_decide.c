@@ -225,6 +225,7 @@ static void add_version(const msg_publish_t *m, const publish_by_t *by, uint64_t
     rec->chunk_count = m->chunk_count;
     rec->activation = m->activation;
     rec->deadline_ms = m->deadline_ms ? m->deadline_ms : DEADLINE_DEFAULT_MS;
+    rec->asked_ms = m->asked_ms;
     rec->config = m->config;
     rec->meta = meta_text(m, out);
 }

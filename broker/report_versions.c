@@ -106,7 +106,7 @@ static json_t *rollout_part(const broker_t *b, const adapter_row_t *a, const ver
         continue;
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "activation",
                      ACTIVATIONS[sum.activation < 3 ? sum.activation : 0], "deadline_ms",
-                     part_count(sum.deadline_ms), "eligible_count", part_count(sum.eligible), "staged_count",
+                     part_count(v->asked_ms), "eligible_count", part_count(sum.eligible), "staged_count",
                      part_count(sum.staged), "active_count", part_count(sum.active), "missing",
                      rows_end(&rows));
 }

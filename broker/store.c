@@ -34,7 +34,7 @@ static const char SCHEMA[] =
     " base_model TEXT NOT NULL, kind TEXT NOT NULL, features TEXT NOT NULL, step INTEGER NOT NULL,"
     " data_bytes INTEGER NOT NULL, tensor_count INTEGER NOT NULL, chunk_count INTEGER NOT NULL,"
     " activation INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, config BLOB NOT NULL,"
-    " meta TEXT NOT NULL,"
+    " meta TEXT NOT NULL, asked_ms INTEGER NOT NULL DEFAULT 0,"
     " state INTEGER, state_at INTEGER, code INTEGER, message TEXT, worker TEXT, phase TEXT,"
     " PRIMARY KEY (adapter, version)) STRICT;"
     "CREATE TABLE decisions ("
@@ -52,9 +52,10 @@ static const char SCHEMA[] =
     "COMMIT";
 /* clang-format on */
 
-/* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken. */
+/* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken.  Of schemas 1 and
+ * 2: the deadline that was asked for. */
+static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
 static const char LATER[] =
-    "BEGIN IMMEDIATE;"
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
     "CREATE TABLE IF NOT EXISTS keys ("
     " public_key TEXT PRIMARY KEY, name TEXT NOT NULL, roles TEXT NOT NULL, added_at INTEGER NOT NULL,"
@@ -79,7 +80,7 @@ static const char *const SQL[SQL_COUNT] = {
     [PUT_EPOCH] = "UPDATE meta SET epoch = max(epoch, ?)",
     [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
     [PUT_VERSION] =
-        "INSERT INTO versions (" ROW_VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO versions (" ROW_VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at) "
                      "VALUES (?,?,?,?,?,?)",
     [PUT_STATE] = "UPDATE versions SET state = ?, state_at = ?, code = ?, message = ?, worker = ?, phase = ?"
@@ -432,13 +433,23 @@ static int prepare(store_t *s, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* All of it or nothing: a transaction that is left open ends with the connection. */
+static int bring_up(store_t *s)
+{
+    int64_t has_asked = 0;
+    int code = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (!code) code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'asked_ms'", &has_asked);
+    if (!code && !has_asked) code = sqlite3_exec(s->db, ASKED, NULL, NULL, NULL);
+    return code ? code : sqlite3_exec(s->db, LATER, NULL, NULL, NULL);
+}
+
 static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
 {
     int code = sqlite3_exec(
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
         NULL, NULL, NULL);
     if (!code && fresh) code = sqlite3_exec(s->db, SCHEMA, NULL, NULL, NULL);
-    if (!code) code = sqlite3_exec(s->db, LATER, NULL, NULL, NULL);
+    if (!code) code = bring_up(s);
     return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
 }
 

@@ -11,6 +11,8 @@
  *   decisions  the last one for each version              writers    one row an adapter with an open writer
  *   keys       one row a key, live or revoked (from schema 2; a file of schema 1 gets the table)
  *
+ * From schema 3 a version has the deadline that was asked for; rows of before have 0 there.
+ *
  * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
  *
  * One thread.  Everything blocks on the disk (a commit: one sync, 0.4 to 2 ms).  Only store*.c know SQLite. */
@@ -19,7 +21,7 @@
 
 #include "broker/record.h"
 
-#define STORE_SCHEMA 2   /* of the file, in SQLite's user_version; raised with every change of a table */
+#define STORE_SCHEMA 3   /* of the file, in SQLite's user_version; raised with every change of a table */
 
 typedef struct store store_t;
 

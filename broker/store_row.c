@@ -64,6 +64,7 @@ static void put_version(row_t *to, const record_t *r)
     row_put_u64(to, r->deadline_ms);
     put_blob(to, r->config.data, r->config.bytes);
     row_put_text(to, r->meta);
+    row_put_u64(to, r->asked_ms);
 }
 
 static void take_version(row_t *from, record_t *r)
@@ -89,6 +90,7 @@ static void take_version(row_t *from, record_t *r)
     r->deadline_ms = row_take_u64(from);
     r->config = row_take_blob(from);
     r->meta = row_take_text(from);
+    r->asked_ms = row_take_u64(from);
 }
 
 static void put_decision(row_t *to, const record_t *r)

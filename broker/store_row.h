@@ -17,7 +17,7 @@ typedef struct { sqlite3_stmt *sql; int at, code; } row_t;
 #define ROW_VERSION_COLUMNS                                                                                  \
     "adapter, version, created_at, digest, region_bytes, manifest_bytes, manifest_digest, share_key, "       \
     "request_id, writer, base_model, kind, features, step, data_bytes, tensor_count, chunk_count, "          \
-    "activation, deadline_ms, config, meta"
+    "activation, deadline_ms, config, meta, asked_ms"
 
 void row_put(row_t *to, const record_t *r);
 /* Sets what a row of r->kind holds.  SQLITE_CORRUPT: a value that no record has. */

@@ -130,6 +130,7 @@ typedef struct {
     const char **features; uint32_t feature_count;
     bytes_t config;                           /* adapter_config.json as published, shown by `versions REF` */
     msg_pair_t *meta; uint32_t meta_count;
+    uint64_t asked_ms;                        /* of which deadline_ms is what is left; 0: the same */
 } msg_publish_t;
 typedef struct {
     uint64_t req, version;

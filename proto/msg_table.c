@@ -225,6 +225,7 @@ static const field_t PUBLISH_FIELDS[] = {
     TEXTS(msg_publish_t, features, feature_count, LIMIT_FEATURES, LIMIT_WORD_BYTES),
     BIN(msg_publish_t, config, LIMIT_CONFIG_BYTES, OPTIONAL),
     LIST(msg_publish_t, meta, meta_count, msg_pair_t, LIMIT_META, OPTIONAL, PAIR),
+    U64(msg_publish_t, asked_ms, LIMIT_DURATION_MS, OPTIONAL),
 };
 static const field_t PUBLISHED_FIELDS[] = {
     U64(msg_published_t, req, ANY, OPTIONAL),

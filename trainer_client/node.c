@@ -114,7 +114,8 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a)
         .base_model = a->pack->base_model,
         .features = words, .feature_count = split(features, words, LIMIT_FEATURES),
         .config = a->pack->config,
-        .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs)};
+        .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs),
+        .asked_ms = a->asked_ms};
     return send(n, &m);
 }
 

@@ -67,7 +67,8 @@ typedef struct {
     int slot;
     const pack_t *pack;
     const sealed_t *sealed;
-    heddle_publish_opts_t opts;               /* request_id and deadline_ms are filled in */
+    heddle_publish_opts_t opts;               /* request_id is filled in, and what is left of deadline_ms */
+    uint32_t asked_ms;                        /* all of it */
     bool is_random_id;                        /* nobody else can have used the id */
     uint64_t start_us;                        /* when commit was called */
 } publish_request_t;

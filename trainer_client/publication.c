@@ -368,7 +368,7 @@ static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
     uint64_t start_us = pub->start_us ? pub->start_us : handle_now();
     publish_t it = {.until_us = start_us + opts->deadline_ms * 1000ull,
                     .request = {.slot = pub->slot, .pack = pub->pack, .opts = *opts,
-                                .start_us = start_us}};
+                                .asked_ms = opts->deadline_ms, .start_us = start_us}};
     int rc = publish(pub, &it, &published, error);
     if (rc) error_where(error, pub->publisher->adapter, 0, NULL, error->phase[0] ? NULL : "commit");
     end(pub);

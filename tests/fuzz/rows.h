@@ -8,7 +8,7 @@
 #include "../unit/broker_rig.h"
 #include "broker/store_row.h"
 
-enum { COLUMNS_MAX = 21, ROWS_MAX = 24 };
+enum { COLUMNS_MAX = 22, ROWS_MAX = 24 };
 
 static const record_kind_t KINDS[] = {RECORD_EPOCH, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION,
                                       RECORD_STATE, RECORD_WRITER,  RECORD_FLOOR,   RECORD_KEY};
@@ -50,6 +50,7 @@ static record_t plain_record(record_kind_t kind, uint64_t n)
                       .tensor_count = 2,
                       .chunk_count = 1,
                       .deadline_ms = 60000,
+                      .asked_ms = 60001,
                       .config = bytes_of("{}", 2),
                       .meta = "{\"k\":\"v\"}",
                       .state = VERSION_FAILED,
@@ -108,7 +109,7 @@ static void check_same(const record_t *a, const record_t *b)
          !memcmp(&a->life, &b->life, sizeof a->life));
     MUST(a->step == b->step && a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count);
     MUST(a->chunk_count == b->chunk_count && a->activation == b->activation &&
-         a->deadline_ms == b->deadline_ms);
+         a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms);
     MUST(bytes_equal(a->config, b->config) && a->state == b->state && a->code == b->code);
     MUST(same_text(a->public_key, b->public_key) && same_text(a->name, b->name) &&
          same_text(a->roles, b->roles));

@@ -192,6 +192,7 @@ Test(registry, features_are_sorted_and_meta_is_json)
     cr_assert_str_eq(row(1)->features, "bias,dora,rslora");
     cr_assert_str_eq(row(1)->meta, "{\"run\":\"a \\\"b\\\" \\\\ \\u000a\",\"x\":\"\"}");
     cr_assert_eq(row(1)->deadline_ms, 5);
+    cr_assert_eq(row(1)->asked_ms, 5, "not told: the same");
 }
 
 Test(registry, a_replay_is_answered_before_everything_else)
@@ -948,6 +949,7 @@ Test(registry, equal_looks_at_every_field)
     DIFFERS(version.chunk_count, 99);
     DIFFERS(version.activation, 2);
     DIFFERS(version.deadline_ms, 99);
+    DIFFERS(version.asked_ms, 98);
     DIFFERS(version.config, bytes_of("{ }", 3));
     DIFFERS(decision.decision, 9);
     DIFFERS(decision.at_ms, 99);

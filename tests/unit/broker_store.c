@@ -121,6 +121,7 @@ static record_t version_record(const char *name, uint64_t version)
                   .chunk_count = 269,
                   .activation = 2,
                   .deadline_ms = 60000,
+                  .asked_ms = 61000,
                   .config = {"{\"r\":16}", 8},
                   .meta = "{\"run\":\"7\"}"};
     for (int i = 0; i < 32; i++) r.digest.b[i] = (uint8_t)(i + version);
@@ -226,7 +227,7 @@ Test(store, every_field_comes_back)
               !strcmp(v->base_model, w->base_model));
     cr_assert(!strcmp(v->features, w->features) && !strcmp(v->meta, w->meta));
     cr_assert(v->step == -1 && v->data_bytes == 17596416 && v->tensor_count == 336 && v->chunk_count == 269);
-    cr_assert(v->activation == 2 && v->deadline_ms == 60000 && v->config.bytes == 8);
+    cr_assert(v->activation == 2 && v->deadline_ms == 60000 && v->asked_ms == 61000 && v->config.bytes == 8);
     cr_assert_eq(memcmp(all->rows[2].config, "{\"r\":16}", 8), 0);
     const record_t *d = &all->rows[3].r;
     cr_assert(d->kind == RECORD_DECISION && d->decision == 1 && d->version == 1 && !d->held &&
@@ -673,7 +674,7 @@ Test(store, newer_data_are_refused_with_both_numbers)
     run_sql("PRAGMA user_version = 1234");
     heddle_error_t e;
     expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
-    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 2") && strstr(e.found, "1234"));
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 3") && strstr(e.found, "1234"));
 }
 
 Test(store, another_programs_database_is_refused)
@@ -789,6 +790,31 @@ Test(store, a_file_of_schema_1_gets_a_table_for_keys)
     commit(s, (record_t[]){key_record("b", "admin", 0)}, 1);
     cr_assert_eq(load(s)->count, 3);
     store_close(&s);
+}
+
+static int see_asked(void *self, const record_t *r)
+{
+    uint64_t *asked = self;
+    if (r->kind == RECORD_VERSION) asked[r->version] = r->asked_ms;
+    return HEDDLE_OK;
+}
+
+/* Twice: what was brought up is as any other file. */
+Test(store, a_file_of_schema_2_has_versions_without_the_deadline_that_was_asked_for)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+    store_close(&s);
+    run_sql("ALTER TABLE versions DROP COLUMN asked_ms; PRAGMA user_version = 2");
+    for (uint64_t version = 2; version < 4; version++) {
+        uint64_t asked[4] = {9, 9, 9, 9};
+        s = open_store();
+        commit(s, (record_t[]){version_record("policy", version)}, 1);
+        cr_assert_eq(store_load(s, see_asked, asked, NULL), HEDDLE_OK);
+        cr_assert_eq(asked[1], 0);
+        cr_assert_eq(asked[version], 61000);
+        store_close(&s);
+    }
 }
 
 Test(store, a_path_that_is_no_directory)
