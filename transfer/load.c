@@ -27,9 +27,21 @@ static const env_setting_t LOAD_SETTINGS[] = {
 };
 #define LOAD_SETTING_COUNT (sizeof LOAD_SETTINGS / sizeof *LOAD_SETTINGS)
 
-static void *open_with_settings(const char *path)
+/* Those of UCX in a directory that the dynamic linker does not know, each after those it needs: the plugin's references are
+ * then met by what is loaded already.  What is not there is left to the linker. */
+static void open_ucx(const char *dir)
+{
+    static const char *const LIBRARIES[] = {"libucm.so.0", "libucs.so.0", "libuct.so.0", "libucp.so.0"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof LIBRARIES / sizeof *LIBRARIES; i++)
+        if (snprintf(path, sizeof path, "%s/%s", dir, LIBRARIES[i]) < (int)sizeof path)
+            dlopen(path, RTLD_NOW | RTLD_LOCAL);   /* never closed, as the plugin */
+}
+
+static void *open_with_settings(const char *path, const char *ucx_dir)
 {
     uint32_t set = environment_set(LOAD_SETTINGS, LOAD_SETTING_COUNT);
+    if (ucx_dir) open_ucx(ucx_dir);
     void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     environment_restore(LOAD_SETTINGS, LOAD_SETTING_COUNT, set);
     return plugin;
@@ -101,20 +113,30 @@ static int fail_open(const char *path, heddle_error_t *error)
     error_fail(error, HEDDLE_ERR_INTERNAL,
                no_ucx ? "UCX is not installed: %s" : "the data plane's plugin cannot be loaded: %s",
                why ? why : path);
-    if (no_ucx) error_hint(error, "Debian and Ubuntu: sudo apt install libucx0");
+    if (no_ucx) error_hint(error, "Debian and Ubuntu: sudo apt install libucx0; in a Python environment: pip install libucx-cu12");
     return HEDDLE_ERR_INTERNAL;
 }
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static const transfer_ops_t *loaded;
+static transfer_place_t place;
 
-static int load(heddle_error_t *error)
+static void note_place(void *plugin)
+{
+    Dl_info at;
+    void *ucp = dlsym(plugin, "ucp_get_version");
+    if (dladdr(loaded, &at)) snprintf(place.plugin, sizeof place.plugin, "%s", at.dli_fname);
+    if (ucp && dladdr(ucp, &at)) snprintf(place.ucx, sizeof place.ucx, "%s", at.dli_fname);
+}
+
+static int load(const char *ucx_dir, heddle_error_t *error)
 {
     char path[PATH_MAX + sizeof PLUGIN + 1];
     if (!find_plugin(path)) return fail_missing(error);
-    void *plugin = open_with_settings(path);
+    void *plugin = open_with_settings(path, ucx_dir);
     if (!plugin) return fail_open(path, error);
     loaded = dlsym(plugin, "transfer_ops");   /* never unloaded: UCX leaves a thread behind */
+    if (loaded) note_place(plugin);
     if (loaded) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_INTERNAL, "%s is not a plugin of this version", path);
 }
@@ -124,8 +146,21 @@ int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle
     int rc = transfer_check_device(device, true, error);
     if (rc != HEDDLE_OK) return rc;
     pthread_mutex_lock(&load_lock);
-    if (!loaded) rc = load(error);
+    if (!loaded) rc = load(NULL, error);
     if (rc == HEDDLE_OK) *ret_ops = loaded;
+    pthread_mutex_unlock(&load_lock);
+    return rc;
+}
+
+int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, transfer_place_t *ret_place,
+                           heddle_error_t *error)
+{
+    pthread_mutex_lock(&load_lock);
+    int rc = loaded ? HEDDLE_OK : load(ucx_dir, error);
+    if (rc == HEDDLE_OK) {
+        *ret_ops = loaded;
+        *ret_place = place;
+    }
     pthread_mutex_unlock(&load_lock);
     return rc;
 }

@@ -99,6 +99,11 @@ extern const transfer_ops_t transfer_mem_ops;
 int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error);
 /* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device
  * is "lo".  INTERNAL where /sys does not show it: UCX would not find it. */
+/* The same without a device, and with UCX's libraries out of `ucx_dir` (NULL: the dynamic linker's), unless the plugin was
+ * loaded before.  Where plugin and UCX came from; "" where unknown. */
+typedef struct { char plugin[1024], ucx[1024]; } transfer_place_t;
+int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, transfer_place_t *ret_place,
+                           heddle_error_t *error);
 int transfer_check_device(const char *device, bool insecure, heddle_error_t *error);
 
 #endif

@@ -322,7 +322,8 @@ static void fill_view(slot_t *slot, const seal_t *seal)
                                      .tensor_count = m->tensor_count,
                                      .chunk_count = m->chunk_count,
                                      .data_bytes = m->data_bytes,
-                                     .step = seal->step};
+                                     .step = seal->step,
+                                     .features = m->features};
 }
 
 int slot_seal(slot_t *slot, const seal_t *seal)

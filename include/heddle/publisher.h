@@ -92,6 +92,14 @@ typedef struct heddle_report {
 HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
 
 /* Lays out a region for these tensors (any order; names unique) and gives writable places for them.  `config` is
+/* The two halves of open, for programs that must be able to give up: start makes the handle and begins to connect, opened
+ * waits for the broker, at most timeout_ms, and can be interrupted (INTERRUPTED).  Errors as for open, those of the broker
+ * from opened; after UNAVAILABLE and INTERRUPTED it may be called again.  Whatever opened says, the handle is the caller's to close. */
+HEDDLE_API int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
+HEDDLE_API int heddle_publisher_opened(heddle_publisher_t *p);
+/* Readable while next_event has something.  Owned by the publisher: poll it, never read or close it. */
+HEDDLE_API int heddle_publisher_fd(const heddle_publisher_t *p);
+
  * copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a JSON object, or NULL for
  * {"format":"pt"}.  One publication may be open at a time.
  * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (every region is still being served). */

@@ -19,6 +19,13 @@ extern "C" {
 /* The library's version, e.g. "0.1.0". */
 HEDDLE_API const char *heddle_version(void);
 
+/* Loads the data plane (the plugin and UCX) into this process, as opening a worker or publisher would, and tells what it runs
+ * on: JSON {"backend","ucx","plugin","library"}: UCX's version, and the files of plugin and UCX.  `ucx_dir`: a directory with
+ * UCX's libraries that the dynamic linker does not know of; NULL: its own.  Once loaded it stays, whatever a later call names.
+ * INTERNAL (no plugin, no UCX: the message says how to install it), NO_MEMORY.  Any thread; UCX_* variables are set meanwhile,
+ * as when a handle is opened.  Free with heddle_free. */
+HEDDLE_API int heddle_transport_load(const char *ucx_dir, char **ret_json);
+
 /* Element types, as safetensors names them: all pass through untouched.  X(NAME, bits per element), in upstream's order (writers
  * sort by it, descending). */
 #define HEDDLE_DTYPES(X)                                                                                              \
@@ -67,6 +74,7 @@ typedef struct heddle_manifest {
     uint32_t tensor_count, chunk_count;
     uint64_t data_bytes;                /* sum of the tensors' bytes, without padding */
     int64_t step;                       /* the trainer's step; -1 where none was given */
+    const char *features;               /* comma-separated, sorted, as in heddle_published_t; "" for a plain LoRA */
 } heddle_manifest_t;
 
 typedef enum { HEDDLE_PHASE_STAGED = 1, HEDDLE_PHASE_ACTIVE = 2 } heddle_phase_t;

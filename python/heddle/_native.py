@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libheddle as Python sees it: found, loaded at the first use, its errors as exceptions, and the fork that ends it.
+
+Every call of the library releases the GIL.  Nothing here is public.
+"""
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import threading
+from typing import Any
+
+from heddle.errors import ForkError, HeddleError, error_class
+
+try:
+    from heddle._abi import ffi
+except ImportError as e:      # a checkout that was never built
+    raise ImportError("heddle is not built: `pip install ./python` in the checkout makes heddle/_abi.py and the library") from e
+
+NULL = ffi.NULL
+HERE = pathlib.Path(__file__).resolve().parent
+BUNDLED = HERE / "_lib" / "libheddle.so.0"
+
+
+def library_path() -> str:
+    """Which file is, or will be, loaded: $HEDDLE_LIBRARY, the wheel's, else what the dynamic linker finds."""
+    return os.environ.get("HEDDLE_LIBRARY") or (str(BUNDLED) if BUNDLED.exists() else "libheddle.so.0")
+
+
+def release() -> str:
+    """The version of this package, as its metadata says; the library's own where it is not installed."""
+    from importlib import metadata
+    try:
+        return metadata.version("heddle-sync")
+    except metadata.PackageNotFoundError:
+        return version()
+
+
+class _Library:
+    """Loads on the first attribute, so that `import heddle` costs nothing and cannot fail for want of a library."""
+
+    def __getattr__(self, name: str) -> Any:
+        opened = _open()
+        value = getattr(opened, name)
+        setattr(self, name, value)
+        return value
+
+
+_lock = threading.Lock()
+_opened: Any = None
+
+
+def _open() -> Any:
+    global _opened
+    with _lock:
+        if _opened is None:
+            path = library_path()
+            try:
+                found = ffi.dlopen(path)
+                have = ffi.string(found.heddle_version()).decode()
+                found.heddle_transport_load           # the youngest function that is needed
+            except (OSError, AttributeError) as e:
+                raise HeddleError(f"libheddle cannot be used: {e}", code="internal", exit=9, found=path,
+                                  hint="install heddle-sync again, or name the library of the same release: HEDDLE_LIBRARY") from e
+            from importlib import metadata
+            try:
+                want = metadata.version("heddle-sync")
+            except metadata.PackageNotFoundError:
+                want = have
+            if have.split(".")[:2] != want.split(".")[:2]:
+                raise HeddleError("libheddle is of another release than this package", code="internal", exit=9, expected=want,
+                                  found=f"{have} ({path})", hint="name the library of the same release: HEDDLE_LIBRARY")
+            _opened = found
+    return _opened
+
+
+lib: Any = _Library()
+
+
+def version() -> str:
+    return text(lib.heddle_version()) or ""
+
+
+# -- fork --------------------------------------------------------------------------------------------------------------
+
+used = False        # a handle was opened: threads, sockets and UCX belong to this process
+forked = False      # ... and this is a child of it
+
+
+def _in_child() -> None:
+    global forked
+    forked = forked or used
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def use() -> None:
+    """Before any handle is opened, and in every call."""
+    global used
+    if forked:
+        raise ForkError()
+    used = True
+
+
+# -- texts and errors --------------------------------------------------------------------------------------------------
+
+def text(c: Any) -> str | None:
+    return None if c == NULL else ffi.string(c).decode("utf-8", "replace")
+
+
+def take_text(holder: Any) -> str:
+    """The text in a `char **` that the library made, which is freed."""
+    try:
+        return ffi.string(holder[0]).decode("utf-8", "replace")
+    finally:
+        lib.heddle_free(holder[0])
+
+
+def take_json(holder: Any) -> Any:
+    return json.loads(take_text(holder))
+
+
+def c_text(value: str | os.PathLike[str] | None) -> Any:
+    """A NUL-terminated copy; keep it while C reads it."""
+    if value is None:
+        return NULL
+    raw = os.fsencode(value)
+    if b"\0" in raw:
+        raise error("usage", f"a text has a NUL byte in it: {value!r}")
+    return ffi.new("char[]", raw)
+
+
+def c_list(values: Any) -> tuple[Any, list[Any]]:
+    """A NULL-terminated `const char *[]` and what keeps it alive; NULL for None."""
+    if values is None:
+        return NULL, []
+    kept = [c_text(v) for v in values]
+    return ffi.new("const char *[]", kept + [NULL]), kept
+
+
+def error(code: str, message: str, **fields: Any) -> HeddleError:
+    """An exception of our own with a code of the list."""
+    exit_status = lib.heddle_err_exit(lib.heddle_err_from_name(code.encode()))
+    return error_class(code, exit_status)(message, code=code, exit=exit_status, **fields)
+
+
+def error_of(rc: int, described: Any = None) -> HeddleError:
+    """The exception of a call that returned rc on this thread."""
+    e = lib.heddle_last_error() if described is None else described
+    name, exit_status = text(lib.heddle_err_name(rc)) or "unknown", lib.heddle_err_exit(rc)
+    kind = error_class(name, exit_status)
+    if e.code != rc:
+        return kind(text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status)
+    return kind(text(e.message) or text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status, adapter=text(e.adapter) or None,
+                version=e.version or None, worker=text(e.worker) or None, phase=text(e.phase) or None, expected=text(e.expected) or None,
+                found=text(e.found) or None, hint=text(e.hint) or None, retriable=bool(e.retriable))
+
+
+def check(rc: int) -> None:
+    if rc:
+        raise error_of(rc)
+
+
+def milliseconds(seconds: float | None, what: str, least: int = 0) -> int:
+    """Seconds as a count of milliseconds that fits; None: -1 (for ever)."""
+    if seconds is None:
+        return -1
+    if not isinstance(seconds, (int, float)) or seconds != seconds or seconds < 0:
+        raise error("usage", f"{what} is no time", expected="seconds, 0 or more", found=repr(seconds))
+    return max(least, min(int(seconds * 1000 + 0.999), 2**31 - 1))
+
+
+# -- the data plane ----------------------------------------------------------------------------------------------------
+
+def ucx_of_environment() -> str | None:
+    """The directory of UCX's libraries in PyPI's libucx-cu12 or -cu13, where that is installed and its files are there."""
+    try:
+        spec = importlib.util.find_spec("libucx")
+    except (ImportError, ValueError):
+        return None
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        if (pathlib.Path(place) / "lib" / "libucp.so.0").exists():
+            return str(pathlib.Path(place) / "lib")
+    return None
+
+
+def system_has_ucx() -> bool:
+    """Whether the dynamic linker finds a UCX by itself (one that the process has loaded already counts)."""
+    import ctypes.util
+    return ctypes.util.find_library("ucp") is not None or _is_loaded("libucp.so")
+
+
+def _is_loaded(name: str) -> bool:
+    try:
+        return any(f"/{name}" in line for line in pathlib.Path("/proc/self/maps").read_text().splitlines())
+    except OSError:
+        return False
+
+
+def load_transport() -> dict[str, str]:
+    """Loads plugin and UCX: the system's UCX, else that of PyPI's libucx.  -> backend, ucx, plugin, library."""
+    from_wheel = None if system_has_ucx() else ucx_of_environment()
+    told = ffi.new("char **")
+    check(lib.heddle_transport_load(c_text(from_wheel), told))
+    found: dict[str, str] = take_json(told)
+    return found

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publisher: the one writer of one adapter, in a trainer."""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from heddle import _calls, _native
+from heddle._handle import Handle, Until
+from heddle._native import ffi, lib
+from heddle.errors import HeddleError
+from heddle.tensors import Table, describe, write
+
+__all__ = ["Publisher", "Version", "Rollout", "Missing", "Progress"]
+
+_ACTIVATION = {"all": 0, "as-ready": 1, "manual": 2}
+_UNCHANGED = {"fail": 0, "skip": 1, "publish": 2}
+_PHASE = {"staged": 1, "active": 2}
+_NOT_YET = ("deadline", "no_workers")
+_LOOK_AGAIN = 0.25          # seconds: an event tells of most changes, and this of the rest
+
+Config = Mapping[str, Any] | bytes | str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A worker that a wait still lacks: `phase` it is in, and why (`code` of the list, `message`)."""
+    worker: str
+    phase: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Where the rollout of a version is.  `workers`: names of those that reached the phase waited for, as far as the broker lists them."""
+    adapter: str
+    version: int
+    phase: str
+    state: str                      # staging staged active kept superseded failed retired lost
+    eligible_count: int
+    staged_count: int
+    active_count: int
+    decision: int
+    workers: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    staged_ms: float | None         # since the commit was called; None where it has not happened
+    active_ms: float | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `on_progress` hears.  `type`: progress, rollout, released, joined, lost_broker, fenced."""
+    type: str
+    adapter: str
+    version: int | None
+    bytes_done: int
+    data_bytes: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that was published: its record is on the broker's disk, and this process is a source of its bytes.
+
+    created False: an earlier version stands for it (`reason` "unchanged" or "replayed").  Times are milliseconds since the call: `pack_ms` region
+    filled and sealed, `commit_ms` record durable.
+    """
+    adapter: str
+    version: int
+    tag: str
+    digest: str
+    created: bool
+    reason: str | None
+    step: int | None
+    request_id: str
+    features: tuple[str, ...]
+    data_bytes: int
+    tensor_count: int
+    chunk_count: int
+    pack_ms: float
+    commit_ms: float
+    _publisher: Publisher | None = field(default=None, repr=False, compare=False)
+
+    def wait(self, phase: str = "active", quorum: str | int = "all", min: int = 1, timeout: float | None = 30.0) -> Rollout:
+        """Until `quorum` of the eligible workers, and at least `min`, reached the phase ("staged" or "active").
+
+        quorum   "all", a count, "N%", or "none"
+        timeout  seconds; None: for ever
+        Raises Deadline (`e.rollout.missing` names who lacks it), RolloutFailed (failed or lost), Held, Fenced, Closed.  May be interrupted.
+        """
+        if self._publisher is None:
+            raise _native.error("usage", f"{self.tag} is not of this process: its publisher waits for it")
+        return self._publisher._wait(self, phase, quorum, min, timeout)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_publisher": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def parse_quorum(quorum: str | int) -> Any:
+    """A heddle_quorum_t."""
+    kinds = {"all": (lib.HEDDLE_QUORUM_ALL, 0), "none": (lib.HEDDLE_QUORUM_NONE, 0)}
+    words = str(quorum)
+    if words in kinds:
+        kind, n = kinds[words]
+    elif words.endswith("%") and words[:-1].isdigit() and 0 <= int(words[:-1]) <= 100:
+        kind, n = lib.HEDDLE_QUORUM_PERCENT, int(words[:-1])
+    elif words.isdigit() and int(words) < 2**31:
+        kind, n = lib.HEDDLE_QUORUM_COUNT, int(words)
+    else:
+        raise _native.error("usage", "that is no quorum", expected='"all", "none", a count, or "N%"', found=repr(quorum))
+    return ffi.new("heddle_quorum_t *", {"kind": kind, "n": n})[0]
+
+
+def choose(what: str, value: str, choices: Mapping[str, int]) -> int:
+    if value not in choices:
+        raise _native.error("usage", f"that is no {what}", expected=" ".join(choices), found=repr(value))
+    return choices[value]
+
+
+def config_bytes(config: Config) -> bytes:
+    """What adapter_config.json will hold: bytes and str as they are; a mapping as PEFT would write it, sets sorted."""
+    if isinstance(config, bytes):
+        return config
+    if isinstance(config, str):
+        return config.encode()
+    if not isinstance(config, Mapping):
+        raise _native.error("usage", "that is no adapter_config", expected="a mapping, bytes or str", found=type(config).__name__)
+    return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise _native.error("usage", "a field of adapter_config is not JSON", found=type(value).__name__)
+
+
+class Publisher(Handle):
+    """The writer of one adapter.  Opening waits for the broker, at most `timeout` seconds.
+
+    broker         "tcp://host:port[,...]"; None: $HEDDLE_BROKER, else tcp://127.0.0.1:7700
+    activation     "all": everybody switches when all have it; "as-ready": each when it has it; "manual": `Admin.activate` decides
+    takeover       fences a live writer of this adapter now
+    if_unchanged   what to do when the bytes equal the newest version's: "skip" (the Version of that one, created False), "fail", "publish"
+    max_rate       bytes per second served; None: no limit
+    process_group  a torch.distributed group: every rank makes the publisher and makes every call; rank 0 is the one that talks to the broker,
+                   and its outcome, exception included, is everybody's
+    close_timeout  seconds that `close` may wait for a worker that is fetching the last version
+
+    One thread at a time is in a call; others wait for it.  Raises Conflict (writer_held names who), Unavailable, UsageError, Denied.
+    """
+
+    _what = "publisher"
+
+    def __init__(self, broker: str | None = None, adapter: str = "policy", *, writer: str | None = None, activation: str = "all",
+                 takeover: bool = False, if_unchanged: str = "skip", max_rate: int | None = None, process_group: Any = None,
+                 timeout: float = 5.0, close_timeout: float = 3.0, data_device: str | None = None, insecure: bool = False,
+                 broker_key: str | None = None, key: str | None = None) -> None:
+        super().__init__()
+        self.adapter = adapter
+        self._activation = choose("activation", activation, _ACTIVATION)
+        self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
+        self._callbacks: list[Callable[[Progress], None]] = []
+        self._asked: Any = None                # an Admin handle for the names of workers, made when it is wanted
+        self._asked_opts = {"broker": broker, "broker_key": broker_key, "key": key, "timeout": timeout}
+        try:
+            self._open(broker, writer, takeover, max_rate, timeout, close_timeout, data_device, insecure, broker_key, key)
+        except BaseException:
+            if self._ptr is None:
+                self._failed()
+            else:
+                self.close()
+            raise
+
+    def _open(self, broker: str | None, writer: str | None, takeover: bool, max_rate: int | None, timeout: float, close_timeout: float,
+              data_device: str | None, insecure: bool, broker_key: str | None, key: str | None) -> None:
+        texts = {"broker": broker, "adapter": self.adapter, "writer": writer, "data_device": data_device, "broker_key": broker_key, "key": key}
+        kept = {name: _native.c_text(value) for name, value in texts.items()}
+        opts = ffi.new("heddle_publisher_opts_t *", {
+            **kept, "size": ffi.sizeof("heddle_publisher_opts_t"), "takeover": bool(takeover), "insecure": bool(insecure),
+            "timeout_ms": _native.milliseconds(timeout, "timeout", 1), "max_rate_bytes": max_rate or 0,
+            "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1)})
+        place = ffi.new("heddle_publisher_t **")
+        _native.load_transport()
+        _native.check(lib.heddle_publisher_start(opts, place))
+        self._opened(place[0])
+        with self._lock:
+            self._call(lambda: _native.check(lib.heddle_publisher_opened(place[0])))
+
+    # -- the handle ------------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        """A call that may block; hold the lock."""
+        ptr = self._live()
+        return _calls.interruptible(call, lambda: lib.heddle_publisher_interrupt(ptr), self._forget_interrupt)
+
+    def _forget_interrupt(self) -> None:
+        """One that came too late to end a call would end the next one."""
+        event = _new_event()
+        while lib.heddle_publisher_next_event(self._ptr, 0, event) == 0:
+            pass
+
+    def _interrupt_native(self, ptr: Any) -> None:
+        lib.heddle_publisher_interrupt(ptr)
+
+    def _before_close(self, ptr: Any) -> None:
+        if self._asked is not None:
+            self._asked.close()
+
+    def _close_native(self, ptr: Any) -> None:
+        lib.heddle_publisher_close(ffi.new("heddle_publisher_t **", ptr))
+
+    def __repr__(self) -> str:
+        return f"<heddle.Publisher of {self.adapter}{' (closed)' if self._is_closed else ''}>"
+
+    # -- publishing ------------------------------------------------------------------------------------------------------
+
+    def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None, request_id: str | None = None,
+                        meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
+        """Publishes tensors under PEFT's on-disk names ("base_model.model....lora_A.weight").
+
+        tensors   name -> torch.Tensor (any device, any strides) or numpy.ndarray; copied once, into Heddle's region: change them as soon as this
+                  returns.  Types: those of safetensors; ml_dtypes' bfloat16 and float8 count as such.
+        config    adapter_config.json: bytes or str as they are, or a mapping
+        step      the trainer's step, >= 0        meta   up to 32 pairs of words
+        deadline  seconds for the whole rollout; past it the version fails everywhere and the old one stays
+        Returns when the record is durable.  Raises UsageError, BadAdapter, Conflict, Fenced, Unavailable, Deadline.
+        """
+        rows = [(name, *describe(name, value)) for name, value in tensors.items()]
+        values = list(tensors.values())
+
+        def fill(publication: Any, table: Table) -> None:
+            for i, (value, size, (_, dtype, shape)) in enumerate(zip(values, table.sizes, table.rows, strict=True)):
+                write(lib.heddle_publication_tensor(publication, i), size, dtype, shape, value)
+        return self._publish(Table(rows), config_bytes(config), fill, step, request_id, meta, deadline, allow_step_back)
+
+    def publish_dir(self, path: str | os.PathLike[str], *, step: int | None = None, request_id: str | None = None,
+                    meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
+        """Publishes a directory that PEFT saved (adapter_config.json and adapter_model.safetensors).  As publish_tensors; NotFound without it."""
+        with self._lock:
+            ptr = self._live()
+            opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
+            done = _new_published()
+            where = _native.c_text(path)
+            self._call(lambda: _native.check(lib.heddle_publisher_publish_dir(ptr, where, opts, done)))
+            del kept
+            return self._version(done, step)
+
+    def _publish(self, table: Table, config: bytes, fill: Callable[[Any, Table], None], step: int | None, request_id: str | None,
+                 meta: Mapping[str, str] | None, deadline: float, allow_step_back: bool) -> Version:
+        with self._lock:
+            opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
+            publication = self._begin(table, config)
+            try:
+                fill(publication[0], table)
+                version = self._commit(publication, opts, step)
+            finally:
+                lib.heddle_publication_abort(publication)        # of what was not committed; else it is NULL
+            del kept
+            return version
+
+    def _begin(self, table: Table, config: bytes) -> Any:
+        ptr = self._live()
+        publication = ffi.new("heddle_publication_t **")
+        self._call(lambda: _native.check(
+            lib.heddle_publication_begin(ptr, table.c, len(table), config, len(config), _native.NULL, publication)))
+        return publication
+
+    def _commit(self, publication: Any, opts: Any, step: int | None) -> Version:
+        done = _new_published()
+        self._call(lambda: _native.check(lib.heddle_publication_commit(publication, opts, done)))
+        return self._version(done, step)
+
+    def _publish_opts(self, step: int | None, request_id: str | None, meta: Mapping[str, str] | None, deadline: float,
+                      allow_step_back: bool) -> tuple[Any, Any]:
+        pairs, kept = _native.c_list([f"{k}={v}" for k, v in meta.items()] if meta else None)
+        name = _native.c_text(request_id)
+        if step is not None and (not isinstance(step, int) or step < 0):
+            raise _native.error("usage", "that is no step", expected="an integer, 0 or more", found=repr(step))
+        opts = ffi.new("heddle_publish_opts_t *", {
+            "size": ffi.sizeof("heddle_publish_opts_t"), "step": -1 if step is None else step, "request_id": name, "activation": self._activation,
+            "if_unchanged": self._unchanged, "allow_step_back": bool(allow_step_back),
+            "deadline_ms": _native.milliseconds(deadline, "deadline", 1), "meta": pairs})
+        return opts, (pairs, kept, name)
+
+    def _version(self, done: Any, step: int | None) -> Version:
+        words = _native.text(done.features) or ""
+        reason = "replayed" if done.replayed else "unchanged" if done.unchanged else None
+        return Version(adapter=self.adapter, version=done.version, tag=_native.text(done.tag) or "", digest=_native.text(done.digest) or "",
+                       created=bool(done.created), reason=reason, step=step, request_id=_native.text(done.request_id) or "",
+                       features=tuple(words.split(",")) if words else (), data_bytes=done.data_bytes, tensor_count=done.tensor_count,
+                       chunk_count=done.chunk_count, pack_ms=done.pack_ms, commit_ms=done.commit_ms, _publisher=self)
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------
+
+    def on_progress(self, callback: Callable[[Progress], None]) -> None:
+        """`callback(progress)` is called inside `Version.wait` alone, on the thread that waits.  What it raises ends the wait."""
+        self._callbacks.append(callback)
+
+    def report(self, version: int) -> Rollout:
+        """The rollout of a version of this publisher as last heard; never blocks."""
+        report = _new_report()
+        with self._lock:
+            _native.check(lib.heddle_publisher_report(self._live(), version, report))
+        return self._rollout(report, "active", ())
+
+    def _wait(self, version: Version, phase: str, quorum: str | int, least: int, timeout: float | None) -> Rollout:
+        want, number = parse_quorum(quorum), choose("phase", phase, _PHASE)
+        until, report = Until(timeout), _new_report()
+        while True:
+            failure = self._judge(version, number, want, report)
+            have = report.active_count if number == _PHASE["active"] else report.staged_count
+            if failure is None and (have >= least or want.kind == lib.HEDDLE_QUORUM_NONE):
+                return self._rollout(report, phase, self._who(version, phase))
+            if failure is not None and failure.code not in _NOT_YET:
+                break
+            if until.over:
+                failure = failure or _native.error("deadline", f"{version.tag} is not {phase} on enough workers", adapter=self.adapter,
+                                                   version=version.version, expected=f"at least {least}", found=str(have), retriable=True)
+                break
+            self._poll(lib.heddle_publisher_fd(self._ptr_now()), until.left(_LOOK_AGAIN))
+            self._tell_progress()
+        failure.rollout = self._rollout(report, phase, ())
+        raise failure
+
+    def _ptr_now(self) -> Any:
+        with self._lock:
+            return self._live()
+
+    def _judge(self, version: Version, phase: int, want: Any, report: Any) -> HeddleError | None:
+        """None: it is as wanted; else why not (yet)."""
+        with self._lock:
+            rc = lib.heddle_publisher_wait(self._live(), version.version, phase, want, 0, report)
+            return _native.error_of(rc) if rc else None
+
+    def _tell_progress(self) -> None:
+        event = _new_event()
+        while True:
+            with self._lock:
+                rc = lib.heddle_publisher_next_event(self._live(), 0, event)
+            if rc:
+                return
+            for callback in self._callbacks:
+                callback(_progress(event))
+
+    def _who(self, version: Version, phase: str) -> tuple[str, ...]:
+        """Names of the workers that have it.  Nothing rests on them: without an answer there are none."""
+        from heddle.admin import Admin
+        states = ("active",) if phase == "active" else ("staged", "committed", "active", "kept")
+        try:
+            with self._lock:
+                self._live()
+                if self._asked is None:
+                    self._asked = Admin(**self._asked_opts)
+                told = self._asked.versions(f"{self.adapter}@{version.version}")
+            return tuple(w.worker for w in told[0].workers or () if w.state in states) if told else ()
+        except HeddleError:
+            return ()
+
+    def _rollout(self, r: Any, phase: str, workers: tuple[str, ...]) -> Rollout:
+        missing = tuple(Missing(_native.text(m.worker) or "", _native.text(m.phase) or "", _native.text(lib.heddle_err_name(m.code)) or "",
+                                _native.text(m.message) or "") for m in (r.missing[i] for i in range(min(r.missing_count, len(r.missing)))))
+        return Rollout(adapter=self.adapter, version=r.version, phase=phase, state=_native.text(r.state) or "", eligible_count=r.eligible_count,
+                       staged_count=r.staged_count, active_count=r.active_count, decision=r.decision, workers=workers, missing=missing,
+                       staged_ms=None if r.staged_ms < 0 else r.staged_ms, active_ms=None if r.active_ms < 0 else r.active_ms)
+
+
+def _sized(kind: str) -> Any:
+    made = ffi.new(kind + " *")
+    made.size = ffi.sizeof(kind)
+    return made
+
+
+def _new_event() -> Any:
+    return _sized("heddle_event_t")
+
+
+def _new_published() -> Any:
+    return _sized("heddle_published_t")
+
+
+def _new_report() -> Any:
+    return _sized("heddle_report_t")
+
+
+def _progress(event: Any) -> Progress:
+    name = (_native.text(lib.heddle_event_name(event.type)) or "unknown").rsplit(".", 1)[-1]
+    return Progress(type=name, adapter=_native.text(event.adapter) or "", version=event.version or None, bytes_done=event.bytes_done,
+                    data_bytes=event.data_bytes, message=_native.text(event.message) or "")

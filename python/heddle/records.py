@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `Admin` answers: the objects of `heddle ... -o json` as frozen dataclasses, field for field.
+
+Types: `*_ms` float, `*_bytes` and `*_count` int, `*_at` str (RFC 3339, UTC, milliseconds), digest "h1:...", tag "policy@3:3f9a1c20d4e1".
+None where unknown; lists are tuples, sorted by name or version.  A field of a newer broker that is not known here is left out.
+"""
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar, Union
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WireRange:
+    min: int
+    max: int
+
+
+@dataclass(frozen=True)
+class BrokerInfo:
+    endpoint: str
+    cluster: str
+    epoch: int
+    pid: int
+    heddle: str
+    wire: WireRange
+    uptime_ms: float
+    state: str                          # ready, read_only
+    data_dir: str
+    registry_bytes: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    adapters: int
+    versions: int
+    workers_ready: int
+    workers_lost: int
+    writers: int
+
+
+@dataclass(frozen=True)
+class ActiveVersion:
+    version: int
+    decision: int
+    tag: str
+    digest: str
+    since_at: str
+
+
+@dataclass(frozen=True)
+class NewestVersion:
+    version: int
+    state: str
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class HeldBy:
+    by: str
+    at: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Writer:
+    name: str
+    host: str
+    pid: int
+    since_at: str
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    name: str
+    active: ActiveVersion | None
+    newest: NewestVersion | None
+    held: HeldBy | None
+    writer: Writer | None
+    base_model: str | None
+    version_count: int
+    subscriber_count: int
+    current_count: int
+    max_lag: int
+
+
+@dataclass(frozen=True)
+class Status:
+    broker: BrokerInfo
+    count: Counts
+    adapters: tuple[AdapterInfo, ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """An error object: why a version failed."""
+    code: str
+    exit: int
+    message: str
+    adapter: str | None
+    version: int | None
+    worker: str | None
+    phase: str | None
+    expected: str | None
+    found: str | None
+    hint: str | None
+    retriable: bool
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """A worker that a rollout, a wait or an activation still lacks."""
+    worker: str
+    phase: str | None = None
+    code: str | None = None
+    message: str | None = None
+    heartbeat_age_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class RolloutInfo:
+    activation: str
+    deadline_ms: float
+    eligible_count: int | None
+    staged_count: int | None
+    active_count: int | None
+    missing: tuple[Lacking, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    kind: str                           # publisher, worker
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CopyTiming:
+    announce_ms: float | None
+    connect_ms: float | None
+    fetch_ms: float | None
+    verify_ms: float | None
+    stage_ms: float | None
+    activate_ms: float | None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A version on a worker."""
+    worker: str
+    state: str | None                   # announced fetching arrived staged committed active kept stale failed
+    since_at: str
+    bytes_done: int
+    sources: tuple[Source, ...]
+    timing: CopyTiming
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """config, request_id, writer, rollout and workers are those of NAME@V alone; None in a list of versions."""
+    version: int
+    tag: str
+    digest: str
+    state: str                          # staging staged active kept superseded failed retired lost
+    reason: Reason | None
+    step: int | None
+    created_at: str
+    activated_at: str | None
+    data_bytes: int
+    tensor_count: int
+    features: tuple[str, ...]
+    holder_count: int
+    active_count: int
+    meta: dict[str, str]
+    config: dict[str, Any] | None = None
+    request_id: str | None = None
+    writer: str | None = None
+    rollout: RolloutInfo | None = None
+    workers: tuple[Copy, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Transport:
+    backend: str
+    ucx: str | None
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Slots:
+    total: int
+    free: int | None
+    held: int | None
+
+
+@dataclass(frozen=True)
+class Fetching:
+    version: int
+    bytes_done: int
+    data_bytes: int
+    source: str | None
+
+
+@dataclass(frozen=True)
+class Subscription:
+    name: str
+    version: int | None
+    decision: int | None
+    tag: str | None
+    digest: str | None
+    state: str | None
+    lag: int
+    since_at: str | None
+    held_count: int
+    fetching: Fetching | None
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Counters:
+    bytes_in: int
+    bytes_out: int
+    chunks_bad: int
+    retries: int
+    fenced: int
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """`current`: it serves the active version of every adapter that it subscribed to."""
+    name: str
+    token: int
+    state: str                          # ready draining left lost
+    current: bool
+    host: str
+    pid: int
+    labels: dict[str, str]
+    joined_at: str
+    heartbeat_age_ms: float
+    transport: Transport
+    slots: Slots
+    adapters: tuple[Subscription, ...]
+    counters: Counters
+
+
+@dataclass(frozen=True)
+class Reached:
+    worker: str
+    version: int | None
+    digest: str | None
+    state: str | None
+    since_at: str | None
+
+
+@dataclass(frozen=True)
+class WaitResult:
+    adapter: str
+    version: int
+    digest: str | None
+    decision: int | None
+    phase: str
+    need_count: int
+    have_count: int
+    eligible_count: int
+    elapsed_ms: float
+    workers: tuple[Reached, ...]
+    missing: tuple[Lacking, ...]
+
+
+@dataclass(frozen=True)
+class ActivateResult(WaitResult):
+    to: int = 0
+    from_: int | None = None            # "from" in JSON
+    changed: bool = False
+    held: bool = False
+    bytes_moved: int = 0
+
+
+@dataclass(frozen=True)
+class Checked:
+    worker: str
+    version: int
+    digest: str | None
+    match: bool
+    exported_match: bool | None
+    hash_ms: float | None
+    code: str | None
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    expected: str
+    workers: tuple[Checked, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """seq is strictly increasing within an epoch; type "gap" tells of some that are missing."""
+    seq: int
+    epoch: int
+    at: str
+    type: str
+    adapter: str | None
+    version: int | None
+    worker: str | None
+    code: str | None
+    message: str | None
+    data: dict[str, Any]
+
+
+@lru_cache(maxsize=None)
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def decode(kind: type[T], value: Any) -> T:
+    """A dataclass out of its JSON object; unknown fields are ignored, absent ones None or their default."""
+    hints, given = _hints(kind), {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name = field.name.rstrip("_")
+        if name in value:
+            given[field.name] = _decode_value(hints[field.name], value[name])
+        elif field.default is dataclasses.MISSING:
+            given[field.name] = None
+    return kind(**given)
+
+
+def _decode_value(hint: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _decode_value(next(a for a in args if a is not type(None)), value)
+    if origin is tuple:
+        return tuple(_decode_value(args[0], element) for element in value)
+    if dataclasses.is_dataclass(hint):
+        return decode(typing.cast(type, hint), value)
+    return value

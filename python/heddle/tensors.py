@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors on their way in and out: what torch and numpy call a type, and views of a slot's memory.
+
+Neither torch nor numpy is imported before a tensor of theirs comes in, or is asked for.
+"""
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from heddle import _native
+from heddle._native import ffi
+
+__all__ = ["Tensor", "Tensors"]
+
+# safetensors' name -> torch's attribute; sub-byte types that torch cannot name are absent
+TORCH = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
+         "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "I16": "int16", "U16": "uint16", "F16": "float16",
+         "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "C64": "complex64", "F64": "float64", "I64": "int64",
+         "U64": "uint64"}
+# ... -> numpy's; where numpy has no such type, the unsigned integers of its size
+NUMPY = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "uint8", "F8_E4M3": "uint8", "F8_E8M0": "uint8", "F8_E4M3FNUZ": "uint8",
+         "F8_E5M2FNUZ": "uint8", "I16": "int16", "U16": "uint16", "F16": "float16", "BF16": "uint16", "I32": "int32", "U32": "uint32",
+         "F32": "float32", "C64": "complex64", "F64": "float64", "I64": "int64", "U64": "uint64"}
+_FROM_TORCH = {f"torch.{there}": here for here, there in TORCH.items()}
+# numpy's names, and those of ml_dtypes
+_FROM_NUMPY = {there: here for here, there in NUMPY.items() if there == TORCH[here]}
+_FROM_NUMPY |= {"bfloat16": "BF16", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0",
+                "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+
+
+def torch_dtype(name: str) -> Any:
+    """torch's type of a safetensors name."""
+    import torch
+    found = getattr(torch, TORCH.get(name, ""), None)
+    if found is None:
+        raise _native.error("usage", f"this torch has no type for {name}", found=name, hint="take .data, the bytes as they are")
+    return found
+
+
+# -- in ------------------------------------------------------------------------------------------------------------------
+
+def is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def describe(name: str, value: Any) -> tuple[str, tuple[int, ...]]:
+    """(safetensors' type, shape) of a torch or numpy tensor."""
+    if is_torch(value):
+        dtype = _FROM_TORCH.get(str(value.dtype))
+    elif is_numpy(value):
+        dtype = _FROM_NUMPY.get(value.dtype.name)
+    else:
+        raise _native.error("usage", f"tensor {name} is neither torch's nor numpy's", expected="torch.Tensor or numpy.ndarray",
+                            found=type(value).__name__)
+    if dtype is None:
+        raise _native.error("usage", f"tensor {name} has a type that no adapter has", expected="a type of safetensors",
+                            found=str(value.dtype), hint="cast it before publishing")
+    if is_torch(value) and (value.is_sparse or value.layout != sys.modules["torch"].strided):
+        raise _native.error("usage", f"tensor {name} is not dense", expected="torch.strided", found=str(value.layout))
+    return dtype, tuple(int(n) for n in value.shape)
+
+
+def torch_target(place: Any, size: int, dtype: str, shape: tuple[int, ...]) -> Any:
+    """A writable torch tensor on Heddle's memory."""
+    import torch
+    return torch.frombuffer(ffi.buffer(place, size), dtype=torch_dtype(dtype)).view(shape)
+
+
+def write(place: Any, size: int, dtype: str, shape: tuple[int, ...], value: Any) -> None:
+    """Copies a tensor, of any strides, to its place: dense, row-major."""
+    if size == 0:
+        return
+    if is_torch(value):
+        torch_target(place, size, dtype, shape).copy_(value.detach())
+    else:
+        import numpy
+        source = value.view(NUMPY[dtype]) if value.dtype.name != NUMPY[dtype] else value      # ml_dtypes: the same bytes
+        numpy.copyto(numpy.frombuffer(ffi.buffer(place, size), dtype=NUMPY[dtype]).reshape(shape), source, casting="equiv")
+
+
+class Table:
+    """The rows that heddle_publication_begin takes, and what keeps them alive."""
+
+    def __init__(self, rows: list[tuple[str, str, tuple[int, ...]]]) -> None:
+        self.rows = rows
+        self.sizes: list[int] = []
+        self._kept: list[Any] = []
+        self.c = ffi.new("heddle_tensor_t[]", len(rows))
+        for c, (name, dtype, shape) in zip(self.c, rows, strict=True):
+            self._fill(c, name, dtype, shape)
+
+    def _fill(self, c: Any, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        c.size = ffi.sizeof("heddle_tensor_t")
+        c.dtype = _native.lib.heddle_dtype_from_name(dtype.encode())
+        kept = _native.c_text(name), ffi.new("uint64_t[]", list(shape) or [0])      # a field read back owns nothing
+        c.name, c.dims = kept
+        c.ndim = len(shape)
+        self._kept += kept
+        count = 1
+        for n in shape:
+            count *= n
+        self.sizes.append(count * _native.lib.heddle_dtype_bits(c.dtype) // 8)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+# -- out -----------------------------------------------------------------------------------------------------------------
+
+class Tensor:
+    """One tensor of a version: read-only, in the worker's slot, nothing copied.
+
+    name   PEFT's key                      dtype   safetensors' name ("BF16")
+    shape  tuple of int                    nbytes  bytes, dense and row-major
+    data   memoryview of the bytes         numpy(), torch()   the same bytes as an array
+
+    Every view keeps the version's slot until it is gone, its block's end notwithstanding.
+    """
+
+    __slots__ = ("name", "dtype", "shape", "nbytes", "_buffer")
+
+    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int, buffer: Callable[[str], Any]) -> None:
+        self.name, self.dtype, self.shape, self.nbytes, self._buffer = name, dtype, shape, nbytes, buffer
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes, read-only."""
+        return memoryview(self._buffer(self.name)).toreadonly()
+
+    def numpy(self) -> Any:
+        """A read-only numpy array.  bf16 comes as uint16 and fp8 as uint8 (the bits as they are): numpy has no such types."""
+        import numpy
+        kind = NUMPY.get(self.dtype)
+        if kind is None:
+            raise _native.error("usage", f"numpy has no type for {self.dtype}", found=self.dtype, hint="take .data, the bytes as they are")
+        if self.nbytes == 0:
+            return numpy.empty(self.shape, dtype=kind)
+        return numpy.frombuffer(self.data, dtype=kind).reshape(self.shape)
+
+    def torch(self) -> Any:
+        """A torch tensor on the CPU, over the slot's memory.  torch has no read-only tensors: writing to this one ends the process (SIGSEGV)."""
+        import torch
+        kind = torch_dtype(self.dtype)
+        if self.nbytes == 0:
+            return torch.empty(self.shape, dtype=kind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)        # "the buffer is not writable": it is not
+            return torch.frombuffer(self.data, dtype=kind).view(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}, {self.dtype}, {list(self.shape)})"
+
+
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of a version by name, in order of name."""
+
+    def __init__(self, rows: list[Tensor]) -> None:
+        self._rows = {row.name: row for row in rows}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def numpy(self) -> dict[str, Any]:
+        """name -> numpy array (`Tensor.numpy`)."""
+        return {name: row.numpy() for name, row in self._rows.items()}
+
+    def torch(self) -> dict[str, Any]:
+        """name -> torch tensor (`Tensor.torch`)."""
+        return {name: row.torch() for name, row in self._rows.items()}
+
+    def __repr__(self) -> str:
+        return f"Tensors({len(self)} tensors)"

@@ -1,0 +1,646 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker: versions of adapters, received into this process, in a rollout engine."""
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import select
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heddle import _native
+from heddle._handle import Handle, Until
+from heddle._native import ffi, lib
+from heddle.errors import Closed, HeddleError
+from heddle.tensors import Tensor, Tensors
+
+__all__ = ["Worker", "Update", "Updates", "Snapshot", "Current"]
+
+_log = logging.getLogger("heddle")
+_APPLY = {"auto": 0, "app": 1}
+_PENDING_MAX = 256
+_SLICE = 0.05           # seconds between looks, where what is waited for may be done by another thread
+
+
+@dataclass(frozen=True)
+class Current:
+    """The version that `acquire(adapter)` would give.  `tag` belongs to every sample."""
+    adapter: str
+    version: int
+    tag: str
+    digest: str
+    step: int | None
+
+
+class _Hold:
+    """One hold of the C library on a version, released when its block has ended and the last view of its memory is gone."""
+
+    def __init__(self, worker: Worker, snapshot: Any, where: str) -> None:
+        manifest = lib.heddle_snapshot_manifest(snapshot)
+        self.adapter, self.version = _native.text(manifest.adapter) or "", int(manifest.version)
+        self.tag, self.digest = _native.text(manifest.tag) or "", _native.text(manifest.digest) or ""
+        self.step = None if manifest.step < 0 else int(manifest.step)
+        self.features = tuple(filter(None, (_native.text(manifest.features) or "").split(",")))
+        self.config_bytes = bytes(ffi.buffer(manifest.config, manifest.config_bytes))
+        self.data_bytes, self.count = int(manifest.data_bytes), int(manifest.tensor_count)
+        self.since, self.where = time.monotonic(), where
+        self.views: Counter[str] = Counter()
+        self.in_block = True
+        self._snapshot = snapshot
+        self._lock = threading.RLock()          # a collection may call drop() in the midst of anything
+        self._worker = worker
+        worker._holds.add(self)
+
+    @property
+    def live(self) -> bool:
+        return bool(self._snapshot is not None)
+
+    def buffer(self, name: str, address: int, size: int) -> Any:
+        with self._lock:
+            if self._snapshot is None:
+                raise Closed(f"{self.tag} was released: take its tensors within the block", code="closed", exit=2, adapter=self.adapter,
+                             version=self.version)
+            self.views[name] += 1
+        view = ffi.gc(ffi.cast("char *", address), lambda _: self.drop(name))
+        return ffi.buffer(view, size)
+
+    def drop(self, name: str) -> None:
+        with self._lock:
+            self.views[name] -= 1
+            if self.views[name] <= 0:
+                del self.views[name]
+            self._release_if_free()
+
+    def end_block(self) -> list[str]:
+        """Names of the tensors of which a view is still there."""
+        with self._lock:
+            self.in_block = False
+            self._release_if_free()
+            return sorted(self.views)
+
+    def _release_if_free(self) -> None:
+        if self.in_block or self.views or self._snapshot is None:
+            return
+        snapshot, self._snapshot = self._snapshot, None
+        self._worker._holds.discard(self)
+        if not _native.forked:
+            lib.heddle_snapshot_release(ffi.new("heddle_snapshot_t **", snapshot))
+
+    def tensors(self) -> Tensors:
+        with self._lock:
+            if self._snapshot is None:
+                raise Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version)
+            rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
+            for i in range(self.count):
+                _native.check(lib.heddle_snapshot_tensor(self._snapshot, i, row))
+                rows.append(self._tensor(row))
+        return Tensors(rows)
+
+    def _tensor(self, row: Any) -> Tensor:
+        address, size = int(ffi.cast("uintptr_t", row.data)), int(row.data_bytes)
+        return Tensor(_native.text(row.name) or "", _native.text(lib.heddle_dtype_name(row.dtype)) or "",
+                      tuple(int(row.dims[k]) for k in range(row.ndim)), size, lambda name: self.buffer(name, address, size))
+
+    def call(self, function: Any, *args: Any) -> None:
+        with self._lock:
+            if self._snapshot is None:
+                raise Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version)
+            snapshot = self._snapshot
+        _native.check(function(snapshot, *args))
+
+    def described(self) -> dict[str, Any]:
+        return {"adapter": self.adapter, "version": self.version, "tag": self.tag, "age_s": time.monotonic() - self.since,
+                "in_block": self.in_block, "views": sorted(self.views), "where": self.where}
+
+
+class _Version:
+    """What Snapshot and Update show of a version."""
+
+    _hold: _Hold | None = None
+    _tensors: Tensors | None = None
+    _config: dict[str, Any] | None = None
+
+    def _held(self) -> _Hold:
+        raise NotImplementedError
+
+    @property
+    def tensors(self) -> Tensors:
+        """Tensors by name, in order of name: read-only views of the slot, made when asked for (`heddle.tensors.Tensor`)."""
+        hold = self._held()
+        if self._tensors is None:
+            self._tensors = hold.tensors()
+        return self._tensors
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """adapter_config.json, decoded."""
+        if self._config is None:
+            self._config = json.loads(self._held().config_bytes)
+        return self._config
+
+    @property
+    def config_bytes(self) -> bytes:
+        """adapter_config.json as published, byte by byte."""
+        return self._held().config_bytes
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """bias dora embeddings modules_to_save rank_pattern rslora target_parameters: those that this version has."""
+        return self._held().features
+
+    def numpy(self) -> dict[str, Any]:
+        """name -> numpy array over the slot (read-only; bf16 as uint16, fp8 as uint8)."""
+        return self.tensors.numpy()
+
+    def torch(self) -> dict[str, Any]:
+        """name -> torch tensor over the slot.  Never write to one: torch knows no read-only tensors, the memory is."""
+        return self.tensors.torch()
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Writes a complete PEFT directory, synced, then renamed to `path`, which must not exist."""
+        self._held().call(lib.heddle_snapshot_export, _native.c_text(path))
+
+    def rehash(self) -> str:
+        """The digest of the slot's bytes as they are now."""
+        digest = ffi.new("char[68]")
+        self._held().call(lib.heddle_snapshot_digest, digest)
+        return _native.text(digest) or ""
+
+
+class Snapshot(_Version):
+    """A hold on one version: `with worker.acquire("policy") as a`.  Its memory does not change, and stays, while the block or a view of it lasts.
+
+    adapter version tag digest step features data_bytes   config config_bytes   tensors numpy() torch()   export() rehash()
+    """
+
+    def __init__(self, hold: _Hold) -> None:
+        self._hold = hold
+        self.adapter, self.version, self.tag, self.digest, self.step = hold.adapter, hold.version, hold.tag, hold.digest, hold.step
+        self.data_bytes = hold.data_bytes
+
+    def _held(self) -> _Hold:
+        assert self._hold is not None
+        return self._hold
+
+    def release(self) -> None:
+        """Ends the block.  Views that are still there keep the slot, and are named in a ResourceWarning and in `Worker.stats()`."""
+        hold = self._held()
+        if not hold.in_block:
+            return
+        self._tensors = None
+        left = hold.end_block()
+        if left:
+            some = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+            warnings.warn(f"views of {self.tag} outlive their block and keep its slot: {some}", ResourceWarning, stacklevel=3, source=self)
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        hold = getattr(self, "_hold", None)
+        if hold is not None and hold.in_block:
+            hold.end_block()
+
+    def __repr__(self) -> str:
+        return f"<heddle.Snapshot {self.tag}>"
+
+
+_EVENT_PHASE = {"version.arrived": "arrived", "version.commit": "commit", "activate.done": "active", "version.retired": "retired",
+                "stage.failed": "failed", "activate.failed": "stale"}
+
+
+class Update(_Version):
+    """One step in the life of a version on this worker.
+
+    phase      "arrived"  verified, in a slot: load it beside the old one, then staged() or reject(reason)           (apply="app")
+               "commit"   decided: switch between two steps, then activate() or reject(reason)                         (apply="app")
+               "active"   acquire() gives this one from now on                                                        (apply="auto")
+               "retired"  no longer kept: unload it when its requests are done
+               "failed"   failed on this worker, or as a whole (code, message): drop what was loaded
+               "stale"    the decision is newer than what is served here (code, message)
+    adapter version tag digest step decision
+    code message                                       of "failed" and "stale", else None
+    config config_bytes features tensors numpy() torch() export()      while the version is here (NotFound after)
+
+    An update that wants an answer and gets none before the next one is asked for, or before it is dropped, is rejected with a RuntimeWarning;
+    `defer()` says that the answer comes later, from any thread.
+    """
+
+    def __init__(self, worker: Worker, phase: str, event: Any) -> None:
+        self._worker, self.phase = worker, phase
+        self.adapter, self.version, self.decision = _native.text(event.adapter) or "", int(event.version), int(event.decision)
+        self.tag, self.digest = _native.text(event.tag) or "", _native.text(event.digest) or ""
+        self.step = None if event.step < 0 else int(event.step)
+        self.code = (_native.text(lib.heddle_err_name(event.code)) if event.code else None)
+        self.message = _native.text(event.message) or None
+        self.answered = phase not in ("arrived", "commit")
+        self._is_deferred = False
+
+    def _held(self) -> _Hold:
+        if self._hold is None or not self._hold.live:
+            self._hold = self._worker._hold(self.adapter, self.version)
+        return self._hold
+
+    def _answer(self, what: str, call: Any, *args: Any) -> bool:
+        if self.answered:
+            raise _native.error("usage", f"{self.tag} was answered already, or wants no answer", adapter=self.adapter, version=self.version)
+        self.answered = True
+        try:
+            return self._worker._say(what, call, self.adapter, self.version, *args)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._tensors = None
+        if self._hold is not None:
+            self._hold.end_block()
+
+    def staged(self) -> bool:
+        """Loaded beside the old one.  False: the version is not wanted any more: drop what was loaded."""
+        if self.phase != "arrived":
+            raise _native.error("usage", f"staged() answers an update that arrived; {self.tag} is {self.phase}")
+        return self._answer("staged", lib.heddle_worker_staged)
+
+    def activate(self) -> bool:
+        """Switched: acquire() gives this version when it returns.  False: overtaken; the next commit tells what to serve."""
+        if self.phase != "commit":
+            raise _native.error("usage", f"activate() answers a commit; {self.tag} is {self.phase}")
+        return self._answer("activate", lib.heddle_worker_activate)
+
+    def reject(self, reason: str) -> bool:
+        """Refuses a version that arrived, or says that a commit could not be carried out; up to 640 bytes reach whoever waits for the version."""
+        return self._answer("reject", lib.heddle_worker_reject, _native.c_text(reason))
+
+    def defer(self) -> Update:
+        """The answer comes later, from any thread.  Returns the update."""
+        self._is_deferred = True
+        return self
+
+    def _settle(self) -> None:
+        """Before the next update: this one was left unanswered."""
+        if self.answered or self._is_deferred:
+            return
+        self._reject_unanswered()
+
+    def _reject_unanswered(self) -> None:
+        warnings.warn(f"{self.tag} ({self.phase}) was left unanswered, and is rejected", RuntimeWarning, stacklevel=4)
+        try:
+            self.reject(f"the application left {self.phase} unanswered")
+        except HeddleError:
+            pass
+
+    def __del__(self) -> None:
+        worker = getattr(self, "_worker", None)
+        if worker is None or _native.forked:
+            return
+        if not getattr(self, "answered", True) and not worker.closed:
+            self._reject_unanswered()
+        self._end()
+
+    def __repr__(self) -> str:
+        return f"<heddle.Update {self.phase} {self.tag}>"
+
+
+class Updates:
+    """What `Worker.updates` gives: an iterator, plain and asynchronous, of what comes from now on (one reader at a time)."""
+
+    def __init__(self, worker: Worker, timeout: float | None) -> None:
+        if timeout is not None:
+            _native.milliseconds(timeout, "timeout")
+        self._worker, self._timeout = worker, timeout
+        self._last: Update | None = None
+
+    def _settle(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last._settle()
+
+    def __iter__(self) -> Iterator[Update]:
+        return self
+
+    def __next__(self) -> Update:
+        self._settle()
+        until = Until(self._timeout)
+        while True:
+            try:
+                found = self._worker._take()
+            except Closed:
+                raise StopIteration from None
+            if found is not None:
+                self._last = found
+                return found
+            if until.over:
+                raise StopIteration
+            try:
+                self._worker._poll(self._worker.fileno(), until.left())
+            except Closed:
+                raise StopIteration from None
+
+    def __aiter__(self) -> AsyncIterator[Update]:
+        return self
+
+    async def __anext__(self) -> Update:
+        self._settle()
+        until = Until(self._timeout)
+        while True:
+            try:
+                found = self._worker._take()
+            except Closed:
+                raise StopAsyncIteration from None
+            if found is not None:
+                self._last = found
+                return found
+            if until.over:
+                raise StopAsyncIteration
+            await self._readable(until.left())
+
+    async def _readable(self, timeout: float | None) -> None:
+        """Until there may be something.  A descriptor of our own: a loop knows a descriptor once, and other iterators wait too."""
+        loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        try:
+            fd = os.dup(self._worker.fileno())
+        except HeddleError:
+            return
+        loop.add_reader(fd, event.set)
+        try:
+            await asyncio.wait_for(event.wait(), timeout)
+        except (asyncio.TimeoutError, TimeoutError):
+            pass
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+
+
+class Worker(Handle):
+    """Receives versions of adapters; a thread of the library fetches and verifies them.  Opening does not wait for the broker.
+
+    adapters   names, at least one                     name    as others see it; None: <host>-<pid>
+    labels     up to 32 pairs of words                 slots   versions in memory, for each adapter: active, kept, arriving
+    apply      "app": the application loads and switches (`updates`); "auto": staged when verified, active when decided
+    accepts    features that the engine can load, of bias dora embeddings modules_to_save rank_pattern rslora target_parameters; a version with
+               another one is rejected (unsupported_feature) before the application sees it.  None: all.  With apply="app"
+    max_rate   bytes per second, served and fetched    join_timeout  seconds to give up joining under a name that is alive; None: never
+    group, rank, ranks   the ranks of one engine: in this release each rank is a worker of its own (ranks=1)
+
+    Any thread; `fileno()` is readable while `updates(timeout=0)` has something.  Raises UsageError, HeddleError (internal: no UCX; see doctor()).
+    """
+
+    _what = "worker"
+
+    def __init__(self, broker: str | None = None, adapters: Iterable[str] = ("policy",), *, name: str | None = None,
+                 labels: Mapping[str, str] | None = None, slots: int = 3, apply: str = "app", group: str | None = None, rank: int = 0,
+                 ranks: int = 1, accepts: Iterable[str] | None = None, max_rate: int | None = None, join_timeout: float | None = None,
+                 data_device: str | None = None, insecure: bool = False, broker_key: str | None = None, key: str | None = None) -> None:
+        super().__init__()
+        self._holds: set[_Hold] = set()
+        self._pending: deque[Update] = deque()          # read from the library, not yet by the application
+        self._refused: HeddleError | None = None
+        self._joined: dict[str, Any] | None = None      # token, epoch, cluster; None while no broker knows this worker
+        self._stale: set[str] = set()
+        try:
+            self._check(group, rank, ranks, apply, accepts, adapters)
+            self.adapters = tuple(adapters)
+            self._app = apply == "app"
+            self._accepts = None if accepts is None else frozenset(accepts)
+            self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure, broker_key, key)
+        except BaseException:
+            self._failed()
+            raise
+        self._pending_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll = select.epoll()
+        for fd in (lib.heddle_worker_fd(self._ptr), self._pending_fd, self._wake_fd):
+            self._epoll.register(fd, select.EPOLLIN)
+
+    @staticmethod
+    def _check(group: str | None, rank: int, ranks: int, apply: str, accepts: Iterable[str] | None, adapters: Iterable[str]) -> None:
+        if isinstance(adapters, str):
+            raise _native.error("usage", "adapters is a list of names", expected=f"[{adapters!r}]", found=repr(adapters))
+        if group is not None or rank != 0 or ranks != 1:
+            raise _native.error("usage", "groups of ranks are not in this release", expected="group=None, rank=0, ranks=1",
+                                found=f"group={group!r}, rank={rank}, ranks={ranks}",
+                                hint="make each rank a worker of its own; rank 0 picks the version of a batch, the others acquire(adapter, version)")
+        if apply not in _APPLY:
+            raise _native.error("usage", "apply is neither app nor auto", expected="app auto", found=repr(apply))
+        if accepts is not None and apply != "app":
+            raise _native.error("usage", 'accepts needs apply="app": else a version is staged before anybody looks at it')
+
+    def _open(self, broker: str | None, name: str | None, labels: Mapping[str, str] | None, slots: int, apply: str, max_rate: int | None,
+              join_timeout: float | None, data_device: str | None, insecure: bool, broker_key: str | None, key: str | None) -> None:
+        texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key, "key": key}
+        kept = {what: _native.c_text(value) for what, value in texts.items()}
+        names, kept_names = _native.c_list(self.adapters)
+        pairs, kept_pairs = _native.c_list([f"{k}={v}" for k, v in labels.items()] if labels else None)
+        opts = ffi.new("heddle_worker_opts_t *", {
+            **kept, "size": ffi.sizeof("heddle_worker_opts_t"), "adapters": names, "labels": pairs, "slots": slots, "apply": _APPLY[apply],
+            "max_rate_bytes": max_rate or 0, "insecure": bool(insecure),
+            "join_timeout_ms": 0 if join_timeout is None else _native.milliseconds(join_timeout, "join_timeout", 1)})
+        place = ffi.new("heddle_worker_t **")
+        _native.load_transport()
+        _native.check(lib.heddle_worker_open(opts, place))
+        del kept_names, kept_pairs
+        self._opened(place[0])
+
+    def _interrupt_native(self, ptr: Any) -> None:
+        lib.heddle_worker_interrupt(ptr)
+
+    def _close_native(self, ptr: Any) -> None:
+        lib.heddle_worker_close(ffi.new("heddle_worker_t **", ptr))
+
+    def _before_close(self, ptr: Any) -> None:
+        self._epoll.close()
+        os.close(self._pending_fd)
+
+    def __repr__(self) -> str:
+        return f"<heddle.Worker of {', '.join(getattr(self, 'adapters', ()))}{' (closed)' if self._is_closed else ''}>"
+
+    # -- events ----------------------------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable while `updates(timeout=0)` has something.  Poll it; never read or close it."""
+        with self._lock:
+            self._live()
+            return int(self._epoll.fileno())
+
+    def updates(self, timeout: float | None = None) -> Updates:
+        """`for u in w.updates()`, `async for u in w.updates()`: each Update, in order.
+
+        timeout   seconds that the next one is waited for; then the iteration ends (0: what is there, say between two steps).  None: for ever.
+        Ends when the worker is closed.  Raises what the broker refused the join for, where it stays so (Conflict, Denied).
+        """
+        with self._lock:
+            self._live()
+        return Updates(self, timeout)
+
+    def _take(self) -> Update | None:
+        """The next update, if there is one."""
+        with self._lock:
+            while not self._pending:
+                if not self._read():
+                    return None
+            found = self._pending.popleft()
+            if not self._pending:
+                os.eventfd_read(self._pending_fd)
+            return found
+
+    def _read(self) -> bool:
+        """One event of the library into _pending, or into what is known of the session.  False: there was none."""
+        ptr = self._live()
+        event = ffi.new("heddle_event_t *", {"size": ffi.sizeof("heddle_event_t")})
+        rc = lib.heddle_worker_next_event(ptr, 0, event)
+        if rc in (lib.HEDDLE_ERR_AGAIN, lib.HEDDLE_ERR_INTERRUPTED):
+            return False
+        if rc == lib.HEDDLE_ERR_CLOSED:
+            raise Closed("the worker has left", code="closed", exit=2)
+        _native.check(rc)
+        self._note(event)
+        return True
+
+    def _note(self, event: Any) -> None:
+        kind = _native.text(lib.heddle_event_name(event.type)) or "unknown"
+        if kind == "worker.joined":
+            self._joined = {"token": int(event.token), "epoch": int(event.epoch), "cluster": _native.text(event.cluster) or ""}
+            self._refused = None
+        elif kind in ("broker.lost", "worker.fenced", "worker.left"):
+            self._joined = None
+            _log.info("%s: %s", kind, _native.text(event.message))
+        elif kind == "worker.refused":
+            self._refused = _native.error_of(event.code)
+            if not event.retriable:
+                raise self._refused
+            _log.warning("the broker refused this worker for now: %s", self._refused)
+        elif kind in _EVENT_PHASE and not (kind == "activate.done" and self._app):
+            self._offer(Update(self, _EVENT_PHASE[kind], event))
+
+    def _offer(self, update: Update) -> None:
+        if update.phase in ("active", "commit"):
+            self._stale.discard(update.adapter)
+        if update.phase == "stale":
+            self._stale.add(update.adapter)
+        if update.phase == "arrived" and self._accepts is not None and not self._is_acceptable(update):
+            return
+        if len(self._pending) >= _PENDING_MAX:          # read by wait_current() alone: what is only told makes room
+            told = next((u for u in self._pending if u.answered), None)
+            if told is not None:
+                self._pending.remove(told)
+        self._pending.append(update)
+        if len(self._pending) == 1:
+            os.eventfd_write(self._pending_fd, 1)
+
+    def _is_acceptable(self, update: Update) -> bool:
+        try:
+            foreign = sorted(set(update.features) - (self._accepts or frozenset()))
+        except HeddleError:                 # gone in the meantime: the application hears of that
+            return True
+        if not foreign:
+            return True
+        why = ffi.new("heddle_error_t *", {"code": lib.HEDDLE_ERR_UNSUPPORTED_FEATURE, "phase": b"stage",
+                                           "message": f"{update.tag} has what this engine cannot load: {' '.join(foreign)}".encode()[:640],
+                                           "expected": (" ".join(sorted(self._accepts or ())) or "a plain LoRA").encode()[:191],
+                                           "found": " ".join(foreign).encode()[:191]})
+        update._answer("reject", lib.heddle_worker_reject_error, why)
+        return False
+
+    def _say(self, what: str, call: Any, adapter: str, version: int, *args: Any) -> bool:
+        name = _native.c_text(adapter)
+        with self._lock:
+            rc = call(self._live(), name, version, *args)
+            if rc in (lib.HEDDLE_ERR_NOT_FOUND, lib.HEDDLE_ERR_FENCED):
+                return False
+            _native.check(rc)
+            if what == "activate":
+                self._stale.discard(adapter)
+        return True
+
+    # -- versions --------------------------------------------------------------------------------------------------------
+
+    def _hold(self, adapter: str, version: int, where: str = "") -> _Hold:
+        place, name = ffi.new("heddle_snapshot_t **"), _native.c_text(adapter)
+        with self._lock:
+            _native.check(lib.heddle_worker_acquire(self._live(), name, version, place))
+        return _Hold(self, place[0], where)
+
+    def acquire(self, adapter: str, version: int | None = None) -> Snapshot:
+        """A hold on the active version (None), or on a given one while it is here.  `with` releases it.
+
+        Never waits for the broker or for other readers; any thread.  NotFound: nothing is active yet, or the version is not here.
+        """
+        if version is not None and (not isinstance(version, int) or version < 1):
+            raise _native.error("usage", "that is no version", expected="an integer, 1 or more, or None", found=repr(version))
+        caller = traceback.extract_stack(limit=2)[0]
+        return Snapshot(self._hold(adapter, version or 0, f"{caller.filename}:{caller.lineno}"))
+
+    def current(self, adapter: str) -> Current | None:
+        """What acquire(adapter) would give; None while nothing is active."""
+        try:
+            hold = self._hold(adapter, 0)
+        except HeddleError as e:
+            if e.code == "not_found" and adapter in self.adapters:
+                return None
+            raise
+        try:
+            return Current(hold.adapter, hold.version, hold.tag, hold.digest, hold.step)
+        finally:
+            hold.end_block()
+
+    def wait_current(self, timeout: float | None = 30.0) -> dict[str, Current]:
+        """Until every adapter has an active version here, and none is stale, as far as this worker knows.  -> {adapter: Current}
+
+        With apply="app" somebody else (a thread, a task) answers the updates meanwhile.  Raises Deadline, which names the adapters.
+        """
+        until = Until(timeout)
+        while True:
+            self._drain()
+            found = {name: self.current(name) for name in self.adapters}
+            lacking = [name for name, it in found.items() if it is None or name in self._stale]
+            if not lacking and self._joined is not None:
+                return {name: it for name, it in found.items() if it is not None}
+            if until.over:
+                raise _native.error("deadline", f"not current within {timeout} s", retriable=True,
+                                    expected="an active version of every adapter", found=self._lack(lacking))
+            self._poll(lib.heddle_worker_fd(self._ptr_now()), until.left(_SLICE if self._app else None))
+
+    def _lack(self, lacking: list[str]) -> str:
+        if self._joined is None:
+            return f"no broker has admitted this worker{f': {self._refused}' if self._refused else ''}"
+        return "none of " + " ".join(lacking)
+
+    def _ptr_now(self) -> Any:
+        with self._lock:
+            return self._live()
+
+    def _drain(self) -> None:
+        with self._lock:
+            while self._read():
+                pass
+
+    # -- for people ------------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """bytes_in bytes_out chunks_bad retries fenced (as `heddle workers`), joined (token, epoch, cluster; None: no broker), and
+        held: one entry for each hold: adapter version tag age_s in_block views (names of tensors) where (file:line of acquire)."""
+        told = ffi.new("char **")
+        with self._lock:
+            _native.check(lib.heddle_worker_stats(self._live(), told))
+        counters: dict[str, Any] = _native.take_json(told)
+        held = sorted((hold.described() for hold in list(self._holds)), key=lambda h: (h["adapter"], h["version"]))
+        return {**counters, "joined": self._joined, "held": held}
+
+    def transport(self) -> dict[str, Any]:
+        """backend, ucx (its version), devices."""
+        told = ffi.new("char **")
+        with self._lock:
+            _native.check(lib.heddle_worker_transport(self._live(), told))
+        found: dict[str, Any] = _native.take_json(told)
+        return found
