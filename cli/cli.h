@@ -30,6 +30,7 @@ extern const option_t CLI_COMMON[];
 typedef struct { const char *name, *summary; int (*run)(int argc, char **argv); } command_t;
 int command_broker(int argc, char **argv);
 int command_worker(int argc, char **argv);
+int command_bench(int argc, char **argv);
 int command_publish(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_adapters(int argc, char **argv);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle broker, heddle worker: exec the daemon that lies beside this program. */
+/* heddle broker, heddle worker, heddle bench: exec the program that lies beside this program. */
 #include "cli/cli.h"
 
 #include "core/errors.h"
@@ -41,4 +41,10 @@ int command_worker(int argc, char **argv)
 {
     (void)argc;
     return run_beside("worker", "heddle-worker", argv);
+}
+
+int command_bench(int argc, char **argv)
+{
+    (void)argc;
+    return run_beside("bench", "heddle-bench", argv);
 }

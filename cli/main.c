@@ -23,6 +23,7 @@ static const command_t COMMANDS[] = {
     {"verify", "have every holder hash its bytes again", command_verify},
     {"keygen", "make a key of your own", command_keygen},
     {"keys", "who may do what: list, add and revoke keys", command_keys},
+    {"bench", "measure on this host, compare two measurements (heddle-bench)", command_bench},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
@@ -71,7 +72,7 @@ static int unknown(int argc, char **argv, const char *word)
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-o") && !strcmp(argv[i + 1], "json")) common.output = OUTPUT_JSON;
     error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s", word ? word : "");
-    error_contrast(&error, "broker worker publish status adapters versions workers events wait activate verify keygen keys", word);
+    error_contrast(&error, "broker worker publish status adapters versions workers events wait activate verify keygen keys bench", word);
     error_hint(&error, "see heddle --help");
     return cli_fail(&common, "", &error);
 }

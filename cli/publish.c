@@ -63,7 +63,7 @@ static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 enum { SLICE_MS = 100, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
 
 /* Everything the answer needs, filled as far as it went. */
-typedef struct { const args_t *args; heddle_published_t published; heddle_report_t report; bool have_version, have_report; heddle_error_t error; } outcome_t;
+typedef struct { const args_t *args; heddle_published_t published; heddle_report_t report; bool have_version, have_report, has_settling; heddle_error_t error; } outcome_t;
 
 static json_t *text_or_null(const char *text) { return text && text[0] ? json_string(text) : json_null(); }
 static json_t *ms_or_null(double ms) { return ms >= 0 ? json_real((double)(int64_t)(ms * 1000) / 1000) : json_null(); }
@@ -187,6 +187,16 @@ static int tell_interrupted(outcome_t *o, int phase)
 
 typedef struct { bool is_shown, is_drawn; uint64_t until_us; } watch_t;
 
+/* Said once for each start of the broker: what goes on is waiting, and for what. */
+static void tell_settling(outcome_t *o, watch_t *w)
+{
+    bool is_new = o->report.settling_ms > 0 && !o->has_settling;
+    o->has_settling = o->report.settling_ms > 0;
+    if (!is_new || o->args->common.quiet) return;
+    if (w && w->is_drawn) fprintf(stderr, "\r%78s\r", "");
+    fprintf(stderr, "the broker has just started: it decides in %.1f s, when its members are back\n", o->report.settling_ms / 1000.0);
+}
+
 /* What happened during a slice.  After the broker was lost there is a moment more to hear how it went. */
 static void drain(heddle_publisher_t *p, const outcome_t *o, watch_t *w)
 {
@@ -207,6 +217,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         rc = heddle_publisher_wait(p, o->published.version, phase, quorum, SLICE_MS, &o->report);
         if (rc) o->error = *heddle_last_error(); /* before next_event has its own to tell */
         o->have_report = true;
+        tell_settling(o, &w);
         drain(p, o, &w);
         if (!rc) o->error = (heddle_error_t){0};
         /* The drain above may have taken the interrupt. */
@@ -294,9 +305,11 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                  .allow_step_back = args->allow_step_back, .deadline_ms = args->deadline_ms, .meta = args->meta};
     o->published.size = sizeof o->published;
     o->report.size = sizeof o->report;
+    heddle_publisher_report(p, 0, &o->report); /* of no version: whether the broker settles */
+    tell_settling(o, NULL);
+    uint64_t until_us = clock_now(clock_system()) + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
     rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
     o->have_version = rc == HEDDLE_OK;
-    uint64_t until_us = clock_now(clock_system()) + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
     if (!rc) rc = wait_all(p, o, until_us);
     int end = finish(o, rc);
     int signal_end = !rc && args->stay ? serve_on(p, o) : 0;

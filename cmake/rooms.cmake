@@ -49,6 +49,20 @@ function(heddle_program name)
   endif()
 endfunction()
 
+# Where texts for heddle_text lie.
+set(HEDDLE_TEXT_DIR ${CMAKE_BINARY_DIR}/text)
+# heddle_text(FILE NAME): a text that a program carries: the macro NAME in the header of FILE's path, '_' for '/', without suffix.
+function(heddle_text file name)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(READ ${file} text)
+  string(REPLACE "\\" "\\\\" text "${text}")
+  string(REPLACE "\"" "\\\"" text "${text}")
+  string(REPLACE "\n" "\\n\" \\\n    \"" text "${text}")
+  string(REGEX REPLACE "\\.[a-z]+$" ".h" header "${file}")
+  string(REPLACE "/" "_" header "${header}")
+  file(CONFIGURE OUTPUT ${HEDDLE_TEXT_DIR}/${header} CONTENT "#define ${name} \\\n    \"${text}\"\n" @ONLY)
+endfunction()
+
 # heddle_test(NAME SOURCES file... LINK lib... [TIMEOUT seconds] [LABEL label]): one Criterion program, one ctest entry.
 function(heddle_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINK;ENV" ${ARGN})
@@ -62,14 +76,22 @@ function(heddle_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
   target_compile_options(${name} PRIVATE -Wno-missing-prototypes)
-  target_link_libraries(${name} PRIVATE ${ARG_LINK} PkgConfig::criterion)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} heddle_criterion)
   add_test(NAME ${name} COMMAND ${name} -j1)
   heddle_test_properties(${name} ${ARG_LABEL} ${ARG_TIMEOUT})
 endfunction()
 
 # Criterion prints a leak and passes: the text itself must fail the test.
 function(heddle_test_properties name label timeout)
+  if(HEDDLE_SANITIZE STREQUAL thread)
+    math(EXPR timeout "${timeout} * 5")
+  endif()
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
-    FAIL_REGULAR_EXPRESSION "LeakSanitizer|AddressSanitizer|runtime error:"
+    FAIL_REGULAR_EXPRESSION "LeakSanitizer|AddressSanitizer|ThreadSanitizer|runtime error:"
     ENVIRONMENT "HEDDLE_SOURCE_DIR=${CMAKE_SOURCE_DIR};HEDDLE_BIN_DIR=${HEDDLE_BIN_DIR};HEDDLE_PLUGIN_DIR=${HEDDLE_LIB_DIR}/heddle;HEDDLE_KEYS=${CMAKE_BINARY_DIR}/tests/keys/${name};UBSAN_OPTIONS=print_stacktrace=1")
+  # Of every process of a test, with where it comes from: daemons write their errors elsewhere.
+  if(HEDDLE_SANITIZE STREQUAL thread)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
+      "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/threads/libraries.tsan:log_path=${CMAKE_BINARY_DIR}/races/${name}:history_size=4")
+  endif()
 endfunction()

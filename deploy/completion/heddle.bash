@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Made from the programs' option tables by tools/surfaces; edits here are lost.
-# bash completion for heddle, heddle-broker and heddle-worker; needs nothing but bash.
+# bash completion for heddle, heddle-broker, heddle-worker and heddle-bench; needs nothing but bash.
 
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
@@ -17,6 +17,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keygen) echo '--out --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    bench) echo '--row --repeat --smoke --python --data -o --output -q --quiet --log-level -h --help --version' ;;
   esac
 }
 
@@ -27,7 +28,7 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     broker:--admin-key) echo '' ;;
     worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker|keygen:--broker|keys:--broker) echo '' ;;
     worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|verify:--broker-key|keygen:--broker-key|keys:--broker-key) echo '' ;;
-    broker:--data) echo '@dir' ;;
+    broker:--data|bench:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device) echo '' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|verify:--deadline) echo '' ;;
     verify:--dir) echo '@dir' ;;
@@ -43,7 +44,7 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     broker:--lease) echo '' ;;
     events:--limit) echo '' ;;
     broker:--listen) echo '' ;;
-    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level) echo 'error warn info debug' ;;
+    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|bench:--log-level) echo 'error warn info debug' ;;
     worker:--max-rate|publish:--max-rate) echo '' ;;
     publish:--meta) echo '' ;;
     wait:--min) echo '' ;;
@@ -51,11 +52,14 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     worker:--on-activate) echo '' ;;
     worker:--on-stage) echo '' ;;
     keygen:--out) echo '' ;;
-    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|verify:--output|keygen:--output|keys:--output) echo 'table json' ;;
+    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
+    bench:--python) echo '' ;;
     wait:--quorum) echo 'all' ;;
+    bench:--repeat) echo '' ;;
     publish:--request-id) echo '' ;;
     keys:--role) echo '' ;;
+    bench:--row) echo '' ;;
     events:--since) echo '' ;;
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;
@@ -63,7 +67,7 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     publish:--wait|activate:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '' ;;
     publish:--writer) echo '' ;;
-    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|verify:-o|keygen:-o|keys:-o) echo 'table json' ;;
+    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
     *) return 1 ;;
   esac
 }
@@ -92,11 +96,12 @@ _heddle() {
   fi
   case $command:$cur in
     :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
-    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys help' -- "$cur") ;;
-    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys' -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys bench help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys bench' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
-    keys:*) [ "${COMP_WORDS[COMP_CWORD - 1]}" = keys ] && mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur") ;;
+    keys:*) [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)keys ]] && mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur") ;;
+    bench:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)bench ]]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     publish:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }
-complete -F _heddle heddle heddle-broker heddle-worker
+complete -F _heddle heddle heddle-broker heddle-worker heddle-bench

@@ -80,7 +80,7 @@ say "w1 and w2 export: they write and sync a PEFT directory of their own before 
 for v in 1 2 3; do
   [ "$v" = 3 ] && ARENA=$(bytes_in w3)
   out=$(ask publish "$WORK/v$v" --adapter policy --step "$((v * 100))")
-  cost=$(bench-filecost "$WORK/v$v/adapter_model.safetensors" "$WORK")
+  cost=$(demo-filecost "$WORK/v$v/adapter_model.safetensors" "$WORK")
   say "$(jq -r '"version \(.version): \(.data_bytes) bytes, staged \(.timing.staged_ms) ms, active \(.timing.active_ms) ms on \(.rollout.active_count) workers"' <<<"$out")"
   say "  staged in memory (w3, w4) after $(staged_on "$v" w3 w4) ms, with the export (w1, w2) after $(staged_on "$v" w1 w2) ms of the announcement"
   say "  a file of the same bytes just now: write $(jq .write_ms <<<"$cost") ms, read $(jq .read_ms <<<"$cost") ms (one reader, no sync, no check, no switch)"

@@ -13,7 +13,7 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
     "worker": {"core", "proto", "wire", "transfer", "client"},
     "trainer_client": {"core", "proto", "wire", "transfer", "client"},
     "broker": {"core", "proto", "wire"},
-    "cli": {"core"}, "tools": {"core", "proto"}, "bench": {"core", "proto", "client"}, "examples": set(),
+    "cli": {"core"}, "tools": {"core", "proto", "bench"}, "bench": {"core"}, "examples": set(),
 }
 FRONT_ONLY = re.compile(r"^worker/(sidecar|export)")  # written against include/heddle and core alone
 LIBRARIES = {  # header -> where it may be included

@@ -3,6 +3,7 @@
 
 NOTE = "# Made from the programs' option tables by tools/surfaces; edits here are lost."
 FOLDERS = {"DIR"}           # values and arguments that are directories
+FILES = {"BEFORE", "AFTER"}
 DAEMONS = ("broker", "worker")
 
 
@@ -28,15 +29,25 @@ def bash_values(tables):
     return "\n".join(lines)
 
 
+def bash_action(t):
+    """The first word is an action; what comes after it, where that is a file."""
+    first = f"""mapfile -t COMPREPLY < <(compgen -W '{' '.join(t.actions)}' -- "$cur")"""
+    here = f"[[ ${{COMP_WORDS[COMP_CWORD - 1]}} == ?(*heddle-){t.command} ]]"
+    if not FILES & set(t.arguments):
+        return f"{here} && {first}"
+    rest = 'compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")'
+    return f"if {here}; then {first}; else {rest}; fi"
+
+
 def bash(tables):
     options = "\n".join(f"    {t.command}) echo '{' '.join(w for o in t.options for w in words(o))}' ;;" for t in tables.values())
-    actions = "".join(f"""    {t.command}:*) [ "${{COMP_WORDS[COMP_CWORD - 1]}}" = {t.command} ] && mapfile -t COMPREPLY < <(compgen -W '{' '.join(t.actions)}' -- "$cur") ;;
+    actions = "".join(f"""    {t.command}:*) {bash_action(t)} ;;
 """ for t in tables.values() if t.actions)
     folders = "|".join(t.command for t in tables.values() if FOLDERS & set(t.arguments))
     return f"""\
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
-# bash completion for heddle, heddle-broker and heddle-worker; needs nothing but bash.
+# bash completion for heddle, heddle-broker, heddle-worker and heddle-bench; needs nothing but bash.
 
 _heddle_options() {{ # _heddle_options COMMAND: its options
   case $1 in
@@ -81,7 +92,7 @@ _heddle() {{
 {actions}    {folders}:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }}
-complete -F _heddle heddle heddle-broker heddle-worker
+complete -F _heddle heddle heddle-broker heddle-worker heddle-bench
 """
 
 
@@ -110,7 +121,7 @@ def zsh_option(o):
 def zsh_argument(t, name):
     if name == "ACTION":
         return f"({' '.join(t.actions)})"
-    return "_files -/" if name in FOLDERS else f"_message {name}"
+    return "_files -/" if name in FOLDERS else "_files" if name in FILES else f"_message {name}"
 
 
 def zsh_function(t):
@@ -127,7 +138,7 @@ def zsh(tables):
     functions = "\n\n".join(zsh_function(t) for t in tables.values())
     common = [zsh_option(o) for o in next(iter([t for t in tables.values() if t.command == "status"])).options]
     return f"""\
-#compdef heddle heddle-broker heddle-worker
+#compdef heddle heddle-broker heddle-worker heddle-bench
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench-filecost FILE DIR: what today's way costs at the least: writes the bytes of FILE to DIR in one go, reads them back into memory that was
+/* demo-filecost FILE DIR: what today's way costs at the least: writes the bytes of FILE to DIR in one go, reads them back into memory that was
  * touched before, no sync, no parsing; median and worst of 7.  Prints one JSON line. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -49,7 +49,7 @@ static int once(const char *path, char *data, size_t bytes, double *ret_write, d
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) { fprintf(stderr, "usage: bench-filecost FILE DIR\n"); return 2; }
+    if (argc != 3) { fprintf(stderr, "usage: demo-filecost FILE DIR\n"); return 2; }
     struct stat st;
     int fd = open(argv[1], O_RDONLY);
     if (fd < 0 || fstat(fd, &st) != 0) { perror(argv[1]); return 9; }

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/cluster.h"
+
+#include "bench/member.h"
+#include "bench/moment.h"
+#include "core/errors.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SELF "/proc/self/exe"
+#define TEXT 512
+
+static heddle_publisher_t *volatile interruptible;
+
+void cluster_interrupt(void)
+{
+    child_interrupt();
+    heddle_publisher_t *p = interruptible;
+    if (p) heddle_publisher_interrupt(p);
+}
+
+/* The library's own words. */
+static int library_error(heddle_error_t *error)
+{
+    *error = *heddle_last_error();
+    return error->code;
+}
+
+/* ---- the broker -------------------------------------------------------------------------------------------------- */
+
+typedef struct { char endpoint[256], key[64]; } address_t;
+
+static int read_ready(cluster_t *c, address_t *ret_address, heddle_error_t *error)
+{
+    char line[4096];
+    int rc = child_line(&c->broker, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
+    if (rc) return rc;
+    json_t *ready = json_loads(line, 0, NULL);
+    const char *endpoint = json_string_value(json_object_get(ready, "endpoint"));
+    const char *key = json_string_value(json_object_get(ready, "public_key"));
+    if (!endpoint) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the broker did not get ready: %.300s", line);
+    else {
+        snprintf(ret_address->endpoint, sizeof ret_address->endpoint, "%s", endpoint);
+        snprintf(ret_address->key, sizeof ret_address->key, "%s", key ? key : "");
+    }
+    json_decref(ready);
+    return rc;
+}
+
+static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_address, heddle_error_t *error)
+{
+    char program[4096], data[TEXT], keep[16];
+    child_beside("heddle-broker", program, sizeof program);
+    snprintf(data, sizeof data, "%s/%s", o->scratch, o->name);
+    snprintf(keep, sizeof keep, "%u", o->keep);
+    const char *const argv[] = {SELF, "--as", "program", program, "--listen", "tcp://127.0.0.1:*", "--data", data, "--keep", keep,
+                                "--log-level", "warn", o->insecure ? "--insecure" : NULL, NULL};
+    int rc = child_start(argv, c->log, &c->broker, error);
+    return rc ? rc : read_ready(c, ret_address, error);
+}
+
+/* Everybody but the broker then dials the tap. */
+static int start_tap(cluster_t *c, address_t *address, heddle_error_t *error)
+{
+    char line[8];
+    const char *const argv[] = {SELF, "--as", "tap", address->endpoint + strlen("tcp://"), NULL};
+    int rc = child_start(argv, c->log, &c->tap, error);
+    if (!rc) rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
+    if (!rc) snprintf(address->endpoint, sizeof address->endpoint, "tcp://127.0.0.1:%s", line);
+    return rc;
+}
+
+/* ---- workers ----------------------------------------------------------------------------------------------------- */
+
+static int start_worker(cluster_t *c, uint32_t i, const cluster_opts_t *o, const address_t *a, heddle_error_t *error)
+{
+    char name[32];
+    snprintf(name, sizeof name, "bench-%u", i);
+    const char *const argv[] = {SELF, "--as", "worker", a->endpoint, a->key, name, o->is_app ? "app" : "auto", NULL};
+    return child_start(argv, c->log, &c->workers[i].child, error);
+}
+
+static void note(cluster_t *c, cluster_worker_t *w, const char *line)
+{
+    if (!strncmp(line, "joined ", 7)) {
+        snprintf(c->transport, sizeof c->transport, "%s", line + 7);
+        w->is_joined = true;
+    } else if (sscanf(line, "active %" SCNu64 " %" SCNu64 " %" SCNu64, &w->active, &w->active_ns, &w->switch_ns) == 3) return;
+    else if (sscanf(line, "retired %" SCNu64, &w->retired) == 1) return;
+    else if (sscanf(line, "counted %" SCNu64 " %" SCNu64, &w->bytes_in, &w->bytes_out) == 2) w->is_counted = true;
+}
+
+typedef bool done_t(const cluster_worker_t *w, uint64_t version);
+static bool is_joined(const cluster_worker_t *w, uint64_t version) { (void)version; return w->is_joined; }
+static bool is_active(const cluster_worker_t *w, uint64_t version) { return w->active == version; }
+static bool is_retired(const cluster_worker_t *w, uint64_t version) { return w->retired >= version; }
+static bool is_counted(const cluster_worker_t *w, uint64_t version) { (void)version; return w->is_counted; }
+
+/* Times are in what they say: it does not matter in which order it is read. */
+static int wait_workers(cluster_t *c, done_t *done, uint64_t version, heddle_error_t *error)
+{
+    for (uint32_t i = 0; i < c->worker_count; i++)
+        while (!done(&c->workers[i], version)) {
+            char line[MEMBER_LINE];
+            int rc = child_line(&c->workers[i].child, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
+            if (rc) return rc;
+            note(c, &c->workers[i], line);
+        }
+    return HEDDLE_OK;
+}
+
+static int fetched_bytes(cluster_t *c, uint64_t *ret_bytes, heddle_error_t *error)
+{
+    for (uint32_t i = 0; i < c->worker_count; i++) {
+        c->workers[i].is_counted = false;
+        if (write(c->workers[i].child.fd, "count\n", 6) != 6)
+            return error_fail(error, HEDDLE_ERR_GONE, "a worker of the measurement ended");
+    }
+    int rc = wait_workers(c, is_counted, 0, error);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; !rc && i < c->worker_count; i++) bytes += c->workers[i].bytes_in;
+    if (!rc) *ret_bytes = bytes;
+    return rc;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static int open_handles(cluster_t *c, const address_t *a, heddle_error_t *error)
+{
+    const char *key = a->key[0] ? a->key : NULL;
+    heddle_publisher_opts_t p = {.size = sizeof p, .broker = a->endpoint, .broker_key = key, .adapter = MEMBER_ADAPTER, .writer = "bench"};
+    heddle_admin_opts_t m = {.size = sizeof m, .broker = a->endpoint, .broker_key = key};
+    if (heddle_publisher_open(&p, &c->publisher)) return library_error(error);
+    interruptible = c->publisher;
+    return heddle_admin_open(&m, &c->admin) ? library_error(error) : HEDDLE_OK;
+}
+
+int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_t *error)
+{
+    address_t address = {0};
+    cluster_t *c = calloc(1, sizeof *c);
+    if (c) c->workers = calloc(o->workers, sizeof *c->workers);
+    int rc = c && c->workers ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a cluster");
+    if (rc) goto fail;
+    c->keep = o->keep;
+    c->worker_count = o->workers;
+    snprintf(c->log, sizeof c->log, "%s/%s.log", o->scratch, o->name);
+    rc = start_broker(c, o, &address, error);
+    if (!rc && o->is_tapped) rc = start_tap(c, &address, error);
+    for (uint32_t i = 0; !rc && i < o->workers; i++) rc = start_worker(c, i, o, &address, error);
+    if (!rc) rc = wait_workers(c, is_joined, 0, error);
+    if (!rc) rc = open_handles(c, &address, error);
+    if (rc) goto fail;
+    *ret_cluster = c;
+    return HEDDLE_OK;
+fail:
+    cluster_close(&c);
+    return rc;
+}
+
+void cluster_close(cluster_t **cluster)
+{
+    cluster_t *c = *cluster;
+    if (!c) return;
+    interruptible = NULL;
+    heddle_admin_close(&c->admin);
+    if (c->publisher) heddle_publisher_interrupt(c->publisher); /* everybody has it, or nobody will */
+    heddle_publisher_close(&c->publisher);
+    for (uint32_t i = 0; i < c->worker_count; i++)
+        if (c->workers[i].child.pid) kill(c->workers[i].child.pid, SIGTERM); /* all at once */
+    for (uint32_t i = 0; i < c->worker_count; i++) child_end(&c->workers[i].child);
+    child_end(&c->tap);
+    child_end(&c->broker);
+    free(c->workers);
+    free(c);
+    *cluster = NULL;
+}
+
+cluster_cpu_t cluster_cpu(const cluster_t *c)
+{
+    cluster_cpu_t cpu = {.broker = child_cpu_s(c->broker.pid), .publisher = child_cpu_s(0)};
+    for (uint32_t i = 0; i < c->worker_count; i++) cpu.workers += child_cpu_s(c->workers[i].child.pid);
+    return cpu;
+}
+
+static double cpu_between(cluster_cpu_t from, cluster_cpu_t to)
+{
+    return to.broker - from.broker + to.workers - from.workers + to.publisher - from.publisher;
+}
+
+/* ---- publishing -------------------------------------------------------------------------------------------------- */
+
+/* What the workers say they had from the publisher itself. */
+static int publisher_bytes(cluster_t *c, uint64_t version, uint64_t *ret_bytes, heddle_error_t *error)
+{
+    char ref[64], *text = NULL;
+    snprintf(ref, sizeof ref, MEMBER_ADAPTER "@%" PRIu64, version);
+    if (heddle_admin_versions(c->admin, ref, &text)) return library_error(error);
+    json_t *answer = json_loads(text, 0, NULL), *worker, *source;
+    const json_t *row = json_array_get(json_object_get(answer, "versions"), 0);
+    size_t i, k;
+    uint64_t bytes = 0;
+    json_array_foreach(json_object_get(json_object_get(row, "workers") ? row : answer, "workers"), i, worker)
+        json_array_foreach(json_object_get(worker, "sources"), k, source)
+            if (!strcmp(json_string_value(json_object_get(source, "kind")), "publisher"))
+                bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
+    json_decref(answer);
+    heddle_free(text);
+    *ret_bytes = bytes;
+    return HEDDLE_OK;
+}
+
+static int wait_released(cluster_t *c, uint64_t version, heddle_error_t *error)
+{
+    for (heddle_event_t e = {.size = sizeof e};;) {
+        if (heddle_publisher_next_event(c->publisher, CLUSTER_DEADLINE_MS, &e)) return library_error(error);
+        if (e.type == HEDDLE_EVENT_RELEASED && e.version >= version) return HEDDLE_OK;
+    }
+}
+
+/* What is left to do would be done in the time of whatever is measured next. */
+static int settle(cluster_t *c, bool is_decided, heddle_error_t *error)
+{
+    int rc = wait_released(c, c->newest, error);
+    if (!rc && is_decided && c->version_count > c->keep + 1) rc = wait_workers(c, is_retired, c->newest - c->keep - 1, error);
+    return rc;
+}
+
+static int fill(cluster_t *c, const model_t *m, heddle_publication_t **ret_publication, heddle_error_t *error)
+{
+    heddle_publication_t *p;
+    if (heddle_publication_begin(c->publisher, m->table.rows, m->table.count, m->config.data, m->config.bytes, NULL, &p))
+        return library_error(error);
+    for (uint32_t i = 0; i < m->table.count; i++)
+        memcpy(heddle_publication_tensor(p, i), m->data[i], m->table.rows[i].data_bytes);
+    *ret_publication = p;
+    return HEDDLE_OK;
+}
+
+static double last_active_ms(const cluster_t *c, uint64_t start_ns)
+{
+    double last = 0;
+    for (uint32_t i = 0; i < c->worker_count; i++) {
+        double at = moment_ms(start_ns, c->workers[i].active_ns);
+        if (at > last) last = at;
+    }
+    return last;
+}
+
+int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_times_t *ret_times, heddle_error_t *error)
+{
+    static heddle_report_t report;
+    heddle_publication_t *p = NULL;
+    heddle_published_t done = {.size = sizeof done};
+    heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1, .activation = activation};
+    bool is_manual = activation == HEDDLE_ACTIVATION_MANUAL;
+    cluster_times_t t = {0};
+    cluster_cpu_t cpu = cluster_cpu(c);
+    uint64_t start = moment_ns();
+    int rc = fill(c, m, &p, error);
+    if (rc) return rc;
+    t.fill = moment_ms(start, moment_ns());
+    if (heddle_publication_commit(&p, &opts, &done)) return library_error(error);
+    report = (heddle_report_t){.size = sizeof report};
+    if (heddle_publisher_wait(c->publisher, done.version, is_manual ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE,
+                              (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0}, CLUSTER_DEADLINE_MS, &report))
+        return library_error(error);
+    t.heard = is_manual ? 0 : moment_ms(start, moment_ns());
+    t.sealed = t.fill + done.pack_ms;
+    t.durable = t.fill + done.commit_ms;
+    t.staged = t.fill + report.staged_ms;
+    c->newest = done.version;
+    c->version_count++;
+    if (!is_manual) rc = wait_workers(c, is_active, done.version, error);
+    if (!rc && !is_manual) t.active = last_active_ms(c, start);
+    if (!rc) rc = settle(c, !is_manual, error);
+    t.cpu_s = cpu_between(cpu, cluster_cpu(c));
+    if (!rc) rc = publisher_bytes(c, done.version, &t.publisher_bytes, error);
+    if (!rc) *ret_times = t;
+    return rc;
+}
+
+/* ---- deciding ---------------------------------------------------------------------------------------------------- */
+
+static void measure_flip(const cluster_t *c, uint64_t start, cluster_flip_t *f)
+{
+    uint64_t first = UINT64_MAX, last = 0, longest = 0;
+    for (uint32_t i = 0; i < c->worker_count; i++) {
+        const cluster_worker_t *w = &c->workers[i];
+        if (w->active_ns < first) first = w->active_ns;
+        if (w->active_ns > last) last = w->active_ns;
+        if (w->switch_ns > longest) longest = w->switch_ns;
+    }
+    f->active = moment_ms(start, last);
+    f->skew = moment_ms(first, last);
+    f->switched = (double)longest / 1e6;
+}
+
+int cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, heddle_error_t *error)
+{
+    char ref[64], *answer = NULL;
+    heddle_activate_opts_t opts = {.size = sizeof opts, .by = "bench"};
+    cluster_flip_t f = {0};
+    uint64_t before = 0, after = 0;
+    snprintf(ref, sizeof ref, MEMBER_ADAPTER "@%" PRIu64, version);
+    int rc = fetched_bytes(c, &before, error);
+    if (rc) return rc;
+    uint64_t start = moment_ns();
+    if (heddle_admin_activate(c->admin, ref, &opts, &answer)) return heddle_free(answer), library_error(error);
+    f.told = moment_ms(start, moment_ns());
+    heddle_free(answer);
+    rc = wait_workers(c, is_active, version, error);
+    if (!rc) rc = fetched_bytes(c, &after, error);
+    if (rc) return rc;
+    measure_flip(c, start, &f);
+    f.moved_bytes = after - before;
+    *ret_flip = f;
+    return HEDDLE_OK;
+}
+
+int cluster_tally(cluster_t *c, cluster_tally_t *ret_tally, heddle_error_t *error)
+{
+    char line[MEMBER_LINE];
+    cluster_tally_t t = {0};
+    if (write(c->tap.fd, "tally\n", 6) != 6) return error_fail(error, HEDDLE_ERR_GONE, "the tap of the measurement ended");
+    int rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
+    if (rc) return rc;
+    if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64, &t.to_broker, &t.from_broker, &t.bytes) != 3)
+        return error_fail(error, HEDDLE_ERR_INTERNAL, "the tap said: %s", line);
+    *ret_tally = t;
+    return HEDDLE_OK;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle-bench: measures the rows of bench/row_kinds.c, and compares two reports. */
+#include "bench/compare.h"
+#include "bench/machine.h"
+#include "bench/member.h"
+#include "bench/row.h"
+#include "core/errors.h"
+#include "core/log.h"
+#include "core/option.h"
+#include "core/process.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <regex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
+enum { REPEAT = 11, SMOKE_REPEAT = 2, IDLE_MS = 2000, SMOKE_IDLE_MS = 100 };
+
+typedef struct {
+    const char **patterns, *python, *data;
+    int64_t repeat;
+    bool smoke, quiet;
+    int output, log_level;
+} args_t;
+
+#define AT(field) offsetof(args_t, field)
+static const option_t OPTIONS[] = {
+    {"row", 0, OPTION_LIST, "REGEX", NULL, NULL, "measure the rows whose names match; may be given again; default all", AT(patterns)},
+    {"repeat", 0, OPTION_INTEGER, "N", NULL, "0", "repetitions of each row; 0: 11, or 2 with --smoke", AT(repeat)},
+    {"smoke", 0, OPTION_FLAG, NULL, NULL, NULL, "one small row of each kind: does it run?  Its figures say nothing", AT(smoke)},
+    {"python", 0, OPTION_TEXT, "CMD", NULL, "python3", "Python that has safetensors and numpy, for that reference", AT(python)},
+    {"data", 0, OPTION_TEXT, "DIR", NULL, NULL, "where the registry and other files lie meanwhile; default $TMPDIR, else /tmp", AT(data)},
+    {0}};
+static const option_t COMMON[] = {
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: one object on stdout, with every sample", AT(output)},
+    {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress on stderr", AT(quiet)},
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "error", "what is logged on stderr", AT(log_level)},
+    {0}};
+static const char *const ARGS[] = {"ACTION", "BEFORE", "AFTER", NULL};
+static const option_set_t SET = {
+    "heddle-bench",
+    "run | list | compare BEFORE.json AFTER.json [OPTION...]",
+    "Measures a broker, workers and a publisher of its own on this host, beside references in the same run; without ACTION: run.",
+    "BEFORE and AFTER are what -o json printed.  A figure is compared as a multiple of its reference, and a change counts\n"
+    "where it is more than the noise that the repetitions of both reports show.  Times are medians; less is better everywhere.",
+    OPTIONS,
+    COMMON,
+    ARGS,
+    0,
+    "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became worse; 2 usage;\n"
+    "3 no such row or file; 5 deadline; 8 a file is no report; 9 this machine; 130 or 143 interrupted.\n\n"
+    "Examples:\n  heddle-bench\n  heddle-bench -o json --row '^publish/17.6MB' --repeat 31 >before.json\n"
+    "  heddle-bench compare before.json after.json"};
+
+/* ---- ending -------------------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t caught;
+static void on_signal(int number)
+{
+    caught = number;
+    cluster_interrupt();
+}
+
+static void print_json(json_t *json)
+{
+    char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(8));
+    if (text) puts(text);
+    free(text);
+    json_decref(json);
+}
+
+static int end_with(const heddle_error_t *e)
+{
+    if (caught) return 128 + caught;
+    bool is_named = !strncmp(e->message, "heddle-bench", 12);
+    fprintf(stderr, "%s%s\n", is_named ? "" : "heddle-bench: ", e->message[0] ? e->message : heddle_err_text(e->code));
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
+    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
+    return heddle_err_exit(e->code);
+}
+
+/* The arguments may be wrong before -o is reached. */
+static int output_wanted(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return OUTPUT_JSON;
+    }
+    return OUTPUT_TABLE;
+}
+
+/* ---- run ----------------------------------------------------------------------------------------------------------- */
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type, (void)at;
+    return remove(path);
+}
+
+static int make_scratch(const args_t *a, char *path, size_t size, heddle_error_t *error)
+{
+    char keys[4200];
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, size, "%s/heddle-bench.XXXXXX", a->data ? a->data : tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(path)) return error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", path, strerror(errno));
+    snprintf(keys, sizeof keys, "%s/keys", path);
+    setenv("HEDDLE_KEYS", keys, 1); /* never the user's own */
+    static const char *const OTHERS[] = {"HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER"};
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) unsetenv(OTHERS[i]);
+    return HEDDLE_OK;
+}
+
+/* 1: wanted; 0: not; negative: a pattern is wrong. */
+static int is_wanted(const args_t *a, const char *name, heddle_error_t *error)
+{
+    for (const char **p = a->patterns; p && *p; p++) {
+        regex_t regex;
+        if (regcomp(&regex, *p, REG_EXTENDED | REG_NOSUB) != 0) {
+            error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is not a value for --row", *p);
+            error_contrast(error, "an extended regular expression", *p);
+            return HEDDLE_ERR_USAGE;
+        }
+        int found = regexec(&regex, name, 0, NULL, 0) == 0;
+        regfree(&regex);
+        if (found) return 1;
+    }
+    return !a->patterns;
+}
+
+static int measure_row(const args_t *a, const row_t *row, const row_env_t *env, result_t *r, heddle_error_t *error)
+{
+    result_row_t *result = result_add(r, row->name);
+    if (!result) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a row");
+    if (!a->quiet) fprintf(stderr, "%s\n", row->name);
+    int rc = row_measure(row, env, result, error);
+    buf_t text = {0};
+    if (!rc && a->output == OUTPUT_TABLE) {
+        result_row_text(result, &text);
+        fputs(buf_text(&text), stdout);
+        fflush(stdout);
+    }
+    buf_fini(&text);
+    return rc;
+}
+
+static int measure_rows(const args_t *a, const row_env_t *env, result_t *r, heddle_error_t *error)
+{
+    for (const row_t *row = ROWS; row->name; row++) {
+        char name[RESULT_NAME], dir[4200];
+        row_t it = *row;
+        if (a->smoke && !row_smoke(row, &it, name)) continue;
+        int rc = is_wanted(a, it.name, error);
+        if (rc == 0) continue;
+        snprintf(dir, sizeof dir, "%s/row", env->scratch);
+        row_env_t own = *env;
+        own.scratch = dir;
+        if (rc > 0) rc = mkdtemp(strcat(dir, "XXXXXX")) ? measure_row(a, &it, &own, r, error)
+                                                      : error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", dir, strerror(errno));
+        if (caught) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
+        if (rc) return rc;
+    }
+    if (r->count) return HEDDLE_OK;
+    error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no such row");
+    error_hint(error, "see heddle-bench list");
+    return HEDDLE_ERR_NOT_FOUND;
+}
+
+static int run(const args_t *a)
+{
+    char scratch[4096];
+    heddle_error_t error = {0};
+    result_t r = {0};
+    int rc = make_scratch(a, scratch, sizeof scratch, &error);
+    if (rc) return end_with(&error);
+    r.machine = machine_facts(scratch);
+    uint32_t repeat = a->repeat ? (uint32_t)a->repeat : a->smoke ? SMOKE_REPEAT : REPEAT;
+    row_env_t env = {scratch, a->python, repeat, a->smoke ? SMOKE_IDLE_MS : IDLE_MS, r.machine};
+    if (r.machine) rc = measure_rows(a, &env, &r, &error);
+    else rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
+    nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    buf_t text = {0};
+    if (r.machine) machine_finish(r.machine);
+    if (a->output == OUTPUT_JSON) print_json(result_encode(&r, rc ? &error : NULL));
+    else if (!rc) result_machine_text(r.machine, &text), fputs(buf_text(&text), stdout);
+    buf_fini(&text);
+    result_fini(&r);
+    return rc ? end_with(&error) : 0;
+}
+
+/* ---- list and compare ---------------------------------------------------------------------------------------------- */
+
+static int list(const args_t *a)
+{
+    json_t *rows = json_array();
+    for (const row_t *r = ROWS; r->name; r++) {
+        if (a->output == OUTPUT_TABLE) printf("%-20s  %s\n", r->name, r->kind->summary);
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:s}", "name", r->name, "shape", r->shape, "worker_count", (int)r->workers,
+                                              "summary", r->kind->summary));
+    }
+    json_t *answer = json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "bench_list", "ok", 1, "rows", rows);
+    if (a->output == OUTPUT_JSON) print_json(answer);
+    else json_decref(answer);
+    return 0;
+}
+
+static int read_report(const char *path, result_t *ret_report, heddle_error_t *error)
+{
+    json_error_t why;
+    FILE *f = fopen(path, "re");
+    if (!f) return error_fail(error, errno == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
+    json_t *json = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
+    fclose(f);
+    int rc = json ? result_decode(json, path, ret_report, error)
+                  : error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is no report of heddle-bench: %s", path, why.text);
+    json_decref(json);
+    return rc;
+}
+
+static void print_compare(const args_t *a, const compare_t *c)
+{
+    buf_t text = {0};
+    if (a->output == OUTPUT_JSON) {
+        print_json(compare_encode(c));
+        return;
+    }
+    compare_text(c, &text);
+    fputs(buf_text(&text), stdout);
+    buf_fini(&text);
+}
+
+static void print_failure(const args_t *a, const char *kind, const heddle_error_t *error)
+{
+    char *why = NULL;
+    if (a->output != OUTPUT_JSON) return;
+    heddle_error_json(error, &why);
+    print_json(json_pack("{s:s, s:s, s:b, s:o?}", "schema", "heddle/1", "kind", kind, "ok", 0, "error", why ? json_loads(why, 0, NULL) : NULL));
+    heddle_free(why);
+}
+
+static int compare(const args_t *a, const char *before, const char *after)
+{
+    heddle_error_t error = {0};
+    result_t x = {0}, y = {0};
+    compare_t c = {0};
+    int rc = read_report(before, &x, &error);
+    if (!rc) rc = read_report(after, &y, &error);
+    if (!rc && compare_make(&x, &y, &c)) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
+    if (rc) print_failure(a, "bench_compare", &error);
+    else print_compare(a, &c);
+    int end = rc ? end_with(&error) : c.worse ? 1 : 0;
+    compare_fini(&c);
+    result_fini(&x);
+    result_fini(&y);
+    return end;
+}
+
+/* ---- the program --------------------------------------------------------------------------------------------------- */
+
+static int refuse_action(const char *word, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is not an action, or lacks its files", word);
+    error_expected(error, "%s", SET.usage);
+    error_hint(error, "see heddle-bench --help");
+    return HEDDLE_ERR_USAGE;
+}
+
+static int act(args_t *a, const char *const *args, heddle_error_t *error, int *ret_end)
+{
+    const char *action = args[0] ? args[0] : "run";
+    if (a->repeat < 0 || a->repeat > STATS_REPEAT_MAX) {
+        error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: --repeat is out of range");
+        error_expected(error, "0 to %u", STATS_REPEAT_MAX);
+        error_found(error, "%lld", (long long)a->repeat);
+        return HEDDLE_ERR_USAGE;
+    }
+    if (!strcmp(action, "run") && !args[1]) *ret_end = run(a);
+    else if (!strcmp(action, "list") && !args[1]) *ret_end = list(a);
+    else if (!strcmp(action, "compare") && args[2]) *ret_end = compare(a, args[1], args[2]);
+    else return refuse_action(action, error);
+    return HEDDLE_OK;
+}
+
+/* A child that ends stays pending, so that who waits for it sleeps until then (bench/child.c). */
+static void settle_signals(void)
+{
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+int main(int argc, char **argv)
+{
+    args_t args = {0};
+    const char *words[3] = {0};
+    heddle_error_t error = {0};
+    process_settle();
+    if (argc > 1 && !strcmp(argv[1], "--as")) return member_main(argc, argv);
+    int end = 0, rc = option_parse(&SET, argc, argv, &args, words, &error);
+    if (rc == 1) return process_end(0);
+    if (rc) args.output = output_wanted(argc, argv);
+    log_set_level((log_level_t)args.log_level);
+    settle_signals();
+    if (!rc) rc = act(&args, words, &error, &end);
+    if (rc) {
+        print_failure(&args, "bench", &error);
+        end = end_with(&error);
+    }
+    option_fini(&SET, &args);
+    return process_end(end);
+}

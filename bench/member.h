@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/member.h: the processes that a measurement is made of, each the program heddle-bench in another role.
+ *
+ *   heddle-bench --as program PATH ARG...            runs PATH; ends with its parent
+ *   heddle-bench --as worker BROKER KEY NAME auto|app
+ *   heddle-bench --as receiver PORT                  bench/socket.h
+ *   heddle-bench --as tap HOST:PORT                  bench/tap.h
+ *
+ * They speak in lines on stdin and stdout.  A worker says, times being CLOCK_MONOTONIC in ns:
+ *   joined TRANSPORT (JSON) · active VERSION AT SWITCHED (how long the call that switched took, 0 with auto) · retired VERSION
+ * and answers `count` with `counted BYTES_IN BYTES_OUT`. */
+#ifndef BENCH_MEMBER_H
+#define BENCH_MEMBER_H
+
+#define MEMBER_ADAPTER "bench"
+#define MEMBER_LINE 512u
+
+/* argv[2..]: the role and its arguments.  Returns the exit status. */
+int member_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference safetensors: bench/safetensors_peer.py, which this program carries. */
+#include "bench/child.h"
+#include "bench/reference.h"
+#include "core/errors.h"
+
+#include "bench_safetensors_peer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { WAIT_MS = 120000, PATH = 4096 };
+typedef struct { reference_t base; child_t child; char log[PATH], file[128]; } peer_t;
+
+/* The trainer's arrays, the file, what save makes of them; and in each reader the file, what it was parsed to, the slot. */
+static uint64_t peer_bytes(const reference_opts_t *o) { return (3 + 3ull * o->receivers) * o->model->table.data_bytes; }
+
+static void peer_close(reference_t *r)
+{
+    peer_t *p = (peer_t *)r;
+    child_end(&p->child);
+    unlink(p->file);
+    free(p);
+}
+
+static int write_table(const reference_opts_t *o, const char *path, heddle_error_t *error)
+{
+    FILE *f = fopen(path, "we");
+    for (uint32_t i = 0; f && i < o->model->table.count; i++)
+        fprintf(f, "%llu %s\n", (unsigned long long)o->model->table.rows[i].data_bytes, o->model->table.rows[i].name);
+    if (f && fclose(f) == 0) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_NO_SPACE, "cannot write %s: %s", path, strerror(errno));
+}
+
+static int start_peer(peer_t *p, const reference_opts_t *o, heddle_error_t *error)
+{
+    char table[PATH], readers[16];
+    snprintf(table, sizeof table, "%s/tensors", o->scratch);
+    snprintf(readers, sizeof readers, "%u", o->receivers);
+    int rc = write_table(o, table, error);
+    const char *const argv[] = {"/proc/self/exe", "--as", "program", o->python, "-c", BENCH_SAFETENSORS_PEER, p->file, table, readers, NULL};
+    if (!rc) rc = child_start(argv, p->log, &p->child, error);
+    if (!rc) rc = child_line(&p->child, p->log, WAIT_MS, p->base.about, sizeof p->base.about, error);
+    return rc;
+}
+
+static int peer_open(const reference_opts_t *o, reference_t **ret_reference, heddle_error_t *error)
+{
+    heddle_error_t why;
+    double unused;
+    peer_t *p = calloc(1, sizeof *p);
+    if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory");
+    p->base.ops = &REFERENCE_SAFETENSORS;
+    snprintf(p->log, sizeof p->log, "%s/python.log", o->scratch);
+    snprintf(p->file, sizeof p->file, "/dev/shm/heddle-bench-%d.safetensors", getpid());
+    int rc = start_peer(p, o, &why);
+    if (!rc) rc = REFERENCE_SAFETENSORS.once(&p->base, &unused, &why);
+    if (!rc) {
+        *ret_reference = &p->base;
+        return HEDDLE_OK;
+    }
+    peer_close(&p->base);
+    if (rc != HEDDLE_ERR_GONE) {
+        *error = why;
+        return rc;
+    }
+    error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s cannot run safetensors and numpy", o->python);
+    error_hint(error, "name another with --python");
+    return HEDDLE_ERR_NOT_FOUND;
+}
+
+static int peer_once(reference_t *r, double *ret_ms, heddle_error_t *error)
+{
+    peer_t *p = (peer_t *)r;
+    char line[64], *end;
+    if (write(p->child.fd, "\n", 1) != 1) return error_fail(error, HEDDLE_ERR_GONE, "the reference safetensors ended");
+    int rc = child_line(&p->child, p->log, WAIT_MS, line, sizeof line, error);
+    double ms = rc ? 0 : strtod(line, &end);
+    if (!rc && (*end || end == line)) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the reference safetensors said: %s", line);
+    if (!rc) *ret_ms = ms;
+    return rc;
+}
+
+const reference_ops_t REFERENCE_SAFETENSORS = {"safetensors", peer_bytes, peer_open, peer_once, peer_close};

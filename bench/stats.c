@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/stats.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool series_add(series_t *s, double value)
+{
+    if (s->count == s->capacity) {
+        uint32_t capacity = s->capacity ? 2 * s->capacity : 16;
+        double *grown = realloc(s->at, capacity * sizeof *grown);
+        if (!grown) return false;
+        s->at = grown;
+        s->capacity = capacity;
+    }
+    s->at[s->count++] = value;
+    return true;
+}
+
+void series_fini(series_t *s)
+{
+    free(s->at);
+    *s = (series_t){0};
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(const double *at, uint32_t count)
+{
+    if (!count) return 0;
+    double *sorted = malloc(count * sizeof *sorted);
+    if (!sorted) return NAN;
+    memcpy(sorted, at, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, by_value);
+    double middle = count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+    free(sorted);
+    return middle;
+}
+
+double series_median(const series_t *s) { return median_of(s->at, s->count); }
+
+double series_worst(const series_t *s)
+{
+    double worst = s->count ? s->at[0] : 0;
+    for (uint32_t i = 1; i < s->count; i++)
+        if (s->at[i] > worst) worst = s->at[i];
+    return worst;
+}
+
+bool series_divide(const series_t *a, const series_t *b, series_t *ret_quotients)
+{
+    series_t quotients = {0};
+    uint32_t count = a->count < b->count ? a->count : b->count;
+    for (uint32_t i = 0; i < count; i++)
+        if (b->at[i] == 0 || !series_add(&quotients, a->at[i] / b->at[i])) {
+            series_fini(&quotients);
+            return false;
+        }
+    *ret_quotients = quotients;
+    return true;
+}
+
+double series_ratio(const series_t *a, const series_t *b)
+{
+    series_t quotients;
+    if (!a->count || !b->count || !series_divide(a, b, &quotients)) return NAN;
+    double ratio = series_median(&quotients);
+    series_fini(&quotients);
+    return ratio;
+}
+
+double series_error(const series_t *s)
+{
+    /* Of a normal distribution: sigma is 1.4826 deviations, and a median's error 1.2533 sigma / sqrt(n). */
+    double middle = series_median(s);
+    series_t away = {0};
+    for (uint32_t i = 0; i < s->count; i++)
+        if (!series_add(&away, fabs(s->at[i] - middle))) {
+            series_fini(&away);
+            return NAN;
+        }
+    double error = s->count ? 1.2533 * 1.4826 * series_median(&away) / sqrt(s->count) : 0;
+    series_fini(&away);
+    return error;
+}
+
+double series_drift(const series_t *s)
+{
+    uint32_t half = s->count / 2;
+    return half ? fabs(median_of(s->at, half) - median_of(s->at + s->count - half, half)) : 0;
+}
+
+stats_change_t stats_compare(const series_t *before, const series_t *after)
+{
+    stats_change_t c = {.before = series_median(before), .after = series_median(after)};
+    /* From nothing to something is no share of what was: what there is now stands for it. */
+    double base = c.before != 0 ? fabs(c.before) : fabs(c.after);
+    if (base > 0) {
+        double error = STATS_ERRORS * hypot(series_error(before), series_error(after));
+        double drift = fmax(series_drift(before), series_drift(after));
+        c.change = (c.after - c.before) / base;
+        c.floor = fmax(error, drift) / base;
+    }
+    if (before->count < STATS_REPEAT_TO_JUDGE || after->count < STATS_REPEAT_TO_JUDGE) c.verdict = STATS_TOO_FEW;
+    else if (c.change > c.floor) c.verdict = STATS_WORSE;
+    else if (c.change < -c.floor) c.verdict = STATS_BETTER;
+    return c;
+}
+
+const char *stats_verdict_name(stats_verdict_t v)
+{
+    static const char *const NAMES[] = {"same", "better", "worse", "too_few"};
+    return NAMES[v];
+}

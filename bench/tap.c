@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/tap.h"
+
+#include "bench/tcp.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { GREETING_BYTES = 64, FLAG_MORE = 1, FLAG_LONG = 2, FLAG_COMMAND = 4, LINES_MAX = 64, BUFFER_BYTES = 65536 };
+
+/* Flags, then one byte of length or eight, the most significant first (ZMTP 3.1). */
+static bool take_head(tap_count_t *c, uint8_t byte)
+{
+    c->head[c->head_bytes++] = byte;
+    size_t need = c->head[0] & FLAG_LONG ? 9 : 2;
+    if (c->head_bytes < need) return false;
+    c->left = 0;
+    for (size_t i = 1; i < need; i++) c->left = c->left << 8 | c->head[i];
+    c->head_bytes = 0;
+    return true;
+}
+
+void tap_count(tap_count_t *c, const void *data, size_t bytes)
+{
+    c->bytes += bytes;
+    for (const uint8_t *at = data, *end = at + bytes; at < end;) {
+        uint64_t here = (uint64_t)(end - at);
+        if (c->seen < GREETING_BYTES) {
+            uint64_t step = GREETING_BYTES - c->seen < here ? GREETING_BYTES - c->seen : here;
+            c->seen += step;
+            at += step;
+        } else if (c->left) {
+            uint64_t step = c->left < here ? c->left : here;
+            c->left -= step;
+            at += step;
+        } else if (take_head(c, *at++)) {
+            c->messages += !(c->head[0] & (FLAG_MORE | FLAG_COMMAND));
+        }
+    }
+}
+
+/* A client and its own connection to the broker. */
+typedef struct { int client, broker; tap_count_t up, down; } line_t;
+typedef struct { int listener; const char *host; uint16_t port; line_t lines[LINES_MAX]; int count; } tap_t;
+
+static bool accept_client(tap_t *t)
+{
+    int client = tcp_accept(t->listener), broker = client >= 0 ? tcp_dial(t->host, t->port) : -1;
+    if (broker < 0 || t->count == LINES_MAX) {
+        if (client >= 0) close(client);
+        if (broker >= 0) close(broker);
+        return client >= 0 && t->count < LINES_MAX;
+    }
+    t->lines[t->count++] = (line_t){.client = client, .broker = broker};
+    return true;
+}
+
+/* False: the connection ended. */
+static bool pass(int from, int to, tap_count_t *count)
+{
+    static uint8_t buffer[BUFFER_BYTES];
+    ssize_t n = read(from, buffer, sizeof buffer);
+    if (n <= 0) return false;
+    tap_count(count, buffer, (size_t)n);
+    return tcp_write(to, buffer, (size_t)n);
+}
+
+static void drop_line(tap_t *t, int i)
+{
+    close(t->lines[i].client);
+    close(t->lines[i].broker);
+    t->lines[i] = t->lines[--t->count];
+}
+
+static void tell(tap_t *t)
+{
+    uint64_t up = 0, down = 0, bytes = 0;
+    for (int i = 0; i < t->count; i++) {
+        line_t *l = &t->lines[i];
+        up += l->up.messages;
+        down += l->down.messages;
+        bytes += l->up.bytes + l->down.bytes;
+        l->up.messages = l->down.messages = l->up.bytes = l->down.bytes = 0;
+    }
+    printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", up, down, bytes);
+    fflush(stdout);
+}
+
+static int turn(tap_t *t)
+{
+    struct pollfd fds[2 + 2 * LINES_MAX] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = t->listener, .events = POLLIN}};
+    int count = t->count;
+    for (int i = 0; i < count; i++) {
+        fds[2 + 2 * i] = (struct pollfd){.fd = t->lines[i].client, .events = POLLIN};
+        fds[3 + 2 * i] = (struct pollfd){.fd = t->lines[i].broker, .events = POLLIN};
+    }
+    if (poll(fds, (nfds_t)(2 + 2 * count), -1) < 0) return 9;
+    for (int i = count - 1; i >= 0; i--) { /* from the end: a line that is dropped is replaced by the last one */
+        line_t *l = &t->lines[i];
+        if ((fds[2 + 2 * i].revents && !pass(l->client, l->broker, &l->up)) ||
+            (fds[3 + 2 * i].revents && !pass(l->broker, l->client, &l->down)))
+            drop_line(t, i);
+    }
+    if (fds[1].revents && !accept_client(t)) return 9;
+    char asked[64];
+    if (!fds[0].revents) return -1;
+    if (read(STDIN_FILENO, asked, sizeof asked) <= 0) return 0;
+    tell(t);
+    return -1;
+}
+
+int tap_main(int argc, char **argv)
+{
+    static tap_t t;
+    char *colon = argc == 1 ? strrchr(argv[0], ':') : NULL;
+    uint16_t port = 0;
+    if (!colon) return 2;
+    *colon = 0;
+    t.host = argv[0];
+    t.port = (uint16_t)atoi(colon + 1);
+    t.listener = tcp_listen(&port);
+    if (t.listener < 0) return 9;
+    printf("%u\n", port);
+    fflush(stdout);
+    int end;
+    while ((end = turn(&t)) < 0) continue;
+    return end;
+}
