@@ -428,17 +428,46 @@ void keyring_forget_broker(const keyring_t *r, const char *endpoint)
     if (known_path(r, settled, path, sizeof path)) unlink(path);
 }
 
-/* A file that is there and tells nothing is no leave to go without: somebody knew the broker. */
+/* Two endpoints may have one file name; what tells of a third is damaged. */
+static bool is_namesake(const keyring_t *r, const char *path, const char *told)
+{
+    char theirs[KEYRING_PATH + 300];
+    return told[0] && known_path(r, told, theirs, sizeof theirs) && !strcmp(theirs, path);
+}
+
+/* Of what was seen to be there.  Gone since: it is not guessed why. */
+static int read_known(const keyring_t *r, const char *path, const char *settled, char ret_key[KEY_TEXT],
+                      heddle_error_t *error)
+{
+    char told[FILE_BYTES] = "";
+    key_pair_t pair;
+    int rc = read_file(path, &pair, told, error);
+    if (rc == HEDDLE_OK && !strcmp(told, settled)) {
+        memcpy(ret_key, pair.public_key, KEY_TEXT);
+        return HEDDLE_OK;
+    }
+    if (rc == HEDDLE_OK && is_namesake(r, path, told)) return HEDDLE_ERR_NOT_FOUND;
+    if (rc == HEDDLE_OK) {
+        refuse(path, "is no key file, or is damaged", 0, error);
+        error_expected(error, "a line `endpoint %.200s`", settled);
+    }
+    if (rc == HEDDLE_ERR_NOT_FOUND) refuse(path, "has gone, or leads nowhere", 0, error);
+    error_hint(error, "remove the file where the broker there may be believed, or name its key with --broker-key");
+    return HEDDLE_ERR_DATA_DIR;
+}
+
+/* What is there and tells nothing is no leave to go without, nor is what cannot be looked at: somebody may have known
+ * the broker. */
 int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
-    char settled[300], path[KEYRING_PATH + 300], told[FILE_BYTES] = "";
-    key_pair_t pair;
+    char settled[300], path[KEYRING_PATH + 300];
     struct stat st;
     settle_endpoint(endpoint, settled, sizeof settled);
-    if (!known_path(r, settled, path, sizeof path) || stat(path, &st)) return HEDDLE_ERR_NOT_FOUND;
-    int rc = read_file(path, &pair, told, error);
-    if (rc) error_hint(error, "remove the file where the broker there may be believed, or name its key with --broker-key");
-    else if (strcmp(told, settled) != 0) rc = HEDDLE_ERR_NOT_FOUND; /* two endpoints may have one file name */
-    else memcpy(ret_key, pair.public_key, KEY_TEXT);
+    if (!known_path(r, settled, path, sizeof path)) return HEDDLE_ERR_NOT_FOUND;
+    if (lstat(path, &st) == 0) return read_known(r, path, settled, ret_key, error);
+    if (errno == ENOENT || errno == ENOTDIR) return HEDDLE_ERR_NOT_FOUND;
+    int rc = refuse(path, "cannot be looked at", errno, error);
+    error_hint(error, "see that uid %u may read there, name a ring of its own with HEDDLE_KEYS, or the broker's key with --broker-key",
+               (unsigned)geteuid());
     return rc;
 }

@@ -53,7 +53,8 @@ int  keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_p
 /* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback.  DATA_DIR. */
 int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);
-/* NOT_FOUND: nobody told · DATA_DIR: somebody did, and the file cannot be read or is damaged. */
+/* NOT_FOUND: nobody told · DATA_DIR: somebody did, and the file cannot be read or is damaged; or it cannot be
+ * seen whether somebody did. */
 int  keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT], heddle_error_t *error);
 
 #endif

@@ -250,6 +250,47 @@ Test(keys, known_brokers_come_and_go)
     cr_assert(strstr(error.message, "broker.example") && strstr(error.hint, "--broker-key"));
 }
 
+/* Each of these was a broker's file once: none of them is a broker that nobody knows. */
+Test(keys, known_broker_of_a_file_without_its_endpoint_is_no_stranger)
+{
+    static const char *const CUT[] = {"", "endpoint", "endpoint \n", "endpoint tcp://127.0.0.1:77\n", "end"};
+    keyring_t ring = ring_at("ring");
+    key_pair_t pair = made();
+    char text[256], key[KEY_TEXT] = "as before";
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", pair.public_key, &error), 0);
+    for (size_t i = 0; i < sizeof CUT / sizeof *CUT; i++) {
+        snprintf(text, sizeof text, "public %s\n%s", pair.public_key, CUT[i]);
+        put("ring/brokers/tcp___127.0.0.1_7700.pub", text);
+        cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR, "%zu", i);
+        cr_assert(strstr(error.hint, "--broker-key") && strstr(error.expected, "endpoint tcp://127.0.0.1:7700"));
+    }
+    cr_assert_str_eq(key, "as before");
+}
+
+Test(keys, known_broker_that_cannot_be_looked_at_is_no_stranger)
+{
+    keyring_t ring = ring_at("ring");
+    key_pair_t pair = made();
+    char key[KEY_TEXT];
+    const char *file = "ring/brokers/tcp___127.0.0.1_7700.pub";
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", pair.public_key, &error), 0);
+    cr_assert_eq(chmod(path_of("ring/brokers"), 0), 0);
+    uid_t was = geteuid();
+    cr_assert(was || seteuid(65534) == 0); /* root looks at everything */
+    int rc = keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error);
+    cr_assert(was || seteuid(0) == 0);
+    cr_assert_eq(rc, HEDDLE_ERR_DATA_DIR);
+    cr_assert(strstr(error.hint, "HEDDLE_KEYS"));
+    cr_assert_eq(chmod(path_of("ring/brokers"), 0700), 0);
+    cr_assert(!unlink(path_of(file)) && !symlink("nowhere", path_of(file)));
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR, "it leads nowhere");
+    cr_assert(!unlink(path_of(file)) && !rmdir(path_of("ring/brokers")) && !symlink("brokers", path_of("ring/brokers")));
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR, "it leads to itself");
+    cr_assert(!unlink(path_of("ring/brokers")));
+    put("ring/brokers", "");
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_NOT_FOUND, "no directory");
+}
+
 /* ---- wires ---- */
 
 typedef struct {
@@ -445,7 +486,25 @@ static int break_off(int port)
 }
 
 /* Where a key is known to be, a file that tells none is no leave to go plain; nor is a key of our own that is damaged. */
-static void expect_no_plain_dial(const char *ring, const char *damaged, bool is_up_first)
+typedef enum { HIS_FILE, HIS_ENDPOINT, HIS_DIRECTORY, OUR_KEY } spoilt_t;
+
+/* To `ret_file`, of the directory of the test, what is to be removed again. */
+static void spoil(spoilt_t what, const char *ring, const char *endpoint, const char *key, char ret_file[128])
+{
+    char his[128], text[128] = "public x\n";
+    snprintf(his, sizeof his, "%s/brokers/tcp___%s.pub", ring, endpoint + 6);
+    for (char *c = his; *c; c++)
+        if (*c == ':') *c = '_';
+    if (what == OUR_KEY) snprintf(ret_file, 128, "%s/client.key", ring);
+    else if (what == HIS_DIRECTORY) snprintf(ret_file, 128, "%s/brokers", ring);
+    else snprintf(ret_file, 128, "%s", his);
+    if (what == HIS_ENDPOINT) snprintf(text, sizeof text, "public %s\n", key); /* what followed was lost */
+    if (what == HIS_DIRECTORY)
+        cr_assert(!unlink(path_of(his)) && !rmdir(path_of(ret_file)) && !symlink("brokers", path_of(ret_file)));
+    else put(ret_file, text);
+}
+
+static void expect_no_plain_dial(const char *ring, spoilt_t what, bool is_up_first)
 {
     wire_keys_t keys = {.ring = ring_at(ring)};
     key_pair_t broker = made();
@@ -457,11 +516,7 @@ static void expect_no_plain_dial(const char *ring, const char *damaged, bool is_
         UNTIL((dials += break_off(port)) > 0);
     }
     cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
-    if (damaged) snprintf(file, sizeof file, "%s/%s", ring, damaged);
-    else snprintf(file, sizeof file, "%s/brokers/tcp___%s.pub", ring, endpoint + 6);
-    for (char *c = file; *c; c++)
-        if (*c == ':') *c = '_';
-    put(file, "public x\n");
+    spoil(what, ring, endpoint, broker.public_key, file);
     if (!is_up_first)
         cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(((void)break_off(port), client.refusals));
@@ -482,14 +537,26 @@ static void expect_no_plain_dial(const char *ring, const char *damaged, bool is_
 
 Test(keys, damaged_file_of_a_known_broker_is_no_leave_to_go_plain)
 {
-    expect_no_plain_dial("one", NULL, false);
-    expect_no_plain_dial("two", NULL, true);
+    expect_no_plain_dial("one", HIS_FILE, false);
+    expect_no_plain_dial("two", HIS_FILE, true);
+}
+
+Test(keys, file_of_a_known_broker_that_was_cut_is_no_leave_to_go_plain)
+{
+    expect_no_plain_dial("one", HIS_ENDPOINT, false);
+    expect_no_plain_dial("two", HIS_ENDPOINT, true);
+}
+
+Test(keys, known_brokers_that_cannot_be_looked_at_are_no_leave_to_go_plain)
+{
+    expect_no_plain_dial("one", HIS_DIRECTORY, false);
+    expect_no_plain_dial("two", HIS_DIRECTORY, true);
 }
 
 Test(keys, own_key_that_is_damaged_is_no_leave_to_go_plain)
 {
-    expect_no_plain_dial("one", "client.key", false);
-    expect_no_plain_dial("two", "client.key", true);
+    expect_no_plain_dial("one", OUR_KEY, false);
+    expect_no_plain_dial("two", OUR_KEY, true);
 }
 
 Test(keys, one_listener_with_keys_a_process)
