@@ -21,6 +21,9 @@
  * decided or has ended.  Of those that wait the newest stays.  Where nothing more comes of the one before
  * (nobody fetches it, or it is staged and waits for somebody's hand), it is superseded at once.
  *
+ * Decided versions beyond `keep` are put away (rollout_keep.c), but for those that somebody serves, and, in
+ * the place of a later one, the earliest that somebody still fetches.
+ *
  * A version is decided when not settling, not held, its policy is met and somebody staged it:
  *   all       every eligible copy that is still there is staged; one that fails fails the version
  *   as-ready  the first copy is staged       manual   never by itself
@@ -57,6 +60,7 @@ typedef struct copy_row {
     bool has_reached;                  /* served this version's latest decision, or a later one */
     uint64_t since_ms, bytes_done;
     uint64_t announced_us;             /* 0: not announced yet, nobody had the bytes */
+    uint64_t told_us;                  /* of the last ANNOUNCE, while the worker may be at it; 0 */
     /* durations; 0: not yet */
     uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
     uint64_t planned[PLANNER_SOURCES]; /* tokens of the sources that were announced */

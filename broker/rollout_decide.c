@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy, records and time: when a version is decided, when it fails, what is put away, and who is told.
- */
+/* Policy, records and time: when a version is decided, when it fails, and who is told. */
 #include "broker/rollout_part.h"
 
 #include "core/clock.h"
@@ -8,7 +7,6 @@
 
 #include <heddle/publisher.h>
 
-#define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
 #define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 1)
 
 static bool same_adapter(const track_t *t, const char *adapter) { return !strcmp(t->adapter, adapter); }
@@ -91,26 +89,6 @@ static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)
     }
 }
 
-/* A worker that still serves it pins it: it has nothing else. */
-static bool is_pinned(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row)
-{
-    return track_active_count(rollout_track(ro, a->name, row->version)) > 0;
-}
-
-/* Beyond what is kept, and pinned by some: it goes from the slots of all others, or who stays behind would
- * take everybody's room. */
-static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
-{
-    if (!s->ro->is_settled || !registry_is_excess(a, row, s->ro->keep) || !is_pinned(s->ro, a, row)) return;
-    for (size_t i = t->copy_count; i-- > 0;) {
-        const copy_row_t *c = t->copies[i];
-        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
-        if (c->state != COPY_KEPT || !m) continue;
-        send_retire(s, t->adapter, t->version, m);
-        copy_drop(t, c->worker);
-    }
-}
-
 static bool all_staged(const track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) {
@@ -142,7 +120,7 @@ static void look_at(step_t *s, track_t *t)
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
     if (a->active == t->version) retry_failed(s, a, t);
-    thin_out(s, a, row, t);
+    keep_thin_out(s, a, row, t);
     if (!t->is_late) sooner(t, t->deadline_us);
     if (row->state == VERSION_STAGING && t->sourceless_us) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
@@ -291,17 +269,6 @@ static void decide_waiting(const rollout_t *ro, const adapter_row_t *a, instant_
     else if (has_lost_its_source(ro, t, now)) fail_lost(a, row, now, out);
 }
 
-static void decide_keep(const rollout_t *ro, const adapter_row_t *a, instant_t now, outbox_t *out)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < a->version_count && count < RETIRE_AT_ONCE; i++) {
-        const version_row_t *row = a->versions[i];
-        if (!registry_is_excess(a, row, ro->keep) || is_pinned(ro, a, row)) continue;
-        registry_decide_end(a, row, VERSION_RETIRED, NULL, now, out);
-        count++;
-    }
-}
-
 static bool has_decided(const adapter_row_t *a, const outbox_t *out)
 {
     for (int i = 0; i < out->record_count; i++)
@@ -323,7 +290,7 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
         if (staging) decide_staging(ro, a, row, staging, v.now, out);
         decide_waiting(ro, a, v.now, out);
         if (registry_is_behind(a) && !has_decided(a, out)) registry_decide_again(a, v.now, out);
-        decide_keep(ro, a, v.now, out);
+        keep_decide(ro, v, a, out);
     }
 }
 
@@ -369,6 +336,8 @@ static void apply_decision(step_t *s, const adapter_row_t *a, bool was_held)
         if (!member_is_ready(m) || !member_sub(m, a->name)) continue;
         copy_row_t *c = copy_of(t, m);
         if (!copy_holds(c)) {
+            bool is_coming = c && copy_in_flight(c) && c->told_us;
+            if (is_coming) send_commit(s, a, m); /* what was decided it finishes, whatever comes after it */
             wake_member(s, m, a);
             continue;
         }

@@ -5,6 +5,7 @@
  *   rollout_member.c  versions begin, members come and go
  *   rollout_step.c    what workers said of a version
  *   rollout_decide.c  policy, records, time
+ *   rollout_keep.c    which decided versions stay
  *   rollout_send.c    the messages */
 #ifndef BROKER_ROLLOUT_PART_H
 #define BROKER_ROLLOUT_PART_H
@@ -50,6 +51,17 @@ void send_retire(step_t *s, const char *adapter, uint64_t version, const member_
 void send_release(step_t *s, track_t *t, const member_t *publisher);
 void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row,
                   const member_t *publisher, outbox_t *out);
+
+/* ---- rollout_keep.c ---- */
+#define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
+/* Adds STATE retired for what is more than is kept and nobody has need of. */
+void keep_decide(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t *out);
+/* It fetches `version` (0: it has fetched one to the end, and goes on with the latest): none of the others that
+ * were overtaken meanwhile. */
+void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version);
+/* Beyond what is kept, and pinned by those who serve it: it goes from the slots of all others, or who stays
+ * behind would take everybody's room. */
+void keep_thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t);
 
 /* ---- rollout_member.c ---- */
 /* copy_add; without memory the outbox fails */

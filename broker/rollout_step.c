@@ -16,6 +16,7 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         track_t *t = p->fetching ? rollout_track(ro, p->adapter, p->fetching) : NULL;
         copy_row_t *c = t ? copy_of(t, member) : NULL;
         if (!c || !copy_in_flight(c)) continue;
+        keep_moved_on(ro, registry_adapter(v.registry, p->adapter), member, p->fetching);
         copy_state_t state =
             p->data_bytes && p->bytes_done >= p->data_bytes ? COPY_ARRIVED : COPY_FETCHING;
         if (state != c->state || c->bytes_done != p->bytes_done) track_touch(ro, t);
@@ -166,6 +167,7 @@ int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t
     note_staged(&s, &x, m);
     membership_counted(member, m);
     copy_move(x.c, COPY_STAGED, v.now);
+    keep_moved_on(ro, x.a, member, 0);
     track_touch(ro, x.t);
     /* COMMIT, when it is the active version; then the newest, when that waited */
     wake_member(&s, member, x.a);

@@ -106,6 +106,14 @@ static int share_slot(worker_node_t *n, adapter_t *a, slot_t *slot, const announ
     return HEDDLE_OK;
 }
 
+/* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker keeps a
+ * version that somebody says he is at. */
+static void say_late(worker_node_t *n, const adapter_t *a, uint64_t version)
+{
+    const sync_entry_t *e = sync_find(&a->sync, version);
+    if (n->up && e && e->decision > a->sync.applied.decision) say_heartbeat(n);
+}
+
 static void start_pull(worker_node_t *n, adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     announced_t *w = (announced_t *)announced_find(a, action->version);
@@ -117,6 +125,7 @@ static void start_pull(worker_node_t *n, adapter_t *a, const sync_action_t *acti
     unreached_begin(&a->unreached);
     if (!rc) {
         tell_fetching(n, a, w);
+        say_late(n, a, action->version);
         return;
     }
     error_where(&a->error, a->name, action->version, n->opts.name, "fetch");

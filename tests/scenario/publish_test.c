@@ -200,6 +200,39 @@ Test(publish, every_ten_ms_over_a_slow_link)
     check_settled(w);
 }
 
+/* As-ready, and one worker that takes 60 ms for what comes every 10: it gets each version that it begins, though
+ * all others have gone on, and neither publisher nor worker keeps more for it. */
+Test(publish, a_worker_slower_than_its_trainer_gets_somewhere)
+{
+    enum { VERSIONS = 150 };
+    actor_t *fast[2], *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, 2, (worker_conf_t){0}, fast);
+    actor_t *slow = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = 16 << 20});
+    UNTIL(w, SECOND, slow->is_up);
+    uint64_t activated = 0, last = 0, last_us = w->now_us, longest_us = 0;
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        for (uint64_t end_us = w->now_us + 10 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) {
+            if (worker_active(slow) == last) continue;
+            MUST(w, worker_active(slow) > last);
+            last = worker_active(slow);
+            if (w->now_us - last_us > longest_us) longest_us = w->now_us - last_us;
+            last_us = w->now_us;
+            activated++;
+        }
+        MUST(w, !trainer->published.code && trainer->published.version == v);
+    }
+    UNTIL(w, SECOND, world_all_active(w, VERSIONS));
+    printf("%llu of %d versions became active on the slow one, %.0f ms apart at most\n",
+           (unsigned long long)activated, VERSIONS, (double)longest_us / 1e3);
+    MUST(w, activated >= 15);
+    MUST(w, longest_us <= 300 * MS);
+    MUST(w, actor_counters(trainer).maps <= 3);
+    MUST(w, actor_counters(fast[0]).maps <= 3);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
 /* Nobody there: the version fails at its deadline, and says why; the next one finds the one that came. */
 Test(publish, to_nobody)
 {

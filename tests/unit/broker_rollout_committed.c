@@ -308,6 +308,85 @@ Test(committed, keep_retires_what_is_more)
     cr_assert_eq(rig_count(MSG_RETIRE), 2, "said again");
 }
 
+/* As-ready: w1 alone stages version v, and is the first and the last to be active. */
+static void w1_goes_on_to(uint64_t v)
+{
+    rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W1, v, v);
+    cr_assert_eq(rig_adapter()->active, v);
+    rig_active(W1, v, v, v);
+}
+
+static void w2_says_it_fetches(uint64_t v)
+{
+    msg_progress_t p = {.adapter = "policy", .fetching = v, .bytes_done = 100, .data_bytes = 5000};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[W2], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W2, &hb);
+}
+
+static void w2_is_slower_from_2_on(void)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(2, 1, 1, 1);
+    w1_goes_on_to(2);
+    w1_goes_on_to(3);
+}
+
+Test(committed, what_a_slow_worker_fetches_stays_in_the_place_of_the_previous)
+{
+    w2_is_slower_from_2_on();
+    w1_goes_on_to(4);
+    cr_assert_str_eq(rig_state(2), "kept", "w2 would come to none at all");
+    cr_assert_str_eq(rig_state(3), "retired");
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 3);
+    w1_goes_on_to(5);
+    cr_assert_str_eq(rig_state(2), "kept");
+    cr_assert_str_eq(rig_state(4), "retired");
+    rig_staged(W2, 2, 2);
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(rig_state(1), "retired", "nobody serves it any more");
+    w1_goes_on_to(6);
+    w1_goes_on_to(7);
+    cr_assert_str_eq(rig_state(5), "kept", "where it went on");
+    cr_assert_str_eq(rig_state(6), "retired");
+}
+
+Test(committed, what_it_says_that_it_fetches_stays)
+{
+    w2_is_slower_from_2_on();
+    w2_says_it_fetches(3);
+    w1_goes_on_to(4);
+    w1_goes_on_to(5);
+    cr_assert_str_eq(rig_state(2), "retired");
+    cr_assert_str_eq(rig_state(3), "kept");
+    rig_pass(3000);
+    w1_goes_on_to(6);
+    cr_assert_str_eq(rig_state(3), "kept");
+    cr_assert_str_eq(rig_state(5), "retired");
+}
+
+Test(committed, without_a_word_it_stays_for_half_a_lease)
+{
+    w2_is_slower_from_2_on();
+    rig_pass(1500);
+    w1_goes_on_to(4);
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_pass(1000);
+    w1_goes_on_to(5);
+    cr_assert_str_eq(rig_state(2), "retired");
+}
+
+Test(committed, without_a_place_for_it_nothing_stays)
+{
+    rig_stop();
+    R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}, .keep = 0};
+    rig_boot();
+    w2_is_slower_from_2_on();
+    cr_assert_str_eq(rig_state(2), "retired");
+    cr_assert_str_eq(rig_state(3), "active");
+}
+
 Test(committed, keep_0_waits_until_nobody_serves_it)
 {
     rig_stop();

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's node against a broker of a few lines, with real encoding, real digests and the memory
  * backend. */
+#include "tests/unit/other_thread.h"
 #include "tests/unit/worker_world.h"
+
+#include <signal.h>
 
 TestSuite(node, .fini = world_end);
 
@@ -924,6 +927,32 @@ Test(node, heartbeats_carry_progress_and_counters)
     cr_assert(m->heartbeat.slots_total == 6 && m->heartbeat.slots_free == 4 && m->heartbeat.slots_held == 1);
     cr_assert_geq(m->heartbeat.bytes_in, a.region_bytes);
     slot_release(&held);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+/* Later decisions may overtake it: the broker keeps what somebody says he is at. */
+Test(node, what_is_fetched_after_its_decision_is_said_at_once)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    origin_serve(o, &a, 1);
+    origin_serve(o, &b, 2);
+    mem_drop_data(o->t, 1000);    /* nothing comes */
+    msg_source_t source = source_of(o);
+    uint32_t beats = count_said(w, MSG_HEARTBEAT);
+    announce_to(w, &a, 1, &source, 1);
+    cr_assert_eq(count_said(w, MSG_HEARTBEAT), beats, "not decided: not late");
+    w->decision = (msg_decision_t){.adapter = "policy", .version = 2, .decision = 1, .digest = b.h1};
+    worker_node_ops.line(w->node, false, world_now_us);
+    worker_node_ops.line(w->node, true, world_now_us);
+    run_for(100000);
+    beats = count_said(w, MSG_HEARTBEAT);
+    announce_to(w, &b, 2, &source, 1);
+    run_for(10000);
+    cr_assert_eq(count_said(w, MSG_HEARTBEAT), beats + 1);
+    cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.adapters[0].fetching, 2);
     free(a.bytes);
     free(b.bytes);
 }
