@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two commands for people: `make demo` and `make test`.  The build itself is CMake's (CMakePresets.json).
 
-.PHONY: demo test build quick package clean help
+.PHONY: demo test engines build quick package clean help
 .NOTPARALLEL:
 
 help:
 	@echo "make demo    install what is missing, build, and watch the main job (under two minutes)"
 	@echo "make test    install what is missing, build, and run all tests"
+	@echo "make engines real vLLM and SGLang for the CPU, to test with, in build/engines (says the size first)"
 	@echo "make build   the programs, in build/bin"
 	@echo "make package the Debian packages, in build/deb"
 	@echo "make quick   the unit and scenario tests alone"
@@ -28,6 +29,9 @@ demo:
 test:
 	@tools/setup test
 	@tests/run
+
+engines:
+	@tests/engines/setup
 
 quick:
 	@tools/build dev

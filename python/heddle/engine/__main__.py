@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the plug."""
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import heddle
+from heddle.errors import HeddleError
+
+from . import names
+from .exports import Exports
+from .plug import Plug, Times
+from .say import LEVELS, Counters, Voice
+from .servers import KINDS, Server
+from .session import Session
+
+ABOUT = """\
+Loads each version of an adapter into stock inference servers under a name of its own, and tells Heddle when every one of
+them answers for it.  The servers must see the export directory; DUR is 500ms, 30s, 5m or seconds."""
+NOTES = """\
+environment:
+  HEDDLE_BROKER, HEDDLE_BROKER_KEY, HEDDLE_KEY, HEDDLE_KEYS   as for heddle worker
+  HEDDLE_ENGINE_KEY                                           sent to the servers as a bearer token
+
+vLLM has to be started with --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment; SGLang with --enable-lora,
+--max-lora-rank and --lora-target-modules.
+
+Prints a line when it has joined and every server answers, then one for each thing that happens.  Ends with 0 on SIGTERM and
+SIGINT; the servers go on with what they have, and the next start takes it over.  Other exit statuses are those of heddle.
+
+examples:
+  python -m heddle.engine --vllm http://127.0.0.1:8000 --export /dev/shm/heddle
+  python -m heddle.engine --sglang http://127.0.0.1:30000 --sglang http://127.0.0.1:30001 --adapter policy --adapter critic \\
+      --served-name '{adapter}@{version}' --export /dev/shm/heddle -o json
+"""
+# What a server's LoRA loads as PEFT means it.  Another feature fails there, or, worse, is read over.
+LOADS = {"vllm": {"embeddings", "rank_pattern", "rslora"}, "sglang": set[str]()}
+FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
+
+
+class Usage(HeddleError):
+    """The command line is wrong."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Usage(message, code="usage", exit=2, hint="python -m heddle.engine --help")
+
+
+def duration(text: str) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|)", text)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time between 1ms and 1440m")
+    return seconds
+
+
+def address(text: str) -> tuple[str, int]:
+    """"9400" or "HOST:9400"."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no PORT or HOST:PORT")
+    return host or "127.0.0.1", int(port)
+
+
+def size(text: str) -> int:
+    found = re.fullmatch(r"([0-9]+)(?:([kMG])(i?))?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size")
+    unit = 1024 if found[3] else 1000
+    return int(found[1]) * int(unit ** (" kMG".index(found[2]) if found[2] else 0))
+
+
+def label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+    return key, value
+
+
+class _AddServer(argparse.Action):
+    def __call__(self, parser: Any, space: Any, value: Any, option: str | None = None) -> None:
+        space.servers = [*(space.servers or []), ((option or "").lstrip("-"), value)]
+
+
+def parser() -> argparse.ArgumentParser:
+    p = _Parser(prog="python -m heddle.engine", description=ABOUT, epilog=NOTES, formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False, add_help=False)
+    main = p.add_argument_group("options")
+    for kind, port in (("vllm", 8000), ("sglang", 30000)):
+        main.add_argument(f"--{kind}", metavar="URL", dest="servers", action=_AddServer,
+                          help=f"a {kind} server, as http://127.0.0.1:{port}; may be given again, and beside the other kind")
+    main.add_argument("--export", metavar="DIR", required=True, help="where versions are written for the servers to load; best in memory")
+    main.add_argument("--server-dir", metavar="DIR", help="how the servers see the export directory; default: as it is here")
+    main.add_argument("--adapter", metavar="NAME", action="append", help="subscribe to this adapter; may be given again [policy]")
+    main.add_argument("--served-name", metavar="TEMPLATE", default=names.DEFAULT,
+                      help="of {adapter}, {version} and {digest}: what requests name [%(default)s]")
+    main.add_argument("--accept", metavar="FEATURE", action="append", default=[], choices=FEATURES,
+                      help="take versions that have it, though the servers are not known to load it rightly")
+    main.add_argument("--load-timeout", metavar="DUR", type=duration, default=60.0,
+                      help="a version that some server does not answer for after so long is rejected [60s]")
+    main.add_argument("--drain", metavar="DUR", type=duration, default=30.0, help="requests of an unwanted version get so long [30s]")
+    main.add_argument("--probe", metavar="DUR", type=duration, default=2.0, help="between two looks at a server [2s]")
+    main.add_argument("--away", metavar="DUR", type=duration, default=30.0,
+                      help="a server may be away so long; then this worker leaves, until it is back [30s]")
+    main.add_argument("--metrics", metavar="[HOST:]PORT", type=address, help="serve counters for Prometheus there; default host 127.0.0.1")
+    worker = p.add_argument_group("options of the worker")
+    worker.add_argument("--name", metavar="NAME", help="of this worker; default <host>-<pid>")
+    worker.add_argument("--label", metavar="K=V", type=label, action="append", default=[], help="shown by heddle workers; may be given again")
+    worker.add_argument("--slots", metavar="N", type=int, default=3, help="versions in memory for each adapter, at the servers too [3]")
+    worker.add_argument("--broker", metavar="EP[,EP]", help="where the broker listens [tcp://127.0.0.1:7700] ($HEDDLE_BROKER)")
+    worker.add_argument("--broker-key", metavar="KEY", help="the broker's public key ($HEDDLE_BROKER_KEY)")
+    worker.add_argument("--key", metavar="FILE", help="the secret key of this worker ($HEDDLE_KEY)")
+    worker.add_argument("--join-timeout", metavar="DUR", type=duration, help="give up while another worker has the name; default never")
+    worker.add_argument("--max-rate", metavar="SIZE", type=size, help="bytes per second, served and fetched; default no limit")
+    worker.add_argument("--data-device", metavar="IF", help="network interface of the data plane; default lo")
+    worker.add_argument("--insecure", action="store_true", help="allow addresses that are not loopback")
+    common = p.add_argument_group("common options")
+    common.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: every line is an object [table]")
+    common.add_argument("-q", "--quiet", action="store_true", help="print and log only what is wrong")
+    common.add_argument("--log-level", choices=LEVELS, default="info", help="what is logged on stderr [info]")
+    common.add_argument("-h", "--help", action="help", help="show this text and exit")
+    common.add_argument("--version", action="version", version=f"heddle {heddle.__version__}", help="show the version and exit")
+    return p
+
+
+class Program:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.adapters: list[str] = options.adapter or ["policy"]
+        self.name: str = options.name or f"{os.uname().nodename}-{os.getpid()}"
+        self.voice = Voice(is_json=options.output == "json", is_quiet=options.quiet, level="warn" if options.quiet else options.log_level,
+                           worker=self.name)
+        self.counters = Counters()
+        self.servers = self._make_servers()
+        self.template = self._usage(names.Template, options.served_name, self.adapters)
+        if len(set(self.adapters)) != len(self.adapters):
+            raise Usage("an adapter is named twice", code="usage", exit=2, found=" ".join(self.adapters))
+
+    @staticmethod
+    def _usage(make: Any, *args: Any) -> Any:
+        try:
+            return make(*args)
+        except ValueError as e:
+            raise Usage(str(e), code="usage", exit=2, hint="python -m heddle.engine --help") from None
+
+    def _make_servers(self) -> list[Server]:
+        if not self.options.servers:
+            raise Usage("no server is named", code="usage", exit=2, expected="--vllm URL or --sglang URL", hint="python -m heddle.engine --help")
+        key = os.environ.get("HEDDLE_ENGINE_KEY")
+        made = [self._usage(KINDS[kind], url, key) for kind, url in self.options.servers]
+        if len({server.url for server in made}) != len(made):
+            raise Usage("a server is named twice", code="usage", exit=2, found=" ".join(server.url for server in made))
+        return made
+
+    def accepts(self) -> list[str]:
+        common = set.intersection(*(LOADS[server.kind] for server in self.servers))
+        return sorted(common.union(self.options.accept))
+
+    def run(self) -> None:
+        o = self.options
+        exports = Exports(o.export, self.adapters, o.server_dir)
+        times = Times(load_s=o.load_timeout, drain_s=o.drain, probe_s=o.probe, away_s=o.away)
+        plug = Plug(self.servers, self.template, exports, self.adapters, times=times, voice=self.voice, counters=self.counters)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: plug.stop())
+        metrics = self._serve_metrics()
+        plug.start()
+        try:
+            while plug.wait_up() and not self._serve(plug):
+                self.voice.event("worker.left", message="a server is away; this worker joins again when it is back")
+        finally:
+            plug.close()
+            exports.close()
+            if metrics:
+                metrics.shutdown()
+
+    def _serve(self, plug: Plug) -> bool:
+        """One session with the broker.  True: it is over for good."""
+        o = self.options
+        session = Session(broker=o.broker, adapters=self.adapters, name=self.name, labels=dict(o.label) or None, slots=o.slots,
+                          accepts=self.accepts(), max_rate=o.max_rate, join_timeout=o.join_timeout, data_device=o.data_device,
+                          insecure=o.insecure, broker_key=o.broker_key, key=o.key)
+        try:
+            return plug.run(session, lambda: self._say_ready(session))
+        finally:
+            session.close()
+
+    def _say_ready(self, session: Session) -> bool:
+        """False: no broker has admitted the worker yet."""
+        joined = session.joined()
+        if joined is None:
+            return False
+        self.voice.ready(name=self.name, token=joined["token"], cluster=joined["cluster"], adapters=self.adapters, export_dir=str(self.options.export),
+                         servers=[{"kind": s.kind, "url": s.url} for s in self.servers], served_name=self.template.text,
+                         accepts=self.accepts(), transport=session.transport())
+        return True
+
+    def _serve_metrics(self) -> Any:
+        if self.options.metrics is None:
+            return None
+        host, port = self.options.metrics
+        try:
+            served = self.counters.serve(host, port)
+        except OSError as e:
+            raise HeddleError(f"cannot serve metrics at {host}:{port}: {e.strerror}", code="address_in_use", exit=9,
+                              hint="name another with --metrics") from None
+        self.voice.log("info", "metrics.ready", f"http://{host}:{served.server_port}/metrics")
+        return served
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = list(arguments)
+    is_json = "json" in (asked[i + 1] for i, a in enumerate(asked[:-1]) if a in ("-o", "--output")) or "-ojson" in asked or "--output=json" in asked
+    voice = Voice(is_json=is_json, is_quiet=False, level="info", worker="")
+    try:
+        program = Program(parser().parse_args(asked))
+        program.run()
+    except HeddleError as e:
+        fields = ("code", "exit", "adapter", "version", "worker", "phase", "expected", "found", "hint", "retriable")
+        voice.error({**{name: getattr(e, name) for name in fields}, "message": e.message})
+        return e.exit
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

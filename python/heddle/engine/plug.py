@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug: carries what the plan wants to a worker, to servers and to a directory, and brings back what came of it.
+
+One thread decides (`Plug.run`).  A thread for each server makes its calls, one at a time, and looks between them what the server
+has; another writes exports.  They hand their results over in a queue and wake the first."""
+from __future__ import annotations
+
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from heddle.errors import HeddleError
+
+from . import names
+from .exports import Exports
+from .plan import Activate, Discard, Kind, Load, Plan, Reject, Staged, State, Unload
+from .say import Counters, Voice
+from .servers import Away, Refused, Server, Unfit
+
+CALL_S = 10.0                            # for calls that take no time at a server that lives
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the worker says; `phase` as in heddle.worker.Update."""
+
+    phase: str
+    adapter: str = ""
+    version: int = 0
+    digest: str = ""
+    tag: str = ""
+    code: str | None = None
+    message: str = ""
+
+
+class Source(Protocol):
+    """A worker, as far as a plug needs one.  staged, activate and reject: False where something overtook the version."""
+
+    def fileno(self) -> int: ...
+    def poll(self) -> Iterable[Event]: ...                # what is there now
+    def export(self, adapter: str, version: int, path: str) -> None: ...      # any thread
+    def staged(self, adapter: str, version: int) -> bool: ...
+    def activate(self, adapter: str, version: int) -> bool: ...
+    def reject(self, phase: str, adapter: str, version: int, reason: str) -> bool: ...
+    def forget(self, adapter: str, version: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Times:
+    load_s: float = 60.0                 # from a version's arrival until every server answers for it
+    drain_s: float = 30.0                # requests that still name an unwanted version are waited for so long
+    probe_s: float = 2.0                 # between two looks at a server
+    away_s: float = 30.0                 # a server may be away so long; then the worker leaves until it is back
+
+
+class Results:
+    """A queue with a descriptor to poll."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def put(self, *result: Any) -> None:
+        self._queue.put(result)
+        os.eventfd_write(self._fd, 1)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        try:
+            os.eventfd_read(self._fd)
+        except BlockingIOError:
+            pass
+        found = []
+        while not self._queue.empty():
+            found.append(self._queue.get())
+        return found
+
+
+class Hand(threading.Thread):
+    """Makes the calls to one server.  Puts ("seen", i, listing), ("away", i, words), ("done", i, job, data), ("refused", i, job, words, kind)."""
+
+    def __init__(self, index: int, server: Server, results: Results, times: Times) -> None:
+        super().__init__(name=f"heddle-engine-{index}", daemon=True)
+        self._index, self._server, self._results, self._times = index, server, results, times
+        self._jobs: queue.SimpleQueue[Load | Unload | None] = queue.SimpleQueue()
+        self._is_known = False           # checked since it was away
+
+    def do(self, job: Load | Unload | None) -> None:
+        """None: ends the thread."""
+        self._jobs.put(job)
+
+    def run(self) -> None:
+        self._look()
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._times.probe_s)
+            except queue.Empty:
+                self._look()
+                continue
+            if job is None:
+                return
+            if not self._try(job):
+                self._look()
+
+    def _look(self) -> None:
+        try:
+            if not self._is_known:
+                self._server.check(CALL_S)
+            self._results.put("seen", self._index, self._server.listing(CALL_S))
+            self._is_known = True
+        except (Away, Refused, Unfit) as e:
+            self._is_known = False
+            self._results.put("away", self._index, f"{e}: {e.hint}" if isinstance(e, Unfit) else str(e))
+
+    def _try(self, job: Load | Unload) -> bool:
+        began = time.monotonic()
+        try:
+            data = self._load(job) if isinstance(job, Load) else self._unload(job)
+        except Refused as e:
+            self._results.put("refused", self._index, job, str(e), e.kind)
+            return False
+        except Away as e:
+            self._results.put("refused", self._index, job, str(e), Kind.PASSING)
+            return False
+        data["ms"] = round((time.monotonic() - began) * 1000, 1)
+        self._results.put("done", self._index, job, data)
+        return True
+
+    def _load(self, job: Load) -> dict[str, Any]:
+        began = time.monotonic()
+        try:
+            self._server.load(job.name, job.path, self._left(job))
+        except Refused as e:
+            if not e.taken or self._server.listing(CALL_S).names.get(job.name) != job.path:
+                raise
+        loaded = time.monotonic()
+        self._server.ask(job.name, self._left(job))
+        return {"load_ms": round((loaded - began) * 1000, 1), "answer_ms": round((time.monotonic() - loaded) * 1000, 1)}
+
+    def _unload(self, job: Unload) -> dict[str, Any]:
+        if not job.force and self._server.is_busy(job.name, CALL_S):
+            raise Refused("requests that name it are under way", Kind.PASSING)
+        self._server.unload(job.name, max(CALL_S, self._times.drain_s))
+        return {}
+
+    @staticmethod
+    def _left(job: Load) -> float:
+        left = job.deadline - time.monotonic()
+        if left <= 0:
+            raise Away("the time to load it is over")
+        return left
+
+
+class Plug:
+    def __init__(self, servers: Sequence[Server], template: names.Template, exports: Exports, adapters: Sequence[str], *,
+                 times: Times, voice: Voice, counters: Counters) -> None:
+        self._servers, self._template, self._exports, self._adapters = servers, template, exports, adapters
+        self._times, self._voice, self._counters = times, voice, counters
+        self._results = Results()
+        self.plan = Plan([s.url for s in servers], load_s=times.load_s, drain_s=times.drain_s, adapter_of=exports.adapter_of)
+        self._hands = [Hand(i, s, self._results, times) for i, s in enumerate(servers)]
+        self._worker: Source | None = None
+        self._session = 0                # exports of an earlier session are nobody's
+        self._committed: dict[str, int] = {}        # adapter -> decided, and not here yet
+        self._exporting: set[tuple[str, int]] = set()
+        self._told: dict[int, str] = {}  # server -> what was said last of it
+        self._slots: dict[int, int] = {}
+        self._ending = False
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for hand in self._hands:
+            hand.start()
+
+    def stop(self) -> None:
+        """From any thread or signal handler: `wait_up` and `run` return."""
+        self._ending = True
+        self._results.put("stop")
+
+    def close(self) -> None:
+        for hand in self._hands:
+            hand.do(None)
+
+    def wait_up(self) -> bool:
+        """Until every server answers; False: stopped."""
+        while not self._ending and self.plan.away_since() is not None:
+            self._turn(None)
+        return not self._ending
+
+    def run(self, worker: Source, is_told: Callable[[], bool] = lambda: True) -> bool:
+        """Serves a worker's session.  True: stopped.  False: a server has been away for too long, the worker should leave.
+        `is_told` is called until it is true: it tells that the worker is ready, once it is."""
+        self._worker = worker
+        is_ready = False
+        self._session += 1
+        try:
+            while not self._ending:
+                since = self.plan.away_since()
+                if since is not None and time.monotonic() - since >= self._times.away_s:
+                    return False
+                is_ready = is_ready or is_told()
+                self._turn(worker, 1.0 if is_ready else 0.05)
+            return True
+        finally:
+            self._worker = None
+            self._committed.clear()
+            self._exporting.clear()
+            self.plan.left(time.monotonic())
+
+    def _turn(self, worker: Source | None, at_most_s: float = 1.0) -> None:
+        """One wait, and what it brought."""
+        poll = select.poll()
+        for fd in [self._results.fileno()] + ([worker.fileno()] if worker else []):
+            poll.register(fd, select.POLLIN)
+        pause = min(max(self.plan.wake() - time.monotonic(), 0.0), at_most_s)
+        poll.poll(int(pause * 1000 + 0.999))
+        for result in self._results.take():
+            self._take(*result)
+        for event in worker.poll() if worker else ():
+            self._hear(event)
+        if worker:
+            for action in self.plan.step(time.monotonic()):
+                self._act(worker, action)
+
+    # --- from the worker -------------------------------------------------------------------------
+
+    def _hear(self, event: Event) -> None:
+        hear = {"arrived": self._on_arrived, "commit": self._on_commit, "failed": self._on_gone, "retired": self._on_gone,
+                "stale": self._on_stale}.get(event.phase)
+        if hear:
+            hear(event)
+
+    def _on_arrived(self, event: Event) -> None:
+        self._voice.event("stage.started", event.adapter, event.version, tag=event.tag)
+        self._export(event)
+
+    def _on_commit(self, event: Event) -> None:
+        if not self.plan.commit(time.monotonic(), event.adapter, event.version):
+            self._committed[event.adapter] = event.version       # a way back to what was dropped here: it is loaded again
+            self._export(event)
+
+    def _on_stale(self, event: Event) -> None:
+        self._voice.event("activate.failed", event.adapter, event.version, code=event.code, message=event.message)
+
+    def _on_gone(self, event: Event) -> None:
+        key = event.adapter, event.version
+        if event.phase == "retired":
+            self._voice.event("version.retired", event.adapter, event.version)
+        elif key in self._exporting or key in self.plan.versions:
+            self._voice.event("stage.failed", event.adapter, event.version, code=event.code, message=event.message)
+        self._exporting.discard(key)
+        if self._worker:
+            self._worker.forget(event.adapter, event.version)
+        self.plan.gone(time.monotonic(), event.adapter, event.version)
+
+    # --- exports ---------------------------------------------------------------------------------
+
+    def _export(self, event: Event) -> None:
+        key = event.adapter, event.version
+        if key in self._exporting:
+            return
+        self._exporting.add(key)
+        threading.Thread(target=self._write, args=(self._worker, self._session, event), name="heddle-export", daemon=True).start()
+
+    def _write(self, worker: Source, session: int, event: Event) -> None:
+        folder = names.folder(event.adapter, event.version, event.digest)
+        began, words = time.monotonic(), None
+        try:
+            self._exports.write(folder, lambda path: worker.export(event.adapter, event.version, path))
+        except (HeddleError, OSError) as e:
+            words = f"export to {self._exports.root}: {e}"
+        self._results.put("exported", session, event, folder, words, round((time.monotonic() - began) * 1000, 1))
+
+    def _on_exported(self, session: int, event: Event, folder: str, words: str | None, ms: float) -> None:
+        key = event.adapter, event.version
+        path = self._exports.server_path(folder)
+        if session != self._session or self._worker is None or key not in self._exporting:
+            if key not in self.plan.versions:
+                self._exports.discard(path)
+            return
+        self._exporting.discard(key)
+        name = self._template.name(event.adapter, event.version, event.digest)
+        other = next((v for k, v in self.plan.versions.items() if v.name == name and k != key), None)
+        if other:
+            words = f"{name} is the name of {other.adapter}@{other.number} already: --name needs {{adapter}} and {{version}} apart"
+        if words:
+            self._reject(self._worker, event.phase, event.adapter, event.version, words)
+            return
+        self._voice.log("debug", "export.done", f"{folder} in {ms:g} ms")
+        now = time.monotonic()
+        self.plan.arrived(now, event.adapter, event.version, name, path)
+        if self._committed.get(event.adapter) == event.version:
+            del self._committed[event.adapter]
+            self.plan.commit(now, event.adapter, event.version)
+
+    # --- from the hands --------------------------------------------------------------------------
+
+    def _take(self, what: str, *details: Any) -> None:
+        takers: dict[str, Callable[..., None]] = {
+            "seen": self._on_seen, "away": self._on_away, "done": self._on_done, "refused": self._on_refused_job, "exported": self._on_exported}
+        if what in takers:
+            takers[what](*details)
+
+    def _on_seen(self, index: int, listing: Any) -> None:
+        url = self._servers[index].url
+        was_up = self.plan.servers[index].up
+        lost = self.plan.seen(time.monotonic(), index, listing.names, listing.room)
+        if not was_up:
+            self._told.pop(index, None)
+            self._voice.event("engine.up", server=url)
+        for name in lost:
+            self._counters.add("heddle_engine_lost_total", server=url)
+            self._voice.event("engine.lost", server=url, name=name, message="the server has it no more, it is loaded again if it is wanted")
+        self._counters.put("heddle_engine_up", 1, server=url)
+        self._counters.put("heddle_engine_adapters", len(listing.names), server=url)
+        self._warn_of_slots(index, listing.slots)
+
+    def _warn_of_slots(self, index: int, slots: int | None) -> None:
+        if slots is None or self._slots.get(index) == slots:
+            return
+        self._slots[index] = slots
+        need = 2 * len(self._adapters)
+        if slots < need:
+            self._voice.log("warn", "engine.slots", f"{self._servers[index].url} runs {slots} adapters in one batch; an old and a new version of "
+                            f"{len(self._adapters)} need {need}, else requests for the one wait for the other (--max-loras, --max-loras-per-batch)")
+
+    def _on_away(self, index: int, words: str) -> None:
+        url = self._servers[index].url
+        self.plan.away(time.monotonic(), index, words)
+        self._counters.put("heddle_engine_up", 0, server=url)
+        if self._told.get(index) != words:
+            self._told[index] = words
+            self._voice.event("engine.away", server=url, message=words)
+
+    def _on_done(self, index: int, job: Load | Unload, data: dict[str, Any]) -> None:
+        url = self._servers[index].url
+        if isinstance(job, Load):
+            self.plan.loaded(time.monotonic(), index)
+            self._counters.add("heddle_engine_loads_total", server=url)
+            self._counters.add("heddle_engine_load_seconds_total", data["ms"] / 1000, server=url)
+        else:
+            self.plan.unloaded(time.monotonic(), index)
+            self._counters.add("heddle_engine_unloads_total", server=url)
+        self._voice.event("engine.loaded" if isinstance(job, Load) else "engine.unloaded", server=url, name=job.name, **data)
+        if isinstance(job, Unload):
+            self._sweep()
+
+    def _on_refused_job(self, index: int, job: Load | Unload, words: str, kind: Kind) -> None:
+        url = self._servers[index].url
+        self.plan.refused(time.monotonic(), index, words, kind)
+        if kind is Kind.PASSING and isinstance(job, Unload):
+            self._voice.log("debug", "engine.busy", f"{url} {job.name}: {words}")
+            return
+        self._counters.add("heddle_engine_refusals_total", server=url)
+        self._voice.log("warn", "engine.refused", f"{url} {'load' if isinstance(job, Load) else 'unload'} {job.name}: {words} ({kind.value})")
+
+    # --- what the plan wants ---------------------------------------------------------------------
+
+    def _act(self, worker: Source, action: object) -> None:
+        if isinstance(action, (Load, Unload)):
+            self._hands[action.server].do(action)
+        elif isinstance(action, Staged):
+            self._stage(worker, action)
+        elif isinstance(action, Activate):
+            self._activate(worker, action)
+        elif isinstance(action, Reject):
+            self._reject(worker, action.phase, action.adapter, action.number, action.words)
+        elif isinstance(action, Discard):
+            self._exports.discard(action.path)
+
+    def _stage(self, worker: Source, action: Staged) -> None:
+        name = self.plan.versions[action.adapter, action.number].name
+        if worker.staged(action.adapter, action.number):
+            self._voice.event("stage.done", action.adapter, action.number, name=name)
+        else:                            # not wanted any more
+            self.plan.gone(time.monotonic(), action.adapter, action.number)
+
+    def _activate(self, worker: Source, action: Activate) -> None:
+        now = time.monotonic()
+        version = self.plan.versions[action.adapter, action.number]
+        if not worker.activate(action.adapter, action.number):
+            self._voice.log("info", "activate.overtaken", f"{action.adapter}@{action.number}: another decision follows")
+            self.plan.overtaken(now, action.adapter, action.number)
+            return
+        self.plan.activated(now, action.adapter, action.number)
+        self._voice.event("activate.done", action.adapter, action.number, name=version.name)
+        self._counters.put("heddle_engine_active_version", action.number, adapter=action.adapter)
+        try:
+            self._exports.link(action.adapter, version.path)
+        except OSError as e:
+            self._voice.log("warn", "export.link", f"{self._exports.root}/{action.adapter} stays as it was: {e.strerror}")
+        self._sweep()
+
+    def _reject(self, worker: Source, phase: str, adapter: str, number: int, words: str) -> None:
+        self._counters.add("heddle_engine_rejects_total", adapter=adapter)
+        if phase == "arrived":
+            self._voice.event("stage.failed", adapter, number, code="version_failed", message=words)
+        worker.reject(phase, adapter, number, words)
+
+    def _sweep(self) -> None:
+        """Directories of an earlier run, once another version is active and no server has them."""
+        active = {v.adapter for v in self.plan.versions.values() if v.state is State.ACTIVE}
+        used = {v.path for v in self.plan.versions.values()} | {path for s in self.plan.servers if s.up for path in s.has.values()}
+        for adapter in active:
+            if not any(key[0] == adapter for key in self._exporting):
+                for path in self._exports.all(adapter):
+                    if path not in used:
+                        self._exports.discard(path)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stock inference servers, by their own HTTP interfaces: list, load, ask, unload.
+
+    vLLM     GET /v1/models, POST /v1/load_lora_adapter, /v1/unload_lora_adapter, /v1/completions, GET /metrics
+    SGLang   GET /v1/models, /server_info, POST /load_lora_adapter, /unload_lora_adapter, /generate
+
+Calls block, each until its `timeout_s`, and are for one thread at a time.  Whatever a server does ends in a result, in
+Refused (it answered, with its own words) or in Away (there was no answer)."""
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import ssl
+import time
+import urllib.parse
+from dataclasses import dataclass
+from typing import Any
+
+from .plan import Kind
+
+ANSWER_BYTES = 4 << 20                   # no answer that is read here is longer
+WORDS = 400                              # of a server, in a message
+
+
+class Refused(Exception):
+    def __init__(self, words: str, kind: Kind, taken: bool = False) -> None:
+        super().__init__(words)
+        self.kind = kind
+        self.taken = taken               # the name is loaded already
+
+
+class Away(Exception):
+    """No answer: nobody listens there, the connection broke, or the time ran out."""
+
+
+class Unfit(Exception):
+    """The server lacks something that a restart with other options gives it."""
+
+    def __init__(self, words: str, hint: str) -> None:
+        super().__init__(words)
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Listing:
+    names: dict[str, str]                # adapters that it serves -> the path each came from
+    room: int | None                     # how many it takes before it drops one by itself; None: no such limit
+    slots: int | None                    # how many can be used in one batch; None: not said
+
+
+def cut(words: str) -> str:
+    """A server's words on one line, and not too many of them."""
+    line = " ".join(words.split())
+    return line if len(line) <= WORDS else line[: WORDS - 3] + "..."
+
+
+class Server:
+    """What both have in common."""
+
+    kind = ""
+    load_path = unload_path = ""
+    unknown = ""                         # what it says of a name that it does not have
+    not_there = ""                       # hint where these paths are missing
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        """ValueError: `url` is no address of a server.  `key` goes with every request as a bearer token."""
+        parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or url.split() != [url]:
+            raise ValueError(f"{url!r} is no address of a server; expected http://HOST:PORT")
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._is_tls = parts.scheme == "https"
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._room: int | None = None
+        self._slots: int | None = None
+
+    # --- what a plug asks for --------------------------------------------------------------------
+
+    def check(self, timeout_s: float) -> None:
+        """Away, or Unfit: it has no way to load adapters.  To be asked again of a server that was away."""
+        for path in (self.load_path, self.unload_path):
+            status, _ = self._call("GET", path, None, timeout_s)
+            if status == 404:
+                raise Unfit(f"{self.url} has no {path}", self.not_there)
+
+    def listing(self, timeout_s: float) -> Listing:
+        """The adapters of /v1/models, which are the cards that name the model they are for."""
+        cards = _parse(self._get("/v1/models", timeout_s), "/v1/models").get("data")
+        if not isinstance(cards, list):
+            raise Refused("/v1/models: no list of models", Kind.PASSING)
+        names = {str(c["id"]): str(c.get("root") or "") for c in cards if isinstance(c, dict) and c.get("parent") and c.get("id")}
+        return Listing(names, self._room, self._slots)
+
+    def load(self, name: str, path: str, timeout_s: float) -> None:
+        """Returns when the server says that it has it.  Refused.taken: something has the name already."""
+        self._post(self.load_path, {"lora_name": name, "lora_path": path}, timeout_s)
+
+    def unload(self, name: str, timeout_s: float) -> None:
+        """New requests for the name are refused from now on.  A name that is not there is no failure."""
+        try:
+            self._post(self.unload_path, {"lora_name": name}, timeout_s)
+        except Refused as e:
+            if self.unknown not in str(e):
+                raise
+
+    def ask(self, name: str, timeout_s: float) -> None:
+        """One token from that adapter.  Refused: it does not answer for the name."""
+        raise NotImplementedError
+
+    def is_busy(self, name: str, timeout_s: float) -> bool:
+        """Whether requests that name it are under way, as far as the server tells."""
+        return False
+
+    # --- how -------------------------------------------------------------------------------------
+
+    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self._is_tls:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=ssl.create_default_context())
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+
+    def _call(self, method: str, path: str, body: object | None, timeout_s: float) -> tuple[int, str]:
+        """(status, text).  Away."""
+        end = time.monotonic() + timeout_s
+        connection = self._connect(max(timeout_s, 0.001))
+        try:
+            headers = dict(self._headers)
+            if body is not None:
+                headers["Content-Type"] = "application/json"
+            connection.request(method, self._path + path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            return answer.status, _read(answer, connection.sock, end).decode("utf-8", "replace")
+        except TimeoutError:
+            raise Away(f"no answer to {path} within {timeout_s:g} s") from None
+        except (OSError, http.client.HTTPException) as e:
+            raise Away(f"{path}: {(e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__}") from None
+        finally:
+            connection.close()
+
+    def _get(self, path: str, timeout_s: float) -> str:
+        status, text = self._call("GET", path, None, timeout_s)
+        if status != 200:
+            raise self._refusal(status, path, text)
+        return text
+
+    def _post(self, path: str, body: object, timeout_s: float) -> str:
+        status, text = self._call("POST", path, body, timeout_s)
+        if status != 200:
+            raise self._refusal(status, path, text)
+        return text
+
+    def _refusal(self, status: int, path: str, text: str) -> Refused:
+        words = self._words(text)
+        if status in (401, 403):
+            return Refused(f"{path}: {status}, {words or 'not allowed'} (HEDDLE_ENGINE_KEY is its key)", Kind.LASTING)
+        if status == 404 and path in (self.load_path, self.unload_path) and words == "Not Found":
+            return Refused(f"there is no {path}: {self.not_there}", Kind.LASTING)
+        if status in (408, 425, 429, 502, 503, 504):
+            return Refused(f"{path}: {status}, {words or http.client.responses[status]}", Kind.PASSING)
+        kind = Kind.DOUBTFUL if status >= 500 else Kind.LASTING
+        return Refused(words or f"{path}: status {status}", kind, taken="already" in words and "loaded" in words)
+
+    @staticmethod
+    def _words(text: str) -> str:
+        """{"error": {"message"}}, {"error_message"}, {"message"}, {"detail"}, or the text itself."""
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return cut(text)
+        for key in ("error", "error_message", "message", "detail"):
+            if isinstance(found, dict) and found.get(key):
+                found = found[key]
+        return cut(found if isinstance(found, str) else json.dumps(found))
+
+
+def _read(answer: http.client.HTTPResponse, sock: socket.socket | None, end: float) -> bytes:
+    """All of it, within the limit and before `end`, however slowly it comes."""
+    parts: list[bytes] = []
+    total = 0
+    while total <= ANSWER_BYTES:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if sock is not None:
+            sock.settimeout(left)
+        part = answer.read1(65536)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        total += len(part)
+    raise http.client.HTTPException(f"an answer of more than {ANSWER_BYTES} bytes")
+
+
+def _parse(text: str, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Refused(f"{path}: no JSON object but {cut(text)[:80]!r}", Kind.PASSING)
+    return found
+
+
+class Vllm(Server):
+    """Forgets a name at once when told to unload it; requests that were let in go on, and may load it from its path again."""
+
+    kind = "vllm"
+    load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    unknown = "cannot be found"
+    not_there = "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
+
+    _LINE = re.compile(r'^vllm:lora_requests_info\{(.*)\} (\S+)$', re.M)
+    _LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+    def listing(self, timeout_s: float) -> Listing:
+        if self._slots is None:          # told only after the first request to an adapter
+            slots = self._lora_info(timeout_s).get("max_lora", "")
+            self._slots = int(slots) if slots.isdigit() else None
+        return super().listing(timeout_s)
+
+    def ask(self, name: str, timeout_s: float) -> None:
+        request = {"model": name, "prompt": [0], "max_tokens": 1, "temperature": 0, "detokenize": False}
+        answered = _parse(self._post("/v1/completions", request, timeout_s), "/v1/completions").get("model")
+        if answered != name:
+            raise Refused(f"asked for {name}, {answered} answered", Kind.DOUBTFUL)
+
+    def is_busy(self, name: str, timeout_s: float) -> bool:
+        info = self._lora_info(timeout_s)
+        return any(name in info.get(f"{what}_lora_adapters", "").split(",") for what in ("running", "waiting"))
+
+    def _lora_info(self, timeout_s: float) -> dict[str, str]:
+        """The labels of the newest lora_requests_info; empty where there are no metrics, or none yet."""
+        try:
+            text = self._get("/metrics", timeout_s)
+        except Refused:
+            return {}
+        newest = max(self._LINE.finditer(text), key=lambda m: float(m[2]), default=None)
+        return dict(self._LABEL.findall(newest[1])) if newest else {}
+
+
+class Sglang(Server):
+    """Waits, when told to unload a name, until its requests are over; loads and unloads of others wait meanwhile."""
+
+    kind = "sglang"
+    load_path, unload_path = "/load_lora_adapter", "/unload_lora_adapter"
+    unknown = "does not exist"
+    not_there = "start a server that has it, with --enable-lora"
+
+    def check(self, timeout_s: float) -> None:
+        super().check(timeout_s)
+        try:
+            info = _parse(self._get("/server_info", timeout_s), "/server_info")
+        except Refused:
+            return                       # it does not tell
+        if info.get("enable_lora") is False:
+            raise Unfit(f"{self.url} serves no adapters", "start it with --enable-lora, --max-lora-rank and --lora-target-modules")
+        room, slots = info.get("max_loaded_loras"), info.get("max_loras_per_batch")
+        self._room = room if isinstance(room, int) else None
+        self._slots = slots if isinstance(slots, int) else None
+
+    def load(self, name: str, path: str, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        try:
+            super().load(name, path, timeout_s)
+        except Refused as e:
+            if "incomplete unload" not in str(e):
+                raise
+            self.unload(name, end - time.monotonic())
+            super().load(name, path, end - time.monotonic())
+
+    def ask(self, name: str, timeout_s: float) -> None:
+        request = {"input_ids": [0], "lora_path": name, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        if "meta_info" not in _parse(self._post("/generate", request, timeout_s), "/generate"):
+            raise Refused(f"/generate: no answer for {name}", Kind.DOUBTFUL)
+
+
+KINDS: dict[str, type[Server]] = {"vllm": Vllm, "sglang": Sglang}

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes of every call to a server, and of every way in which it can fail (heddle/engine/servers.py)."""
+import socket
+import threading
+import time
+
+import pytest
+
+from conftest import FIXTURES
+from engine_double import ASKS, LOADS, UNLOADS, Double, calls
+from heddle.engine.plan import Kind
+from heddle.engine.servers import KINDS, Away, Refused, Sglang, Unfit, Vllm
+
+PLAIN = str(FIXTURES / "plain")
+
+
+@pytest.fixture(params=["vllm", "sglang"])
+def double(request):
+    it = Double(request.param)
+    yield it
+    it.gate.set()
+    it.stop()
+
+
+@pytest.fixture
+def server(double):
+    return KINDS[double.kind](double.url)
+
+
+def test_load_ask_unload(double, server):
+    server.check(5)
+    server.load("policy@1", PLAIN, 5)
+    server.ask("policy@1", 5)
+    assert server.listing(5).names == {"policy@1": PLAIN}
+    server.unload("policy@1", 5)
+    assert server.listing(5).names == {}
+    with pytest.raises(Refused) as e:
+        server.ask("policy@1", 5)
+    assert e.value.kind is Kind.LASTING
+
+
+def test_the_base_model_is_no_adapter(double, server):
+    assert server.listing(5).names == {}
+
+
+def test_already_loaded_is_told_apart(double, server):
+    server.load("policy@1", PLAIN, 5)
+    with pytest.raises(Refused, match="already") as e:
+        server.load("policy@1", PLAIN, 5)
+    assert e.value.taken and e.value.kind is Kind.LASTING
+
+
+def test_unknown_path(double, server):
+    with pytest.raises(Refused, match="/nowhere") as e:
+        server.load("policy@1", "/nowhere", 5)
+    assert not e.value.taken and e.value.kind is Kind.LASTING
+
+
+def test_a_rank_that_is_too_large(double, server, tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"r": 64}')
+    with pytest.raises(Refused, match="64") as e:
+        server.load("policy@1", str(tmp_path), 5)
+    assert e.value.kind is (Kind.DOUBTFUL if double.kind == "vllm" else Kind.LASTING)      # vLLM blames itself
+
+
+def test_unloading_what_is_not_there_is_done(double, server):
+    server.unload("policy@1", 5)
+
+
+@pytest.mark.parametrize("status, kind", [(400, Kind.LASTING), (422, Kind.LASTING), (429, Kind.PASSING), (500, Kind.DOUBTFUL), (502, Kind.PASSING),
+                                          (503, Kind.PASSING), (504, Kind.PASSING)])
+def test_statuses(double, server, status, kind):
+    for table, call in ((LOADS, lambda: server.load("policy@1", PLAIN, 5)), (ASKS, lambda: server.ask("policy@1", 5)),
+                        (UNLOADS, lambda: server.unload("policy@1", 5))):
+        double.faults[table[double.kind]].append((status, "what the server says"))
+        with pytest.raises(Refused, match="what the server says") as e:
+            call()
+        assert e.value.kind is kind and not e.value.taken
+
+
+@pytest.mark.parametrize("fault", ["hang", "reset"])
+def test_no_answer(double, server, fault):
+    for table, call in ((LOADS, lambda t: server.load("policy@1", PLAIN, t)), (ASKS, lambda t: server.ask("policy@1", t)),
+                        (UNLOADS, lambda t: server.unload("policy@1", t))):
+        double.faults[table[double.kind]].append(fault)
+        began = time.monotonic()
+        with pytest.raises(Away, match="no answer to .* within 0.3 s" if fault == "hang" else "reset|closed|aborted"):
+            call(0.3)
+        assert time.monotonic() - began < 3
+
+
+def test_nobody_listens(double, server):
+    double.stop()
+    with pytest.raises(Away, match="refused"):
+        server.check(5)
+    with pytest.raises(Away, match="refused"):
+        server.load("policy@1", PLAIN, 5)
+
+
+def test_an_answer_that_drips_ends_at_the_deadline():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip():
+        connection, _ = listener.accept()
+        try:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.02)
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(Away, match="within 0.5 s"):
+        Vllm(f"http://127.0.0.1:{listener.getsockname()[1]}").load("policy@1", PLAIN, 0.5)
+    assert 0.4 < time.monotonic() - began < 3
+    thread.join(5)
+    listener.close()
+
+
+def test_an_answer_without_end_is_not_taken_in():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def flood():
+        connection, _ = listener.accept()
+        try:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b" " * 65536)
+        except OSError:
+            pass
+
+    threading.Thread(target=flood, daemon=True).start()
+    with pytest.raises(Away, match="an answer of more than"):
+        Vllm(f"http://127.0.0.1:{listener.getsockname()[1]}").load("policy@1", PLAIN, 30)
+    listener.close()
+
+
+def test_what_is_no_json_is_refused_and_shown(double, server):
+    double.faults["/v1/models"].append("garbage")
+    with pytest.raises(Refused, match="a proxy's page") as e:
+        server.listing(5)
+    assert e.value.kind is Kind.PASSING
+
+
+def test_long_words_are_cut(double, server):
+    double.faults[LOADS[double.kind]].append((500, "line\n" * 1000))
+    with pytest.raises(Refused) as e:
+        server.load("policy@1", PLAIN, 5)
+    assert len(str(e.value)) <= 400 and "\n" not in str(e.value)
+
+
+def test_vllm_without_runtime_updating_is_unfit_and_says_what_to_do():
+    double = Double("vllm", runtime_updates=False)
+    server = Vllm(double.url)
+    with pytest.raises(Unfit) as e:
+        server.check(5)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in e.value.hint
+    with pytest.raises(Refused, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1") as refused:
+        server.load("policy@1", PLAIN, 5)
+    assert refused.value.kind is Kind.LASTING
+    double.stop()
+
+
+def test_sglang_without_lora_is_unfit():
+    double = Double("sglang", runtime_updates=False)
+    with pytest.raises(Unfit, match="serves no adapters") as e:
+        Sglang(double.url).check(5)
+    assert "--enable-lora" in e.value.hint
+    double.stop()
+
+
+def test_the_limits_of_a_server():
+    double = Double("sglang", room=5, slots=3)
+    server = Sglang(double.url)
+    server.check(5)
+    assert (server.listing(5).room, server.listing(5).slots) == (5, 3)
+    double.stop()
+    double = Double("vllm", slots=2)
+    assert (Vllm(double.url).listing(5).room, Vllm(double.url).listing(5).slots) == (None, 2)
+    double.stop()
+
+
+def test_vllm_tells_who_is_busy_by_its_newest_line():
+    double = Double("vllm")
+    double.busy = {"policy@1", "policy@2"}
+    server = Vllm(double.url)
+    assert server.is_busy("policy@1", 5) and server.is_busy("policy@2", 5) and not server.is_busy("policy@3", 5) and not server.is_busy("old@1", 5)
+    double.stop()
+
+
+def test_another_model_that_answers_is_refused():
+    double = Double("vllm")
+    double.faults["/v1/completions"].append((200, "x"))
+    with pytest.raises(Refused, match="asked for policy@1, None answered"):
+        Vllm(double.url).ask("policy@1", 5)
+    double.stop()
+
+
+def test_sglang_finishes_an_unload_that_was_cut_off_before_it_loads_again():
+    double = Double("sglang")
+    double.faults["/load_lora_adapter"].append((400, "LoRA adapter 'policy@1' has an incomplete unload. Retry the unload before loading it again."))
+    Sglang(double.url).load("policy@1", PLAIN, 5)
+    assert [path for path, _ in double.log] == ["/load_lora_adapter", "/unload_lora_adapter", "/load_lora_adapter"]
+    double.stop()
+
+
+def test_a_key_goes_with_every_request(double):
+    double.key = "secret"
+    good, bad = KINDS[double.kind](double.url, "secret"), KINDS[double.kind](double.url, "guess")
+    good.check(5)
+    good.load("policy@1", PLAIN, 5)
+    good.ask("policy@1", 5)
+    with pytest.raises(Refused, match="HEDDLE_ENGINE_KEY") as e:
+        bad.listing(5)
+    assert e.value.kind is Kind.LASTING
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999", "http://x?y", "http://a b"])
+def test_addresses_that_are_none(url):
+    with pytest.raises(ValueError):
+        Vllm(url)
+
+
+@pytest.mark.parametrize("url, shown", [("127.0.0.1:8000", "http://127.0.0.1:8000"), ("http://me:secret@h:1/base/", "http://h:1/base"),
+                                        ("https://h", "https://h")])
+def test_addresses(url, shown):
+    assert Vllm(url).url == shown
+
+
+def test_the_double_answers_every_call_of_the_comparison(double, tmp_path):
+    """tests/engines/run makes the same calls to the real servers, and wants the same list."""
+    (tmp_path / "adapter_config.json").write_text('{"r": 64}')
+    found = calls(double.kind, double.url, PLAIN, str(FIXTURES / "plain"), str(tmp_path))
+    assert [what for what, *_ in found].count("load") == 6 and ("listing", {}) in found and "away" not in [row[-1] for row in found]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""model.py FOLDER COUNT: a tiny Llama in FOLDER/base, adapters in FOLDER/lora1.., and FOLDER/expected.json: what PEFT itself generates.
+
+Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as many different
+answers as adapters, and none is the base model's."""
+import json
+import os
+import pathlib
+import sys
+
+os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="2")
+PROMPTS = [[1, 2, 3, 4], [17, 5, 99, 230, 8, 8], [400]]
+LENGTH = 8
+
+
+def main() -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder, count = pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2])
+
+    def generate(model: torch.nn.Module) -> list[list[int]]:
+        answers = (model.generate(input_ids=torch.tensor([p]), max_new_tokens=LENGTH, do_sample=False, eos_token_id=None) for p in PROMPTS)
+        return [answer[0, len(prompt):].tolist() for prompt, answer in zip(PROMPTS, answers)]
+
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                         head_dim=32, vocab_size=512, max_position_embeddings=512)
+    base = LlamaForCausalLM(config)
+    base.save_pretrained(folder / "base")
+    answers = {"base": generate(base)}
+    for number in range(1, count + 1):
+        torch.manual_seed(number)
+        model = get_peft_model(LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.float32),
+                               LoraConfig(r=8, lora_alpha=64, target_modules="all-linear", init_lora_weights=False))
+        model.save_pretrained(folder / f"lora{number}")
+        answers[f"lora{number}"] = generate(model)
+    if len({json.dumps(a) for a in answers.values()}) != count + 1:
+        sys.exit("model.py: two of the adapters answer alike")
+    (folder / "expected.json").write_text(json.dumps({"prompts": PROMPTS, "length": LENGTH, "answers": answers}))
+
+
+if __name__ == "__main__":
+    main()
