@@ -106,6 +106,11 @@ static bool is_ready_to_decide(const broker_t *b, const pending_row_t *row)
     return row->kind == PENDING_ACTIVATE && !row->is_decided && b->rollout.is_settled;
 }
 
+static bool is_ready_to_ask(const broker_t *b, const pending_row_t *row)
+{
+    return row->kind == PENDING_VERIFY && !row->verify_req && b->rollout.is_settled;
+}
+
 /* False: refused, *ret_error says why. */
 static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
 {
@@ -125,6 +130,18 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
     row->is_decided = true;
     broker_settle(b, now);
     return true;
+}
+
+static bool ask_holders(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+{
+    return pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, ret_error) == HEDDLE_OK;
+}
+
+/* What waited for the end of settling.  False: refused, *ret_error says why. */
+static bool begin(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+{
+    if (is_ready_to_decide(b, row)) return decide_activation(b, row, now, ret_error);
+    return !is_ready_to_ask(b, row) || ask_holders(b, row, now, ret_error);
 }
 
 /* ---- questions ---- */
@@ -167,7 +184,7 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     }
     if (!rc) rc = pending_set_wait(row, q, broker_view(b, c->now), &error);
     if (!rc) probe_subscribers(b, row->adapter);
-    if (!rc && is_ready_to_decide(b, row) && !decide_activation(b, row, c->now, &error)) rc = error.code;
+    if (!rc && !begin(b, row, c->now, &error)) rc = error.code;
     if (!rc) return;
     broker_refuse(c, &error, 0);
     if (row) pending_drop(&b->pending, row);
@@ -198,8 +215,7 @@ static void ask_verify(const call_t *c)
     int rc = add_question(c, PENDING_VERIFY, &row, &error);
     if (!rc) rc = pending_set_wait(row, &c->m->query, broker_view(b, c->now), &error);
     if (!rc) rc = expect_digest(row, &c->m->query, b, &error);
-    if (!rc)
-        rc = pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, c->now), &b->out, &error);
+    if (!rc && !begin(b, row, c->now, &error)) rc = error.code;
     if (!rc) return;
     broker_refuse(c, &error, 0);
     if (row) pending_drop(&b->pending, row);
@@ -259,7 +275,7 @@ static void finish(broker_t *b, pending_row_t *row, const heddle_error_t *verdic
 static void look_at(broker_t *b, pending_row_t *row, instant_t now)
 {
     heddle_error_t verdict = {0};
-    if (is_ready_to_decide(b, row) && !decide_activation(b, row, now, &verdict)) {
+    if (!begin(b, row, now, &verdict)) {
         send_error(b, row->peer, row->req, &verdict);
         pending_drop(&b->pending, row);
         return;

@@ -50,7 +50,7 @@ void on_publish(const call_t *c)
     publish_by_t by = {.peer = c->from,
                        .writer = writer ? writer->name : NULL,
                        .live = a ? rollout_newest_live(&b->rollout, a) : NULL,
-                       .awaited = a ? rollout_awaited(&b->rollout, a) : NULL};
+                       .awaited = a ? rollout_awaited(&b->rollout, a, &m->digest) : NULL};
     heddle_error_t error;
     uint64_t version = 0;
     bool created = false;

@@ -363,6 +363,17 @@ static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_
     return error->code;
 }
 
+/* Who is there, and who has what, is not known yet. */
+static int too_early(const pending_row_t *row, const char *done, const char *phase, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_DEADLINE,
+               "%s@%llu was not %s: the broker started a moment ago and waits for its members", row->adapter,
+               (unsigned long long)row->version, done);
+    error_where(error, row->adapter, row->version, NULL, phase);
+    error_hint(error, "ask again, with a --deadline longer than the lease");
+    return error->code;
+}
+
 /* True when the version itself says that it will never be reached. */
 static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
                         heddle_error_t *ret_verdict)
@@ -428,7 +439,9 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     bool is_over = is_reached || (ro->is_settled && is_hopeless(row, ro, a, ret_verdict));
     is_over = is_over || (ro->is_settled && is_refused_by_all(row, &w, a, ret_verdict));
     if (!is_over && v.now.us >= row->deadline_us) {
-        ran_out(row, &w, ret_verdict);
+        bool is_staging = row->phase == HEDDLE_PHASE_STAGED;
+        if (ro->is_settled) ran_out(row, &w, ret_verdict);
+        else too_early(row, is_staging ? "found staged" : "found active", is_staging ? "stage" : "activate", ret_verdict);
         is_over = true;
     }
     wait_view_fini(&w);
@@ -440,11 +453,7 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
 {
     if (row->is_decided) return row->dry_run || wait_is_over(row, ro, v, ret_verdict);
     if (v.now.us < row->deadline_us) return false;
-    error_fail(ret_verdict, HEDDLE_ERR_DEADLINE,
-               "%s@%llu was not activated: the broker started a moment ago and waits for its members",
-               row->adapter, (unsigned long long)row->version);
-    error_where(ret_verdict, row->adapter, row->version, NULL, "activate");
-    error_hint(ret_verdict, "ask again, with a --deadline longer than the lease");
+    too_early(row, "activated", "activate", ret_verdict);
     return true;
 }
 
@@ -460,6 +469,11 @@ static const char *found_in_export(const verify_row_t *r)
 
 static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_error_t *ret_verdict)
 {
+    if (!row->verify_req) {
+        if (now_us < row->deadline_us) return false;
+        too_early(row, "verified", "verify", ret_verdict);
+        return true;
+    }
     uint32_t silent = 0, differ = 0;
     const verify_row_t *last = NULL;
     for (uint32_t i = 0; i < row->row_count; i++) {

@@ -2,7 +2,7 @@
 /* broker/pending.h (PURE): questions that are not answered at once: wait, activate, verify, events with
  * wait_ms.
  *
- *   ASKED --(activate, settling is over)--> decided
+ *   ASKED --(settling is over)--> decided (activate), put to the holders (verify)
  *         --(quorum, failed, lost, held, deadline)--> answered, forgotten
  *
  * Here is decided when and how each ends; its JSON is report.c's.  At most LIMIT_PENDING_QUERIES,
@@ -47,7 +47,7 @@ typedef struct pending_row {
     activated_t activated;                 /* from, decision, changed, held */
     uint64_t moved_base;                   /* bytes_moved of the track when it was decided */
     /* verify */
-    uint64_t verify_req;                   /* of the VERIFY messages */
+    uint64_t verify_req;                   /* of the VERIFY messages; 0: nobody was asked yet */
     digest_t expected;
     verify_row_t *rows; uint32_t row_count;
     /* events */
@@ -99,7 +99,7 @@ bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, co
 
 /* It told what its memory holds. */
 bool verify_has_digest(const verify_row_t *r);
-/* VERIFY: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when nobody holds it. */
+/* VERIFY, when settling is over: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when nobody holds it. */
 int  pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
                         heddle_error_t *error);
 void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m);

@@ -122,7 +122,7 @@ typedef struct {
     const char *writer;
     key16_t share_key;
     const version_row_t *live;         /* what UNCHANGED compares with; NULL: nothing, each is new */
-    const version_row_t *awaited;      /* after a start: one whose holders may be on their way back; NULL: none */
+    const version_row_t *awaited;      /* after a start: of the same bytes (rollout_awaited); NULL: none */
 } publish_by_t;
 int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
                             instant_t now, outbox_t *out,

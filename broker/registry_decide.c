@@ -176,8 +176,8 @@ static int stepped_back(const msg_publish_t *m, const version_row_t *newest, hed
 static int not_known_yet(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-               "the broker has just started, and nobody has brought back the same bytes, %s@%llu, yet", m->adapter,
-               (unsigned long long)v->version);
+               "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held is not known yet",
+               m->adapter, (unsigned long long)v->version);
     error_where(error, m->adapter, v->version, NULL, "commit");
     error_hint(error, "ask again when it has settled: one lease after its start");
     error->retriable = 1;
@@ -247,8 +247,7 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     const version_row_t *newest = registry_newest(a), *live = by->live;
     if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
         return stepped_back(m, newest, error);
-    bool is_awaited = by->awaited && digest_equal(&by->awaited->digest, &m->digest);
-    if (is_awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH) return not_known_yet(m, by->awaited, error);
+    if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH) return not_known_yet(m, by->awaited, error);
     bool is_same = live && digest_equal(&live->digest, &m->digest);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {

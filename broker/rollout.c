@@ -318,12 +318,17 @@ const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_
     return NULL;
 }
 
-const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a)
+const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
 {
+    bool is_newer_awaited = false;
     for (size_t i = ro->is_settled ? 0 : a->version_count; i-- > 0;) {
         const version_row_t *v = a->versions[i];
-        if (v->state == VERSION_COMMITTED)
-            return track_has_source(rollout_track(ro, a->name, v->version)) ? NULL : v;
+        if (!registry_is_live(v)) continue;
+        bool is_same = digest_equal(&v->digest, digest);
+        bool is_back = v->state == VERSION_STAGING || track_has_source(rollout_track(ro, a->name, v->version));
+        if (is_back) return is_same && is_newer_awaited ? v : NULL;
+        if (is_same) return v;
+        is_newer_awaited = true;
     }
     return NULL;
 }

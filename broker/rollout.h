@@ -142,8 +142,9 @@ const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const ver
 /* The newest version that is there to be taken for equal bytes: on its way, or committed and somebody has
  * them.  A lost one is not: nobody would get its bytes from there.  NULL: none. */
 const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a);
-/* While it settles: the newest committed version, when nobody has brought its bytes back yet. */
-const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a);
+/* While it settles: the version of these bytes that would be the newest live one or not, by who comes back
+ * yet: its own bytes are not back, or it is and those of a newer one are not.  NULL: none; it is known. */
+const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
 
 typedef struct { const char *worker, *phase; int code; char message[256]; } missing_row_t;
 typedef struct {

@@ -87,7 +87,13 @@ static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME
     return count;
 }
 
-static int send_publish(publisher_node_t *n, const publish_request_t *a)
+/* 0 would be the broker's default. */
+static uint64_t left_ms(uint64_t until_us, uint64_t now_us)
+{
+    return until_us > now_us ? (until_us - now_us + 999) / 1000 : 1;
+}
+
+static int send_publish(publisher_node_t *n, const publish_request_t *a, uint64_t now_us)
 {
     char features[192], keys[LIMIT_META][HEDDLE_NAME_MAX + 1];
     const char *words[LIMIT_FEATURES];
@@ -98,7 +104,7 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a)
     m.publish = (msg_publish_t){
         .token = n->session.token,
         .req = n->request.req,
-        .deadline_ms = a->opts.deadline_ms,
+        .deadline_ms = left_ms(a->until_us, now_us),
         .activation = (uint64_t)a->opts.activation,
         .if_unchanged = (uint64_t)a->opts.if_unchanged,
         .allow_step_back = a->opts.allow_step_back != 0,
@@ -115,7 +121,7 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a)
         .features = words, .feature_count = split(features, words, LIMIT_FEATURES),
         .config = a->pack->config,
         .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs),
-        .asked_ms = a->asked_ms};
+        .asked_ms = a->opts.deadline_ms};
     return send(n, &m);
 }
 
@@ -126,8 +132,9 @@ void request_send(publisher_node_t *n, uint64_t now_us)
     if (r->state != REQUEST_PENDING || n->session.state != SESSION_READY) return;
     r->req++;
     r->resend_us = CLOCK_NEVER;
+    r->error = (heddle_error_t){0};
     (void)FAILPOINT("publisher.before_publish"); /* only to die or stop here */
-    int rc = send_publish(n, &r->asked);
+    int rc = send_publish(n, &r->asked, now_us);
     if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
     if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
     heddle_error_t error;
@@ -371,6 +378,13 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
 }
 
 static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
+/* A broker that settles. */
+static void put_off(request_t *r, const heddle_error_t *why, uint64_t resend_us)
+{
+    r->resend_us = resend_us;
+    r->error = *why;
+}
+
 {
     heddle_error_t error;
     if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it knows nothing of it */
@@ -378,7 +392,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state != REQUEST_PENDING) return;
     msg_to_error(m, &error);
     if (error.code == HEDDLE_ERR_FENCED) fence(n, m, now_us);
-    else if (m->retriable && m->retry_ms) n->request.resend_us = now_us + m->retry_ms * 1000; /* a broker that settles */
+    else if (m->retriable && m->retry_ms) put_off(&n->request, &error, now_us + m->retry_ms * 1000);
     else request_finish(n, error.code, &error);
 }
 

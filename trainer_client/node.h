@@ -67,8 +67,8 @@ typedef struct {
     int slot;
     const pack_t *pack;
     const sealed_t *sealed;
-    heddle_publish_opts_t opts;               /* request_id is filled in, and what is left of deadline_ms */
-    uint32_t asked_ms;                        /* all of it */
+    heddle_publish_opts_t opts;               /* request_id is filled in */
+    uint64_t until_us;                        /* the end of opts.deadline_ms: each PUBLISH tells what is left */
     bool is_random_id;                        /* nobody else can have used the id */
     uint64_t start_us;                        /* when commit was called */
 } publish_request_t;

@@ -101,12 +101,13 @@ static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
 {
     bool is_there = n->session.state == SESSION_READY && n->session.line_up;
     if (is_there)
-        error_fail(error, HEDDLE_ERR_DEADLINE,
-                   "the broker did not record the version of %s in time", n->adapter);
+        error_fail(error, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s", n->adapter,
+                   *why ? ": " : "", why);
     else error_fail(error, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
 }
 
 int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
+    const char *why = n->request.error.message; /* said when it put the request off */
 {
     if (n->request.state == REQUEST_PENDING) {
         heddle_error_t e = n->refusal;

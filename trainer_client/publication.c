@@ -217,7 +217,6 @@ typedef struct {
     question_t q;
     publish_request_t request;
     publish_result_t result;
-    uint64_t until_us;                /* the end of the deadline, from which packing took its part */
 } publish_t;
 
 static int ask_publish(question_t *q, publisher_node_t *n, uint64_t now_us)
@@ -246,7 +245,7 @@ static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *
     int rc = handle_ask(p, &it->q);
     if (rc) return rc;
     it->q.ask = ask_result;
-    rc = handle_ask_until(p, &it->q, it->until_us);
+    rc = handle_ask_until(p, &it->q, it->request.until_us);
     if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return rc;
     it->q = (question_t){.ask = ask_abandon, .error = &why};
     int answer = handle_ask(p, &it->q);
@@ -349,8 +348,7 @@ static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t 
     char id[40];
     int rc = seal(pub, it, &sealed, error);
     if (rc) return rc;
-    uint64_t sealed_us = handle_now(), left_us = it->until_us > sealed_us ? it->until_us - sealed_us : 0;
-    it->request.opts.deadline_ms = (uint32_t)(left_us / 1000) + 1;
+    uint64_t sealed_us = handle_now();
     make_request_id(id);
     it->request.sealed = &sealed;
     it->request.is_random_id = !it->request.opts.request_id;
@@ -366,9 +364,8 @@ static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
 {
     heddle_published_t published;
     uint64_t start_us = pub->start_us ? pub->start_us : handle_now();
-    publish_t it = {.until_us = start_us + opts->deadline_ms * 1000ull,
-                    .request = {.slot = pub->slot, .pack = pub->pack, .opts = *opts,
-                                .asked_ms = opts->deadline_ms, .start_us = start_us}};
+    publish_t it = {.request = {.slot = pub->slot, .pack = pub->pack, .opts = *opts, .start_us = start_us,
+                                .until_us = start_us + opts->deadline_ms * 1000ull}};
     int rc = publish(pub, &it, &published, error);
     if (rc) error_where(error, pub->publisher->adapter, 0, NULL, error->phase[0] ? NULL : "commit");
     end(pub);

@@ -128,6 +128,7 @@ static void write_and_publish(actor_t *a)
                                  .pack = t->pack,
                                  .sealed = &t->sealed,
                                  .start_us = a->w->now_us,
+                                 .until_us = a->w->now_us + t->what.deadline_ms * 1000ull,
                                  .is_random_id = !t->what.request_id};
     request.opts = (heddle_publish_opts_t){.size = sizeof request.opts,
                                            .step = -1,

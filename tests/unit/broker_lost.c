@@ -85,6 +85,54 @@ Test(lost, and_not_when_their_holder_was_only_late)
     cr_assert(!p->created && p->version == 1);
 }
 
+static void back_with(uint64_t peer, const char *name, uint64_t version, held_state_t state)
+{
+    msg_held_t held = {.adapter = "policy", .version = version, .state = state, .digest = rig_digest(version)};
+    msg_subscription_t sub = {.adapter = "policy",
+                              .decision = state == HELD_ACTIVE ? version : 0,
+                              .version = state == HELD_ACTIVE ? version : 0};
+    rig_hello(peer, ROLE_WORKER);
+    rig_join_with(peer, name, &sub, 1, &held, 1);
+}
+
+/* Version 1 is kept and 2 active; after a restart a holder of 1 is back, and none of 2 yet. */
+static void only_the_kept_one_is_back(void)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    go(T);
+    rig_restart();
+    back_with(W2, "w2", 1, HELD_KEPT);
+}
+
+Test(lost, an_older_one_that_is_back_first_is_not_taken_for_the_newest)
+{
+    only_the_kept_one_is_back();
+    is_told_to_wait();
+    back_with(W1, "w1", 2, HELD_ACTIVE);
+    const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
+    cr_assert(p->created && p->version == 3, "version %llu", (unsigned long long)p->version);
+}
+
+Test(lost, nor_is_it_new_before_it_is_known_that_the_newest_is_lost)
+{
+    only_the_kept_one_is_back();
+    rig_pass((uint32_t)is_told_to_wait());
+    const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
+    cr_assert(!p->created && p->version == 1, "version %llu", (unsigned long long)p->version);
+}
+
+Test(lost, other_bytes_do_not_wait)
+{
+    only_the_kept_one_is_back();
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 3, .if_unchanged = HEDDLE_UNCHANGED_SKIP});
+    cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 3);
+}
+
 Test(lost, an_older_one_that_is_kept_is_what_they_are_compared_with)
 {
     publish_to(1, (rig_publish_t){0});

@@ -307,6 +307,20 @@ Test(pending, nothing_is_answered_yes_while_settling)
     cr_assert_str_eq(answer(), "");
 }
 
+Test(pending, a_wait_that_ends_while_settling_says_that_it_settles)
+{
+    version_1_active(1);
+    rig_restart();
+    rig_hello(ADMIN, ROLE_ADMIN);
+    msg_query_t q = WAIT;
+    q.deadline_ms = 1000;
+    ask(q);
+    rig_pass(1100);
+    cr_assert_str_eq(answer(), "deadline"); /* and not that nobody subscribes */
+    cr_assert_not_null(strstr(json_string_value(json_object_get(json_object_get(body, "error"), "message")),
+                              "the broker started a moment ago"));
+}
+
 /* ---- activate ---- */
 
 Test(pending, activate_moves_no_bytes_where_they_are)
@@ -431,6 +445,48 @@ Test(pending, verify_asks_every_holder)
     verified(W2, 1, "", EXPORTED_UNKNOWN);
     cr_assert_str_eq(answer(), "");
     cr_assert_eq(json_array_size(json_object_get(body, "workers")), 2);
+}
+
+static void back_with_1(uint64_t peer, const char *name)
+{
+    msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)};
+    rig_hello(peer, ROLE_WORKER);
+    rig_join_with(peer, name, &sub, 1, &held, 1);
+}
+
+Test(pending, verify_asks_when_all_had_time_to_come_back)
+{
+    version_1_active(2);
+    rig_restart();
+    rig_hello(ADMIN, ROLE_ADMIN);
+    back_with_1(W1, "w1");
+    ask(VERIFY);
+    rig_pass(1000);
+    cr_assert(!answered());
+    back_with_1(W2, "w2");
+    rig_pass(3500);
+    cr_assert(!answered());
+    verified(W1, 1, "", EXPORTED_UNKNOWN);
+    cr_assert(!answered());
+    verified(W2, 1, "", EXPORTED_UNKNOWN);
+    cr_assert_str_eq(answer(), "");
+}
+
+Test(pending, verify_calls_nothing_lost_while_settling)
+{
+    version_1_active(1);
+    rig_restart();
+    rig_hello(ADMIN, ROLE_ADMIN);
+    msg_query_t q = VERIFY;
+    q.deadline_ms = 1000;
+    ask(q);
+    rig_pass(1100);
+    cr_assert_str_eq(answer(), "deadline");
+    ask(VERIFY);
+    rig_pass(3500);
+    rig_error(ADMIN, "version_lost");
+    cr_assert_eq(R.b->pending.count, 0);
 }
 
 Test(pending, verify_says_no)

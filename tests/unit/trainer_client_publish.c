@@ -211,3 +211,29 @@ Test(node, abandoning_tells_what_it_waited_for)
     cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_OK, "just in time");
     cr_assert_eq(r.version, 3);
 }
+
+static void settles(uint64_t retry_ms)
+{
+    msg_t m = {.type = MSG_ERROR, .error = {.of = MSG_PUBLISH, .req = sent(MSG_PUBLISH)->publish.req,
+                                            .code = "unavailable", .message = "the broker has just started",
+                                            .retriable = true, .retry_ms = retry_ms}};
+    say(&m);
+    w.now += retry_ms * 1000;
+}
+
+Test(joined, what_is_put_off_takes_its_time_from_the_deadline)
+{
+    publish_result_t r;
+    heddle_error_t error;
+    publish_one("id-1");
+    settles(1000);
+    cr_assert_eq(publisher_node_result(w.node, &r, &error), HEDDLE_ERR_AGAIN);
+    forget_sent();
+    tick();
+    const msg_publish_t *p = &sent(MSG_PUBLISH)->publish;
+    cr_assert_eq(p->deadline_ms, 59000);
+    cr_assert_eq(p->asked_ms, 60000);
+    settles(60000);
+    cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_not_null(strstr(error.message, "the broker has just started"), "%s", error.message);
+}

@@ -289,7 +289,7 @@ UNUSED static void publish(item_t *it, const char *id)
     snprintf(it->id, sizeof it->id, "%s", id ? id : "r-1");
     static const char *const META[] = {"lr=3e-4", "run=a", NULL};
     publish_request_t r = {.slot = it->slot, .pack = it->pack, .sealed = &it->sealed,
-                           .is_random_id = !id, .start_us = w.now,
+                           .is_random_id = !id, .start_us = w.now, .until_us = w.now + 60000000,
                            .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000,
                                     .meta = META}};
     publisher_node_publish(w.node, &r, w.now);
