@@ -97,6 +97,7 @@ typedef struct {
     uint64_t req, token, epoch, lease_ms, slots;
     msg_decision_t *adapters; uint32_t adapter_count;
     msg_keep_t *keep; uint32_t keep_count;
+    uint64_t settling_ms;                     /* the broker decides nothing for so long yet; 0: it does */
 } msg_welcome_t;
 
 /* Progress of one subscription. */

@@ -175,6 +175,7 @@ static const field_t WELCOME_FIELDS[] = {
     LIST(msg_welcome_t, adapters, adapter_count, msg_decision_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL,
          DECISION),
     LIST(msg_welcome_t, keep, keep_count, msg_keep_t, LIMIT_HELD, OPTIONAL, KEEP),
+    U64(msg_welcome_t, settling_ms, LIMIT_DURATION_MS, OPTIONAL),
 };
 static const field_t HEARTBEAT_FIELDS[] = {
     U64(msg_heartbeat_t, token, ANY, REQUIRED),

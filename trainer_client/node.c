@@ -332,6 +332,7 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     bool is_back = n->has_joined;
     n->has_joined = true;
     n->refusal = (heddle_error_t){0};
+    n->settled_us = now_us + m->settling_ms * 1000;
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
     request_send(n, now_us);
     if (is_back) begin_inquiry(n, now_us);

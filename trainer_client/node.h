@@ -91,6 +91,8 @@ int  publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, h
 int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
                           heddle_error_t *error);
 const reports_t *publisher_node_reports(const publisher_node_t *n);
+/* For how long yet the broker decides nothing, having just started; 0: it decides. */
+uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us);
 
 /* Whether the newest version can do without this publisher.  OK: somebody else has its bytes, it is not
  * served here, or there is none · AGAIN: not yet; *ret_wanted: workers are fetching from here, so that

@@ -139,6 +139,11 @@ int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t
 
 const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }
 
+uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us)
+{
+    return now_us < n->settled_us ? (uint32_t)((n->settled_us - now_us + 999) / 1000) : 0;
+}
+
 /* One that waits for an earlier one to be staged is wanted, too: it is announced next. */
 static bool is_wanted(const publisher_node_t *n)
 {

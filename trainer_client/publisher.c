@@ -230,36 +230,36 @@ typedef struct {
     heddle_report_t *report;
 } look_t;
 
-/* Of a version that is not ours the report is empty. */
-static const report_row_t *copy_report(publisher_node_t *n, const look_t *l)
+/* Of a version that is not ours the report is empty, but for what is the broker's. */
+static const report_row_t *copy_report(publisher_node_t *n, const look_t *l, uint64_t now_us)
 {
     const report_row_t *row = reports_find(publisher_node_reports(n), l->version);
     if (row) reports_copy(row, l->report);
     else *l->report = (heddle_report_t){.size = sizeof *l->report, .version = l->version,
                                         .staged_ms = -1, .active_ms = -1};
+    l->report->settling_ms = publisher_node_settling_ms(n, now_us);
     return row;
 }
 
 static int ask_judge(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
     look_t *l = (look_t *)q;
-    (void)now_us;
     int rc = publisher_node_judge(n, l->version, &l->want, q->error);
-    if (rc != HEDDLE_ERR_AGAIN) copy_report(n, l);
+    if (rc != HEDDLE_ERR_AGAIN) copy_report(n, l, now_us);
     return rc;
 }
 
 static int ask_late(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
     look_t *l = (look_t *)q;
-    const report_row_t *row = copy_report(n, l);
+    const report_row_t *row = copy_report(n, l, now_us);
     return row ? reports_late(publisher_node_reports(n), row, &l->want, l->waited_ms, q->error)
         : ask_judge(q, n, now_us);
 }
 
 static int ask_report(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
-    return copy_report(n, (look_t *)q) ? HEDDLE_OK : ask_judge(q, n, now_us);
+    return copy_report(n, (look_t *)q, now_us) ? HEDDLE_OK : ask_judge(q, n, now_us);
 }
 
 /* The report is filled whatever comes of the question. */

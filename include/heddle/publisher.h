@@ -84,6 +84,7 @@ typedef struct heddle_report {
     double staged_ms, active_ms;   /* since commit was called; -1 where it has not happened */
     uint32_t missing_count;        /* rows below; more than HEDDLE_MISSING_MAX are cut */
     heddle_missing_t missing[HEDDLE_MISSING_MAX];
+    uint32_t settling_ms;          /* the broker has just started, and decides nothing for so long yet; 0: it decides */
 } heddle_report_t;
 
 /* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is not written.
@@ -91,7 +92,6 @@ typedef struct heddle_report {
  * message), UCX_VERSION, WIRE_VERSION, NO_MEMORY. */
 HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
 
-/* Lays out a region for these tensors (any order; names unique) and gives writable places for them.  `config` is
 /* The two halves of open, for programs that must be able to give up: start makes the handle and begins to connect, opened
  * waits for the broker, at most timeout_ms, and can be interrupted (INTERRUPTED).  Errors as for open, those of the broker
  * from opened; after UNAVAILABLE and INTERRUPTED it may be called again.  Whatever opened says, the handle is the caller's to close. */
@@ -100,6 +100,7 @@ HEDDLE_API int heddle_publisher_opened(heddle_publisher_t *p);
 /* Readable while next_event has something.  Owned by the publisher: poll it, never read or close it. */
 HEDDLE_API int heddle_publisher_fd(const heddle_publisher_t *p);
 
+/* Lays out a region for these tensors (any order; names unique) and gives writable places for them.  `config` is
  * copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a JSON object, or NULL for
  * {"format":"pt"}.  One publication may be open at a time.
  * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (every region is still being served). */
