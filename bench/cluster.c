@@ -196,23 +196,36 @@ static double cpu_between(cluster_cpu_t from, cluster_cpu_t to)
 
 /* ---- publishing -------------------------------------------------------------------------------------------------- */
 
-/* What the workers say they had from the publisher itself. */
-static int publisher_bytes(cluster_t *c, uint64_t version, uint64_t *ret_bytes, heddle_error_t *error)
+static void take_longest(const json_t *timing, const char *key, double *longest)
+{
+    double ms = json_number_value(json_object_get(timing, key)); /* 0 for null */
+    if (ms > *longest) *longest = ms;
+}
+
+static void add_worker(const json_t *worker, cluster_times_t *t)
+{
+    const json_t *timing = json_object_get(worker, "timing");
+    json_t *source;
+    size_t i;
+    take_longest(timing, "connect_ms", &t->connect);
+    take_longest(timing, "fetch_ms", &t->fetch);
+    take_longest(timing, "verify_ms", &t->verify);
+    json_array_foreach(json_object_get(worker, "sources"), i, source)
+        if (!strcmp(json_string_value(json_object_get(source, "kind")), "publisher"))
+            t->publisher_bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
+}
+
+/* What the workers say of it, through the broker. */
+static int ask_workers(cluster_t *c, uint64_t version, cluster_times_t *t, heddle_error_t *error)
 {
     char ref[64], *text = NULL;
     snprintf(ref, sizeof ref, MEMBER_ADAPTER "@%" PRIu64, version);
     if (heddle_admin_versions(c->admin, ref, &text)) return library_error(error);
-    json_t *answer = json_loads(text, 0, NULL), *worker, *source;
-    const json_t *row = json_array_get(json_object_get(answer, "versions"), 0);
-    size_t i, k;
-    uint64_t bytes = 0;
-    json_array_foreach(json_object_get(json_object_get(row, "workers") ? row : answer, "workers"), i, worker)
-        json_array_foreach(json_object_get(worker, "sources"), k, source)
-            if (!strcmp(json_string_value(json_object_get(source, "kind")), "publisher"))
-                bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
+    json_t *answer = json_loads(text, 0, NULL), *worker;
+    size_t i;
+    json_array_foreach(json_object_get(json_array_get(json_object_get(answer, "versions"), 0), "workers"), i, worker) add_worker(worker, t);
     json_decref(answer);
     heddle_free(text);
-    *ret_bytes = bytes;
     return HEDDLE_OK;
 }
 
@@ -281,7 +294,7 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
     if (!rc && !is_manual) t.active = last_active_ms(c, start);
     if (!rc) rc = settle(c, !is_manual, error);
     t.cpu_s = cpu_between(cpu, cluster_cpu(c));
-    if (!rc) rc = publisher_bytes(c, done.version, &t.publisher_bytes, error);
+    if (!rc) rc = ask_workers(c, done.version, &t, error);
     if (!rc) *ret_times = t;
     return rc;
 }

@@ -46,6 +46,7 @@ typedef struct {
     double fill, sealed, durable, staged;
     double active;               /* the last worker's own word for it */
     double heard;                /* the publisher knows that it is active on all */
+    double connect, fetch, verify;   /* the slowest worker's: to the first bytes, from there to the last, in digests */
     double cpu_s;                /* of all processes, until everything was settled */
     uint64_t publisher_bytes;    /* that left the publisher */
 } cluster_times_t;

@@ -24,7 +24,7 @@ enum { REPEAT = 11, SMOKE_REPEAT = 2, IDLE_MS = 2000, SMOKE_IDLE_MS = 100 };
 typedef struct {
     const char **patterns, *python, *data;
     int64_t repeat;
-    bool smoke, quiet;
+    bool smoke, alone, quiet;
     int output, log_level;
 } args_t;
 
@@ -33,6 +33,7 @@ static const option_t OPTIONS[] = {
     {"row", 0, OPTION_LIST, "REGEX", NULL, NULL, "measure the rows whose names match; may be given again; default all", AT(patterns)},
     {"repeat", 0, OPTION_INTEGER, "N", NULL, "0", "repetitions of each row; 0: 11, or 2 with --smoke", AT(repeat)},
     {"smoke", 0, OPTION_FLAG, NULL, NULL, NULL, "one small row of each kind: does it run?  Its figures say nothing", AT(smoke)},
+    {"alone", 0, OPTION_FLAG, NULL, NULL, NULL, "without the references: for a profiler", AT(alone)},
     {"python", 0, OPTION_TEXT, "CMD", NULL, "python3", "Python that has safetensors and numpy, for that reference", AT(python)},
     {"data", 0, OPTION_TEXT, "DIR", NULL, NULL, "where the registry and other files lie meanwhile; default $TMPDIR, else /tmp", AT(data)},
     {0}};
@@ -181,7 +182,8 @@ static int run(const args_t *a)
     if (rc) return end_with(&error);
     r.machine = machine_facts(scratch);
     uint32_t repeat = a->repeat ? (uint32_t)a->repeat : a->smoke ? SMOKE_REPEAT : REPEAT;
-    row_env_t env = {scratch, a->python, repeat, a->smoke ? SMOKE_IDLE_MS : IDLE_MS, r.machine};
+    row_env_t env = {.scratch = scratch, .python = a->python, .repeat = repeat, .idle_ms = a->smoke ? SMOKE_IDLE_MS : IDLE_MS,
+                     .is_alone = a->alone, .machine = r.machine};
     if (r.machine) rc = measure_rows(a, &env, &r, &error);
     else rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
     nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 typedef struct { heddle_worker_t *worker; bool is_app; } member_t;
@@ -110,6 +111,7 @@ int member_main(int argc, char **argv)
     static const struct { const char *role; int (*run)(int argc, char **argv); } ROLES[] = {
         {"program", be_program}, {"worker", be_worker}, {"receiver", receiver_main}, {"tap", tap_main}};
     child_follow_parent();
+    prctl(PR_SET_NAME, argc > 2 ? argv[2] : ""); /* for ps, top and perf */
     for (size_t i = 0; argc > 2 && i < sizeof ROLES / sizeof *ROLES; i++)
         if (!strcmp(argv[2], ROLES[i].role)) return ROLES[i].run(argc - 3, argv + 3);
     return 2;

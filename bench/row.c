@@ -70,7 +70,7 @@ static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t a
 static int open_references(row_run_t *run, references_t *refs, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
-    for (const reference_ops_t *const *ops = run->row->kind->references; !rc && *ops; ops++)
+    for (const reference_ops_t *const *ops = run->row->kind->references; !rc && *ops && !run->env->is_alone; ops++)
         rc = open_reference(run, *ops, machine_available_bytes(), refs, error); /* the cluster and those before have theirs */
     return rc;
 }

@@ -29,6 +29,7 @@ bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME]);
 typedef struct {
     const char *scratch, *python;
     uint32_t repeat, idle_ms;
+    bool is_alone;                   /* without references */
     json_t *machine;                 /* gets the versions of what was met; may be NULL */
 } row_env_t;
 

@@ -32,6 +32,7 @@ static int publish_once(row_run_t *run, heddle_error_t *error)
     double bytes = (double)run->model->table.data_bytes;
     const note_t notes[] = {
         {"fill", "ms", t.fill, false},       {"sealed", "ms", t.sealed, false}, {"durable", "ms", t.durable, false},
+        {"connect", "ms", t.connect, false}, {"fetch", "ms", t.fetch, false},   {"verify", "ms", t.verify, false},
         {"staged", "ms", t.staged, false},   {"active", "ms", t.active, false}, {"heard", "ms", t.heard, false},
         {"cpu", "CPU-s/GB", t.cpu_s / (bytes * run->row->workers / 1e9), false},
         {"publisher_out", "bytes", (double)t.publisher_bytes, false},
