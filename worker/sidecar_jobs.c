@@ -80,15 +80,28 @@ static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now
     return false;
 }
 
-/* The directory is there: written now, or found as it should be.  False when nothing more is to be done
- * about the version. */
+/* Written now, found as it should be, or as it was when that was last known. */
+static int write_directory(jobs_t *j, const heddle_snapshot_t *snapshot, heddle_error_t *error)
+{
+    char path[4400];
+    const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
+    seen_t *seen = &find_told(j, m->adapter)->seen;
+    if (j->exports.root < 0) return HEDDLE_OK;
+    exports_path(&j->exports, m->adapter, m->version, path);
+    if (seen_is_same(seen, m->version, path)) return HEDDLE_OK;
+    int rc = exports_write(&j->exports, snapshot, error);
+    if (!rc) seen_note(seen, m->version, path);
+    return rc;
+}
+
+/* The directory is there.  False when nothing more is to be done about the version. */
 static bool have_directory(jobs_t *j, const heddle_event_t *e)
 {
     heddle_snapshot_t *snapshot = NULL;
     heddle_error_t error;
     if (heddle_worker_acquire(j->worker, e->adapter, e->version, &snapshot) != HEDDLE_OK)
         return false; /* aborted meanwhile */
-    int rc = j->exports.root >= 0 ? exports_write(&j->exports, snapshot, &error) : HEDDLE_OK;
+    int rc = write_directory(j, snapshot, &error);
     heddle_snapshot_release(&snapshot);
     if (rc) reject(j, e, &error);
     return rc == HEDDLE_OK;

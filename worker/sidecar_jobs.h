@@ -21,6 +21,7 @@
 #include "core/limits.h"
 #include "worker/sidecar_export.h"
 #include "worker/sidecar_hook.h"
+#include "worker/sidecar_seen.h"
 
 #include <poll.h>
 
@@ -31,8 +32,8 @@ typedef struct job {
     bool is_void;                 /* COMMIT that may not be carried out any more */
 } job_t;
 
-/* The version that on-activate was last run for. */
-typedef struct { char adapter[HEDDLE_NAME_MAX + 1]; uint64_t version; } told_t;
+/* The version that on-activate was last run for, and the directory that was last found right. */
+typedef struct { char adapter[HEDDLE_NAME_MAX + 1]; uint64_t version; seen_t seen; } told_t;
 
 typedef struct {
     heddle_worker_t *worker;
