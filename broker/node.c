@@ -26,6 +26,7 @@ int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_
     }
     broker_t *b = calloc(1, sizeof *b);
     if (!b) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the broker");
+    owner_check(&b->owner);
     b->opts = *opts;
     b->io = *io;
     if (!b->opts.lease_ms) b->opts.lease_ms = LEASE_DEFAULT_MS;
@@ -42,6 +43,7 @@ void broker_destroy(broker_t **broker)
     broker_t *b = *broker;
     if (!b) return;
     *broker = NULL;
+    owner_check(&b->owner);
     broker_peer_t *peer, *next;
     HASH_ITER (hh, b->peers, peer, next) {
         HASH_DEL(b->peers, peer);
@@ -64,11 +66,13 @@ static bool is_of_a_key(const record_t *record)
 
 int broker_load(broker_t *b, const record_t *record)
 {
+    owner_check(&b->owner);
     return is_of_a_key(record) ? auth_apply(&b->auth, record) : registry_apply(&b->registry, record);
 }
 
 int broker_start(broker_t *b, instant_t now)
 {
+    owner_check(&b->owner);
     if (!b->registry.epoch) return HEDDLE_ERR_INTERNAL;
     uint64_t lease_us = b->opts.lease_ms * 1000;
     uint64_t settle_end_us =
@@ -373,6 +377,7 @@ static void lose_frame(broker_t *b, uint64_t from, instant_t now)
 
 void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now)
 {
+    owner_check(&b->owner);
     (void)now;
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_PROTOCOL, "frame is no message: %s", why);
@@ -381,6 +386,7 @@ void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now
 
 void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
 {
+    owner_check(&b->owner);
     if (b->is_broken) return;
     heddle_error_t error;
     msg_t m;
@@ -473,6 +479,7 @@ static void try_disk(broker_t *b, instant_t now)
 
 void broker_tick(broker_t *b, instant_t now)
 {
+    owner_check(&b->owner);
     if (b->is_broken) return;
     membership_tick(&b->members, now);
     member_t *lapsed;
@@ -491,6 +498,7 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 uint64_t broker_flush(broker_t *b, instant_t now)
 {
+    owner_check(&b->owner);
     if (b->is_broken) return CLOCK_NEVER;
     broker_answer_pending(b, now);
     rollout_flush(&b->rollout, broker_view(b, now), &b->events, &b->out);

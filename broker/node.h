@@ -26,7 +26,9 @@
 
 #include "broker/auth.h"
 #include "broker/pending.h"
+#include "broker/strangers.h"
 #include "core/clock.h"
+#include "core/owner.h"
 #include <uthash.h>
 
 /* What the broker asks of its shell. */
@@ -70,15 +72,11 @@ typedef struct broker_peer {
     uint64_t fenced_token;             /* the stale token that it was last told of: events say each once */
     UT_hash_handle hh;
 } broker_peer_t;
-/* A process that was warned of lately, so that it is once. */
-typedef struct { key16_t life; uint64_t at_us; } broker_warned_t;
-#define BROKER_WARNED 32u
-#define BROKER_WARN_US 600000000ull
-
 /* Connections without a session that are remembered; the most silent goes first. */
 #define BROKER_IDLE_PEERS 1024u
 
 typedef struct broker {
+    owner_t owner;                     /* of the thread that made it */
     broker_opts_t opts;
     broker_io_t io;
     registry_t registry;
@@ -106,7 +104,7 @@ typedef struct broker {
     uint64_t askers_probed_us;         /* when their connections were last looked at, for want of places */
     uint64_t sent[32], received[32];   /* messages by type */
     uint64_t bad_frames, dropped_sends;
-    broker_warned_t warned[BROKER_WARNED];
+    strangers_t strangers;
     uint64_t denied;                   /* messages that a key was not allowed */
 } broker_t;
 

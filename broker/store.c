@@ -5,6 +5,7 @@
 #include "broker/store_row.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
+#include "core/owner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -112,6 +113,7 @@ static const char *const SQL[SQL_COUNT] = {
 };
 
 struct store {
+    owner_t owner;                   /* SQLite serves one thread, and that is ours */
     datadir_t dir;
     char *file;                      /* DIR/registry.db */
     sqlite3 *db;
@@ -216,6 +218,7 @@ static int load_kind(store_t *s, const struct kind *k, int (*each)(void *self, c
 
 int store_load(store_t *s, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error)
 {
+    owner_check(&s->owner);
     int rc = HEDDLE_OK;
     for (int i = 0; i < KIND_COUNT && !rc; i++) rc = load_kind(s, &KINDS[i], each, self, error);
     return rc;
@@ -223,6 +226,7 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
 
 int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error)
 {
+    owner_check(&s->owner);
     row_t row = {.sql = s->sql[GET_CONFIG]};
     row_put_text(&row, adapter);
     row_put_u64(&row, version);
@@ -302,6 +306,7 @@ static int check_in_place(const store_t *s, heddle_error_t *error)
 
 int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
 {
+    owner_check(&s->owner);
     if (count == 0) return HEDDLE_OK;
     int moved = check_in_place(s, error);
     if (moved) return moved;
@@ -488,6 +493,7 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
 {
     store_t *s = calloc(1, sizeof *s);
     if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "%.300s: no memory to open it", dir);
+    owner_check(&s->owner);
     bool fresh = false;
     int rc = datadir_open(dir, &s->dir, error);
     if (!rc) rc = make_file(s, error);
@@ -505,6 +511,7 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
 
 int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
 {
+    owner_check(&s->owner);
     int64_t count = 0;
     int code = ask_number(s, "SELECT count(*) FROM keys WHERE revoked_at = 0", &count);
     if (code) return refuse(s, code, "count its keys", error);
@@ -517,6 +524,7 @@ void store_close(store_t **store)
     store_t *s = *store;
     if (!s) return;
     *store = NULL;
+    owner_check(&s->owner);
     for (int i = 0; i < SQL_COUNT; i++) sqlite3_finalize(s->sql[i]);
     sqlite3_close(s->db);
     datadir_close(&s->dir);

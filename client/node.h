@@ -17,6 +17,7 @@ typedef struct node_io {
     const transfer_ops_t *tr;
     transfer_t *t;
     const clock_ops_t *clock;                                   /* only for wall-clock stamps of events */
+    const owner_t *owner;                                       /* whose thread calls node and io.  NULL: nobody looks */
 } node_io_t;
 
 /* What a shell calls. */

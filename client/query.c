@@ -182,9 +182,13 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     begin_session(q);
     loop_set_tick(q->loop, tick, q);
     int rc = dial(q, broker_address(broker), keys, error);
-    if (rc) query_close(&q);
-    else *ret_query = q;
-    return rc;
+    if (rc) {
+        query_close(&q);
+        return rc;
+    }
+    loop_hand_over(q->loop);   /* each call may be on another thread, one at a time */
+    *ret_query = q;
+    return HEDDLE_OK;
 }
 
 void query_interrupt(query_t *q)
@@ -354,6 +358,7 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     int rc = ask_all(q, question, &whole, error);
     json_decref(q->body);
     q->body = NULL;
+    loop_hand_over(q->loop);
     if (rc) {
         json_decref(whole);
         return rc;

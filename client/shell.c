@@ -157,7 +157,7 @@ static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *e
 {
     transfer_opts_t transfer = {
         .device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes,
-        .close_ms = opts->close_ms, .clock = s->io.clock};
+        .close_ms = opts->close_ms, .clock = s->io.clock, .owner = s->io.owner};
     int rc = transfer_mode(&transfer.mode, error);
     if (!rc) rc = transfer_ucx_load(opts->data_device, &s->io.tr, error);
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
@@ -168,9 +168,10 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame, on_refused};
     wire_keys_t keys;
     int rc = take_keys(opts, &keys, error);
-    if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or descriptor is left for a loop");
+    if (!rc) s->io.owner = loop_owner(s->loop);
+    if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc)
         rc = wire_dial_with(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
@@ -223,6 +224,7 @@ int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *e
     s->ops = ops;
     s->node = node;
     loop_set_tick(s->loop, tick, s);
+    loop_hand_over(s->loop);   /* and with it wire, transfer and node; run() hands it back */
     sigset_t old;
     block_signals(&old);
     s->running = pthread_create(&s->thread, NULL, run, s) == 0;

@@ -378,7 +378,6 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
     tell(n, HEDDLE_EVENT_ROLLOUT, m->version, NULL);
 }
 
-static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 /* A broker that settles. */
 static void put_off(request_t *r, const heddle_error_t *why, uint64_t resend_us)
 {
@@ -386,6 +385,7 @@ static void put_off(request_t *r, const heddle_error_t *why, uint64_t resend_us)
     r->error = *why;
 }
 
+static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
     if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it knows nothing of it */
@@ -436,6 +436,7 @@ static bool is_fencing(const msg_t *m, bool was_live, unsigned bits)
 
 static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 {
+    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_t *n = node;
     msg_t m;
     int rc = msg_decode(frame, &m, NULL);
@@ -456,12 +457,14 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 
 static void on_line(void *node, bool up, uint64_t now_us)
 {
+    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_step(node, up ? SE_LINE_UP : SE_LINE_DOWN, now_us);
     wake_waiters(node);
 }
 
 static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 {
+    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_t *n = node;
     (void)now_us;
     if (event->kind != TR_UNSHARED) return; /* a publisher asks nobody */
@@ -524,6 +527,7 @@ static void check_word(publisher_node_t *n, uint64_t now_us)
 
 static uint64_t on_tick(void *node, uint64_t now_us)
 {
+    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_t *n = node;
     publisher_node_step(n, SE_TICK, now_us);
     if (now_us >= n->request.resend_us) request_send(n, now_us);
@@ -539,6 +543,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
 
 static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_us)
 {
+    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_t *n = node;
     (void)now_us;
     n->refusal = *why;

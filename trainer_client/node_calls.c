@@ -34,6 +34,7 @@ fail:
 void publisher_node_destroy(publisher_node_t **n)
 {
     if (!n || !*n) return;
+    owner_check((*n)->io->owner);
     publications_fini(&(*n)->publications);
     reports_fini(&(*n)->reports);
     buf_fini(&(*n)->frame);
@@ -43,6 +44,7 @@ void publisher_node_destroy(publisher_node_t **n)
 
 int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
 {
+    owner_check(n->io->owner);
     if (n->is_fenced) {
         *error = n->fence;
         return n->fence.code;
@@ -61,6 +63,7 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
 int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
                         region_t **ret_region)
 {
+    owner_check(n->io->owner);
     bool is_spare_any = n->session.state != SESSION_READY || !n->session.line_up || n->is_word_late;
     int rc = publications_take(&n->publications, bytes, is_spare_any, ret_slot, ret_region);
     bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any;
@@ -72,15 +75,18 @@ int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, in
 
 int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)
 {
+    owner_check(n->io->owner);
     return publications_fit(&n->publications, slot, region);
 }
 void publisher_node_give_back(publisher_node_t *n, int slot)
 {
+    owner_check(n->io->owner);
     publications_give_back(&n->publications, slot);
 }
 
 void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
 {
+    owner_check(n->io->owner);
     n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req,
                              .resend_us = CLOCK_NEVER};
     if (n->is_fenced) request_finish(n, n->fence.code, &n->fence);
@@ -89,6 +95,7 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
 
 int publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
 {
+    owner_check(n->io->owner);
     request_t *r = &n->request;
     if (r->state == REQUEST_PENDING) return HEDDLE_ERR_AGAIN;
     r->state = REQUEST_NONE;
@@ -100,6 +107,7 @@ int publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, hed
 static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
 {
     bool is_there = n->session.state == SESSION_READY && n->session.line_up;
+    const char *why = n->request.error.message; /* said when it put the request off */
     if (is_there)
         error_fail(error, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s", n->adapter,
                    *why ? ": " : "", why);
@@ -107,8 +115,8 @@ static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
 }
 
 int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
-    const char *why = n->request.error.message; /* said when it put the request off */
 {
+    owner_check(n->io->owner);
     if (n->request.state == REQUEST_PENDING) {
         heddle_error_t e = n->refusal;
         if (!e.code) fail_waiting(n, &e);
@@ -122,6 +130,7 @@ int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, he
 int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
                          heddle_error_t *error)
 {
+    owner_check(n->io->owner);
     report_row_t *row = reports_find(&n->reports, version);
     if (!row) {
         int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here",
@@ -157,6 +166,7 @@ static bool is_wanted(const publisher_node_t *n)
 
 int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
 {
+    owner_check(n->io->owner);
     const report_row_t *row = reports_newest(&n->reports);
     const publication_slot_t *slot = row ? publications_of(&n->publications, row->report.version) : NULL;
     *ret_wanted = false;
@@ -174,6 +184,7 @@ int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_e
 
 void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
 {
+    owner_check(n->io->owner);
     publications_stop(&n->publications, 0);
     publisher_node_step(n, SE_LEAVE, now_us);
     n->has_left |= n->session.state == SESSION_LEFT;
@@ -181,5 +192,6 @@ void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
 
 bool publisher_node_has_left(const publisher_node_t *n)
 {
+    owner_check(n->io->owner);
     return n->has_left && publications_are_quiet(&n->publications);
 }

@@ -50,6 +50,7 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
                   uint64_t first_line)
 {
     t->carrier = carrier;
+    t->owner = opts->owner;
     t->next_line = first_line;
     t->serve_us = 1000ull * (opts->serve_deadline_ms ? opts->serve_deadline_ms : SERVE_DEADLINE_MS);
     t->beat_us = 1000ull * (opts->beat_ms ? opts->beat_ms : BEAT_MS);
@@ -64,6 +65,7 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
 
 void exchange_shut(transfer_t *t)
 {
+    owner_check(t->owner);
     while (t->peers) {
         t->peers->hushed = true;
         peer_cut(t, t->peers);
@@ -162,6 +164,7 @@ static void run_timers(transfer_t *t)
 
 int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
 {
+    owner_check(t->owner);
     if (now_us > t->now_us) t->now_us = now_us;
     int n = drain(t, out, cap);
     if (n == cap) return n;
@@ -187,6 +190,7 @@ bool exchange_pending(const transfer_t *t)
 
 uint64_t exchange_deadline(transfer_t *t)
 {
+    owner_check(t->owner);
     if (exchange_pending(t)) return t->now_us;
     uint64_t paced = t->dirty ? pace_when(&t->pace, t->now_us) : CLOCK_NEVER;
     return paced < t->next_timer_us ? paced : t->next_timer_us;
@@ -204,6 +208,7 @@ int exchange_address(transfer_t *t, bytes_t *ret_address)
  * quiet. */
 void exchange_set_token(transfer_t *t, uint64_t token)
 {
+    owner_check(t->owner);
     if (token == t->token) return;
     t->token = token;
     for (peer_t *p = t->peers; p; p = p->next) p->retiring = true;
@@ -212,20 +217,27 @@ void exchange_set_token(transfer_t *t, uint64_t token)
 
 void exchange_set_rate(transfer_t *t, uint64_t max_rate_bytes)
 {
+    owner_check(t->owner);
     pace_set(&t->pace, max_rate_bytes, t->now_us);
     t->stalled = false;
 }
 
-void exchange_counters(transfer_t *t, tr_counters_t *ret_counters) { *ret_counters = t->counters; }
+void exchange_counters(transfer_t *t, tr_counters_t *ret_counters)
+{
+    owner_check(t->owner);
+    *ret_counters = t->counters;
+}
 
 int exchange_greet(transfer_t *t, const peer_ref_t *peer)
 {
+    owner_check(t->owner);
     peer_t *p;
     return peer_find(t, peer, &p);
 }
 
 void exchange_drop_peer(transfer_t *t, uint64_t token)
 {
+    owner_check(t->owner);
     peer_t *p;
     HASH_FIND(by_token, t->by_token, &token, sizeof token, p);
     if (!p) return;
@@ -235,6 +247,7 @@ void exchange_drop_peer(transfer_t *t, uint64_t token)
 
 int exchange_map(transfer_t *t, region_t *r)
 {
+    owner_check(t->owner);
     mapping_t *m = calloc(1, sizeof *m);
     if (!m) return HEDDLE_ERR_NO_MEMORY;
     r->backend = m;
@@ -251,6 +264,7 @@ void exchange_unmap(transfer_t *t, region_t *r)
 
 bool exchange_idle(transfer_t *t, const region_t *r)
 {
+    owner_check(t->owner);
     (void)t;
     const mapping_t *m = r->backend;
     return !m || m->receiving == 0;

@@ -160,6 +160,7 @@ typedef struct carrier_ops {
 
 struct transfer {
     const carrier_ops_t *carrier;
+    const owner_t *owner;
     uint64_t token, next_line, now_us;
     uint64_t serve_us, beat_us, next_timer_us;
     uint32_t turn_sends;

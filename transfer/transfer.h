@@ -13,6 +13,7 @@
 
 #include "core/bytes.h"
 #include "core/clock.h"
+#include "core/owner.h"
 #include "transfer/region.h"
 #include <stdbool.h>
 
@@ -48,6 +49,7 @@ typedef struct {
                                          * (one host, one network, one user), else eager.  RENDEZVOUS: for transports that place data themselves;
                                          * over TCP, UCX 1.13 may abort when a peer dies while it connects */
     const clock_ops_t *clock;
+    const owner_t *owner;               /* whose thread calls; borrowed until close.  NULL: nobody looks */
 } transfer_opts_t;
 
 typedef struct transfer_ops {
@@ -97,13 +99,13 @@ extern const transfer_ops_t transfer_mem_ops;
  * handlers; a variable that the user set stays). INTERNAL with the package to install where UCX
  * is missing.  `device`: NULL = "lo". */
 int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error);
-/* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device
- * is "lo".  INTERNAL where /sys does not show it: UCX would not find it. */
 /* The same without a device, and with UCX's libraries out of `ucx_dir` (NULL: the dynamic linker's), unless the plugin was
  * loaded before.  Where plugin and UCX came from; "" where unknown. */
 typedef struct { char plugin[1024], ucx[1024]; } transfer_place_t;
 int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, transfer_place_t *ret_place,
                            heddle_error_t *error);
+/* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device
+ * is "lo".  INTERNAL where /sys does not show it: UCX would not find it. */
 int transfer_check_device(const char *device, bool insecure, heddle_error_t *error);
 
 #endif

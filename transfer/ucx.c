@@ -237,6 +237,7 @@ static void ucx_unmap(transfer_t *t, region_t *r)
 {
     const mapping_t *m = r->backend;
     if (!m) return;
+    owner_check(t->owner);
     ucp_mem_unmap(ucx_of(t)->context, m->registration);
     exchange_unmap(t, r);
 }

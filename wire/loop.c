@@ -25,6 +25,7 @@ typedef struct {
 } entry_t;
 
 struct loop {
+    owner_t owner;
     const clock_ops_t *clock;
     uint64_t now_us;
     uint64_t (*tick)(void *self, uint64_t now_us);
@@ -70,13 +71,21 @@ void loop_destroy(loop_t **loop)
     loop_t *l = loop ? *loop : NULL;
     if (!l) return;
     *loop = NULL;
+    owner_check(&l->owner);
     if (l->wake_fd >= 0) close(l->wake_fd);
     free(l->entries);
     free(l->items);
     free(l);
 }
 
-uint64_t loop_now(const loop_t *l) { return l->now_us; }
+const owner_t *loop_owner(const loop_t *l) { return &l->owner; }
+void loop_hand_over(loop_t *l) { owner_hand_over(&l->owner); }
+
+uint64_t loop_now(const loop_t *l)
+{
+    owner_check(&l->owner);
+    return l->now_us;
+}
 
 /* Room in both tables, so that building the poll set cannot fail. */
 static bool make_room(loop_t *l)
@@ -94,6 +103,7 @@ static bool make_room(loop_t *l)
 
 static int add(loop_t *l, entry_t entry)
 {
+    owner_check(&l->owner);
     if (!make_room(l)) return HEDDLE_ERR_NO_MEMORY;
     entry.item = -1;
     l->entries[l->entry_count++] = entry;
@@ -114,6 +124,7 @@ int loop_add_fd(loop_t *l, int fd, void (*on_ready)(void *self), void *self)
 
 void loop_remove_fd(loop_t *l, int fd)
 {
+    owner_check(&l->owner);
     for (int i = 0; i < l->entry_count; i++)
         if (l->entries[i].ready && !l->entries[i].socket && l->entries[i].fd == fd) bury(l, &l->entries[i]);
 }
@@ -125,12 +136,14 @@ int loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(voi
 
 void loop_set_due(loop_t *l, void *self, uint64_t due_us)
 {
+    owner_check(&l->owner);
     for (int i = 0; i < l->entry_count; i++)
         if (l->entries[i].work && l->entries[i].self == self) l->entries[i].due_us = due_us;
 }
 
 void loop_remove_source(loop_t *l, void *self)
 {
+    owner_check(&l->owner);
     for (int i = 0; i < l->entry_count; i++)
         if (l->entries[i].work && l->entries[i].self == self) bury(l, &l->entries[i]);
 }
@@ -142,18 +155,21 @@ int loop_add_socket(loop_t *l, void *socket, void (*on_ready)(void *self), void 
 
 void loop_remove_socket(loop_t *l, void *socket)
 {
+    owner_check(&l->owner);
     for (int i = 0; i < l->entry_count; i++)
         if (l->entries[i].socket == socket) bury(l, &l->entries[i]);
 }
 
 void loop_set_tick(loop_t *l, uint64_t (*tick)(void *self, uint64_t now_us), void *self)
 {
+    owner_check(&l->owner);
     l->tick = tick;
     l->tick_self = self;
 }
 
 void loop_set_flush(loop_t *l, void (*flush)(void *self), void *self)
 {
+    owner_check(&l->owner);
     l->flush = flush;
     l->flush_self = self;
 }
@@ -284,6 +300,7 @@ static void wait_ready(loop_t *l, long timeout_ms)
 
 void loop_turn(loop_t *l, uint64_t until_us)
 {
+    owner_check(&l->owner);
     l->now_us = clock_now(l->clock);
     uint64_t deadline = l->tick ? l->tick(l->tick_self, l->now_us) : CLOCK_NEVER;
     if (deadline > until_us) deadline = until_us;
@@ -299,4 +316,5 @@ void loop_run(loop_t *l)
     while (!atomic_load(&l->stopped)) loop_turn(l, CLOCK_NEVER);
     run_posts(l, ENDED);
     if (l->flush) l->flush(l->flush_self);
+    owner_hand_over(&l->owner);
 }

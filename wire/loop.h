@@ -14,12 +14,14 @@
  * descriptor.
  *
  * Threads: loop_post, loop_wake and loop_stop are safe on any thread (loop_wake and loop_stop in
- * signal handlers too); everything else on the thread that runs the loop, or before it runs.
+ * signal handlers too); everything else on the thread that owns the loop: who made it, until loop_hand_over;
+ * then who calls first, as a rule by loop_run; when that has ended, whoever joined it.
  * Nothing but loop_run and loop_turn blocks. */
 #ifndef WIRE_LOOP_H
 #define WIRE_LOOP_H
 
 #include "core/clock.h"
+#include "core/owner.h"
 #include <stdbool.h>
 
 #define LOOP_TURN_FRAMES 64
@@ -34,6 +36,10 @@ int  loop_new(const clock_ops_t *clock, loop_t **ret_loop);
  * never ran are dropped.  Accepts NULL and pointers to NULL. */
 void loop_destroy(loop_t **loop);
 uint64_t loop_now(const loop_t *l);             /* read once a turn */
+/* Of the loop, and for all that is used on it alone (core/owner.h). */
+const owner_t *loop_owner(const loop_t *l);
+/* Another thread goes on with it; the caller makes that one, or lets it go on, afterwards. */
+void loop_hand_over(loop_t *l);
 
 /* Level-triggered: on_ready is called each turn while fd is readable.  The fd stays the caller's.
  * NO_MEMORY. */
@@ -62,7 +68,7 @@ typedef struct loop_post {
  * loop_run returns at the latest.  CLOSED when loop_run has ended. */
 int  loop_post(loop_t *l, loop_post_t *post);
 void loop_wake(loop_t *l);                      /* [any thread, signal handlers] ends a sleep, or the next */
-void loop_run(loop_t *l);                       /* until loop_stop */
+void loop_run(loop_t *l);                       /* until loop_stop; then the loop is handed over */
 void loop_stop(loop_t *l);                      /* [any thread, signal handlers] for good */
 /* For a caller that is its own loop: one turn, which sleeps until `until_us` (loop time) at the latest. */
 void loop_turn(loop_t *l, uint64_t until_us);

@@ -197,6 +197,7 @@ static int try_send(wire_t *w, uint32_t routing_id, bytes_t frame)
 
 int wire_send(wire_t *w, peer_t to, bytes_t frame)
 {
+    owner_check(loop_owner(w->loop));
     uint32_t routing_id = 0;
     if (frame.bytes == 0 || frame.bytes > LIMIT_FRAME_BYTES) return HEDDLE_ERR_LIMIT;
     if (w->peers ? !peers_find(w->peers, to, &routing_id) : !w->up) return HEDDLE_ERR_GONE;
@@ -211,11 +212,21 @@ int wire_send(wire_t *w, peer_t to, bytes_t frame)
 
 void wire_forget(wire_t *w, peer_t peer)
 {
+    owner_check(loop_owner(w->loop));
     if (w->peers) peers_forget(w->peers, peer);
 }
 
-const char *wire_endpoint(const wire_t *w) { return w->endpoint; }
-const char *wire_peer_key(const wire_t *w, peer_t peer) { return w->peers ? peers_key(w->peers, peer) : NULL; }
+const char *wire_endpoint(const wire_t *w)
+{
+    owner_check(loop_owner(w->loop));
+    return w->endpoint;
+}
+
+const char *wire_peer_key(const wire_t *w, peer_t peer)
+{
+    owner_check(loop_owner(w->loop));
+    return w->peers ? peers_key(w->peers, peer) : NULL;
+}
 
 /* ---- dial ---- */
 
@@ -438,6 +449,7 @@ static bool nothing_to_redial(void *self) { return !((wire_t *)self)->redial; }
 
 void wire_redial(wire_t *w)
 {
+    owner_check(loop_owner(w->loop));
     if (!w->peers) w->redial = true;
 }
 
@@ -455,6 +467,7 @@ static void free_wire(wire_t *w)
 static int new_wire(loop_t *loop, const wire_keys_t *keys, const wire_sink_t *sink, void *self,
                     wire_t **ret_wire)
 {
+    owner_check(loop_owner(loop));
     pthread_once(&zeromq_once, start_zeromq);
     wire_t *w = calloc(1, sizeof *w);
     if (!w) return HEDDLE_ERR_NO_MEMORY;
@@ -598,6 +611,7 @@ void wire_close(wire_t **wire)
     wire_t *w = wire ? *wire : NULL;
     if (!w) return;
     *wire = NULL;
+    owner_check(loop_owner(w->loop));
     loop_remove_source(w->loop, w);
     drop_line(w);
     gate_destroy(&w->gate);

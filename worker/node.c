@@ -280,11 +280,13 @@ static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
 
 static void node_line(void *self, bool up, uint64_t now_us)
 {
+    owner_check(((worker_node_t *)self)->io.owner);
     worker_node_step(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
 }
 
 static void node_frame(void *self, bytes_t frame, uint64_t now_us)
 {
+    owner_check(((worker_node_t *)self)->io.owner);
     worker_node_t *n = self;
     msg_t m;
     heddle_error_t error;
@@ -313,6 +315,7 @@ static void on_unshared(worker_node_t *n, const share_key_t *key, uint64_t now_u
 
 static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)
 {
+    owner_check(((worker_node_t *)self)->io.owner);
     worker_node_t *n = self;
     if (event->kind == TR_UNSHARED) {
         on_unshared(n, &event->key, now_us);
@@ -363,6 +366,7 @@ static void give_up_joining(worker_node_t *n, uint64_t now_us)
 
 static uint64_t node_tick(void *self, uint64_t now_us)
 {
+    owner_check(((worker_node_t *)self)->io.owner);
     worker_node_t *n = self;
     worker_node_step(n, SE_TICK, NULL, now_us);
     if (now_us >= n->join_end_us) give_up_joining(n, now_us);
@@ -420,6 +424,7 @@ static void work_for(worker_node_t *n, adapter_t *a, uint64_t now_us)
 /* One piece: of an adapter in turn, else of a check. */
 static bool node_work(void *self, uint64_t now_us)
 {
+    owner_check(((worker_node_t *)self)->io.owner);
     worker_node_t *n = self;
     adapter_t *a = next_to_work(n);
     check_t *check = a ? NULL : checks_hashing(&n->checks);
@@ -434,6 +439,7 @@ static bool node_work(void *self, uint64_t now_us)
 
 static void node_refused(void *self, const heddle_error_t *why, uint64_t now_us)
 {
+    owner_check(((worker_node_t *)self)->io.owner);
     worker_node_t *n = self;
     (void)now_us;
     n->join_error = *why;
@@ -451,12 +457,14 @@ const node_ops_t worker_node_ops = {.line = node_line,
 
 int worker_node_staged(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
 {
+    owner_check(n->io.owner);
     return feed_result(n, &n->adapters[adapter], &(sync_event_t){.kind = SY_APP_STAGED, .version = version},
                        now_us);
 }
 
 int worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
 {
+    owner_check(n->io.owner);
     int rc = feed_result(n, &n->adapters[adapter],
                          &(sync_event_t){.kind = SY_APP_ACTIVATE, .version = version}, now_us);
     worker_node_drain(n, &n->adapters[adapter], now_us);
@@ -466,6 +474,7 @@ int worker_node_activate(worker_node_t *n, uint32_t adapter, uint64_t version, u
 int worker_node_reject_error(worker_node_t *n, uint32_t adapter, uint64_t version,
                              const heddle_error_t *why, uint64_t now_us)
 {
+    owner_check(n->io.owner);
     adapter_t *a = &n->adapters[adapter];
     const sync_entry_t *e = sync_find(&a->sync, version);
     const char *phase = e && e->decision > a->sync.applied.decision ? "activate" : "stage";
@@ -488,6 +497,7 @@ int worker_node_reject(worker_node_t *n, uint32_t adapter, uint64_t version, con
 int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, const digest_t *digest,
                          uint64_t now_us)
 {
+    owner_check(n->io.owner);
     (void)now_us;
     check_t *check = checks_asking(&n->checks, adapter, version);
     if (!check) return HEDDLE_ERR_NOT_FOUND;
@@ -501,6 +511,7 @@ int worker_node_verified(worker_node_t *n, uint32_t adapter, uint64_t version, c
 
 int worker_node_copy_missing(worker_node_t *n, uint32_t adapter, uint64_t version, uint64_t now_us)
 {
+    owner_check(n->io.owner);
     (void)now_us;
     check_t *check = checks_asking(&n->checks, adapter, version);
     if (!check) return HEDDLE_ERR_NOT_FOUND;
@@ -508,7 +519,11 @@ int worker_node_copy_missing(worker_node_t *n, uint32_t adapter, uint64_t versio
     return HEDDLE_OK;
 }
 
-void worker_node_leave(worker_node_t *n, uint64_t now_us) { worker_node_step(n, SE_LEAVE, NULL, now_us); }
+void worker_node_leave(worker_node_t *n, uint64_t now_us)
+{
+    owner_check(n->io.owner);
+    worker_node_step(n, SE_LEAVE, NULL, now_us);
+}
 
 /* --- life ------------------------------------------------------------------------------------- */
 
@@ -536,7 +551,7 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
     n->opts = *opts;
     n->io = *io;
     n->join_end_us = CLOCK_NEVER;
-    slots_ops_t ops = {.self = n, .wake = wake, .map = map, .unmap = unmap};
+    slots_ops_t ops = {.self = n, .wake = wake, .map = map, .unmap = unmap, .owner = io->owner};
     if (slots_new(opts->adapters, opts->adapter_count, &ops, &n->slots)) goto fail;
     n->adapter_count = opts->adapter_count;
     for (uint32_t i = 0; i < n->adapter_count; i++) {
@@ -614,6 +629,7 @@ void worker_node_destroy(worker_node_t **node)
     worker_node_t *n = node ? *node : NULL;
     if (!n) return;
     *node = NULL;
+    owner_check(n->io.owner);
     checks_fini(&n->checks);
     for (uint32_t i = 0; i < n->adapter_count; i++) end_adapter(n, &n->adapters[i]);
     if (n->slots) end_transfers(n);

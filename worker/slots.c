@@ -96,6 +96,7 @@ static slot_t *slot_of(const slots_t *s, uint32_t adapter, uint32_t index)
 
 void slots_unmap_all(slots_t *s)
 {
+    owner_check(s->ops.owner);
     for (uint32_t a = 0; a < s->count; a++)
         for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
             slot_t *slot = slot_of(s, a, i);
@@ -269,6 +270,7 @@ static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t 
 int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
                   heddle_error_t *error)
 {
+    owner_check(s->ops.owner);
     slot_t *slot = NULL;
     for (uint32_t i = 0; i <= index; i++) {
         slot = slot_of(s, adapter, i);
@@ -328,6 +330,7 @@ static void fill_view(slot_t *slot, const seal_t *seal)
 
 int slot_seal(slot_t *slot, const seal_t *seal)
 {
+    owner_check(slot->table->ops.owner);
     if (slot->state != SLOT_RESERVED) return HEDDLE_ERR_INTERNAL;
     int rc = copy_table(slot, seal->manifest);
     if (rc) {
@@ -345,6 +348,7 @@ int slot_seal(slot_t *slot, const seal_t *seal)
 
 void slots_activate(slots_t *s, slot_t *slot)
 {
+    owner_check(s->ops.owner);
     shelf_t *shelf = &s->shelves[slot->adapter];
     slot_t *before = atomic_load(&shelf->active);
     if (before == slot) return;
@@ -355,6 +359,7 @@ void slots_activate(slots_t *s, slot_t *slot)
 
 void slot_drop(slot_t *slot, uint64_t now_us)
 {
+    owner_check(slot->table->ops.owner);
     if (slot->state == SLOT_FREE || slot->state == SLOT_ACTIVE || slot->state == SLOT_LEAVING) return;
     slot->state = SLOT_LEAVING;
     slot->leaving_us = now_us;
@@ -367,6 +372,7 @@ bool slot_is_unread(const slot_t *slot) { return slot->state == SLOT_LEAVING && 
 
 void slot_free(slot_t *slot)
 {
+    owner_check(slot->table->ops.owner);
     if (!slot_is_unread(slot)) return;
     atomic_fetch_and(&slot->refs, ~WANTED);
     forget_content(slot);
@@ -405,6 +411,7 @@ static slot_t *find_surplus(const slots_t *s, uint32_t adapter)
 
 bool slots_trim(slots_t *s, uint32_t adapter)
 {
+    owner_check(s->ops.owner);
     slot_t *slot = find_surplus(s, adapter);
     if (!slot) return false;
     if (slot->region) {
@@ -418,6 +425,7 @@ bool slots_trim(slots_t *s, uint32_t adapter)
 
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)
 {
+    owner_check(s->ops.owner);
     slots_count_t count = {0, 0};
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(s, adapter, i);

@@ -21,6 +21,7 @@
 #define WORKER_SLOTS_H
 
 #include "core/limits.h"
+#include "core/owner.h"
 #include "proto/manifest.h"
 #include "transfer/region.h"
 
@@ -62,6 +63,7 @@ typedef struct {
     void (*wake)(void *self);
     int  (*map)(void *self, region_t *region);         /* a region came into use; register it */
     void (*unmap)(void *self, region_t *region);       /* it is about to be given back */
+    const owner_t *owner;                              /* of the loop's thread.  NULL: nobody looks */
 } slots_ops_t;
 
 /* `adapters`: names, copied; their order gives the numbers 0..count-1. */

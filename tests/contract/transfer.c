@@ -405,7 +405,7 @@ Test(transfer, a_peer_that_comes_back_before_its_end_was_seen_is_served)
     source->still = false;
     r->ops->extend(source->t, KEY, 0, 1u << 20);
     cr_assert(rig_until(r, rig_has_arrived, 1, 16, LONG_US));
-    cr_assert_eq(rig_events(r, 0, TR_PEER_GONE), 1, "the old connection's end");
+    cr_assert(rig_until(r, rig_has_gone, 0, 1, LONG_US), "the old connection's end");
     cr_assert(rig_is_pattern(r, 1, 0, 1u << 20));
     rig_close(r);
 }

@@ -17,6 +17,7 @@ static atomic_bool stop, closing;
 static atomic_ulong acquired, missed;
 static test_arena_t arenas[ARENAS];
 
+static owner_t owner;   /* of the thread that is the loop here */
 static void wake(void *self) { (void)self; atomic_fetch_add(&woken, 1); }
 static int map(void *self, region_t *r) { (void)self; (void)r; return 0; }
 static void unmap(void *self, region_t *r) { (void)self; (void)r; }
@@ -114,7 +115,7 @@ int main(int argc, char **argv)
     static const char *const NAMES[] = {"policy"};
     slots_t *s = NULL;
     for (uint64_t i = 0; i < ARENAS; i++) arenas[i] = arena_make(i, 2, 64);
-    if (slots_new(NAMES, 1, &(slots_ops_t){.wake = wake, .map = map, .unmap = unmap}, &s)) return 9;
+    if (slots_new(NAMES, 1, &(slots_ops_t){.wake = wake, .map = map, .unmap = unmap, .owner = &owner}, &s)) return 9;
     write_version(s, 0, 1);
     pthread_t threads[READERS_MAX];
     for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, reader, s);

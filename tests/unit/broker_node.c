@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions and frames: who may say what, fencing, a disk that refuses, bounds. */
 #include "broker_rig.h"
+#include "tests/unit/other_thread.h"
+
+#include <signal.h>
 
 static char logged[256];
 static void keep_warning(void *self, const char *id, const char *text)
@@ -554,4 +557,13 @@ Test(node, a_broker_that_cannot_greet_ends)
     R.b->registry.epoch = 1ull << 32;
     rig_hello(W1, ROLE_WORKER);
     cr_assert(R.fatals == 1 && R.b->is_broken);
+}
+
+/* ---- whose it is ---- */
+
+static void tick_once(void *b) { broker_tick(b, R.now); }
+
+Test(node, another_thread_may_not_tick_it, .signal = SIGABRT)
+{
+    on_another_thread(tick_once, R.b);
 }

@@ -5,6 +5,7 @@
 #include "client/report.h"
 #include "proto/msg.h"
 #include "proto/value.h"
+#include "tests/unit/other_thread.h"
 #include "wire/wire.h"
 
 #include <criterion/criterion.h>
@@ -25,13 +26,14 @@ struct fake {
     wire_t *wire;
     pthread_t thread;
     char endpoint[128];
-    void (*on_query)(fake_t *f, peer_t from, const msg_query_t *q);
-    int hello_code;                    /* HELLO is refused with it */
-    bool hello_retriable;
     atomic_int hellos, queries;
-    uint64_t last_deadline_ms, last_epoch, last_limit, last_phase, last_min;
-    char last_by[300];
-    unsigned last_workers;
+    /* Of the test's thread and the broker's, as what passes between them over a socket orders nothing. */
+    void (*_Atomic on_query)(fake_t *f, peer_t from, const msg_query_t *q);
+    atomic_int hello_code;             /* HELLO is refused with it */
+    atomic_bool hello_retriable;
+    atomic_ullong last_deadline_ms, last_epoch, last_limit, last_phase, last_min;
+    atomic_bool last_by_has_host;
+    atomic_uint last_workers;
 };
 
 static uint64_t now_us(void) { return clock_now(clock_system()); }
@@ -109,8 +111,8 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
         f->last_phase = m.query.phase;
         f->last_min = m.query.min;
         f->last_workers = m.query.worker_count;
-        snprintf(f->last_by, sizeof f->last_by, "%s", m.query.by);
-        f->on_query(f, from, &m.query);
+        f->last_by_has_host = strchr(m.query.by, '@') != NULL;
+        atomic_load(&f->on_query)(f, from, &m.query);
         f->queries++;
     }
     msg_fini(&m);
@@ -132,6 +134,7 @@ static void start(fake_t *f, const char *endpoint)
     while (rc == HEDDLE_ERR_ADDRESS_IN_USE && now_us() < end_us);
     cr_assert_eq(rc, 0);
     snprintf(f->endpoint, sizeof f->endpoint, "%s", wire_endpoint(f->wire));
+    loop_hand_over(f->loop);
     pthread_create(&f->thread, NULL, run, f);
 }
 static void stop(fake_t *f)
@@ -193,7 +196,7 @@ Test(admin, each_question_is_asked_and_answered)
               f.last_workers == 2);
     ANSWERED(heddle_admin_activate(a, "p@2", NULL, &json),
              "\"activate\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
-    cr_assert(f.last_deadline_ms == 10000 && strchr(f.last_by, '@'));
+    cr_assert(f.last_deadline_ms == 10000 && f.last_by_has_host);
     ANSWERED(heddle_admin_verify(a, "p@2", NULL, 700, &json),
              "\"verify\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
     cr_assert_eq(f.last_deadline_ms, 700u);
@@ -518,4 +521,36 @@ Test(report, pages_that_do_not_fit)
         json_decref(into);
         json_decref(page);
     }
+}
+
+/* ---- whose it is ---- */
+
+static void ask_status(void *handle)
+{
+    char *json = NULL;
+    cr_assert_eq(heddle_admin_status(handle, &json), HEDDLE_OK);
+    heddle_free(json);
+}
+
+Test(admin, each_call_may_be_on_another_thread)
+{
+    fake_t f = {.on_query = answer_once};
+    start(&f, "tcp://127.0.0.1:*");
+    heddle_admin_t *a = open_admin(&f, 20000);
+    on_another_thread(ask_status, a);
+    on_another_thread(ask_status, a);
+    ask_status(a);
+    heddle_admin_close(&a);
+    stop(&f);
+}
+
+Test(admin, two_threads_may_not_ask_at_once, .signal = SIGABRT)
+{
+    fake_t f = {.on_query = stay_silent};
+    start(&f, "tcp://127.0.0.1:*");
+    waiter_t w = {.admin = open_admin(&f, 20000)};
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for_p, &w);
+    UNTIL(f.queries == 1);
+    ask_status(w.admin);
 }

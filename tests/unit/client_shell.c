@@ -44,6 +44,7 @@ static void start_broker(broker_t *b, const char *endpoint)
     while (rc == HEDDLE_ERR_ADDRESS_IN_USE && clock_now(clock_system()) < end_us);
     cr_assert_eq(rc, 0);
     snprintf(b->endpoint, sizeof b->endpoint, "%s", wire_endpoint(b->wire));
+    loop_hand_over(b->loop);
     cr_assert_eq(pthread_create(&b->thread, NULL, run_broker, b), 0);
 }
 static void stop_broker(broker_t *b)
@@ -447,4 +448,17 @@ Test(event_queue, two_threads_see_one_order, .timeout = 30)
     }
     pthread_join(thread, NULL);
     event_queue_fini(&q);
+}
+
+/* ---- whose it is ---- */
+
+Test(shell, the_application_may_not_use_the_line_of_the_loops_thread, .signal = SIGABRT)
+{
+    broker_t b = {0};
+    start_broker(&b, "tcp://127.0.0.1:*");
+    shell_t *s;
+    probe_t p = {0};
+    open_probe(b.endpoint, &s, &p);
+    expect(s, HEDDLE_EVENT_JOINED, "");
+    p.io->send(p.io->self, bytes_of("late", 4));
 }

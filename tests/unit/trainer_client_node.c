@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A publisher's node: opening, its session, what it was not told, leaving. */
+#include "tests/unit/other_thread.h"
 #include "trainer_client_rig.h"
+
+#include <signal.h>
 
 TestSuite(node, .init = open_world, .fini = close_world);
 TestSuite(joined, .init = open_and_join, .fini = close_world);
@@ -485,4 +488,16 @@ Test(joined, leaving_is_bounded)
     w.now += SECOND;
     tick();
     cr_assert(publisher_node_has_left(w.node));
+}
+
+/* -- whose it is ------------------------------------------------------------------------------ */
+
+static void leave_it(void *n) { publisher_node_leave(n, w.now); }
+
+Test(joined, another_thread_may_not_make_it_leave, .signal = SIGABRT)
+{
+    owner_t owner = {0};
+    w.io.owner = &owner;
+    owner_check(&owner);
+    on_another_thread(leave_it, w.node);
 }

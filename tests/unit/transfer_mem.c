@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory backend's fault knobs, times that are exact on a virtual clock, and peers that send whatever
  * they like. */
+#include "tests/unit/other_thread.h"
 #include "transfer/exchange.h"
 #include "transfer/mem.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -484,4 +486,31 @@ Test(mem, whatever_peers_send_the_books_balance, .timeout = 60)
     cr_assert(ops->idle(receiver, into));
     cr_assert_eq(receiver->ring_reserved, receiver->peer_count + receiver->share_count,
                  "no reservation is lost");
+}
+
+/* ---- whose it is ---- */
+
+static void take_events(void *t) { ops->events(t, now_us, events, 64); }
+static void ask_early(void *t) { ops->ask(t, &source_ref, KEY, 0, PIECE, into, 0, &(uint64_t){0}); }
+
+/* With and without an owner: only who named one is asked. */
+Test(owned, another_thread_may_where_nobody_looks)
+{
+    set_up();
+    on_another_thread(take_events, receiver);
+    tear_down();
+}
+
+Test(owned, another_thread_may_not_take_events, .signal = SIGABRT)
+{
+    owner_t owner = {0};
+    set_up_with(&(transfer_opts_t){.owner = &owner});
+    on_another_thread(take_events, receiver);
+}
+
+Test(owned, another_thread_may_not_ask, .signal = SIGABRT)
+{
+    owner_t owner = {0};
+    set_up_with(&(transfer_opts_t){.owner = &owner});
+    on_another_thread(ask_early, receiver);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loop: order within a turn, posts from many threads, descriptors, sources, stopping, sleeping. */
 #include "core/clock.h"
+#include "tests/unit/other_thread.h"
 #include "wire/loop.h"
 
 #include <criterion/criterion.h>
@@ -266,6 +267,7 @@ Test(loop, accepted_posts_run_and_later_ones_are_refused, .timeout = 20)
         pthread_t thread;
         int ran = 0, taken = 0;
         loop_new(clock_system(), &loop);
+        loop_hand_over(loop);
         pthread_create(&thread, NULL, run, loop);
         for (int i = 0; i < round % 20; i++) taken += post_own(loop, &ran) == 0;
         loop_stop(loop);
@@ -333,4 +335,34 @@ Test(loop, wake_ends_a_sleep, .timeout = 10)
     loop_turn(p.loop, CLOCK_NEVER); /* would sleep for ever */
     pthread_join(thread, NULL);
     loop_destroy(&p.loop);
+}
+
+/* ---- whose it is ---- */
+
+static void turn_once(void *loop) { loop_turn(loop, 0); }
+static void run_to_its_end(void *loop) { loop_run(loop); }
+static void set_no_tick(void *loop) { loop_set_tick(loop, NULL, NULL); }
+
+Test(loop, another_thread_may_not_turn_it, .signal = SIGABRT)
+{
+    loop_t *loop;
+    loop_new(clock_system(), &loop);
+    on_another_thread(turn_once, loop);
+}
+
+Test(loop, another_thread_may_not_change_it, .signal = SIGABRT)
+{
+    loop_t *loop;
+    loop_new(clock_system(), &loop);
+    on_another_thread(set_no_tick, loop);
+}
+
+Test(loop, another_thread_may_turn_it_once_it_was_handed_over)
+{
+    loop_t *loop;
+    loop_new(clock_system(), &loop);
+    loop_hand_over(loop);
+    loop_stop(loop);
+    on_another_thread(run_to_its_end, loop);
+    loop_destroy(&loop);   /* loop_run has handed it back */
 }

@@ -1058,3 +1058,16 @@ Test(node, nack_that_could_not_be_sent_is_sent_after_the_next_welcome)
     cr_assert_eq(last_said(w, MSG_NACK)->nack.token, w->token);
     free(a.bytes);
 }
+
+/* --- whose it is ------------------------------------------------------------------------------ */
+
+static void leave_it(void *n) { worker_node_leave(n, 0); }
+
+Test(node, another_thread_may_not_make_it_leave, .signal = SIGABRT)
+{
+    owner_t owner = {0};
+    worker_t *w = worker_start(0, TR_MODE_AUTO, NULL);
+    w->node->io.owner = &owner;
+    owner_check(&owner);
+    on_another_thread(leave_it, w->node);
+}

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots: states, holds, warm reuse, and what outlives close. */
 #include "core/errors.h"
+#include "tests/unit/other_thread.h"
 #include "tests/unit/worker_arena.h"
 #include "worker/slots.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 
 static int wakes, maps, unmaps;
 static void wake(void *self) { (void)self; wakes++; }
@@ -322,4 +324,39 @@ Test(slots, holds_outlive_close)
     slot_release(&c);
     slot_release(&b);    /* the table goes here: the address sanitizer sees a leak or a use */
     cr_assert_eq(wakes, 0, "nobody is there to be woken");
+}
+
+/* ---- whose they are ---- */
+
+static void acquire_and_release(void *s)
+{
+    slot_t *held = NULL;
+    cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
+    slot_release(&held);
+}
+static void count_slots(void *s) { slots_count(s, 0); }
+
+static slots_t *owned_table(owner_t *owner)
+{
+    static const char *const NAMES[] = {"policy"};
+    slots_ops_t ops = OPS;
+    ops.owner = owner;
+    slots_t *s = NULL;
+    cr_assert_eq(slots_new(NAMES, 1, &ops, &s), HEDDLE_OK);
+    slots_activate(s, seal(s, 0, 1));
+    return s;
+}
+
+Test(slots, readers_may_be_on_any_thread)
+{
+    owner_t owner = {0};
+    slots_t *s = owned_table(&owner);
+    on_another_thread(acquire_and_release, s);
+    close_table(&s);
+}
+
+Test(slots, what_the_loop_does_only_its_thread_may_do, .signal = SIGABRT)
+{
+    owner_t owner = {0};
+    on_another_thread(count_slots, owned_table(&owner));
 }
