@@ -114,8 +114,22 @@ def test_one_refusal_rejects_with_the_servers_words_and_unloads_at_the_others():
     actions = r.step()
     assert actions == [Reject("arrived", "policy", 1, "http://s1: LoRA rank 64 is greater than max_lora_rank 16."), Unload(0, "policy@1", False)]
     r.done(0)
+    assert r.step() == []               # whether it is at the second one is known when that has been looked at
+    r.see(1)
     assert r.step() == [Discard(path(1))]
     assert r.has == [{}, {}] and r.plan.is_idle()
+
+
+def test_what_was_loaded_and_does_not_answer_is_unloaded():
+    r = Rig()
+    r.arrive(1)
+    r.step()
+    r.has[0]["policy@1"] = path(1)
+    r.plan.refused(r.now, 0, "The model `policy@1` does not exist.", Kind.LASTING)
+    assert r.step() == [Reject("arrived", "policy", 1, "http://s0: The model `policy@1` does not exist.")]
+    r.see(0)
+    r.now += 1.0
+    assert r.settle() == [Discard(path(1))] and r.has == [{}]
 
 
 def test_a_server_that_blames_itself_is_asked_three_times():
@@ -173,9 +187,9 @@ def test_a_server_that_does_not_finish_is_named_at_the_deadline():
     r.done(0)
     assert r.plan.wake() == 10.0
     assert r.step(10.0)[0] == Reject("arrived", "policy", 1, "http://s1: does not answer for policy@1 after 10 s")
+    r.done(0)
     r.plan.refused(r.now, 1, "no answer", Kind.PASSING)          # its call ends at last
     r.see(1)
-    r.done(0)
     assert r.settle() == [Discard(path(1))]
 
 

@@ -234,4 +234,4 @@ def test_the_double_answers_every_call_of_the_comparison(double, tmp_path):
     """tests/engines/run makes the same calls to the real servers, and wants the same list."""
     (tmp_path / "adapter_config.json").write_text('{"r": 64}')
     found = calls(double.kind, double.url, PLAIN, str(FIXTURES / "plain"), str(tmp_path))
-    assert [what for what, *_ in found].count("load") == 6 and ("listing", {}) in found and "away" not in [row[-1] for row in found]
+    assert [what for what, *_ in found].count("load") == 7 and ("listing", {}) in found and "away" not in [row[-1] for row in found]

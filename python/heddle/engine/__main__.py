@@ -140,9 +140,16 @@ class Program:
                            worker=self.name)
         self.counters = Counters()
         self.servers = self._make_servers()
+        self._check_adapters()
         self.template = self._usage(names.Template, options.served_name, self.adapters)
+
+    def _check_adapters(self) -> None:
+        for name in self.adapters:
+            if not names.is_adapter(name):
+                raise Usage(f"{name!r} is no name of an adapter", code="bad_name", exit=2,
+                            expected="letters, digits and . _ -, at most 128, a letter or digit first", hint="name another with --adapter")
         if len(set(self.adapters)) != len(self.adapters):
-            raise Usage("an adapter is named twice", code="usage", exit=2, found=" ".join(self.adapters))
+            raise Usage("an adapter is named twice", code="usage", exit=2, found=" ".join(self.adapters), hint="name each once")
 
     @staticmethod
     def _usage(make: Any, *args: Any) -> Any:
@@ -157,7 +164,7 @@ class Program:
         key = os.environ.get("HEDDLE_ENGINE_KEY")
         made = [self._usage(KINDS[kind], url, key) for kind, url in self.options.servers]
         if len({server.url for server in made}) != len(made):
-            raise Usage("a server is named twice", code="usage", exit=2, found=" ".join(server.url for server in made))
+            raise Usage("a server is named twice", code="usage", exit=2, found=" ".join(server.url for server in made), hint="name each once")
         return made
 
     def accepts(self) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Iterable, NamedTuple
 DEFAULT = "{adapter}@{version}"
 FIELDS = ("adapter", "version", "digest")
 _SERVED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/+-]{0,255}")
-_FOLDER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})@([0-9]{1,19})-([0-9a-f]{12})")
+_ADAPTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FOLDER = re.compile(rf"({_ADAPTER.pattern})@([0-9]{{1,19}})-([0-9a-f]{{12}})")
 
 
 class Folder(NamedTuple):
@@ -22,6 +23,10 @@ class Folder(NamedTuple):
     adapter: str
     version: int
     digest: str
+
+
+def is_adapter(name: str) -> bool:
+    return _ADAPTER.fullmatch(name) is not None
 
 
 def short(digest: str) -> str:

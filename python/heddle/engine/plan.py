@@ -118,6 +118,7 @@ class Server:
     room: int | None = None              # how many adapters it takes at once; None: no limit is known
     has: dict[str, str] = field(default_factory=dict)        # name -> path
     job: Load | Unload | None = None
+    unsure: set[str] = field(default_factory=set)            # names whose load failed, until the next list says whether they are there
     troubles: dict[str, _Trouble] = field(default_factory=dict)   # by name
 
 
@@ -191,6 +192,7 @@ class Plan:
             s.up, s.since, s.words = True, now, ""
         lost = [name for name in s.has if name not in listing and self._adapter_of(s.has[name])]
         s.has, s.room = dict(listing), room
+        s.unsure.clear()
         return lost
 
     def away(self, now: float, server: int, words: str) -> None:
@@ -223,6 +225,8 @@ class Plan:
             count = last.count + 1 if last and last.words == words else 1
             is_lasting = kind is Kind.LASTING or (kind is Kind.DOUBTFUL and count >= DOUBTS)
             s.troubles[s.job.name] = _Trouble(words, is_lasting, now + pause, pause, count)
+            if isinstance(s.job, Load):
+                s.unsure.add(s.job.name)
         s.job = None
 
     # --- what to do ------------------------------------------------------------------------------
@@ -271,7 +275,7 @@ class Plan:
     @staticmethod
     def _uses(s: Server, v: Version) -> bool:
         """A server that is away keeps no directory: it may never come back."""
-        return s.up and (s.has.get(v.name) == v.path or (s.job is not None and s.job.name == v.name))
+        return s.up and (s.has.get(v.name) == v.path or v.name in s.unsure or (s.job is not None and s.job.name == v.name))
 
     def _answer(self, v: Version, now: float, actions: list[Action]) -> None:
         if v.state not in (State.LOADING, State.SWITCHING):

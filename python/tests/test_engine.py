@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m heddle.engine as a process, between a real broker and publisher and servers that stand in for vLLM and SGLang."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+import heddle
+from conftest import BIN, FIXTURES, Process, until
+from engine_double import LOADS, UNLOADS, Double
+
+FAST = ("--probe", "100ms")
+
+
+class Plug(Process):
+    """The program; its lines of JSON are read as they are waited for, and kept."""
+
+    def __init__(self, folder, *args):
+        log = (folder / f"engine-{len(list(folder.glob('engine-*')))}.log").open("wb")
+        super().__init__([sys.executable, "-m", "heddle.engine", "-o", "json", *map(str, args)], stderr=log)
+        self.log, self.lines = pathlib.Path(log.name), []
+
+    def wait(self, type, **fields):
+        """The next line of that type whose fields, or data, are these."""
+        while True:
+            line = self.json()
+            self.lines.append(line)
+            found = line.get("type", line["kind"])
+            if found == type and all(line.get(k, line.get("data", {}).get(k)) == v for k, v in fields.items()):
+                return line
+
+
+@pytest.fixture
+def plugs(tmp_path, broker, adapter):
+    """plugs(double..., "--option"...): a plug of the test's adapter for these servers, exporting into tmp_path/x; ready."""
+    started = []
+
+    def start(*args, ready=True, options=FAST, export=tmp_path / "x"):
+        servers = [word for a in args if isinstance(a, Double) for word in (f"--{a.kind}", a.url)]
+        it = Plug(tmp_path, *servers, "--export", export, "--adapter", adapter, "--name", worker_of(adapter), *options,
+                  *(a for a in args if not isinstance(a, Double)))
+        started.append(it)
+        if ready:
+            it.ready = it.wait("ready")
+        return it
+    yield start
+    for it in started:
+        if it.process.poll() is None:
+            assert it.end() == 0, it.log.read_text()
+        assert "Traceback" not in it.log.read_text()
+
+
+@pytest.fixture
+def doubles():
+    started = []
+
+    def start(*kinds, **how):
+        made = [Double(kind, **how) for kind in kinds]
+        started.extend(made)
+        return made if len(made) > 1 else made[0]
+    yield start
+    for it in started:
+        it.gate.set()
+        it.stop()
+
+
+@pytest.fixture
+def publisher(adapter, broker):
+    with heddle.Publisher(adapter=adapter) as it:
+        yield it
+
+
+@pytest.fixture
+def made(tmp_path):
+    """made(seed): the directory of an adapter with bytes of its own."""
+    def make(seed, rank=4):
+        place = tmp_path / f"adapter-{seed}-{rank}"
+        if not place.exists():
+            subprocess.run([BIN / "mkadapter", "--shape", "tiny", "--rank", str(rank), "--seed", str(seed), place], check=True, stdout=subprocess.DEVNULL)
+        return place
+    return make
+
+
+def worker_of(adapter):
+    return "w" + adapter[-24:]
+
+
+def same(one, other):
+    return all((pathlib.Path(one) / f).read_bytes() == (pathlib.Path(other) / f).read_bytes()
+               for f in ("adapter_config.json", "adapter_model.safetensors"))
+
+
+def test_three_versions_through_both_kinds_behind_one_plug(plugs, doubles, publisher, adapter, made, tmp_path):
+    vllm, sglang = doubles("vllm", "sglang")
+    plug = plugs(vllm, sglang)
+    assert plug.ready["role"] == "engine" and [s["kind"] for s in plug.ready["servers"]] == ["vllm", "sglang"] and plug.ready["adapters"] == [adapter]
+    for n in (1, 2, 3):
+        ver = publisher.publish_dir(made(n), step=n)
+        got = ver.wait(min=1)
+        assert got.active_count == 1 and got.missing == ()
+        for double in (vllm, sglang):
+            at = double.names[f"{adapter}@{n}"]
+            assert same(at, made(n)) and ver.digest[3:15] in at and heddle.safetensors.check(at).digest == ver.digest
+        done = plug.wait("activate.done")
+        assert (done["version"], done["data"]["name"]) == (n, f"{adapter}@{n}")
+        link = tmp_path / "x" / adapter
+        until(lambda: same(link, made(n)), "the link names the active version")
+    plug.wait("version.retired", version=1)
+    for double in (vllm, sglang):        # the one before is kept for a way back, the first is gone with its directory
+        until(lambda: set(double.names) == {f"{adapter}@2", f"{adapter}@3"}, "the first is unloaded")
+    until(lambda: not list((tmp_path / "x").glob(f"{adapter}@1-*")), "its directory is gone")
+    assert all(d.posts(LOADS) == [f"{adapter}@{n}" for n in (1, 2, 3)] for d in (vllm, sglang))
+
+
+def test_staged_means_that_every_server_answers(plugs, doubles, publisher, adapter, made):
+    quick, slow = doubles("vllm", "sglang")
+    plugs(quick, slow)
+    slow.gate.clear()
+    ver = publisher.publish_dir(made(1))
+    until(lambda: quick.names, "one has it")
+    until(lambda: slow.posts(LOADS), "the other is asked")
+    with pytest.raises(heddle.Deadline):
+        ver.wait(phase="staged", min=1, timeout=0.5)
+    slow.gate.set()
+    assert ver.wait(min=1).active_count == 1
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_refusal_reaches_the_publisher_in_the_servers_words(plugs, doubles, publisher, adapter, made, kind, tmp_path):
+    good, small = doubles("vllm", max_rank=64), doubles(kind, max_rank=8)
+    plug = plugs(good, small)
+    assert publisher.publish_dir(made(1)).wait(min=1).active_count == 1
+    ver = publisher.publish_dir(made(2, rank=64))
+    with pytest.raises(heddle.RolloutFailed) as e:
+        ver.wait(min=1)
+    words = f"{e.value} {heddle.Admin().versions(f'{adapter}@2')[0].reason}"
+    assert "64" in words and small.url in words and ("greater than" in words or "incompatible" in words)
+    until(lambda: set(good.names) == {f"{adapter}@1"}, "the server that had loaded it unloads it")
+    until(lambda: not list((tmp_path / "x").glob(f"{adapter}@2-*")), "its directory is gone")
+    assert good.names.keys() == small.names.keys() == {f"{adapter}@1"}
+    assert publisher.publish_dir(made(3)).wait(min=1).active_count == 1      # and the next one goes through
+    plug.wait("activate.done", version=3)
+
+
+def test_a_name_that_does_not_answer_is_not_staged(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    double.deaf = {f"{adapter}@1"}
+    plugs(double)
+    with pytest.raises(heddle.RolloutFailed, match="does not exist"):
+        publisher.publish_dir(made(1)).wait(min=1)
+    until(lambda: not double.names, "what was loaded is unloaded")
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("fault", [(500, "CUDA out of memory"), (503, "loading"), "reset"])
+def test_faults_that_pass(plugs, doubles, publisher, adapter, made, kind, fault):
+    double = doubles(kind)
+    plugs(double)
+    double.faults[LOADS[kind]].extend([fault, fault])
+    assert publisher.publish_dir(made(1)).wait(min=1).active_count == 1
+    assert double.posts(LOADS) == [f"{adapter}@1"] * 3
+
+
+def test_a_server_that_hangs_is_named_at_the_deadline(plugs, doubles, publisher, adapter, made):
+    good, hanging = doubles("vllm", "sglang")
+    plugs(good, hanging, "--load-timeout", "1500ms")
+    hanging.faults["/load_lora_adapter"].append("hang")
+    with pytest.raises(heddle.RolloutFailed, match=re.escape(hanging.url)):
+        publisher.publish_dir(made(1)).wait(min=1)
+    until(lambda: not good.names, "unloaded where it was")
+    assert publisher.publish_dir(made(2)).wait(min=1).active_count == 1
+
+
+def test_a_server_that_is_gone_rejects_and_serves_again_when_it_is_back(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    plug = plugs(double, "--load-timeout", "1s")
+    assert publisher.publish_dir(made(1)).wait(min=1).active_count == 1
+    double.stop()
+    with pytest.raises(heddle.RolloutFailed, match="refused"):
+        publisher.publish_dir(made(2)).wait(min=1)
+    plug.wait("engine.away")
+    double.start()
+    plug.wait("engine.loaded", name=f"{adapter}@1")              # what it had is loaded again, unasked
+    assert publisher.publish_dir(made(3)).wait(min=1).active_count == 1
+
+
+def test_a_restart_in_the_middle_of_a_load(plugs, doubles, publisher, adapter, made):
+    double = doubles("sglang")
+    plugs(double)
+    assert publisher.publish_dir(made(1)).wait(min=1).active_count == 1
+    double.gate.clear()
+    ver = publisher.publish_dir(made(2))
+    until(lambda: double.posts(LOADS)[-1] == f"{adapter}@2", "the load is under way")
+    double.stop()
+    double.gate.set()
+    double.start()
+    assert ver.wait(min=1).active_count == 1
+    until(lambda: set(double.names) == {f"{adapter}@1", f"{adapter}@2"}, "both are there again")
+
+
+def test_a_way_back_and_forth_loads_nothing(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    plug = plugs(double)
+    for n in (1, 2):
+        publisher.publish_dir(made(n)).wait(min=1)
+    before = double.posts(LOADS)
+    with heddle.Admin() as admin:
+        admin.activate(f"{adapter}@1")
+        plug.wait("activate.done", version=1)
+        admin.activate(f"{adapter}@2")
+        plug.wait("activate.done", version=2)
+    assert double.posts(LOADS) == before
+
+
+def test_killed_and_started_again_it_takes_over_what_the_servers_have(plugs, doubles, publisher, adapter, made, tmp_path):
+    double = doubles("sglang")
+    plug = plugs(double)
+    for n in (1, 2):
+        publisher.publish_dir(made(n)).wait(min=1)
+    os.kill(plug.pid, signal.SIGKILL)
+    plug.end(None)
+    assert set(double.names) == {f"{adapter}@1", f"{adapter}@2"}
+    (tmp_path / "x" / f".{adapter}@2-0123456789ab.new").mkdir()   # as one that was being written
+    again = plugs(double)
+    again.wait("activate.done", version=2)
+    until(lambda: set(double.names) == {f"{adapter}@2"}, "what nobody wants any more is unloaded")
+    assert double.posts(LOADS) == [f"{adapter}@1", f"{adapter}@2"]
+    until(lambda: [p.name for p in (tmp_path / "x").glob(f"{adapter}@*")] == [pathlib.Path(double.names[f"{adapter}@2"]).name], "one directory is left")
+    assert not list((tmp_path / "x").glob(".*.new"))
+    assert publisher.publish_dir(made(3)).wait(min=1).active_count == 1
+
+
+def test_a_worker_whose_server_stays_away_leaves_and_comes_back(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    plug = plugs(double, "--away", "500ms")
+    publisher.publish_dir(made(1)).wait(min=1)
+    double.stop()
+    plug.wait("worker.left")
+    with heddle.Admin() as admin:
+        until(lambda: admin.workers(worker_of(adapter))[0].state != "ready", "the broker counts it no more")
+        double.start()
+        plug.wait("ready")
+        plug.wait("activate.done", version=1)
+        assert admin.workers(worker_of(adapter))[0].state == "ready"
+    assert set(double.names) == {f"{adapter}@1"}
+
+
+def test_it_joins_only_when_every_server_answers(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    double.stop()
+    plug = plugs(double, ready=False)
+    assert "refused" in plug.wait("engine.away")["message"]
+    with heddle.Admin() as admin:
+        assert not any(w.name == worker_of(adapter) for w in admin.workers())
+    double.start()
+    plug.wait("ready")
+
+
+def test_a_server_that_was_started_wrongly_is_told_what_it_needs(plugs, doubles):
+    double = doubles("vllm", runtime_updates=False)
+    plug = plugs(double, ready=False)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in plug.wait("engine.away")["message"]
+
+
+def test_features_that_a_server_would_read_over_are_refused(plugs, doubles, publisher, adapter, made):
+    vllm, sglang = doubles("vllm", "sglang")
+    plugs(vllm, sglang)
+    with pytest.raises(heddle.RolloutFailed, match="rslora"):
+        publisher.publish_dir(FIXTURES / "rslora").wait(min=1)
+    assert not vllm.posts(LOADS) and not sglang.posts(LOADS)
+
+
+@pytest.mark.parametrize("kind, options, features", [("vllm", (), ["embeddings", "rank_pattern", "rslora"]), ("sglang", (), []),
+                                                     ("sglang", ("--accept", "rslora"), ["rslora"])])
+def test_which_features_are_taken(plugs, doubles, publisher, kind, options, features):
+    plug = plugs(doubles(kind), *options)
+    assert plug.ready["accepts"] == features
+    if "rslora" in features:
+        assert publisher.publish_dir(FIXTURES / "rslora").wait(min=1).active_count == 1
+
+
+def test_other_names_and_another_view_of_the_directory(plugs, doubles, publisher, adapter, made, tmp_path):
+    double = doubles("vllm")
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "x")
+    plugs(double, "--served-name", "rl/{version}-{digest}", "--server-dir", tmp_path / "elsewhere")
+    ver = publisher.publish_dir(made(1))
+    ver.wait(min=1)
+    (name, path), = double.names.items()
+    assert name == f"rl/1-{ver.digest[3:15]}" and path.startswith(str(tmp_path / "elsewhere")) and same(path, made(1))
+
+
+def test_an_export_that_fails_rejects_the_version_with_the_reason(plugs, doubles, publisher, adapter, made, tmp_path):
+    double = doubles("vllm")
+    plugs(double)
+    shutil.rmtree(tmp_path / "x")
+    (tmp_path / "x").write_text("in the way")
+    with pytest.raises(heddle.RolloutFailed, match="export to"):
+        publisher.publish_dir(made(1)).wait(min=1)
+    assert not double.posts(LOADS)
+    (tmp_path / "x").unlink()
+    (tmp_path / "x").mkdir()
+    assert publisher.publish_dir(made(2)).wait(min=1).active_count == 1
+
+
+def test_it_unloads_a_busy_name_only_when_its_requests_are_over(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    plug = plugs(double)
+    double.busy = {f"{adapter}@1"}
+    for n in (1, 2, 3, 4):
+        publisher.publish_dir(made(n)).wait(min=1)
+    plug.wait("engine.unloaded", name=f"{adapter}@2")
+    assert f"{adapter}@1" in double.names and double.posts(UNLOADS) == [f"{adapter}@2"]
+    double.busy = set()
+    plug.wait("engine.unloaded", name=f"{adapter}@1")
+
+
+def test_a_server_with_little_room_gives_up_what_is_kept(plugs, doubles, publisher, adapter, made):
+    double = doubles("sglang", room=2)
+    plugs(double)
+    for n in (1, 2, 3):
+        assert publisher.publish_dir(made(n)).wait(min=1).active_count == 1
+    assert set(double.names) == {f"{adapter}@2", f"{adapter}@3"}
+    assert double.posts(UNLOADS) == [f"{adapter}@1"]             # by us, in time; not by the server, unasked
+
+
+def test_counters(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    plug = plugs(double, "--metrics", port)
+    publisher.publish_dir(made(1)).wait(min=1)
+    plug.wait("activate.done")
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values[f'heddle_engine_loads_total{{server="{double.url}"}}'] == "1" and values[f'heddle_engine_up{{server="{double.url}"}}'] == "1"
+    assert values[f'heddle_engine_active_version{{adapter="{adapter}"}}'] == "1"
+    assert 0 < float(values[f'heddle_engine_load_seconds_total{{server="{double.url}"}}']) < 60
+
+
+def test_one_process_exports_an_adapter_into_a_directory(plugs, doubles, tmp_path):
+    double = doubles("vllm")
+    plug = plugs(double)
+    second = plugs(double, "--name", "second", ready=False)
+    failure = second.json()
+    assert (failure["ok"], failure["error"]["code"], second.end(None)) == (False, "data_locked", 4)
+    assert str(plug.pid) in failure["error"]["message"]
+
+
+@pytest.mark.parametrize("args, what", [
+    ([], "--export"), (["--export", "X"], "no server is named"), (["--export", "X", "--vllm", "ftp://x"], "no address"),
+    (["--export", "X", "--vllm", "http://h:1", "--vllm", "http://h:1"], "named twice"),
+    (["--export", "X", "--vllm", "http://h:1", "--served-name", "policy"], "has no {version}"),
+    (["--export", "X", "--vllm", "http://h:1", "--adapter", "a", "--adapter", "a"], "named twice"),
+    (["--export", "X", "--vllm", "http://h:1", "--load-timeout", "soon"], "no time"), (["--export", "X", "--vllm", "http://h:1", "--bogus"], "--bogus"),
+    (["--export", "X", "--vllm", "http://h:1", "--metrics", "x"], "HOST:PORT"), (["--export", "X", "--vllm", "http://h:1", "--label", "x"], "KEY=VALUE"),
+    (["--export", "X", "--vllm", "http://h:1", "--max-rate", "x"], "no size"), (["--exp", "X", "--vllm", "http://h:1"], "--export"),
+    (["--export", "X", "--vllm", "http://h:1", "--adapter", "../x"], "no name")])
+def test_usage(args, what, tmp_path):
+    args = [a.replace("X", str(tmp_path)) if a == "X" else a for a in args]
+    done = subprocess.run([sys.executable, "-m", "heddle.engine", "-o", "json", *args], capture_output=True, text=True, timeout=60)
+    failure = json.loads(done.stdout)
+    assert done.returncode == 2 == failure["error"]["exit"] and not failure["ok"], done.stderr
+    assert what in failure["error"]["message"] and failure["error"]["hint"], failure
+    assert "Traceback" not in done.stderr
+
+
+def test_for_people(doubles, broker, adapter, made, publisher, tmp_path):
+    double = doubles("vllm")
+    with (tmp_path / "log").open("wb") as log:
+        plug = Process([sys.executable, "-m", "heddle.engine", "--vllm", double.url, "--export", str(tmp_path / "x"), "--adapter", adapter], stderr=log)
+    lines = [plug.line() for _ in range(2)]
+    assert lines[0].startswith("engine.up") and lines[1] == f"ready: {adapter} for {double.url}"
+    publisher.publish_dir(made(1)).wait(min=1)
+    while not lines[-1].startswith("activate.done"):
+        lines.append(plug.line())
+    assert f"name={adapter}@1" in lines[-1]
+    assert plug.end(signal.SIGINT) == 0
+    assert set(double.names) == {f"{adapter}@1"}                 # the server serves on
+
+
+def test_help_names_every_option_once():
+    done = subprocess.run([sys.executable, "-m", "heddle.engine", "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr
+    manual = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", done.stdout.split("environment:")[0]))
+    assert len(options) > 20 and all(f"`{option}" in manual for option in options - {"--help", "--version"})
