@@ -82,32 +82,10 @@ static void welcome_peer(const call_t *c, uint64_t wire)
     outbox_send(&c->b->out, c->from, &m);
 }
 
-/* The place of that process, or the oldest; false: it was warned of lately. */
-static bool warn_again(broker_t *b, const msg_hello_t *m, uint64_t now_us)
-{
-    broker_warned_t *place = b->warned;
-    for (broker_warned_t *w = b->warned; w < b->warned + BROKER_WARNED; w++) {
-        bool is_same = w->at_us && !memcmp(&w->life, &m->life, sizeof w->life);
-        if (is_same && now_us - w->at_us < BROKER_WARN_US) return false;
-        if (is_same || w->at_us < place->at_us) place = w;
-        if (is_same) break;
-    }
-    *place = (broker_warned_t){m->life, now_us};
-    return true;
-}
-
-/* It will not join, and nothing else tells the operator why. */
 static void warn_stranger(broker_t *b, const msg_hello_t *m, instant_t now)
 {
-    static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};
-    char text[512];
-    if (!m->cluster[0] || !strcmp(m->cluster, b->opts.cluster) || !b->io.warn) return;
-    if (!warn_again(b, m, now.us)) return;
-    text_printf(text, sizeof text,
-                "%s on %s, pid %llu, belongs to cluster %.64s, this is %.64s: it will not join; is this the "
-                "right --data?",
-                ROLES[m->role], m->host, (unsigned long long)m->pid, m->cluster, b->opts.cluster);
-    b->io.warn(b->io.self, "broker.other_cluster", text);
+    const char *text = strangers_heard(&b->strangers, m, b->opts.cluster, now);
+    if (text && b->io.warn) b->io.warn(b->io.self, "broker.other_cluster", text);
 }
 
 void on_hello(const call_t *c)

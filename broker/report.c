@@ -180,12 +180,28 @@ static json_t *count_part(const broker_t *b)
                      part_count(lost), "writers", part_count(writers));
 }
 
+/* Processes that said HELLO and will not join, as they were heard of. */
+static json_t *warnings_part(const broker_t *b, instant_t now)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (const stranger_t *s = b->strangers.rows; ok && s < b->strangers.rows + STRANGERS_MAX; s++) {
+        if (!stranger_is_listed(s, now.us)) continue;
+        ok = json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "at", part_time(s->heard_ms), "name",
+                                                   "broker.other_cluster", "message", part_text(s->text))) == 0;
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
 static int report_status(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
                          heddle_error_t *error)
 {
     page->body = part_body("status", true,
-                           json_pack("{s:o, s:o, s:o}", "broker", broker_part(b, now), "count", count_part(b),
-                                     "adapters", adapters_list(b, q, page)));
+                           json_pack("{s:o, s:o, s:o, s:o}", "broker", broker_part(b, now), "warnings",
+                                     warnings_part(b, now), "count", count_part(b), "adapters",
+                                     adapters_list(b, q, page)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 

@@ -9,7 +9,7 @@
 static const struct { const char *kind, *fields; } KINDS[] = {
     {"publish", "adapter version tag digest created reason state step request_id data_bytes tensor_count chunk_count features "
                 "rollout timing"},
-    {"status", "broker count adapters"},
+    {"status", "broker warnings count adapters"},
     {"adapters", "adapters"},
     {"versions", "adapter versions"},
     {"workers", "settling_ms workers"},

@@ -9,6 +9,15 @@
 static const option_set_t SET = {"heddle status", "[OPTION...]", "The broker, how much it knows, and every adapter.", CLI_DUR, NULL, CLI_COMMON, NULL, 0,
     CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count"};
 
+/* What somebody should look at, whatever the table below says. */
+static void render_warnings(const json_t *restored, const json_t *warnings)
+{
+    char s[64];
+    if (json_is_object(restored)) printf("warning   %s\n", cli_text(restored, "message", s));
+    for (size_t i = 0; i < json_array_size(warnings); i++)
+        printf("warning   %s\n", cli_text(json_array_get(warnings, i), "message", s));
+}
+
 static void render(const common_t *c, json_t *answer)
 {
     char a[64], b[64], up[16], size[16], n[3][64];
@@ -25,7 +34,9 @@ static void render(const common_t *c, json_t *answer)
     printf("cluster   %s: %s, %s, %s ready, %lld lost, ", cli_text(broker, "cluster", a), cli_count(cli_integer(count, "adapters"), "adapter", n[0]),
            cli_count(cli_integer(count, "versions"), "version", n[1]), cli_count(cli_integer(count, "workers_ready"), "worker", n[2]),
            (long long)cli_integer(count, "workers_lost"));
-    printf("%s\n\n", cli_count(cli_integer(count, "writers"), "writer", n[0]));
+    printf("%s\n", cli_count(cli_integer(count, "writers"), "writer", n[0]));
+    render_warnings(json_object_get(broker, "restored"), json_object_get(answer, "warnings"));
+    puts("");
     adapters_render(c, answer);
 }
 

@@ -33,13 +33,14 @@ TYPES = {
     "at": matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"),
     "digest": matching(r"h1:[0-9a-f]{64}"),
     "tag": matching(NAME + r"@[1-9]\d*:[0-9a-f]{12}"),
+    "public_key": matching(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}"),
     "phase": matching("pack|commit|announce|fetch|verify|stage|activate|export"),
     "version_state": matching("staging|staged|active|kept|superseded|failed|retired|lost"),
     "worker_state": matching("ready|draining|left|lost"),
     "copy_state": matching("announced|fetching|arrived|staged|committed|active|kept|stale|failed"),
     "event_type": matching(r"broker\.started|worker\.(joined|left|lost|fenced)|writer\.(opened|closed|fenced)|"
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
-                           r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|adapter\.(held|resumed)|gap"),
+                           r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|adapter\.(held|resumed)|key\.(added|revoked)|gap"),
     "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|worker_alive|unchanged|step_back|"
                      "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|no_workers|denied|unavailable|"
                      "bad_adapter|no_lora|unsupported_peft_type|unsupported_feature|limit|protocol|version_failed|version_lost|"
@@ -63,15 +64,16 @@ VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version
            "holder_count": "int", "active_count": "int", "meta": "map"}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
 TIMING = {name: "ms?" for name in ("announce_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms", "activate_ms")}
-COPY = {"worker": "name", "state": "copy_state?", "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
+COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "text?", "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT, "workers": ["worker", COPY]}
 FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?"}
 SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?", "state": "copy_state?",
-                "lag": "int", "since_at": "at?", "held_count": "int", "fetching": (FETCHING,), "kept": "ints"}
+                "code": "code?", "message": "text?", "lag": "int", "since_at": "at?", "held_count": "int", "fetching": (FETCHING,), "kept": "ints"}
 WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text", "pid": "int", "labels": "map",
           "joined_at": "at", "heartbeat_age_ms": "ms", "transport": {"backend": "text", "ucx": "text?", "devices": "texts"},
           "slots": {"total": "int", "free": "int?", "held": "int?"}, "adapters": ["name", SUBSCRIPTION],
           "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
+KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?", "session_count": "int"}
 WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "int?", "phase": matching("staged|active"),
         "need_count": "int", "have_count": "int", "eligible_count": "int", "elapsed_ms": "ms",
         "workers": ["worker", {"worker": "name", "version": "int?", "digest": "digest?", "state": "copy_state?", "since_at": "at?"}],
@@ -84,30 +86,38 @@ KINDS = {
                 "timing": {"pack_ms": "ms?", "commit_ms": "ms?", "staged_ms": "ms?", "active_ms": "ms?"}},
     "status": {"broker": {"endpoint": "text", "cluster": "name", "epoch": "int", "pid": "int", "heddle": "text",
                           "wire": {"min": "int", "max": "int"}, "uptime_ms": "ms", "state": matching("ready|read_only"),
-                          "data_dir": "text", "registry_bytes": "int", "settling_ms": "int"},
+                          "data_dir": "text", "registry_bytes": "int", "settling_ms": "int",
+                          "restored": ({"from": "name", "at": "at", "message": "text"},)},
+               "warnings": ["at", {"at": "at", "name": "text", "message": "text"}],
                "count": {name: "int" for name in ("adapters", "versions", "workers_ready", "workers_lost", "writers")},
                "adapters": ["name", ADAPTER]},
     "adapters": {"adapters": ["name", ADAPTER]},
-    "versions": {"versions": ["version", VERSION]},
-    "version": {"versions": ["version", ONE_VERSION]},
+    "versions": {"adapter": "name", "versions": ["version", VERSION]},
+    "version": {"adapter": "name", "versions": ["version", ONE_VERSION]},
     "workers": {"settling_ms": "int", "workers": ["name", WORKER]},
     "wait": WAIT,
     "activate": WAIT | {"from": "int?", "to": "int", "changed": "bool", "held": "bool", "bytes_moved": "int"},
-    "verify": {"expected": "digest",
+    "verify": {"adapter": "name", "version": "int", "expected": "digest", "elapsed_ms": "ms",
                "workers": ["worker", {"worker": "name", "version": "int", "digest": "digest?", "match": "bool", "exported_match": "bool?",
                                       "hash_ms": "ms?", "code": "code?"}]},
+    "keys": {"keys": ["name", KEY]},
+    "key": {"changed": "bool", "key": KEY, "session_count": "int"},
+    "keygen": {"public_key": "public_key", "file": "text"},
+    "worker event": {"origin": matching("worker"), "seq": "int", "epoch": "int?", "at": "at", "type": "event_type", "adapter": "name?",
+                     "version": "int?", "worker": "name", "code": "code?", "message": "text?", "data": "map"},
     "event": {"seq": "int", "epoch": "int", "at": "at", "type": "event_type", "adapter": "name?", "version": "int?", "worker": "name?",
               "code": "code?", "message": "text?", "data": "map"},
     "broker": {"role": matching("broker"), "pid": "int", "endpoint": "text", "cluster": "name", "epoch": "int", "data_dir": "text",
-               "wire": {"min": "int", "max": "int"}, "heddle": "text"},
+               "wire": {"min": "int", "max": "int"}, "heddle": "text", "public_key": "public_key?"},
     "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name", "adapters": "texts",
                "export_dir": "text?", "transport": {"backend": "text", "ucx": "text?", "devices": "texts"}},
     "heddle": {},
     "events": {},
 }
-SAID = {"version": "versions", "broker": "ready", "worker": "ready"}   # where the kind on the line is another word
+SAID = {"version": "versions", "key": "keys", "worker event": "event", "broker": "ready", "worker": "ready"}   # where the kind on the line is another word
 NULLABLE = {"reason"}                                                  # that have a pattern of their own
 
+COMMON = {"schema": "text", "kind": "text", "ok": "bool"}
 problems = []
 
 
@@ -138,6 +148,7 @@ def check_object(value, spec, path):
             check(value[name], kind, f"{path}.{name}")
         else:
             problems.append(f"{path}.{name} is not there")
+    problems.extend(f"{path}.{name} is there, and nobody says what it is" for name in value.keys() - spec.keys() - COMMON.keys())
 
 
 def check_list(value, spec, path):
@@ -171,7 +182,7 @@ def main():
     lines = [line for line in sys.stdin.read().splitlines() if line]
     if not lines:
         problems.append("there is no object")
-    if len(lines) > 1 and kind not in ("event", "worker"):
+    if len(lines) > 1 and kind not in ("event", "worker event"):
         problems.append(f"{len(lines)} lines, not one object")
     for line in lines:
         o = json.loads(line)
@@ -188,4 +199,5 @@ def main():
     return 1 if problems else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

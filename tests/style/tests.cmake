@@ -12,3 +12,5 @@ add_test(NAME style_errors COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR
 heddle_test_properties(style_errors style 30)
 add_test(NAME style_links COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/links.py)
 heddle_test_properties(style_links style 30)
+add_test(NAME style_answers COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/answers.py)
+heddle_test_properties(style_answers style 30)

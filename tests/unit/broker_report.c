@@ -366,6 +366,10 @@ static const field_row_t FIELDS[] = {
     {"status", "broker.restored.at", "t"},
     {"status", "broker.restored.message", "s"},
     {"status", "broker", "o"},
+    {"status", "warnings", "a"},
+    {"status", "warnings[].at", "t"},
+    {"status", "warnings[].name", "s"},
+    {"status", "warnings[].message", "s"},
     {"status", "count", "o"},
     {"status", "adapters", "a"},
     {"status", "count.adapters", "i"},
@@ -650,6 +654,10 @@ Test(report, every_field_of_the_pages)
     broker->restored.at_ms = now.wall_ms;
     snprintf(broker->restored.from, sizeof broker->restored.from, "w1");
     snprintf(broker->restored.message, sizeof broker->restored.message, "it knows more");
+    msg_hello_t stranger = {.role = ROLE_WORKER, .host = "h2", .pid = 9, .life = {{1}}, .cluster = "elsewhere"};
+    cr_assert_not_null(strangers_heard(&broker->strangers, &stranger, "here", now), "said");
+    cr_assert_null(strangers_heard(&broker->strangers, &stranger, "here", now), "once");
+    cr_assert_null(strangers_heard(&broker->strangers, &stranger, "elsewhere", now), "at home");
     expect_shape("status", "status", (json_t *[]){body_of((msg_query_t){.op = "status"})}, 1);
     json_t *before = body_of((msg_query_t){.op = "workers"});
     one_cannot_switch();

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/strangers.h"
+
+#include "core/bytes.h"
+
+#include <string.h>
+
+bool stranger_is_listed(const stranger_t *row, uint64_t now_us)
+{
+    return row->heard_us && now_us < row->heard_us + STRANGERS_US;
+}
+
+/* The row of that process, else the one heard of longest ago. */
+static stranger_t *row_of(strangers_t *s, const key16_t *life)
+{
+    stranger_t *oldest = s->rows;
+    for (stranger_t *row = s->rows; row < s->rows + STRANGERS_MAX; row++) {
+        if (row->heard_us && !memcmp(&row->life, life, sizeof *life)) return row;
+        if (row->heard_us < oldest->heard_us) oldest = row;
+    }
+    *oldest = (stranger_t){.life = *life};
+    return oldest;
+}
+
+const char *strangers_heard(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now)
+{
+    static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};
+    if (!m->cluster || !m->cluster[0] || !strcmp(m->cluster, cluster)) return NULL;
+    stranger_t *row = row_of(s, &m->life);
+    row->heard_us = now.us ? now.us : 1;
+    row->heard_ms = now.wall_ms;
+    text_printf(row->text, sizeof row->text,
+                "%s on %s, pid %llu, belongs to cluster %.64s, this is %.64s: it will not join; is this the "
+                "right --data?",
+                ROLES[m->role], m->host, (unsigned long long)m->pid, m->cluster, cluster);
+    if (row->said_us && now.us - row->said_us < STRANGERS_US) return NULL;
+    row->said_us = row->heard_us;
+    return row->text;
+}
