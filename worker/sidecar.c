@@ -296,8 +296,14 @@ static void say_locked(const sidecar_t *s, const heddle_error_t *why)
     notify_status("another worker exports there; waiting for its end");
 }
 
-/* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name that lives.
- * A signal ends the wait, and the process. */
+/* What is left of --join-timeout, for the name; 0 would be no limit. */
+static void spend_patience(sidecar_t *s, uint64_t end_us, uint64_t now_us)
+{
+    if (end_us != CLOCK_NEVER) s->args.join_timeout_ms = end_us > now_us + 1000 ? (uint32_t)((end_us - now_us) / 1000) : 1;
+}
+
+/* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name that lives,
+ * and both together have no longer.  A signal ends the wait, and the process. */
 static int lock_exports(sidecar_t *s, heddle_error_t *error)
 {
     const clock_ops_t *clock = clock_system();
@@ -306,6 +312,7 @@ static int lock_exports(sidecar_t *s, heddle_error_t *error)
     struct pollfd signals = {.fd = s->signal_fd, .events = POLLIN};
     for (bool is_said = false;; is_said = true) {
         int rc = exports_lock(&s->jobs.exports, s->args.adapters, error);
+        if (!rc) spend_patience(s, end_us, clock_now(clock));
         if (rc != HEDDLE_ERR_DATA_LOCKED || clock_now(clock) >= end_us) return rc;
         if (!is_said) say_locked(s, error);
         poll(&signals, 1, LOCK_RETRY_MS);

@@ -205,21 +205,45 @@ int exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *
     return rc;
 }
 
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+/* Nothing where `root` is x->root, *ret_same then.  A lock that is there already is kept: taking it anew would end it. */
+static int lock_root(exports_t *x, int root, heddle_error_t *error, int *ret_lock, bool *ret_same)
+{
+    struct stat mine, now;
+    if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0) return fail(error, "cannot look at", x->path);
+    *ret_lock = x->lock;
+    *ret_same = is_same_file(&mine, &now);
+    if (*ret_same || !x->adapters) return HEDDLE_OK;
+    int is_ours = export_lock_is_of(root, x->lock);
+    if (is_ours < 0) return fail(error, "cannot look at the lock in", x->path);
+    return is_ours ? HEDDLE_OK : export_lock_take(root, x->path, x->adapters, error, ret_lock);
+}
+
+static void move_root(exports_t *x, int root, int lock)
+{
+    log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
+    if (lock == x->lock) x->lock = -1;
+    exports_close(x);
+    x->root = root;
+    x->lock = lock;
+}
+
 /* The directory that has the path now: it may have been removed, or another put in its place. */
 static int find_root(exports_t *x, heddle_error_t *error)
 {
     struct stat mine, now;
-    if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && mine.st_ino == now.st_ino &&
-        mine.st_dev == now.st_dev)
-        return HEDDLE_OK;
-    int root, lock = -1, rc = open_root(x->path, error, &root);
-    if (!rc && x->adapters && (rc = export_lock_take(root, x->path, x->adapters, error, &lock))) close(root);
+    bool is_same = false;
+    if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && is_same_file(&mine, &now)) return HEDDLE_OK;
+    int root, lock, rc = open_root(x->path, error, &root);
     if (rc) return rc;
-    log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
-    exports_close(x);
-    x->root = root;
-    x->lock = lock;
-    return HEDDLE_OK;
+    rc = lock_root(x, root, error, &lock, &is_same);
+    if (rc || is_same) close(root);    /* it could not be looked at for a moment */
+    else move_root(x, root, lock);
+    return rc;
 }
 
 int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error)

@@ -7,12 +7,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static const char NAME[] = ".heddle.lock";
+
+enum { GATE_TRIES = 20, GATE_PAUSE_MS = 5 };
 
 static struct flock byte_of(const char *adapter)
 {
@@ -22,13 +26,23 @@ static struct flock byte_of(const char *adapter)
     return (struct flock){.l_whence = SEEK_SET, .l_start = (off_t)(hash >> 2) + 1, .l_len = 1};
 }
 
-/* Byte 0: nobody else comes or goes meanwhile. */
-static bool move_gate(int lock, short type)
+static bool is_held(int number) { return number == EACCES || number == EAGAIN; }
+
+/* Byte 0: nobody else comes or goes meanwhile.  Whoever holds it for longer than a moment is no worker, or hangs: waiting
+ * in the kernel would have no end, and no signal would end it.  False with errno. */
+static bool take_gate(int lock)
 {
-    struct flock gate = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
-    int rc;
-    while ((rc = fcntl(lock, F_SETLKW, &gate)) != 0 && errno == EINTR) continue;
-    return rc == 0;
+    const struct flock gate = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    for (int i = 0; fcntl(lock, F_SETLK, &gate) != 0; i++) {
+        if (i == GATE_TRIES || (!is_held(errno) && errno != EINTR)) return false;
+        poll(NULL, 0, GATE_PAUSE_MS);
+    }
+    return true;
+}
+
+static void leave_gate(int lock)
+{
+    fcntl(lock, F_SETLK, &(struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_len = 1});
 }
 
 static int fail(heddle_error_t *error, const char *path)
@@ -40,14 +54,32 @@ static int fail(heddle_error_t *error, const char *path)
     return rc;
 }
 
+/* A process of another container or host has no number here. */
 static int refuse(const char *path, const char *adapter, long pid, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: another worker exports %s there, with pid %ld", path,
-                        adapter, pid);
+    char who[64] = "in another container or on another host";
+    if (pid > 0) snprintf(who, sizeof who, "with pid %ld", pid);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: another worker exports %s there, %s", path, adapter, who);
     error_where(error, adapter, 0, NULL, "export");
     error_expected(error, "one worker that exports an adapter into a directory");
-    error_found(error, "a worker with pid %ld", pid);
+    error_found(error, "a worker %s", who);
     error_hint(error, "end that worker first, or give this one a directory of its own with --export");
+    if (error) error->retriable = 1;    /* it may end */
+    return rc;
+}
+
+static int refuse_gate(const char *path, int lock, heddle_error_t *error)
+{
+    struct flock holder = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    char who[64] = "a process in another container or on another host";
+    if (fcntl(lock, F_GETLK, &holder) == 0 && holder.l_type != F_UNLCK && holder.l_pid > 0)
+        snprintf(who, sizeof who, "the process with pid %ld", (long)holder.l_pid);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: the first byte of %s stays locked by %s", path, NAME, who);
+    error_where(error, NULL, 0, NULL, "export");
+    error_expected(error, "a lock of the moment in which a worker comes or goes");
+    error_found(error, "%s", who);
+    error_hint(error, "end that process, or name another directory with --export");
+    if (error) error->retriable = 1;
     return rc;
 }
 
@@ -56,7 +88,7 @@ static int take_one(int lock, const char *path, const char *adapter, heddle_erro
     struct flock want = byte_of(adapter), holder = want;
     want.l_type = holder.l_type = F_WRLCK;
     while (fcntl(lock, F_SETLK, &want) != 0) {
-        if (errno != EACCES && errno != EAGAIN) return fail(error, path);
+        if (!is_held(errno)) return fail(error, path);
         if (fcntl(lock, F_GETLK, &holder) != 0) return fail(error, path);
         if (holder.l_type != F_UNLCK) return refuse(path, adapter, (long)holder.l_pid, error);
         holder.l_type = F_WRLCK;    /* it has just ended */
@@ -64,42 +96,57 @@ static int take_one(int lock, const char *path, const char *adapter, heddle_erro
     return HEDDLE_OK;
 }
 
-static bool has_name(int root, int lock)
+int export_lock_is_of(int root, int lock)
 {
     struct stat mine, named;
-    return fstat(lock, &mine) == 0 && fstatat(root, NAME, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-           mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+    if (lock < 0) return 0;
+    if (fstat(lock, &mine) != 0) return -1;
+    if (fstatat(root, NAME, &named, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT ? 0 : -1;
+    return mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
-/* Opened, behind the gate, and still the file that has the name.  -1 with errno. */
-static int enter(int root)
+/* Whoever may write into the file may lock it, and nobody else: a reader's lock would bar workers too.  A FIFO in its
+ * place holds nobody. */
+static int open_lock(int root)
+{
+    return openat(root, NAME, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0622);
+}
+
+static bool lacks_locks(int number) { return number == ENOLCK || number == EOPNOTSUPP || number == ENOSYS; }
+
+static int go_without(int root, const char *path, int *ret_lock)
+{
+    unlinkat(root, NAME, 0);
+    log_emit(LOG_WARN, "export.lock", "%s: the file system has no locks; see that one worker exports there", path);
+    *ret_lock = -1;
+    return HEDDLE_OK;
+}
+
+/* Opened, behind the gate, and still the file that has the name; -1 in *ret_lock: there are no locks. */
+static int enter(int root, const char *path, heddle_error_t *error, int *ret_lock)
 {
     for (;;) {
-        int lock = openat(root, NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (lock < 0) return -1;
-        if (!move_gate(lock, F_WRLCK)) {
-            int why = errno;
-            close(lock);
-            errno = why;
-            return -1;
+        int lock = open_lock(root), rc = HEDDLE_OK;
+        if (lock < 0) return fail(error, path);
+        int is_in = take_gate(lock) ? export_lock_is_of(root, lock) : -1;
+        bool lacks = is_in < 0 && lacks_locks(errno);
+        if (is_in > 0) {
+            *ret_lock = lock;
+            return HEDDLE_OK;
         }
-        if (has_name(root, lock)) return lock;
-        close(lock);    /* the last one who had it removed it: there is another, or none */
+        if (is_in < 0 && !lacks) rc = is_held(errno) ? refuse_gate(path, lock, error) : fail(error, path);
+        close(lock);
+        if (lacks) return go_without(root, path, ret_lock);
+        if (rc) return rc; /* else the last one who had it removed it: there is another, or none */
     }
 }
 
 int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error, int *ret_lock)
 {
-    int rc = HEDDLE_OK, lock = enter(root);
-    if (lock < 0 && (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS)) {
-        unlinkat(root, NAME, 0);
-        log_emit(LOG_WARN, "export.lock", "%s: the file system has no locks; see that one worker exports there", path);
-        *ret_lock = -1;
-        return HEDDLE_OK;
-    }
-    if (lock < 0) return fail(error, path);
-    for (; *adapters && !rc; adapters++) rc = take_one(lock, path, *adapters, error);
-    move_gate(lock, F_UNLCK);
+    int lock = -1, rc = enter(root, path, error, &lock);
+    if (rc) return rc;
+    for (; lock >= 0 && *adapters && !rc; adapters++) rc = take_one(lock, path, *adapters, error);
+    if (lock >= 0) leave_gate(lock);
     if (rc) export_lock_drop(root, lock);
     else *ret_lock = lock;
     return rc;
@@ -109,8 +156,8 @@ void export_lock_drop(int root, int lock)
 {
     struct flock others = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1};
     if (lock < 0) return;
-    if (move_gate(lock, F_WRLCK) && fcntl(lock, F_GETLK, &others) == 0 && others.l_type == F_UNLCK &&
-        has_name(root, lock))
+    if (take_gate(lock) && fcntl(lock, F_GETLK, &others) == 0 && others.l_type == F_UNLCK &&
+        export_lock_is_of(root, lock) == 1)
         unlinkat(root, NAME, 0);
     close(lock);
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <heddle/adapter.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -434,6 +435,133 @@ Test(exports, one_process_exports_an_adapter_into_a_root)
     cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_OK);
     cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
     cr_assert_str_eq(listing(), "policy@2");
+}
+
+/* A process that holds the first byte of the lock file, as whoever may read it could. */
+static pid_t bar_gate(int *ret_leave)
+{
+    int leave[2], ready[2];
+    char byte;
+    cr_assert(pipe(leave) == 0 && pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct flock gate = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
+        int fd = open(in_root(".heddle.lock"), O_RDONLY);
+        close(leave[1]);
+        if (fcntl(fd, F_SETLK, &gate) || write(ready[1], "x", 1) != 1) _exit(1);
+        _exit(read(leave[0], &byte, 1) < 0);
+    }
+    close(leave[0]);
+    close(ready[1]);
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    *ret_leave = leave[1];
+    return child;
+}
+
+Test(exports, whoever_stays_at_the_gate_holds_nobody_for_ever, .timeout = 10)
+{
+    static const char *const MINE[] = {"policy", NULL}, *const ANOTHERS[] = {"critic", NULL};
+    heddle_error_t error = {0};
+    exports_t later;
+    char pid[32];
+    int leave;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    pid_t child = bar_gate(&leave);
+    exports_close(&exports);
+    cr_assert_str_eq(listing(), ".heddle.lock");
+    cr_assert_eq(exports_open(&later, root, 2, NULL), HEDDLE_OK);
+    cr_assert_eq(exports_lock(&later, ANOTHERS, &error), HEDDLE_ERR_DATA_LOCKED);
+    snprintf(pid, sizeof pid, "pid %ld", (long)child);
+    cr_assert(strstr(error.message, pid) && strstr(error.message, root) && error.hint[0] && error.retriable);
+    close(leave);
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    cr_assert_eq(exports_lock(&later, ANOTHERS, &error), HEDDLE_OK);
+    exports_close(&later);
+    cr_assert_str_eq(listing(), "");
+}
+
+Test(exports, who_may_only_read_cannot_lock)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    umask(022);
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    cr_assert_eq(mode_of(".heddle.lock"), 0600);
+    exports_close(&exports);
+    umask(002);
+    cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    cr_assert_eq(mode_of(".heddle.lock"), 0620, "a group that may write may export");
+}
+
+Test(exports, what_is_no_file_in_the_locks_place_holds_nobody, .timeout = 10)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    heddle_error_t error = {0};
+    cr_assert_eq(mkfifo(in_root(".heddle.lock"), 0666), 0);
+    cr_assert_eq(exports_lock(&exports, MINE, &error), HEDDLE_ERR_DATA_DIR);
+    cr_assert(strstr(error.message, ".heddle.lock") && error.hint[0]);
+}
+
+/* As in another container: who holds the lock has no number here. */
+static int lock_in_a_namespace(heddle_error_t *ret_error)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    struct { int code; heddle_error_t error; } answer = {.code = 1};
+    int channel[2];
+    cr_assert_eq(pipe(channel), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (unshare((geteuid() ? CLONE_NEWUSER : 0) | CLONE_NEWPID) != 0) _exit(2);
+        if (fork() == 0) {
+            exports_t x;
+            answer.code = exports_open(&x, root, 2, NULL);
+            if (!answer.code) answer.code = exports_lock(&x, MINE, &answer.error);
+            exports_close(&x);
+            _exit(write(channel[1], &answer, sizeof answer) != sizeof answer);
+        }
+        wait(NULL);
+        _exit(0);
+    }
+    int status;
+    cr_assert(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    close(channel[1]);
+    if (WEXITSTATUS(status) == 2) cr_skip_test("no namespaces here");
+    cr_assert_eq(read(channel[0], &answer, sizeof answer), sizeof answer);
+    close(channel[0]);
+    *ret_error = answer.error;
+    return answer.code;
+}
+
+Test(exports, who_has_no_number_here_is_somewhere_else)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    heddle_error_t error;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    cr_assert_eq(lock_in_a_namespace(&error), HEDDLE_ERR_DATA_LOCKED);
+    cr_assert(strstr(error.message, "in another container or on another host") && !strstr(error.message, "pid"), "%s",
+              error.message);
+    cr_assert_str_eq(error.found, "a worker in another container or on another host");
+    cr_assert_eq(error.retriable, 1);
+}
+
+/* The directory seems to be another one, and the lock file in it is the one that is locked: opened and closed again,
+ * it would be locked no more. */
+Test(exports, a_lock_that_is_there_already_is_kept)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    char before[80], lock[100];
+    bool is_named;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    snprintf(before, sizeof before, "%s.before", root);
+    snprintf(lock, sizeof lock, "%s/.heddle.lock", before);
+    cr_assert(rename(root, before) == 0 && mkdir(root, 0755) == 0 && link(lock, in_root(".heddle.lock")) == 0);
+    write_version(1);
+    cr_assert_str_eq(listing(), ".heddle.lock policy@1");
+    cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED);
+    cr_assert(is_named && unlink(lock) == 0 && rmdir(before) == 0);
+    exports_close(&exports);
+    cr_assert_str_eq(listing(), "policy@1");
 }
 
 Test(exports, full_disk_is_no_space_and_leaves_nothing)

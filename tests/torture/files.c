@@ -54,6 +54,9 @@ static ssize_t no_write(void)
     type __wrap_##name parameters { return refuse() ? (failed) : __real_##name arguments; }
 WRAP(int, -1, mkdir, (const char *path, mode_t mode), (path, mode))
 WRAP(int, -1, fsync, (int fd), (fd))
+WRAP(int, -1, stat, (const char *path, struct stat *to), (path, to))
+WRAP(int, -1, lstat, (const char *path, struct stat *to), (path, to))
+WRAP(int, -1, fstatat, (int dir, const char *name, struct stat *to, int flags), (dir, name, to, flags))
 WRAP(int, -1, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes))
 WRAP(ssize_t, no_write(), write, (int fd, const void *data, size_t bytes), (fd, data, bytes))
 WRAP(int, -1, rename, (const char *from, const char *to), (from, to))
@@ -142,6 +145,18 @@ static int put_version(uint64_t version)
     return rc;
 }
 
+/* Another process sees the lock, whatever failed here. */
+static bool is_locked(void)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        struct flock others = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1};
+        _exit(fcntl(exports.lock, F_GETLK, &others) || others.l_type != F_WRLCK);
+    }
+    return waitpid(child, &status, 0) == child && status == 0;
+}
+
 static int exports_act(void)
 {
     static const char *const MINE[] = {"policy", NULL};
@@ -152,6 +167,7 @@ static int exports_act(void)
     for (uint64_t v = 1; v <= 3 && exports.root >= 0; v++) {
         int rc = put_version(v);
         if (!first) first = rc;
+        cr_assert(is_locked());
     }
     exports_close(&exports);
     return first;

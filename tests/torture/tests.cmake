@@ -28,7 +28,7 @@ target_link_libraries(torture_plays PUBLIC heddle_broker heddle_worker heddle_tr
 heddle_torture(memory SOURCES ${dir}/memory.c ${dir}/alloc.c LINK torture_plays OPTIONS ${wrap_memory})
 heddle_torture(disk SOURCES ${dir}/disk.c ${dir}/vfs.c LINK torture_plays)
 
-set(wrapped open openat mkdir mkdirat mkostemp fsync fallocate write rename renameat link symlinkat unlinkat realpath fdopen fdopendir fflush
+set(wrapped open openat stat lstat fstatat mkdir mkdirat mkostemp fsync fallocate write rename renameat link symlinkat unlinkat realpath fdopen fdopendir fflush
   fwrite fclose)
 list(TRANSFORM wrapped PREPEND -Wl,--wrap= OUTPUT_VARIABLE wrap_files)
 heddle_torture(files SOURCES ${dir}/files.c ${CMAKE_SOURCE_DIR}/worker/sidecar_export.c ${CMAKE_SOURCE_DIR}/worker/sidecar_lock.c LINK heddle_worker heddle_wire OPTIONS ${wrap_files})
