@@ -158,11 +158,18 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
     return first;
 }
 
+size_t registry_live_from(const adapter_row_t *a)
+{
+    size_t at = a->version_count, left = a->version_count - a->ended_count;
+    while (left && at) left -= registry_is_live(a->versions[--at]);
+    return at;
+}
+
 bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep)
 {
     if (v->state != VERSION_COMMITTED || v->version == a->active) return false;
     uint64_t later = 0;
-    for (size_t i = 0; i < a->version_count; i++) {
+    for (size_t i = registry_live_from(a); i < a->version_count; i++) {
         const version_row_t *w = a->versions[i];
         later += w->state == VERSION_COMMITTED && w->version != a->active && w->decision > v->decision;
     }

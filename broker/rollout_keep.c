@@ -74,7 +74,7 @@ void keep_decide(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t
 {
     size_t count = 0;
     const version_row_t *waited_for = awaited(ro, v, a);
-    for (size_t i = 0; i < a->version_count && count < RETIRE_AT_ONCE; i++) {
+    for (size_t i = registry_live_from(a); i < a->version_count && count < RETIRE_AT_ONCE; i++) {
         const version_row_t *row = a->versions[i];
         if (!is_excess(ro, a, row, waited_for) || is_served(ro, a, row)) continue;
         registry_decide_end(a, row, VERSION_RETIRED, NULL, v.now, out);

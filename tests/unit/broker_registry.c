@@ -791,6 +791,23 @@ Test(registry, a_forgotten_version_is_not_activatable)
                  HEDDLE_ERR_NOT_ACTIVATABLE);
 }
 
+Test(registry, history_lies_before_the_earliest_live_one)
+{
+    open_policy();
+    cr_assert_eq(registry_live_from(policy()), 0);
+    publish(1);
+    cr_assert_eq(registry_live_from(policy()), 0);
+    for (uint64_t v = 2; v < 40; v++) come_and_go(v);
+    cr_assert_eq(registry_live_from(policy()), 0, "version 1 is staging still");
+    end(1, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(registry_live_from(policy()), policy()->version_count, "nothing but history");
+    publish(40);
+    decide(40);
+    come_and_go(41);
+    size_t at = registry_live_from(policy());
+    cr_assert_eq(policy()->versions[at]->version, 40);
+}
+
 /* ---- keep, reached ---- */
 
 static size_t excess(uint64_t keep, uint64_t *first)
