@@ -68,18 +68,6 @@ def case_tensors(box, quick):
     box.check(grown < 4 << 20, f"the broker knows nothing of tensors: {grown >> 10} KiB more")
 
 
-def case_bytes(box, quick):
-    """2 GB in 90,064 tensors, to two workers that export it; quick: 100 MB."""
-    shape = ("--shape", "qwen3-30b-a3b", "--rank", "1") if quick else ("--shape", "deepseek-v3", "--rank", "3")
-    need(box, "the case", 1 << 30 if quick else 15 << 30, 2 << 30 if quick else 14 << 30)
-    broker = box.start_broker()
-    read_before = broker_moved(broker)
-    answer = one_adapter(box, shape, 2, 1 if quick else 2)
-    box.check(answer["data_bytes"] > (100e6 if quick else 2e9), f"{mb(answer['data_bytes'])}")
-    moved = broker_moved(broker) - read_before
-    box.check(moved < 8 << 20, f"the broker read and wrote {moved >> 10} KiB")
-
-
 def broker_moved(broker):
     """Bytes that it read and wrote, sockets and files."""
     fields = dict(line.split(": ") for line in open(f"/proc/{broker.pid}/io").read().splitlines())
@@ -265,3 +253,15 @@ def judge_pace(box, worker, adapter, end):
 def parse_ms(text):
     clock, fraction = text.rstrip("Z").split(".")
     return time.mktime(time.strptime(clock, "%Y-%m-%dT%H:%M:%S")) * 1e3 + int(fraction[:3])
+
+
+def case_bytes(box, quick):
+    """2 GB in 90,064 tensors, to two workers that export it; quick: 100 MB."""
+    shape = ("--shape", "qwen3-30b-a3b", "--rank", "1") if quick else ("--shape", "deepseek-v3", "--rank", "3")
+    need(box, "the case", 1 << 30 if quick else 15 << 30, 2 << 30 if quick else 14 << 30)
+    broker = box.start_broker()
+    read_before = broker_moved(broker)
+    answer = one_adapter(box, shape, 2, 1 if quick else 2)
+    box.check(answer["data_bytes"] > (100e6 if quick else 2e9), f"{mb(answer['data_bytes'])}")
+    moved = broker_moved(broker) - read_before
+    box.check(moved < 8 << 20, f"the broker read and wrote {moved >> 10} KiB")
