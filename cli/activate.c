@@ -16,7 +16,8 @@ static const option_t OPTIONS[] = {
 static const char *const ARGS[] = {"NAME@V", NULL};
 static const option_set_t SET = {"heddle activate", "NAME@V [OPTION...]",
     "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where workers still hold it, and\n"
-    "the adapter is held: later versions stage and do not activate until the newest is activated by hand.", CLI_DUR "\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
+    "the adapter is held: later versions stage and do not activate until the newest is activated by hand.",
+    "Where it is active already, those that are stale try again, and nothing is repaired: heddle verify has exported files written again.\n" CLI_DUR "\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
     CLI_EXITS ", the version is the one to serve; 1 it failed or is lost; 3 it was never published; 4 it cannot be activated;\n"
     "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
     "  heddle activate policy@6 --dry-run       what would a roll-back do?\n  heddle activate policy@6\n  heddle activate policy@9                 the newest: ends the hold"};
