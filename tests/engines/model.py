@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""model.py FOLDER COUNT: a tiny Llama in FOLDER/base, adapters in FOLDER/lora1.., and FOLDER/expected.json: what PEFT itself generates.
+"""model.py FOLDER COUNT: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., one with rsLoRA, ranks and alphas by pattern after
+them, one of rank 64 last; and FOLDER/expected.json: what PEFT itself generates with each.
 
 Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as many different
 answers as adapters, and none is the base model's."""
@@ -30,13 +31,17 @@ def main() -> None:
     base = LlamaForCausalLM(config)
     base.save_pretrained(folder / "base")
     answers = {"base": generate(base)}
-    for number in range(1, count + 1):
+    kinds = [{"r": 8, "lora_alpha": 64}] * count
+    kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True, "rank_pattern": {"q_proj": 4, "layers.1.mlp.up_proj": 16},
+                  "alpha_pattern": {"v_proj": 48, "layers.0.mlp.down_proj": 4}})
+    kinds.append({"r": 64, "lora_alpha": 64})
+    for number, kind in enumerate(kinds, 1):
         torch.manual_seed(number)
         model = get_peft_model(LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.float32),
-                               LoraConfig(r=8, lora_alpha=64, target_modules="all-linear", init_lora_weights=False))
+                               LoraConfig(target_modules="all-linear", init_lora_weights=False, **kind))
         model.save_pretrained(folder / f"lora{number}")
         answers[f"lora{number}"] = generate(model)
-    if len({json.dumps(a) for a in answers.values()}) != count + 1:
+    if len({json.dumps(a) for a in answers.values()}) != len(kinds) + 1:
         sys.exit("model.py: two of the adapters answer alike")
     (folder / "expected.json").write_text(json.dumps({"prompts": PROMPTS, "length": LENGTH, "answers": answers}))
 

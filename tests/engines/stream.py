@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""stream.py vllm|sglang...: the plug against real servers.  Prints one line a check, and exits with 1 when one fails.
+
+For each server: a broker, the server, `python -m heddle.engine`, and `heddle publish` of one version after the other.  Asked under the name of
+a version, the server must answer what PEFT generates with it (model.py): the newest, the one before it which is kept, and the same after a
+way back and after the server was killed and started again.  A version that the server cannot load fails with its words.  And the double of
+python/tests gives the same outcome as the server, call by call."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("HEDDLE_BIN_DIR", ROOT / "build" / "bin"))
+PLAIN = 3                                # adapters of model.py that both servers load; then one with rsLoRA and patterns, one of rank 64
+PATIENCE = 300.0                         # a server on two busy cores
+
+sys.path.insert(0, str(ROOT / "python" / "tests"))
+import engine_double  # noqa: E402
+
+
+class Failed(Exception):
+    pass
+
+
+class Stage:
+    """Processes that are ended at the end, whatever happens."""
+
+    def __init__(self, folder):
+        self.folder, self.running = folder, {}
+        self.good = self.bad = 0
+
+    def start(self, name, *argv, **env):
+        log = (self.folder / f"{name}.log").open("ab")
+        self.running[name] = subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE, stderr=log, cwd=ROOT, env={**os.environ, **env},
+                                              start_new_session=True)
+        return self.running[name]
+
+    def line(self, name):
+        line = self.running[name].stdout.readline()
+        if not line:
+            raise Failed(f"{name} ended with {self.running[name].wait()}; its log ends: {self.tail(name)}")
+        return json.loads(line)
+
+    def until(self, process, type, **data):
+        while True:
+            line = self.line(process)
+            if line.get("type", line["kind"]) == type and all(line.get(k, line.get("data", {}).get(k)) == v for k, v in data.items()):
+                return line
+
+    def end(self, name, number=signal.SIGTERM):
+        process = self.running.pop(name)
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+        try:
+            return process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return process.wait()
+
+    def tail(self, name):
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-15:])
+
+    def check(self, what, found, expected):
+        if found == expected:
+            self.good += 1
+            print(f"  ok    {what}", flush=True)
+        else:
+            self.bad += 1
+            print(f"  FAIL  {what}\n        expected {expected}\n        found    {found}", flush=True)
+
+
+def ask_vllm(url, name, prompt, length):
+    """(the name that the answer says, tokens)"""
+    got = post(url + "/v1/completions", {"model": name, "prompt": prompt, "max_tokens": length, "temperature": 0, "ignore_eos": True,
+                                         "return_token_ids": True, "detokenize": False})
+    return got["model"], got["choices"][0]["token_ids"]
+
+
+def ask_sglang(url, name, prompt, length):
+    """Its answers name no adapter; they carry the id of the request, so that the name goes there."""
+    got = post(url + "/generate", {"rid": f"{name}/{time.monotonic_ns()}", "input_ids": prompt, "lora_path": name,
+                                   "sampling_params": {"max_new_tokens": length, "temperature": 0, "ignore_eos": True}})
+    return got["meta_info"]["id"].rpartition("/")[0], got["output_ids"]
+
+
+ASK = {"vllm": ask_vllm, "sglang": ask_sglang}
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        return json.load(answer)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def serve(stage, kind, models, port):
+    began = time.monotonic()
+    stage.start(kind, ROOT / "tests/engines/serve", kind, models / "base", port)
+    while True:
+        if stage.running[kind].poll() is not None:
+            raise Failed(f"{kind} ended with {stage.running[kind].wait()}; its log ends:\n{stage.tail(kind)}")
+        if time.monotonic() - began > PATIENCE:
+            raise Failed(f"{kind} is not up after {PATIENCE:g} s; its log ends:\n{stage.tail(kind)}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5):
+                return time.monotonic() - began
+        except OSError:
+            time.sleep(0.2)
+
+
+def publish(stage, broker, folder, wants=0):
+    done = subprocess.run([BIN / "heddle", "publish", folder, "--adapter", "policy", "--broker", broker, "--deadline", "120s", "-o", "json"],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode != wants:
+        raise Failed(f"publish {folder.name} ended with {done.returncode}: {done.stdout} {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def check_tokens(stage, kind, url, expected, version, adapter, when):
+    name = f"policy@{version}"
+    found = [ASK[kind](url, name, prompt, expected["length"]) for prompt in expected["prompts"]]
+    stage.check(f"{kind}: {when}, {name} answers what PEFT generates with {adapter}", found, [(name, tokens) for tokens in expected["answers"][adapter]])
+
+
+def stream(stage, kind, models, expected):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    print(f"{kind}: up after {serve(stage, kind, models, port):.0f} s", flush=True)
+
+    outcomes = compare(kind, url, models)
+    double = engine_double.Double(kind)
+    stage.check(f"{kind}: the double does call by call what the server does", compare(kind, double.url, models), outcomes)
+    double.stop()
+
+    stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", stage.folder / f"data-{kind}")
+    broker = stage.line("broker")["endpoint"]
+    stage.start("engine", sys.executable, "-m", "heddle.engine", f"--{kind}", url, "--export", stage.folder / f"x-{kind}", "--broker", broker,
+                "--load-timeout", "120s", "-o", "json")
+    stage.until("engine", "ready")
+    for n in range(1, PLAIN + 1):
+        told = publish(stage, broker, models / f"lora{n}")
+        loaded = stage.until("engine", "engine.loaded", name=f"policy@{n}")["data"]
+        print(f"  policy@{n}: active {told['timing']['active_ms']:.0f} ms after publish began; load {loaded['load_ms']:.0f} ms, "
+              f"first token {loaded['answer_ms']:.0f} ms", flush=True)
+        check_tokens(stage, kind, url, expected, n, f"lora{n}", "newest")
+        if n > 1:
+            check_tokens(stage, kind, url, expected, n - 1, f"lora{n - 1}", "kept")
+
+    patterned = f"lora{PLAIN + 1}"
+    last = PLAIN
+    if kind == "vllm":
+        publish(stage, broker, models / patterned)
+        last += 1
+        check_tokens(stage, kind, url, expected, last, patterned, "rsLoRA with patterns")
+        refused, words, code = f"lora{PLAIN + 2}", "max_lora_rank", "version_failed"
+    else:
+        told = publish(stage, broker, models / patterned, 1)
+        stage.check("sglang: rsLoRA, which it would read over, is refused", (told["rollout"]["missing"] or [{}])[0].get("code"), "unsupported_feature")
+        last += 1                        # the number is used up
+        refused, words, code = f"lora{PLAIN + 2}", "max-lora-rank", "version_failed"
+    told = publish(stage, broker, models / refused, 1)
+    missing = (told["rollout"]["missing"] or [{}])[0]
+    stage.check(f"{kind}: rank 64 fails with the server's words", (missing.get("code"), words in missing.get("message", ""), "64" in missing.get("message", "")),
+                (code, True, True))
+
+    active, before = (last, last - 1) if kind == "vllm" else (PLAIN, PLAIN - 1)
+    adapter_of = {active: f"lora{active}", before: f"lora{before}"}
+    check_tokens(stage, kind, url, expected, active, adapter_of[active], "after a refusal")
+    subprocess.run([BIN / "heddle", "activate", f"policy@{before}", "--broker", broker, "-q"], check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
+    check_tokens(stage, kind, url, expected, before, adapter_of[before], "after a way back")
+
+    stage.end(kind, signal.SIGKILL)
+    print(f"{kind}: killed; up again after {serve(stage, kind, models, port):.0f} s", flush=True)
+    stage.until("engine", "engine.loaded", name=f"policy@{before}")
+    check_tokens(stage, kind, url, expected, before, adapter_of[before], "killed and started again")
+    stage.check(f"{kind}: the plug ends with 0", stage.end("engine"), 0)
+    stage.end("broker")
+    stage.end(kind)
+
+
+def compare(kind, url, models):
+    return engine_double.calls(kind, url, str(models / "lora1"), str(models / "lora2"), str(models / f"lora{PLAIN + 2}"))
+
+
+def main():
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="heddle-engines-"))
+    os.environ["HEDDLE_KEYS"] = str(folder / "keys")
+    for name in ("HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER"):
+        os.environ.pop(name, None)
+    stage, models = Stage(folder), folder / "models"
+    try:
+        subprocess.run([ROOT / "build/engines/common/bin/python", ROOT / "tests/engines/model.py", models, str(PLAIN)], check=True, cwd=ROOT,
+                       stderr=(folder / "model.log").open("wb"))
+        expected = json.loads((models / "expected.json").read_text())
+        for kind in sys.argv[1:]:
+            stream(stage, kind, models, expected)
+    except (Failed, subprocess.SubprocessError, urllib.error.URLError) as e:
+        stage.bad += 1
+        print(f"  FAIL  {e}", flush=True)
+    finally:
+        for name in list(stage.running):
+            stage.end(name, signal.SIGKILL)
+    print(f"{stage.good} passed, {stage.bad} failed", flush=True)
+    if stage.bad:
+        print(f"logs: {folder}", flush=True)
+    else:
+        shutil.rmtree(folder)
+    return 1 if stage.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
