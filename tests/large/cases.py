@@ -46,6 +46,8 @@ def one_adapter(box, shape, workers, versions):
         box.note(f"{answer['tensor_count']} tensors, {mb(answer['data_bytes'])}: pack {answer['timing']['pack_ms']:.0f} ms, durable {answer['timing']['commit_ms']:.0f}, "
                  f"staged {answer['timing']['staged_ms']:.0f}, active on {workers} {answer['timing']['active_ms']:.0f}; the command {took_s * 1e3:.0f}")
         box.check(answer["rollout"]["active_count"] == workers, f"policy@{answer['version']} is active on {answer['rollout']['active_count']} of {workers}")
+        switch_ms = answer["timing"]["active_ms"] - answer["timing"]["staged_ms"]
+        box.check(switch_ms < 1000, f"the switch took {switch_ms:.0f} ms, whatever the size")
         shutil.rmtree(path) if number < versions else None
     check_verified(box, f"policy@{versions}", workers)
     last = box.work / f"v{versions}"
@@ -57,7 +59,7 @@ def one_adapter(box, shape, workers, versions):
 
 
 def case_tensors(box, quick):
-    """90,064 tensors, the names of DeepSeek-V3 with a LoRA per expert, to two workers; quick: one."""
+    """90,064 tensors, few bytes, the names of DeepSeek-V3 with a LoRA per expert, to two workers; quick: one."""
     workers, versions = (1, 1) if quick else (2, 3)
     need(box, "the case", (2 + 2 * workers) * 400 << 20, 1 << 30)  # a page for each tensor: 369 MB a version
     broker = box.start_broker()
@@ -214,7 +216,7 @@ def case_versions(box, quick):
 def case_pace(box, quick):
     """A version every 10 ms for a minute, to two adapters, one worker slow; others published beside them; quick: 8 s."""
     seconds = 8 if quick else 60
-    box.start_broker()
+    broker = box.start_broker()
     adapters = ("strict", "ready", "calm")
     fast = [box.start_worker(f"w{i}", *adapters) for i in range(3)]
     slow = box.start_worker("slow", *adapters, options=("--max-rate", "20M"))
@@ -225,9 +227,10 @@ def case_pace(box, quick):
     strict = box.start_publisher("strict", "--adapter", "strict", *every_10_ms)
     ready = box.start_publisher("ready", "--adapter", "ready", "--as-ready", *every_10_ms)
     calm = box.start_publisher("calm", "--adapter", "calm", "--interval", 250, "--count", seconds * 4)
-    ends = {p.name: p.said(within=seconds + 120) for p in (strict, ready, calm)}
+    ends = {p.name: p.said(within=4 * seconds + 60) for p in (strict, ready, calm)}
+    box.note(f"the broker took {broker.cpu_s():.1f} s of CPU")
     for name, end in ends.items():
-        box.check(end["refused"] == 0 and end["created"] == end["count"],
+        box.check(end["refused"] == 0 and end["created"] == end["count"] and end["seconds"] < 2 * seconds,
                   f"{name}: {end['created']} published in {end['seconds']:.1f} s, none refused; commit {end['commit_ms']:.1f} ms, at worst {end['commit_worst_ms']:.0f}")
         wait = box.ask("wait", f"{name}@{end['version']}", "--exact", "--min", 4, "--deadline", "30s")
         box.check(wait["exit"] == 0 and wait["have_count"] == 4, f"{name}@{end['version']}, the last one, is active on {wait.get('have_count')} of 4")
