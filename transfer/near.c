@@ -3,13 +3,16 @@
 
 #include "core/digest.h"
 #include "core/failpoint.h"
+#include "core/limits.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define BOARD_BYTES (((1u + NEAR_PINS) * sizeof(uint64_t) + 4095u) / 4096u * 4096u)
@@ -101,7 +104,8 @@ uint64_t near_file(int fd)
 
 /* ---- another's ---- */
 
-/* Where it came from says a descriptor's name; only memfd_create gives this one. */
+/* Where it came from says a descriptor's name; only memfd_create gives this one.  One of huge pages is not on tmpfs:
+ * where none is left for a hole in it, reading there is a signal. */
 #define OURS "/memfd:heddle-"
 
 /* Opens another's file by a path that the kernel resolves; -1 unless it is a memory file of ours.  What the
@@ -111,22 +115,24 @@ static int open_memory(const char *path)
 {
     char again[64], name[sizeof OURS];
     struct stat s;
+    struct statfs f;
     int look = open(path, O_PATH | O_CLOEXEC), fd = -1;
     if (look < 0) return -1;
     snprintf(again, sizeof again, "/proc/self/fd/%d", look);
-    if (fstat(look, &s) == 0 && S_ISREG(s.st_mode) && readlink(again, name, sizeof name) == sizeof name &&
+    bool is_memory = fstat(look, &s) == 0 && S_ISREG(s.st_mode) && fstatfs(look, &f) == 0 && f.f_type == TMPFS_MAGIC;
+    if (is_memory && readlink(again, name, sizeof name) == sizeof name &&
         memcmp(name, OURS, sizeof OURS - 1) == 0)
         fd = open(again, O_RDONLY | O_CLOEXEC);
     close(look);
     return fd;
 }
 
-/* Only what can neither shrink under us nor be another file than was meant (file 0: any). */
+/* Only what can neither shrink under us nor be another file than was meant (file 0: any), nor more than a region. */
 static bool is_sound(int fd, uint64_t file, struct stat *ret_stat)
 {
     int seals = fcntl(fd, F_GET_SEALS);
     return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, ret_stat) == 0 && ret_stat->st_size > 0 &&
-           (file == 0 || ret_stat->st_ino == file);
+           (uint64_t)ret_stat->st_size <= LIMIT_REGION_BYTES && (file == 0 || ret_stat->st_ino == file);
 }
 
 static bool map_fd(uint64_t process, uint64_t theirs, uint64_t file, map_t *ret_map)
@@ -188,6 +194,21 @@ static map_t *oldest(near_view_t *v)
     return m;
 }
 
+/* All maps together are no more than the largest region: a source may make files that are large, and empty. */
+static void make_room(near_view_t *v, size_t bytes)
+{
+    map_t *last;
+    size_t sum;
+    do {
+        last = NULL, sum = bytes;
+        for (map_t *m = v->maps; m < v->maps + NEAR_MAPS; m++) {
+            sum += m->bytes;
+            if (m->base && (!last || m->used < last->used)) last = m;
+        }
+        if (last && sum > LIMIT_REGION_BYTES) unmap(last);
+    } while (last && sum > LIMIT_REGION_BYTES);
+}
+
 /* The region of a loan; NULL when it cannot be mapped. */
 static const map_t *find_map(near_view_t *v, const near_loan_t *loan)
 {
@@ -196,6 +217,7 @@ static const map_t *find_map(near_view_t *v, const near_loan_t *loan)
         if (v->maps[i].base && v->maps[i].file == loan->file && v->maps[i].fd == loan->fd) m = &v->maps[i];
     if (!m) {
         if (loan->file == 0 || !map_fd(v->process, loan->fd, loan->file, &fresh)) return NULL;
+        make_room(v, fresh.bytes);
         m = oldest(v);
         unmap(m);
         *m = fresh;

@@ -19,8 +19,9 @@
  * itself had called taken, or by a source that writes into what it lent, pass the pin: the chunk's
  * digest is what finds those (worker/pull.h), as it does for bytes that travel.
  *
- * What is mapped cannot shrink (sealed), so that reading it raises no signal.  A region that its source
- * gave up stays mapped, without pages (transfer/region.h), until NEAR_MAPS others were used after it.
+ * What is mapped cannot shrink (sealed) and is tmpfs, so that reading it raises no signal.  A region that its source
+ * gave up stays mapped, without pages (transfer/region.h), until NEAR_MAPS others were used after it.  Of one source no
+ * more is mapped than LIMIT_REGION_BYTES, whatever sizes it tells.
  *
  * One thread.  Nothing blocks but for page faults. */
 #ifndef TRANSFER_NEAR_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is read from another: this process's own, found as another's would be. */
+#include "core/limits.h"
 #include "transfer/near.h"
 #include "transfer/region.h"
 
@@ -126,6 +127,62 @@ Test(near, what_is_no_memory_of_ours_is_not_even_opened)
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close(fds[i]);
     close(watch);
     cr_assert(unlink(fifo) == 0 && unlink(file) == 0 && rmdir(dir) == 0);
+}
+
+/* Opened, it could be mapped: and where no page is left for a hole in it, reading it is a signal. */
+Test(near, huge_pages_are_not_even_opened)
+{
+    char path[64], event[512];
+    int fd = memfd_create("heddle-huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    if (fd < 0) cr_skip_test("no huge pages here");
+    cr_assert(ftruncate(fd, 1 << 30) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    cr_assert(inotify_add_watch(watch, path, IN_OPEN) >= 0);
+    lend_descriptor(fd);
+    cr_assert_eq(read(watch, event, sizeof event), -1, "it was opened");
+    close(open(path, O_RDONLY | O_CLOEXEC));
+    cr_assert_gt(read(watch, event, sizeof event), 0, "the watch works");
+    close(watch);
+    close(fd);
+}
+
+/* A memory file of our name and seals, without a page. */
+static int sparse(uint64_t bytes)
+{
+    int fd = memfd_create("heddle-sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    cr_assert(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    return fd;
+}
+
+static uint64_t mapped_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    cr_assert(f && fscanf(f, "%llu", &pages) == 1 && fclose(f) == 0);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+Test(near, no_more_is_mapped_than_a_region_may_have)
+{
+    static const uint64_t PART = LIMIT_REGION_BYTES / 3 + 4096;
+    int fds[NEAR_MAPS], large = sparse(LIMIT_REGION_BYTES + 4096), whole = sparse(LIMIT_REGION_BYTES);
+    uint32_t pin = near_pin(&board, LINE);
+    uint64_t before = mapped_bytes();
+    near_loan_t loan = {.pin = pin, .line = LINE, .bytes = 16};
+    lend_descriptor(large);
+    for (uint32_t i = 0; i < NEAR_MAPS; i++) {
+        fds[i] = sparse(PART);
+        loan.fd = (uint32_t)fds[i], loan.file = near_file(fds[i]);
+        cr_assert_eq(near_copy(view, &loan, into), NEAR_COPIED, "file %u", i);
+        cr_assert_leq(mapped_bytes() - before, LIMIT_REGION_BYTES, "after file %u", i);
+    }
+    loan.fd = (uint32_t)whole, loan.file = near_file(whole);
+    cr_assert_eq(near_copy(view, &loan, into), NEAR_COPIED, "the largest that may be");
+    cr_assert_leq(mapped_bytes() - before, LIMIT_REGION_BYTES + BYTES);
+    for (uint32_t i = 0; i < NEAR_MAPS; i++) close(fds[i]);
+    close(large);
+    close(whole);
 }
 
 Test(near, more_regions_than_stay_mapped)
