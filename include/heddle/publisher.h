@@ -109,6 +109,9 @@ HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tens
                                         heddle_publication_t **ret_publication);
 /* Where tensor `index` of the table given to begin belongs: data_bytes of it, 4 KiB aligned, writable until commit. */
 HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index);
+/* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i belongs: one call
+ * instead of one a tensor, where calls are dear.  USAGE when a pointer is missing. */
+HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *const *sources);
 /* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on failure.
  * Errors: UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE (phase pack: nothing was
  * sent), INTERRUPTED. */

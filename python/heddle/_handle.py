@@ -99,8 +99,10 @@ class Handle:
             _calls.detachable(lambda: self._close_native(ptr))
 
     def __enter__(self: Self) -> Self:
-        with self._lock:
-            self._live()
+        if _native.forked:
+            raise ForkError()
+        if self._is_closed:
+            raise Closed(f"the {self._what} is closed", code="closed", exit=2)
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:

@@ -48,11 +48,14 @@ class HeddleError(Exception):
         return "; ".join(parts) + f" [{self.code}]"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, {name: getattr(self, name) for name in FIELDS})
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return _rebuild, (type(self), self.message, fields, self.rollout, self.answer)
 
 
-def _rebuild(kind: type[HeddleError], message: str, fields: dict[str, Any]) -> HeddleError:
-    return kind(message, **fields)
+def _rebuild(kind: type[HeddleError], message: str, fields: dict[str, Any], rollout: Any, answer: Any) -> HeddleError:
+    made = kind(message, **fields)
+    made.rollout, made.answer = rollout, answer
+    return made
 
 
 class UsageError(HeddleError, ValueError):

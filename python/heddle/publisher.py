@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from heddle import _calls, _native
 from heddle._handle import Handle, Until
@@ -14,12 +14,16 @@ from heddle._native import ffi, lib
 from heddle.errors import HeddleError
 from heddle.tensors import Table, describe, write
 
+if TYPE_CHECKING:
+    from heddle._collective import Collective
+
 __all__ = ["Publisher", "Version", "Rollout", "Missing", "Progress"]
 
 _ACTIVATION = {"all": 0, "as-ready": 1, "manual": 2}
 _UNCHANGED = {"fail": 0, "skip": 1, "publish": 2}
 _PHASE = {"staged": 1, "active": 2}
 _NOT_YET = ("deadline", "no_workers")
+_ENDED = ("failed", "retired", "lost", "superseded")
 _LOOK_AGAIN = 0.25          # seconds: an event tells of most changes, and this of the rest
 
 Config = Mapping[str, Any] | bytes | str
@@ -167,10 +171,14 @@ class Publisher(Handle):
         self._activation = choose("activation", activation, _ACTIVATION)
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
         self._callbacks: list[Callable[[Progress], None]] = []
+        self._ranks: Collective | None = None
         self._asked: Any = None                # an Admin handle for the names of workers, made when it is wanted
         self._asked_opts = {"broker": broker, "broker_key": broker_key, "key": key, "timeout": timeout}
         try:
-            self._open(broker, writer, takeover, max_rate, timeout, close_timeout, data_device, insecure, broker_key, key)
+            if process_group is not None:
+                from heddle._collective import Collective
+                self._ranks = Collective(process_group)
+            self._together(lambda: self._open(broker, writer, takeover, max_rate, timeout, close_timeout, data_device, insecure, broker_key, key))
         except BaseException:
             if self._ptr is None:
                 self._failed()
@@ -221,6 +229,65 @@ class Publisher(Handle):
 
     # -- publishing ------------------------------------------------------------------------------------------------------
 
+    def publish(self, model: Any, *, step: int | None = None, peft_adapter: str = "default", request_id: str | None = None,
+                meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False,
+                config: Config | None = None) -> Version:
+        """Publishes the LoRA of a live model: every tensor that `save_pretrained` would write, under the same key, of the same shape and type.
+
+        model         a PeftModel, also inside of DistributedDataParallel, torch.compile or FSDP2 (fully_shard); with `process_group` every rank
+                      calls this.  Nothing is merged, and nothing of the model is changed or kept.
+        peft_adapter  which of its adapters
+        config        adapter_config.json; None: what save_pretrained writes, with sets sorted (PEFT's order follows the hash seed).  With the bytes of
+                      a saved file the digest is that of the saved directory.
+        The tensors are copied once, into Heddle's region: `optimizer.step()` may follow at once.  What goes where is worked out at the first
+        call for a model, and again when its structure, types or configuration changed.
+        Raises as publish_tensors, and BadAdapter (unsupported_peft_type) with the type's name, NotFound for a missing adapter.
+        """
+        from heddle import _model
+        how = (step, request_id, meta, deadline, allow_step_back)
+        if self._ranks is not None:
+            return self._publish_together(model, peft_adapter, config, how)
+        plan, _ = _model.plan_of(_model.unwrapped(model), peft_adapter)
+        if any(_model.is_sharded(p) for p in plan.parameters):
+            raise _native.error("usage", "the model is sharded over ranks", expected="Publisher(process_group=...)", found="no process_group",
+                                hint="give every rank's Publisher the group (torch.distributed.group.WORLD), and call publish on every rank")
+        return self._publish(plan.table, plan.config if config is None else config_bytes(config), plan.fill, *how)
+
+    def _publish_together(self, model: Any, peft_adapter: str, config: Config | None, how: tuple[Any, ...]) -> Version:
+        """Every rank: all can, else none; gather to rank 0; rank 0 commits, and its outcome is everybody's."""
+        from heddle import _collective, _model
+        assert self._ranks is not None
+        ranks = self._ranks
+        publication: Any = None
+        with self._lock:
+            try:
+                def prepare() -> tuple[Any, bool]:
+                    nonlocal publication
+                    plan, is_new = _model.plan_of(_model.unwrapped(model), peft_adapter)
+                    if ranks.rank == 0:
+                        publication = self._begin(plan.table, plan.config if config is None else config_bytes(config))
+                    return plan, is_new
+                plan, is_new = ranks.agree(prepare)
+                _collective.gather(plan, is_new, ranks, None if publication is None else plan.targets(publication[0]))
+
+                def commit() -> Version:
+                    opts, kept = self._publish_opts(*how)
+                    version = self._commit(publication, opts, how[0])
+                    del kept
+                    return version
+                return self._ours(ranks.lead(commit))
+            finally:
+                if publication is not None:
+                    lib.heddle_publication_abort(publication)
+
+    def _ours(self, version: Version) -> Version:
+        """As it came from rank 0."""
+        return version if version._publisher is self else replace(version, _publisher=self)
+
+    def _together(self, call: Callable[[], Any]) -> Any:
+        """A call of rank 0's for all ranks; alone: the call."""
+        return call() if self._ranks is None else self._ranks.lead(call)
+
     def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None, request_id: str | None = None,
                         meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
         """Publishes tensors under PEFT's on-disk names ("base_model.model....lora_A.weight").
@@ -232,25 +299,29 @@ class Publisher(Handle):
         deadline  seconds for the whole rollout; past it the version fails everywhere and the old one stays
         Returns when the record is durable.  Raises UsageError, BadAdapter, Conflict, Fenced, Unavailable, Deadline.
         """
-        rows = [(name, *describe(name, value)) for name, value in tensors.items()]
-        values = list(tensors.values())
+        def alone() -> Version:
+            rows = [(name, *describe(name, value)) for name, value in tensors.items()]
+            values = list(tensors.values())
 
-        def fill(publication: Any, table: Table) -> None:
-            for i, (value, size, (_, dtype, shape)) in enumerate(zip(values, table.sizes, table.rows, strict=True)):
-                write(lib.heddle_publication_tensor(publication, i), size, dtype, shape, value)
-        return self._publish(Table(rows), config_bytes(config), fill, step, request_id, meta, deadline, allow_step_back)
+            def fill(publication: Any, table: Table) -> None:
+                for i, (value, size, (_, dtype, shape)) in enumerate(zip(values, table.sizes, table.rows, strict=True)):
+                    write(lib.heddle_publication_tensor(publication, i), size, dtype, shape, value)
+            return self._publish(Table(rows), config_bytes(config), fill, step, request_id, meta, deadline, allow_step_back)
+        return self._ours(self._together(alone))
 
     def publish_dir(self, path: str | os.PathLike[str], *, step: int | None = None, request_id: str | None = None,
                     meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
         """Publishes a directory that PEFT saved (adapter_config.json and adapter_model.safetensors).  As publish_tensors; NotFound without it."""
-        with self._lock:
-            ptr = self._live()
-            opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
-            done = _new_published()
-            where = _native.c_text(path)
-            self._call(lambda: _native.check(lib.heddle_publisher_publish_dir(ptr, where, opts, done)))
-            del kept
-            return self._version(done, step)
+        def alone() -> Version:
+            with self._lock:
+                ptr = self._live()
+                opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
+                done = _new_published()
+                where = _native.c_text(path)
+                self._call(lambda: _native.check(lib.heddle_publisher_publish_dir(ptr, where, opts, done)))
+                del kept
+                return self._version(done, step)
+        return self._ours(self._together(alone))
 
     def _publish(self, table: Table, config: bytes, fill: Callable[[Any, Table], None], step: int | None, request_id: str | None,
                  meta: Mapping[str, str] | None, deadline: float, allow_step_back: bool) -> Version:
@@ -305,12 +376,19 @@ class Publisher(Handle):
 
     def report(self, version: int) -> Rollout:
         """The rollout of a version of this publisher as last heard; never blocks."""
-        report = _new_report()
-        with self._lock:
-            _native.check(lib.heddle_publisher_report(self._live(), version, report))
-        return self._rollout(report, "active", ())
+        def alone() -> Rollout:
+            report = _new_report()
+            with self._lock:
+                _native.check(lib.heddle_publisher_report(self._live(), version, report))
+            return self._rollout(report, "active", ())
+        found: Rollout = self._together(alone)
+        return found
 
     def _wait(self, version: Version, phase: str, quorum: str | int, least: int, timeout: float | None) -> Rollout:
+        found: Rollout = self._together(lambda: self._wait_alone(version, phase, quorum, least, timeout))
+        return found
+
+    def _wait_alone(self, version: Version, phase: str, quorum: str | int, least: int, timeout: float | None) -> Rollout:
         want, number = parse_quorum(quorum), choose("phase", phase, _PHASE)
         until, report = Until(timeout), _new_report()
         while True:
@@ -318,7 +396,7 @@ class Publisher(Handle):
             have = report.active_count if number == _PHASE["active"] else report.staged_count
             if failure is None and (have >= least or want.kind == lib.HEDDLE_QUORUM_NONE):
                 return self._rollout(report, phase, self._who(version, phase))
-            if failure is not None and failure.code not in _NOT_YET:
+            if failure is not None and (failure.code not in _NOT_YET or _native.text(report.state) in _ENDED):
                 break
             if until.over:
                 failure = failure or _native.error("deadline", f"{version.tag} is not {phase} on enough workers", adapter=self.adapter,

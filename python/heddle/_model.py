@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter of a live PeftModel: which parameter goes where, worked out once and used for every version.
+
+The names and types are those that PEFT's save_pretrained would write: PEFT's own get_peft_model_state_dict says which, asked once with the
+parameters themselves instead of copies.  What is remembered is checked each time against the model: its tree of modules, the place of each
+parameter, its shape and type, and the adapter's configuration.  Whatever changed, the plan is made anew.  Nothing is ever merged, and nothing of
+the model is changed.
+"""
+from __future__ import annotations
+
+import array
+import json
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from heddle import _native
+from heddle._native import ffi, lib
+from heddle.tensors import _FROM_TORCH, Table, torch_target
+
+_TARGETS_MAX = 4            # regions of a publisher that are remembered; it has three
+
+
+def unwrapped(model: Any) -> Any:
+    """The PeftModel inside of what DistributedDataParallel, DeepSpeed or torch.compile made of it."""
+    seen = 0
+    while not hasattr(model, "peft_config") and seen < 8:
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if inner is None:
+            break
+        model, seen = inner, seen + 1
+    if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
+        raise _native.error("usage", "that is no PeftModel", expected="peft.PeftModel", found=type(model).__name__,
+                            hint="wrap the model with peft.get_peft_model, or use publish_tensors")
+    return getattr(model, "_orig_mod", model)
+
+
+def lora_config(model: Any, name: str) -> Any:
+    """The LoraConfig of an adapter; clear errors for what is not there, or is no LoRA."""
+    if name not in model.peft_config:
+        raise _native.error("not_found", f"the model has no adapter {name!r}", expected=" ".join(sorted(model.peft_config)) or "an adapter",
+                            found=name, hint="name it: publish(model, peft_adapter=...)")
+    config = model.peft_config[name]
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind != "LORA":
+        raise _native.error("unsupported_peft_type", f"the adapter {name!r} is of type {kind}, and only LoRA is published", expected="LORA",
+                            found=kind)
+    return config
+
+
+def config_of(model: Any, name: str) -> bytes:
+    """adapter_config.json as save_pretrained would write it, but for the order of sets: PEFT's follows the hash seed, ours is sorted."""
+    config = model.peft_config[name]
+    fields = {key: sorted(value) if isinstance(value, (set, frozenset)) else value for key, value in config.to_dict().items()}
+    if fields.get("base_model_name_or_path") is None:
+        fields["base_model_name_or_path"] = model.base_model.model.__dict__.get("name_or_path", None) or None
+    fields["inference_mode"] = True
+    if config.task_type is None:
+        base = model._get_base_model_class(is_prompt_tuning=False)
+        fields["auto_mapping"] = {"base_model_class": base.__name__, "parent_library": base.__module__}
+    return json.dumps(fields, indent=2, sort_keys=True).encode()
+
+
+def _tree(model: Any) -> list[int]:
+    """The identities of all modules, level by level: another tree has another list."""
+    found: list[int] = []
+    level = [model]
+    while level:
+        found.extend(map(id, level))
+        level = [child for module in level for child in module._modules.values() if child is not None]
+    return found
+
+
+def shape_of(parameter: Any) -> tuple[int, ...]:
+    """Its whole shape, sharded or not (ZeRO-3 leaves an empty tensor behind, and the shape beside it)."""
+    return tuple(int(n) for n in getattr(parameter, "ds_shape", parameter.shape))
+
+
+class Plan:
+    """name -> parameter -> place, of one adapter of one model."""
+
+    def __init__(self, model: Any, name: str, config: bytes) -> None:
+        self.config, self._tree = config, _tree(model)
+        rows = _saved(model, name)
+        self.parameters = [p for _, p in rows]
+        self._owners = _owners(model, self.parameters)
+        self._looks = [(p.dtype, p.shape) for p in self.parameters]         # of ZeRO-3's: empty, and so they stay
+        self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
+        self._targets: dict[tuple[int, ...], list[Any]] = {}
+        names = [key for key, _ in rows]
+        self._ends = (names.index(min(names)), names.index(max(names))) if names else ()
+        self.shards: Any = None                 # what the ranks hold of it (_collective)
+
+    def fits(self, model: Any, config: bytes) -> bool:
+        """Whether the model is still the one that this was made of."""
+        return (config == self.config and _tree(model) == self._tree
+                and all(owner.get(slot) is p for (owner, slot), p in zip(self._owners, self.parameters, strict=True))
+                and all(p.dtype is dtype and p.shape == shape for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True)))
+
+    def targets(self, publication: Any) -> list[Any]:
+        """A torch tensor over each tensor's place in the region; None where there are no bytes.  Regions take turns, and are known again."""
+        key = tuple(int(ffi.cast("uintptr_t", lib.heddle_publication_tensor(publication, i))) for i in self._ends)
+        found = self._targets.get(key)
+        if found is None:       # a table is laid out in one way: where its ends are again, everything is
+            found = [torch_target(lib.heddle_publication_tensor(publication, i), size, dtype, shape) if size else None
+                     for i, (size, (_, dtype, shape)) in enumerate(zip(self.table.sizes, self.table.rows, strict=True))]
+            if len(self._targets) >= _TARGETS_MAX:
+                self._targets.clear()
+            self._targets[key] = found
+        return found
+
+    def fill(self, publication: Any, _table: Table) -> None:
+        """Copies every parameter to its place, once: what lies on the CPU as it will lie there in one call of the library, the rest by torch."""
+        plain = [p.device.type == "cpu" and p.is_contiguous() for p in self.parameters]
+        sources = array.array("Q", [p.data_ptr() if is_plain else 0 for p, is_plain in zip(self.parameters, plain, strict=True)])
+        _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
+        if not all(plain):
+            targets = self.targets(publication)
+            copy([None if is_plain else t for t, is_plain in zip(targets, plain, strict=True)], self.parameters)
+
+
+def copy(targets: list[Any], sources: list[Any]) -> None:
+    """Each source into its target, whatever the source's strides and device."""
+    import torch
+    pairs = [(t, s) for t, s in zip(targets, sources, strict=True) if t is not None]
+    with torch.no_grad():
+        together: Callable[..., Any] | None = getattr(torch, "_foreach_copy_", None)
+        if together is not None and pairs:
+            together([t for t, _ in pairs], [s for _, s in pairs])
+        else:
+            for target, source in pairs:
+                target.copy_(source)
+
+
+def _saved(model: Any, name: str) -> list[tuple[str, Any]]:
+    """What save_pretrained would write: PEFT's key, and the parameter or buffer itself."""
+    import warnings
+
+    from peft import get_peft_model_state_dict
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")         # "Setting `save_embedding_layers` to `True`": as when it is saved
+        found = get_peft_model_state_dict(model, state_dict=model.state_dict(keep_vars=True), adapter_name=name)
+    return list(found.items())
+
+
+def _owners(model: Any, parameters: list[Any]) -> list[tuple[dict[str, Any], str]]:
+    """The dict of a module, and the name in it, of each parameter."""
+    places: dict[int, tuple[dict[str, Any], str]] = {}
+    for module in model.modules():
+        for owner in (module._parameters, module._buffers):
+            for slot, value in owner.items():
+                if value is not None:
+                    places.setdefault(id(value), (owner, slot))
+    lost = [i for i, p in enumerate(parameters) if id(p) not in places]
+    if lost:
+        raise _native.error("unsupported_feature", f"{len(lost)} tensors that PEFT would save are no parameters of the model",
+                            hint="save the adapter and use publish_dir, or publish_tensors")
+    return [places[id(p)] for p in parameters]
+
+
+def _dtype(key: str, parameter: Any) -> str:
+    found = _FROM_TORCH.get(str(parameter.dtype))
+    if found is None:
+        raise _native.error("usage", f"tensor {key} has a type that no adapter has", found=str(parameter.dtype), expected="a type of safetensors")
+    return found
+
+
+_plans: weakref.WeakKeyDictionary[Any, dict[str, Plan]] = weakref.WeakKeyDictionary()
+
+
+def plan_of(model: Any, name: str) -> tuple[Plan, bool]:
+    """The plan of an adapter, and whether it was made just now.  `model` is unwrapped."""
+    lora_config(model, name)
+    config = config_of(model, name)
+    known = _plans.setdefault(model, {})
+    plan = known.get(name)
+    if plan is not None and plan.fits(model, config):
+        return plan, False
+    known[name] = plan = Plan(model, name, config)
+    return plan, True
+
+
+def is_sharded(parameter: Any) -> bool:
+    """A DTensor (FSDP2, tensor parallel), or a parameter that ZeRO-3 has taken apart."""
+    return hasattr(parameter, "device_mesh") or hasattr(parameter, "ds_id")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heddle.peft: a version into a live PeftModel, in place."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from heddle import _model, _native
+from heddle.tensors import Tensor, is_numpy, is_torch, torch_dtype
+
+__all__ = ["load_into"]
+
+# what decides how the tensors are used: a model that differs in one of these would compute something else with them
+_MEANING = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out", "bias")
+_EXACT = {"F16": ("F32", "F64"), "BF16": ("F32", "F64"), "F32": ("F64",), "F8_E5M2": ("F16", "BF16", "F32"), "F8_E4M3": ("F16", "BF16", "F32"),
+          "I8": ("I16", "I32", "I64"), "U8": ("I16", "I32", "I64"), "I16": ("I32", "I64"), "I32": ("I64",)}
+_SHOWN = 5
+
+
+def load_into(model: Any, a: Any, adapter: str = "default") -> None:
+    """Copies a version's tensors into the adapter of a live model: all of them, or, if anything does not fit, none.
+
+    model    a PeftModel (also compiled or wrapped, not sharded) whose adapter has the same structure: the same keys and shapes
+    a        a Snapshot or Update, or a mapping of PEFT's on-disk names to tensors (`Tensor`, torch or numpy)
+    adapter  the adapter's name in the model
+
+    Before a byte moves everything is checked: names, shapes, types (a type that holds every value of the version's will do: PEFT keeps bf16
+    adapters as f32), and of a Snapshot or Update the fields of the configuration that decide how the tensors are used (r, lora_alpha,
+    rank_pattern, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling thread does the copy;
+    no forward pass may run meanwhile.
+
+    Raises BadAdapter (bad_adapter: names, shapes, configuration), UsageError (types; a merged or sharded adapter; no PeftModel), NotFound.
+    """
+    inner = _model.unwrapped(model)
+    plan, _ = _model.plan_of(inner, adapter)
+    _check_model(inner, adapter, plan)
+    tensors: Mapping[str, Any] = a if isinstance(a, Mapping) else a.tensors
+    if not isinstance(a, Mapping):
+        _check_meaning(a.config, json.loads(plan.config), adapter)
+    _check_names(plan, tensors, adapter)
+    sources = [_check_row(row, tensors[row[0]]) for row in plan.table.rows]
+    _model.copy(plan.parameters, sources)
+
+
+def _check_model(model: Any, adapter: str, plan: _model.Plan) -> None:
+    if any(_model.is_sharded(p) for p in plan.parameters):
+        raise _native.error("usage", "the model is sharded over ranks: load the version where the model is whole", found="sharded parameters")
+    for name, module in model.named_modules():
+        if adapter in (getattr(module, "merged_adapters", None) or ()):
+            raise _native.error("usage", f"the adapter {adapter!r} is merged into {name}: what is loaded would not be used",
+                                hint="call model.unmerge_adapter() first")
+
+
+def _check_meaning(theirs: dict[str, Any], ours: dict[str, Any], adapter: str) -> None:
+    for field in _MEANING:
+        if (theirs.get(field) or None) != (ours.get(field) or None) and not (field == "bias" and {theirs.get(field), ours.get(field)} <= {"none", None}):
+            raise _native.error("bad_adapter", f"the version was trained with another {field} than the adapter {adapter!r} of this model has",
+                                expected=f"{field} = {ours.get(field)!r}", found=f"{field} = {theirs.get(field)!r}",
+                                hint="make the model's adapter from the version's config: peft.LoraConfig(**fields)")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _check_names(plan: _model.Plan, tensors: Mapping[str, Any], adapter: str) -> None:
+    want, have = {name for name, _, _ in plan.table.rows}, set(tensors)
+    if want != have:
+        raise _native.error("bad_adapter", f"the tensors are not those of the adapter {adapter!r} of this model",
+                            expected=_some(sorted(want - have)) or None, found=_some(sorted(have - want)) or "fewer",
+                            hint="expected: those that are missing; found: those that the model has no place for")
+
+
+def _check_row(row: tuple[str, str, tuple[int, ...]], tensor: Any) -> Any:
+    """The tensor as torch's, if it fits."""
+    name, dtype, shape = row
+    if isinstance(tensor, Tensor):
+        kind, extents = tensor.dtype, tensor.shape
+    else:
+        from heddle.tensors import describe
+        kind, extents = describe(name, tensor)
+    if extents != shape:
+        raise _native.error("bad_adapter", f"tensor {name} has another shape", expected=str(list(shape)), found=str(list(extents)))
+    if kind != dtype and dtype not in _EXACT.get(kind, ()):
+        raise _native.error("usage", f"tensor {name} has a type that the model's cannot hold", expected=dtype, found=kind,
+                            hint="cast the model's adapter, or publish in its type")
+    return _as_torch(tensor, kind)
+
+
+def _as_torch(tensor: Any, kind: str) -> Any:
+    if isinstance(tensor, Tensor):
+        return tensor.torch()
+    if is_torch(tensor):
+        return tensor
+    assert is_numpy(tensor)
+    import torch
+    if tensor.dtype.name in ("bfloat16",) or tensor.dtype.name.startswith("float8"):        # ml_dtypes: the same bytes
+        return torch.from_numpy(tensor.view(f"u{tensor.dtype.itemsize}").copy()).view(torch_dtype(kind))
+    return torch.from_numpy(tensor.copy() if not tensor.flags.writeable else tensor)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong, and how it is said."""
+import pickle
+import threading
+import time
+import warnings
+
+import pytest
+
+import heddle
+from conftest import FIXTURES, Broker, until
+
+CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": {"v_proj", "q_proj"}}
+KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+
+
+def tensors(numpy, value=1.0, dtype="float32", rows=8):
+    return {KEY.format("A"): numpy.full((rows, 64), value, dtype), KEY.format("B"): numpy.full((64, rows), value, dtype)}
+
+
+@pytest.fixture
+def numpy():
+    return pytest.importorskip("numpy")
+
+
+@pytest.fixture
+def pub(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as it:
+        yield it
+
+
+# -- what comes in ---------------------------------------------------------------------------------------------------------
+
+def test_wrong_types_are_named(pub, numpy):
+    good = tensors(numpy)
+    for bad, found in ((good[KEY.format("A")].astype("complex128"), "complex128"), ([[1.0]], "list"), (numpy.array([object()]), "object")):
+        with pytest.raises(heddle.UsageError, match="lora_A") as e:
+            pub.publish_tensors({**good, KEY.format("A"): bad}, CONFIG)
+        assert e.value.found == found
+    assert isinstance(e.value, ValueError)
+    with pytest.raises(heddle.UsageError):
+        pub.publish_tensors(good, 7)
+    with pytest.raises(heddle.BadAdapter):
+        pub.publish_tensors(good, {**CONFIG, "peft_type": "IA3"})
+    with pytest.raises(heddle.BadAdapter) as e:
+        pub.publish_tensors({"x.weight": good[KEY.format("A")]}, CONFIG)
+    assert e.value.code == "no_lora" and e.value.exit == 8 and e.value.phase == "pack"
+
+
+def test_strides_and_byte_order_do_not_matter(pub, numpy):
+    base = {k: numpy.arange(v.size, dtype="float32").reshape(v.shape) for k, v in tensors(numpy).items()}
+    digest = pub.publish_tensors(base, CONFIG).digest
+    strange = {k: numpy.asfortranarray(v) for k, v in base.items()}
+    assert pub.publish_tensors(strange, CONFIG).digest == digest
+    assert pub.publish_tensors({k: v[:, ::-1].copy()[:, ::-1] for k, v in base.items()}, CONFIG).digest == digest
+    assert pub.publish_tensors({k: v.astype(">f4") for k, v in base.items()}, CONFIG).digest == digest
+    torch = pytest.importorskip("torch")
+    assert pub.publish_tensors({k: torch.from_numpy(numpy.ascontiguousarray(v.T)).T for k, v in base.items()}, CONFIG).digest == digest
+
+
+def test_a_mapping_as_config_has_its_sets_sorted(pub, numpy):
+    ver = pub.publish_tensors(tensors(numpy), CONFIG)
+    with heddle.Admin() as adm:
+        assert adm.versions(f"{pub.adapter}@{ver.version}")[0].config["target_modules"] == ["q_proj", "v_proj"]
+
+
+def test_words_that_are_none(broker, adapter):
+    for wrong in ({"activation": "some"}, {"if_unchanged": "maybe"}, {"timeout": -1}, {"timeout": float("nan")}, {"adapter": "no spaces"}):
+        with pytest.raises(heddle.UsageError):
+            heddle.Publisher(**{"adapter": adapter, **wrong})
+    for wrong in ({"apply": "never"}, {"adapters": []}, {"adapters": adapter}, {"ranks": 2}, {"slots": 1000}, {"accepts": [], "apply": "auto"}):
+        with pytest.raises(heddle.UsageError):
+            heddle.Worker(**{"adapters": [adapter], **wrong})
+    with heddle.Admin() as adm:
+        for wrong in ({"quorum": "most"}, {"quorum": "101%"}, {"phase": "done"}, {"deadline": -1}):
+            with pytest.raises(heddle.UsageError):
+                adm.wait(adapter, **wrong)
+        with pytest.raises(heddle.UsageError, match="NUL"):
+            adm.versions("a\0b")
+        with pytest.raises(heddle.NotFound) as e:
+            adm.versions("nobody-published-this@3")
+        assert isinstance(e.value, LookupError) and e.value.exit == 3
+
+
+def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
+    with pytest.raises(heddle.NotFound):
+        pub.publish_dir(tmp_path / "none")
+    with pytest.raises(heddle.HeddleError):
+        pub.publish_dir(tmp_path)
+    with pytest.raises(heddle.UsageError, match="step"):
+        pub.publish_dir(FIXTURES / "plain", step=-2)
+    with pytest.raises(heddle.Deadline) as e:
+        pub.publish_dir(FIXTURES / "plain", deadline=0.3).wait(timeout=5)
+    assert e.value.code == "no_workers" and isinstance(e.value, TimeoutError) and e.value.rollout.eligible_count == 0
+
+
+# -- conflicts -------------------------------------------------------------------------------------------------------------
+
+def test_two_publishers(broker, adapter):
+    with heddle.Publisher(adapter=adapter, writer="first") as first:
+        with pytest.raises(heddle.Conflict, match="first") as e:
+            heddle.Publisher(adapter=adapter, writer="second")
+        assert e.value.code == "writer_held" and e.value.retriable
+        with heddle.Publisher(adapter=adapter, writer="second", takeover=True) as second:
+            second.publish_dir(FIXTURES / "plain")
+            with pytest.raises(heddle.Fenced):
+                first.publish_dir(FIXTURES / "plain")
+
+
+def test_unchanged_step_back_and_request_ids(broker, adapter):
+    with heddle.Publisher(adapter=adapter, if_unchanged="fail") as pub:
+        first = pub.publish_dir(FIXTURES / "plain", step=5, request_id="r1", meta={"run": "a"})
+        with heddle.Admin() as adm:
+            assert [(v.meta, v.step) for v in adm.versions(adapter)] == [({"run": "a"}, 5)]
+        again = pub.publish_dir(FIXTURES / "plain", step=5, request_id="r1")
+        assert (again.version, again.reason, again.created) == (first.version, "replayed", False)
+        with pytest.raises(heddle.Conflict) as e:
+            pub.publish_dir(FIXTURES / "dora", request_id="r1")
+        assert e.value.code == "request_conflict"
+        with pytest.raises(heddle.Conflict) as e:
+            pub.publish_dir(FIXTURES / "plain", step=6)
+        assert e.value.code == "unchanged"
+        with pytest.raises(heddle.Conflict) as e:
+            pub.publish_dir(FIXTURES / "dora", step=4)
+        assert e.value.code == "step_back"
+        assert pub.publish_dir(FIXTURES / "dora", step=4, allow_step_back=True).features == ("dora",)
+
+
+def test_a_held_adapter(broker, adapter):
+    with heddle.Worker(adapters=[adapter], name="held", apply="auto") as w, heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
+        pub.publish_dir(FIXTURES / "plain").wait(timeout=60)
+        pub.publish_dir(FIXTURES / "dora").wait(timeout=60)
+        back = adm.activate(f"{adapter}@1", by="ann")
+        assert back.changed and back.from_ == 2 and back.to == 1 and back.bytes_moved == 0 and back.held
+        with pytest.raises(heddle.Held, match="ann") as e:
+            pub.publish_dir(FIXTURES / "bf16").wait(timeout=60)
+        assert e.value.rollout.state == "staged"
+        assert adm.adapters()[[a.name for a in adm.adapters()].index(adapter)].held.by == "ann"
+        until(lambda: w.current(adapter).version == 1, "the worker went back")
+
+
+def test_a_version_that_the_engine_rejects(broker, adapter):
+    def engine(w):
+        for u in w.updates():
+            if u.phase == "arrived":
+                assert u.reject("no room for this one")
+    with heddle.Worker(adapters=[adapter], name="full") as w, heddle.Publisher(adapter=adapter) as pub:
+        thread = threading.Thread(target=engine, args=(w,))
+        thread.start()
+        w_joined = until(lambda: heddle.Admin().workers(), "the worker joined")
+        assert w_joined
+        with pytest.raises(heddle.RolloutFailed, match="no room for this one") as e:
+            pub.publish_dir(FIXTURES / "plain").wait(min=1, timeout=60)
+        assert e.value.code == "version_failed" and e.value.exit == 1
+        assert [(m.worker, m.phase) for m in e.value.rollout.missing] == [("full", "stage")]
+        assert w.current(adapter) is None
+        w.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_features_that_an_engine_does_not_accept(broker, adapter):
+    with heddle.Worker(adapters=[adapter], name="picky", accepts=["rslora"]) as w, heddle.Publisher(adapter=adapter) as pub:
+        ver = pub.publish_dir(FIXTURES / "dora")
+        seen = threading.Thread(target=lambda: [u.staged() if u.phase == "arrived" else u.activate() for u in w.updates() if not u.answered])
+        seen.start()
+        with pytest.raises(heddle.RolloutFailed, match="dora"):
+            ver.wait(min=1, timeout=60)
+        assert pub.publish_dir(FIXTURES / "rslora").wait(phase="staged", min=1, timeout=60).staged_count == 1
+        w.close()
+        seen.join(10)
+        assert not seen.is_alive()
+
+
+def test_an_update_left_unanswered_is_rejected_with_a_warning(broker, adapter):
+    with heddle.Worker(adapters=[adapter], name="lazy") as w, heddle.Publisher(adapter=adapter) as pub:
+        ver = pub.publish_dir(FIXTURES / "plain")
+        updates = w.updates(timeout=30)
+        first = next(updates)
+        assert first.phase == "arrived" and first.features == () and first.config["peft_type"] == "LORA"
+        with pytest.raises(heddle.UsageError, match="answers a commit"):
+            first.activate()
+        with pytest.warns(RuntimeWarning, match="left unanswered"):
+            assert next(updates).phase == "failed"
+        with pytest.raises(heddle.RolloutFailed, match="unanswered"):
+            ver.wait(timeout=30)
+        with pytest.raises(heddle.UsageError, match="answered already"):
+            first.staged()
+
+
+def test_an_answer_may_come_later(broker, adapter):
+    with heddle.Worker(adapters=[adapter], name="later") as w, heddle.Publisher(adapter=adapter) as pub:
+        ver = pub.publish_dir(FIXTURES / "plain")
+        updates = w.updates(timeout=30)
+        arrived = next(updates).defer()
+        assert list(w.updates(timeout=0)) == []
+        answered = threading.Thread(target=lambda: arrived.staged())
+        answered.start()
+        commit = next(updates)
+        answered.join()
+        assert commit.phase == "commit" and commit.activate()
+        assert ver.wait(timeout=30).active_count == 1 and w.wait_current(5)[adapter].version == 1
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------------
+
+def test_closed_objects(broker, adapter, numpy):
+    pub, w, adm = heddle.Publisher(adapter=adapter), heddle.Worker(adapters=[adapter], name="closed", apply="auto"), heddle.Admin()
+    ver = pub.publish_tensors(tensors(numpy), CONFIG)
+    ver.wait(min=1, timeout=60)
+    a = w.acquire(adapter)
+    view = a.tensors[KEY.format("A")].numpy()
+    for it in (pub, w, adm):
+        it.close()
+        it.close()
+        assert it.closed
+    calls = [lambda: pub.publish_tensors(tensors(numpy), CONFIG), lambda: pub.publish_dir(FIXTURES / "plain"), lambda: ver.wait(), lambda: pub.report(1),
+             lambda: w.acquire(adapter), w.stats, w.fileno, lambda: w.current(adapter), lambda: w.updates(), lambda: w.wait_current(1), adm.status,
+             adm.workers, lambda: adm.wait(adapter), lambda: next(adm.events()), lambda: pub.__enter__()]
+    for call in calls:
+        with pytest.raises(heddle.Closed):
+            call()
+    assert numpy.array_equal(view, tensors(numpy)[KEY.format("A")]), "what was held stays, the worker's end notwithstanding"
+    del view
+    a.release()
+    with pytest.raises(heddle.Closed, match="released"):
+        a.tensors
+
+
+def test_closing_ends_the_waits_of_other_threads(broker, adapter):
+    w = heddle.Worker(adapters=[adapter], name="waits")
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(list(w.updates()))), threading.Thread(target=lambda: _raises(got, w.wait_current))]
+    for t in threads:
+        t.start()
+    until(lambda: w._waiters >= 1, "somebody waits")
+    start = time.monotonic()
+    w.close()
+    for t in threads:
+        t.join(10)
+    assert not any(t.is_alive() for t in threads) and time.monotonic() - start < 5
+    assert sorted(map(str, got)) == ["[]", "closed"]
+
+
+def _raises(got, call):
+    try:
+        call(timeout=60)
+    except heddle.Closed as e:
+        got.append(e.code)
+
+
+def test_views_that_outlive_their_block(broker, adapter, numpy):
+    with heddle.Worker(adapters=[adapter], name="views", apply="auto", slots=4) as w, heddle.Publisher(adapter=adapter) as pub:
+        pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
+        with pytest.warns(ResourceWarning, match="lora_A"):
+            with w.acquire(adapter) as a:
+                kept = a.numpy()[KEY.format("A")][2:4]
+        held = w.stats()["held"]
+        assert [(h["version"], h["views"], h["in_block"]) for h in held] == [(1, [KEY.format("A")], False)] and __file__ in held[0]["where"]
+        for n in range(2, 6):
+            pub.publish_tensors(tensors(numpy, float(n)), CONFIG).wait(min=1, timeout=60)
+        assert (kept == 1.0).all() and not kept.flags.writeable, "its bytes are the first version's still"
+        with pytest.raises(ValueError):
+            kept[0] = 2
+        del kept
+        assert w.stats()["held"] == []
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with w.acquire(adapter) as a:
+                assert a.tensors[KEY.format("B")].numpy()[0, 0] == 5.0
+
+
+def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):
+    with heddle.Worker(adapters=[adapter], name="hoarder", apply="auto", slots=3) as w, heddle.Publisher(adapter=adapter) as pub:
+        kept = []
+        for n in range(1, 4):
+            pub.publish_tensors(tensors(numpy, float(n)), CONFIG).wait(min=1, timeout=60)
+            kept.append(w.acquire(adapter))
+        with pytest.raises(heddle.RolloutFailed) as e:
+            pub.publish_tensors(tensors(numpy, 9.0), CONFIG, deadline=20).wait(min=1, timeout=60)
+        assert e.value.rollout.missing[0].code == "no_slot"
+        for a in kept:
+            a.release()
+
+
+def test_broker_away(tmp_path, numpy):
+    with pytest.raises(heddle.Unavailable) as e:
+        heddle.Publisher("tcp://127.0.0.1:9", adapter="x", timeout=0.3)
+    assert isinstance(e.value, ConnectionError) and e.value.retriable and "127.0.0.1:9" in str(e.value)
+    with heddle.Admin("tcp://127.0.0.1:9", timeout=0.3) as adm, pytest.raises(heddle.Unavailable):
+        adm.status()
+    it = Broker(tmp_path, "--lease", "2s", listen=f"ipc://{tmp_path}/broker")
+    with heddle.Publisher(it.endpoint, adapter="x") as pub, heddle.Worker(it.endpoint, ["x"], apply="auto", name="away") as w:
+        pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
+        it.end(sign=9)
+        with w.acquire("x") as a:
+            assert a.version == 1, "broker down is not serving down"
+        with pytest.raises((heddle.Unavailable, heddle.Deadline)):
+            pub.publish_tensors(tensors(numpy, 2.0), CONFIG, deadline=1.0)
+        again = Broker(tmp_path, "--lease", "2s", listen=f"ipc://{tmp_path}/broker")
+        ver = until(lambda: _try(lambda: pub.publish_tensors(tensors(numpy, 3.0), CONFIG)), "the broker is back")
+        assert ver.version >= 2 and ver.wait(min=1, timeout=60).active_count == 1
+    assert again.end() == 0
+
+
+def _try(call):
+    try:
+        return call()
+    except heddle.Unavailable:
+        return None
+
+
+def test_errors_travel():
+    e = heddle.Deadline("m", code="deadline", exit=5, adapter="a", version=3, worker="w", phase="fetch", expected="x", found="y", hint="z", retriable=True)
+    e.answer = {"k": 1}
+    f = pickle.loads(pickle.dumps(e))
+    assert type(f) is heddle.Deadline and str(f) == str(e) and vars(f) == vars(e) and f.answer == {"k": 1}
+    for kind in (heddle.NotFound, heddle.Denied, heddle.Unavailable, heddle.Deadline, heddle.Fenced, heddle.ForkError, heddle.Closed):
+        assert str(pickle.loads(pickle.dumps(kind("text")))) == str(kind("text"))
+    assert all(issubclass(getattr(heddle, name), heddle.HeddleError) for name in ("Fenced", "Held")) and issubclass(heddle.Held, heddle.Conflict)
