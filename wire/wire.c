@@ -418,7 +418,10 @@ static int connect_next(wire_t *w, heddle_error_t *why)
     if (!no_key) rc = open_line(w, endpoint, &line);
     if (!rc) rc = take_line(w, &line);
     if (rc && !no_key) return rc;
-    if (no_key) drop_line(w);
+    if (no_key) {
+        drop_line(w);
+        why->retriable = 1; /* the next endpoint may be well, and this one is looked at again */
+    }
     w->rest = rest;
     w->has_no_key = no_key;
     memcpy(w->endpoint, endpoint, sizeof endpoint);

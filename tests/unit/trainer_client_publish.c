@@ -193,6 +193,28 @@ Test(joined, a_refusal_for_good_ends_the_request)
     cr_assert_eq(result(&r), HEDDLE_ERR_WIRE_VERSION);
 }
 
+/* The wire goes on to the next endpoint, and looks at this one again: a key that cannot be had now ends nothing. */
+Test(joined, a_line_that_may_come_yet_ends_no_request)
+{
+    publish_result_t r;
+    heddle_error_t why, error;
+    item_t *it = filled(1);
+    line(false);
+    publish(it, "id-1");
+    error_fail(&why, HEDDLE_ERR_DATA_DIR, "brokers/tcp_.pub: cannot be read");
+    why.retriable = 1;
+    publisher_node_ops.refused(w.node, &why, w.now);
+    cr_assert_eq(result(&r), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DATA_DIR, "at its deadline it is told");
+    cr_assert(strstr(error.message, "tcp_.pub"));
+    cr_assert_eq(take(it), HEDDLE_OK);
+    fill(it, 2);
+    publish(it, "id-2");
+    why.retriable = 0;
+    publisher_node_ops.refused(w.node, &why, w.now);
+    cr_assert_eq(result(&r), HEDDLE_ERR_DATA_DIR);
+}
+
 Test(node, abandoning_tells_what_it_waited_for)
 {
     publish_result_t r;

@@ -522,6 +522,7 @@ static void expect_no_plain_dial(const char *ring, spoilt_t what, bool is_up_fir
     UNTIL(((void)break_off(port), client.refusals));
     cr_assert_eq(client.why.code, HEDDLE_ERR_DATA_DIR, "%s", client.why.message);
     cr_assert(strstr(client.why.message, file));
+    cr_assert_eq(client.why.retriable, 1, "it is looked at again: nobody is to give up for it");
     dials = break_off(port);
     int before = client.refusals;
     uint64_t began_us = clock_now(clock_system());
