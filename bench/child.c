@@ -53,10 +53,12 @@ static int fail_gone(const char *log, heddle_error_t *error)
     ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, end > 400 ? end - 400 : 0) : 0;
     if (fd >= 0) close(fd);
     if (n > 0) text[n] = 0;
-    return error_fail(error, HEDDLE_ERR_GONE, "a process of the measurement ended: %s", text[0] ? text : "it said nothing");
+    return error_fail(error, HEDDLE_ERR_GONE, "a process of the measurement ended: %s",
+                      text[0] ? text : "it said nothing");
 }
 
-int child_line(const child_t *c, const char *log, int timeout_ms, char *line, size_t size, heddle_error_t *error)
+int child_line(const child_t *c, const char *log, int timeout_ms, char *line, size_t size,
+               heddle_error_t *error)
 {
     uint64_t until = moment_ns() + (uint64_t)timeout_ms * 1000000u;
     for (size_t n = 0; n + 1 < size;) {
@@ -64,12 +66,15 @@ int child_line(const child_t *c, const char *log, int timeout_ms, char *line, si
         int64_t left = (int64_t)(until - moment_ns()) / 1000000;
         int rc = is_interrupted ? -1 : left > 0 ? poll(&p, 1, (int)left) : 0;
         if (rc < 0) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
-        if (rc == 0) return error_fail(error, HEDDLE_ERR_DEADLINE, "a process of the measurement said nothing for %d ms", timeout_ms);
+        if (rc == 0)
+            return error_fail(error, HEDDLE_ERR_DEADLINE,
+                              "a process of the measurement said nothing for %d ms", timeout_ms);
         if (read(c->fd, line + n, 1) != 1) return fail_gone(log, error);
         line[n] = line[n] == '\n' ? 0 : line[n];
         if (!line[n++]) return HEDDLE_OK;
     }
-    return error_fail(error, HEDDLE_ERR_PROTOCOL, "a process of the measurement said a line of more than %zu bytes", size);
+    return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                      "a process of the measurement said a line of more than %zu bytes", size);
 }
 
 void child_end(child_t *c)
@@ -82,7 +87,8 @@ void child_end(child_t *c)
     sigaddset(&child, SIGCHLD);
     for (uint64_t until = moment_ns() + CHILD_END_MS * 1000000ull; waitpid(c->pid, NULL, WNOHANG) == 0;) {
         if (moment_ns() > until) kill(c->pid, SIGKILL);
-        sigtimedwait(&child, NULL, &(struct timespec){.tv_nsec = 10000000}); /* blocked in main: it stays pending */
+        sigtimedwait(&child, NULL,
+                     &(struct timespec){.tv_nsec = 10000000}); /* blocked in main: it stays pending */
     }
     *c = (child_t){0};
 }

@@ -32,9 +32,12 @@ static int library_error(heddle_error_t *error)
     return error->code;
 }
 
-/* ---- the broker -------------------------------------------------------------------------------------------------- */
+/* ---- the broker ------------------------------------------------------------------------------ */
 
-typedef struct { char endpoint[256], key[64]; } address_t;
+/* dialled: by who publishes and receives; the broker itself is asked about them past the tap. */
+typedef struct {
+    char endpoint[256], dialled[256], key[64];
+} address_t;
 
 static int read_ready(cluster_t *c, address_t *ret_address, heddle_error_t *error)
 {
@@ -47,6 +50,7 @@ static int read_ready(cluster_t *c, address_t *ret_address, heddle_error_t *erro
     if (!endpoint) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the broker did not get ready: %.300s", line);
     else {
         snprintf(ret_address->endpoint, sizeof ret_address->endpoint, "%s", endpoint);
+        snprintf(ret_address->dialled, sizeof ret_address->dialled, "%s", endpoint);
         snprintf(ret_address->key, sizeof ret_address->key, "%s", key ? key : "");
     }
     json_decref(ready);
@@ -59,30 +63,43 @@ static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_ad
     child_beside("heddle-broker", program, sizeof program);
     snprintf(data, sizeof data, "%s/%s", o->scratch, o->name);
     snprintf(keep, sizeof keep, "%u", o->keep);
-    const char *const argv[] = {SELF, "--as", "program", program, "--listen", "tcp://127.0.0.1:*", "--data", data, "--keep", keep,
-                                "--log-level", "warn", o->insecure ? "--insecure" : NULL, NULL};
+    const char *const argv[] = {SELF,
+                                "--as",
+                                "program",
+                                program,
+                                "--listen",
+                                "tcp://127.0.0.1:*",
+                                "--data",
+                                data,
+                                "--keep",
+                                keep,
+                                "--log-level",
+                                "warn",
+                                o->insecure ? "--insecure" : NULL,
+                                NULL};
     int rc = child_start(argv, c->log, &c->broker, error);
     return rc ? rc : read_ready(c, ret_address, error);
 }
 
-/* Everybody but the broker then dials the tap. */
 static int start_tap(cluster_t *c, address_t *address, heddle_error_t *error)
 {
     char line[8];
     const char *const argv[] = {SELF, "--as", "tap", address->endpoint + strlen("tcp://"), NULL};
     int rc = child_start(argv, c->log, &c->tap, error);
     if (!rc) rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
-    if (!rc) snprintf(address->endpoint, sizeof address->endpoint, "tcp://127.0.0.1:%s", line);
+    if (!rc) snprintf(address->dialled, sizeof address->dialled, "tcp://127.0.0.1:%s", line);
     return rc;
 }
 
-/* ---- workers ----------------------------------------------------------------------------------------------------- */
+/* ---- workers --------------------------------------------------------------------------------- */
 
-static int start_worker(cluster_t *c, uint32_t i, const cluster_opts_t *o, const address_t *a, heddle_error_t *error)
+static int start_worker(cluster_t *c, uint32_t i, const cluster_opts_t *o, const address_t *a,
+                        heddle_error_t *error)
 {
     char name[32];
     snprintf(name, sizeof name, "bench-%u", i);
-    const char *const argv[] = {SELF, "--as", "worker", a->endpoint, a->key, name, o->is_app ? "app" : "auto", NULL};
+    const char *const argv[] = {SELF, "--as", "worker", a->dialled, a->key, name, o->is_app ? "app" : "auto",
+                                NULL};
     return child_start(argv, c->log, &c->workers[i].child, error);
 }
 
@@ -91,16 +108,27 @@ static void note(cluster_t *c, cluster_worker_t *w, const char *line)
     if (!strncmp(line, "joined ", 7)) {
         snprintf(c->transport, sizeof c->transport, "%s", line + 7);
         w->is_joined = true;
-    } else if (sscanf(line, "active %" SCNu64 " %" SCNu64 " %" SCNu64, &w->active, &w->active_ns, &w->switch_ns) == 3) return;
+    } else if (sscanf(line, "active %" SCNu64 " %" SCNu64 " %" SCNu64, &w->active, &w->active_ns,
+                      &w->switch_ns) == 3)
+        return;
     else if (sscanf(line, "retired %" SCNu64, &w->retired) == 1) return;
-    else if (sscanf(line, "counted %" SCNu64 " %" SCNu64, &w->bytes_in, &w->bytes_out) == 2) w->is_counted = true;
+    else if (sscanf(line, "counted %" SCNu64 " %" SCNu64, &w->bytes_in, &w->bytes_out) == 2)
+        w->is_counted = true;
 }
 
 typedef bool done_t(const cluster_worker_t *w, uint64_t version);
-static bool is_joined(const cluster_worker_t *w, uint64_t version) { (void)version; return w->is_joined; }
+static bool is_joined(const cluster_worker_t *w, uint64_t version)
+{
+    (void)version;
+    return w->is_joined;
+}
 static bool is_active(const cluster_worker_t *w, uint64_t version) { return w->active == version; }
 static bool is_retired(const cluster_worker_t *w, uint64_t version) { return w->retired >= version; }
-static bool is_counted(const cluster_worker_t *w, uint64_t version) { (void)version; return w->is_counted; }
+static bool is_counted(const cluster_worker_t *w, uint64_t version)
+{
+    (void)version;
+    return w->is_counted;
+}
 
 /* Times are in what they say: it does not matter in which order it is read. */
 static int wait_workers(cluster_t *c, done_t *done, uint64_t version, heddle_error_t *error)
@@ -129,12 +157,16 @@ static int fetched_bytes(cluster_t *c, uint64_t *ret_bytes, heddle_error_t *erro
     return rc;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static int open_handles(cluster_t *c, const address_t *a, heddle_error_t *error)
 {
     const char *key = a->key[0] ? a->key : NULL;
-    heddle_publisher_opts_t p = {.size = sizeof p, .broker = a->endpoint, .broker_key = key, .adapter = MEMBER_ADAPTER, .writer = "bench"};
+    heddle_publisher_opts_t p = {.size = sizeof p,
+                                 .broker = a->dialled,
+                                 .broker_key = key,
+                                 .adapter = MEMBER_ADAPTER,
+                                 .writer = "bench"};
     heddle_admin_opts_t m = {.size = sizeof m, .broker = a->endpoint, .broker_key = key};
     if (heddle_publisher_open(&p, &c->publisher)) return library_error(error);
     interruptible = c->publisher;
@@ -194,7 +226,7 @@ static double cpu_between(cluster_cpu_t from, cluster_cpu_t to)
     return to.broker - from.broker + to.workers - from.workers + to.publisher - from.publisher;
 }
 
-/* ---- publishing -------------------------------------------------------------------------------------------------- */
+/* ---- publishing ------------------------------------------------------------------------------ */
 
 static void take_longest(const json_t *timing, const char *key, double *longest)
 {
@@ -210,9 +242,9 @@ static void add_worker(const json_t *worker, cluster_times_t *t)
     take_longest(timing, "connect_ms", &t->connect);
     take_longest(timing, "fetch_ms", &t->fetch);
     take_longest(timing, "verify_ms", &t->verify);
-    json_array_foreach(json_object_get(worker, "sources"), i, source)
-        if (!strcmp(json_string_value(json_object_get(source, "kind")), "publisher"))
-            t->publisher_bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
+    json_array_foreach(json_object_get(worker, "sources"), i,
+                       source) if (!strcmp(json_string_value(json_object_get(source, "kind")), "publisher"))
+        t->publisher_bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
 }
 
 /* What the workers say of it, through the broker. */
@@ -223,7 +255,8 @@ static int ask_workers(cluster_t *c, uint64_t version, cluster_times_t *t, heddl
     if (heddle_admin_versions(c->admin, ref, &text)) return library_error(error);
     json_t *answer = json_loads(text, 0, NULL), *worker;
     size_t i;
-    json_array_foreach(json_object_get(json_array_get(json_object_get(answer, "versions"), 0), "workers"), i, worker) add_worker(worker, t);
+    json_array_foreach(json_object_get(json_array_get(json_object_get(answer, "versions"), 0), "workers"), i,
+                       worker) add_worker(worker, t);
     json_decref(answer);
     heddle_free(text);
     return HEDDLE_OK;
@@ -241,14 +274,16 @@ static int wait_released(cluster_t *c, uint64_t version, heddle_error_t *error)
 static int settle(cluster_t *c, bool is_decided, heddle_error_t *error)
 {
     int rc = wait_released(c, c->newest, error);
-    if (!rc && is_decided && c->version_count > c->keep + 1) rc = wait_workers(c, is_retired, c->newest - c->keep - 1, error);
+    if (!rc && is_decided && c->version_count > c->keep + 1)
+        rc = wait_workers(c, is_retired, c->newest - c->keep - 1, error);
     return rc;
 }
 
 static int fill(cluster_t *c, const model_t *m, heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     heddle_publication_t *p;
-    if (heddle_publication_begin(c->publisher, m->table.rows, m->table.count, m->config.data, m->config.bytes, NULL, &p))
+    if (heddle_publication_begin(c->publisher, m->table.rows, m->table.count, m->config.data, m->config.bytes,
+                                 NULL, &p))
         return library_error(error);
     for (uint32_t i = 0; i < m->table.count; i++)
         memcpy(heddle_publication_tensor(p, i), m->data[i], m->table.rows[i].data_bytes);
@@ -266,7 +301,8 @@ static double last_active_ms(const cluster_t *c, uint64_t start_ns)
     return last;
 }
 
-int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_times_t *ret_times, heddle_error_t *error)
+int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_times_t *ret_times,
+                    heddle_error_t *error)
 {
     static heddle_report_t report;
     heddle_publication_t *p = NULL;
@@ -281,7 +317,8 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
     t.fill = moment_ms(start, moment_ns());
     if (heddle_publication_commit(&p, &opts, &done)) return library_error(error);
     report = (heddle_report_t){.size = sizeof report};
-    if (heddle_publisher_wait(c->publisher, done.version, is_manual ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE,
+    if (heddle_publisher_wait(c->publisher, done.version,
+                              is_manual ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE,
                               (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0}, CLUSTER_DEADLINE_MS, &report))
         return library_error(error);
     t.heard = is_manual ? 0 : moment_ms(start, moment_ns());
@@ -299,7 +336,7 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
     return rc;
 }
 
-/* ---- deciding ---------------------------------------------------------------------------------------------------- */
+/* ---- deciding -------------------------------------------------------------------------------- */
 
 static void measure_flip(const cluster_t *c, uint64_t start, cluster_flip_t *f)
 {
@@ -325,7 +362,8 @@ int cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, h
     int rc = fetched_bytes(c, &before, error);
     if (rc) return rc;
     uint64_t start = moment_ns();
-    if (heddle_admin_activate(c->admin, ref, &opts, &answer)) return heddle_free(answer), library_error(error);
+    if (heddle_admin_activate(c->admin, ref, &opts, &answer))
+        return heddle_free(answer), library_error(error);
     f.told = moment_ms(start, moment_ns());
     heddle_free(answer);
     rc = wait_workers(c, is_active, version, error);
@@ -341,7 +379,8 @@ int cluster_tally(cluster_t *c, cluster_tally_t *ret_tally, heddle_error_t *erro
 {
     char line[MEMBER_LINE];
     cluster_tally_t t = {0};
-    if (write(c->tap.fd, "tally\n", 6) != 6) return error_fail(error, HEDDLE_ERR_GONE, "the tap of the measurement ended");
+    if (write(c->tap.fd, "tally\n", 6) != 6)
+        return error_fail(error, HEDDLE_ERR_GONE, "the tap of the measurement ended");
     int rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
     if (rc) return rc;
     if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64, &t.to_broker, &t.from_broker, &t.bytes) != 3)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/cluster.h: a broker and workers as processes of their own, and a publisher in this one.
  *
- * Everything lies below a scratch directory and talks on loopback.  Waits end with DEADLINE, or INTERRUPTED after
- * cluster_interrupt.  One thread. */
+ * Everything lies below a scratch directory and talks on loopback.  Waits end with DEADLINE, or
+ * INTERRUPTED after cluster_interrupt.  One thread. */
 #ifndef BENCH_CLUSTER_H
 #define BENCH_CLUSTER_H
 
@@ -14,12 +14,12 @@
 #define CLUSTER_DEADLINE_MS 60000
 
 typedef struct {
-    const char *scratch;         /* a directory that is there */
-    const char *name;            /* of the cluster's own files in it */
+    const char *scratch; /* a directory that is there */
+    const char *name;    /* of the cluster's own files in it */
     uint32_t workers, keep;
-    bool insecure;               /* no keys */
-    bool is_app;                 /* workers switch by themselves (HEDDLE_APPLY_APP) */
-    bool is_tapped;              /* control messages pass a process that counts them */
+    bool insecure;  /* no keys */
+    bool is_app;    /* workers switch by themselves (HEDDLE_APPLY_APP) */
+    bool is_tapped; /* control messages pass a process that counts them */
 } cluster_opts_t;
 
 /* What a worker said last. */
@@ -35,7 +35,7 @@ typedef struct {
     uint32_t worker_count, keep;
     heddle_publisher_t *publisher;
     heddle_admin_t *admin;
-    uint64_t newest;             /* version that was published last */
+    uint64_t newest; /* version that was published last */
     uint32_t version_count;
     char log[512];
     char transport[MEMBER_LINE]; /* JSON, as a worker tells what its data plane runs on */
@@ -44,36 +44,43 @@ typedef struct {
 /* What one publication took; ms since begin was called. */
 typedef struct {
     double fill, sealed, durable, staged;
-    double active;               /* the last worker's own word for it */
-    double heard;                /* the publisher knows that it is active on all */
-    double connect, fetch, verify;   /* the slowest worker's: to the first bytes, from there to the last, in digests */
-    double cpu_s;                /* of all processes, until everything was settled */
-    uint64_t publisher_bytes;    /* that left the publisher */
+    double active; /* the last worker's own word for it */
+    double heard;  /* the publisher knows that it is active on all */
+    double connect, fetch,
+        verify;   /* the slowest worker's: to the first bytes, from there to the last, in digests */
+    double cpu_s; /* of all processes, until everything was settled */
+    uint64_t publisher_bytes; /* that left the publisher */
 } cluster_times_t;
 
 /* Ready: all have joined.  On failure nothing is left running. */
-int  cluster_open(const cluster_opts_t *opts, cluster_t **ret_cluster, heddle_error_t *error);
+int cluster_open(const cluster_opts_t *opts, cluster_t **ret_cluster, heddle_error_t *error);
 void cluster_close(cluster_t **c);
-/* One version of the model, to all workers; back when the version it replaces was retired and the region is free.
- * activation: HEDDLE_ACTIVATION_ALL, or MANUAL: it is staged, and active and heard are 0. */
-int  cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_times_t *ret_times, heddle_error_t *error);
+/* One version of the model, to all workers; back when the version it replaces was retired and the
+ * region is free. activation: HEDDLE_ACTIVATION_ALL, or MANUAL: it is staged, and active and heard are
+ * 0. */
+int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_times_t *ret_times,
+                    heddle_error_t *error);
 
 /* What one decision took. */
 typedef struct {
-    double active;               /* ms, from the call to the last worker */
-    double told;                 /* ms, the call returned */
-    double skew;                 /* ms, from the first worker to the last */
-    double switched;             /* ms, in the slowest process: the call that switches */
+    double active;   /* ms, from the call to the last worker */
+    double told;     /* ms, the call returned */
+    double skew;     /* ms, from the first worker to the last */
+    double switched; /* ms, in the slowest process: the call that switches */
     uint64_t moved_bytes;
 } cluster_flip_t;
-int  cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, heddle_error_t *error);
+int cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, heddle_error_t *error);
 
 /* CPU seconds so far: of the broker, of all workers, of this process. */
-typedef struct { double broker, workers, publisher; } cluster_cpu_t;
+typedef struct {
+    double broker, workers, publisher;
+} cluster_cpu_t;
 cluster_cpu_t cluster_cpu(const cluster_t *c);
 /* Control messages and their bytes since the last call, both ways (is_tapped). */
-typedef struct { uint64_t to_broker, from_broker, bytes; } cluster_tally_t;
-int  cluster_tally(cluster_t *c, cluster_tally_t *ret_tally, heddle_error_t *error);
+typedef struct {
+    uint64_t to_broker, from_broker, bytes;
+} cluster_tally_t;
+int cluster_tally(cluster_t *c, cluster_tally_t *ret_tally, heddle_error_t *error);
 
 /* For a signal handler: whatever waits now ends. */
 void cluster_interrupt(void);

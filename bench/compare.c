@@ -6,19 +6,25 @@
 #include <string.h>
 
 /* The first of the figure's unit that both have measured. */
-static const result_series_t *shared_reference(const result_row_t *before, const result_row_t *after, const char *unit)
+static const result_series_t *shared_reference(const result_row_t *before, const result_row_t *after,
+                                               const char *unit)
 {
     for (uint32_t i = 0; i < before->count; i++) {
-        const result_series_t *b = &before->series[i], *a = b->is_reference ? result_row_find(after, b->name) : NULL;
-        if (a && a->is_reference && !strcmp(b->unit, unit) && !strcmp(a->unit, unit) && b->series.count && a->series.count) return b;
+        const result_series_t *b = &before->series[i],
+                              *a = b->is_reference ? result_row_find(after, b->name) : NULL;
+        if (a && a->is_reference && !strcmp(b->unit, unit) && !strcmp(a->unit, unit) && b->series.count &&
+            a->series.count)
+            return b;
     }
     return NULL;
 }
 
 /* What a row is compared by: its ratios, or its numbers where there is nothing to divide by. */
-static bool comparable(const result_row_t *row, const result_series_t *figure, const result_series_t *reference, series_t *ret_series)
+static bool comparable(const result_row_t *row, const result_series_t *figure,
+                       const result_series_t *reference, series_t *ret_series)
 {
-    if (reference) return series_divide(&figure->series, &result_row_find(row, reference->name)->series, ret_series);
+    if (reference)
+        return series_divide(&figure->series, &result_row_find(row, reference->name)->series, ret_series);
     series_t copy = {0};
     for (uint32_t i = 0; i < figure->series.count; i++)
         if (!series_add(&copy, figure->series.at[i])) {
@@ -29,12 +35,14 @@ static bool comparable(const result_row_t *row, const result_series_t *figure, c
     return true;
 }
 
-static int compare_figure(const result_row_t *before, const result_row_t *after, const result_series_t *b, const result_series_t *a,
-                          compare_row_t *to)
+static int compare_figure(const result_row_t *before, const result_row_t *after, const result_series_t *b,
+                          const result_series_t *a, compare_row_t *to)
 {
     const result_series_t *reference = shared_reference(before, after, b->unit);
     series_t x = {0}, y = {0};
-    int rc = comparable(before, b, reference, &x) && comparable(after, a, reference, &y) ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
+    int rc = comparable(before, b, reference, &x) && comparable(after, a, reference, &y)
+                 ? HEDDLE_OK
+                 : HEDDLE_ERR_NO_MEMORY;
     if (!rc) {
         *to = (compare_row_t){.change = stats_compare(&x, &y)};
         snprintf(to->row, sizeof to->row, "%s", before->name);
@@ -70,7 +78,8 @@ int compare_make(const result_t *before, const result_t *after, compare_t *ret_c
 {
     compare_t c = {.rows = calloc((size_t)before->count * RESULT_SERIES_MAX + 1, sizeof *c.rows)};
     int rc = c.rows ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
-    for (uint32_t i = 0; !rc && i < before->count; i++) rc = compare_rows(&before->rows[i], result_find(after, before->rows[i].name), &c);
+    for (uint32_t i = 0; !rc && i < before->count; i++)
+        rc = compare_rows(&before->rows[i], result_find(after, before->rows[i].name), &c);
     if (rc) compare_fini(&c);
     else *ret_compare = c;
     return rc;
@@ -84,31 +93,37 @@ void compare_fini(compare_t *c)
 
 static json_t *row_json(const compare_row_t *r)
 {
-    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:s}", "row", r->row, "figure", r->figure, "reference",
-                     r->reference[0] ? json_string(r->reference) : json_null(), "unit", r->unit, "before", r->change.before, "after",
-                     r->change.after, "change", r->change.change, "floor", r->change.floor, "verdict", stats_verdict_name(r->change.verdict));
+    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:s}", "row", r->row, "figure", r->figure,
+                     "reference", r->reference[0] ? json_string(r->reference) : json_null(), "unit", r->unit,
+                     "before", r->change.before, "after", r->change.after, "change", r->change.change,
+                     "floor", r->change.floor, "verdict", stats_verdict_name(r->change.verdict));
 }
 
 json_t *compare_encode(const compare_t *c)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < c->count; i++) json_array_append_new(rows, row_json(&c->rows[i]));
-    return json_pack("{s:s, s:s, s:b, s:i, s:i, s:i, s:i, s:o}", "schema", "heddle/1", "kind", "bench_compare", "ok", c->worse == 0,
-                     "worse_count", (int)c->worse, "better_count", (int)c->better, "too_few_count", (int)c->too_few, "missing_count",
-                     (int)c->missing, "figures", rows);
+    return json_pack("{s:s, s:s, s:b, s:i, s:i, s:i, s:i, s:o}", "schema", "heddle/1", "kind",
+                     "bench_compare", "ok", c->worse == 0, "worse_count", (int)c->worse, "better_count",
+                     (int)c->better, "too_few_count", (int)c->too_few, "missing_count", (int)c->missing,
+                     "figures", rows);
 }
 
 void compare_text(const compare_t *c, buf_t *out)
 {
-    buf_printf(out, "%-24s%-18s%16s%16s%10s%10s  %s\n", "ROW", "FIGURE", "BEFORE", "AFTER", "CHANGE", "NOISE", "VERDICT");
+    buf_printf(out, "%-24s%-18s%16s%16s%10s%10s  %s\n", "ROW", "FIGURE", "BEFORE", "AFTER", "CHANGE", "NOISE",
+               "VERDICT");
     for (uint32_t i = 0; i < c->count; i++) {
         const compare_row_t *r = &c->rows[i];
         char before[32], after[32];
         result_number(r->change.before, r->reference[0] ? "" : r->unit, before);
         result_number(r->change.after, r->reference[0] ? "" : r->unit, after);
-        buf_printf(out, "%-24s%-18s%16s%16s%+9.1f%%%9.1f%%  %s%s%s\n", r->row, r->figure, before, after, 100 * r->change.change,
-                   100 * r->change.floor, stats_verdict_name(r->change.verdict), r->reference[0] ? ", as a multiple of " : "", r->reference);
+        buf_printf(out, "%-24s%-18s%16s%16s%+9.1f%%%9.1f%%  %s%s%s\n", r->row, r->figure, before, after,
+                   100 * r->change.change, 100 * r->change.floor, stats_verdict_name(r->change.verdict),
+                   r->reference[0] ? ", as a multiple of " : "", r->reference);
     }
-    buf_printf(out, "%u worse, %u better, %u the same, %u with too few repetitions to say, %u not in the second report\n", c->worse,
-               c->better, c->count - c->worse - c->better - c->too_few, c->too_few, c->missing);
+    buf_printf(
+        out,
+        "%u worse, %u better, %u the same, %u with too few repetitions to say, %u not in the second report\n",
+        c->worse, c->better, c->count - c->worse - c->better - c->too_few, c->too_few, c->missing);
 }

@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/compare.h: two reports, figure by figure.
  *
- * Where a figure has a reference of its unit in both reports (the first one counts: memcpy, most often) what is compared is its ratio to it,
- * repetition by repetition: a machine that is slower today is slower for both.  What is less than the noise of the two
- * reports' own repetitions is no change (bench/stats.h).  PURE but for the JSON's memory. */
+ * Where a figure has a reference of its unit in both reports (the first one counts: memcpy, most
+ * often) what is compared is its ratio to it, repetition by repetition: a machine that is slower today
+ * is slower for both.  What is less than the noise of the two reports' own repetitions is no change
+ * (bench/stats.h).  PURE but for the JSON's memory. */
 #ifndef BENCH_COMPARE_H
 #define BENCH_COMPARE_H
 
 #include "bench/result.h"
 
 typedef struct {
-    char row[RESULT_NAME], figure[RESULT_NAME], reference[RESULT_NAME], unit[16];   /* reference "": the numbers themselves */
+    char row[RESULT_NAME], figure[RESULT_NAME], reference[RESULT_NAME],
+        unit[16]; /* reference "": the numbers themselves */
     stats_change_t change;
 } compare_row_t;
 typedef struct {
     compare_row_t *rows;
     uint32_t count, worse, better, too_few;
-    uint32_t missing;            /* figures of `before` that `after` lacks */
+    uint32_t missing; /* figures of `before` that `after` lacks */
 } compare_t;
 
 /* NO_MEMORY. */
-int     compare_make(const result_t *before, const result_t *after, compare_t *ret_compare);
-void    compare_fini(compare_t *c);
+int compare_make(const result_t *before, const result_t *after, compare_t *ret_compare);
+void compare_fini(compare_t *c);
 /* {"schema","kind":"bench_compare","ok",...}; ok: nothing became worse.  NULL: out of memory. */
 json_t *compare_encode(const compare_t *c);
-void    compare_text(const compare_t *c, buf_t *out);
+void compare_text(const compare_t *c, buf_t *out);
 
 #endif

@@ -44,8 +44,11 @@ uint64_t machine_available_bytes(void)
 /* By its magic number: a sync costs nothing on tmpfs. */
 static const char *file_system(const char *dir)
 {
-    static const struct { long magic; const char *name; } KNOWN[] = {
-        {0x01021994, "tmpfs"}, {0xef53, "ext4"}, {0x58465342, "xfs"}, {0x9123683e, "btrfs"}, {0x794c7630, "overlayfs"}, {0x2fc12fc1, "zfs"}};
+    static const struct {
+        long magic;
+        const char *name;
+    } KNOWN[] = {{0x01021994, "tmpfs"}, {0xef53, "ext4"},          {0x58465342, "xfs"},
+                 {0x9123683e, "btrfs"}, {0x794c7630, "overlayfs"}, {0x2fc12fc1, "zfs"}};
     struct statfs s;
     if (statfs(dir, &s) != 0) return NULL;
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
@@ -60,11 +63,13 @@ json_t *machine_facts(const char *data_dir)
     const char *mode = getenv("HEDDLE_TRANSFER_MODE");
     uname(&u);
     clock_text(clock_wall(clock_system()), at);
-    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:o, s:s?, s:s, s:s, s:f}", "at", at, "host", u.nodename, "cpu",
-                     line_of("/proc/cpuinfo", "model name"), "core_count", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
-                     (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "kernel", u.release, "tcp",
-                     line_of("/proc/sys/net/ipv4/tcp_congestion_control", ""), "data_on", file_system(data_dir), "heddle", heddle_version(),
-                     "transfer_mode", mode && *mode ? mode : "auto", "load_before", load_now());
+    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:o, s:s?, s:s, s:s, s:f}", "at", at, "host", u.nodename,
+                     "cpu", line_of("/proc/cpuinfo", "model name"), "core_count",
+                     (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
+                     (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "kernel",
+                     u.release, "tcp", line_of("/proc/sys/net/ipv4/tcp_congestion_control", ""), "data_on",
+                     file_system(data_dir), "heddle", heddle_version(), "transfer_mode",
+                     mode && *mode ? mode : "auto", "load_before", load_now());
 }
 
 void machine_finish(json_t *facts) { json_object_set_new(facts, "load_after", json_real(load_now())); }

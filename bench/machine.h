@@ -6,8 +6,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* {"at","cpu","core_count","memory_bytes","kernel","tcp","heddle","transfer","load_before",...}; null where unknown.
- * NULL: out of memory. */
+/* {"at","cpu","core_count","memory_bytes","kernel","tcp","heddle","transfer","load_before",...}; null
+ * where unknown. NULL: out of memory. */
 json_t *machine_facts(const char *data_dir);
 /* Adds what is known only at the end: the load. */
 void machine_finish(json_t *facts);

@@ -30,35 +30,45 @@ typedef struct {
 
 #define AT(field) offsetof(args_t, field)
 static const option_t OPTIONS[] = {
-    {"row", 0, OPTION_LIST, "REGEX", NULL, NULL, "measure the rows whose names match; may be given again; default all", AT(patterns)},
-    {"repeat", 0, OPTION_INTEGER, "N", NULL, "0", "repetitions of each row; 0: 11, or 2 with --smoke", AT(repeat)},
-    {"smoke", 0, OPTION_FLAG, NULL, NULL, NULL, "one small row of each kind: does it run?  Its figures say nothing", AT(smoke)},
+    {"row", 0, OPTION_LIST, "REGEX", NULL, NULL,
+     "measure the rows whose names match; may be given again; default all", AT(patterns)},
+    {"repeat", 0, OPTION_INTEGER, "N", NULL, "0", "repetitions of each row; 0: 11, or 2 with --smoke",
+     AT(repeat)},
+    {"smoke", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "one small row of each kind: does it run?  Its figures say nothing", AT(smoke)},
     {"alone", 0, OPTION_FLAG, NULL, NULL, NULL, "without the references: for a profiler", AT(alone)},
-    {"python", 0, OPTION_TEXT, "CMD", NULL, "python3", "Python that has safetensors and numpy, for that reference", AT(python)},
-    {"data", 0, OPTION_TEXT, "DIR", NULL, NULL, "where the registry and other files lie meanwhile; default $TMPDIR, else /tmp", AT(data)},
+    {"python", 0, OPTION_TEXT, "CMD", NULL, "python3",
+     "Python that has safetensors and numpy, for that reference", AT(python)},
+    {"data", 0, OPTION_TEXT, "DIR", NULL, NULL,
+     "where the registry and other files lie meanwhile; default $TMPDIR, else /tmp", AT(data)},
     {0}};
 static const option_t COMMON[] = {
-    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: one object on stdout, with every sample", AT(output)},
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table",
+     "json: one object on stdout, with every sample", AT(output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress on stderr", AT(quiet)},
-    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "error", "what is logged on stderr", AT(log_level)},
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "error", "what is logged on stderr",
+     AT(log_level)},
     {0}};
 static const char *const ARGS[] = {"ACTION", "BEFORE", "AFTER", NULL};
 static const option_set_t SET = {
     "heddle-bench",
     "run | list | compare BEFORE.json AFTER.json [OPTION...]",
-    "Measures a broker, workers and a publisher of its own on this host, beside references in the same run; without ACTION: run.",
-    "BEFORE and AFTER are what -o json printed.  A figure is compared as a multiple of its reference, and a change counts\n"
-    "where it is more than the noise that the repetitions of both reports show.  Times are medians; less is better everywhere.",
+    "Measures a broker, workers and a publisher of its own on this host, beside references in the same\n"
+    "run; without ACTION: run.",
+    "BEFORE and AFTER are what -o json printed.  A figure is compared as a multiple of its reference, and a\n"
+    "change counts where it is more than the noise that the repetitions of both reports show.  Times are\n"
+    "medians; less is better everywhere.",
     OPTIONS,
     COMMON,
     ARGS,
     0,
-    "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became worse; 2 usage;\n"
+    "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became\n"
+    "worse; 2 usage; "
     "3 no such row or file; 5 deadline; 8 a file is no report; 9 this machine; 130 or 143 interrupted.\n\n"
     "Examples:\n  heddle-bench\n  heddle-bench -o json --row '^publish/17.6MB' --repeat 31 >before.json\n"
     "  heddle-bench compare before.json after.json"};
 
-/* ---- ending -------------------------------------------------------------------------------------------------------- */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t caught;
 static void on_signal(int number)
@@ -79,7 +89,8 @@ static int end_with(const heddle_error_t *e)
 {
     if (caught) return 128 + caught;
     bool is_named = !strncmp(e->message, "heddle-bench", 12);
-    fprintf(stderr, "%s%s\n", is_named ? "" : "heddle-bench: ", e->message[0] ? e->message : heddle_err_text(e->code));
+    fprintf(stderr, "%s%s\n",
+            is_named ? "" : "heddle-bench: ", e->message[0] ? e->message : heddle_err_text(e->code));
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
@@ -92,12 +103,13 @@ static int output_wanted(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return OUTPUT_JSON;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
+            return OUTPUT_JSON;
     }
     return OUTPUT_TABLE;
 }
 
-/* ---- run ----------------------------------------------------------------------------------------------------------- */
+/* ---- run ------------------------------------------------------------------------------------- */
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
 {
@@ -110,7 +122,8 @@ static int make_scratch(const args_t *a, char *path, size_t size, heddle_error_t
     char keys[4200];
     const char *tmp = getenv("TMPDIR");
     snprintf(path, size, "%s/heddle-bench.XXXXXX", a->data ? a->data : tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(path)) return error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", path, strerror(errno));
+    if (!mkdtemp(path))
+        return error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", path, strerror(errno));
     snprintf(keys, sizeof keys, "%s/keys", path);
     setenv("HEDDLE_KEYS", keys, 1); /* never the user's own */
     static const char *const OTHERS[] = {"HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER"};
@@ -135,7 +148,8 @@ static int is_wanted(const args_t *a, const char *name, heddle_error_t *error)
     return !a->patterns;
 }
 
-static int measure_row(const args_t *a, const row_t *row, const row_env_t *env, result_t *r, heddle_error_t *error)
+static int measure_row(const args_t *a, const row_t *row, const row_env_t *env, result_t *r,
+                       heddle_error_t *error)
 {
     result_row_t *result = result_add(r, row->name);
     if (!result) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a row");
@@ -162,8 +176,10 @@ static int measure_rows(const args_t *a, const row_env_t *env, result_t *r, hedd
         snprintf(dir, sizeof dir, "%s/row", env->scratch);
         row_env_t own = *env;
         own.scratch = dir;
-        if (rc > 0) rc = mkdtemp(strcat(dir, "XXXXXX")) ? measure_row(a, &it, &own, r, error)
-                                                      : error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", dir, strerror(errno));
+        if (rc > 0)
+            rc = mkdtemp(strcat(dir, "XXXXXX"))
+                     ? measure_row(a, &it, &own, r, error)
+                     : error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", dir, strerror(errno));
         if (caught) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
         if (rc) return rc;
     }
@@ -182,8 +198,12 @@ static int run(const args_t *a)
     if (rc) return end_with(&error);
     r.machine = machine_facts(scratch);
     uint32_t repeat = a->repeat ? (uint32_t)a->repeat : a->smoke ? SMOKE_REPEAT : REPEAT;
-    row_env_t env = {.scratch = scratch, .python = a->python, .repeat = repeat, .idle_ms = a->smoke ? SMOKE_IDLE_MS : IDLE_MS,
-                     .is_alone = a->alone, .machine = r.machine};
+    row_env_t env = {.scratch = scratch,
+                     .python = a->python,
+                     .repeat = repeat,
+                     .idle_ms = a->smoke ? SMOKE_IDLE_MS : IDLE_MS,
+                     .is_alone = a->alone,
+                     .machine = r.machine};
     if (r.machine) rc = measure_rows(a, &env, &r, &error);
     else rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
     nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
@@ -196,17 +216,18 @@ static int run(const args_t *a)
     return rc ? end_with(&error) : 0;
 }
 
-/* ---- list and compare ---------------------------------------------------------------------------------------------- */
+/* ---- list and compare ------------------------------------------------------------------------ */
 
 static int list(const args_t *a)
 {
     json_t *rows = json_array();
     for (const row_t *r = ROWS; r->name; r++) {
         if (a->output == OUTPUT_TABLE) printf("%-20s  %s\n", r->name, r->kind->summary);
-        json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:s}", "name", r->name, "shape", r->shape, "worker_count", (int)r->workers,
-                                              "summary", r->kind->summary));
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:s}", "name", r->name, "shape", r->shape,
+                                              "worker_count", (int)r->workers, "summary", r->kind->summary));
     }
-    json_t *answer = json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "bench_list", "ok", 1, "rows", rows);
+    json_t *answer =
+        json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "bench_list", "ok", 1, "rows", rows);
     if (a->output == OUTPUT_JSON) print_json(answer);
     else json_decref(answer);
     return 0;
@@ -216,11 +237,14 @@ static int read_report(const char *path, result_t *ret_report, heddle_error_t *e
 {
     json_error_t why;
     FILE *f = fopen(path, "re");
-    if (!f) return error_fail(error, errno == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
+    if (!f)
+        return error_fail(error, errno == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_INTERNAL,
+                          "cannot read %s: %s", path, strerror(errno));
     json_t *json = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
     fclose(f);
-    int rc = json ? result_decode(json, path, ret_report, error)
-                  : error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is no report of heddle-bench: %s", path, why.text);
+    int rc =
+        json ? result_decode(json, path, ret_report, error)
+             : error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is no report of heddle-bench: %s", path, why.text);
     json_decref(json);
     return rc;
 }
@@ -242,7 +266,8 @@ static void print_failure(const args_t *a, const char *kind, const heddle_error_
     char *why = NULL;
     if (a->output != OUTPUT_JSON) return;
     heddle_error_json(error, &why);
-    print_json(json_pack("{s:s, s:s, s:b, s:o?}", "schema", "heddle/1", "kind", kind, "ok", 0, "error", why ? json_loads(why, 0, NULL) : NULL));
+    print_json(json_pack("{s:s, s:s, s:b, s:o?}", "schema", "heddle/1", "kind", kind, "ok", 0, "error",
+                         why ? json_loads(why, 0, NULL) : NULL));
     heddle_free(why);
 }
 
@@ -253,7 +278,8 @@ static int compare(const args_t *a, const char *before, const char *after)
     compare_t c = {0};
     int rc = read_report(before, &x, &error);
     if (!rc) rc = read_report(after, &y, &error);
-    if (!rc && compare_make(&x, &y, &c)) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
+    if (!rc && compare_make(&x, &y, &c))
+        rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
     if (rc) print_failure(a, "bench_compare", &error);
     else print_compare(a, &c);
     int end = rc ? end_with(&error) : c.worse ? 1 : 0;
@@ -263,11 +289,12 @@ static int compare(const args_t *a, const char *before, const char *after)
     return end;
 }
 
-/* ---- the program --------------------------------------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static int refuse_action(const char *word, heddle_error_t *error)
 {
-    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is not an action, or lacks its files", word);
+    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is not an action, or lacks its files",
+               word);
     error_expected(error, "%s", SET.usage);
     error_hint(error, "see heddle-bench --help");
     return HEDDLE_ERR_USAGE;

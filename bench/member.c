@@ -16,7 +16,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-typedef struct { heddle_worker_t *worker; bool is_app; } member_t;
+typedef struct {
+    heddle_worker_t *worker;
+    bool is_app;
+} member_t;
 
 static int fail(const char *what)
 {
@@ -51,7 +54,9 @@ static int on_event(const member_t *m, const heddle_event_t *e)
         if (!m->is_app) printf("active %" PRIu64 " %" PRIu64 " 0\n", e->version, start);
         break;
     case HEDDLE_EVENT_FAILED:
-    case HEDDLE_EVENT_REFUSED: fprintf(stderr, "heddle-bench: worker: %s: %s\n", heddle_err_name(e->code), e->message); break;
+    case HEDDLE_EVENT_REFUSED:
+        fprintf(stderr, "heddle-bench: worker: %s: %s\n", heddle_err_name(e->code), e->message);
+        break;
     default: break;
     }
     return HEDDLE_OK;
@@ -62,14 +67,16 @@ static int count(const member_t *m)
     char *json = NULL;
     if (heddle_worker_stats(m->worker, &json)) return fail("stats");
     const char *in = strstr(json, "\"bytes_in\":"), *out = strstr(json, "\"bytes_out\":");
-    printf("counted %s %s\n", in ? strtok(strdupa(in + 11), ",} ") : "0", out ? strtok(strdupa(out + 12), ",} ") : "0");
+    printf("counted %s %s\n", in ? strtok(strdupa(in + 11), ",} ") : "0",
+           out ? strtok(strdupa(out + 12), ",} ") : "0");
     heddle_free(json);
     return HEDDLE_OK;
 }
 
 static int serve(const member_t *m)
 {
-    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = heddle_worker_fd(m->worker), .events = POLLIN}};
+    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                           {.fd = heddle_worker_fd(m->worker), .events = POLLIN}};
     for (;;) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR) return 9;
         heddle_event_t e = {.size = sizeof e};
@@ -90,8 +97,12 @@ static int be_worker(int argc, char **argv)
     if (argc != 4) return 2;
     static const char *const ADAPTERS[] = {MEMBER_ADAPTER, NULL};
     member_t m = {.is_app = !strcmp(argv[3], "app")};
-    heddle_worker_opts_t opts = {.size = sizeof opts, .broker = argv[0], .broker_key = argv[1][0] ? argv[1] : NULL, .name = argv[2],
-                                 .adapters = ADAPTERS, .apply = m.is_app ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO};
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .broker = argv[0],
+                                 .broker_key = argv[1][0] ? argv[1] : NULL,
+                                 .name = argv[2],
+                                 .adapters = ADAPTERS,
+                                 .apply = m.is_app ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO};
     if (heddle_worker_open(&opts, &m.worker)) return fail("worker");
     int end = serve(&m);
     heddle_worker_close(&m.worker);
@@ -108,7 +119,10 @@ static int be_program(int argc, char **argv)
 
 int member_main(int argc, char **argv)
 {
-    static const struct { const char *role; int (*run)(int argc, char **argv); } ROLES[] = {
+    static const struct {
+        const char *role;
+        int (*run)(int argc, char **argv);
+    } ROLES[] = {
         {"program", be_program}, {"worker", be_worker}, {"receiver", receiver_main}, {"tap", tap_main}};
     child_follow_parent();
     prctl(PR_SET_NAME, argc > 2 ? argv[2] : ""); /* for ps, top and perf */

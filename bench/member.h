@@ -7,7 +7,9 @@
  *   heddle-bench --as tap HOST:PORT                  bench/tap.h
  *
  * They speak in lines on stdin and stdout.  A worker says, times being CLOCK_MONOTONIC in ns:
- *   joined TRANSPORT (JSON) · active VERSION AT SWITCHED (how long the call that switched took, 0 with auto) · retired VERSION
+ *   joined TRANSPORT (JSON)
+ *   active VERSION AT SWITCHED      how long the call that switched took; 0 with auto
+ *   retired VERSION
  * and answers `count` with `counted BYTES_IN BYTES_OUT`. */
 #ifndef BENCH_MEMBER_H
 #define BENCH_MEMBER_H

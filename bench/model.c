@@ -31,7 +31,8 @@ int model_new(const char *shape, uint32_t rank, model_t **ret_model, heddle_erro
     return HEDDLE_OK;
 fail:
     model_destroy(&m);
-    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an adapter in the shape of %s, rank %u", shape, rank);
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an adapter in the shape of %s, rank %u",
+                      shape, rank);
 }
 
 void model_destroy(model_t **m)

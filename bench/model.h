@@ -9,13 +9,13 @@
 
 typedef struct {
     shape_table_t table;
-    void **data;             /* one a row */
+    void **data; /* one a row */
     buf_t config;
-    uint64_t stamp;          /* written into the bytes last; no two runs begin with the same one */
+    uint64_t stamp; /* written into the bytes last; no two runs begin with the same one */
 } model_t;
 
 /* NO_MEMORY. */
-int  model_new(const char *shape, uint32_t rank, model_t **ret_model, heddle_error_t *error);
+int model_new(const char *shape, uint32_t rank, model_t **ret_model, heddle_error_t *error);
 void model_destroy(model_t **m);
 /* Another version: every page of every tensor gets other bytes. */
 void model_change(model_t *m);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/moment.h: the clock of the measurements: CLOCK_MONOTONIC, the same in all processes of a host.  Any thread. */
+/* bench/moment.h: the clock of the measurements: CLOCK_MONOTONIC, the same in all processes of a host.
+ * Any thread. */
 #ifndef BENCH_MOMENT_H
 #define BENCH_MOMENT_H
 
@@ -13,6 +14,9 @@ static inline uint64_t moment_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static inline double moment_ms(uint64_t from_ns, uint64_t to_ns) { return (double)(int64_t)(to_ns - from_ns) / 1e6; }
+static inline double moment_ms(uint64_t from_ns, uint64_t to_ns)
+{
+    return (double)(int64_t)(to_ns - from_ns) / 1e6;
+}
 
 #endif

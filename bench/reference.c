@@ -12,9 +12,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* ---- memcpy ------------------------------------------------------------------------------------------------------ */
+/* ---- memcpy ---------------------------------------------------------------------------------- */
 
-typedef struct { reference_t base; const model_t *model; char *to; } memcpy_t;
+typedef struct {
+    reference_t base;
+    const model_t *model;
+    char *to;
+} memcpy_t;
 
 static uint64_t memcpy_bytes(const reference_opts_t *o) { return o->model->table.data_bytes; }
 
@@ -52,9 +56,12 @@ static int memcpy_once(reference_t *r, double *ret_ms, heddle_error_t *error)
 
 const reference_ops_t REFERENCE_MEMCPY = {"memcpy", memcpy_bytes, memcpy_open, memcpy_once, memcpy_close};
 
-/* ---- sync -------------------------------------------------------------------------------------------------------- */
+/* ---- sync ------------------------------------------------------------------------------------ */
 
-typedef struct { reference_t base; int fd; } syncing_t;
+typedef struct {
+    reference_t base;
+    int fd;
+} syncing_t;
 
 static uint64_t sync_bytes(const reference_opts_t *o) { return (void)o, 0; }
 
@@ -85,7 +92,8 @@ static int sync_once(reference_t *r, double *ret_ms, heddle_error_t *error)
     syncing_t *s = (syncing_t *)r;
     uint64_t start = moment_ns();
     if (write(s->fd, page, sizeof page) != (ssize_t)sizeof page || fdatasync(s->fd) != 0)
-        return error_fail(error, HEDDLE_ERR_NO_SPACE, "a page could not be written and synced: %s", strerror(errno));
+        return error_fail(error, HEDDLE_ERR_NO_SPACE, "a page could not be written and synced: %s",
+                          strerror(errno));
     *ret_ms = moment_ms(start, moment_ns());
     return HEDDLE_OK;
 }

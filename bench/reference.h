@@ -2,9 +2,12 @@
 /* bench/reference.h: what a figure is measured against, in the same run, turn by turn with it.
  *
  *   memcpy           the tensors, once, one after the other, into memory that was touched before
- *   socket           a bare TCP socket on loopback to each of as many processes as there are workers; memory touched before
- *   socket+digest    the same, each receiver computing Heddle's leaf digests of what came, on the thread that receives
- *   safetensors      Python: save to /dev/shm, each of as many processes loads it and copies into arrays touched before
+ *   socket           a bare TCP socket on loopback to each of as many processes as there are workers;
+ *                    memory touched before
+ *   socket+digest    the same, each receiver computing Heddle's leaf digests of what came, on the thread
+ *                    that receives
+ *   safetensors      Python: save to /dev/shm, each of as many processes loads it and copies into arrays
+ *                    touched before
  *   sync             4 KiB appended to a file where the registry lies, and fdatasync
  *
  * A reference that cannot be had here says why.  One thread; INTERRUPTED after a signal. */
@@ -14,7 +17,7 @@
 #include "bench/model.h"
 
 typedef struct {
-    const model_t *model;        /* borrowed, as long as the reference lives; may be NULL for sync */
+    const model_t *model; /* borrowed, as long as the reference lives; may be NULL for sync */
     uint32_t receivers;
     const char *scratch, *python;
 } reference_opts_t;
@@ -32,8 +35,12 @@ typedef struct reference_ops {
 } reference_ops_t;
 
 /* First member of each. */
-struct reference { const reference_ops_t *ops; char about[128]; };   /* about: its versions; "" */
+struct reference {
+    const reference_ops_t *ops;
+    char about[128];
+}; /* about: its versions; "" */
 
-extern const reference_ops_t REFERENCE_MEMCPY, REFERENCE_SOCKET, REFERENCE_SOCKET_DIGEST, REFERENCE_SAFETENSORS, REFERENCE_SYNC;
+extern const reference_ops_t REFERENCE_MEMCPY, REFERENCE_SOCKET, REFERENCE_SOCKET_DIGEST,
+    REFERENCE_SAFETENSORS, REFERENCE_SYNC;
 
 #endif

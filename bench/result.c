@@ -38,7 +38,10 @@ result_series_t *result_series(result_row_t *row, const char *name, const char *
     return s;
 }
 
-static int add(result_series_t *s, double value) { return s && series_add(&s->series, value) ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY; }
+static int add(result_series_t *s, double value)
+{
+    return s && series_add(&s->series, value) ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
+}
 
 int result_note(result_row_t *row, const char *name, const char *unit, double value)
 {

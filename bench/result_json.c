@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- to JSON ----------------------------------------------------------------------------------------------------- */
+/* ---- to JSON --------------------------------------------------------------------------------- */
 
 static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
 static json_t *number_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
@@ -34,10 +34,11 @@ static json_t *ratios(const result_row_t *row, const result_series_t *figure)
 static json_t *series_json(const result_row_t *row, const result_series_t *s)
 {
     bool is_empty = !s->series.count;
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "name", s->name, "unit", s->unit, "skipped", text_or_null(s->skipped), "median",
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "name", s->name, "unit", s->unit, "skipped",
+                     text_or_null(s->skipped), "median",
                      is_empty ? json_null() : json_real(series_median(&s->series)), "worst",
-                     is_empty ? json_null() : json_real(series_worst(&s->series)), "ratio", s->is_reference ? json_null() : ratios(row, s),
-                     "samples", numbers(&s->series));
+                     is_empty ? json_null() : json_real(series_worst(&s->series)), "ratio",
+                     s->is_reference ? json_null() : ratios(row, s), "samples", numbers(&s->series));
 }
 
 static json_t *row_json(const result_row_t *row)
@@ -49,9 +50,11 @@ static json_t *row_json(const result_row_t *row)
         json_array_append_new(s->is_reference ? references : figures, series_json(row, s));
         if (s->series.count > repeat) repeat = s->series.count;
     }
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "name", row->name, "skipped", text_or_null(row->skipped), "data_bytes",
-                     (json_int_t)row->data_bytes, "tensor_count", (json_int_t)row->tensor_count, "worker_count", (json_int_t)row->workers,
-                     "keep", (json_int_t)row->keep, "repeat_count", (json_int_t)repeat, "figures", figures, "references", references);
+    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "name", row->name, "skipped",
+                     text_or_null(row->skipped), "data_bytes", (json_int_t)row->data_bytes, "tensor_count",
+                     (json_int_t)row->tensor_count, "worker_count", (json_int_t)row->workers, "keep",
+                     (json_int_t)row->keep, "repeat_count", (json_int_t)repeat, "figures", figures,
+                     "references", references);
 }
 
 static json_t *error_json(const heddle_error_t *error)
@@ -66,11 +69,11 @@ json_t *result_encode(const result_t *r, const heddle_error_t *error)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < r->count; i++) json_array_append_new(rows, row_json(&r->rows[i]));
-    return json_pack("{s:s, s:s, s:b, s:O?, s:o, s:o}", "schema", "heddle/1", "kind", "bench", "ok", error == NULL, "machine", r->machine, "rows",
-                     rows, "error", error_json(error));
+    return json_pack("{s:s, s:s, s:b, s:O?, s:o, s:o}", "schema", "heddle/1", "kind", "bench", "ok",
+                     error == NULL, "machine", r->machine, "rows", rows, "error", error_json(error));
 }
 
-/* ---- and back ---------------------------------------------------------------------------------------------------- */
+/* ---- and back -------------------------------------------------------------------------------- */
 
 static int refuse(const char *what, const char *expected, heddle_error_t *error)
 {
@@ -92,24 +95,29 @@ static bool copy_text(char *to, size_t size, const json_t *object, const char *k
     return snprintf(to, size, "%s", text) < (int)size;
 }
 
-static int decode_series(const json_t *json, bool is_reference, const char *what, result_row_t *row, heddle_error_t *error)
+static int decode_series(const json_t *json, bool is_reference, const char *what, result_row_t *row,
+                         heddle_error_t *error)
 {
     const json_t *samples = json_object_get(json, "samples");
     const char *name = text_of(json, "name");
-    result_series_t *s = !*name || result_row_find(row, name) ? NULL : result_series(row, name, text_of(json, "unit"), is_reference);
-    if (!s || strlen(name) >= RESULT_NAME || !json_is_array(samples) || json_array_size(samples) > STATS_REPEAT_MAX)
+    result_series_t *s = !*name || result_row_find(row, name)
+                             ? NULL
+                             : result_series(row, name, text_of(json, "unit"), is_reference);
+    if (!s || strlen(name) >= RESULT_NAME || !json_is_array(samples) ||
+        json_array_size(samples) > STATS_REPEAT_MAX)
         return refuse(what, "figures with a name of their own each, and samples", error);
     copy_text(s->skipped, sizeof s->skipped, json, "skipped");
     for (size_t i = 0; i < json_array_size(samples); i++) {
         const json_t *v = json_array_get(samples, i);
         if (!json_is_number(v)) return refuse(what, "samples that are numbers", error);
-        if (!series_add(&s->series, json_number_value(v))) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %s", what);
+        if (!series_add(&s->series, json_number_value(v)))
+            return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %s", what);
     }
     return HEDDLE_OK;
 }
 
-static int decode_list(const json_t *row_json_, const char *key, bool is_reference, const char *what, result_row_t *row,
-                       heddle_error_t *error)
+static int decode_list(const json_t *row_json_, const char *key, bool is_reference, const char *what,
+                       result_row_t *row, heddle_error_t *error)
 {
     const json_t *list = json_object_get(row_json_, key);
     if (!json_is_array(list)) return refuse(what, "rows with figures and references", error);
@@ -123,7 +131,8 @@ static int decode_list(const json_t *row_json_, const char *key, bool is_referen
 static int decode_row(const json_t *json, const char *what, result_t *r, heddle_error_t *error)
 {
     const char *name = text_of(json, "name");
-    if (!*name || strlen(name) >= RESULT_NAME || result_find(r, name)) return refuse(what, "rows with a name of their own each", error);
+    if (!*name || strlen(name) >= RESULT_NAME || result_find(r, name))
+        return refuse(what, "rows with a name of their own each", error);
     result_row_t *row = result_add(r, name);
     if (!row) return error_fail(error, HEDDLE_ERR_LIMIT, "%s has more than %u rows", what, RESULT_ROWS_MAX);
     copy_text(row->skipped, sizeof row->skipped, json, "skipped");
@@ -140,7 +149,8 @@ int result_decode(const json_t *json, const char *what, result_t *ret_result, he
     result_t r = {0};
     const json_t *rows = json_object_get(json, "rows");
     json_t *machine = json_object_get(json, "machine");
-    if (strcmp(text_of(json, "kind"), "bench") || !json_is_array(rows)) return refuse(what, "kind bench, with rows", error);
+    if (strcmp(text_of(json, "kind"), "bench") || !json_is_array(rows))
+        return refuse(what, "kind bench, with rows", error);
     r.machine = json_is_object(machine) ? json_incref(machine) : NULL;
     for (size_t i = 0; i < json_array_size(rows); i++) {
         int rc = decode_row(json_array_get(rows, i), what, &r, error);

@@ -15,7 +15,10 @@ static bool is_count(const char *unit) { return !strcmp(unit, "messages") || !st
 
 void result_number(double value, const char *unit, char text[32])
 {
-    int digits = value == 0 || fabs(value) >= 100 || is_count(unit) ? 0 : fabs(value) >= 10 ? 1 : fabs(value) >= 0.01 ? 2 : 4;
+    int digits = value == 0 || fabs(value) >= 100 || is_count(unit) ? 0
+                 : fabs(value) >= 10                                ? 1
+                 : fabs(value) >= 0.01                              ? 2
+                                                                    : 4;
     if (!isfinite(value)) snprintf(text, 32, "-");
     else snprintf(text, 32, "%.*f %s", digits, value, unit);
 }
@@ -34,7 +37,8 @@ static void add_headings(buf_t *out, const result_row_t *row)
 
 static void add_ratio(buf_t *out, const result_series_t *figure, const result_series_t *reference)
 {
-    double ratio = strcmp(reference->unit, figure->unit) ? NAN : series_ratio(&figure->series, &reference->series);
+    double ratio =
+        strcmp(reference->unit, figure->unit) ? NAN : series_ratio(&figure->series, &reference->series);
     int digits = ratio >= 100 ? 0 : ratio >= 10 ? 1 : ratio >= 0.1 ? 2 : ratio > 0 ? 4 : 0;
     if (isfinite(ratio)) buf_printf(out, "%*.*f", column_width(reference), digits, ratio);
     else buf_printf(out, "%*s", column_width(reference), "");
@@ -58,8 +62,8 @@ void result_row_text(const result_row_t *row, buf_t *out)
     for (uint32_t i = 0; i < row->count; i++)
         if (row->series[i].series.count > repeat) repeat = row->series[i].series.count;
     units_bytes_text(row->data_bytes, size);
-    buf_printf(out, "%s: %s in %u tensors, %u worker%s, keep %u", row->name, size, row->tensor_count, row->workers,
-               row->workers == 1 ? "" : "s", row->keep);
+    buf_printf(out, "%s: %s in %u tensors, %u worker%s, keep %u", row->name, size, row->tensor_count,
+               row->workers, row->workers == 1 ? "" : "s", row->keep);
     if (row->skipped[0]) {
         buf_printf(out, "\n  skipped: %s\n\n", row->skipped);
         return;
@@ -80,7 +84,8 @@ void result_machine_text(const json_t *machine, buf_t *out)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)machine, key, value) {
+    json_object_foreach((json_t *)(uintptr_t)machine, key, value)
+    {
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
         bool is_text = json_is_string(value);
         buf_printf(out, "%-14s%s\n", key, is_text ? json_string_value(value) : text ? text : "");

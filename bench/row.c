@@ -9,15 +9,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PROCESS_BYTES (64ull << 20)      /* of a worker, beside its slots */
+#define PROCESS_BYTES (64ull << 20) /* of a worker, beside its slots */
 #define SMOKE_WORKERS 2u
 
 uint64_t row_bytes(const row_t *row, const model_t *m)
 {
-    uint64_t region = m->table.data_bytes + (uint64_t)m->table.count * LIMIT_PAGE_BYTES;   /* each tensor begins a page */
+    uint64_t region =
+        m->table.data_bytes + (uint64_t)m->table.count * LIMIT_PAGE_BYTES; /* each tensor begins a page */
     uint64_t clusters = row->kind->has_beside ? 2 : 1;
-    /* A worker: active, kept, and one that is arriving.  A publisher: one that is served, one that is filled. */
-    return clusters * (row->workers * ((2ull + row->keep) * region + PROCESS_BYTES) + 2 * region + PROCESS_BYTES);
+    /* A worker: active, kept, and one that is arriving.  A publisher: one that is served, one that is
+     * filled. */
+    return clusters *
+           (row->workers * ((2ull + row->keep) * region + PROCESS_BYTES) + 2 * region + PROCESS_BYTES);
 }
 
 bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME])
@@ -32,9 +35,12 @@ bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME])
     return true;
 }
 
-/* ---- what stands beside ------------------------------------------------------------------------------------------ */
+/* ---- what stands beside ---------------------------------------------------------------------- */
 
-typedef struct { reference_t *open[ROW_REFERENCES_MAX]; uint32_t count; } references_t;
+typedef struct {
+    reference_t *open[ROW_REFERENCES_MAX];
+    uint32_t count;
+} references_t;
 
 static void skip(char to[160], uint64_t need, uint64_t available)
 {
@@ -45,7 +51,8 @@ static void skip(char to[160], uint64_t need, uint64_t available)
 }
 
 /* A reference that cannot be had is named in the result, with the reason. */
-static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t available, references_t *refs, heddle_error_t *error)
+static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t available, references_t *refs,
+                          heddle_error_t *error)
 {
     reference_opts_t o = {run->model, run->row->workers, run->env->scratch, run->env->python};
     result_series_t *series = result_series(run->result, ops->name, "ms", true);
@@ -63,15 +70,18 @@ static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t a
     }
     if (rc) return *error = why, rc;
     refs->open[refs->count++] = r;
-    if (r->about[0] && run->env->machine) json_object_set_new(run->env->machine, ops->name, json_string(r->about));
+    if (r->about[0] && run->env->machine)
+        json_object_set_new(run->env->machine, ops->name, json_string(r->about));
     return HEDDLE_OK;
 }
 
 static int open_references(row_run_t *run, references_t *refs, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
-    for (const reference_ops_t *const *ops = run->row->kind->references; !rc && *ops && !run->env->is_alone; ops++)
-        rc = open_reference(run, *ops, machine_available_bytes(), refs, error); /* the cluster and those before have theirs */
+    for (const reference_ops_t *const *ops = run->row->kind->references; !rc && *ops && !run->env->is_alone;
+         ops++)
+        rc = open_reference(run, *ops, machine_available_bytes(), refs,
+                            error); /* the cluster and those before have theirs */
     return rc;
 }
 
@@ -84,15 +94,17 @@ static int refer_once(row_run_t *run, reference_t *r, heddle_error_t *error)
 {
     double ms;
     int rc = r->ops->once(r, &ms, error);
-    if (!rc && result_refer(run->result, r->ops->name, "ms", ms)) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a figure");
+    if (!rc && result_refer(run->result, r->ops->name, "ms", ms))
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a figure");
     /* One thread copies: its time is its CPU time. */
     double gb = (double)run->model->table.data_bytes / 1e9;
-    if (!rc && r->ops == &REFERENCE_MEMCPY && result_refer(run->result, "memcpy_cpu", "CPU-s/GB", ms / 1e3 / gb))
+    if (!rc && r->ops == &REFERENCE_MEMCPY &&
+        result_refer(run->result, "memcpy_cpu", "CPU-s/GB", ms / 1e3 / gb))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a figure");
     return rc;
 }
 
-/* ---- a row ------------------------------------------------------------------------------------------------------- */
+/* ---- a row ----------------------------------------------------------------------------------- */
 
 static int repeat(row_run_t *run, references_t *refs, heddle_error_t *error)
 {
@@ -109,8 +121,12 @@ static int repeat(row_run_t *run, references_t *refs, heddle_error_t *error)
 static int open_clusters(row_run_t *run, heddle_error_t *error)
 {
     const row_kind_t *kind = run->row->kind;
-    cluster_opts_t o = {.scratch = run->env->scratch, .name = "registry", .workers = run->row->workers, .keep = run->row->keep,
-                        .is_app = kind->is_app, .is_tapped = kind->is_tapped};
+    cluster_opts_t o = {.scratch = run->env->scratch,
+                        .name = "registry",
+                        .workers = run->row->workers,
+                        .keep = run->row->keep,
+                        .is_app = kind->is_app,
+                        .is_tapped = kind->is_tapped};
     int rc = cluster_open(&o, &run->cluster, error);
     if (rc || !kind->has_beside) return rc;
     o.name = "registry-without-keys";
@@ -125,7 +141,8 @@ static int warm_up(row_run_t *run, heddle_error_t *error)
     for (uint32_t i = 0; !rc && i < run->row->kind->warm_ups; i++) {
         model_change(run->model);
         rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
-        if (!rc && run->beside) rc = cluster_publish(run->beside, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
+        if (!rc && run->beside)
+            rc = cluster_publish(run->beside, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
     }
     return rc;
 }
@@ -139,7 +156,8 @@ static int measure(row_run_t *run, heddle_error_t *error)
     if (!rc && kind->prepare) rc = kind->prepare(run, error);
     if (!rc) rc = open_references(run, &refs, error);
     if (!rc) rc = repeat(run, &refs, error);
-    json_t *transport = run->cluster && run->env->machine ? json_loads(run->cluster->transport, 0, NULL) : NULL;
+    json_t *transport =
+        run->cluster && run->env->machine ? json_loads(run->cluster->transport, 0, NULL) : NULL;
     if (transport) json_object_set_new(run->env->machine, "transport", transport);
     close_references(&refs);
     cluster_close(&run->beside);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/row.h: the table of what is measured, and how each kind of row is.
  *
- * A row is a kind, the shape of an adapter, and how many workers.  Every kind is measured in turns: a turn of Heddle and one of each
- * reference, the order moved on by one at each repetition. */
+ * A row is a kind, the shape of an adapter, and how many workers.  Every kind is measured in turns: a
+ * turn of Heddle and one of each reference, the order moved on by one at each repetition. */
 #ifndef BENCH_ROW_H
 #define BENCH_ROW_H
 
@@ -14,7 +14,7 @@
 
 typedef struct row_kind row_kind_t;
 typedef struct {
-    const char *name;                /* "publish/17.6MB/4" */
+    const char *name; /* "publish/17.6MB/4" */
     const row_kind_t *kind;
     const char *shape;
     uint32_t rank, workers, keep;
@@ -22,15 +22,16 @@ typedef struct {
 
 /* All rows; a NULL name ends the table. */
 extern const row_t ROWS[];
-/* The row as --smoke takes it: the smallest shape, few workers.  False where another row of its kind stands for it. */
+/* The row as --smoke takes it: the smallest shape, few workers.  False where another row of its kind
+ * stands for it. */
 bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME]);
 
 /* What a row runs in. */
 typedef struct {
     const char *scratch, *python;
     uint32_t repeat, idle_ms;
-    bool is_alone;                   /* without references */
-    json_t *machine;                 /* gets the versions of what was met; may be NULL */
+    bool is_alone;   /* without references */
+    json_t *machine; /* gets the versions of what was met; may be NULL */
 } row_env_t;
 
 typedef struct {
@@ -38,9 +39,9 @@ typedef struct {
     const row_env_t *env;
     result_row_t *result;
     model_t *model;
-    cluster_t *cluster, *beside;     /* beside: another one, for kinds that compare two */
+    cluster_t *cluster, *beside; /* beside: another one, for kinds that compare two */
     uint32_t turn;
-    uint64_t older;                  /* rollback: the version to go back to */
+    uint64_t older; /* rollback: the version to go back to */
 } row_run_t;
 
 struct row_kind {
@@ -48,8 +49,8 @@ struct row_kind {
     const reference_ops_t *references[ROW_REFERENCES_MAX + 1];
     /* cluster_opts_t's fields of the same name; has_beside: a second cluster, without keys */
     bool is_app, is_tapped, has_beside;
-    uint32_t warm_ups;               /* publications before the first repetition: memory is made and touched in them */
-    int (*prepare)(row_run_t *run, heddle_error_t *error);   /* NULL: nothing */
+    uint32_t warm_ups; /* publications before the first repetition: memory is made and touched in them */
+    int (*prepare)(row_run_t *run, heddle_error_t *error); /* NULL: nothing */
     int (*once)(row_run_t *run, heddle_error_t *error);
 };
 

@@ -8,20 +8,25 @@
 #include <errno.h>
 #include <time.h>
 
-typedef struct { const char *name, *unit; double value; bool is_reference; } note_t;
+typedef struct {
+    const char *name, *unit;
+    double value;
+    bool is_reference;
+} note_t;
 
 static int note_all(row_run_t *run, const note_t *notes, size_t count, heddle_error_t *error)
 {
     for (size_t i = 0; i < count; i++) {
         const note_t *n = &notes[i];
-        int rc = n->is_reference ? result_refer(run->result, n->name, n->unit, n->value) : result_note(run->result, n->name, n->unit, n->value);
+        int rc = n->is_reference ? result_refer(run->result, n->name, n->unit, n->value)
+                                 : result_note(run->result, n->name, n->unit, n->value);
         if (rc) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a figure");
     }
     return HEDDLE_OK;
 }
 #define NOTE_ALL(run, notes, error) note_all(run, notes, sizeof(notes) / sizeof *(notes), error)
 
-/* ---- publish: from tensors in memory to active in every worker ---------------------------------------------------- */
+/* ---- publish: from tensors in memory to active in every worker ------------------------------- */
 
 static int publish_once(row_run_t *run, heddle_error_t *error)
 {
@@ -30,17 +35,22 @@ static int publish_once(row_run_t *run, heddle_error_t *error)
     int rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &t, error);
     if (rc) return rc;
     double bytes = (double)run->model->table.data_bytes;
-    const note_t notes[] = {
-        {"fill", "ms", t.fill, false},       {"sealed", "ms", t.sealed, false}, {"durable", "ms", t.durable, false},
-        {"connect", "ms", t.connect, false}, {"fetch", "ms", t.fetch, false},   {"verify", "ms", t.verify, false},
-        {"staged", "ms", t.staged, false},   {"active", "ms", t.active, false}, {"heard", "ms", t.heard, false},
-        {"cpu", "CPU-s/GB", t.cpu_s / (bytes * run->row->workers / 1e9), false},
-        {"publisher_out", "bytes", (double)t.publisher_bytes, false},
-        {"adapter", "bytes", bytes, true}};
+    const note_t notes[] = {{"fill", "ms", t.fill, false},
+                            {"sealed", "ms", t.sealed, false},
+                            {"durable", "ms", t.durable, false},
+                            {"connect", "ms", t.connect, false},
+                            {"fetch", "ms", t.fetch, false},
+                            {"verify", "ms", t.verify, false},
+                            {"staged", "ms", t.staged, false},
+                            {"active", "ms", t.active, false},
+                            {"heard", "ms", t.heard, false},
+                            {"cpu", "CPU-s/GB", t.cpu_s / (bytes * run->row->workers / 1e9), false},
+                            {"publisher_out", "bytes", (double)t.publisher_bytes, false},
+                            {"adapter", "bytes", bytes, true}};
     return NOTE_ALL(run, notes, error);
 }
 
-/* ---- keys: the same beside a broker without them ------------------------------------------------------------------ */
+/* ---- keys: the same beside a broker without them --------------------------------------------- */
 
 static int active_of(row_run_t *run, cluster_t *c, const char *name, bool is_reference, heddle_error_t *error)
 {
@@ -60,12 +70,15 @@ static int keys_once(row_run_t *run, heddle_error_t *error)
     return rc;
 }
 
-/* ---- flip and rollback: a decision about what is staged already ---------------------------------------------------- */
+/* ---- flip and rollback: a decision about what is staged already ------------------------------ */
 
 static int note_flip(row_run_t *run, const cluster_flip_t *f, heddle_error_t *error)
 {
-    const note_t notes[] = {{"active", "ms", f->active, false}, {"told", "ms", f->told, false}, {"skew", "ms", f->skew, false},
-                            {"switch", "ms", f->switched, false}, {"moved", "bytes", (double)f->moved_bytes, false},
+    const note_t notes[] = {{"active", "ms", f->active, false},
+                            {"told", "ms", f->told, false},
+                            {"skew", "ms", f->skew, false},
+                            {"switch", "ms", f->switched, false},
+                            {"moved", "bytes", (double)f->moved_bytes, false},
                             {"adapter", "bytes", (double)run->model->table.data_bytes, true}};
     return NOTE_ALL(run, notes, error);
 }
@@ -96,24 +109,26 @@ static int rollback_once(row_run_t *run, heddle_error_t *error)
     return rc ? rc : note_flip(run, &back, error);
 }
 
-/* ---- idle: what everybody uses while nothing happens --------------------------------------------------------------- */
+/* ---- idle: what everybody uses while nothing happens ----------------------------------------- */
 
 static int idle_once(row_run_t *run, heddle_error_t *error)
 {
     struct timespec t = {run->env->idle_ms / 1000, run->env->idle_ms % 1000 * 1000000};
     cluster_cpu_t from = cluster_cpu(run->cluster);
     uint64_t start = moment_ns();
-    if (nanosleep(&t, NULL) != 0) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted"); /* the time is what is measured */
+    if (nanosleep(&t, NULL) != 0)
+        return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted"); /* the time is what is measured */
     double seconds = moment_ms(start, moment_ns()) / 1e3;
     cluster_cpu_t to = cluster_cpu(run->cluster);
-    const note_t notes[] = {{"broker", "%", 100 * (to.broker - from.broker) / seconds, false},
-                            {"worker", "%", 100 * (to.workers - from.workers) / run->row->workers / seconds, false},
-                            {"publisher", "%", 100 * (to.publisher - from.publisher) / seconds, false},
-                            {"core", "%", 100, true}};
+    const note_t notes[] = {
+        {"broker", "%", 100 * (to.broker - from.broker) / seconds, false},
+        {"worker", "%", 100 * (to.workers - from.workers) / run->row->workers / seconds, false},
+        {"publisher", "%", 100 * (to.publisher - from.publisher) / seconds, false},
+        {"core", "%", 100, true}};
     return NOTE_ALL(run, notes, error);
 }
 
-/* ---- control: what a version costs the control plane --------------------------------------------------------------- */
+/* ---- control: what a version costs the control plane ----------------------------------------- */
 
 static int control_prepare(row_run_t *run, heddle_error_t *error)
 {
@@ -139,44 +154,58 @@ static int control_once(row_run_t *run, heddle_error_t *error)
     return NOTE_ALL(run, notes, error);
 }
 
-/* ---- the tables ---------------------------------------------------------------------------------------------------- */
+/* ---- the tables ------------------------------------------------------------------------------ */
 
 static const row_kind_t
-    PUBLISH = {"publish", "from tensors in memory to active in every worker",
-               {&REFERENCE_MEMCPY, &REFERENCE_SOCKET, &REFERENCE_SOCKET_DIGEST, &REFERENCE_SAFETENSORS, &REFERENCE_SYNC, NULL},
-               .warm_ups = 4, .once = publish_once},
-    KEYS = {"keys", "publish with keys, beside a broker without them", {NULL}, .has_beside = true, .warm_ups = 4, .once = keys_once},
-    FLIP = {"flip", "activate a version that is staged everywhere", {&REFERENCE_SYNC, NULL}, .is_app = true, .warm_ups = 4, .once = flip_once},
-    ROLLBACK = {"rollback", "activate the version before", {&REFERENCE_SYNC, NULL}, .is_app = true, .warm_ups = 4,
-                .prepare = rollback_prepare, .once = rollback_once},
-    CONTROL = {"control", "control messages and their bytes, for one version", {NULL}, .is_tapped = true, .warm_ups = 4,
-               .prepare = control_prepare, .once = control_once},
+    PUBLISH = {"publish",
+               "from tensors in memory to active in every worker",
+               {&REFERENCE_MEMCPY, &REFERENCE_SOCKET, &REFERENCE_SOCKET_DIGEST, &REFERENCE_SAFETENSORS,
+                &REFERENCE_SYNC, NULL},
+               .warm_ups = 4,
+               .once = publish_once},
+    KEYS = {"keys",        "publish with keys, beside a broker without them",
+            {NULL},        .has_beside = true,
+            .warm_ups = 4, .once = keys_once},
+    FLIP = {"flip",
+            "activate a version that is staged everywhere",
+            {&REFERENCE_SYNC, NULL},
+            .is_app = true,
+            .warm_ups = 4,
+            .once = flip_once},
+    ROLLBACK = {"rollback",    "activate the version before", {&REFERENCE_SYNC, NULL}, .is_app = true,
+                .warm_ups = 4, .prepare = rollback_prepare,   .once = rollback_once},
+    CONTROL = {"control",
+               "control messages and their bytes, for one version",
+               {NULL},
+               .is_tapped = true,
+               .warm_ups = 4,
+               .prepare = control_prepare,
+               .once = control_once},
     IDLE = {"idle", "CPU while nothing happens", {NULL}, .warm_ups = 1, .once = idle_once};
 
 /* 16 workers with 414 MB keep nothing but what they serve and what arrives: 15 GB. */
-const row_t ROWS[] = {
-    {"publish/17.6MB/1", &PUBLISH, "qwen2.5-0.5b", 16, 1, 1},
-    {"publish/17.6MB/4", &PUBLISH, "qwen2.5-0.5b", 16, 4, 1},
-    {"publish/17.6MB/16", &PUBLISH, "qwen2.5-0.5b", 16, 16, 1},
-    {"publish/87MB/1", &PUBLISH, "qwen3-8b", 16, 1, 1},
-    {"publish/87MB/4", &PUBLISH, "qwen3-8b", 16, 4, 1},
-    {"publish/87MB/16", &PUBLISH, "qwen3-8b", 16, 16, 1},
-    {"publish/414MB/1", &PUBLISH, "llama-3.1-70b", 16, 1, 1},
-    {"publish/414MB/4", &PUBLISH, "llama-3.1-70b", 16, 4, 1},
-    {"publish/414MB/16", &PUBLISH, "llama-3.1-70b", 16, 16, 0},
-    {"publish/2.2MB/1", &PUBLISH, "qwen2.5-0.5b", 2, 1, 1},
-    {"publish/2.2MB/4", &PUBLISH, "qwen2.5-0.5b", 2, 4, 1},
-    {"publish/2.2MB/16", &PUBLISH, "qwen2.5-0.5b", 2, 16, 1},
-    {"keys/17.6MB/1", &KEYS, "qwen2.5-0.5b", 16, 1, 1},
-    {"keys/17.6MB/4", &KEYS, "qwen2.5-0.5b", 16, 4, 1},
-    {"flip/17.6MB/1", &FLIP, "qwen2.5-0.5b", 16, 1, 1},
-    {"flip/17.6MB/4", &FLIP, "qwen2.5-0.5b", 16, 4, 1},
-    {"flip/17.6MB/16", &FLIP, "qwen2.5-0.5b", 16, 16, 1},
-    {"rollback/17.6MB/1", &ROLLBACK, "qwen2.5-0.5b", 16, 1, 1},
-    {"rollback/17.6MB/4", &ROLLBACK, "qwen2.5-0.5b", 16, 4, 1},
-    {"rollback/17.6MB/16", &ROLLBACK, "qwen2.5-0.5b", 16, 16, 1},
-    {"control/17.6MB/1", &CONTROL, "qwen2.5-0.5b", 16, 1, 1},
-    {"control/17.6MB/4", &CONTROL, "qwen2.5-0.5b", 16, 4, 1},
-    {"control/17.6MB/16", &CONTROL, "qwen2.5-0.5b", 16, 16, 1},
-    {"idle/17.6MB/4", &IDLE, "qwen2.5-0.5b", 16, 4, 1},
-    {0}};
+const row_t ROWS[] = {{"publish/17.6MB/1", &PUBLISH, "qwen2.5-0.5b", 16, 1, 1},
+                      {"publish/17.6MB/4", &PUBLISH, "qwen2.5-0.5b", 16, 4, 1},
+                      {"publish/17.6MB/16", &PUBLISH, "qwen2.5-0.5b", 16, 16, 1},
+                      {"publish/87MB/1", &PUBLISH, "qwen3-8b", 16, 1, 1},
+                      {"publish/87MB/4", &PUBLISH, "qwen3-8b", 16, 4, 1},
+                      {"publish/87MB/16", &PUBLISH, "qwen3-8b", 16, 16, 1},
+                      {"publish/414MB/1", &PUBLISH, "llama-3.1-70b", 16, 1, 1},
+                      {"publish/414MB/4", &PUBLISH, "llama-3.1-70b", 16, 4, 1},
+                      {"publish/414MB/16", &PUBLISH, "llama-3.1-70b", 16, 16, 0},
+                      {"publish/2.2MB/1", &PUBLISH, "qwen2.5-0.5b", 2, 1, 1},
+                      {"publish/2.2MB/4", &PUBLISH, "qwen2.5-0.5b", 2, 4, 1},
+                      {"publish/2.2MB/16", &PUBLISH, "qwen2.5-0.5b", 2, 16, 1},
+                      {"keys/17.6MB/1", &KEYS, "qwen2.5-0.5b", 16, 1, 1},
+                      {"keys/17.6MB/4", &KEYS, "qwen2.5-0.5b", 16, 4, 1},
+                      {"flip/17.6MB/1", &FLIP, "qwen2.5-0.5b", 16, 1, 1},
+                      {"flip/17.6MB/4", &FLIP, "qwen2.5-0.5b", 16, 4, 1},
+                      {"flip/17.6MB/16", &FLIP, "qwen2.5-0.5b", 16, 16, 1},
+                      {"rollback/17.6MB/1", &ROLLBACK, "qwen2.5-0.5b", 16, 1, 1},
+                      {"rollback/17.6MB/4", &ROLLBACK, "qwen2.5-0.5b", 16, 4, 1},
+                      {"rollback/17.6MB/16", &ROLLBACK, "qwen2.5-0.5b", 16, 16, 1},
+                      {"control/17.6MB/1", &CONTROL, "qwen2.5-0.5b", 16, 1, 1},
+                      {"control/17.6MB/4", &CONTROL, "qwen2.5-0.5b", 16, 4, 1},
+                      {"control/17.6MB/16", &CONTROL, "qwen2.5-0.5b", 16, 16, 1},
+                      {"idle/17.6MB/4", &IDLE, "qwen2.5-0.5b", 16, 4, 1},
+                      {0}};

@@ -12,10 +12,18 @@
 #include <unistd.h>
 
 enum { WAIT_MS = 120000, PATH = 4096 };
-typedef struct { reference_t base; child_t child; char log[PATH], file[128]; } peer_t;
+typedef struct {
+    reference_t base;
+    child_t child;
+    char log[PATH], file[128];
+} peer_t;
 
-/* The trainer's arrays, the file, what save makes of them; and in each reader the file, what it was parsed to, the slot. */
-static uint64_t peer_bytes(const reference_opts_t *o) { return (3 + 3ull * o->receivers) * o->model->table.data_bytes; }
+/* The trainer's arrays, the file, what save makes of them; and in each reader the file, what it was
+ * parsed to, the slot. */
+static uint64_t peer_bytes(const reference_opts_t *o)
+{
+    return (3 + 3ull * o->receivers) * o->model->table.data_bytes;
+}
 
 static void peer_close(reference_t *r)
 {
@@ -29,7 +37,8 @@ static int write_table(const reference_opts_t *o, const char *path, heddle_error
 {
     FILE *f = fopen(path, "we");
     for (uint32_t i = 0; f && i < o->model->table.count; i++)
-        fprintf(f, "%llu %s\n", (unsigned long long)o->model->table.rows[i].data_bytes, o->model->table.rows[i].name);
+        fprintf(f, "%llu %s\n", (unsigned long long)o->model->table.rows[i].data_bytes,
+                o->model->table.rows[i].name);
     if (f && fclose(f) == 0) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_NO_SPACE, "cannot write %s: %s", path, strerror(errno));
 }
@@ -40,7 +49,8 @@ static int start_peer(peer_t *p, const reference_opts_t *o, heddle_error_t *erro
     snprintf(table, sizeof table, "%s/tensors", o->scratch);
     snprintf(readers, sizeof readers, "%u", o->receivers);
     int rc = write_table(o, table, error);
-    const char *const argv[] = {"/proc/self/exe", "--as", "program", o->python, "-c", BENCH_SAFETENSORS_PEER, p->file, table, readers, NULL};
+    const char *const argv[] = {"/proc/self/exe",       "--as",  "program", o->python, "-c",
+                                BENCH_SAFETENSORS_PEER, p->file, table,     readers,   NULL};
     if (!rc) rc = child_start(argv, p->log, &p->child, error);
     if (!rc) rc = child_line(&p->child, p->log, WAIT_MS, p->base.about, sizeof p->base.about, error);
     return rc;
@@ -75,10 +85,12 @@ static int peer_once(reference_t *r, double *ret_ms, heddle_error_t *error)
 {
     peer_t *p = (peer_t *)r;
     char line[64], *end;
-    if (write(p->child.fd, "\n", 1) != 1) return error_fail(error, HEDDLE_ERR_GONE, "the reference safetensors ended");
+    if (write(p->child.fd, "\n", 1) != 1)
+        return error_fail(error, HEDDLE_ERR_GONE, "the reference safetensors ended");
     int rc = child_line(&p->child, p->log, WAIT_MS, line, sizeof line, error);
     double ms = rc ? 0 : strtod(line, &end);
-    if (!rc && (*end || end == line)) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the reference safetensors said: %s", line);
+    if (!rc && (*end || end == line))
+        rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the reference safetensors said: %s", line);
     if (!rc) *ret_ms = ms;
     return rc;
 }

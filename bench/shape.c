@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The first `dense` layers have an MLP of width ff; the others have experts, and `shared` ones beside them.  Where latent_q is
- * set attention goes by latents (MLA): q and kv are the widths that come out of them, out goes into o_proj. */
+/* The first `dense` layers have an MLP of width ff; the others have experts, and `shared` ones beside
+ * them.  Where latent_q is set attention goes by latents (MLA): q and kv are the widths that come out
+ * of them, out goes into o_proj. */
 typedef struct {
     const char *name, *base;
     unsigned layers, hidden, q, kv, out, ff, experts, expert_ff, shared, dense, latent_q, latent_kv, rope;
@@ -18,7 +19,8 @@ static const shape_t SHAPES[] = {
     {"llama-3.1-8b", "meta-llama/Llama-3.1-8B", 32, 4096, 4096, 1024, 4096, 14336, 0, 0, 0, 32, 0, 0, 0},
     {"llama-3.1-70b", "meta-llama/Llama-3.1-70B", 80, 8192, 8192, 1024, 8192, 28672, 0, 0, 0, 80, 0, 0, 0},
     {"qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 48, 2048, 4096, 512, 4096, 0, 128, 768, 0, 0, 0, 0, 0},
-    {"deepseek-v3", "deepseek-ai/DeepSeek-V3", 61, 7168, 24576, 32768, 16384, 18432, 256, 2048, 1, 3, 1536, 512, 64},
+    {"deepseek-v3", "deepseek-ai/DeepSeek-V3", 61, 7168, 24576, 32768, 16384, 18432, 256, 2048, 1, 3, 1536,
+     512, 64},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES, ELEMENT_BYTES = 2 };
 
@@ -40,7 +42,8 @@ static bool grow(shape_table_t *t)
     return true;
 }
 
-static bool add_tensor(shape_table_t *t, const char *module, const char *side, uint64_t rows, uint64_t columns)
+static bool add_tensor(shape_table_t *t, const char *module, const char *side, uint64_t rows,
+                       uint64_t columns)
 {
     char name[256];
     int n = snprintf(name, sizeof name, "base_model.model.model.%s.lora_%s.weight", module, side);
@@ -48,22 +51,31 @@ static bool add_tensor(shape_table_t *t, const char *module, const char *side, u
     uint64_t *dims = arena_copy(&t->arena, extents, sizeof extents);
     char *copy = arena_text(&t->arena, name, (size_t)n);
     if (!dims || !copy || !grow(t)) return false;
-    t->rows[t->count++] = (heddle_tensor_t){.size = sizeof *t->rows, .name = copy, .dtype = HEDDLE_DTYPE_BF16,
-                                            .ndim = 2, .dims = dims, .data_bytes = rows * columns * ELEMENT_BYTES};
+    t->rows[t->count++] = (heddle_tensor_t){.size = sizeof *t->rows,
+                                            .name = copy,
+                                            .dtype = HEDDLE_DTYPE_BF16,
+                                            .ndim = 2,
+                                            .dims = dims,
+                                            .data_bytes = rows * columns * ELEMENT_BYTES};
     t->data_bytes += rows * columns * ELEMENT_BYTES;
     return true;
 }
 
-static bool add_linear(shape_table_t *t, unsigned layer, const char *module, unsigned in, unsigned out, unsigned rank)
+static bool add_linear(shape_table_t *t, unsigned layer, const char *module, unsigned in, unsigned out,
+                       unsigned rank)
 {
     char full[160];
     snprintf(full, sizeof full, "layers.%u.%s", layer, module);
     return add_tensor(t, full, "A", rank, in) && add_tensor(t, full, "B", out, rank);
 }
 
-static bool add_mlp(shape_table_t *t, unsigned layer, const char *prefix, unsigned hidden, unsigned ff, unsigned rank)
+static bool add_mlp(shape_table_t *t, unsigned layer, const char *prefix, unsigned hidden, unsigned ff,
+                    unsigned rank)
 {
-    static const struct { const char *name; bool is_down; } PARTS[] = {{"gate_proj", false}, {"up_proj", false}, {"down_proj", true}};
+    static const struct {
+        const char *name;
+        bool is_down;
+    } PARTS[] = {{"gate_proj", false}, {"up_proj", false}, {"down_proj", true}};
     for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
         char module[96];
         snprintf(module, sizeof module, "%s.%s", prefix, PARTS[i].name);
@@ -75,12 +87,16 @@ static bool add_mlp(shape_table_t *t, unsigned layer, const char *prefix, unsign
 
 static bool add_attention(shape_table_t *t, const shape_t *s, unsigned layer, unsigned rank)
 {
-    const struct { const char *name; unsigned in, out; } direct[] = {
-        {"self_attn.q_proj", s->hidden, s->q}, {"self_attn.k_proj", s->hidden, s->kv}, {"self_attn.v_proj", s->hidden, s->kv}},
-        latent[] = {{"self_attn.q_a_proj", s->hidden, s->latent_q},
-                    {"self_attn.q_b_proj", s->latent_q, s->q},
-                    {"self_attn.kv_a_proj_with_mqa", s->hidden, s->latent_kv + s->rope},
-                    {"self_attn.kv_b_proj", s->latent_kv, s->kv}};
+    const struct {
+        const char *name;
+        unsigned in, out;
+    } direct[] = {{"self_attn.q_proj", s->hidden, s->q},
+                  {"self_attn.k_proj", s->hidden, s->kv},
+                  {"self_attn.v_proj", s->hidden, s->kv}},
+      latent[] = {{"self_attn.q_a_proj", s->hidden, s->latent_q},
+                  {"self_attn.q_b_proj", s->latent_q, s->q},
+                  {"self_attn.kv_a_proj_with_mqa", s->hidden, s->latent_kv + s->rope},
+                  {"self_attn.kv_b_proj", s->latent_kv, s->kv}};
     bool ok = true;
     for (size_t i = 0; ok && !s->latent_q && i < sizeof direct / sizeof *direct; i++)
         ok = add_linear(t, layer, direct[i].name, direct[i].in, direct[i].out, rank);
@@ -97,14 +113,16 @@ static bool add_experts(shape_table_t *t, const shape_t *s, unsigned layer, unsi
         snprintf(prefix, sizeof prefix, "mlp.experts.%u", e);
         ok = add_mlp(t, layer, prefix, s->hidden, s->expert_ff, rank);
     }
-    return ok && (!s->shared || add_mlp(t, layer, "mlp.shared_experts", s->hidden, s->shared * s->expert_ff, rank));
+    return ok &&
+           (!s->shared || add_mlp(t, layer, "mlp.shared_experts", s->hidden, s->shared * s->expert_ff, rank));
 }
 
 /* The same layers with every width divided, none below 1. */
 static shape_t narrowed(const shape_t *shape, unsigned by)
 {
     shape_t s = *shape;
-    unsigned *widths[] = {&s.hidden, &s.q, &s.kv, &s.out, &s.ff, &s.expert_ff, &s.latent_q, &s.latent_kv, &s.rope};
+    unsigned *widths[] = {&s.hidden,    &s.q,        &s.kv,        &s.out, &s.ff,
+                          &s.expert_ff, &s.latent_q, &s.latent_kv, &s.rope};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         if (*widths[i]) *widths[i] = *widths[i] > by ? *widths[i] / by : 1;
     return s;
@@ -116,7 +134,8 @@ int shape_table(int shape, uint32_t rank, uint32_t narrow, shape_table_t *ret_ta
     shape_t s = narrowed(&SHAPES[shape], narrow);
     for (unsigned layer = 0; layer < s.layers; layer++) {
         bool ok = add_attention(&t, &s, layer, rank) &&
-                  (layer < s.dense ? add_mlp(&t, layer, "mlp", s.hidden, s.ff, rank) : add_experts(&t, &s, layer, rank));
+                  (layer < s.dense ? add_mlp(&t, layer, "mlp", s.hidden, s.ff, rank)
+                                   : add_experts(&t, &s, layer, rank));
         if (ok) continue;
         shape_table_fini(&t);
         return HEDDLE_ERR_NO_MEMORY;
@@ -148,12 +167,14 @@ void shape_table_fini(shape_table_t *t)
 
 void shape_config(int shape, uint32_t rank, buf_t *out)
 {
-    buf_printf(out, "{\n  \"base_model_name_or_path\": \"%s\",\n  \"bias\": \"none\",\n  \"inference_mode\": true,\n"
-                    "  \"lora_alpha\": %u,\n  \"lora_dropout\": 0.0,\n  \"peft_type\": \"LORA\",\n  \"r\": %u,\n"
-                    "  \"target_modules\": [\n    \"q_proj\",\n    \"k_proj\",\n    \"v_proj\",\n    \"o_proj\",\n"
-                    "    \"gate_proj\",\n    \"up_proj\",\n    \"down_proj\"\n  ],\n  \"task_type\": \"CAUSAL_LM\",\n"
-                    "  \"use_dora\": false,\n  \"use_rslora\": false\n}",
-               SHAPES[shape].base, 2 * rank, rank);
+    buf_printf(
+        out,
+        "{\n  \"base_model_name_or_path\": \"%s\",\n  \"bias\": \"none\",\n  \"inference_mode\": true,\n"
+        "  \"lora_alpha\": %u,\n  \"lora_dropout\": 0.0,\n  \"peft_type\": \"LORA\",\n  \"r\": %u,\n"
+        "  \"target_modules\": [\n    \"q_proj\",\n    \"k_proj\",\n    \"v_proj\",\n    \"o_proj\",\n"
+        "    \"gate_proj\",\n    \"up_proj\",\n    \"down_proj\"\n  ],\n  \"task_type\": \"CAUSAL_LM\",\n"
+        "  \"use_dora\": false,\n  \"use_rslora\": false\n}",
+        SHAPES[shape].base, 2 * rank, rank);
 }
 
 uint64_t shape_seed(uint64_t seed) { return seed * 0x9e3779b97f4a7c15ull | 1; }

@@ -19,7 +19,7 @@
 
 enum { STEP_BYTES = 256 * 1024, WAIT_MS = 60000 };
 
-/* ---- the receiver ------------------------------------------------------------------------------------------------ */
+/* ---- the receiver ---------------------------------------------------------------------------- */
 
 static bool read_all(int fd, void *into, size_t bytes)
 {
@@ -63,9 +63,13 @@ int receiver_main(int argc, char **argv)
     return 0;
 }
 
-/* ---- the sender -------------------------------------------------------------------------------------------------- */
+/* ---- the sender ------------------------------------------------------------------------------ */
 
-typedef struct { child_t child; int fd; uint64_t sent; } receiver_t;
+typedef struct {
+    child_t child;
+    int fd;
+    uint64_t sent;
+} receiver_t;
 typedef struct {
     reference_t base;
     receiver_t *receivers;
@@ -75,7 +79,10 @@ typedef struct {
     uint64_t size;
 } star_t;
 
-static uint64_t star_bytes(const reference_opts_t *o) { return (o->receivers + 1) * o->model->table.data_bytes; }
+static uint64_t star_bytes(const reference_opts_t *o)
+{
+    return (o->receivers + 1) * o->model->table.data_bytes;
+}
 
 static void star_close(reference_t *r)
 {
@@ -89,7 +96,8 @@ static void star_close(reference_t *r)
     free(s);
 }
 
-static int add_receiver(star_t *s, const reference_opts_t *o, int listener, uint16_t port, heddle_error_t *error)
+static int add_receiver(star_t *s, const reference_opts_t *o, int listener, uint16_t port,
+                        heddle_error_t *error)
 {
     char text[8], log[4096];
     snprintf(text, sizeof text, "%u", port);
@@ -122,16 +130,22 @@ static int send_some(star_t *s, receiver_t *r, bool *ret_open)
     return HEDDLE_OK;
 }
 
-static int fail_gone(heddle_error_t *error) { return error_fail(error, HEDDLE_ERR_GONE, "a receiver of the reference socket ended"); }
+static int fail_gone(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_GONE, "a receiver of the reference socket ended");
+}
 
 static int send_to_all(star_t *s, struct pollfd *fds, heddle_error_t *error)
 {
     uint32_t open = s->count;
-    for (uint32_t i = 0; i < s->count; i++) fds[i] = (struct pollfd){.fd = s->receivers[i].fd, .events = POLLOUT};
+    for (uint32_t i = 0; i < s->count; i++)
+        fds[i] = (struct pollfd){.fd = s->receivers[i].fd, .events = POLLOUT};
     while (open) {
         int n = poll(fds, s->count, WAIT_MS);
         if (n < 0) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
-        if (n == 0) return error_fail(error, HEDDLE_ERR_DEADLINE, "the reference socket stood still for %d ms", WAIT_MS);
+        if (n == 0)
+            return error_fail(error, HEDDLE_ERR_DEADLINE, "the reference socket stood still for %d ms",
+                              WAIT_MS);
         for (uint32_t i = 0; i < s->count; i++) {
             bool is_open = true;
             if (!fds[i].revents) continue;
@@ -163,17 +177,21 @@ static int star_once(reference_t *r, double *ret_ms, heddle_error_t *error)
     return rc;
 }
 
-static int star_open(const reference_opts_t *o, bool is_digested, reference_t **ret_reference, heddle_error_t *error)
+static int star_open(const reference_opts_t *o, bool is_digested, reference_t **ret_reference,
+                     heddle_error_t *error)
 {
     uint16_t port = 0;
     double unused;
     star_t *s = calloc(1, sizeof *s);
     if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory");
-    *s = (star_t){.base.ops = is_digested ? &REFERENCE_SOCKET_DIGEST : &REFERENCE_SOCKET, .size = o->model->table.data_bytes,
-                  .receivers = calloc(o->receivers, sizeof *s->receivers), .is_digested = is_digested};
+    *s = (star_t){.base.ops = is_digested ? &REFERENCE_SOCKET_DIGEST : &REFERENCE_SOCKET,
+                  .size = o->model->table.data_bytes,
+                  .receivers = calloc(o->receivers, sizeof *s->receivers),
+                  .is_digested = is_digested};
     s->bytes = malloc(s->size);
     int listener = tcp_listen(&port), rc = HEDDLE_OK;
-    if (!s->receivers || !s->bytes || listener < 0) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or socket for receivers");
+    if (!s->receivers || !s->bytes || listener < 0)
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or socket for receivers");
     else model_copy(o->model, s->bytes);
     for (uint32_t i = 0; !rc && i < o->receivers; i++) rc = add_receiver(s, o, listener, port, error);
     if (listener >= 0) close(listener);
@@ -183,8 +201,15 @@ static int star_open(const reference_opts_t *o, bool is_digested, reference_t **
     return rc;
 }
 
-static int plain_open(const reference_opts_t *o, reference_t **ret, heddle_error_t *error) { return star_open(o, false, ret, error); }
-static int digest_open(const reference_opts_t *o, reference_t **ret, heddle_error_t *error) { return star_open(o, true, ret, error); }
+static int plain_open(const reference_opts_t *o, reference_t **ret, heddle_error_t *error)
+{
+    return star_open(o, false, ret, error);
+}
+static int digest_open(const reference_opts_t *o, reference_t **ret, heddle_error_t *error)
+{
+    return star_open(o, true, ret, error);
+}
 
 const reference_ops_t REFERENCE_SOCKET = {"socket", star_bytes, plain_open, star_once, star_close};
-const reference_ops_t REFERENCE_SOCKET_DIGEST = {"socket+digest", star_bytes, digest_open, star_once, star_close};
+const reference_ops_t REFERENCE_SOCKET_DIGEST = {"socket+digest", star_bytes, digest_open, star_once,
+                                                 star_close};

@@ -107,7 +107,8 @@ stats_change_t stats_compare(const series_t *before, const series_t *after)
         c.change = (c.after - c.before) / base;
         c.floor = fmax(error, drift) / base;
     }
-    if (before->count < STATS_REPEAT_TO_JUDGE || after->count < STATS_REPEAT_TO_JUDGE) c.verdict = STATS_TOO_FEW;
+    if (before->count < STATS_REPEAT_TO_JUDGE || after->count < STATS_REPEAT_TO_JUDGE)
+        c.verdict = STATS_TOO_FEW;
     else if (c.change > c.floor) c.verdict = STATS_WORSE;
     else if (c.change < -c.floor) c.verdict = STATS_BETTER;
     return c;

@@ -12,19 +12,22 @@
 /* Fewer repetitions say nothing about their own spread. */
 #define STATS_REPEAT_TO_JUDGE 5u
 
-typedef struct { double *at; uint32_t count, capacity; } series_t;
+typedef struct {
+    double *at;
+    uint32_t count, capacity;
+} series_t;
 
 /* False when out of memory: the series is as it was. */
-bool   series_add(series_t *s, double value);
-void   series_fini(series_t *s);
+bool series_add(series_t *s, double value);
+void series_fini(series_t *s);
 
 /* All of them: 0 for an empty series.  NAN when out of memory. */
 double series_median(const series_t *s);
-double series_worst(const series_t *s);          /* the greatest: less is better everywhere here */
+double series_worst(const series_t *s); /* the greatest: less is better everywhere here */
 /* Median of a[i] / b[i] over the repetitions that both have; NAN where there is none, or a divisor is 0. */
 double series_ratio(const series_t *a, const series_t *b);
 /* a[i] / b[i] as a series of its own.  False when out of memory, or a divisor is 0. */
-bool   series_divide(const series_t *a, const series_t *b, series_t *ret_quotients);
+bool series_divide(const series_t *a, const series_t *b, series_t *ret_quotients);
 
 /* Standard error of the median, out of the median absolute deviation: outliers do not widen it. */
 double series_error(const series_t *s);
@@ -33,9 +36,9 @@ double series_drift(const series_t *s);
 
 typedef enum { STATS_SAME, STATS_BETTER, STATS_WORSE, STATS_TOO_FEW } stats_verdict_t;
 typedef struct {
-    double before, after;   /* medians */
-    double change;          /* after / before - 1 */
-    double floor;           /* changes below it are noise; same unit as change */
+    double before, after; /* medians */
+    double change;        /* after / before - 1 */
+    double floor;         /* changes below it are noise; same unit as change */
     stats_verdict_t verdict;
 } stats_change_t;
 /* Less is better.  The floor is what the two series say of themselves: STATS_ERRORS standard errors of

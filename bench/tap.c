@@ -10,7 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GREETING_BYTES = 64, FLAG_MORE = 1, FLAG_LONG = 2, FLAG_COMMAND = 4, LINES_MAX = 64, BUFFER_BYTES = 65536 };
+enum {
+    GREETING_BYTES = 64,
+    FLAG_MORE = 1,
+    FLAG_LONG = 2,
+    FLAG_COMMAND = 4,
+    LINES_MAX = 64,
+    BUFFER_BYTES = 65536
+};
 
 /* Flags, then one byte of length or eight, the most significant first (ZMTP 3.1). */
 static bool take_head(tap_count_t *c, uint8_t byte)
@@ -44,8 +51,17 @@ void tap_count(tap_count_t *c, const void *data, size_t bytes)
 }
 
 /* A client and its own connection to the broker. */
-typedef struct { int client, broker; tap_count_t up, down; } line_t;
-typedef struct { int listener; const char *host; uint16_t port; line_t lines[LINES_MAX]; int count; } tap_t;
+typedef struct {
+    int client, broker;
+    tap_count_t up, down;
+} line_t;
+typedef struct {
+    int listener;
+    const char *host;
+    uint16_t port;
+    line_t lines[LINES_MAX];
+    int count;
+} tap_t;
 
 static bool accept_client(tap_t *t)
 {
@@ -92,14 +108,16 @@ static void tell(tap_t *t)
 
 static int turn(tap_t *t)
 {
-    struct pollfd fds[2 + 2 * LINES_MAX] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = t->listener, .events = POLLIN}};
+    struct pollfd fds[2 + 2 * LINES_MAX] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                                            {.fd = t->listener, .events = POLLIN}};
     int count = t->count;
     for (int i = 0; i < count; i++) {
         fds[2 + 2 * i] = (struct pollfd){.fd = t->lines[i].client, .events = POLLIN};
         fds[3 + 2 * i] = (struct pollfd){.fd = t->lines[i].broker, .events = POLLIN};
     }
     if (poll(fds, (nfds_t)(2 + 2 * count), -1) < 0) return 9;
-    for (int i = count - 1; i >= 0; i--) { /* from the end: a line that is dropped is replaced by the last one */
+    for (int i = count - 1; i >= 0;
+         i--) { /* from the end: a line that is dropped is replaced by the last one */
         line_t *l = &t->lines[i];
         if ((fds[2 + 2 * i].revents && !pass(l->client, l->broker, &l->up)) ||
             (fds[3 + 2 * i].revents && !pass(l->broker, l->client, &l->down)))

@@ -23,7 +23,8 @@ int tcp_listen(uint16_t *ret_port)
     socklen_t size = sizeof at;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
-    if (bind(fd, (struct sockaddr *)&at, size) || listen(fd, BACKLOG) || getsockname(fd, (struct sockaddr *)&at, &size)) {
+    if (bind(fd, (struct sockaddr *)&at, size) || listen(fd, BACKLOG) ||
+        getsockname(fd, (struct sockaddr *)&at, &size)) {
         close(fd);
         return -1;
     }
@@ -36,7 +37,8 @@ int tcp_accept(int listener) { return without_delay(accept4(listener, NULL, NULL
 int tcp_dial(const char *host, uint16_t port)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
-    int fd = inet_pton(AF_INET, host, &to.sin_addr) == 1 ? socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+    int fd =
+        inet_pton(AF_INET, host, &to.sin_addr) == 1 ? socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
     if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) != 0) {
         close(fd);
         return -1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/tcp.h: TCP on loopback, as bare as it is.  Sockets are close-on-exec and without Nagle's delay; -1 and errno where
- * one cannot be had. */
+/* bench/tcp.h: TCP on loopback, as bare as it is.  Sockets are close-on-exec and without Nagle's
+ * delay; -1 and errno where one cannot be had. */
 #ifndef BENCH_TCP_H
 #define BENCH_TCP_H
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-int tcp_listen(uint16_t *ret_port);              /* 127.0.0.1, any free port */
+int tcp_listen(uint16_t *ret_port); /* 127.0.0.1, any free port */
 int tcp_accept(int listener);
 int tcp_dial(const char *host, uint16_t port);
 /* All of it; blocks.  False: the connection ended. */

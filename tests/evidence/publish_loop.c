@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* publish-loop BROKER ADAPTER COUNT EVERY: publishes COUNT versions of a tiny adapter, each active everywhere before the next one.
- * After every EVERY of them it says how many there were and waits for a line, so that somebody may look at the processes. */
+/* publish-loop BROKER ADAPTER COUNT EVERY: publishes COUNT versions of a tiny adapter, each active
+ * everywhere before the next one. After every EVERY of them it says how many there were and waits for
+ * a line, so that somebody may look at the processes. */
 #include "bench/model.h"
 
 #include <heddle/heddle.h>
@@ -9,7 +10,8 @@
 
 static int fail(const char *what)
 {
-    fprintf(stderr, "publish-loop: %s: %s (%s)\n", what, heddle_last_error()->message, heddle_last_error()->hint);
+    fprintf(stderr, "publish-loop: %s: %s (%s)\n", what, heddle_last_error()->message,
+            heddle_last_error()->hint);
     return 1;
 }
 
@@ -20,12 +22,16 @@ static int publish(heddle_publisher_t *p, model_t *m)
     heddle_published_t done = {.size = sizeof done};
     heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1};
     model_change(m);
-    if (heddle_publication_begin(p, m->table.rows, m->table.count, m->config.data, m->config.bytes, NULL, &pub)) return fail("begin");
-    for (uint32_t i = 0; i < m->table.count; i++) memcpy(heddle_publication_tensor(pub, i), m->data[i], m->table.rows[i].data_bytes);
+    if (heddle_publication_begin(p, m->table.rows, m->table.count, m->config.data, m->config.bytes, NULL,
+                                 &pub))
+        return fail("begin");
+    for (uint32_t i = 0; i < m->table.count; i++)
+        memcpy(heddle_publication_tensor(pub, i), m->data[i], m->table.rows[i].data_bytes);
     if (heddle_publication_commit(&pub, &opts, &done)) return fail("commit");
     report = (heddle_report_t){.size = sizeof report};
     heddle_quorum_t all = {HEDDLE_QUORUM_ALL, 0};
-    return heddle_publisher_wait(p, done.version, HEDDLE_PHASE_ACTIVE, all, 30000, &report) ? fail("wait") : 0;
+    return heddle_publisher_wait(p, done.version, HEDDLE_PHASE_ACTIVE, all, 30000, &report) ? fail("wait")
+                                                                                            : 0;
 }
 
 static void pause_here(int count)
@@ -41,7 +47,8 @@ int main(int argc, char **argv)
     heddle_error_t error = {0};
     model_t *model = NULL;
     heddle_publisher_t *p = NULL;
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = argv[1], .adapter = argv[2], .takeover = 1};
+    heddle_publisher_opts_t opts = {
+        .size = sizeof opts, .broker = argv[1], .adapter = argv[2], .takeover = 1};
     int count = atoi(argv[3]), every = atoi(argv[4]), rc = model_new("tiny", 16, &model, &error) != HEDDLE_OK;
     if (!rc && heddle_publisher_open(&opts, &p)) rc = fail("open");
     for (int i = 1; !rc && i <= count; i++) {

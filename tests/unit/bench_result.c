@@ -22,7 +22,8 @@ static result_t sample(double factor, double machine)
         cr_assert_eq(result_note(row, "publisher_out", "bytes", 17596416), HEDDLE_OK);
         cr_assert_eq(result_refer(row, "memcpy", "ms", 2 * machine), HEDDLE_OK);
     }
-    snprintf(result_series(row, "safetensors", "ms", true)->skipped, 160, "python3 cannot run safetensors and numpy");
+    snprintf(result_series(row, "safetensors", "ms", true)->skipped, 160,
+             "python3 cannot run safetensors and numpy");
     snprintf(result_add(&r, "publish/414MB/16")->skipped, 160, "needs 15.1 GB of memory, 9.0 GB is free");
     return r;
 }
@@ -35,11 +36,13 @@ static void equal(const result_t *a, const result_t *b)
         const result_row_t *x = &a->rows[i], *y = &b->rows[i];
         cr_assert_str_eq(x->name, y->name);
         cr_assert_str_eq(x->skipped, y->skipped);
-        cr_assert(x->data_bytes == y->data_bytes && x->tensor_count == y->tensor_count && x->workers == y->workers && x->keep == y->keep);
+        cr_assert(x->data_bytes == y->data_bytes && x->tensor_count == y->tensor_count &&
+                  x->workers == y->workers && x->keep == y->keep);
         cr_assert_eq(x->count, y->count);
         for (uint32_t k = 0; k < x->count; k++) {
             const result_series_t *s = &x->series[k], *t = result_row_find(y, s->name);
-            cr_assert(t && !strcmp(s->unit, t->unit) && !strcmp(s->skipped, t->skipped) && s->is_reference == t->is_reference);
+            cr_assert(t && !strcmp(s->unit, t->unit) && !strcmp(s->skipped, t->skipped) &&
+                      s->is_reference == t->is_reference);
             cr_assert_eq(s->series.count, t->series.count);
             for (uint32_t n = 0; n < s->series.count; n++) cr_assert_eq(s->series.at[n], t->series.at[n]);
         }
@@ -69,23 +72,32 @@ Test(result, a_figure_has_its_ratio_to_each_reference_of_its_unit)
     cr_assert_str_eq(json_string_value(json_object_get(figure, "name")), "active");
     cr_assert_float_eq(json_number_value(json_object_get(figure, "median")), 30, 1e-9);
     cr_assert_float_eq(json_number_value(json_object_get(figure, "worst")), 30.6, 1e-9);
-    cr_assert_float_eq(json_number_value(json_object_get(json_object_get(figure, "ratio"), "memcpy")), 5, 1e-9);
-    cr_assert_eq(json_object_size(json_object_get(figure, "ratio")), 1); /* safetensors was skipped, bytes are not ms */
+    cr_assert_float_eq(json_number_value(json_object_get(json_object_get(figure, "ratio"), "memcpy")), 5,
+                       1e-9);
+    cr_assert_eq(json_object_size(json_object_get(figure, "ratio")),
+                 1); /* safetensors was skipped, bytes are not ms */
     cr_assert(json_is_true(json_object_get(json, "ok")));
     cr_assert(json_is_null(json_object_get(json, "error")));
     json_decref(json);
     result_fini(&r);
 }
 
+#define ROW(figures) "{\"name\":\"a\",\"figures\":[" figures "],\"references\":[]}"
+#define REPORT(rows) "{\"kind\":\"bench\",\"rows\":[" rows "]}"
 static const char *const FOREIGN[] = {
-    "[]", "{}", "{\"kind\":\"publish\",\"rows\":[]}", "{\"kind\":\"bench\"}", "{\"kind\":\"bench\",\"rows\":{}}",
-    "{\"kind\":\"bench\",\"rows\":[1]}", "{\"kind\":\"bench\",\"rows\":[{\"name\":\"a\"}]}",
-    "{\"kind\":\"bench\",\"rows\":[{\"name\":\"a\",\"figures\":[],\"references\":[]},{\"name\":\"a\",\"figures\":[],\"references\":[]}]}",
-    "{\"kind\":\"bench\",\"rows\":[{\"name\":\"a\",\"figures\":[{}],\"references\":[]}]}",
-    "{\"kind\":\"bench\",\"rows\":[{\"name\":\"a\",\"figures\":[{\"name\":\"x\",\"unit\":\"ms\"}],\"references\":[]}]}",
-    "{\"kind\":\"bench\",\"rows\":[{\"name\":\"a\",\"figures\":[{\"name\":\"x\",\"unit\":\"ms\",\"samples\":[\"1\"]}],\"references\":[]}]}",
-    "{\"kind\":\"bench\",\"rows\":[{\"name\":\"a\",\"figures\":[{\"name\":\"x\",\"samples\":[1]},{\"name\":\"x\",\"samples\":[1]}],\"references\":[]}]}",
-    "{\"kind\":\"bench\",\"rows\":[{\"name\":\"0123456789012345678901234567890123456789012345678\",\"figures\":[],\"references\":[]}]}",
+    "[]",
+    "{}",
+    "{\"kind\":\"publish\",\"rows\":[]}",
+    "{\"kind\":\"bench\"}",
+    "{\"kind\":\"bench\",\"rows\":{}}",
+    REPORT("1"),
+    REPORT("{\"name\":\"a\"}"),
+    REPORT(ROW("") "," ROW("")),
+    REPORT(ROW("{}")),
+    REPORT(ROW("{\"name\":\"x\",\"unit\":\"ms\"}")),
+    REPORT(ROW("{\"name\":\"x\",\"unit\":\"ms\",\"samples\":[\"1\"]}")),
+    REPORT(ROW("{\"name\":\"x\",\"samples\":[1]},{\"name\":\"x\",\"samples\":[1]}")),
+    REPORT("{\"name\":\"0123456789012345678901234567890123456789012345678\",\"figures\":[],\"references\":[]}"),
 };
 
 Test(result, what_is_no_report_is_refused)
@@ -106,7 +118,8 @@ Test(result, series_of_a_row_have_a_limit)
 {
     result_t r = {0};
     result_row_t *row = result_add(&r, "a");
-    for (uint32_t i = 0; i < RESULT_SERIES_MAX; i++) cr_assert(result_series(row, (char[]){(char)('a' + i), 0}, "ms", false));
+    for (uint32_t i = 0; i < RESULT_SERIES_MAX; i++)
+        cr_assert(result_series(row, (char[]){(char)('a' + i), 0}, "ms", false));
     cr_assert_null(result_series(row, "another", "ms", false));
     cr_assert(result_series(row, "a", "ms", false));
     result_fini(&r);
@@ -170,9 +183,16 @@ Test(result, text_has_every_figure_and_says_what_was_skipped)
     buf_t text = {0};
     result_row_text(&r.rows[0], &text);
     result_row_text(&r.rows[1], &text);
-    const char *const wanted[] = {"publish/17.6MB/4: 17.6 MB in 336 tensors, 4 workers, keep 1, 11 repetitions", "× memcpy", "10.0 ms",
-                                  "5.00", "17596416 bytes", "skipped: python3 cannot run", "skipped: needs 15.1 GB"};
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) cr_assert(strstr(buf_text(&text), wanted[i]), "%s in %s", wanted[i], buf_text(&text));
+    const char *const wanted[] = {
+        "publish/17.6MB/4: 17.6 MB in 336 tensors, 4 workers, keep 1, 11 repetitions",
+        "× memcpy",
+        "10.0 ms",
+        "5.00",
+        "17596416 bytes",
+        "skipped: python3 cannot run",
+        "skipped: needs 15.1 GB"};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        cr_assert(strstr(buf_text(&text), wanted[i]), "%s in %s", wanted[i], buf_text(&text));
     buf_fini(&text);
     result_fini(&r);
 }

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <stddef.h>
 
-#define SERIES(...) series_of((const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
+#define SERIES(...)                                                                                          \
+    series_of((const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
 #define NEAR(a, b) cr_assert_float_eq(a, b, 1e-9)
 
 static series_t series_of(const double *values, size_t count)
@@ -41,7 +42,8 @@ Test(stats, median_and_worst)
 
 Test(stats, ratio_is_the_median_of_the_pairs_not_of_the_medians)
 {
-    series_t a = SERIES(10, 1, 100), b = SERIES(1, 2, 10), longer = SERIES(1, 1, 1, 1, 1), none = {0}, zero = SERIES(1, 0, 1);
+    series_t a = SERIES(10, 1, 100), b = SERIES(1, 2, 10), longer = SERIES(1, 1, 1, 1, 1), none = {0},
+             zero = SERIES(1, 0, 1);
     NEAR(series_ratio(&a, &b), 10);
     NEAR(series_ratio(&a, &longer), 10);
     cr_assert(isnan(series_ratio(&a, &none)));
@@ -67,7 +69,8 @@ Test(stats, error_shrinks_with_the_root_of_the_repetitions_and_ignores_outliers)
 
 Test(stats, drift_is_seen_between_the_halves)
 {
-    series_t steady = SERIES(1, 2, 1, 2), drifting = SERIES(1, 1, 1, 5, 5, 5), odd = SERIES(1, 9, 1), one = SERIES(3);
+    series_t steady = SERIES(1, 2, 1, 2), drifting = SERIES(1, 1, 1, 5, 5, 5), odd = SERIES(1, 9, 1),
+             one = SERIES(3);
     NEAR(series_drift(&steady), 0);
     NEAR(series_drift(&drifting), 4);
     NEAR(series_drift(&odd), 0); /* the middle belongs to neither half */
@@ -78,10 +81,15 @@ Test(stats, drift_is_seen_between_the_halves)
     series_fini(&one);
 }
 
-static const struct { double before, after, spread; int count; stats_verdict_t verdict; } VERDICTS[] = {
-    {100, 100, 5, 25, STATS_SAME},    {100, 101, 5, 25, STATS_SAME},   {100, 120, 5, 25, STATS_WORSE},  {100, 80, 5, 25, STATS_BETTER},
-    {100, 120, 60, 25, STATS_SAME},   {100, 200, 5, 4, STATS_TOO_FEW}, {20, 20, 0, 5, STATS_SAME},      {20, 21, 0, 5, STATS_WORSE},
-    {20, 19, 0, 5, STATS_BETTER},     {0, 0, 0, 9, STATS_SAME},        {0, 5, 0, 9, STATS_WORSE},       {5, 0, 0, 9, STATS_BETTER},
+static const struct {
+    double before, after, spread;
+    int count;
+    stats_verdict_t verdict;
+} VERDICTS[] = {
+    {100, 100, 5, 25, STATS_SAME},  {100, 101, 5, 25, STATS_SAME},  {100, 120, 5, 25, STATS_WORSE},
+    {100, 80, 5, 25, STATS_BETTER}, {100, 120, 60, 25, STATS_SAME}, {100, 200, 5, 4, STATS_TOO_FEW},
+    {20, 20, 0, 5, STATS_SAME},     {20, 21, 0, 5, STATS_WORSE},    {20, 19, 0, 5, STATS_BETTER},
+    {0, 0, 0, 9, STATS_SAME},       {0, 5, 0, 9, STATS_WORSE},      {5, 0, 0, 9, STATS_BETTER},
 };
 
 Test(stats, a_change_is_one_where_it_is_more_than_both_series_noise)
@@ -90,7 +98,8 @@ Test(stats, a_change_is_one_where_it_is_more_than_both_series_noise)
         series_t a = around(VERDICTS[i].before, VERDICTS[i].spread, VERDICTS[i].count);
         series_t b = around(VERDICTS[i].after, VERDICTS[i].spread, VERDICTS[i].count);
         stats_change_t c = stats_compare(&a, &b);
-        cr_assert_eq(c.verdict, VERDICTS[i].verdict, "row %zu: %s, change %g, floor %g", i, stats_verdict_name(c.verdict), c.change, c.floor);
+        cr_assert_eq(c.verdict, VERDICTS[i].verdict, "row %zu: %s, change %g, floor %g", i,
+                     stats_verdict_name(c.verdict), c.change, c.floor);
         series_fini(&a);
         series_fini(&b);
     }

@@ -5,12 +5,16 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-typedef struct { uint8_t at[4096]; size_t bytes; } stream_t;
+typedef struct {
+    uint8_t at[4096];
+    size_t bytes;
+} stream_t;
 
 static void add_frame(stream_t *s, uint8_t flags, size_t body)
 {
     s->at[s->bytes++] = flags;
-    for (int shift = flags & 2 ? 56 : 0; shift >= 0; shift -= 8) s->at[s->bytes++] = (uint8_t)((uint64_t)body >> shift);
+    for (int shift = flags & 2 ? 56 : 0; shift >= 0; shift -= 8)
+        s->at[s->bytes++] = (uint8_t)((uint64_t)body >> shift);
     memset(s->at + s->bytes, 0xff, body); /* looks like flags to who loses count */
     s->bytes += body;
 }
@@ -21,9 +25,9 @@ static stream_t conversation(void)
     add_frame(&s, 4, 30);       /* a command: READY */
     add_frame(&s, 0, 10);
     add_frame(&s, 0, 0);
-    add_frame(&s, 1, 5);        /* the first of two parts */
-    add_frame(&s, 2, 300);      /* the second, with a long length */
-    add_frame(&s, 6, 260);      /* a long command */
+    add_frame(&s, 1, 5);   /* the first of two parts */
+    add_frame(&s, 2, 300); /* the second, with a long length */
+    add_frame(&s, 6, 260); /* a long command */
     add_frame(&s, 2, 1000);
     return s;
 }
@@ -33,7 +37,8 @@ Test(tap, counts_messages_in_any_pieces)
     stream_t s = conversation();
     for (size_t piece = 1; piece <= s.bytes; piece++) {
         tap_count_t c = {0};
-        for (size_t at = 0; at < s.bytes; at += piece) tap_count(&c, s.at + at, s.bytes - at < piece ? s.bytes - at : piece);
+        for (size_t at = 0; at < s.bytes; at += piece)
+            tap_count(&c, s.at + at, s.bytes - at < piece ? s.bytes - at : piece);
         cr_assert_eq(c.messages, 4, "pieces of %zu: %zu messages", piece, (size_t)c.messages);
         cr_assert_eq(c.bytes, s.bytes);
     }
