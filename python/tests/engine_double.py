@@ -27,7 +27,7 @@ class Double:
     """One server on loopback.
 
     names      served adapters -> path           log       (path, lora name) of every POST, in order
-    faults     path -> what the next calls get: (status, words), "hang", "reset", "garbage", or None for the real thing
+    faults     path -> what the next calls get: (status, words), ("text", answer), "hang", "reset", "garbage", or None for the real thing
     gate       clear it and POSTs wait           busy      names with requests under way
     """
 
@@ -203,6 +203,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(0.01)
         elif fault == "reset":
             reset(self.connection)
+        elif fault[0] == "text":
+            self._say(200, fault[1])
         elif fault == "garbage":
             self._say(200, "<html>a proxy's page</html>")
         else:

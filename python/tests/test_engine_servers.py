@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections import deque
 
 import pytest
 
@@ -145,6 +146,25 @@ def test_what_is_no_json_is_refused_and_shown(double, server):
     assert e.value.kind is Kind.PASSING
 
 
+def test_json_without_bottom(double, server):
+    deep = "[" * 200000
+    double.faults["/v1/models"].append(("text", deep))
+    with pytest.raises(Refused):
+        server.listing(5)
+    double.faults[LOADS[double.kind]].append(("text", deep))
+    server.load("policy@1", PLAIN, 5)    # what a server says when all is well is nobody's business
+    assert 0 < len(server._words(deep)) <= 400 and server._words("") == ""
+
+
+def test_metrics_that_are_none():
+    double = Double("vllm")
+    server = Vllm(double.url)
+    for text in ('vllm:lora_requests_info{max_lora="x"} NaN', 'vllm:lora_requests_info{} 1.2.3', "", "\x00{"):
+        double.faults["/metrics"] = deque([("text", text)])
+        assert server._lora_info(5) == {} and server.is_busy("policy@1", 5) is False
+    double.stop()
+
+
 def test_long_words_are_cut(double, server):
     double.faults[LOADS[double.kind]].append((500, "line\n" * 1000))
     with pytest.raises(Refused) as e:
@@ -218,7 +238,7 @@ def test_a_key_goes_with_every_request(double):
     assert e.value.kind is Kind.LASTING
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999", "http://x?y", "http://a b"])
+@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999", "http://x?y", "http://a b", "http://h\u00e4"])
 def test_addresses_that_are_none(url):
     with pytest.raises(ValueError):
         Vllm(url)

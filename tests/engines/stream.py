@@ -38,11 +38,11 @@ class Stage:
         self.folder, self.running = folder, {}
         self.good = self.bad = 0
 
-    def start(self, name, *argv, **env):
-        log = (self.folder / f"{name}.log").open("ab")
-        self.running[name] = subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE, stderr=log, cwd=ROOT, env={**os.environ, **env},
-                                              start_new_session=True)
-        return self.running[name]
+    def start(self, name, *argv, is_read=True):
+        """Its log is name.log; where nobody reads its stdout, that goes there too."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(list(map(str, argv)), stdout=subprocess.PIPE if is_read else log, stderr=log, cwd=ROOT,
+                                                  start_new_session=True)
 
     def line(self, name):
         line = self.running[name].stdout.readline()
@@ -111,7 +111,7 @@ def free_port():
 
 def serve(stage, kind, models, port):
     began = time.monotonic()
-    stage.start(kind, ROOT / "tests/engines/serve", kind, models / "base", port)
+    stage.start(kind, ROOT / "tests/engines/serve", kind, models / "base", port, is_read=False)
     while True:
         if stage.running[kind].poll() is not None:
             raise Failed(f"{kind} ended with {stage.running[kind].wait()}; its log ends:\n{stage.tail(kind)}")
@@ -124,7 +124,7 @@ def serve(stage, kind, models, port):
             time.sleep(0.2)
 
 
-def publish(stage, broker, folder, wants=0):
+def publish(broker, folder, wants):
     done = subprocess.run([BIN / "heddle", "publish", folder, "--adapter", "policy", "--broker", broker, "--deadline", "120s", "-o", "json"],
                           capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode != wants:
@@ -132,70 +132,89 @@ def publish(stage, broker, folder, wants=0):
     return json.loads(done.stdout)
 
 
-def check_tokens(stage, kind, url, expected, version, adapter, when):
-    name = f"policy@{version}"
-    found = [ASK[kind](url, name, prompt, expected["length"]) for prompt in expected["prompts"]]
-    stage.check(f"{kind}: {when}, {name} answers what PEFT generates with {adapter}", found, [(name, tokens) for tokens in expected["answers"][adapter]])
+class Trial:
+    """One server, a broker and the plug between them."""
 
+    def __init__(self, stage, kind, models, expected):
+        self.stage, self.kind, self.models, self.expected = stage, kind, models, expected
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.broker = ""
 
-def stream(stage, kind, models, expected):
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    print(f"{kind}: up after {serve(stage, kind, models, port):.0f} s", flush=True)
+    def tokens(self, version, when):
+        """Under the name of a version the server answers what PEFT generates with it: version N is always loraN."""
+        name, adapter = f"policy@{version}", f"lora{version}"
+        found = [ASK[self.kind](self.url, name, prompt, self.expected["length"]) for prompt in self.expected["prompts"]]
+        self.stage.check(f"{self.kind}: {when}, {name} answers what PEFT generates with {adapter}", found,
+                         [(name, tokens) for tokens in self.expected["answers"][adapter]])
 
-    outcomes = compare(kind, url, models)
-    double = engine_double.Double(kind)
-    stage.check(f"{kind}: the double does call by call what the server does", compare(kind, double.url, models), outcomes)
-    double.stop()
+    def publish(self, number, wants=0):
+        return publish(self.broker, self.models / f"lora{number}", wants)
 
-    stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", stage.folder / f"data-{kind}")
-    broker = stage.line("broker")["endpoint"]
-    stage.start("engine", sys.executable, "-m", "heddle.engine", f"--{kind}", url, "--export", stage.folder / f"x-{kind}", "--broker", broker,
-                "--load-timeout", "120s", "-o", "json")
-    stage.until("engine", "ready")
-    for n in range(1, PLAIN + 1):
-        told = publish(stage, broker, models / f"lora{n}")
-        loaded = stage.until("engine", "engine.loaded", name=f"policy@{n}")["data"]
-        print(f"  policy@{n}: active {told['timing']['active_ms']:.0f} ms after publish began; load {loaded['load_ms']:.0f} ms, "
-              f"first token {loaded['answer_ms']:.0f} ms", flush=True)
-        check_tokens(stage, kind, url, expected, n, f"lora{n}", "newest")
-        if n > 1:
-            check_tokens(stage, kind, url, expected, n - 1, f"lora{n - 1}", "kept")
+    def failure(self, number):
+        """What the one worker says of a version that fails."""
+        return (self.publish(number, 1)["rollout"]["missing"] or [{}])[0]
 
-    patterned = f"lora{PLAIN + 1}"
-    last = PLAIN
-    if kind == "vllm":
-        publish(stage, broker, models / patterned)
-        last += 1
-        check_tokens(stage, kind, url, expected, last, patterned, "rsLoRA with patterns")
-        refused, words, code = f"lora{PLAIN + 2}", "max_lora_rank", "version_failed"
-    else:
-        told = publish(stage, broker, models / patterned, 1)
-        stage.check("sglang: rsLoRA, which it would read over, is refused", (told["rollout"]["missing"] or [{}])[0].get("code"), "unsupported_feature")
-        last += 1                        # the number is used up
-        refused, words, code = f"lora{PLAIN + 2}", "max-lora-rank", "version_failed"
-    told = publish(stage, broker, models / refused, 1)
-    missing = (told["rollout"]["missing"] or [{}])[0]
-    stage.check(f"{kind}: rank 64 fails with the server's words", (missing.get("code"), words in missing.get("message", ""), "64" in missing.get("message", "")),
-                (code, True, True))
+    def run(self):
+        print(f"{self.kind}: up after {serve(self.stage, self.kind, self.models, self.port):.0f} s", flush=True)
+        self.compare()
+        self.start_plug()
+        self.versions()
+        active = self.refusals()
+        self.way_back_and_restart(active)
+        self.stage.check(f"{self.kind}: the plug ends with 0", self.stage.end("engine"), 0)
+        self.stage.end("broker")
+        self.stage.end(self.kind)
 
-    active, before = (last, last - 1) if kind == "vllm" else (PLAIN, PLAIN - 1)
-    adapter_of = {active: f"lora{active}", before: f"lora{before}"}
-    check_tokens(stage, kind, url, expected, active, adapter_of[active], "after a refusal")
-    subprocess.run([BIN / "heddle", "activate", f"policy@{before}", "--broker", broker, "-q"], check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
-    check_tokens(stage, kind, url, expected, before, adapter_of[before], "after a way back")
+    def compare(self):
+        folders = [str(self.models / f"lora{n}") for n in (1, 2, PLAIN + 2)]
+        outcomes = engine_double.calls(self.kind, self.url, *folders)
+        double = engine_double.Double(self.kind)
+        self.stage.check(f"{self.kind}: the double does call by call what the server does", engine_double.calls(self.kind, double.url, *folders), outcomes)
+        double.stop()
 
-    stage.end(kind, signal.SIGKILL)
-    print(f"{kind}: killed; up again after {serve(stage, kind, models, port):.0f} s", flush=True)
-    stage.until("engine", "engine.loaded", name=f"policy@{before}")
-    check_tokens(stage, kind, url, expected, before, adapter_of[before], "killed and started again")
-    stage.check(f"{kind}: the plug ends with 0", stage.end("engine"), 0)
-    stage.end("broker")
-    stage.end(kind)
+    def start_plug(self):
+        folder = self.stage.folder
+        self.stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", folder / f"data-{self.kind}")
+        self.broker = self.stage.line("broker")["endpoint"]
+        self.stage.start("engine", sys.executable, "-m", "heddle.engine", f"--{self.kind}", self.url, "--export", folder / f"x-{self.kind}",
+                         "--broker", self.broker, "--load-timeout", "120s", "-o", "json")
+        self.stage.until("engine", "ready")
 
+    def versions(self):
+        for n in range(1, PLAIN + 1):
+            told = self.publish(n)
+            loaded = self.stage.until("engine", "engine.loaded", name=f"policy@{n}")["data"]
+            print(f"  policy@{n}: active {told['timing']['active_ms']:.0f} ms after publish began; load {loaded['load_ms']:.0f} ms, "
+                  f"first token {loaded['answer_ms']:.0f} ms", flush=True)
+            self.tokens(n, "newest")
+            if n > 1:
+                self.tokens(n - 1, "kept")
 
-def compare(kind, url, models):
-    return engine_double.calls(kind, url, str(models / "lora1"), str(models / "lora2"), str(models / f"lora{PLAIN + 2}"))
+    def refusals(self):
+        """The version that is active after them."""
+        active = PLAIN
+        if self.kind == "vllm":
+            self.publish(PLAIN + 1)
+            active = PLAIN + 1
+            self.tokens(active, "rsLoRA with patterns")
+        else:
+            self.stage.check("sglang: rsLoRA, which it would read over, is refused", self.failure(PLAIN + 1).get("code"), "unsupported_feature")
+        why = self.failure(PLAIN + 2)
+        words = why.get("message", "")
+        self.stage.check(f"{self.kind}: rank 64 fails with the server's words",
+                         (why.get("code"), "rank 64" in words, "max_lora_rank" in words or "max-lora-rank" in words), ("version_failed", True, True))
+        self.tokens(active, "after a refusal")
+        return active
+
+    def way_back_and_restart(self, active):
+        subprocess.run([BIN / "heddle", "activate", f"policy@{active - 1}", "--broker", self.broker, "-q"], check=True, timeout=PATIENCE,
+                       stdout=subprocess.DEVNULL)
+        self.tokens(active - 1, "after a way back")
+        self.stage.end(self.kind, signal.SIGKILL)
+        print(f"{self.kind}: killed; up again after {serve(self.stage, self.kind, self.models, self.port):.0f} s", flush=True)
+        self.stage.until("engine", "engine.loaded", name=f"policy@{active - 1}")
+        self.tokens(active - 1, "killed and started again")
 
 
 def main():
@@ -209,7 +228,7 @@ def main():
                        stderr=(folder / "model.log").open("wb"))
         expected = json.loads((models / "expected.json").read_text())
         for kind in sys.argv[1:]:
-            stream(stage, kind, models, expected)
+            Trial(stage, kind, models, expected).run()
     except (Failed, subprocess.SubprocessError, urllib.error.URLError) as e:
         stage.bad += 1
         print(f"  FAIL  {e}", flush=True)

@@ -226,8 +226,8 @@ class Plug:
             self._take(*result)
         for event in worker.poll() if worker else ():
             self._hear(event)
-        if worker:
-            for action in self.plan.step(time.monotonic()):
+        while worker and (actions := self.plan.step(time.monotonic())):
+            for action in actions:
                 self._act(worker, action)
 
     # --- from the worker -------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Plug:
         key = event.adapter, event.version
         path = self._exports.server_path(folder)
         if session != self._session or self._worker is None or key not in self._exporting:
-            if key not in self.plan.versions:
+            if key not in self.plan.versions and path not in self._served_paths():
                 self._exports.discard(path)
             return
         self._exporting.discard(key)
@@ -408,9 +408,12 @@ class Plug:
     def _sweep(self) -> None:
         """Directories of an earlier run, once another version is active and no server has them."""
         active = {v.adapter for v in self.plan.versions.values() if v.state is State.ACTIVE}
-        used = {v.path for v in self.plan.versions.values()} | {path for s in self.plan.servers if s.up for path in s.has.values()}
+        used = {v.path for v in self.plan.versions.values()} | self._served_paths()
         for adapter in active:
             if not any(key[0] == adapter for key in self._exporting):
                 for path in self._exports.all(adapter):
                     if path not in used:
                         self._exports.discard(path)
+
+    def _served_paths(self) -> set[str]:
+        return {path for s in self.plan.servers if s.up for path in s.has.values()}

@@ -67,7 +67,7 @@ class Server:
     def __init__(self, url: str, key: str | None = None) -> None:
         """ValueError: `url` is no address of a server.  `key` goes with every request as a bearer token."""
         parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or url.split() != [url]:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or not url.isascii() or url.split() != [url]:
             raise ValueError(f"{url!r} is no address of a server; expected http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
@@ -166,7 +166,7 @@ class Server:
         """{"error": {"message"}}, {"error_message"}, {"message"}, {"detail"}, or the text itself."""
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cut(text)
         for key in ("error", "error_message", "message", "detail"):
             if isinstance(found, dict) and found.get(key):
@@ -195,7 +195,7 @@ def _read(answer: http.client.HTTPResponse, sock: socket.socket | None, end: flo
 def _parse(text: str, path: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Refused(f"{path}: no JSON object but {cut(text)[:80]!r}", Kind.PASSING)
@@ -210,7 +210,7 @@ class Vllm(Server):
     unknown = "cannot be found"
     not_there = "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
 
-    _LINE = re.compile(r'^vllm:lora_requests_info\{(.*)\} (\S+)$', re.M)
+    _LINE = re.compile(r'^vllm:lora_requests_info\{(.*)\} ([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)$', re.M)
     _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
     def listing(self, timeout_s: float) -> Listing:
