@@ -2,7 +2,8 @@
 /* broker/datadir.h: the directory that one broker keeps its data in.
  *
  *   absent -> made, mode 0700, its missing parents too, each synced into the directory above it
- *   locked by flock on DIR/lock, which holds the pid of the owner: the kernel lets go when that process is gone, so a
+ *   locked by flock on DIR/lock, which holds the pid of the owner: the kernel lets go when that process is
+ *   gone, so a
  *   lock is never stale and the file is never removed
  *
  * One thread.  Blocks on the disk.  Nothing in the directory is ever deleted here. */
@@ -16,16 +17,17 @@ typedef struct datadir {
     int fd, lock_fd;   /* the directory, and DIR/lock */
 } datadir_t;
 
-/* DATA_LOCKED names the pid of the other broker · DATA_DIR: cannot be made, read or written: path, uid, owner, mode, and
- * what to do · NO_SPACE · NO_MEMORY.  On failure nothing is held; a directory that was made stays. */
+/* DATA_LOCKED names the pid of the other broker · DATA_DIR: cannot be made, read or written: path, uid,
+ * owner, mode, and what to do · NO_SPACE · NO_MEMORY.  On failure nothing is held; a directory that was made
+ * stays. */
 int  datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error);
 /* Lets go of the lock.  Zeroed ones are allowed. */
 void datadir_close(datadir_t *dir);
 /* Makes new entries of the directory survive a crash. */
 int  datadir_sync(const datadir_t *dir, heddle_error_t *error);
 
-/* Fills `error` for a failure of the system at `path` while doing `what` ("make the directory"): DATA_DIR with uid, owner
- * and mode, or NO_SPACE, or NO_MEMORY, as `number` (an errno) says; returns the code. */
+/* Fills `error` for a failure of the system at `path` while doing `what` ("make the directory"): DATA_DIR
+ * with uid, owner and mode, or NO_SPACE, or NO_MEMORY, as `number` (an errno) says; returns the code. */
 int  datadir_refuse(const char *path, const char *what, int number, heddle_error_t *error);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle-broker: options, the ready line, and how it ends.  What it does between the two is in main_daemon.c. */
+/* heddle-broker: options, the ready line, and how it ends.  What it does between the two is in
+ * main_daemon.c. */
 #include "broker/main_daemon.h"
 #include "broker/registry.h"
 
@@ -65,7 +66,8 @@ static const option_set_t SET = {
     NULL,
     0};
 
-/* ---- what goes to stdout and stderr ---------------------------------------------------------------------------- */
+/* ---- what goes to stdout and stderr
+ * ---------------------------------------------------------------------------- */
 
 static void print_line(json_t *object)
 {
@@ -109,9 +111,11 @@ static void print_ready(const daemon_facts_t *f)
                          (int)WIRE_VERSION_MAX, "heddle", heddle_version(), "public_key", f->public_key));
 }
 
-/* ---- arguments ------------------------------------------------------------------------------------------------- */
+/* ---- arguments
+ * ------------------------------------------------------------------------------------------------- */
 
-/* $XDG_STATE_HOME/heddle, else ~/.local/state/heddle; a relative XDG_STATE_HOME does not count, as its standard says. */
+/* $XDG_STATE_HOME/heddle, else ~/.local/state/heddle; a relative XDG_STATE_HOME does not count, as its
+ * standard says. */
 static int default_data(char *to, size_t size, heddle_error_t *error)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -150,9 +154,11 @@ static int check(const args_t *args, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* ---- the process ----------------------------------------------------------------------------------------------- */
+/* ---- the process
+ * ----------------------------------------------------------------------------------------------- */
 
-/* Before any thread: whoever starts later inherits the mask, and the loop reads the signals from a descriptor. */
+/* Before any thread: whoever starts later inherits the mask, and the loop reads the signals from a
+ * descriptor. */
 static void settle_process(void)
 {
     sigset_t mine;

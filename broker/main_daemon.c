@@ -37,7 +37,8 @@ static instant_t now_of(const daemon_t *d)
     return (instant_t){.us = loop_now(d->loop), .wall_ms = clock_wall(d->clock)};
 }
 
-/* ---- what the broker asks for ---------------------------------------------------------------------------------- */
+/* ---- what the broker asks for
+ * ---------------------------------------------------------------------------------- */
 
 static int io_send(void *self, uint64_t peer, bytes_t frame)
 {
@@ -88,7 +89,8 @@ static int io_config(void *self, const char *adapter, uint64_t version, buf_t *o
 
 static const char *io_key(void *self, uint64_t peer) { return wire_peer_key(((daemon_t *)self)->wire, peer); }
 
-/* ---- a turn of the loop ---------------------------------------------------------------------------------------- */
+/* ---- a turn of the loop
+ * ---------------------------------------------------------------------------------------- */
 
 static void on_frame(void *self, peer_t from, bytes_t frame)
 {
@@ -143,7 +145,8 @@ static void on_signal(void *self)
     loop_stop(d->loop);
 }
 
-/* ---- open ------------------------------------------------------------------------------------------------------ */
+/* ---- open
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error_t *error)
 {
@@ -151,10 +154,12 @@ static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error
     int rc = wire_check_endpoint(opts->listen, true, &is_loopback, error);
     if (rc || is_loopback || opts->insecure || has_keys) return rc;
     rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-                    "%.200s can be reached from other hosts, and no keys were put in place for them", opts->listen);
+                    "%.200s can be reached from other hosts, and no keys were put in place for them",
+                    opts->listen);
     error_contrast(error, "a loopback address: tcp://127.0.0.1:PORT, tcp://[::1]:PORT or ipc://PATH",
                    opts->listen);
-    error_hint(error, "`heddle keys add` theirs while it listens on loopback, or name a directory for keys with --keys; or, where "
+    error_hint(error, "`heddle keys add` theirs while it listens on loopback, or name a directory for keys "
+                      "with --keys; or, where "
                       "only your own machines are, say --insecure");
     return rc;
 }
@@ -282,7 +287,9 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
 
 void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts)
 {
-    *ret_facts = (daemon_facts_t){.endpoint = d->endpoint, .cluster = store_cluster(d->store), .data_dir = store_dir(d->store),
+    *ret_facts = (daemon_facts_t){.endpoint = d->endpoint,
+                                  .cluster = store_cluster(d->store),
+                                  .data_dir = store_dir(d->store),
                                   .epoch = store_epoch(d->store),
                                   .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL};
 }

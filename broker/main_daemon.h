@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/main_daemon.h: the broker's shell: store, loop, one listening wire, signals, around the pure broker_t.
+/* broker/main_daemon.h: the broker's shell: store, loop, one listening wire, signals, around the pure
+ * broker_t.
  *
  *   opened (clients can connect) --run--> serving --SIGTERM, SIGINT--> ended, OK
  *                                                 --the disk failed--> ended, DATA_DIR
@@ -29,8 +30,10 @@ typedef struct {
     uint64_t epoch;
 } daemon_facts_t;
 
-/* INSECURE_ADDRESS, USAGE: the endpoint · what store_open says of the data · ADDRESS_IN_USE · NO_MEMORY, INTERNAL.
- * DATA_DIR: no keys where --keys says · USAGE, REQUEST_CONFLICT: an admin key.  On failure nothing is left open. */
+/* INSECURE_ADDRESS, USAGE: the endpoint · what store_open says of the data · ADDRESS_IN_USE · NO_MEMORY,
+ * INTERNAL.
+ * DATA_DIR: no keys where --keys says · USAGE, REQUEST_CONFLICT: an admin key.  On failure nothing is left
+ * open. */
 int  daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error);
 void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts);
 /* Blocks until a signal ends it (OK) or the store fails for good (DATA_DIR, INTERNAL). */

@@ -55,11 +55,13 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
                  "no keys: %s; on loopback, whoever reaches this host may do everything", k->why.message);
         return HEDDLE_OK;
     }
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.200s: others were given keys, and the broker has none: %.200s",
-                        data_dir, k->why.message);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                        "%.200s: others were given keys, and the broker has none: %.200s", data_dir,
+                        k->why.message);
     error_expected(error, "the directory with the broker's own key");
     error_found(error, "none");
-    error_hint(error, "name it with --keys or HEDDLE_KEYS; or, to let everybody do everything, say --insecure");
+    error_hint(error,
+               "name it with --keys or HEDDLE_KEYS; or, to let everybody do everything, say --insecure");
     return rc;
 }
 

@@ -14,16 +14,17 @@ typedef struct {
     heddle_error_t why;                /* code 0, or why there is no ring: nobody asked to go without */
 } main_keys_t;
 
-/* `dir`: --keys, or NULL.  Makes what is missing.  With `insecure` there are no keys.  There are none either where
- * nobody named a ring, none is there and none can be made (no home, a directory that is read-only or not this
- * user's).  Whatever is there and cannot be used is an error.  DATA_DIR, USAGE, INTERNAL.  Also after a failure the
- * caller wipes *ret_keys: it may have secrets. */
+/* `dir`: --keys, or NULL.  Makes what is missing.  With `insecure` there are no keys.  There are none either
+ * where nobody named a ring, none is there and none can be made (no home, a directory that is read-only or
+ * not this user's).  Whatever is there and cannot be used is an error.  DATA_DIR, USAGE, INTERNAL.  Also
+ * after a failure the caller wipes *ret_keys: it may have secrets. */
 int  main_keys_open(const char *dir, bool insecure, main_keys_t *ret_keys, heddle_error_t *error);
-/* `is_wanted`: the registry holds keys, or somebody named one.  Warns where the broker will run without.  DATA_DIR: it
- * would let in everybody where only some were to be. */
+/* `is_wanted`: the registry holds keys, or somebody named one.  Warns where the broker will run without.
+ * DATA_DIR: it would let in everybody where only some were to be. */
 int  main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, heddle_error_t *error);
-/* The endpoint is ours: from here on this user's programs find its key, or none.  DATA_DIR.  Nobody takes the word back
- * at the end: who listens there next is met with that key, and is no broker of ours unless he has it. */
+/* The endpoint is ours: from here on this user's programs find its key, or none.  DATA_DIR.  Nobody takes
+ * the word back at the end: who listens there next is met with that key, and is no broker of ours unless he
+ * has it. */
 int  main_keys_tell(const main_keys_t *k, const char *endpoint, heddle_error_t *error);
 
 #endif

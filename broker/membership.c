@@ -186,9 +186,9 @@ static int check_slots(const membership_t *m, const msg_join_t *join, heddle_err
 {
     uint64_t need = 2 + m->keep;
     if (!join->slots || join->slots >= need) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_TOO_FEW_SLOTS,
-                        "worker %s has %llu slot%s for each adapter, %llu are needed", join->name,
-                        (unsigned long long)join->slots, join->slots == 1 ? "" : "s", (unsigned long long)need);
+    int rc = error_fail(
+        error, HEDDLE_ERR_TOO_FEW_SLOTS, "worker %s has %llu slot%s for each adapter, %llu are needed",
+        join->name, (unsigned long long)join->slots, join->slots == 1 ? "" : "s", (unsigned long long)need);
     error_where(error, NULL, 0, join->name, NULL);
     error_expected(error, "%llu or more: the active version, the arriving one, and %llu kept",
                    (unsigned long long)need, (unsigned long long)m->keep);

@@ -17,8 +17,8 @@
  *   LOST LEFT   10 minutes                              -> forgotten
  *
  * token = epoch << 32 | counter.  Two tokens of one name never both count: only READY rows are found by
- * token. Rows are stable in memory until membership_tick forgets them or the next join under the same name. One
- * thread, nothing blocks. */
+ * token. Rows are stable in memory until membership_tick forgets them or the next join under the same name.
+ * One thread, nothing blocks. */
 #ifndef BROKER_MEMBERSHIP_H
 #define BROKER_MEMBERSHIP_H
 

@@ -203,7 +203,8 @@ void broker_let_go(broker_t *b)
         const send_t *send = &b->out.sends[i];
         bool is_refused = FAILPOINT_OF("broker.send", msg_name((int)send->type));
         note_send(b, send,
-                  is_refused ? HEDDLE_ERR_SLOW : b->io.send(b->io.self, send->peer, outbox_frame(&b->out, i)));
+                  is_refused ? HEDDLE_ERR_SLOW
+                             : b->io.send(b->io.self, send->peer, outbox_frame(&b->out, i)));
     }
     outbox_clear(&b->out);
 }
@@ -365,7 +366,8 @@ static void tell_bad_frame(broker_t *b, uint64_t peer, const heddle_error_t *err
     broker_let_go(b);
 }
 
-/* What it said is lost, and it did nothing wrong: it is told anew at its next heartbeat, and says the rest again. */
+/* What it said is lost, and it did nothing wrong: it is told anew at its next heartbeat, and says the rest
+ * again. */
 static void lose_frame(broker_t *b, uint64_t from, instant_t now)
 {
     broker_peer_t *peer = broker_peer(b, from);

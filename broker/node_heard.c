@@ -89,8 +89,8 @@ static void hear_adapter(hearing_t *h, const char *adapter, uint64_t version, ui
 static bool refuse_claim(hearing_t *h)
 {
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_LIMIT, "%s knows versions of adapters that nobody published to: %.300s", h->who,
-               buf_text(&h->text));
+    error_fail(&error, HEDDLE_ERR_LIMIT, "%s knows versions of adapters that nobody published to: %.300s",
+               h->who, buf_text(&h->text));
     error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
     error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");
     broker_refuse(h->c, &error, 0);

@@ -134,7 +134,8 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
 
 static bool ask_holders(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
 {
-    return pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, ret_error) == HEDDLE_OK;
+    return pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, ret_error) ==
+           HEDDLE_OK;
 }
 
 /* What waited for the end of settling.  False: refused, *ret_error says why. */

@@ -197,8 +197,9 @@ static bool is_refused(const copy_row_t *c)
 }
 
 /* What one worker serves, and whether that is the version asked for or a later choice. */
-static void see_worker(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a, const track_t *t,
-                       const member_t *m, uint64_t now_us, uint64_t reached_at, wait_row_t *ret)
+static void see_worker(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                       const track_t *t, const member_t *m, uint64_t now_us, uint64_t reached_at,
+                       wait_row_t *ret)
 {
     const member_sub_t *sub = member_sub(m, row->adapter);
     const copy_row_t *c = copy_there(t, m);
@@ -223,8 +224,8 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
     ret->state = copy_shown(c, a, row->version);
 }
 
-static uint32_t fill_named(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a, const track_t *t, view_t v,
-                           uint64_t reached_at, wait_row_t *rows)
+static uint32_t fill_named(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                           const track_t *t, view_t v, uint64_t reached_at, wait_row_t *rows)
 {
     for (uint32_t i = 0; i < row->worker_count; i++) {
         const member_t *m = membership_worker(v.members, row->workers[i]);
@@ -240,8 +241,8 @@ static uint32_t fill_named(const pending_row_t *row, const rollout_t *ro, const 
     return row->worker_count;
 }
 
-static uint32_t fill_all(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a, const track_t *t, view_t v,
-                         uint64_t reached_at, wait_row_t *rows)
+static uint32_t fill_all(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                         const track_t *t, view_t v, uint64_t reached_at, wait_row_t *rows)
 {
     uint32_t count = 0;
     for (size_t i = 0; i < v.members->worker_count; i++) {
@@ -304,13 +305,16 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
 {
     if (v && v->state == VERSION_FAILED) return version_failed(row, a, v, error);
     bool is_superseded = v && v->state == VERSION_SUPERSEDED;
-    int rc = is_superseded
-                 ? error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was superseded: a newer version came before it was active",
-                              row->adapter, (unsigned long long)row->version)
-                 : error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu was %s: nobody holds its bytes any more",
-                              row->adapter, (unsigned long long)row->version, v ? "retired" : "put away long ago");
+    int rc =
+        is_superseded
+            ? error_fail(error, HEDDLE_ERR_VERSION_FAILED,
+                         "%s@%llu was superseded: a newer version came before it was active", row->adapter,
+                         (unsigned long long)row->version)
+            : error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu was %s: nobody holds its bytes any more",
+                         row->adapter, (unsigned long long)row->version, v ? "retired" : "put away long ago");
     error_where(error, row->adapter, row->version, NULL, NULL);
-    error_contrast(error, "a version that is staged, active or kept", is_superseded ? "superseded" : "retired");
+    error_contrast(error, "a version that is staged, active or kept",
+                   is_superseded ? "superseded" : "retired");
     error_hint(error, "publish its bytes again to serve them");
     return rc;
 }
@@ -341,7 +345,8 @@ static void hint_late(const pending_row_t *row, const wait_view_t *w, heddle_err
     if (w->eligible == 0)
         error_hint(error, "no worker subscribes to it: start one with --adapter %.100s", row->adapter);
     else if (w->eligible < w->need)
-        error_hint(error, "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",
+        error_hint(error,
+                   "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",
                    w->eligible, w->eligible == 1 ? "" : "s", w->eligible == 1 ? "s" : "", row->adapter);
     else
         error_hint(error, "`heddle workers` and `heddle versions %.100s@%llu` tell who is behind, and why",
@@ -416,8 +421,8 @@ static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, co
     error_where(ret_verdict, row->adapter, row->version, first->worker, first->phase);
     error_expected(ret_verdict, "%u worker%s", w->need, w->need == 1 ? "" : "s");
     error_found(ret_verdict, "%u, and %u that refused", w->have, refused);
-    error_hint(ret_verdict, "mend what it says, then `heddle activate %.100s@%llu` has them try again", row->adapter,
-               (unsigned long long)row->version);
+    error_hint(ret_verdict, "mend what it says, then `heddle activate %.100s@%llu` has them try again",
+               row->adapter, (unsigned long long)row->version);
     return true;
 }
 
@@ -441,7 +446,9 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     if (!is_over && v.now.us >= row->deadline_us) {
         bool is_staging = row->phase == HEDDLE_PHASE_STAGED;
         if (ro->is_settled) ran_out(row, &w, ret_verdict);
-        else too_early(row, is_staging ? "found staged" : "found active", is_staging ? "stage" : "activate", ret_verdict);
+        else
+            too_early(row, is_staging ? "found staged" : "found active", is_staging ? "stage" : "activate",
+                      ret_verdict);
         is_over = true;
     }
     wait_view_fini(&w);
@@ -459,7 +466,9 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
 
 static const char *place_of(const verify_row_t *r)
 {
-    return !r->is_match ? "memory" : r->code ? "exported directory, which is not there whole" : "exported directory";
+    return !r->is_match ? "memory"
+           : r->code    ? "exported directory, which is not there whole"
+                        : "exported directory";
 }
 
 static const char *found_in_export(const verify_row_t *r)
@@ -502,8 +511,9 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
                    : last->code ? heddle_err_name(last->code)
                                 : "no answer");
     if (differ)
-        error_hint(ret_verdict, last->is_match ? "%.100s writes its directory again now, from its memory; verify once more"
-                                               : "%.100s: end that worker; it fetches the version again when it is back",
+        error_hint(ret_verdict,
+                   last->is_match ? "%.100s writes its directory again now, from its memory; verify once more"
+                                  : "%.100s: end that worker; it fetches the version again when it is back",
                    last->worker);
     else error_hint(ret_verdict, "`heddle workers %.100s` tells how it is", last->worker);
     return true;

@@ -26,7 +26,8 @@ typedef struct {
     digest_t digest;                       /* of the answer */
     uint64_t hash_us;
     exported_t exported;
-    int code;                              /* heddle_err_t: why there is no digest; beside EXPORTED_DIFFERS of the directory; 0 */
+    int code;                              /* heddle_err_t: why there is no digest; beside EXPORTED_DIFFERS
+                                            * of the directory; 0 */
 } verify_row_t;
 
 typedef struct pending_row {
@@ -99,7 +100,8 @@ bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, co
 
 /* It told what its memory holds. */
 bool verify_has_digest(const verify_row_t *r);
-/* VERIFY, when settling is over: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when nobody holds it. */
+/* VERIFY, when settling is over: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when nobody
+ * holds it. */
 int  pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
                         heddle_error_t *error);
 void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m);

@@ -408,12 +408,13 @@ static bool same_part(const msg_part_t *a, const msg_part_t *b)
 static bool same_version(const version_row_t *a, const version_row_t *b)
 {
     return a->version == b->version && a->created_ms == b->created_ms && a->state == b->state &&
-           a->decision == b->decision && a->activated_ms == b->activated_ms &&
-           a->ended_ms == b->ended_ms && digest_equal(&a->digest, &b->digest) &&
-           same_part(&a->part, &b->part) && !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) &&
-           a->step == b->step && a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
+           a->decision == b->decision && a->activated_ms == b->activated_ms && a->ended_ms == b->ended_ms &&
+           digest_equal(&a->digest, &b->digest) && same_part(&a->part, &b->part) &&
+           !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) && a->step == b->step &&
+           a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
            a->chunk_count == b->chunk_count && a->activation == b->activation &&
-           a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms && a->code == b->code && same_texts(a, b);
+           a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms && a->code == b->code &&
+           same_texts(a, b);
 }
 
 static bool same_writer(const writer_row_t *a, const writer_row_t *b)
@@ -427,9 +428,9 @@ static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
 {
     bool same = !strcmp(a->name, b->name) && a->version_count == b->version_count &&
                 a->ended_count == b->ended_count && a->last_version == b->last_version &&
-                a->decision == b->decision && a->floor_decision == b->floor_decision && a->active == b->active && a->decided_ms == b->decided_ms &&
-                a->held == b->held && !strcmp(a->held_by, b->held_by) &&
-                same_writer(&a->writer, &b->writer);
+                a->decision == b->decision && a->floor_decision == b->floor_decision &&
+                a->active == b->active && a->decided_ms == b->decided_ms && a->held == b->held &&
+                !strcmp(a->held_by, b->held_by) && same_writer(&a->writer, &b->writer);
     for (size_t i = 0; same && i < a->version_count; i++)
         same = same_version(a->versions[i], b->versions[i]);
     return same;

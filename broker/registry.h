@@ -106,8 +106,8 @@ version_row_t *registry_staging(const adapter_row_t *a);
 /* the one that comes after it; NULL */
 version_row_t *registry_waiting(const adapter_row_t *a);
 bool registry_is_live(const version_row_t *v);
-/* Index of the earliest live one (no more than the end): before it lies history alone, a thousand versions of a busy
- * adapter that nobody need look at for each message. */
+/* Index of the earliest live one (no more than the end): before it lies history alone, a thousand versions
+ * of a busy adapter that nobody need look at for each message. */
 size_t registry_live_from(const adapter_row_t *a);
 /* The decision from which on `version` counts as reached or overtaken; 0: none yet. */
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
@@ -118,8 +118,8 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
  * bytes is soft state).  Answered first: an exact replay of a request id (created=false
  * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED (UNAVAILABLE,
  * retriable, while it is not known yet whether the same bytes are lost).  On OK:
- * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the version that
- * stands for it, *ret_created whether it is new. */
+ * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the
+ * version that stands for it, *ret_created whether it is new. */
 typedef struct {
     uint64_t peer;
     const char *writer;
@@ -150,8 +150,13 @@ void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
 
 /* ACTIVATE by hand: NOT_FOUND, NOT_ACTIVATABLE with the reason, or OK and a DECISION record unless
  * nothing changes. `has_source`: somebody holds the bytes; `has_staged`: a worker has staged them (both
- * soft state of the rollout); `has_stale`: a worker could not switch to it: naming it again has them try again. */
-typedef struct { uint64_t version; const char *by; bool has_source, has_staged, has_stale, dry_run; } activate_by_t;
+ * soft state of the rollout); `has_stale`: a worker could not switch to it: naming it again has them try
+ * again. */
+typedef struct {
+    uint64_t version;
+    const char *by;
+    bool has_source, has_staged, has_stale, dry_run;
+} activate_by_t;
 typedef struct { uint64_t from, decision; bool changed, held; } activated_t;
 int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,
                              instant_t now, outbox_t *out,

@@ -176,7 +176,8 @@ static int stepped_back(const msg_publish_t *m, const version_row_t *newest, hed
 static int not_known_yet(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-               "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held is not known yet",
+               "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held "
+               "is not known yet",
                m->adapter, (unsigned long long)v->version);
     error_where(error, m->adapter, v->version, NULL, "commit");
     error_hint(error, "ask again when it has settled: one lease after its start");
@@ -247,7 +248,8 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     const version_row_t *newest = registry_newest(a), *live = by->live;
     if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
         return stepped_back(m, newest, error);
-    if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH) return not_known_yet(m, by->awaited, error);
+    if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH)
+        return not_known_yet(m, by->awaited, error);
     bool is_same = live && digest_equal(&live->digest, &m->digest);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {
@@ -433,10 +435,11 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
     }
     /* Naming the newest again lets go of a hold; naming one that some could not switch to has them try. */
     bool decides = !is_active || (a->held && is_newest) || by->has_stale;
-    *ret_activated = (activated_t){.from = a->active,
-                                   .decision = decides && !by->dry_run ? registry_next_decision(a) : a->decision,
-                                   .changed = !is_active,
-                                   .held = decides ? !is_newest : a->held};
+    *ret_activated =
+        (activated_t){.from = a->active,
+                      .decision = decides && !by->dry_run ? registry_next_decision(a) : a->decision,
+                      .changed = !is_active,
+                      .held = decides ? !is_newest : a->held};
     if (decides && !by->dry_run)
         add_decision(a, by->version, !is_newest, is_newest ? "" : by->by, now, out);
     return HEDDLE_OK;

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- adapters -------------------------------------------------------------------------------------------------- */
+/* ---- adapters
+ * -------------------------------------------------------------------------------------------------- */
 
 static json_t *active_part(const adapter_row_t *a)
 {
@@ -75,8 +76,8 @@ json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a)
                      "current_count", part_count(f.current), "max_lag", part_count(f.max_lag));
 }
 
-/* Names after a given one, each once: those that were published to, and those that ready workers only subscribed
- * to, as one does who mistypes a name. */
+/* Names after a given one, each once: those that were published to, and those that ready workers only
+ * subscribed to, as one does who mistypes a name. */
 typedef struct { const char **rows; size_t count; } names_t;
 
 static int by_text(const void *a, const void *b)
@@ -142,7 +143,8 @@ static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t no
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
-/* ---- status ---------------------------------------------------------------------------------------------------- */
+/* ---- status
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Null, unless the data are older than what members know. */
 static json_t *restored_part(const broker_t *b)
@@ -188,7 +190,8 @@ static json_t *warnings_part(const broker_t *b, instant_t now)
     for (const stranger_t *s = b->strangers.rows; ok && s < b->strangers.rows + STRANGERS_MAX; s++) {
         if (!stranger_is_listed(s, now.us)) continue;
         ok = json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "at", part_time(s->heard_ms), "name",
-                                                   "broker.other_cluster", "message", part_text(s->text))) == 0;
+                                                   "broker.other_cluster", "message", part_text(s->text))) ==
+             0;
     }
     if (ok) return list;
     json_decref(list);
@@ -205,7 +208,8 @@ static int report_status(const broker_t *b, const msg_query_t *q, instant_t now,
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------------- */
+/* ---- events
+ * ---------------------------------------------------------------------------------------------------- */
 
 static json_t *event_data(const event_row_t *e)
 {
@@ -270,7 +274,8 @@ static int report_events(const broker_t *b, const msg_query_t *q, instant_t now,
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
-/* ---- which ----------------------------------------------------------------------------------------------------- */
+/* ---- which
+ * ----------------------------------------------------------------------------------------------------- */
 
 int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
                 heddle_error_t *error)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/report_part.h: what report bodies are made of; for report*.c alone.
  *
- * Each call returns a new tree that the caller owns, or NULL when memory ran out.  NULL goes upwards by itself: json_pack
- * fails on it and frees the rest, so a body is whole or NULL.  Numbers are cut at 2^53 - 1. */
+ * Each call returns a new tree that the caller owns, or NULL when memory ran out.  NULL goes upwards by
+ * itself: json_pack fails on it and frees the rest, so a body is whole or NULL.  Numbers are cut at 2^53 -
+ * 1. */
 #ifndef BROKER_REPORT_PART_H
 #define BROKER_REPORT_PART_H
 
@@ -33,15 +34,19 @@ json_t *part_settling(const broker_t *b, instant_t now);   /* milliseconds until
 
 /* Parts of a body that are bodies of their own. */
 json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a);
-int     report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
-int     report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
+int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                    heddle_error_t *error);
+int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                   heddle_error_t *error);
 
-int     report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page, heddle_error_t *error);
+int report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                heddle_error_t *error);
 
 /* It serves the active version; false where there is none (a may be NULL: never published to). */
 bool     sub_is_current(const adapter_row_t *a, const member_sub_t *sub);
-/* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions that were
- * chosen after the one it serves, each counted once however often it was named; 1 where it serves nothing. */
+/* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
+ * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves
+ * nothing. */
 uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub);
 /* Since when what it serves is not the active version: the first later choice. */
 uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub);

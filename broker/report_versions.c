@@ -9,7 +9,8 @@
 
 enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
 
-/* ---- one version ----------------------------------------------------------------------------------------------- */
+/* ---- one version
+ * ----------------------------------------------------------------------------------------------- */
 
 /* "dora,rslora" -> ["dora","rslora"] */
 static json_t *features_part(const char *features)
@@ -59,7 +60,8 @@ static json_t *version_part(const broker_t *b, const adapter_row_t *a, const ver
                      part_count(t ? track_active_count(t) : 0), "meta", meta_part(v->meta));
 }
 
-/* ---- what NAME@V adds ------------------------------------------------------------------------------------------ */
+/* ---- what NAME@V adds
+ * ------------------------------------------------------------------------------------------ */
 
 static bool is_flatter_than(const json_t *value, unsigned depth)
 {
@@ -73,7 +75,8 @@ static bool is_flatter_than(const json_t *value, unsigned depth)
     return ok;
 }
 
-/* null where it is not at hand, too large or too deep for a frame, or not what jansson can hold (an integer of 70 digits). */
+/* null where it is not at hand, too large or too deep for a frame, or not what jansson can hold (an integer
+ * of 70 digits). */
 static json_t *config_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     buf_t stored = {0};
@@ -126,7 +129,8 @@ static json_t *served_part(const copy_row_t *c)
 }
 
 /* What it serves was overtaken then. */
-static uint64_t copy_since_ms(const broker_t *b, const copy_row_t *c, const adapter_row_t *a, uint64_t version)
+static uint64_t copy_since_ms(const broker_t *b, const copy_row_t *c, const adapter_row_t *a,
+                              uint64_t version)
 {
     const member_t *m = membership_by_token(&b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
@@ -179,7 +183,8 @@ static json_t *one_version(const broker_t *b, const adapter_row_t *a, const vers
     return NULL;
 }
 
-/* ---- the page -------------------------------------------------------------------------------------------------- */
+/* ---- the page
+ * -------------------------------------------------------------------------------------------------- */
 
 static json_t *all_versions(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
                             report_page_t *page)

@@ -5,9 +5,11 @@
 
 #include <string.h>
 
-/* ---- one subscription ------------------------------------------------------------------------------------------ */
+/* ---- one subscription
+ * ------------------------------------------------------------------------------------------ */
 
-/* The copy that tells how this worker stands: of what it serves, else of the newest version that it has anything of. */
+/* The copy that tells how this worker stands: of what it serves, else of the newest version that it has
+ * anything of. */
 static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, const adapter_row_t *a,
                                       const member_sub_t *sub, const track_t **ret_track)
 {
@@ -23,7 +25,8 @@ static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, cons
     return NULL;
 }
 
-/* How it stands, since when, and why not well: what went wrong with what it has, or with what it should have. */
+/* How it stands, since when, and why not well: what went wrong with what it has, or with what it should
+ * have. */
 typedef struct { const char *state, *message; int code; uint64_t since_ms; } standing_t;
 
 static const char NOBODY_HOLDS_IT[] = "nobody holds the bytes of the active version";
@@ -43,7 +46,8 @@ static standing_t standing_of(const broker_t *b, const member_t *m, const adapte
     const copy_row_t *c = telling_copy(b, m, a, sub, &t);
     if (!c || (t == wanted && c->state == COPY_ANNOUNCED && !c->announced_us))
         return sub->version ? (standing_t){.since_ms = sub->since_ms} : without(wanted);
-    standing_t s = {copy_shown_name(t, c, a), c->message, c->code, sub->version ? sub->since_ms : c->since_ms};
+    standing_t s = {copy_shown_name(t, c, a), c->message, c->code,
+                    sub->version ? sub->since_ms : c->since_ms};
     if (copy_shown(c, a, t->version) != COPY_STALE) return s;
     if (c->state == COPY_STALE) s.since_ms = c->since_ms;
     else s.since_ms = sub_stale_ms(a, sub);
@@ -110,7 +114,8 @@ static json_t *subs_part(const broker_t *b, const member_t *m)
     return NULL;
 }
 
-/* ---- one worker ------------------------------------------------------------------------------------------------ */
+/* ---- one worker
+ * ------------------------------------------------------------------------------------------------ */
 
 /* Serves the active version of every adapter that it subscribed to. */
 static bool is_current(const broker_t *b, const member_t *m)
@@ -176,7 +181,8 @@ static json_t *worker_part(const broker_t *b, const member_t *m, instant_t now)
                      slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
 }
 
-/* ---- the page -------------------------------------------------------------------------------------------------- */
+/* ---- the page
+ * -------------------------------------------------------------------------------------------------- */
 
 int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
                    heddle_error_t *error)
@@ -198,6 +204,8 @@ int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, repor
         memcpy(page->next_name, m->name, sizeof page->next_name);
     }
     page->more = rows.full;
-    page->body = part_body("workers", true, json_pack("{s:o, s:o}", "settling_ms", part_settling(b, now), "workers", rows_end(&rows)));
+    page->body =
+        part_body("workers", true,
+                  json_pack("{s:o, s:o}", "settling_ms", part_settling(b, now), "workers", rows_end(&rows)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }

@@ -325,7 +325,8 @@ const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a
         const version_row_t *v = a->versions[i];
         if (!registry_is_live(v)) continue;
         bool is_same = digest_equal(&v->digest, digest);
-        bool is_back = v->state == VERSION_STAGING || track_has_source(rollout_track(ro, a->name, v->version));
+        bool is_back =
+            v->state == VERSION_STAGING || track_has_source(rollout_track(ro, a->name, v->version));
         if (is_back) return is_same && is_newer_awaited ? v : NULL;
         if (is_same) return v;
         is_newer_awaited = true;
@@ -342,9 +343,10 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
                    "nobody holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
                    (unsigned long long)t->version, t->last_holder, until);
     else
-        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
-                   "nobody holds the bytes of %s@%llu: no worker brought them back after the broker was started",
-                   t->adapter, (unsigned long long)t->version);
+        error_fail(
+            ret_error, HEDDLE_ERR_VERSION_LOST,
+            "nobody holds the bytes of %s@%llu: no worker brought them back after the broker was started",
+            t->adapter, (unsigned long long)t->version);
     error_where(ret_error, t->adapter, t->version, NULL, NULL);
     error_hint(ret_error, "publish it again");
     ret_error->retriable = 0;

@@ -127,14 +127,16 @@ track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t versio
 copy_row_t *track_copy(const track_t *t, const char *worker);                         /* NULL: none */
 /* there, and sealed bytes: STAGED COMMITTED ACTIVE KEPT */
 bool copy_holds(const copy_row_t *c);
-bool track_has_stale(const track_t *t);                    /* a worker here could not switch to it; NULL: no */
+bool track_has_stale(const track_t *t);                    /* a worker here could not switch to it; NULL:
+                                                            * no */
 uint32_t track_holder_count(const track_t *t);             /* workers; t may be NULL */
 uint32_t track_active_count(const track_t *t);
 bool track_has_source(const track_t *t);                   /* a holder, or a publisher that serves */
 const char *copy_state_name(copy_state_t state);
 /* The copy's state as people see it: STALE is derived here. */
 copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version);
-/* The same in a word; NULL: it had the bytes, and has them no more (the worker is gone, or the version ended). */
+/* The same in a word; NULL: it had the bytes, and has them no more (the worker is gone, or the version
+ * ended). */
 const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a);
 /* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
@@ -179,7 +181,8 @@ int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t 
 /* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
 void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbox_t *out);
 /* A publisher was admitted; `served`: the versions whose regions it still has. */
-void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served, uint32_t count);
+void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
+                    uint32_t count);
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
 void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb);
 int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of the decided versions stay: `keep` of them besides the active one, and what somebody has nothing else than. */
+/* Which of the decided versions stay: `keep` of them besides the active one, and what somebody has nothing
+ * else than. */
 #include "broker/rollout_part.h"
 
 /* It said so, or was told of the version less than half a lease ago: two of its heartbeats. */
@@ -18,9 +19,9 @@ static bool is_wanted(const rollout_t *ro, view_t v, const track_t *t)
     return false;
 }
 
-/* The earliest decided version that was overtaken while a worker fetches it: slower than its trainer, that one
- * would come to none at all if each were put away under its hands.  It takes the place of a later one, so that
- * nobody needs more slots; NULL: none, or no place. */
+/* The earliest decided version that was overtaken while a worker fetches it: slower than its trainer, that
+ * one would come to none at all if each were put away under its hands.  It takes the place of a later one,
+ * so that nobody needs more slots; NULL: none, or no place. */
 static const version_row_t *awaited(const rollout_t *ro, view_t v, const adapter_row_t *a)
 {
     const version_row_t *first = NULL;
@@ -49,7 +50,8 @@ static bool is_excess(const rollout_t *ro, const adapter_row_t *a, const version
 
 void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version)
 {
-    for (size_t i = track_first(ro, a->name); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name); i++) {
+    for (size_t i = track_first(ro, a->name); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name);
+         i++) {
         const version_row_t *row = registry_version(a, ro->tracks[i]->version);
         copy_row_t *c = copy_of(ro->tracks[i], member);
         bool is_overtaken = row && row->state == VERSION_COMMITTED && row->version != a->active;

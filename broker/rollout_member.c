@@ -312,7 +312,8 @@ static bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
     return false;
 }
 
-void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served, uint32_t count)
+void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
+                    uint32_t count)
 {
     const char *adapter = publisher->subs[0].adapter;
     const adapter_row_t *a = registry_adapter(v.registry, adapter);

@@ -56,8 +56,8 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
 #define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
 /* Adds STATE retired for what is more than is kept and nobody has need of. */
 void keep_decide(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t *out);
-/* It fetches `version` (0: it has fetched one to the end, and goes on with the latest): none of the others that
- * were overtaken meanwhile. */
+/* It fetches `version` (0: it has fetched one to the end, and goes on with the latest): none of the others
+ * that were overtaken meanwhile. */
 void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version);
 /* Beyond what is kept, and pinned by those who serve it: it goes from the slots of all others, or who stays
  * behind would take everybody's room. */

@@ -53,8 +53,8 @@ static const char SCHEMA[] =
     "COMMIT";
 /* clang-format on */
 
-/* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken.  Of schemas 1 and
- * 2: the deadline that was asked for. */
+/* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken.  Of
+ * schemas 1 and 2: the deadline that was asked for. */
 static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
 static const char LATER[] =
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
@@ -97,7 +97,8 @@ static const char *const SQL[SQL_COUNT] = {
                        " (SELECT max(decision) FROM decisions WHERE adapter = ?1)",
     [DROP_VERSION] = "DELETE FROM versions WHERE adapter = ?1 AND version = ?2 AND state IS NOT NULL AND"
                      " version < (SELECT max(version) FROM versions WHERE adapter = ?1)",
-    [PUT_KEY] = "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at) VALUES (?,?,?,?,?)",
+    [PUT_KEY] =
+        "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at) VALUES (?,?,?,?,?)",
     [DROP_KEY] = "DELETE FROM keys WHERE public_key = ?",
     [ALL_KEYS] = "SELECT public_key, name, roles, added_at, revoked_at FROM keys ORDER BY public_key",
     [ALL_META] = "SELECT epoch, cluster FROM meta",
@@ -125,7 +126,8 @@ struct store {
     ino_t inode;
 };
 
-/* ---- errors ---------------------------------------------------------------------------------------------------- */
+/* ---- errors
+ * ---------------------------------------------------------------------------------------------------- */
 
 int store_code(int sqlite_code, int number)
 {
@@ -186,7 +188,8 @@ static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_er
     return code;
 }
 
-/* ---- load and commit ------------------------------------------------------------------------------------------- */
+/* ---- load and commit
+ * ------------------------------------------------------------------------------------------- */
 
 /* One line a kind, in the order of loading. */
 static const struct kind {
@@ -299,8 +302,10 @@ static int check_in_place(const store_t *s, heddle_error_t *error)
     struct stat st;
     if (stat(s->file, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is no longer the file that was opened", s->file);
-    error_contrast(error, "the registry in its place", "it was removed, moved or replaced under a running broker");
-    error_hint(error, "put the directory back and start the broker again; what was acknowledged is in the old file");
+    error_contrast(error, "the registry in its place",
+                   "it was removed, moved or replaced under a running broker");
+    error_hint(error,
+               "put the directory back and start the broker again; what was acknowledged is in the old file");
     return rc;
 }
 
@@ -324,7 +329,8 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
     return rc;
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------------- */
+/* ---- open and close
+ * -------------------------------------------------------------------------------------------- */
 
 /* One number of "PRAGMA name" or of a query with one cell. */
 static int ask_number(store_t *s, const char *query, int64_t *ret_value)
@@ -337,7 +343,8 @@ static int ask_number(store_t *s, const char *query, int64_t *ret_value)
     return code == SQLITE_ROW ? SQLITE_OK : code ? code : SQLITE_ERROR;
 }
 
-/* Made here and not by SQLite, so that nobody else may read it, whatever the umask; -wal takes the same mode. */
+/* Made here and not by SQLite, so that nobody else may read it, whatever the umask; -wal takes the same
+ * mode. */
 static int make_file(store_t *s, heddle_error_t *error)
 {
     size_t size = strlen(s->dir.path) + sizeof "/registry.db";
@@ -410,7 +417,8 @@ static int refuse_last(const store_t *s, heddle_error_t *error)
                         s->file);
     error_expected(error, "an epoch up to %u", EPOCH_MAX);
     error_found(error, "%llu", (unsigned long long)s->epoch);
-    error_hint(error, "begin a new cluster with another --data; workers and publishers are to be started again");
+    error_hint(error,
+               "begin a new cluster with another --data; workers and publishers are to be started again");
     return rc;
 }
 
@@ -443,7 +451,9 @@ static int bring_up(store_t *s)
 {
     int64_t has_asked = 0;
     int code = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-    if (!code) code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'asked_ms'", &has_asked);
+    if (!code)
+        code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'asked_ms'",
+                          &has_asked);
     if (!code && !has_asked) code = sqlite3_exec(s->db, ASKED, NULL, NULL, NULL);
     return code ? code : sqlite3_exec(s->db, LATER, NULL, NULL, NULL);
 }
@@ -532,7 +542,8 @@ void store_close(store_t **store)
     free(s);
 }
 
-/* ---- what it is ------------------------------------------------------------------------------------------------ */
+/* ---- what it is
+ * ------------------------------------------------------------------------------------------------ */
 
 const char *store_dir(const store_t *s) { return s->dir.path; }
 const char *store_cluster(const store_t *s) { return s->cluster; }

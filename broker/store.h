@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/store.h: the broker's durable memory, DIR/registry.db (SQLite: WAL, synchronous=FULL).
  *
- * A store is open or gone.  Opening locks the directory, makes or checks the file, and raises the epoch on disk: no two
- * runs of a broker ever have the same one.  What a commit returned OK for survives any crash of process or machine; what
- * it failed for never happened.  A file that is damaged, foreign or newer is refused and left as it is.
+ * A store is open or gone.  Opening locks the directory, makes or checks the file, and raises the epoch on
+ * disk: no two runs of a broker ever have the same one.  What a commit returned OK for survives any crash of
+ * process or machine; what it failed for never happened.  A file that is damaged, foreign or newer is
+ * refused and left as it is.
  *
  *   meta       one row: cluster (made once, 16 random hex), epoch
- *   adapters   name, created_at                           versions   one row a version: what it is, and how it ended
+ *   adapters   name, created_at                           versions   one row a version: what it is, and how
+ *                                                                    it ended
  *   floors     one row an adapter whose members knew greater numbers than the store
  *   decisions  the last one for each version              writers    one row an adapter with an open writer
  *   keys       one row a key, live or revoked (from schema 2; a file of schema 1 gets the table)
@@ -15,7 +17,8 @@
  *
  * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
  *
- * One thread.  Everything blocks on the disk (a commit: one sync, 0.4 to 2 ms).  Only store*.c know SQLite. */
+ * One thread.  Everything blocks on the disk (a commit: one sync, 0.4 to 2 ms).  Only store*.c know SQLite.
+ */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
 
@@ -25,20 +28,22 @@
 
 typedef struct store store_t;
 
-/* DATA_LOCKED (names the pid) · DATA_DIR (path, uid, mode, fix; also a damaged or foreign file) · DATA_NEWER (both schema
- * numbers) · NO_SPACE · NO_MEMORY.  On failure nothing is open and nothing is locked. */
+/* DATA_LOCKED (names the pid) · DATA_DIR (path, uid, mode, fix; also a damaged or foreign file) · DATA_NEWER
+ * (both schema numbers) · NO_SPACE · NO_MEMORY.  On failure nothing is open and nothing is locked. */
 int  store_open(const char *dir, store_t **ret_store, heddle_error_t *error);
 void store_close(store_t **store);
 
-/* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, FLOOR, KEY, within a kind by adapter, then by
- * number (keys: by key).  Records and their texts are borrowed during the call of `each`, which ends the walk by returning other than OK.
+/* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, FLOOR, KEY, within a
+ * kind by adapter, then by number (keys: by key).  Records and their texts are borrowed during the call of
+ * `each`, which ends the walk by returning other than OK.
  * The result of `each` · DATA_DIR · NO_MEMORY. */
-int  store_load(store_t *s, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error);
+int store_load(store_t *s, int (*each)(void *self, const record_t *record), void *self,
+               heddle_error_t *error);
 
 /* All records or none, on disk when it returns OK; none: OK without touching the disk.
- * NO_SPACE or NO_MEMORY: nothing happened, the same call works again later · INTERNAL: records that contradict what is
- * stored (a version number used twice, a decision for an unknown version): nothing happened · DATA_DIR: the disk failed
- * under us: whether it happened is unknown, end the process. */
+ * NO_SPACE or NO_MEMORY: nothing happened, the same call works again later · INTERNAL: records that
+ * contradict what is stored (a version number used twice, a decision for an unknown version): nothing
+ * happened · DATA_DIR: the disk failed under us: whether it happened is unknown, end the process. */
 int  store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error);
 
 /* Appends the adapter_config.json of a version as it was published.  NOT_FOUND · DATA_DIR · NO_MEMORY. */
@@ -51,7 +56,8 @@ uint64_t    store_bytes(const store_t *s);     /* on disk now */
 /* Live keys in the table.  OK · DATA_DIR. */
 int         store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error);
 
-/* Where SQLite's codes end: the code of ours for a result of SQLite (extended or not) and the errno below it (0: none). */
+/* Where SQLite's codes end: the code of ours for a result of SQLite (extended or not) and the errno below it
+ * (0: none). */
 int  store_code(int sqlite_code, int number);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/store_row.h: a record as the columns of one row; for store*.c alone, as SQLite is.
  *
- * A row is filled or read from left to right.  The first failure stays in `code` (a SQLite code) and makes every later
- * put a no-op; what is taken after one is zero or "".  Texts and blobs borrow: those put, from the record until the
- * statement's bindings are cleared; those taken, from the statement until its next step. */
+ * A row is filled or read from left to right.  The first failure stays in `code` (a SQLite code) and makes
+ * every later put a no-op; what is taken after one is zero or "".  Texts and blobs borrow: those put, from
+ * the record until the statement's bindings are cleared; those taken, from the statement until its next
+ * step. */
 #ifndef BROKER_STORE_ROW_H
 #define BROKER_STORE_ROW_H
 

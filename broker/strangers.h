@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/strangers.h: members of another cluster that said HELLO here, and will not join: nothing else tells the
- * operator why they are missing.
+/* broker/strangers.h: members of another cluster that said HELLO here, and will not join: nothing else tells
+ * the operator why they are missing.
  *
  *   unknown --HELLO--> listed --10 minutes without HELLO--> unknown
  *
- * Bounded: STRANGERS_MAX processes; the one that was heard of longest ago makes room.  No clock, no I/O; one thread. */
+ * Bounded: STRANGERS_MAX processes; the one that was heard of longest ago makes room.  No clock, no I/O; one
+ * thread. */
 #ifndef BROKER_STRANGERS_H
 #define BROKER_STRANGERS_H
 
@@ -22,7 +23,8 @@ typedef struct {
 } stranger_t;
 typedef struct { stranger_t rows[STRANGERS_MAX]; } strangers_t;
 
-/* A HELLO came.  NULL: it is no stranger, or was said lately; else what the log should say, valid until the next call. */
+/* A HELLO came.  NULL: it is no stranger, or was said lately; else what the log should say, valid until the
+ * next call. */
 const char *strangers_heard(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now);
 bool stranger_is_listed(const stranger_t *row, uint64_t now_us);
 

@@ -9,18 +9,31 @@
 
 typedef struct { common_t common; uint32_t deadline_ms; heddle_quorum_t wait; bool dry_run; } args_t;
 static const option_t OPTIONS[] = {
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "10s", "give up waiting after this; the decision stands", offsetof(args_t, deadline_ms)},
-    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers must serve it; none: the decision is enough", offsetof(args_t, wait)},
-    {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "say what would happen, decide nothing", offsetof(args_t, dry_run)},
+    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "10s", "give up waiting after this; the decision stands",
+     offsetof(args_t, deadline_ms)},
+    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all",
+     "how many workers must serve it; none: the decision is enough", offsetof(args_t, wait)},
+    {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "say what would happen, decide nothing",
+     offsetof(args_t, dry_run)},
     {0}};
 static const char *const ARGS[] = {"NAME@V", NULL};
-static const option_set_t SET = {"heddle activate", "NAME@V [OPTION...]",
-    "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where workers still hold it, and\n"
+static const option_set_t SET = {
+    "heddle activate",
+    "NAME@V [OPTION...]",
+    "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where "
+    "workers still hold it, and\n"
     "the adapter is held: later versions stage and do not activate until the newest is activated by hand.",
-    "Where it is active already, those that are stale try again, and nothing is repaired: heddle verify has exported files written again.\n" CLI_DUR "\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
-    CLI_EXITS ", the version is the one to serve; 1 it failed or is lost; 3 it was never published; 4 it cannot be activated;\n"
-    "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
-    "  heddle activate policy@6 --dry-run       what would a roll-back do?\n  heddle activate policy@6\n  heddle activate policy@9                 the newest: ends the hold"};
+    "Where it is active already, those that are stale try again, and nothing is repaired: heddle verify has "
+    "exported files written again.\n" CLI_DUR "\n" CLI_QUORUM,
+    OPTIONS,
+    CLI_COMMON,
+    ARGS,
+    1,
+    CLI_EXITS ", the version is the one to serve; 1 it failed or is lost; 3 it was never published; 4 it "
+              "cannot be activated;\n"
+              "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+              "  heddle activate policy@6 --dry-run       what would a roll-back do?\n  heddle activate "
+              "policy@6\n  heddle activate policy@9                 the newest: ends the hold"};
 
 static bool is_dry_run;
 
@@ -36,9 +49,11 @@ static void render(const common_t *c, json_t *a)
     }
     char s[6][64], moved[16];
     units_bytes_text((uint64_t)cli_integer(a, "bytes_moved"), moved);
-    printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "from", s[0]),
+    printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n",
+           json_string_value(json_object_get(a, "adapter")), cli_text(a, "from", s[0]),
            cli_text(a, "to", s[1]), json_is_true(json_object_get(a, "changed")) ? "changed" : "unchanged",
-           json_is_true(json_object_get(a, "held")) ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]), cli_count(cli_integer(a, "need_count"), "worker", s[3]),
+           json_is_true(json_object_get(a, "held")) ? ", the adapter is held" : "",
+           cli_text(a, "have_count", s[2]), cli_count(cli_integer(a, "need_count"), "worker", s[3]),
            cli_text(a, "elapsed_ms", s[4]), moved);
 }
 
@@ -58,7 +73,8 @@ int command_activate(int argc, char **argv)
     heddle_admin_t *admin = cli_admin(&args.common, "activate", &end);
     if (!admin) return end;
     is_dry_run = args.dry_run;
-    heddle_activate_opts_t opts = {.size = sizeof opts, .quorum = args.wait, .deadline_ms = args.deadline_ms, .dry_run = args.dry_run};
+    heddle_activate_opts_t opts = {
+        .size = sizeof opts, .quorum = args.wait, .deadline_ms = args.deadline_ms, .dry_run = args.dry_run};
     char *json = NULL;
     int rc = heddle_admin_activate(admin, ref, &opts, &json);
     end = cli_answer(&args.common, "activate", cli_error(rc), json, render);

@@ -3,26 +3,41 @@
 
 #include <stdio.h>
 
-static const option_set_t SET = {"heddle adapters", "[OPTION...]", "Every adapter: active and newest version, writer, how many workers are current.\n"
+static const option_set_t SET = {
+    "heddle adapters",
+    "[OPTION...]",
+    "Every adapter: active and newest version, writer, how many workers are current.\n"
     "Also listed is what workers subscribed to and nobody published to.\n"
-    "LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 when all serve the active one.",
-    CLI_DUR, NULL, CLI_COMMON, NULL, 0,
+    "LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 "
+    "when all serve the active one.",
+    CLI_DUR,
+    NULL,
+    CLI_COMMON,
+    NULL,
+    0,
     CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle adapters\n"
-    "  heddle adapters -o json | jq -r '.adapters[] | select(.max_lag > 0) | .name'    those with workers that are behind"};
+              "  heddle adapters -o json | jq -r '.adapters[] | select(.max_lag > 0) | .name'    those with "
+              "workers that are behind"};
 
 static void add_adapter(table_t *t, const json_t *a)
 {
-    char active[64], decision[64], digest[64], newest[160], current[64], lag[64], s1[64], s2[64], writer[300], held[300];
+    char active[64], decision[64], digest[64], newest[160], current[64], lag[64], s1[64], s2[64], writer[300],
+        held[300];
     const json_t *live = json_object_get(a, "active"), *last = json_object_get(a, "newest");
     const json_t *w = json_object_get(a, "writer"), *h = json_object_get(a, "held");
-    snprintf(newest, sizeof newest, "%s %s", cli_text(last, "version", s1), json_is_object(last) ? cli_text(last, "state", s2) : "");
-    snprintf(current, sizeof current, "%lld/%lld", (long long)cli_integer(a, "current_count"), (long long)cli_integer(a, "subscriber_count"));
+    snprintf(newest, sizeof newest, "%s %s", cli_text(last, "version", s1),
+             json_is_object(last) ? cli_text(last, "state", s2) : "");
+    snprintf(current, sizeof current, "%lld/%lld", (long long)cli_integer(a, "current_count"),
+             (long long)cli_integer(a, "subscriber_count"));
     if (json_is_object(w)) snprintf(writer, sizeof writer, "%.128s", cli_text(w, "name", s1));
     else snprintf(writer, sizeof writer, "-");
-    if (json_is_object(h)) snprintf(held, sizeof held, "at %lld by %.128s", (long long)cli_integer(h, "version"), cli_text(h, "by", s2));
+    if (json_is_object(h))
+        snprintf(held, sizeof held, "at %lld by %.128s", (long long)cli_integer(h, "version"),
+                 cli_text(h, "by", s2));
     else snprintf(held, sizeof held, "-");
-    table_row(t, json_string_value(json_object_get(a, "name")), cli_text(live, "version", active), cli_text(live, "decision", decision),
-              cli_short_digest(live, "digest", digest), newest, current, cli_text(a, "max_lag", lag), writer, held);
+    table_row(t, json_string_value(json_object_get(a, "name")), cli_text(live, "version", active),
+              cli_text(live, "decision", decision), cli_short_digest(live, "digest", digest), newest, current,
+              cli_text(a, "max_lag", lag), writer, held);
 }
 
 void adapters_render(const common_t *c, json_t *answer)
@@ -34,7 +49,9 @@ void adapters_render(const common_t *c, json_t *answer)
         return;
     }
     table_t t;
-    table_init(&t, 9, (const char *const[]){"ADAPTER", ">ACTIVE", ">DECISION", "DIGEST", "NEWEST", ">CURRENT", ">LAG", "WRITER", "HELD"});
+    table_init(&t, 9,
+               (const char *const[]){"ADAPTER", ">ACTIVE", ">DECISION", "DIGEST", "NEWEST", ">CURRENT",
+                                     ">LAG", "WRITER", "HELD"});
     for (size_t i = 0; i < json_array_size(list); i++) add_adapter(&t, json_array_get(list, i));
     table_print(&t);
 }

@@ -24,7 +24,8 @@ extern const option_t CLI_COMMON[];
 #define CLI_DUR "DUR: 500ms, 30s, 5m; a bare number is seconds."
 #define CLI_QUORUM "How many workers: all, a number, or a share of them such as 50%."
 #define CLI_EXITS "Exit status: 0 ok"
-#define CLI_EXITS_COMMON "As everywhere: 2 usage, 6 denied, 7 no broker answers, 9 this machine, 130 or 143 interrupted"
+#define CLI_EXITS_COMMON \
+    "As everywhere: 2 usage, 6 denied, 7 no broker answers, 9 this machine, 130 or 143 interrupted"
 #define CLI_ENVIRONMENT "Environment: HEDDLE_BROKER"
 
 typedef struct { const char *name, *summary; int (*run)(int argc, char **argv); } command_t;
@@ -43,9 +44,10 @@ int command_verify(int argc, char **argv);
 int command_keygen(int argc, char **argv);
 int command_keys(int argc, char **argv);
 
-/* Parses into `into` (which begins with a common_t).  Returns -1 to go on, else the exit status to end with: help was
- * printed, or the arguments are wrong and that was said. */
-int  cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into, const char **ret_args);
+/* Parses into `into` (which begins with a common_t).  Returns -1 to go on, else the exit status to end with:
+ * help was printed, or the arguments are wrong and that was said. */
+int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
+              const char **ret_args);
 
 /* What to do about a code, in general; NULL: nothing. */
 const char *cli_hint(int code);
@@ -56,14 +58,16 @@ const char *cli_count(int64_t n, const char *noun, char scratch[64]);
 
 /* Says why on stderr (and as an object on stdout with -o json); returns the exit status. */
 int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
-/* Prints an answer: with -o json the text itself, else what `render` makes of it.  `why`: the call's failure (code 0:
+/* Prints an answer: with -o json the text itself, else what `render` makes of it.  `why`: the call's failure
+ * (code 0:
  * none), which then follows on stderr.  Takes `json` (may be NULL: then the failure alone is printed). */
 typedef void render_t(const common_t *c, json_t *answer);
 int  cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
 /* The failure of the call that just returned rc. */
 const heddle_error_t *cli_error(int rc);
 
-/* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end with. */
+/* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end
+ * with. */
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit);
 /* Lets go of the signals first: one may come in the middle. */
 void cli_admin_close(heddle_admin_t **admin);

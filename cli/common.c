@@ -11,13 +11,19 @@
 #include <time.h>
 
 const option_t CLI_COMMON[] = {
-    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens", offsetof(common_t, broker)},
-    {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL, "the broker's public key; default what the key ring knows of it", offsetof(common_t, broker_key)},
-    {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL, "your own key; default client.key of the key ring", offsetof(common_t, key)},
-    {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s", "to connect and to get a reply", offsetof(common_t, timeout_ms)},
-    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object", offsetof(common_t, output)},
+    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens",
+     offsetof(common_t, broker)},
+    {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL,
+     "the broker's public key; default what the key ring knows of it", offsetof(common_t, broker_key)},
+    {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL, "your own key; default client.key of the key ring",
+     offsetof(common_t, key)},
+    {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s", "to connect and to get a reply",
+     offsetof(common_t, timeout_ms)},
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object",
+     offsetof(common_t, output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)},
-    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr", offsetof(common_t, log_level)},
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr",
+     offsetof(common_t, log_level)},
     {0}};
 
 /* The arguments may be wrong before -o is reached: look for it by itself. */
@@ -26,12 +32,14 @@ static int output_wanted(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return OUTPUT_JSON;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
+            return OUTPUT_JSON;
     }
     return OUTPUT_TABLE;
 }
 
-int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into, const char **ret_args)
+int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
+              const char **ret_args)
 {
     heddle_error_t error;
     common_t *common = into;
@@ -56,7 +64,8 @@ static json_t *error_object(const heddle_error_t *error)
 
 static json_t *failure(const char *kind, const heddle_error_t *error)
 {
-    json_t *object = json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", kind[0] ? kind : "heddle", "ok", 0);
+    json_t *object =
+        json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", kind[0] ? kind : "heddle", "ok", 0);
     cli_null_fields(kind, object);
     json_object_set_new(object, "error", error_object(error));
     return object;
@@ -141,7 +150,8 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle)
     on_interrupt = NULL;
     interrupt_handle = handle;
     on_interrupt = interrupt;
-    struct sigaction action = {.sa_handler = on_signal}; /* without a handle it is only noted: we are ending anyway */
+    struct sigaction action = {.sa_handler = on_signal}; /* without a handle it is only noted: we are
+                                                          * ending anyway */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
@@ -153,7 +163,11 @@ static void interrupt_admin(void *handle) { heddle_admin_interrupt(handle); }
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit)
 {
     heddle_admin_t *admin = NULL;
-    heddle_admin_opts_t opts = {.size = sizeof opts, .broker = c->broker, .broker_key = c->broker_key, .key = c->key, .timeout_ms = c->timeout_ms};
+    heddle_admin_opts_t opts = {.size = sizeof opts,
+                                .broker = c->broker,
+                                .broker_key = c->broker_key,
+                                .key = c->key,
+                                .timeout_ms = c->timeout_ms};
     if (heddle_admin_open(&opts, &admin) != HEDDLE_OK) {
         *ret_exit = cli_fail(c, kind, heddle_last_error());
         return NULL;
@@ -185,7 +199,10 @@ const char *cli_count(int64_t n, const char *noun, char scratch[64])
     return scratch;
 }
 
-int64_t cli_integer(const json_t *object, const char *key) { return (int64_t)json_number_value(json_object_get(object, key)); }
+int64_t cli_integer(const json_t *object, const char *key)
+{
+    return (int64_t)json_number_value(json_object_get(object, key));
+}
 
 const heddle_error_t *cli_error(int rc)
 {
@@ -217,7 +234,8 @@ const char *cli_short_digest(const json_t *object, const char *key, char scratch
 
 const char *cli_why(const json_t *object, char *scratch, size_t size)
 {
-    const char *code = json_string_value(json_object_get(object, "code")), *message = json_string_value(json_object_get(object, "message"));
+    const char *code = json_string_value(json_object_get(object, "code")),
+               *message = json_string_value(json_object_get(object, "message"));
     if (!code) return "-";
     snprintf(scratch, size, "%s%s%s", code, message ? ": " : "", message ? message : "");
     return scratch;

@@ -8,19 +8,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { common_t common; bool follow; int64_t since; const char *adapter, *worker; int64_t limit; } args_t;
+typedef struct {
+    common_t common;
+    bool follow;
+    int64_t since;
+    const char *adapter, *worker;
+    int64_t limit;
+} args_t;
 static const option_t OPTIONS[] = {
-    {"follow", 'f', OPTION_FLAG, NULL, NULL, NULL, "show those that are kept, then what happens; a broker restart is a line of type gap", offsetof(args_t, follow)},
-    {"since", 0, OPTION_INTEGER, "SEQ", NULL, "0", "from this number on, it included; 0: from the oldest that is kept", offsetof(args_t, since)},
+    {"follow", 'f', OPTION_FLAG, NULL, NULL, NULL,
+     "show those that are kept, then what happens; a broker restart is a line of type gap",
+     offsetof(args_t, follow)},
+    {"since", 0, OPTION_INTEGER, "SEQ", NULL, "0",
+     "from this number on, it included; 0: from the oldest that is kept", offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
     {"limit", 0, OPTION_INTEGER, "N", NULL, "0", "stop after so many; 0: no limit", offsetof(args_t, limit)},
     {0}};
-static const option_set_t SET = {"heddle events", "[OPTION...]",
-    "The numbered events that the broker keeps (the last 10,000 of this epoch); with -o json one object a line.", CLI_DUR, OPTIONS, CLI_COMMON, NULL, 0,
-    CLI_EXITS " (also when there are none).\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle events --adapter policy --limit 20\n"
-    "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
-    "  heddle events --since 120    what happened from number 120 on"};
+static const option_set_t SET = {
+    "heddle events",
+    "[OPTION...]",
+    "The numbered events that the broker keeps (the last 10,000 of this epoch); with -o json one object a "
+    "line.",
+    CLI_DUR,
+    OPTIONS,
+    CLI_COMMON,
+    NULL,
+    0,
+    CLI_EXITS " (also when there are none).\n" CLI_EXITS_COMMON
+              ".\n\nExamples:\n  heddle events --adapter policy --limit 20\n"
+              "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
+              "  heddle events --since 120    what happened from number 120 on"};
 
 enum { PAGE = 500, POLL_MS = 10000 };
 
@@ -42,7 +60,8 @@ static const char *data_of(const json_t *e, char *to, size_t size)
     }
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS && n < size; i++)
         if (json_object_get(data, WORDS[i]))
-            n += (size_t)snprintf(to + n, size - n, "%s%s %s", n ? ", " : "", WORDS[i], cli_text(data, WORDS[i], text));
+            n += (size_t)snprintf(to + n, size - n, "%s%s %s", n ? ", " : "", WORDS[i],
+                                  cli_text(data, WORDS[i], text));
     return to[0] ? to : "-";
 }
 
@@ -56,9 +75,11 @@ static void print_event(const common_t *c, const json_t *e)
         char s[5][64], where[320] = "", data[400], why[600];
         bool has_code = json_is_string(json_object_get(e, "code"));
         const char *adapter = cli_text(e, "adapter", s[0]), *version = cli_text(e, "version", s[1]);
-        if (strcmp(adapter, "-") != 0) snprintf(where, sizeof where, strcmp(version, "-") != 0 ? "%s@%s" : "%s", adapter, version);
-        printf("%6s  %s  %-18s %-20s %-16s %-18s %s\n", cli_text(e, "seq", s[2]), json_string_value(json_object_get(e, "at")),
-               json_string_value(json_object_get(e, "type")), where, cli_text(e, "worker", s[3]), data_of(e, data, sizeof data),
+        if (strcmp(adapter, "-") != 0)
+            snprintf(where, sizeof where, strcmp(version, "-") != 0 ? "%s@%s" : "%s", adapter, version);
+        printf("%6s  %s  %-18s %-20s %-16s %-18s %s\n", cli_text(e, "seq", s[2]),
+               json_string_value(json_object_get(e, "at")), json_string_value(json_object_get(e, "type")),
+               where, cli_text(e, "worker", s[3]), data_of(e, data, sizeof data),
                has_code ? cli_why(e, why, sizeof why) : cli_text(e, "message", s[4]));
     }
     fflush(stdout);
@@ -72,7 +93,10 @@ int command_events(int argc, char **argv)
     heddle_admin_t *admin = cli_admin(&args.common, "events", &end);
     if (!admin) return end;
     uint64_t left = args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX;
-    heddle_events_opts_t opts = {.size = sizeof opts, .since = args.since > 0 ? (uint64_t)args.since : 0, .adapter = args.adapter, .worker = args.worker};
+    heddle_events_opts_t opts = {.size = sizeof opts,
+                                 .since = args.since > 0 ? (uint64_t)args.since : 0,
+                                 .adapter = args.adapter,
+                                 .worker = args.worker};
     bool heard = false;
     end = 0;
     while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
@@ -80,13 +104,15 @@ int command_events(int argc, char **argv)
         opts.limit = left < PAGE ? (uint32_t)left : PAGE;
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
-        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue; /* it waited --timeout for a broker already */
+        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue; /* it waited --timeout for a
+                                                                             * broker already */
         if (rc) { end = cli_fail(&args.common, "events", heddle_last_error()); break; }
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
         const json_t *list = json_object_get(answer, "events");
         size_t count = json_array_size(list);
-        for (size_t i = 0; i < count && left > 0; i++, left--) print_event(&args.common, json_array_get(list, i));
+        for (size_t i = 0; i < count && left > 0; i++, left--)
+            print_event(&args.common, json_array_get(list, i));
         opts.since = (uint64_t)cli_integer(answer, "next");
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
         bool more = json_is_true(json_object_get(answer, "more"));

@@ -5,9 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WAIT_FIELDS "adapter version digest decision phase need_count have_count eligible_count elapsed_ms workers missing"
-static const struct { const char *kind, *fields; } KINDS[] = {
-    {"publish", "adapter version tag digest created reason state step request_id data_bytes tensor_count chunk_count features "
+#define WAIT_FIELDS \
+    "adapter version digest decision phase need_count have_count eligible_count elapsed_ms workers missing"
+static const struct { const char *kind, *fields;
+} KINDS[] = {
+    {"publish", "adapter version tag digest created reason state step request_id data_bytes tensor_count "
+                "chunk_count features "
                 "rollout timing"},
     {"status", "broker warnings count adapters"},
     {"adapters", "adapters"},

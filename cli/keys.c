@@ -31,8 +31,10 @@ static const option_set_t SET = {
     CLI_COMMON,
     ARGS,
     1,
-    CLI_EXITS ", the table is as asked; 3 there is no such key or file; 4 the key is there with other roles;\n"
-    "6 the key that was presented is no admin's, or the last admin would go.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    CLI_EXITS
+    ", the table is as asked; 3 there is no such key or file; 4 the key is there with other roles;\n"
+    "6 the key that was presented is no admin's, or the last admin would go.\n" CLI_EXITS_COMMON
+    ".\n\nExamples:\n"
     "  heddle keys list\n  heddle keys add 'QGid9d...' --name node7 --role worker:policy --role reader\n"
     "  heddle keys revoke node7"};
 

@@ -14,7 +14,7 @@ static const command_t COMMANDS[] = {
     {"worker", "run a worker beside an engine (heddle-worker)", command_worker},
     {"publish", "publish a PEFT directory as a new version", command_publish},
     {"status", "the cluster at a glance", command_status},
-    {"adapters", "adapters: active and newest version, writer, how many workers are current", command_adapters},
+    {"adapters", "adapters: active and newest version, writer, how many are current", command_adapters},
     {"versions", "versions of an adapter, or one version and who has it", command_versions},
     {"workers", "workers: what each one serves and fetches", command_workers},
     {"events", "what happened, and what happens", command_events},
@@ -29,21 +29,32 @@ enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
 static void print_help(FILE *to)
 {
-    fputs("Usage: heddle COMMAND [OPTION...]\n\nMoves LoRA adapters from trainers to every rollout worker, by version.\n\nCommands:\n", to);
-    for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
-    fputs("\nheddle COMMAND --help tells the options of each.\n\n"
-          "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 broker unavailable,\n"
-          "8 input refused, 9 local system, 130 or 143 interrupted.\n\n"
-          "Environment:\n"
-          "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
-          "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
-          "  HEDDLE_KEY            your own key, a file, unless --key is given [client.key of the key ring]\n"
-          "  HEDDLE_KEYS           the key ring, a directory [$XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys]\n"
-          "  HEDDLE_TRANSFER_MODE  publish, worker: auto, eager or rendezvous, how tensor bytes are sent [auto]\n"
-          "  HEDDLE_PLUGIN_DIR     publish, worker: where transfer_ucx.so is [beside the program, else where it was installed]\n"
-          "  UCX_...               publish, worker: UCX's own settings; those that are set are left as they are\n"
-          "  XDG_STATE_HOME        broker: its data directory is heddle below it, unless --data is given [~/.local/state]\n"
-          "  NOTIFY_SOCKET         broker, worker: a service manager that is told when they serve and end\n", to);
+    fputs("Usage: heddle COMMAND [OPTION...]\n\nMoves LoRA adapters from trainers to every rollout worker, "
+          "by version.\n\nCommands:\n",
+          to);
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
+    fputs(
+        "\nheddle COMMAND --help tells the options of each.\n\n"
+        "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 "
+        "broker unavailable,\n"
+        "8 input refused, 9 local system, 130 or 143 interrupted.\n\n"
+        "Environment:\n"
+        "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
+        "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
+        "  HEDDLE_KEY            your own key, a file, unless --key is given [client.key of the key ring]\n"
+        "  HEDDLE_KEYS           the key ring, a directory [$XDG_CONFIG_HOME/heddle/keys, else "
+        "~/.config/heddle/keys]\n"
+        "  HEDDLE_TRANSFER_MODE  publish, worker: auto, eager or rendezvous, how tensor bytes are sent "
+        "[auto]\n"
+        "  HEDDLE_PLUGIN_DIR     publish, worker: where transfer_ucx.so is [beside the program, else where "
+        "it was installed]\n"
+        "  UCX_...               publish, worker: UCX's own settings; those that are set are left as they "
+        "are\n"
+        "  XDG_STATE_HOME        broker: its data directory is heddle below it, unless --data is given "
+        "[~/.local/state]\n"
+        "  NOTIFY_SOCKET         broker, worker: a service manager that is told when they serve and end\n",
+        to);
 }
 
 static const command_t *find(const char *name)
@@ -59,7 +70,8 @@ static int command_index(int argc, char **argv)
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++)
         for (const option_t *o = CLI_COMMON; o->name; o++) {
-            bool whole = (argv[i][1] == '-' && !strcmp(argv[i] + 2, o->name)) || (argv[i][1] == o->letter && o->letter && !argv[i][2]);
+            bool whole = (argv[i][1] == '-' && !strcmp(argv[i] + 2, o->name)) ||
+                         (argv[i][1] == o->letter && o->letter && !argv[i][2]);
             if (whole && o->kind != OPTION_FLAG) { i++; break; }
         }
     return i < argc ? i : 0;
@@ -71,8 +83,12 @@ static int unknown(int argc, char **argv, const char *word)
     common_t common = {0};
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-o") && !strcmp(argv[i + 1], "json")) common.output = OUTPUT_JSON;
-    error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s", word ? word : "");
-    error_contrast(&error, "broker worker publish status adapters versions workers events wait activate verify keygen keys bench", word);
+    error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s",
+               word ? word : "");
+    error_contrast(&error,
+                   "broker worker publish status adapters versions workers events wait activate verify "
+                   "keygen keys bench",
+                   word);
     error_hint(&error, "see heddle --help");
     return cli_fail(&common, "", &error);
 }
@@ -80,7 +96,8 @@ static int unknown(int argc, char **argv, const char *word)
 /* For tools/surfaces, beside the --dump-options of each command. */
 static int dump_commands(void)
 {
-    for (int i = 0; i < COMMAND_COUNT; i++) printf("command\t%s\t%s\n", COMMANDS[i].name, COMMANDS[i].summary);
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        printf("command\t%s\t%s\n", COMMANDS[i].name, COMMANDS[i].summary);
     return 0;
 }
 
@@ -98,7 +115,8 @@ static int run(int argc, char **argv)
     int at = command_index(argc, argv);
     const command_t *command = at ? find(argv[at]) : NULL;
     if (!command) return unknown(argc, argv, at ? argv[at] : NULL);
-    for (int i = at; i > 1; i--) argv[i] = argv[i - 1]; /* close the gap: argv[1..at] are now the common options */
+    for (int i = at; i > 1; i--) argv[i] = argv[i - 1]; /* close the gap: argv[1..at] are now the common
+                                                         * options */
     argv[1] = argv[0];
     return command->run(argc - 1, argv + 1);
 }

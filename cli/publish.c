@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle publish: a PEFT directory becomes a version; the command waits for the workers and tells how it went. */
+/* heddle publish: a PEFT directory becomes a version; the command waits for the workers and tells how it
+ * went. */
 #include "cli/cli.h"
 
 #include "core/clock.h"
@@ -26,47 +27,77 @@ typedef struct {
 #define AT(field) offsetof(args_t, field)
 static const option_t OPTIONS[] = {
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "the adapter's name (required)", AT(adapter)},
-    {"step", 0, OPTION_INTEGER, "N", NULL, "-1", "the trainer's step, from 0; lower than the newest version's is refused; -1: none", AT(step)},
-    {"activation", 0, OPTION_CHOICE, "all|as-ready|manual", NULL, "all", "when the workers switch: all have it staged, each as it has, or by heddle activate", AT(activation)},
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "60s", "from the call on; past it the version fails and the old one stays live", AT(deadline_ms)},
-    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all", "how many workers must serve it (with --activation manual: hold it); none: one holder is enough", AT(wait)},
-    {"if-unchanged", 0, OPTION_CHOICE, "fail|skip|publish", NULL, "fail", "when the bytes equal the newest live version's", AT(if_unchanged)},
-    {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL, "makes a repetition harmless: one id, one version (default: a random one)", AT(request_id)},
+    {"step", 0, OPTION_INTEGER, "N", NULL, "-1",
+     "the trainer's step, from 0; lower than the newest version's is refused; -1: none", AT(step)},
+    {"activation", 0, OPTION_CHOICE, "all|as-ready|manual", NULL, "all",
+     "when the workers switch: all have it staged, each as it has, or by heddle activate", AT(activation)},
+    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "60s",
+     "from the call on; past it the version fails and the old one stays live", AT(deadline_ms)},
+    {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all",
+     "how many workers must serve it (with --activation manual: hold it); none: one holder is enough",
+     AT(wait)},
+    {"if-unchanged", 0, OPTION_CHOICE, "fail|skip|publish", NULL, "fail",
+     "when the bytes equal the newest live version's", AT(if_unchanged)},
+    {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL,
+     "makes a repetition harmless: one id, one version (default: a random one)", AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
-    {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL, "fence another live writer of the adapter now", AT(takeover)},
+    {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL, "fence another live writer of the adapter now",
+     AT(takeover)},
     {"allow-step-back", 0, OPTION_FLAG, NULL, NULL, NULL, "a lower step is meant", AT(allow_step_back)},
     {"meta", 0, OPTION_LIST, "K=V", NULL, NULL, "kept with the version; may be given again", AT(meta)},
     {"stay", 0, OPTION_FLAG, NULL, NULL, NULL, "go on serving until superseded or interrupted", AT(stay)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, "0", "bytes served a second; 0: no limit", AT(max_rate_bytes)},
-    {"data-device", 0, OPTION_TEXT, "IF", NULL, "lo", "of the tensor bytes; other than loopback: with keys that were named, or a broker elsewhere", AT(data_device)},
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, "lo",
+     "of the tensor bytes; other than loopback: with keys that were named, or a broker elsewhere",
+     AT(data_device)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
     {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "check DIR and digest it; needs no broker", AT(dry_run)},
     {0}};
 static const char *const ARGS[] = {"DIR", NULL};
-static const option_set_t SET = {"heddle publish", "DIR --adapter NAME [OPTION...]",
-    "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version and waits until the workers\nserve it.",
-    CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
-    CLI_EXITS ", another process holds the bytes and as many workers as --wait asks serve them; 1 the version failed, or too many\n"
-    "workers refused it; 3 there is no DIR; 4 unchanged, held, another writer, a lower step, or a request id of other bytes;\n"
+static const option_set_t SET = {
+    "heddle publish",
+    "DIR --adapter NAME [OPTION...]",
+    "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version and "
+    "waits until the workers\nserve it.",
+    CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.\n" CLI_QUORUM,
+    OPTIONS,
+    CLI_COMMON,
+    ARGS,
+    1,
+    CLI_EXITS
+    ", another process holds the bytes and as many workers as --wait asks serve them; 1 the version failed, "
+    "or too many\n"
+    "workers refused it; 3 there is no DIR; 4 unchanged, held, another writer, a lower step, or a request id "
+    "of other bytes;\n"
     "5 the deadline ran out, or no worker came; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\n"
     "Environment:\n  HEDDLE_TRANSFER_MODE  auto, eager or rendezvous: how tensor bytes are sent [auto]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
     "  UCX_...               UCX's own settings; those that are set are left as they are\n\n"
     "Examples:\n  heddle publish ./checkpoint-100 --adapter policy --step 100\n"
-    "  heddle publish ./checkpoint-100 --adapter policy --wait 50% --request-id run7-step100    may be repeated\n"
+    "  heddle publish ./checkpoint-100 --adapter policy --wait 50% --request-id run7-step100    may be "
+    "repeated\n"
     "  heddle publish ./checkpoint-100 --adapter policy --activation manual; heddle activate policy@8\n"
     "  heddle publish ./checkpoint-100 --adapter policy --dry-run    would it be taken?"};
 static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
-/* The command ends at most 2 s after its deadline: the broker's word of it may be late; who was stopped past its lease
- * joins again and asks; and closing takes time. */
+/* The command ends at most 2 s after its deadline: the broker's word of it may be late; who was stopped past
+ * its lease joins again and asks; and closing takes time. */
 enum { SLICE_MS = 100, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
 
 /* Everything the answer needs, filled as far as it went. */
-typedef struct { const args_t *args; heddle_published_t published; heddle_report_t report; bool have_version, have_report, has_settling; heddle_error_t error; } outcome_t;
+typedef struct {
+    const args_t *args;
+    heddle_published_t published;
+    heddle_report_t report;
+    bool have_version, have_report, has_settling;
+    heddle_error_t error;
+} outcome_t;
 
 static json_t *text_or_null(const char *text) { return text && text[0] ? json_string(text) : json_null(); }
-static json_t *ms_or_null(double ms) { return ms >= 0 ? json_real((double)(int64_t)(ms * 1000) / 1000) : json_null(); }
+static json_t *ms_or_null(double ms)
+{
+    return ms >= 0 ? json_real((double)(int64_t)(ms * 1000) / 1000) : json_null();
+}
 
 static json_t *features_of(const char *list)
 {
@@ -74,22 +105,30 @@ static json_t *features_of(const char *list)
     char text[192];
     snprintf(text, sizeof text, "%s", list);
     char *state = NULL;
-    for (char *word = strtok_r(text, ",", &state); word; word = strtok_r(NULL, ",", &state)) json_array_append_new(array, json_string(word));
+    for (char *word = strtok_r(text, ",", &state); word; word = strtok_r(NULL, ",", &state))
+        json_array_append_new(array, json_string(word));
     return array;
 }
 
-static json_t *count_or_null(const outcome_t *o, uint32_t count) { return o->have_report ? json_integer(count) : json_null(); }
+static json_t *count_or_null(const outcome_t *o, uint32_t count)
+{
+    return o->have_report ? json_integer(count) : json_null();
+}
 
 static json_t *rollout_of(const outcome_t *o)
 {
     json_t *missing = json_array();
     for (uint32_t i = 0; i < o->report.missing_count && i < HEDDLE_MISSING_MAX; i++) {
         const heddle_missing_t *m = &o->report.missing[i];
-        json_array_append_new(missing, json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", text_or_null(m->phase), "code",
-                                                 m->code ? json_string(heddle_err_name(m->code)) : json_null(), "message", text_or_null(m->message)));
+        json_array_append_new(
+            missing, json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", text_or_null(m->phase),
+                               "code", m->code ? json_string(heddle_err_name(m->code)) : json_null(),
+                               "message", text_or_null(m->message)));
     }
-    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[o->args->activation], "deadline_ms", (json_int_t)o->args->deadline_ms,
-                     "eligible_count", count_or_null(o, o->report.eligible_count), "staged_count", count_or_null(o, o->report.staged_count), "active_count",
+    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[o->args->activation],
+                     "deadline_ms", (json_int_t)o->args->deadline_ms, "eligible_count",
+                     count_or_null(o, o->report.eligible_count), "staged_count",
+                     count_or_null(o, o->report.staged_count), "active_count",
                      count_or_null(o, o->report.active_count), "missing", missing);
 }
 
@@ -97,15 +136,22 @@ static char *answer_of(const outcome_t *o)
 {
     const heddle_published_t *p = &o->published;
     bool known = p->digest[0] != 0;
-    json_t *timing = json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", known ? ms_or_null(p->pack_ms) : json_null(), "commit_ms",
-                               o->have_version ? ms_or_null(p->commit_ms) : json_null(), "staged_ms", o->have_report ? ms_or_null(o->report.staged_ms) : json_null(),
-                               "active_ms", o->have_report ? ms_or_null(o->report.active_ms) : json_null());
+    json_t *timing =
+        json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", known ? ms_or_null(p->pack_ms) : json_null(),
+                  "commit_ms", o->have_version ? ms_or_null(p->commit_ms) : json_null(), "staged_ms",
+                  o->have_report ? ms_or_null(o->report.staged_ms) : json_null(), "active_ms",
+                  o->have_report ? ms_or_null(o->report.active_ms) : json_null());
     const char *adapter = name_is_valid(o->args->adapter) ? o->args->adapter : NULL;
-    json_t *a = json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "publish", "ok", o->error.code == 0, "adapter", text_or_null(adapter),
-                          "version", o->have_version ? json_integer((json_int_t)p->version) : json_null(), "tag", o->have_version ? text_or_null(p->tag) : json_null(),
-                          "digest", text_or_null(p->digest));
+    json_t *a =
+        json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "publish", "ok",
+                  o->error.code == 0, "adapter", text_or_null(adapter), "version",
+                  o->have_version ? json_integer((json_int_t)p->version) : json_null(), "tag",
+                  o->have_version ? text_or_null(p->tag) : json_null(), "digest", text_or_null(p->digest));
     json_object_set_new(a, "created", o->have_version ? json_boolean(p->created) : json_null());
-    json_object_set_new(a, "reason", p->replayed ? json_string("replayed") : p->unchanged ? json_string("unchanged") : json_null());
+    json_object_set_new(a, "reason",
+                        p->replayed    ? json_string("replayed")
+                        : p->unchanged ? json_string("unchanged")
+                                       : json_null());
     json_object_set_new(a, "state", o->have_report ? text_or_null(o->report.state) : json_null());
     json_object_set_new(a, "step", o->args->step >= 0 ? json_integer(o->args->step) : json_null());
     const char *asked_id = name_is_valid(o->args->request_id) ? o->args->request_id : NULL;
@@ -126,20 +172,27 @@ static void render(const common_t *c, json_t *a)
     (void)c;
     if (!json_is_string(json_object_get(a, "digest"))) return; /* refused before there was anything to show */
     char s[6][64], bytes[16];
-    const json_t *rollout = json_object_get(a, "rollout"), *timing = json_object_get(a, "timing"), *reason = json_object_get(a, "reason");
+    const json_t *rollout = json_object_get(a, "rollout"), *timing = json_object_get(a, "timing"),
+                 *reason = json_object_get(a, "reason");
     units_bytes_text((uint64_t)cli_integer(a, "data_bytes"), bytes);
-    if (json_is_string(json_object_get(a, "tag"))) printf("%s  ", json_string_value(json_object_get(a, "tag")));
+    if (json_is_string(json_object_get(a, "tag")))
+        printf("%s  ", json_string_value(json_object_get(a, "tag")));
     else printf("%s  ", cli_text(a, "digest", s[0]));
-    printf("%s%s%s  %s, %s", cli_text(a, "state", s[1]), json_is_string(reason) ? ", " : "", json_is_string(reason) ? json_string_value(reason) : "", bytes,
+    printf("%s%s%s  %s, %s", cli_text(a, "state", s[1]), json_is_string(reason) ? ", " : "",
+           json_is_string(reason) ? json_string_value(reason) : "", bytes,
            cli_count(cli_integer(a, "tensor_count"), "tensor", s[2]));
     if (json_is_string(json_object_get(a, "state")))
-        printf("  staged %lld/%lld in %s ms, active %lld/%lld in %s ms", (long long)cli_integer(rollout, "staged_count"), (long long)cli_integer(rollout, "eligible_count"),
-               cli_text(timing, "staged_ms", s[3]), (long long)cli_integer(rollout, "active_count"), (long long)cli_integer(rollout, "eligible_count"), cli_text(timing, "active_ms", s[4]));
+        printf("  staged %lld/%lld in %s ms, active %lld/%lld in %s ms",
+               (long long)cli_integer(rollout, "staged_count"),
+               (long long)cli_integer(rollout, "eligible_count"), cli_text(timing, "staged_ms", s[3]),
+               (long long)cli_integer(rollout, "active_count"),
+               (long long)cli_integer(rollout, "eligible_count"), cli_text(timing, "active_ms", s[4]));
     puts("");
     const json_t *missing = json_object_get(rollout, "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
-        printf("  missing: %s, phase %s, %s: %s\n", json_string_value(json_object_get(m, "worker")), cli_text(m, "phase", s[0]), cli_text(m, "code", s[1]), cli_text(m, "message", s[2]));
+        printf("  missing: %s, phase %s, %s: %s\n", json_string_value(json_object_get(m, "worker")),
+               cli_text(m, "phase", s[0]), cli_text(m, "code", s[1]), cli_text(m, "message", s[2]));
     }
 }
 
@@ -159,7 +212,8 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
     bar[BAR_WIDTH] = 0;
     units_bytes_text(e->bytes_done, done);
     units_bytes_text(e->data_bytes, all);
-    fprintf(stderr, "\r[%s] %3d %%  %s of %s  staged %u/%u ", bar, (int)(part * 100), done, all, r->staged_count, r->eligible_count);
+    fprintf(stderr, "\r[%s] %3d %%  %s of %s  staged %u/%u ", bar, (int)(part * 100), done, all,
+            r->staged_count, r->eligible_count);
     *drawn = true;
 }
 
@@ -167,21 +221,27 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
 static void tell_late(outcome_t *o, int phase)
 {
     heddle_error_t slice = o->error;
-    error_fail(&o->error, HEDDLE_ERR_DEADLINE, "%s@%llu was not %s on enough workers within its deadline of %u ms",
-               o->args->adapter, (unsigned long long)o->published.version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
+    error_fail(&o->error, HEDDLE_ERR_DEADLINE,
+               "%s@%llu was not %s on enough workers within its deadline of %u ms", o->args->adapter,
+               (unsigned long long)o->published.version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active",
+               o->args->deadline_ms);
     error_where(&o->error, o->args->adapter, o->published.version, slice.worker, slice.phase);
     error_contrast(&o->error, slice.expected, slice.found);
-    error_hint(&o->error, "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time", o->args->adapter,
-               (unsigned long long)o->published.version);
+    error_hint(&o->error,
+               "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time",
+               o->args->adapter, (unsigned long long)o->published.version);
 }
 
 static int tell_interrupted(outcome_t *o, int phase)
 {
     unsigned long long version = o->published.version;
-    error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted before %s@%llu was %s", o->args->adapter, version,
-               phase == HEDDLE_PHASE_STAGED ? "staged" : "active");
-    error_where(&o->error, o->args->adapter, version, NULL, phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
-    error_hint(&o->error, "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells", o->args->adapter, version, o->args->adapter, version);
+    error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted before %s@%llu was %s", o->args->adapter,
+               version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active");
+    error_where(&o->error, o->args->adapter, version, NULL,
+                phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
+    error_hint(&o->error,
+               "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells",
+               o->args->adapter, version, o->args->adapter, version);
     return HEDDLE_ERR_INTERRUPTED;
 }
 
@@ -194,7 +254,8 @@ static void tell_settling(outcome_t *o, watch_t *w)
     o->has_settling = o->report.settling_ms > 0;
     if (!is_new || o->args->common.quiet) return;
     if (w && w->is_drawn) fprintf(stderr, "\r%78s\r", "");
-    fprintf(stderr, "the broker has just started: it decides in %.1f s, when its members are back\n", o->report.settling_ms / 1000.0);
+    fprintf(stderr, "the broker has just started: it decides in %.1f s, when its members are back\n",
+            o->report.settling_ms / 1000.0);
 }
 
 /* What happened during a slice.  After the broker was lost there is a moment more to hear how it went. */
@@ -222,7 +283,8 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         if (!rc) o->error = (heddle_error_t){0};
         /* The drain above may have taken the interrupt. */
         if (cli_signal_exit()) return tell_interrupted(o, phase);
-    } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 && clock_now(clock_system()) < w.until_us);
+    } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 &&
+             clock_now(clock_system()) < w.until_us);
     if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
     if (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0) tell_late(o, phase);
     return rc;
@@ -233,11 +295,14 @@ static int wait_all(heddle_publisher_t *p, outcome_t *o, uint64_t until_us)
     const args_t *args = o->args;
     bool none = args->wait.kind == HEDDLE_QUORUM_NONE;
     int rc = HEDDLE_OK;
-    /* OK means that at least one other process holds the bytes, or that this one stays.  A version that stands for ours is no
-     * exception: its own publisher may have died before anybody had them. */
-    if (!none || !args->stay) rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
+    /* OK means that at least one other process holds the bytes, or that this one stays.  A version that
+     * stands for ours is no exception: its own publisher may have died before anybody had them. */
+    if (!none || !args->stay)
+        rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
     if (rc || none) return rc;
-    return wait_for(p, o, args->activation == HEDDLE_ACTIVATION_MANUAL ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE, args->wait, until_us);
+    return wait_for(p, o,
+                    args->activation == HEDDLE_ACTIVATION_MANUAL ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE,
+                    args->wait, until_us);
 }
 
 static void serve_until_over(heddle_publisher_t *p, outcome_t *o)
@@ -263,7 +328,9 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
     if (!is_quiet) fprintf(stderr, "serving %s@%llu until superseded; Ctrl-C ends\n", adapter, version);
     serve_until_over(p, o);
     int end = cli_signal_exit();
-    if (!is_quiet) fprintf(stderr, "%s@%llu is served no longer: %s\n", adapter, version, end ? "interrupted" : o->report.state);
+    if (!is_quiet)
+        fprintf(stderr, "%s@%llu is served no longer: %s\n", adapter, version,
+                end ? "interrupted" : o->report.state);
     return end;
 }
 
@@ -296,13 +363,29 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
 {
     if (!is_directory(dir)) return dry_run(o, dir);
     heddle_publisher_t *p = NULL;
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = args->common.broker, .broker_key = args->common.broker_key, .key = args->common.key, .adapter = args->adapter, .writer = args->writer, .takeover = args->takeover,
-                                    .timeout_ms = args->common.timeout_ms, .max_rate_bytes = args->max_rate_bytes, .data_device = args->data_device, .insecure = args->insecure, .close_ms = CLOSE_MS};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = args->common.broker,
+                                    .broker_key = args->common.broker_key,
+                                    .key = args->common.key,
+                                    .adapter = args->adapter,
+                                    .writer = args->writer,
+                                    .takeover = args->takeover,
+                                    .timeout_ms = args->common.timeout_ms,
+                                    .max_rate_bytes = args->max_rate_bytes,
+                                    .data_device = args->data_device,
+                                    .insecure = args->insecure,
+                                    .close_ms = CLOSE_MS};
     int rc = heddle_publisher_open(&opts, &p);
     if (rc) return finish(o, rc);
     cli_on_signal(interrupt_publisher, p);
-    heddle_publish_opts_t how = {.size = sizeof how, .step = args->step, .request_id = args->request_id, .activation = args->activation, .if_unchanged = args->if_unchanged,
-                                 .allow_step_back = args->allow_step_back, .deadline_ms = args->deadline_ms, .meta = args->meta};
+    heddle_publish_opts_t how = {.size = sizeof how,
+                                 .step = args->step,
+                                 .request_id = args->request_id,
+                                 .activation = args->activation,
+                                 .if_unchanged = args->if_unchanged,
+                                 .allow_step_back = args->allow_step_back,
+                                 .deadline_ms = args->deadline_ms,
+                                 .meta = args->meta};
     o->published.size = sizeof o->published;
     o->report.size = sizeof o->report;
     heddle_publisher_report(p, 0, &o->report); /* of no version: whether the broker settles */
@@ -343,7 +426,9 @@ int command_publish(int argc, char **argv)
     if (end < 0) {
         outcome_t outcome = {.args = &args};
         int rc = check_args(&args, &outcome.error);
-        end = rc ? finish(&outcome, rc) : args.dry_run ? dry_run(&outcome, dir) : publish(&args, dir, &outcome);
+        end = rc             ? finish(&outcome, rc)
+              : args.dry_run ? dry_run(&outcome, dir)
+                             : publish(&args, dir, &outcome);
     }
     option_fini(&SET, &args);
     return end;

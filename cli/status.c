@@ -6,7 +6,15 @@
 
 #include <stdio.h>
 
-static const option_set_t SET = {"heddle status", "[OPTION...]", "The broker, how much it knows, and every adapter.", CLI_DUR, NULL, CLI_COMMON, NULL, 0,
+static const option_set_t SET = {
+    "heddle status",
+    "[OPTION...]",
+    "The broker, how much it knows, and every adapter.",
+    CLI_DUR,
+    NULL,
+    CLI_COMMON,
+    NULL,
+    0,
     CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count"};
 
 /* What somebody should look at, whatever the table below says. */
@@ -26,13 +34,17 @@ static void render(const common_t *c, json_t *answer)
     long long settling = (long long)cli_integer(broker, "settling_ms");
     units_ms_text((double)cli_integer(broker, "uptime_ms"), up);
     units_bytes_text((uint64_t)cli_integer(broker, "registry_bytes"), size);
-    if (settling > 0) snprintf(a, sizeof a, "settling, %lld s left; members come back", (settling + 999) / 1000);
+    if (settling > 0)
+        snprintf(a, sizeof a, "settling, %lld s left; members come back", (settling + 999) / 1000);
     else state = cli_text(broker, "state", a);
-    printf("broker    %s, %s, up %s, epoch %s, pid %lld, registry %s in %s\n", json_string_value(json_object_get(broker, "endpoint")),
-           state, up, cli_text(broker, "epoch", b), (long long)cli_integer(broker, "pid"), size,
+    printf("broker    %s, %s, up %s, epoch %s, pid %lld, registry %s in %s\n",
+           json_string_value(json_object_get(broker, "endpoint")), state, up, cli_text(broker, "epoch", b),
+           (long long)cli_integer(broker, "pid"), size,
            json_string_value(json_object_get(broker, "data_dir")));
-    printf("cluster   %s: %s, %s, %s ready, %lld lost, ", cli_text(broker, "cluster", a), cli_count(cli_integer(count, "adapters"), "adapter", n[0]),
-           cli_count(cli_integer(count, "versions"), "version", n[1]), cli_count(cli_integer(count, "workers_ready"), "worker", n[2]),
+    printf("cluster   %s: %s, %s, %s ready, %lld lost, ", cli_text(broker, "cluster", a),
+           cli_count(cli_integer(count, "adapters"), "adapter", n[0]),
+           cli_count(cli_integer(count, "versions"), "version", n[1]),
+           cli_count(cli_integer(count, "workers_ready"), "worker", n[2]),
            (long long)cli_integer(count, "workers_lost"));
     printf("%s\n", cli_count(cli_integer(count, "writers"), "writer", n[0]));
     render_warnings(json_object_get(broker, "restored"), json_object_get(answer, "warnings"));

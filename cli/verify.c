@@ -10,15 +10,29 @@
 
 typedef struct { common_t common; const char *dir; uint32_t deadline_ms; } args_t;
 static const option_t OPTIONS[] = {
-    {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL, "compute the expected digest from these files; the workers' and the registry's are compared with it", offsetof(args_t, dir)},
+    {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL,
+     "compute the expected digest from these files; the workers' and the registry's are compared with it",
+     offsetof(args_t, dir)},
     {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
-static const option_set_t SET = {"heddle verify", "NAME|NAME@V [OPTION...]",
-    "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME alone: the active version.\n"
-    "An exported directory that is missing or differs is told, and then written again by its worker, from its memory.", CLI_DUR, OPTIONS, CLI_COMMON, ARGS, 1,
-    CLI_EXITS ", every digest is the expected one; 1 one differs, or DIR is another version; 3 there is no such version;\n"
-    "5 a holder did not answer in time; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
+static const option_set_t SET = {
+    "heddle verify",
+    "NAME|NAME@V [OPTION...]",
+    "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME "
+    "alone: the active version.\n"
+    "An exported directory that is missing or differs is told, and then written again by its worker, from "
+    "its memory.",
+    CLI_DUR,
+    OPTIONS,
+    CLI_COMMON,
+    ARGS,
+    1,
+    CLI_EXITS
+    ", every digest is the expected one; 1 one differs, or DIR is another version; 3 there is no such "
+    "version;\n"
+    "5 a holder did not answer in time; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON
+    ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
     "  heddle verify policy@7 --dir ./checkpoint-100    compared with your own files, not with the registry"};
 
 /* The code is the exported directory's where memory matches. */
@@ -46,17 +60,22 @@ static void render(const common_t *c, json_t *a)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i), *code = json_object_get(w, "code");
         char s[5][64];
-        table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "version", s[0]), cli_short_digest(w, "digest", s[1]),
-                  json_is_string(code) && !is_missing(w) ? json_string_value(code) : json_is_true(json_object_get(w, "match")) ? "ok" : "DIFFERS",
-                  exported(w),
-                  cli_text(w, "hash_ms", s[2]));
+        table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "version", s[0]),
+                  cli_short_digest(w, "digest", s[1]),
+                  json_is_string(code) && !is_missing(w)      ? json_string_value(code)
+                  : json_is_true(json_object_get(w, "match")) ? "ok"
+                                                              : "DIFFERS",
+                  exported(w), cli_text(w, "hash_ms", s[2]));
     }
     table_print(&t);
 }
 
 /* ---- --dir: what the files are, beside what the registry says ---- */
 
-static const char *digest_of(const json_t *version) { return json_string_value(json_object_get(version, "digest")); }
+static const char *digest_of(const json_t *version)
+{
+    return json_string_value(json_object_get(version, "digest"));
+}
 
 /* The version that REF means, in the list of all; NULL: the broker says what is wrong with it. */
 static const json_t *version_meant(const json_t *list, const char *ref)
@@ -73,12 +92,16 @@ static const json_t *version_meant(const json_t *list, const char *ref)
 static const json_t *newest_with(const json_t *list, const char *digest)
 {
     for (size_t i = json_array_size(list); i-- > 0;)
-        if (digest_of(json_array_get(list, i)) && !strcmp(digest_of(json_array_get(list, i)), digest)) return json_array_get(list, i);
+        if (digest_of(json_array_get(list, i)) && !strcmp(digest_of(json_array_get(list, i)), digest))
+            return json_array_get(list, i);
     return NULL;
 }
 
 /* What the workers have beside DIR's digest and the registry's. */
-typedef struct { size_t as_dir_count, count; const char *other; /* the last one with neither's bytes; NULL */ } holders_t;
+typedef struct {
+    size_t as_dir_count, count;
+    const char *other; /* the last one with neither's bytes; NULL */
+} holders_t;
 
 static holders_t holders_of(const json_t *answer, const char *dir_digest, const char *registry_digest)
 {
@@ -90,7 +113,8 @@ static holders_t holders_of(const json_t *answer, const char *dir_digest, const 
         bool is_as_dir = !strcmp(digest_of(w), dir_digest);
         h.count++;
         h.as_dir_count += is_as_dir;
-        if (!is_as_dir && strcmp(digest_of(w), registry_digest) != 0) h.other = json_string_value(json_object_get(w, "worker"));
+        if (!is_as_dir && strcmp(digest_of(w), registry_digest) != 0)
+            h.other = json_string_value(json_object_get(w, "worker"));
     }
     return h;
 }
@@ -101,7 +125,8 @@ static void hint_at(heddle_error_t *error, const char *adapter, const json_t *re
     if (h->other)
         error_hint(error, "%.100s: end that worker; it fetches the version again when it is back", h->other);
     else if (real)
-        error_hint(error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, version, adapter, version);
+        error_hint(error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, version,
+                   adapter, version);
     else if (h->count && h->as_dir_count == h->count)
         error_hint(error, "it is what every worker has: the registry is what differs");
     else error_hint(error, "it is no version of %s", adapter);
@@ -109,7 +134,8 @@ static void hint_at(heddle_error_t *error, const char *adapter, const json_t *re
 
 typedef struct {
     json_t *versions;
-    const json_t *meant;                 /* borrowed from `versions`; NULL: the broker says what is wrong with REF */
+    const json_t *meant;                 /* borrowed from `versions`; NULL: the broker says what is wrong
+                                          * with REF */
     char adapter[HEDDLE_NAME_MAX + 1];
     char ref[HEDDLE_NAME_MAX + 32];      /* exact where `meant` is */
 } registered_t;
@@ -120,23 +146,29 @@ static void look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
     *ret = (registered_t){0};
     snprintf(ret->adapter, sizeof ret->adapter, "%.*s", (int)strcspn(ref, "@"), ref);
     snprintf(ret->ref, sizeof ret->ref, "%s", ref);
-    if (heddle_admin_versions(admin, ret->adapter, &json) != HEDDLE_OK) return; /* so will verify, in its own words */
+    if (heddle_admin_versions(admin, ret->adapter, &json) != HEDDLE_OK) return; /* so will verify, in its
+                                                                                 * own words */
     ret->versions = json_loads(json, 0, NULL);
     heddle_free(json);
     ret->meant = version_meant(json_object_get(ret->versions, "versions"), ref);
     if (ret->meant && !digest_of(ret->meant)) ret->meant = NULL;
-    if (ret->meant) snprintf(ret->ref, sizeof ret->ref, "%s@%lld", ret->adapter, (long long)cli_integer(ret->meant, "version"));
+    if (ret->meant)
+        snprintf(ret->ref, sizeof ret->ref, "%s@%lld", ret->adapter,
+                 (long long)cli_integer(ret->meant, "version"));
 }
 
-/* The workers were asked in any case, so that the answer does not rest on the registry.  Those with its bytes all differ from
- * DIR then, and none of them is at fault. */
-static void tell_other(const args_t *args, const registered_t *r, const char *digest, const json_t *answer, heddle_error_t *error)
+/* The workers were asked in any case, so that the answer does not rest on the registry.  Those with its
+ * bytes all differ from DIR then, and none of them is at fault. */
+static void tell_other(const args_t *args, const registered_t *r, const char *digest, const json_t *answer,
+                       heddle_error_t *error)
 {
     char short_digest[64];
     long long version = cli_integer(r->meant, "version");
     holders_t h = holders_of(answer, digest, digest_of(r->meant));
-    error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%.300s is not %s@%lld (h1:%s... as the registry has it)%s%.100s%s", args->dir, r->adapter, version,
-               cli_short_digest(r->meant, "digest", short_digest), h.other ? "; " : "", h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
+    error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH,
+               "%.300s is not %s@%lld (h1:%s... as the registry has it)%s%.100s%s", args->dir, r->adapter,
+               version, cli_short_digest(r->meant, "digest", short_digest), h.other ? "; " : "",
+               h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
     error_where(error, r->adapter, (uint64_t)version, h.other, "verify");
     error_contrast(error, digest_of(r->meant), digest);
     hint_at(error, r->adapter, newest_with(json_object_get(r->versions, "versions"), digest), &h);
@@ -174,7 +206,8 @@ int command_verify(int argc, char **argv)
     int end = cli_parse(&SET, "verify", argc, argv, &args, &ref);
     if (end >= 0) return end;
     heddle_adapter_info_t info = {.size = sizeof info};
-    if (args.dir && heddle_adapter_check(args.dir, &info) != HEDDLE_OK) return cli_fail(&args.common, "verify", heddle_last_error());
+    if (args.dir && heddle_adapter_check(args.dir, &info) != HEDDLE_OK)
+        return cli_fail(&args.common, "verify", heddle_last_error());
     heddle_admin_t *admin = cli_admin(&args.common, "verify", &end);
     if (!admin) return end;
     end = args.dir ? verify_dir(&args, admin, ref, info.digest) : verify(&args, admin, ref);

@@ -8,15 +8,24 @@
 #include <string.h>
 
 typedef struct { common_t common; bool all; } args_t;
-static const option_t OPTIONS[] = {
-    {"all", 0, OPTION_FLAG, NULL, NULL, NULL, "also older versions that ended; -o json always has all", offsetof(args_t, all)},
-    {0}};
+static const option_t OPTIONS[] = {{"all", 0, OPTION_FLAG, NULL, NULL, NULL,
+                                    "also older versions that ended; -o json always has all",
+                                    offsetof(args_t, all)},
+                                   {0}};
 static const char *const ARGS[] = {"REF", NULL};
-static const option_set_t SET = {"heddle versions", "NAME|NAME@V [OPTION...]",
-    "The versions of an adapter; with NAME@V that version alone, with its configuration and who has it.", CLI_DUR, OPTIONS, CLI_COMMON, ARGS, 1,
-    CLI_EXITS ", 3 there is no such adapter or version.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle versions policy\n"
-    "  heddle versions policy@7                 who has it, from whom, and why it failed\n"
-    "  heddle versions policy -o json | jq '.versions[-1].state'"};
+static const option_set_t SET = {
+    "heddle versions",
+    "NAME|NAME@V [OPTION...]",
+    "The versions of an adapter; with NAME@V that version alone, with its configuration and who has it.",
+    CLI_DUR,
+    OPTIONS,
+    CLI_COMMON,
+    ARGS,
+    1,
+    CLI_EXITS ", 3 there is no such adapter or version.\n" CLI_EXITS_COMMON
+              ".\n\nExamples:\n  heddle versions policy\n"
+              "  heddle versions policy@7                 who has it, from whom, and why it failed\n"
+              "  heddle versions policy -o json | jq '.versions[-1].state'"};
 
 enum { NEWEST_ROWS = 30 };                  /* shown whatever became of them */
 static bool shows_all;
@@ -47,7 +56,9 @@ static const char *timing_of(const json_t *w, char *to, size_t size)
         char key[32];
         snprintf(key, sizeof key, "%s_ms", PHASES[i]);
         const json_t *ms = json_object_get(timing, key);
-        if (json_is_number(ms)) n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", PHASES[i], json_number_value(ms));
+        if (json_is_number(ms))
+            n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", PHASES[i],
+                                  json_number_value(ms));
     }
     return to[0] ? to : "-";
 }
@@ -62,8 +73,9 @@ static void render_workers(const json_t *v)
         const json_t *w = json_array_get(list, i);
         char s1[64], s2[64], bytes[16], from[512], ms[160], why[600];
         units_bytes_text((uint64_t)cli_integer(w, "bytes_done"), bytes);
-        table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "state", s1), cli_age(w, "since_at", s2), bytes,
-                  sources_of(w, from, sizeof from), timing_of(w, ms, sizeof ms), cli_why(w, why, sizeof why));
+        table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "state", s1),
+                  cli_age(w, "since_at", s2), bytes, sources_of(w, from, sizeof from),
+                  timing_of(w, ms, sizeof ms), cli_why(w, why, sizeof why));
     }
     puts("");
     table_print(&t);
@@ -73,7 +85,9 @@ static void print_line(const char *key, const char *value) { printf("%-11s %s\n"
 
 static void print_json(const char *key, const json_t *value)
 {
-    char *text = json_is_object(value) && json_object_size(value) ? json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    char *text = json_is_object(value) && json_object_size(value)
+                     ? json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER)
+                     : NULL;
     print_line(key, text ? text : "-");
     free(text);
 }
@@ -84,15 +98,17 @@ static const char *features_of(const json_t *v, char *to, size_t size)
     size_t n = 0;
     to[0] = 0;
     for (size_t i = 0; i < json_array_size(list) && n < size; i++)
-        n += (size_t)snprintf(to + n, size - n, "%s%s", i ? ", " : "", json_string_value(json_array_get(list, i)));
+        n += (size_t)snprintf(to + n, size - n, "%s%s", i ? ", " : "",
+                              json_string_value(json_array_get(list, i)));
     return to[0] ? to : "-";
 }
 
 static void print_rollout(const json_t *rollout)
 {
     char s[5][64];
-    printf("%-11s %s; staged on %s and active on %s of %s eligible; deadline %s ms\n", "rollout", cli_text(rollout, "activation", s[0]),
-           cli_text(rollout, "staged_count", s[1]), cli_text(rollout, "active_count", s[2]), cli_text(rollout, "eligible_count", s[3]),
+    printf("%-11s %s; staged on %s and active on %s of %s eligible; deadline %s ms\n", "rollout",
+           cli_text(rollout, "activation", s[0]), cli_text(rollout, "staged_count", s[1]),
+           cli_text(rollout, "active_count", s[2]), cli_text(rollout, "eligible_count", s[3]),
            cli_text(rollout, "deadline_ms", s[4]));
 }
 
@@ -107,7 +123,8 @@ static void render_one(const json_t *v)
     print_line("why", cli_why(json_object_get(v, "reason"), text, sizeof text));
     print_line("step", cli_text(v, "step", s[0]));
     printf("%-11s %s (%s)\n", "created", cli_text(v, "created_at", s[0]), cli_age(v, "created_at", s[1]));
-    printf("%-11s %s (%s)\n", "activated", cli_text(v, "activated_at", s[0]), cli_age(v, "activated_at", s[1]));
+    printf("%-11s %s (%s)\n", "activated", cli_text(v, "activated_at", s[0]),
+           cli_age(v, "activated_at", s[1]));
     print_line("writer", cli_text(v, "writer", s[0]));
     print_line("request id", cli_text(v, "request_id", s[0]));
     printf("%-11s %s, %s\n", "bytes", bytes, cli_count(cli_integer(v, "tensor_count"), "tensor", s[0]));
@@ -134,8 +151,9 @@ static void add_version(table_t *t, const json_t *v)
 {
     char s[7][64], bytes[16], why[600];
     units_bytes_text((uint64_t)cli_integer(v, "data_bytes"), bytes);
-    table_row(t, cli_text(v, "version", s[1]), cli_text(v, "state", s[2]), cli_short_digest(v, "digest", s[3]), cli_text(v, "step", s[4]),
-              cli_age(v, "created_at", s[5]), bytes, cli_text(v, "tensor_count", s[6]), cli_text(v, "holder_count", s[0]),
+    table_row(t, cli_text(v, "version", s[1]), cli_text(v, "state", s[2]),
+              cli_short_digest(v, "digest", s[3]), cli_text(v, "step", s[4]), cli_age(v, "created_at", s[5]),
+              bytes, cli_text(v, "tensor_count", s[6]), cli_text(v, "holder_count", s[0]),
               cli_why(json_object_get(v, "reason"), why, sizeof why));
 }
 
@@ -150,13 +168,17 @@ static void render(const common_t *c, json_t *answer)
         render_one(first);
         return;
     }
-    table_init(&t, 9, (const char *const[]){">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">BYTES", ">TENSORS", ">HOLDERS", "WHY"});
+    table_init(&t, 9,
+               (const char *const[]){">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">BYTES", ">TENSORS",
+                                     ">HOLDERS", "WHY"});
     for (size_t i = 0; i < json_array_size(list); i++) {
         if (is_shown(list, i)) add_version(&t, json_array_get(list, i));
         else hidden++;
     }
     table_print(&t);
-    if (hidden) printf("\n%s that ended not shown: --all shows them\n", cli_count((int64_t)hidden, "older version", text));
+    if (hidden)
+        printf("\n%s that ended not shown: --all shows them\n",
+               cli_count((int64_t)hidden, "older version", text));
 }
 
 int command_versions(int argc, char **argv)

@@ -3,34 +3,64 @@
 
 #include <stdio.h>
 
-typedef struct { common_t common; int phase; heddle_quorum_t quorum; int64_t min; const char **workers; bool exact; uint32_t deadline_ms; } args_t;
+typedef struct {
+    common_t common;
+    int phase;
+    heddle_quorum_t quorum;
+    int64_t min;
+    const char **workers;
+    bool exact;
+    uint32_t deadline_ms;
+} args_t;
 static const option_t OPTIONS[] = {
     {"phase", 0, OPTION_CHOICE, "staged|active", NULL, "active", "what to wait for", offsetof(args_t, phase)},
-    {"quorum", 0, OPTION_QUORUM, "all|N|P%", NULL, "all", "how many of the ready subscribers, or of --worker", offsetof(args_t, quorum)},
-    {"min", 0, OPTION_INTEGER, "N", NULL, "1", "at least so many, however few are ready", offsetof(args_t, min)},
-    {"worker", 0, OPTION_LIST, "NAME", NULL, NULL, "only this worker; may be given again", offsetof(args_t, workers)},
-    {"exact", 0, OPTION_FLAG, NULL, NULL, NULL, "this version itself; without it a later decision counts too", offsetof(args_t, exact)},
+    {"quorum", 0, OPTION_QUORUM, "all|N|P%", NULL, "all", "how many of the ready subscribers, or of --worker",
+     offsetof(args_t, quorum)},
+    {"min", 0, OPTION_INTEGER, "N", NULL, "1", "at least so many, however few are ready",
+     offsetof(args_t, min)},
+    {"worker", 0, OPTION_LIST, "NAME", NULL, NULL, "only this worker; may be given again",
+     offsetof(args_t, workers)},
+    {"exact", 0, OPTION_FLAG, NULL, NULL, NULL, "this version itself; without it a later decision counts too",
+     offsetof(args_t, exact)},
     {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
-static const option_set_t SET = {"heddle wait", "NAME|NAME@V [OPTION...]",
-    "Waits until the workers have a version (NAME alone: the newest one now).  Every ready subscriber counts.", CLI_DUR "\n" CLI_QUORUM, OPTIONS, CLI_COMMON, ARGS, 1,
-    CLI_EXITS ", the workers have it; 1 the version failed or is lost; 3 it was never published; 4 its adapter is held;\n"
-    "5 the deadline ran out.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle wait policy                       until every worker serves the newest version\n"
-    "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait policy@7 --phase staged --worker w1 --worker w2"};
+static const option_set_t SET = {"heddle wait",
+                                 "NAME|NAME@V [OPTION...]",
+                                 "Waits until the workers have a version (NAME alone: the newest one now).  "
+                                 "Every ready subscriber counts.",
+                                 CLI_DUR "\n" CLI_QUORUM,
+                                 OPTIONS,
+                                 CLI_COMMON,
+                                 ARGS,
+                                 1,
+                                 CLI_EXITS ", the workers have it; 1 the version failed or is lost; 3 it was "
+                                           "never published; 4 its adapter is held;\n"
+                                           "5 the deadline ran out.\n" CLI_EXITS_COMMON
+                                           ".\n\nExamples:\n  heddle wait policy                       until "
+                                           "every worker serves the newest version\n"
+                                           "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait "
+                                           "policy@7 --phase staged --worker w1 --worker w2"};
 
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
     char s[6][64];
-    printf("%s@%s %s at %s of %s (%s eligible), after %s ms\n", json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]),
-           cli_text(a, "phase", s[1]), cli_text(a, "have_count", s[2]), cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "eligible_count", s[4]), cli_text(a, "elapsed_ms", s[5]));
+    printf("%s@%s %s at %s of %s (%s eligible), after %s ms\n",
+           json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]),
+           cli_text(a, "phase", s[1]), cli_text(a, "have_count", s[2]),
+           cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "eligible_count", s[4]),
+           cli_text(a, "elapsed_ms", s[5]));
     const json_t *missing = json_object_get(a, "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
-        const char *worker = json_string_value(json_object_get(m, "worker")), *code = cli_text(m, "code", s[1]);
-        if (!json_is_number(json_object_get(m, "heartbeat_age_ms"))) printf("  missing: %s, no such worker is known\n", worker);
-        else printf("  missing: %s, %s, %s, last heartbeat %s ms ago\n", worker, cli_text(m, "phase", s[0]), code, cli_text(m, "heartbeat_age_ms", s[2]));
+        const char *worker = json_string_value(json_object_get(m, "worker")),
+                   *code = cli_text(m, "code", s[1]);
+        if (!json_is_number(json_object_get(m, "heartbeat_age_ms")))
+            printf("  missing: %s, no such worker is known\n", worker);
+        else
+            printf("  missing: %s, %s, %s, last heartbeat %s ms ago\n", worker, cli_text(m, "phase", s[0]),
+                   code, cli_text(m, "heartbeat_age_ms", s[2]));
     }
 }
 
@@ -41,8 +71,13 @@ int command_wait(int argc, char **argv)
     int end = cli_parse(&SET, "wait", argc, argv, &args, &ref);
     heddle_admin_t *admin = end < 0 ? cli_admin(&args.common, "wait", &end) : NULL;
     if (admin) {
-        heddle_wait_opts_t opts = {.size = sizeof opts, .phase = args.phase ? HEDDLE_PHASE_ACTIVE : HEDDLE_PHASE_STAGED, .quorum = args.quorum,
-                                   .min = args.min > 0 ? (uint32_t)args.min : 0, .workers = args.workers, .exact = args.exact, .deadline_ms = args.deadline_ms};
+        heddle_wait_opts_t opts = {.size = sizeof opts,
+                                   .phase = args.phase ? HEDDLE_PHASE_ACTIVE : HEDDLE_PHASE_STAGED,
+                                   .quorum = args.quorum,
+                                   .min = args.min > 0 ? (uint32_t)args.min : 0,
+                                   .workers = args.workers,
+                                   .exact = args.exact,
+                                   .deadline_ms = args.deadline_ms};
         char *json = NULL;
         int rc = heddle_admin_wait(admin, ref, &opts, &json);
         end = cli_answer(&args.common, "wait", cli_error(rc), json, render);

@@ -6,17 +6,28 @@
 #include <stdio.h>
 
 static const char *const ARGS[] = {"NAME", NULL};
-static const option_set_t SET = {"heddle workers", "[NAME] [OPTION...]",
-    "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed for 10 minutes.\n"
+static const option_set_t SET = {
+    "heddle workers",
+    "[NAME] [OPTION...]",
+    "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed "
+    "for 10 minutes.\n"
     "current: it serves the active version of every adapter that it subscribed to.\n"
-    "lag: how many versions were chosen after the one that it serves; 0 when that is the active one, 1 when it serves nothing.", CLI_DUR, NULL, CLI_COMMON, ARGS, 0,
-    CLI_EXITS ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
+    "lag: how many versions were chosen after the one that it serves; 0 when that is the active one, 1 when "
+    "it serves nothing.",
+    CLI_DUR,
+    NULL,
+    CLI_COMMON,
+    ARGS,
+    0,
+    CLI_EXITS
+    ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
     "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
 
 static void add_worker(table_t *t, const json_t *w)
 {
     char state[64], current[64], beat[24], bytes[16];
-    const json_t *adapters = json_object_get(w, "adapters"), *counters = json_object_get(w, "counters"), *age = json_object_get(w, "heartbeat_age_ms");
+    const json_t *adapters = json_object_get(w, "adapters"), *counters = json_object_get(w, "counters"),
+                 *age = json_object_get(w, "heartbeat_age_ms");
     if (json_is_number(age)) units_ms_text(json_number_value(age), beat);
     else snprintf(beat, sizeof beat, "-");
     units_bytes_text((uint64_t)cli_integer(counters, "bytes_in"), bytes);
@@ -26,10 +37,14 @@ static void add_worker(table_t *t, const json_t *w)
         char s[5][64], fetching[120] = "-", why[600];
         if (json_is_object(f)) {
             double all = (double)cli_integer(f, "data_bytes");
-            snprintf(fetching, sizeof fetching, "%s, %.0f %%", cli_text(f, "version", s[4]), all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0);
+            snprintf(fetching, sizeof fetching, "%s, %.0f %%", cli_text(f, "version", s[4]),
+                     all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0);
         }
-        table_row(t, i ? "" : json_string_value(json_object_get(w, "name")), i ? "" : cli_text(w, "state", state), i ? "" : cli_text(w, "current", current),
-                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]), cli_short_digest(a, "digest", s[2]), cli_text(a, "state", s[3]), fetching, i ? "" : beat, i ? "" : bytes, cli_why(a, why, sizeof why));
+        table_row(t, i ? "" : json_string_value(json_object_get(w, "name")),
+                  i ? "" : cli_text(w, "state", state), i ? "" : cli_text(w, "current", current),
+                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]),
+                  cli_short_digest(a, "digest", s[2]), cli_text(a, "state", s[3]), fetching, i ? "" : beat,
+                  i ? "" : bytes, cli_why(a, why, sizeof why));
     }
 }
 
@@ -38,11 +53,14 @@ static void render(const common_t *c, json_t *answer)
     (void)c;
     const json_t *list = json_object_get(answer, "workers");
     long long settling = (long long)cli_integer(answer, "settling_ms");
-    if (settling > 0) printf("the broker is settling, %lld s left; members come back\n", (settling + 999) / 1000);
+    if (settling > 0)
+        printf("the broker is settling, %lld s left; members come back\n", (settling + 999) / 1000);
     else if (json_array_size(list) == 0) puts("no workers: heddle worker --adapter NAME");
     if (json_array_size(list) == 0) return;
     table_t t;
-    table_init(&t, 11, (const char *const[]){"WORKER", "STATE", "CURRENT", "ADAPTER", ">VERSION", "DIGEST", "SERVES", "FETCHING", ">HEARTBEAT", ">FETCHED", "WHY"});
+    table_init(&t, 11,
+               (const char *const[]){"WORKER", "STATE", "CURRENT", "ADAPTER", ">VERSION", "DIGEST", "SERVES",
+                                     "FETCHING", ">HEARTBEAT", ">FETCHED", "WHY"});
     for (size_t i = 0; i < json_array_size(list); i++) add_worker(&t, json_array_get(list, i));
     table_print(&t);
 }

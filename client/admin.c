@@ -105,7 +105,8 @@ int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_adm
     heddle_admin_t *a = calloc(1, sizeof *a);
     if (!a) return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
     credentials_t keys = {.broker_key = opts.broker_key, .key = opts.key};
-    rc = query_open(opts.broker, &keys, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query, error_last());
+    rc = query_open(opts.broker, &keys, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query,
+                    error_last());
     if (rc) heddle_admin_close(&a);
     else *ret_admin = a;
     return rc;

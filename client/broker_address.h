@@ -6,7 +6,8 @@
 #define BROKER_ADDRESS_ENV "HEDDLE_BROKER"
 #define BROKER_ADDRESS_DEFAULT "tcp://127.0.0.1:7700"
 
-/* The list that was given; where it is NULL or empty, that of the environment; else the default.  Borrowed. */
+/* The list that was given; where it is NULL or empty, that of the environment; else the default.  Borrowed.
+ */
 const char *broker_address(const char *given);
 
 #endif

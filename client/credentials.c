@@ -14,7 +14,8 @@ static const char *given_or_env(const char *given, const char *variable)
 }
 
 /* Of each endpoint; the first one's stands for those that are dialled before it is looked up again. */
-static int take_known(const keyring_t *ring, const char *endpoints, char ret_key[KEY_TEXT], heddle_error_t *error)
+static int take_known(const keyring_t *ring, const char *endpoints, char ret_key[KEY_TEXT],
+                      heddle_error_t *error)
 {
     char one[256], key[KEY_TEXT], first[KEY_TEXT] = "";
     for (const char *at = endpoints; at;) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client/credentials.h: the keys that a client dials with.
  *
- *   the broker's: the one given, else $HEDDLE_BROKER_KEY, else what the user's ring knows of the endpoint, else none
+ *   the broker's: the one given, else $HEDDLE_BROKER_KEY, else what the user's ring knows of the endpoint,
+ *   else none
  *   its own:      the file given, else $HEDDLE_KEY, else client.key of the ring, made when it is needed first
  *
  * With a key of the broker the connection is CURVE's, and may go over a network; without, plain.  Any
@@ -11,7 +12,8 @@
 
 #include "wire/wire.h"
 
-typedef struct { const char *broker_key, *key; } credentials_t;   /* a key or a file; a file; NULL: see above */
+typedef struct { const char *broker_key, *key; } credentials_t;   /* a key or a file; a file; NULL: see
+                                                                   * above */
 
 /* `endpoints`: those that will be dialled.  *ret_secure: CURVE with each of them.
  * NOT_FOUND, DATA_DIR: what was named is no key; the ring's own cannot be made. */

@@ -46,7 +46,8 @@ void descriptors_look(descriptors_keep_t *k, uint64_t now_us)
     if (k->count && count_left(DESCRIPTORS_LOW) < DESCRIPTORS_LOW) {
         descriptors_fini(k);
         log_emit(LOG_WARN, "descriptors.low", "the limit of open files is near: raise it (ulimit -n)");
-    } else if (!k->count && count_left(DESCRIPTORS_KEPT + DESCRIPTORS_LOW) == DESCRIPTORS_KEPT + DESCRIPTORS_LOW) {
+    } else if (!k->count &&
+               count_left(DESCRIPTORS_KEPT + DESCRIPTORS_LOW) == DESCRIPTORS_KEPT + DESCRIPTORS_LOW) {
         k->count = open_some(DESCRIPTORS_KEPT, k->fds);
     }
 }

@@ -178,7 +178,8 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
 {
     worth_t worth = worth_of(event->type);
     heddle_event_t *copy = malloc(sizeof *copy), *gone = NULL;
-    queued_t entry = {copy, event->version, hash_name(event->adapter), (uint16_t)event->type, (uint16_t)worth};
+    queued_t entry = {copy, event->version, hash_name(event->adapter), (uint16_t)event->type,
+                      (uint16_t)worth};
     if (copy) *copy = *event;
     pthread_mutex_lock(&q->lock);
     uint64_t lost_before = q->lost_count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/node.h: how a node (pure parts wired together) meets its shell.  The shell (client/shell.h) or the scenario
- * test drives the same calls; the node acts through node_io_t.  One thread. */
+/* client/node.h: how a node (pure parts wired together) meets its shell.  The shell (client/shell.h) or the
+ * scenario test drives the same calls; the node acts through node_io_t.  One thread. */
 #ifndef CLIENT_NODE_H
 #define CLIENT_NODE_H
 
@@ -17,7 +17,8 @@ typedef struct node_io {
     const transfer_ops_t *tr;
     transfer_t *t;
     const clock_ops_t *clock;                                   /* only for wall-clock stamps of events */
-    const owner_t *owner;                                       /* whose thread calls node and io.  NULL: nobody looks */
+    const owner_t *owner;                                       /* whose thread calls node and io.  NULL:
+                                                                 * nobody looks */
 } node_io_t;
 
 /* What a shell calls. */
@@ -26,8 +27,10 @@ typedef struct node_ops {
     void     (*frame)(void *node, bytes_t frame, uint64_t now_us);
     void     (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
     uint64_t (*tick)(void *node, uint64_t now_us);              /* returns the next deadline */
-    bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); true while there is more.  NULL: none */
-    /* Somebody is there, and there will be no connection as things stand; it is tried again.  NULL: ignored. */
+    bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); true while
+                                                                 * there is more.  NULL: none */
+    /* Somebody is there, and there will be no connection as things stand; it is tried again.  NULL: ignored.
+     */
     void     (*refused)(void *node, const heddle_error_t *why, uint64_t now_us);
 } node_ops_t;
 

@@ -130,7 +130,8 @@ static bool voids_token(const session_t *s, const msg_error_t *m)
 {
     int code = heddle_err_from_name(m->code);
     bool is_of_session = m->token && m->token == s->token && !m->version;
-    return is_of_session && (code == HEDDLE_ERR_FENCED || code == HEDDLE_ERR_DENIED || code == HEDDLE_ERR_NOT_FOUND);
+    return is_of_session &&
+           (code == HEDDLE_ERR_FENCED || code == HEDDLE_ERR_DENIED || code == HEDDLE_ERR_NOT_FOUND);
 }
 
 /* False for another session's frames, and for types that a client does not get in READY. */

@@ -69,7 +69,8 @@ typedef struct session {
     uint64_t heartbeat_seq, req;
     struct { uint64_t seq, sent_us; } beats[SESSION_BEATS];   /* when each recent heartbeat was sent */
     unsigned hello_count;
-    uint64_t fenced_count, rng;          /* fenced_count: sessions that a later one of the same broker replaced */
+    uint64_t fenced_count, rng;          /* fenced_count: sessions that a later one of the same broker
+                                          * replaced */
     bool line_up, has_lapsed;            /* has_lapsed: the token became void, and no other was given yet */
 } session_t;
 

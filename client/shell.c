@@ -126,12 +126,14 @@ static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_err
     int rc = wire_check_endpoints(broker, &is_loopback, error);
     if (!rc) rc = credentials_take(&opts->keys, broker, ret_keys, &is_secure, error);
     if (!rc && !is_loopback && !is_secure && !opts->insecure) {
-        rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-                        "the broker's address %s is reached over a network, and the broker's key is not known",
-                        broker);
+        rc = error_fail(
+            error, HEDDLE_ERR_INSECURE_ADDRESS,
+            "the broker's address %s is reached over a network, and the broker's key is not known", broker);
         error_contrast(error, "a loopback address, or the broker's key", broker);
-        error_hint(error, "--broker-key names it (public_key in the broker's ready line); --insecure goes without, on a "
-                          "network that you trust");
+        error_hint(
+            error,
+            "--broker-key names it (public_key in the broker's ready line); --insecure goes without, on a "
+            "network that you trust");
     }
     if (rc || !opts->transfer) return rc;
     return transfer_check_device(opts->data_device, may_leave_loopback(opts, is_secure, is_loopback), error);

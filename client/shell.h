@@ -20,9 +20,9 @@ typedef struct {
     const char *broker;                /* NULL: $HEDDLE_BROKER, else the default */
     bool transfer;                     /* load and open UCX */
     const char *data_device;           /* NULL: lo */
-    bool insecure;                     /* other addresses than loopback are allowed, for control and data; without it
-                                        * for control with the broker's key; for data, if that key or the ring was
-                                        * named, or the broker is reached over a network */
+    bool insecure; /* other addresses than loopback are allowed, for control and data; without it
+                    * for control with the broker's key; for data, if that key or the ring was
+                    * named, or the broker is reached over a network */
     credentials_t keys;
     uint64_t max_rate_bytes;
     uint32_t close_ms;                 /* what the end of the transfer may take; 0: its default */

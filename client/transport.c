@@ -16,8 +16,8 @@ int heddle_transport_load(const char *ucx_dir, char **ret_json)
         return error_publish(&error);
     }
     if (transfer_ucx_load_from(ucx_dir, &ops, &place, &error)) return error_publish(&error);
-    json_t *told = json_pack("{s:s, s:s, s:s, s:s}", "backend", ops->name, "ucx", ops->version(), "plugin", place.plugin,
-                             "library", place.ucx);
+    json_t *told = json_pack("{s:s, s:s, s:s, s:s}", "backend", ops->name, "ucx", ops->version(), "plugin",
+                             place.plugin, "library", place.ucx);
     char *text = told ? json_dumps(told, JSON_COMPACT) : NULL;
     json_decref(told);
     if (!text) {

@@ -77,7 +77,10 @@ void text_printf(char *to, size_t size, const char *format, ...)
     va_end(args);
 }
 
-void text_vprintf(char *to, size_t size, const char *format, va_list args) { vsnprintf(to, size, format, args); }
+void text_vprintf(char *to, size_t size, const char *format, va_list args)
+{
+    vsnprintf(to, size, format, args);
+}
 
 struct arena_block { arena_block_t *next; size_t bytes, used; _Alignas(16) uint8_t data[]; };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/clock.h: time comes in from outside.  Pure files get `now_us` as an argument; shells read it here once a turn. */
+/* core/clock.h: time comes in from outside.  Pure files get `now_us` as an argument; shells read it here
+ * once a turn. */
 #ifndef CORE_CLOCK_H
 #define CORE_CLOCK_H
 
@@ -9,7 +10,8 @@
 #define CLOCK_NEVER UINT64_MAX
 
 typedef struct clock_ops {
-    uint64_t (*now_us)(void *self);   /* CLOCK_BOOTTIME: goes on while the machine is suspended; leases use it */
+    uint64_t (*now_us)(void *self);   /* CLOCK_BOOTTIME: goes on while the machine is suspended; leases use
+                                       * it */
     uint64_t (*wall_ms)(void *self);  /* since 1970, UTC; only for what people read */
     void *self;
 } clock_ops_t;

@@ -148,7 +148,10 @@ void h1_add_u64(h1_t *h, uint64_t v)
     h1_add(h, b, sizeof b);
 }
 
-void h1_add_leaves(h1_t *h, const uint64_t *leaves, size_t count) { h1_add(h, leaves, count * sizeof *leaves); }
+void h1_add_leaves(h1_t *h, const uint64_t *leaves, size_t count)
+{
+    h1_add(h, leaves, count * sizeof *leaves);
+}
 
 digest_t h1_final(h1_t *h)
 {

@@ -6,7 +6,8 @@
  *   chunk    [ XXH3-128 of its leaves, LE ]          unit of transfer and verification
  *   h1       BLAKE2b-256( record, then all leaves )  identity of the content; record: proto/manifest.h
  *
- * One pass over the bytes gives all three.  XXH64 and XXH3: xxhash (github.com/Cyan4973/xxHash, doc/xxhash_spec.md);
+ * One pass over the bytes gives all three.  XXH64 and XXH3: xxhash (github.com/Cyan4973/xxHash,
+ * doc/xxhash_spec.md);
  * BLAKE2b: RFC 7693 through libsodium.  Accidents are caught, attackers at a source are not.
  * Hot path: no allocation, no system call. */
 #ifndef CORE_DIGEST_H
@@ -18,10 +19,11 @@
 
 typedef struct { uint8_t b[16]; } chunk_digest_t;
 
-/* Leaves of `bytes` of region; the last leaf is taken as if padded with zeros to 4 KiB.  Writes ceil(bytes/4096). */
+/* Leaves of `bytes` of region; the last leaf is taken as if padded with zeros to 4 KiB.  Writes
+ * ceil(bytes/4096). */
 void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves);
-/* The same numbers by the vectors of one kind, for those who compare them: digest_leaves takes the best that there
- * is.  False where this machine, or this build, has none of the kind. */
+/* The same numbers by the vectors of one kind, for those who compare them: digest_leaves takes the best that
+ * there is.  False where this machine, or this build, has none of the kind. */
 typedef enum { DIGEST_SCALAR, DIGEST_AVX2, DIGEST_AVX512 } digest_vectors_t;
 bool digest_leaves_with(digest_vectors_t vectors, const void *data, size_t bytes, uint64_t *ret_leaves);
 chunk_digest_t digest_chunk(const uint64_t *leaves, size_t count);

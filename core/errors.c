@@ -5,10 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct { int code; const char *name; int exit; heddle_broken_t broken; int retriable; const char *text; } row_t;
+typedef struct {
+    int code;
+    const char *name;
+    int exit;
+    heddle_broken_t broken;
+    int retriable;
+    const char *text;
+} row_t;
 
 static const row_t ROWS[] = {
-#define X(NAME, value, name, exit, group, retriable, text) {-(value), name, exit, HEDDLE_BROKEN_##group, retriable, text},
+#define X(NAME, value, name, exit, group, retriable, text) \
+    {-(value), name, exit, HEDDLE_BROKEN_##group, retriable, text},
     HEDDLE_ERRORS(X)
 #undef X
 };
@@ -83,7 +91,8 @@ int error_fail(heddle_error_t *error, int code, const char *format, ...)
     return code;
 }
 
-void error_where(heddle_error_t *error, const char *adapter, uint64_t version, const char *worker, const char *phase)
+void error_where(heddle_error_t *error, const char *adapter, uint64_t version, const char *worker,
+                 const char *phase)
 {
     if (!error) return;
     if (adapter) error_text(error->adapter, sizeof error->adapter, adapter);
@@ -99,14 +108,14 @@ void error_contrast(heddle_error_t *error, const char *expected, const char *fou
     if (found) error_text(error->found, sizeof error->found, found);
 }
 
-#define FORMATTED(part)                                                                                               \
-    void error_##part(heddle_error_t *error, const char *format, ...)                                                \
-    {                                                                                                                 \
-        if (!error) return;                                                                                           \
-        va_list args;                                                                                                 \
-        va_start(args, format);                                                                                       \
-        format_into(error->part, sizeof error->part, format, args);                                                   \
-        va_end(args);                                                                                                 \
+#define FORMATTED(part)                                                                                      \
+    void error_##part(heddle_error_t *error, const char *format, ...)                                        \
+    {                                                                                                        \
+        if (!error) return;                                                                                  \
+        va_list args;                                                                                        \
+        va_start(args, format);                                                                              \
+        format_into(error->part, sizeof error->part, format, args);                                          \
+        va_end(args);                                                                                        \
     }
 FORMATTED(expected)
 FORMATTED(found)

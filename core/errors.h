@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core/errors.h: how a heddle_error_t is filled.  Everything that can fail for a reason worth telling takes a
- * `heddle_error_t *error` that may be NULL, and returns the code.  Texts are cut to fit, on a UTF-8 boundary. */
+ * `heddle_error_t *error` that may be NULL, and returns the code.  Texts are cut to fit, on a UTF-8
+ * boundary. */
 #ifndef CORE_ERRORS_H
 #define CORE_ERRORS_H
 
 #include <heddle/error.h>
 
 /* Clears the object, fills code, retriable and message; returns `code`. */
-int  error_fail(heddle_error_t *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int error_fail(heddle_error_t *error, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Each fills one part of an object already made by error_fail; NULL texts leave the part alone. */
-void error_where(heddle_error_t *error, const char *adapter, uint64_t version, const char *worker, const char *phase);
+void error_where(heddle_error_t *error, const char *adapter, uint64_t version, const char *worker,
+                 const char *phase);
 void error_contrast(heddle_error_t *error, const char *expected, const char *found);
 void error_expected(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_found(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));

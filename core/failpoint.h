@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core/failpoint.h: named places where a test build can be made to die, stop or fail.
  *
- * HEDDLE_FAILPOINTS="name=action[:nth],..." in the environment; action: kill (SIGKILL to itself), stop (SIGSTOP),
- * error (the place takes its error path); nth: only at the nth hit, counted from 1 (default 1).
- * In builds without HEDDLE_TEST_BUILD the macros are the constant false.  All names: tests/torture/failpoints.list. */
+ * HEDDLE_FAILPOINTS="name=action[:nth],..." in the environment; action: kill (SIGKILL to itself), stop
+ * (SIGSTOP), error (the place takes its error path); nth: only at the nth hit, counted from 1 (default 1).
+ * In builds without HEDDLE_TEST_BUILD the macros are the constant false.  All names:
+ * tests/torture/failpoints.list. */
 #ifndef CORE_FAILPOINT_H
 #define CORE_FAILPOINT_H
 
@@ -17,7 +18,8 @@ bool failpoint_hit_of(const char *place, const char *what);
 #define FAILPOINT_OF(place, what) failpoint_hit_of(place, what)
 
 /* For tests that run what has failpoints in their own process (one thread): */
-void failpoint_arm(const char *name, unsigned nth); /* takes its error path then; also counts all from now on */
+void failpoint_arm(const char *name, unsigned nth); /* takes its error path then; also counts all from now
+                                                     * on */
 void failpoint_disarm(void);
 bool failpoint_has_failed(void);                    /* since it was armed */
 /* The names that were passed since, and how often; NULL: no more of them. */

@@ -34,6 +34,7 @@ void log_emit(log_level_t level, const char *id, const char *format, ...)
     va_end(args);
     if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
     line[n++] = '\n';
-    ssize_t written = write(STDERR_FILENO, line, (size_t)n); /* one write, so that lines of several threads stay whole */
+    ssize_t written = write(STDERR_FILENO, line, (size_t)n); /* one write, so that lines of several threads
+                                                              * stay whole */
     (void)written;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/log.h: one line a thing that happened, on stderr: time, level, a stable event id, text.  Libraries log nothing
- * at level info or above unless something is lost; programs decide the level.  Any thread. */
+/* core/log.h: one line a thing that happened, on stderr: time, level, a stable event id, text.  Libraries
+ * log nothing at level info or above unless something is lost; programs decide the level.  Any thread. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 
@@ -11,6 +11,7 @@ log_level_t log_level(void);
 /* "error" "warn" "info" "debug"; -1 when it is none of them. */
 int  log_level_from_name(const char *name);
 /* `id` is stable and made for grep: "session.lapsed". */
-void log_emit(log_level_t level, const char *id, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void log_emit(log_level_t level, const char *id, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

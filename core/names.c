@@ -7,7 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool is_alnum(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+static bool is_alnum(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
 static bool is_name_char(char c) { return is_alnum(c) || c == '.' || c == '_' || c == '-'; }
 
 bool name_is_valid(const char *name)
@@ -21,7 +24,8 @@ bool name_is_valid(const char *name)
 int name_check(const char *what, const char *name, heddle_error_t *error)
 {
     if (name_is_valid(name)) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "%s name \"%.140s\" is not allowed", what, name ? name : "");
+    int rc =
+        error_fail(error, HEDDLE_ERR_BAD_NAME, "%s name \"%.140s\" is not allowed", what, name ? name : "");
     error_expected(error, "a letter or digit, then up to 127 of letters, digits, '.', '_', '-'");
     error_found(error, "\"%.140s\"", name ? name : "");
     error_hint(error, "use a name such as \"policy\" or \"tenant-42\"");
@@ -58,7 +62,8 @@ int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
     if (at) {
         uint64_t v = 0;
         size_t digits = 0;
-        for (const char *p = at + 1; *p >= '0' && *p <= '9' && digits < 19; p++, digits++) v = v * 10 + (uint64_t)(*p - '0');
+        for (const char *p = at + 1; *p >= '0' && *p <= '9' && digits < 19; p++, digits++)
+            v = v * 10 + (uint64_t)(*p - '0');
         if (digits == 0 || at[1 + digits] != 0 || v == 0) {
             rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a reference to a version", text);
             error_contrast(error, "NAME or NAME@V, V = 1, 2, 3, ...", text);

@@ -10,7 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* The manager's address: a path, or a name in the abstract space ('@' stands for its leading NUL).  0: there is none. */
+/* The manager's address: a path, or a name in the abstract space ('@' stands for its leading NUL).  0: there
+ * is none. */
 static socklen_t manager(struct sockaddr_un *ret)
 {
     const char *name = getenv("NOTIFY_SOCKET");

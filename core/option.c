@@ -48,28 +48,39 @@ static bool store(const option_t *o, const char *text, void *into)
 {
     void *at = (char *)into + o->offset;
     switch (o->kind) {
-    case OPTION_FLAG: *(bool *)at = !text || (strcmp(text, "0") != 0 && strcmp(text, "false") != 0 && *text); return true;
+    case OPTION_FLAG:
+        *(bool *)at = !text || (strcmp(text, "0") != 0 && strcmp(text, "false") != 0 && *text);
+        return true;
     case OPTION_TEXT: *(const char **)at = text; return *text != 0;
     case OPTION_DURATION: return units_parse_duration(text, at);
     case OPTION_SIZE: return units_parse_size(text, at);
     case OPTION_INTEGER: return parse_integer(text, at);
-    case OPTION_QUORUM: return units_parse_quorum(text, at) && (strcmp(text, "none") || strstr(o->value, "none"));
+    case OPTION_QUORUM:
+        return units_parse_quorum(text, at) && (strcmp(text, "none") || strstr(o->value, "none"));
     case OPTION_LIST: return list_add(at, text);
     case OPTION_CHOICE: *(int *)at = choice_index(o->value, text); return *(int *)at >= 0;
     }
     return false;
 }
 
-static int refuse(const option_set_t *set, const option_t *o, const char *text, const char *where, heddle_error_t *error)
+static int refuse(const option_set_t *set, const option_t *o, const char *text, const char *where,
+                  heddle_error_t *error)
 {
-    static const char *const EXPECTED[] = {
-        [OPTION_FLAG] = "no value", [OPTION_TEXT] = "a text that is not empty",
-        [OPTION_DURATION] = "a duration: 500ms, 30s, 5m, or seconds", [OPTION_SIZE] = "a size: bytes, or with k M G Ki Mi Gi",
-        [OPTION_INTEGER] = "a whole number", [OPTION_QUORUM] = "all, a number, or a share such as 50%",
-        [OPTION_LIST] = "a text"};
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: %s\"%.200s\" is not a value for --%s", set->program, where, text, o->name);
+    static const char *const EXPECTED[] = {[OPTION_FLAG] = "no value",
+                                           [OPTION_TEXT] = "a text that is not empty",
+                                           [OPTION_DURATION] = "a duration: 500ms, 30s, 5m, or seconds",
+                                           [OPTION_SIZE] = "a size: bytes, or with k M G Ki Mi Gi",
+                                           [OPTION_INTEGER] = "a whole number",
+                                           [OPTION_QUORUM] = "all, a number, or a share such as 50%",
+                                           [OPTION_LIST] = "a text"};
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: %s\"%.200s\" is not a value for --%s", set->program,
+                        where, text, o->name);
     bool has_none = o->kind == OPTION_QUORUM && strstr(o->value, "none");
-    error_contrast(error, o->kind == OPTION_CHOICE ? o->value : has_none ? "all, none, a number, or a share such as 50%" : EXPECTED[o->kind], text);
+    error_contrast(error,
+                   o->kind == OPTION_CHOICE ? o->value
+                   : has_none               ? "all, none, a number, or a share such as 50%"
+                                            : EXPECTED[o->kind],
+                   text);
     error_hint(error, "see %s --help", set->program);
     return rc;
 }
@@ -83,18 +94,21 @@ static int apply_defaults(const option_set_t *set, const option_t *table, void *
             snprintf(where, sizeof where, "%s=", o->env);
             if (!store(o, env, into)) return refuse(set, o, env, where, error);
         } else if (o->fallback && !store(o, o->fallback, into)) {
-            return error_fail(error, HEDDLE_ERR_INTERNAL, "%s: the default of --%s is wrong", set->program, o->name);
+            return error_fail(error, HEDDLE_ERR_INTERNAL, "%s: the default of --%s is wrong", set->program,
+                              o->name);
         }
     }
     return HEDDLE_OK;
 }
 
 /* One row: the option to the left, its doc from column 32 on; a long option has its doc on the next line. */
-static void help_row(buf_t *b, char letter, const char *name, const char *value, const char *doc, const option_t *o)
+static void help_row(buf_t *b, char letter, const char *name, const char *value, const char *doc,
+                     const option_t *o)
 {
     char left[160], dash[4] = "  ";
     if (letter) snprintf(dash, sizeof dash, "-%c", letter);
-    snprintf(left, sizeof left, "  %s%c --%s%s%s", dash, letter ? ',' : ' ', name, value ? " " : "", value ? value : "");
+    snprintf(left, sizeof left, "  %s%c --%s%s%s", dash, letter ? ',' : ' ', name, value ? " " : "",
+             value ? value : "");
     buf_printf(b, strlen(left) > 30 ? "%s\n%32s%s" : "%-30s  %.0s%s", left, "", doc);
     if (o && o->fallback) buf_printf(b, " [%s]", o->fallback);
     if (o && o->env) buf_printf(b, " ($%s)", o->env);
@@ -107,7 +121,8 @@ char *option_help(const option_set_t *set)
     buf_printf(&b, "Usage: %s %s\n\n%s\n", set->program, set->usage, set->summary);
     const option_t *tables[] = {set->options, set->common};
     for (int t = 0; t < 2; t++) {
-        if (t == 1 || (tables[0] && tables[0]->name)) buf_add_text(&b, t ? "\nCommon options:\n" : "\nOptions:\n");
+        if (t == 1 || (tables[0] && tables[0]->name))
+            buf_add_text(&b, t ? "\nCommon options:\n" : "\nOptions:\n");
         for (const option_t *o = tables[t]; o && o->name; o++)
             help_row(&b, o->letter, o->name, o->kind == OPTION_FLAG ? NULL : o->value, o->doc, o);
     }
@@ -128,7 +143,8 @@ static int build_getopt(const option_set_t *set, struct option *longs, const opt
     const option_t *tables[] = {set->options, set->common};
     for (int t = 0; t < 2; t++)
         for (const option_t *o = tables[t]; o && o->name && n < MAX_OPTIONS; o++, n++) {
-            longs[n] = (struct option){o->name, o->kind == OPTION_FLAG ? no_argument : required_argument, NULL, FIRST_LONG + n};
+            longs[n] = (struct option){o->name, o->kind == OPTION_FLAG ? no_argument : required_argument,
+                                       NULL, FIRST_LONG + n};
             rows[n] = o;
             if (o->letter) {
                 *s++ = o->letter;
@@ -142,13 +158,15 @@ static int build_getopt(const option_set_t *set, struct option *longs, const opt
     return n;
 }
 
-static int parse_arguments(const option_set_t *set, int argc, char **argv, const char **ret_args, heddle_error_t *error)
+static int parse_arguments(const option_set_t *set, int argc, char **argv, const char **ret_args,
+                           heddle_error_t *error)
 {
     int n = 0, max = 0;
     while (set->args && set->args[max]) ret_args[max++] = NULL;
     for (; optind < argc; optind++, n++) {
         if (n < max) { ret_args[n] = argv[optind]; continue; }
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: unexpected argument \"%.200s\"", set->program, argv[optind]);
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: unexpected argument \"%.200s\"", set->program,
+                            argv[optind]);
         error_expected(error, "at most %d", max);
         error_hint(error, "see %s --help", set->program);
         return rc;
@@ -167,7 +185,8 @@ static int print_and_end(char *text)
     return 1;
 }
 
-int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args, heddle_error_t *error)
+int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
+                 heddle_error_t *error)
 {
     if (argc == 2 && !strcmp(argv[1], "--dump-options")) return print_and_end(option_dump(set));
     struct option longs[MAX_OPTIONS + 3];
@@ -188,8 +207,9 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
             /* optopt: the letter, or the code of a long option that lacks its value or may not have one */
             bool named = optopt >= FIRST_LONG && optopt < FIRST_LONG + n;
             const char *word = argv[optind - 1];
-            rc = error_fail(error, HEDDLE_ERR_USAGE, c == ':' ? "%s: --%.100s needs a value" : "%s: unknown option %.100s", set->program,
-                            c == ':' && named ? rows[optopt - FIRST_LONG]->name : word);
+            rc = error_fail(error, HEDDLE_ERR_USAGE,
+                            c == ':' ? "%s: --%.100s needs a value" : "%s: unknown option %.100s",
+                            set->program, c == ':' && named ? rows[optopt - FIRST_LONG]->name : word);
             error_hint(error, "see %s --help", set->program);
             break;
         }

@@ -2,20 +2,31 @@
 /* core/option.h: one table of options a program; it feeds the command line, HEDDLE_* variables and --help.
  *
  *   static const option_t OPTIONS[] = {
- *       {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens", offsetof(my_t, broker)},
+ *       {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker
+ *       listens", offsetof(my_t, broker)},
  *       {0}};
  *
  * A value lands at `offset` of the caller's struct:
  *   FLAG bool · TEXT const char * · DURATION uint32_t ms · SIZE uint64_t · INTEGER int64_t
  *   QUORUM heddle_quorum_t (`none` only where `value` names it)
- *   LIST const char ** (NULL-terminated, owned by the parse, freed by option_fini) · CHOICE int (index into `choices`) */
+ *   LIST const char ** (NULL-terminated, owned by the parse, freed by option_fini) · CHOICE int (index into
+ *   `choices`) */
 #ifndef CORE_OPTION_H
 #define CORE_OPTION_H
 
 #include <heddle/types.h>
 #include <stddef.h>
 
-typedef enum { OPTION_FLAG, OPTION_TEXT, OPTION_DURATION, OPTION_SIZE, OPTION_INTEGER, OPTION_QUORUM, OPTION_LIST, OPTION_CHOICE } option_kind_t;
+typedef enum {
+    OPTION_FLAG,
+    OPTION_TEXT,
+    OPTION_DURATION,
+    OPTION_SIZE,
+    OPTION_INTEGER,
+    OPTION_QUORUM,
+    OPTION_LIST,
+    OPTION_CHOICE
+} option_kind_t;
 
 typedef struct option_row {
     const char *name;        /* "max-rate"; NULL ends the table */
@@ -37,20 +48,25 @@ typedef struct {
     const option_t *common;  /* shared by all commands, shown apart; NULL: none */
     const char *const *args; /* names of positional arguments, NULL-terminated */
     int args_required;       /* how many of them must be there */
-    const char *notes;       /* shown last, in help alone: exit statuses, environment, examples; manual pages have their own */
+    const char *notes;       /* shown last, in help alone: exit statuses, environment, examples; manual
+                              * pages have their own */
 } option_set_t;
 
-/* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL where absent).
- * Returns 0 · USAGE (error filled: names the option, expected, found) · 1 when --help, --version or --dump-options was asked for
- * and printed on stdout: the caller exits with 0. */
-int  option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args, heddle_error_t *error);
+/* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL
+ * where absent).
+ * Returns 0 · USAGE (error filled: names the option, expected, found) · 1 when --help, --version or
+ * --dump-options was asked for and printed on stdout: the caller exits with 0. */
+int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
+                 heddle_error_t *error);
 /* Frees lists that the parse allocated. */
 void option_fini(const option_set_t *set, void *into);
 /* The text that --help prints; owned by the caller (free). */
 char *option_help(const option_set_t *set);
-/* The table itself, a line a row, fields with tabs between, for what is made from it: manual pages, completion, the sample
- * environment (tools/surfaces).  `--dump-options` alone prints it.  Owned by the caller (free).
- *   program, usage, summary, epilog, argument: TEXT · option: own|common, name, letter, kind, value, env, default, doc */
+/* The table itself, a line a row, fields with tabs between, for what is made from it: manual pages,
+ * completion, the sample environment (tools/surfaces).  `--dump-options` alone prints it.  Owned by the
+ * caller (free).
+ *   program, usage, summary, epilog, argument: TEXT · option: own|common, name, letter, kind, value, env,
+ *   default, doc */
 char *option_dump(const option_set_t *set);
 
 #endif

@@ -20,10 +20,13 @@ static void add_line(buf_t *b, const char *key, const char *text)
 static void add_option(buf_t *b, const option_t *o, const char *table)
 {
     static const char *const KINDS[] = {
-        [OPTION_FLAG] = "flag",       [OPTION_TEXT] = "text",     [OPTION_DURATION] = "duration", [OPTION_SIZE] = "size",
-        [OPTION_INTEGER] = "integer", [OPTION_QUORUM] = "quorum", [OPTION_LIST] = "list",         [OPTION_CHOICE] = "choice"};
+        [OPTION_FLAG] = "flag", [OPTION_TEXT] = "text",       [OPTION_DURATION] = "duration",
+        [OPTION_SIZE] = "size", [OPTION_INTEGER] = "integer", [OPTION_QUORUM] = "quorum",
+        [OPTION_LIST] = "list", [OPTION_CHOICE] = "choice"};
     char letter[2] = {o->letter, 0};
-    const char *const fields[] = {table, o->name, letter, KINDS[o->kind], o->kind == OPTION_FLAG ? NULL : o->value, o->env, o->fallback, o->doc};
+    const char *const fields[] = {
+        table,  o->name,     letter, KINDS[o->kind], o->kind == OPTION_FLAG ? NULL : o->value,
+        o->env, o->fallback, o->doc};
     buf_add_text(b, "option");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) add_field(b, fields[i]);
     buf_add_text(b, "\n");
@@ -31,9 +34,10 @@ static void add_option(buf_t *b, const option_t *o, const char *table)
 
 char *option_dump(const option_set_t *set)
 {
-    static const option_t ALWAYS[] = {{"help", 'h', OPTION_FLAG, NULL, NULL, NULL, "show this text and exit", 0},
-                                      {"version", 0, OPTION_FLAG, NULL, NULL, NULL, "show the version and exit", 0},
-                                      {0}};
+    static const option_t ALWAYS[] = {
+        {"help", 'h', OPTION_FLAG, NULL, NULL, NULL, "show this text and exit", 0},
+        {"version", 0, OPTION_FLAG, NULL, NULL, NULL, "show the version and exit", 0},
+        {0}};
     buf_t b = {0};
     add_line(&b, "program", set->program);
     add_line(&b, "usage", set->usage);

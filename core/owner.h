@@ -4,11 +4,13 @@
  *   nobody's --(owner_check: by whoever comes first)--> that thread's --(owner_hand_over, by it)--> nobody's
  *
  * The table of threads in docs/architecture.md says who owns what; objects that one thread owns ask at their
- * entries.  What belongs to a loop shares the owner of the loop (loop_owner, node_io_t, transfer_opts_t), so that all
- * of it changes hands at once: it is made on the application's thread, run on the loop's, and ended by the application again.
+ * entries.  What belongs to a loop shares the owner of the loop (loop_owner, node_io_t, transfer_opts_t), so
+ * that all of it changes hands at once: it is made on the application's thread, run on the loop's, and ended
+ * by the application again.
  *
- * With NDEBUG nothing is asked, and no code is left of it.  Without, another thread's call ends the process (abort)
- * after a line on stderr: it is a mistake of the program, and nothing that a peer or a file can bring about.
+ * With NDEBUG nothing is asked, and no code is left of it.  Without, another thread's call ends the process
+ * (abort) after a line on stderr: it is a mistake of the program, and nothing that a peer or a file can
+ * bring about.
  *
  * Threads: any; nothing blocks.  It orders nothing between threads: who hands over does that by other means
  * (pthread_create, pthread_join), and the thread sanitizer sees whether he did. */

@@ -12,8 +12,14 @@ static const struct { const char *name; uint32_t bits; } DTYPES[] = {
 };
 
 const char *heddle_version(void) { return HEDDLE_VERSION; }
-const char *heddle_dtype_name(int dtype) { return dtype >= 0 && dtype < HEDDLE_DTYPE_COUNT ? DTYPES[dtype].name : NULL; }
-uint32_t heddle_dtype_bits(int dtype) { return dtype >= 0 && dtype < HEDDLE_DTYPE_COUNT ? DTYPES[dtype].bits : 0; }
+const char *heddle_dtype_name(int dtype)
+{
+    return dtype >= 0 && dtype < HEDDLE_DTYPE_COUNT ? DTYPES[dtype].name : NULL;
+}
+uint32_t heddle_dtype_bits(int dtype)
+{
+    return dtype >= 0 && dtype < HEDDLE_DTYPE_COUNT ? DTYPES[dtype].bits : 0;
+}
 
 int heddle_dtype_from_name(const char *name)
 {

@@ -9,7 +9,8 @@
 
 typedef struct { const char *suffix; double factor; } unit_t;
 
-/* A plain decimal number, then exactly one of the units.  strtod alone would take "inf", "0x1p3" and leading blanks. */
+/* A plain decimal number, then exactly one of the units.  strtod alone would take "inf", "0x1p3" and leading
+ * blanks. */
 static bool parse_number(const char *text, const unit_t *units, double max, double *ret)
 {
     size_t digits = strspn(text, "0123456789");
@@ -36,7 +37,8 @@ bool units_parse_duration(const char *text, uint32_t *ret_ms)
 
 bool units_parse_size(const char *text, uint64_t *ret_bytes)
 {
-    static const unit_t UNITS[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"Ki", 1024.0}, {"Mi", 1048576.0}, {"Gi", 1073741824.0}, {NULL, 0}};
+    static const unit_t UNITS[] = {{"", 1},        {"k", 1e3},        {"M", 1e6},           {"G", 1e9},
+                                   {"Ki", 1024.0}, {"Mi", 1048576.0}, {"Gi", 1073741824.0}, {NULL, 0}};
     double bytes;
     if (!parse_number(text, UNITS, 9007199254740991.0, &bytes)) return false;
     *ret_bytes = (uint64_t)llround(bytes);
@@ -51,16 +53,20 @@ bool units_parse_quorum(const char *text, heddle_quorum_t *ret_quorum)
     if (digits == 0 || digits > 7) return false;
     uint32_t n = (uint32_t)strtoul(text, NULL, 10);
     if (text[digits] == 0 && n > 0) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_COUNT, n}; return true; }
-    if (!strcmp(text + digits, "%") && n > 0 && n <= 100) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_PERCENT, n}; return true; }
+    if (!strcmp(text + digits, "%") && n > 0 && n <= 100) {
+        *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_PERCENT, n};
+        return true;
+    }
     return false;
 }
 
 uint32_t units_quorum_need(heddle_quorum_t quorum, uint32_t eligible, uint32_t min)
 {
-    uint32_t need = quorum.kind == HEDDLE_QUORUM_COUNT     ? quorum.n
-                    : quorum.kind == HEDDLE_QUORUM_PERCENT ? (uint32_t)(((uint64_t)eligible * quorum.n + 99) / 100)
-                    : quorum.kind == HEDDLE_QUORUM_NONE    ? 0
-                                                           : eligible;
+    uint32_t need = quorum.kind == HEDDLE_QUORUM_COUNT ? quorum.n
+                    : quorum.kind == HEDDLE_QUORUM_PERCENT
+                        ? (uint32_t)(((uint64_t)eligible * quorum.n + 99) / 100)
+                    : quorum.kind == HEDDLE_QUORUM_NONE ? 0
+                                                        : eligible;
     return need > min ? need : min;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/input_file.h: a regular file that must stay the same while it is read.
  *
- * Opened without waiting (a FIFO must not hang us), read with pread, never mapped: a file truncated under a mapping
- * kills the process.  What it was at open is compared with what it is at the end: size, times, and that the name
- * still means this file.  Blocking calls; one thread at a time for a file. */
+ * Opened without waiting (a FIFO must not hang us), read with pread, never mapped: a file truncated under a
+ * mapping kills the process.  What it was at open is compared with what it is at the end: size, times, and
+ * that the name still means this file.  Blocking calls; one thread at a time for a file. */
 #ifndef PROTO_INPUT_FILE_H
 #define PROTO_INPUT_FILE_H
 
@@ -22,9 +22,11 @@ typedef struct {
 /* DIR/NAME as messages tell it. */
 void input_path_shown(const char *dir, const char *name, char ret_shown[256]);
 
-/* NOT_FOUND where there is no such name · BAD_ADAPTER where it is no regular file · INTERNAL where it cannot be opened.
+/* NOT_FOUND where there is no such name · BAD_ADAPTER where it is no regular file · INTERNAL where it cannot
+ * be opened.
  * On failure *ret_file is closed; input_file_close may be called on it. */
-int  input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file, heddle_error_t *error);
+int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file,
+                    heddle_error_t *error);
 /* Exactly `bytes` at `offset`.  BAD_ADAPTER when the file ends before; INTERNAL when it cannot be read. */
 int  input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t bytes, heddle_error_t *error);
 /* BAD_ADAPTER when it changed, or was replaced, since it was opened. */

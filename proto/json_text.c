@@ -30,7 +30,8 @@ static size_t skip_blanks(const char *text, size_t bytes, size_t at)
     return at;
 }
 
-/* Index behind the value that begins at `at`: it ends where, with all brackets closed, a ',' '}' ']' or blank comes.
+/* Index behind the value that begins at `at`: it ends where, with all brackets closed, a ',' '}' ']' or
+ * blank comes.
  * 0: it does not end.  *deepest is raised to how deep it goes. */
 static size_t skip_value(const char *text, size_t bytes, size_t at, uint32_t *deepest)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/json_text.h: JSON of files, guarded: nesting at most LIMIT_JSON_DEPTH, no name twice in an object.
  *
- * A safetensors header of 90,000 tensors is one object of 12 MB.  Its tree would take many times that, so it is never
- * built: a walk gives the members of the outer object one after the other, and jansson gets each member alone.
+ * A safetensors header of 90,000 tensors is one object of 12 MB.  Its tree would take many times that, so it
+ * is never built: a walk gives the members of the outer object one after the other, and jansson gets each
+ * member alone.
  * Pure functions over borrowed text; any thread. */
 #ifndef PROTO_JSON_TEXT_H
 #define PROTO_JSON_TEXT_H
@@ -11,12 +12,13 @@
 #include <heddle/error.h>
 #include <jansson.h>
 
-/* Any JSON value; the caller owns *ret_value (json_decref).  BAD_ADAPTER (not JSON, a name twice) or LIMIT (too deep);
+/* Any JSON value; the caller owns *ret_value (json_decref).  BAD_ADAPTER (not JSON, a name twice) or LIMIT
+ * (too deep);
  * the message begins with `what` ("the config"). */
 int json_text_load(bytes_t text, const char *what, json_t **ret_value, heddle_error_t *error);
 
-/* The walk over the members of an object.  `key` with its quotes, `value` without the blanks around it: spans of the
- * text, brackets and quotes balanced, otherwise unchecked until json_member_load reads them. */
+/* The walk over the members of an object.  `key` with its quotes, `value` without the blanks around it:
+ * spans of the text, brackets and quotes balanced, otherwise unchecked until json_member_load reads them. */
 typedef struct { bytes_t text; size_t at; uint32_t seen; const char *what; } json_members_t;
 typedef struct { bytes_t key, value; } json_member_t;
 

@@ -30,12 +30,14 @@ typedef struct {
 
 typedef enum { NUMBER, TEXT, LIST, BYTES } kind_t;
 
-static const struct { const char *key; kind_t kind; size_t at; } FIELDS[] = {
+static const struct { const char *key; kind_t kind; size_t at;
+} FIELDS[] = {
 #define ROW(kind, name) {#name, kind, offsetof(fields_t, name)}
-    ROW(NUMBER, v), ROW(NUMBER, chunk_bytes), ROW(NUMBER, region_bytes), ROW(NUMBER, data_bytes), ROW(NUMBER, count),
-    ROW(LIST, features), ROW(TEXT, kind), ROW(BYTES, config), ROW(BYTES, metadata), ROW(BYTES, names),
-    ROW(BYTES, name_ends), ROW(BYTES, dtypes), ROW(BYTES, ndims), ROW(BYTES, dims), ROW(BYTES, offsets),
-    ROW(BYTES, sizes), ROW(BYTES, chunks),
+    ROW(NUMBER, v),       ROW(NUMBER, chunk_bytes), ROW(NUMBER, region_bytes), ROW(NUMBER, data_bytes),
+    ROW(NUMBER, count),   ROW(LIST, features),      ROW(TEXT, kind),           ROW(BYTES, config),
+    ROW(BYTES, metadata), ROW(BYTES, names),        ROW(BYTES, name_ends),     ROW(BYTES, dtypes),
+    ROW(BYTES, ndims),    ROW(BYTES, dims),         ROW(BYTES, offsets),       ROW(BYTES, sizes),
+    ROW(BYTES, chunks),
 #undef ROW
 };
 #define FIELD_COUNT (sizeof FIELDS / sizeof *FIELDS)

@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/manifest.h: what a snapshot's bytes mean.
  *
- *   arena   | region: tensors sorted by name, each in whole 4 KiB pages, padding zero | manifest, at round_up(region_bytes, 4096) |
+ *   arena   | region: tensors sorted by name, each in whole 4 KiB pages, padding zero | manifest, at
+ *           round_up(region_bytes, 4096) |
  *   chunk   region / 1024 rounded down to a power of two, 64 KiB .. 256 KiB; the last one is short
  *
- * The manifest is one msgpack map: v, kind, features[], chunk_bytes, region_bytes, data_bytes, count, config (bin),
- * metadata (bin: the JSON text of safetensors' __metadata__, "" where there was none), and columns (bin, little-endian, unaligned):
+ * The manifest is one msgpack map: v, kind, features[], chunk_bytes, region_bytes, data_bytes, count, config
+ * (bin), metadata (bin: the JSON text of safetensors' __metadata__, "" where there was none), and columns
+ * (bin, little-endian, unaligned):
  *   names     the names one after the other            name_ends u32 x count     end of each in names
  *   dtypes    u8 x count (heddle_dtype_t)               ndims     u8 x count
- *   dims      u64, all extents one after the other      offsets   u64 x count     sizes  u64 x count: bytes of each
+ *   dims      u64, all extents one after the other      offsets   u64 x count     sizes  u64 x count: bytes
+ *                                                                 of each
  *   chunks    16 x chunk_count: XXH3-128 of each chunk's leaves
- * Content only: no step, time or writer.  Every number from outside is checked before it is used: columns of the right
- * length, names sorted and unique UTF-8, offsets exactly what layout gives, sizes = product of dims, no overflow.  Keys that are
- * not known are skipped; one that is missing or of another type is refused.  region_bytes is a whole number of pages, never 0.
+ * Content only: no step, time or writer.  Every number from outside is checked before it is used: columns of
+ * the right length, names sorted and unique UTF-8, offsets exactly what layout gives, sizes = product of
+ * dims, no overflow.  Keys that are not known are skipped; one that is missing or of another type is
+ * refused.  region_bytes is a whole number of pages, never 0.
  *
- * h1 = BLAKE2b-256 of: "heddle/h1\n" | u64 config bytes | config | u64 count | for each tensor in order of name: u32 name
- * bytes, name, u32 dtype-name bytes, dtype name ("BF16"), u32 ndim, u64 x ndim dims, u64 bytes | then every leaf's u64 in
- * order.  All integers little-endian.
+ * h1 = BLAKE2b-256 of: "heddle/h1\n" | u64 config bytes | config | u64 count | for each tensor in order of
+ * name: u32 name bytes, name, u32 dtype-name bytes, dtype name ("BF16"), u32 ndim, u64 x ndim dims, u64
+ * bytes | then every leaf's u64 in order.  All integers little-endian.
  *
- * A manifest_t borrows from the bytes it was decoded from (no copies of columns): those must outlive it.  No thread may
- * share one while it is built; a decoded one is read-only and may be read by any thread. */
+ * A manifest_t borrows from the bytes it was decoded from (no copies of columns): those must outlive it.  No
+ * thread may share one while it is built; a decoded one is read-only and may be read by any thread. */
 #ifndef PROTO_MANIFEST_H
 #define PROTO_MANIFEST_H
 
@@ -44,7 +48,8 @@ static inline uint64_t manifest_offset(uint64_t region_bytes) { return (region_b
 int  manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *error);
 void manifest_fini(manifest_t *m);
 
-/* One row; strings borrow from the manifest; *ret_name is not NUL-terminated.  index < tensor_count is the caller's duty. */
+/* One row; strings borrow from the manifest; *ret_name is not NUL-terminated.  index < tensor_count is the
+ * caller's duty. */
 typedef struct { bytes_t name; int dtype; uint32_t ndim; uint64_t offset, bytes; } manifest_row_t;
 void     manifest_row(const manifest_t *m, uint32_t index, manifest_row_t *ret_row);
 uint64_t manifest_dim(const manifest_t *m, uint32_t index, uint32_t d);
@@ -54,8 +59,10 @@ void     manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest
 /* Starts h1 with everything but the leaves: feed those, then h1_final. */
 void     manifest_h1_begin(const manifest_t *m, h1_t *ret_h1);
 
-/* Layout: tensors in any order -> region.  The table's own order is kept in `places` (places[i] = offset of input row i).
- * Checks names, dtypes, shapes, overflow, duplicates, limits; there must be a tensor, and a byte in one of them.
+/* Layout: tensors in any order -> region.  The table's own order is kept in `places` (places[i] = offset of
+ * input row i).
+ * Checks names, dtypes, shapes, overflow, duplicates, limits; there must be a tensor, and a byte in one of
+ * them.
  * BAD_ADAPTER or LIMIT names the tensor; NO_MEMORY.  On OK the caller calls layout_fini. */
 typedef struct layout {
     uint32_t count;
@@ -66,17 +73,27 @@ typedef struct layout {
 } layout_t;
 int  layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error);
 void layout_fini(layout_t *l);
-/* Zeroes what no tensor covers.  Whoever fills a region that held something else before calls it: padding is digested. */
+/* Zeroes what no tensor covers.  Whoever fills a region that held something else before calls it: padding is
+ * digested. */
 void layout_zero_padding(const layout_t *l, void *region);
 /* Starts h1 with everything but the leaves, as manifest_h1_begin does for a manifest. */
 void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t config, h1_t *ret_h1);
 
-/* Digests the filled region in one pass and encodes the manifest into `out`; gives h1.  `features`: sorted, comma-separated.
- * Padding in the region must be zero already.  NO_MEMORY, LIMIT when config or metadata are too long, or what core/stop.h
- * ended it with. */
-typedef struct { const heddle_tensor_t *tensors; const layout_t *layout; bytes_t config, metadata; const char *kind, *features; const void *region; } manifest_input_t;
+/* Digests the filled region in one pass and encodes the manifest into `out`; gives h1.  `features`: sorted,
+ * comma-separated.
+ * Padding in the region must be zero already.  NO_MEMORY, LIMIT when config or metadata are too long, or
+ * what core/stop.h ended it with. */
+typedef struct {
+    const heddle_tensor_t *tensors;
+    const layout_t *layout;
+    bytes_t config, metadata;
+    const char *kind, *features;
+    const void *region;
+} manifest_input_t;
 int  manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1);
-/* Largest number of bytes that manifest_build may need for this input: room for the arena is taken before the digest pass. */
-uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes, size_t metadata_bytes);
+/* Largest number of bytes that manifest_build may need for this input: room for the arena is taken before
+ * the digest pass. */
+uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes,
+                        size_t metadata_bytes);
 
 #endif

@@ -121,7 +121,8 @@ static void pack_features(msgpack_packer *pk, const char *features)
     }
 }
 
-/* Begins a column and gives its place, to be filled later: nothing moves once manifest_build has made room. */
+/* Begins a column and gives its place, to be filled later: nothing moves once manifest_build has made room.
+ */
 static uint8_t *pack_column(msgpack_packer *pk, const char *key, uint64_t bytes)
 {
     pack_key(pk, key);

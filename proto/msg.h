@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/msg.h: the control messages.  One frame is one message: a msgpack array [type, {key: value, ...}].
  *
- * Each message is a struct here, and a table of fields in msg.c from which encode and decode follow; docs/protocol.md
- * tells the same in prose (a test compares).  Unknown keys are skipped, unknown types refused; a key that is absent
- * leaves the zero value ("" for texts, never NULL) unless the table says "required".
+ * Each message is a struct here, and a table of fields in msg.c from which encode and decode follow;
+ * docs/protocol.md tells the same in prose (a test compares).  Unknown keys are skipped, unknown types
+ * refused; a key that is absent leaves the zero value ("" for texts, never NULL) unless the table says
+ * "required".
  *
- * Decoding: a pre-scan with limits first (depth, nodes, lengths, UTF-8, no duplicate key), nothing is allocated before it passed.
- * Texts are NUL-terminated copies in the message's arena; `bytes_t` fields borrow from the frame.  msg_fini frees the arena.
+ * Decoding: a pre-scan with limits first (depth, nodes, lengths, UTF-8, no duplicate key), nothing is
+ * allocated before it passed.
+ * Texts are NUL-terminated copies in the message's arena; `bytes_t` fields borrow from the frame.  msg_fini
+ * frees the arena.
  * No thread may share a msg_t.  Nothing blocks. */
 #ifndef PROTO_MSG_H
 #define PROTO_MSG_H
@@ -18,34 +21,34 @@
 #define WIRE_VERSION_MAX 1u
 
 /* X(NAME, number, struct, who sends it).  Numbers never change and are never reused. */
-#define MSG_TYPES(X)                                                                                                  \
-    X(HELLO, 1, hello, "any -> broker")                                                                               \
-    X(HELLO_OK, 2, hello_ok, "broker -> any")                                                                         \
-    X(JOIN, 3, join, "worker -> broker")                                                                              \
-    X(OPEN, 4, open, "publisher -> broker")                                                                           \
-    X(WELCOME, 5, welcome, "broker -> worker, publisher")                                                             \
-    X(HEARTBEAT, 6, heartbeat, "worker, publisher -> broker")                                                         \
-    X(HEARTBEAT_OK, 7, heartbeat_ok, "broker -> worker, publisher")                                                   \
-    X(LEAVE, 8, leave, "worker, publisher -> broker")                                                                 \
-    X(BYE, 9, bye, "broker -> worker, publisher")                                                                     \
-    X(PUBLISH, 10, publish, "publisher -> broker")                                                                    \
-    X(PUBLISHED, 11, published, "broker -> publisher")                                                                \
-    X(ANNOUNCE, 12, announce, "broker -> worker")                                                                     \
-    X(SOURCES, 13, sources, "broker -> worker")                                                                       \
-    X(NEED_SOURCES, 14, need_sources, "worker -> broker")                                                             \
-    X(STAGED, 15, staged, "worker -> broker")                                                                         \
-    X(COMMIT, 16, commit, "broker -> worker")                                                                         \
-    X(ACTIVE, 17, active, "worker -> broker")                                                                         \
-    X(NACK, 18, nack, "worker -> broker")                                                                             \
-    X(ABORT, 19, abort, "broker -> worker")                                                                           \
-    X(RETIRE, 20, retire, "broker -> worker")                                                                         \
-    X(RELEASE, 21, release, "broker -> publisher")                                                                    \
-    X(ROLLOUT, 22, rollout, "broker -> publisher")                                                                    \
-    X(QUERY, 23, query, "admin -> broker")                                                                            \
-    X(REPORT, 24, report, "broker -> admin")                                                                          \
-    X(VERIFY, 25, verify, "broker -> worker")                                                                         \
-    X(VERIFIED, 26, verified, "worker -> broker")                                                                     \
-    X(ERROR, 27, error, "broker -> any")                                                                              \
+#define MSG_TYPES(X)                                                                                         \
+    X(HELLO, 1, hello, "any -> broker")                                                                      \
+    X(HELLO_OK, 2, hello_ok, "broker -> any")                                                                \
+    X(JOIN, 3, join, "worker -> broker")                                                                     \
+    X(OPEN, 4, open, "publisher -> broker")                                                                  \
+    X(WELCOME, 5, welcome, "broker -> worker, publisher")                                                    \
+    X(HEARTBEAT, 6, heartbeat, "worker, publisher -> broker")                                                \
+    X(HEARTBEAT_OK, 7, heartbeat_ok, "broker -> worker, publisher")                                          \
+    X(LEAVE, 8, leave, "worker, publisher -> broker")                                                        \
+    X(BYE, 9, bye, "broker -> worker, publisher")                                                            \
+    X(PUBLISH, 10, publish, "publisher -> broker")                                                           \
+    X(PUBLISHED, 11, published, "broker -> publisher")                                                       \
+    X(ANNOUNCE, 12, announce, "broker -> worker")                                                            \
+    X(SOURCES, 13, sources, "broker -> worker")                                                              \
+    X(NEED_SOURCES, 14, need_sources, "worker -> broker")                                                    \
+    X(STAGED, 15, staged, "worker -> broker")                                                                \
+    X(COMMIT, 16, commit, "broker -> worker")                                                                \
+    X(ACTIVE, 17, active, "worker -> broker")                                                                \
+    X(NACK, 18, nack, "worker -> broker")                                                                    \
+    X(ABORT, 19, abort, "broker -> worker")                                                                  \
+    X(RETIRE, 20, retire, "broker -> worker")                                                                \
+    X(RELEASE, 21, release, "broker -> publisher")                                                           \
+    X(ROLLOUT, 22, rollout, "broker -> publisher")                                                           \
+    X(QUERY, 23, query, "admin -> broker")                                                                   \
+    X(REPORT, 24, report, "broker -> admin")                                                                 \
+    X(VERIFY, 25, verify, "broker -> worker")                                                                \
+    X(VERIFIED, 26, verified, "worker -> broker")                                                            \
+    X(ERROR, 27, error, "broker -> any")                                                                     \
     X(PING, 28, ping, "broker -> any; needs no answer")
 
 typedef enum {
@@ -58,7 +61,11 @@ typedef enum { ROLE_WORKER = 1, ROLE_PUBLISHER = 2, ROLE_ADMIN = 3 } role_t;
 typedef struct { uint8_t b[16]; } key16_t;   /* share keys, life ids */
 
 /* First on every connection, again after every reconnect. */
-typedef struct { uint64_t wire_min, wire_max, role, pid; key16_t life; const char *heddle, *host; bytes_t auth;
+typedef struct {
+    uint64_t wire_min, wire_max, role, pid;
+    key16_t life;
+    const char *heddle, *host;
+    bytes_t auth;
     const char *cluster;                      /* that it joined before, "" none: another one is not for it */
 } msg_hello_t;
 typedef struct { uint64_t wire, epoch, lease_ms, keep, pid; const char *cluster, *heddle; } msg_hello_ok_t;
@@ -69,7 +76,8 @@ typedef struct { const char *adapter; uint64_t version, state; digest_t digest; 
 /* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
 typedef struct { const char *adapter; uint64_t decision, version; } msg_subscription_t;
 typedef struct {
-    uint64_t req, epoch, slots, prev_token;   /* epoch, prev_token: of the last WELCOME, 0 at first; slots 0: broker's default */
+    uint64_t req, epoch, slots, prev_token;   /* epoch, prev_token: of the last WELCOME, 0 at first; slots
+                                               * 0: broker's default */
     const char *name;
     const char **labels; uint32_t label_count;
     msg_subscription_t *adapters; uint32_t adapter_count;
@@ -85,13 +93,15 @@ typedef struct {
     bool takeover;
     const char *adapter, *writer, *backend, *ucx;
     bytes_t address;
-    uint64_t serving;                         /* newest version whose region is still served, restated; 0: none */
+    uint64_t serving;                         /* newest version whose region is still served, restated; 0:
+                                               * none */
     uint64_t *served; uint32_t served_count;  /* all of them */
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */
 typedef struct { const char *adapter; uint64_t decision, version; digest_t digest; } msg_decision_t;
-/* A version that the member holds or serves and may go on holding: its share key.  What was restated and is not listed is dropped. */
+/* A version that the member holds or serves and may go on holding: its share key.  What was restated and is
+ * not listed is dropped. */
 typedef struct { const char *adapter; uint64_t version; key16_t key; } msg_keep_t;
 typedef struct {
     uint64_t req, token, epoch, lease_ms, slots;
@@ -101,7 +111,10 @@ typedef struct {
 } msg_welcome_t;
 
 /* Progress of one subscription. */
-typedef struct { const char *adapter; uint64_t fetching, bytes_done, data_bytes, source, held_count; } msg_progress_t;
+typedef struct {
+    const char *adapter;
+    uint64_t fetching, bytes_done, data_bytes, source, held_count;
+} msg_progress_t;
 typedef struct {
     uint64_t token, seq;
     msg_progress_t *adapters; uint32_t adapter_count;
@@ -144,7 +157,8 @@ typedef struct {
 typedef enum { SOURCE_PUBLISHER = 1, SOURCE_WORKER = 2 } source_kind_t;
 typedef struct { uint64_t token, kind; const char *name; bytes_t address; } msg_source_t;
 typedef struct {
-    uint64_t token, version, deadline_ms;     /* deadline_ms: left of the rollout's; 0: a late joiner, no deadline */
+    uint64_t token, version, deadline_ms;     /* deadline_ms: left of the rollout's; 0: a late joiner, no
+                                               * deadline */
     const char *adapter;
     digest_t digest;
     msg_part_t *parts; uint32_t part_count;
@@ -153,9 +167,19 @@ typedef struct {
     int64_t step;
     uint64_t data_bytes;
 } msg_announce_t;
-typedef struct { uint64_t token, version; const char *adapter; msg_source_t *sources; uint32_t source_count; } msg_sources_t;
+typedef struct {
+    uint64_t token, version;
+    const char *adapter;
+    msg_source_t *sources;
+    uint32_t source_count;
+} msg_sources_t;
 /* Every source known is gone, refused or bad.  `lost`: tokens of those that were. */
-typedef struct { uint64_t token, version; const char *adapter; uint64_t *lost; uint32_t lost_count; } msg_need_sources_t;
+typedef struct {
+    uint64_t token, version;
+    const char *adapter;
+    uint64_t *lost;
+    uint32_t lost_count;
+} msg_need_sources_t;
 
 typedef struct { uint64_t token, kind, bytes; const char *name; } msg_served_t;
 typedef struct {
@@ -167,7 +191,11 @@ typedef struct {
     uint64_t bytes_in, bytes_out, chunks_bad, retries;   /* as in HEARTBEAT */
 } msg_staged_t;
 typedef struct { uint64_t token, version, decision; const char *adapter; digest_t digest; } msg_commit_t;
-typedef struct { uint64_t token, version, decision, activate_us; const char *adapter; digest_t digest; } msg_active_t;
+typedef struct {
+    uint64_t token, version, decision, activate_us;
+    const char *adapter;
+    digest_t digest;
+} msg_active_t;
 typedef struct {
     uint64_t token, version, decision;        /* decision 0: failed before the commit */
     const char *adapter, *phase, *code, *message, *expected, *found, *hint;
@@ -183,26 +211,39 @@ typedef struct {
     msg_missing_t *missing; uint32_t missing_count;
 } msg_rollout_t;
 
-/* op: status adapters versions workers events wait activate verify keys key_add key_revoke.  Unused fields are zero. */
+/* op: status adapters versions workers events wait activate verify keys key_add key_revoke.  Unused fields
+ * are zero. */
 typedef struct {
     uint64_t req;
     const char *op, *name;                    /* name: adapter (or worker for `workers`, "" = all) */
-    uint64_t version, after, limit;           /* version 0: the name alone; after: page cursor (versions, events) */
+    uint64_t version, after, limit;           /* version 0: the name alone; after: page cursor (versions,
+                                               * events) */
     const char *after_name;                   /* page cursor (adapters, workers) */
     const char *worker;                       /* events: filter */
     uint64_t epoch, wait_ms, deadline_ms, phase, quorum_kind, quorum_n, min;
     bool exact, dry_run;
     const char **workers; uint32_t worker_count;
     const char *by, *expected;                /* activate; verify */
-    const char *key;                          /* key_add, key_revoke: a public key; "": the one of that name */
+    const char *key;                          /* key_add, key_revoke: a public key; "": the one of that
+                                               * name */
     const char **roles; uint32_t role_count;  /* key_add */
 } msg_query_t;
 /* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
-typedef struct { uint64_t req, next; bool more; const char *next_name; bytes_t body; const char *code; } msg_report_t;
+typedef struct {
+    uint64_t req, next;
+    bool more;
+    const char *next_name;
+    bytes_t body;
+    const char *code;
+} msg_report_t;
 
 typedef struct { uint64_t token, req, version; const char *adapter; } msg_verify_t;
 typedef enum { EXPORTED_UNKNOWN = 0, EXPORTED_MATCH = 1, EXPORTED_DIFFERS = 2 } exported_t;
-typedef struct { uint64_t token, req, version, hash_us, exported; const char *adapter, *code; digest_t digest; } msg_verified_t;
+typedef struct {
+    uint64_t token, req, version, hash_us, exported;
+    const char *adapter, *code;
+    digest_t digest;
+} msg_verified_t;
 
 /* token: the session it is about, 0 if none; of: type of the message it answers, 0 if none. */
 typedef struct {
@@ -222,16 +263,18 @@ typedef struct msg {
     arena_t arena;   /* of a decoded message */
 } msg_t;
 
-/* Appends the frame to `out`.  Text fields that are NULL go as "", bytes in them that are not UTF-8 as '?'.  What is
- * encoded can be decoded: LIMIT when a field or the frame (LIMIT_FRAME_BYTES) is too large, PROTOCOL when a required text
- * is empty, a name is none or the type is unknown; NO_MEMORY.  `out` is then as it was. */
+/* Appends the frame to `out`.  Text fields that are NULL go as "", bytes in them that are not UTF-8 as '?'.
+ * What is encoded can be decoded: LIMIT when a field or the frame (LIMIT_FRAME_BYTES) is too large, PROTOCOL
+ * when a required text is empty, a name is none or the type is unknown; NO_MEMORY.  `out` is then as it was.
+ */
 int  msg_encode(const msg_t *m, buf_t *out);
 /* PROTOCOL or LIMIT with what is wrong and where; *ret_msg is then zero.  On OK the caller calls msg_fini. */
 int  msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error);
 void msg_fini(msg_t *m);
 /* "PUBLISH"; "?" for a number that is no type. */
 const char *msg_name(int type);
-/* The fields of a type (proto/field.h); NULL for a number that is no type.  For tests and tools that walk them. */
+/* The fields of a type (proto/field.h); NULL for a number that is no type.  For tests and tools that walk
+ * them. */
 const struct table *msg_table(int type);
 
 /* Fills an ERROR message from an error object (borrows its texts), and back. */

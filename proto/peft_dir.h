@@ -21,8 +21,9 @@ struct peft_dir {
     char features[192], base_model[256];
 };
 
-/* Says why there is no adapter in DIR, where one file of it was not found: a pickle that is never read, an adapter
- * one level below, a save that is not over.  `missing`: PEFT_CONFIG or PEFT_MODEL.  Returns BAD_ADAPTER. */
+/* Says why there is no adapter in DIR, where one file of it was not found: a pickle that is never read, an
+ * adapter one level below, a save that is not over.  `missing`: PEFT_CONFIG or PEFT_MODEL.  Returns
+ * BAD_ADAPTER. */
 int peft_explain_missing(int dir_fd, const char *dir, const char *missing, heddle_error_t *error);
 
 /* BAD_ADAPTER when one of the files changed since it was opened. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/safetensors.h: the header of a safetensors file <-> a table of tensors.
  *
- *   | u64 bytes of header | header: {"__metadata__":{...},"NAME":{"dtype","shape","data_offsets"},...} + blanks | data |
+ *   | u64 bytes of header | header: {"__metadata__":{...},"NAME":{"dtype","shape","data_offsets"},...} +
+ *   blanks | data |
  *
- * Reading is stricter than upstream's library: the header begins with '{', no name comes twice, a tensor has these three
- * members and no other.  As there: the tensors cover the data without hole, overlap or rest.
+ * Reading is stricter than upstream's library: the header begins with '{', no name comes twice, a tensor has
+ * these three members and no other.  As there: the tensors cover the data without hole, overlap or rest.
  * Bytes in, bytes out: no file is touched here; any thread. */
 #ifndef PROTO_SAFETENSORS_H
 #define PROTO_SAFETENSORS_H
@@ -31,8 +32,9 @@ void safetensors_fini(safetensors_t *t);
 /* BAD_ADAPTER unless it is empty or a JSON object of texts. */
 int  safetensors_check_metadata(bytes_t metadata, heddle_error_t *error);
 
-/* Appends the beginning of a file, u64 included, as upstream writes it: tensors by dtype descending, then name; blanks
- * up to a multiple of 8.  ret_order[i]: row of the manifest whose data come i-th; room for tensor_count entries.
+/* Appends the beginning of a file, u64 included, as upstream writes it: tensors by dtype descending, then
+ * name; blanks up to a multiple of 8.  ret_order[i]: row of the manifest whose data come i-th; room for
+ * tensor_count entries.
  * LIMIT when no reader would take a header of this length; NO_MEMORY. */
 int  safetensors_write(const manifest_t *m, buf_t *out, uint32_t *ret_order, heddle_error_t *error);
 

@@ -5,7 +5,8 @@
 
 #include <inttypes.h>
 
-/* Escapes of serde_json, which upstream writes with: short forms where JSON has them, else \u00xx for control characters;
+/* Escapes of serde_json, which upstream writes with: short forms where JSON has them, else \u00xx for
+ * control characters;
  * everything else as it is. */
 static void add_string(buf_t *out, bytes_t text)
 {
@@ -37,7 +38,8 @@ static void add_tensor(buf_t *out, const manifest_t *m, uint32_t index, uint64_t
     *offset += row.bytes;
 }
 
-/* The manifest is sorted by name: what is left is to deal the rows out by dtype, the last of the list first. */
+/* The manifest is sorted by name: what is left is to deal the rows out by dtype, the last of the list first.
+ */
 static void sort_rows(const manifest_t *m, uint32_t *ret_order)
 {
     const uint8_t *dtypes = m->dtypes.data;

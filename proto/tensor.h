@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/tensor.h: what is true of any one tensor, wherever its description came from: files, callers, manifests.
+/* proto/tensor.h: what is true of any one tensor, wherever its description came from: files, callers,
+ * manifests.
  * Pure functions, any thread. */
 #ifndef PROTO_TENSOR_H
 #define PROTO_TENSOR_H
@@ -10,8 +11,8 @@
 
 /* What is wrong with a name ("is empty", ...), or NULL: UTF-8, 1..LIMIT_TENSOR_NAME_BYTES, no NUL. */
 const char *tensor_name_problem(bytes_t name);
-/* Sets *ret_bytes to product of dims x bits / 8, or tells what is wrong with the shape.  dims: little-endian, at any
- * alignment.  At most LIMIT_REGION_BYTES. */
+/* Sets *ret_bytes to product of dims x bits / 8, or tells what is wrong with the shape.  dims:
+ * little-endian, at any alignment.  At most LIMIT_REGION_BYTES. */
 const char *tensor_shape_problem(int dtype, uint32_t ndim, const void *dims, uint64_t *ret_bytes);
 
 /* Bytes that a tensor takes in a region: whole pages. */

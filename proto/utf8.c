@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/utf8.h"
 
-/* Bytes of the character at `p`, 0 when it is none.  Unicode 15, table 3-7: the second byte's range varies. */
+/* Bytes of the character at `p`, 0 when it is none.  Unicode 15, table 3-7: the second byte's range varies.
+ */
 static size_t character(const uint8_t *p, size_t left)
 {
     if (p[0] < 0x80) return 1;

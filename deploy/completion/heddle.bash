@@ -17,7 +17,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keygen) echo '--out --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    bench) echo '--row --repeat --smoke --python --data -o --output -q --quiet --log-level -h --help --version' ;;
+    bench) echo '--row --repeat --smoke --alone --python --data -o --output -q --quiet --log-level -h --help --version' ;;
   esac
 }
 

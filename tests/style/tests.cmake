@@ -14,3 +14,5 @@ add_test(NAME style_links COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}
 heddle_test_properties(style_links style 30)
 add_test(NAME style_answers COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/answers.py)
 heddle_test_properties(style_answers style 30)
+add_test(NAME style_columns COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/columns.py)
+heddle_test_properties(style_columns style 30)
