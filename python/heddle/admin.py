@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_end
 from typing import Any, TypeVar
 
 from heddle import _calls, _native
 from heddle._handle import Handle
 from heddle._native import ffi, lib
-from heddle.errors import Unavailable
+from heddle.errors import Closed, Unavailable
 from heddle.publisher import _PHASE, choose, parse_quorum
 from heddle.records import (ActivateResult, AdapterInfo, Event, Status, VerifyResult, VersionInfo, WaitResult, WorkerInfo, decode)
 
@@ -186,14 +187,18 @@ class AsyncAdmin:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="heddle-admin")
 
     async def _run(self, call: Callable[[], T]) -> T:
-        future = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        if self._admin.closed:
+            raise Closed("the admin handle is closed", code="closed", exit=2)
+        job = self._thread.submit(call)
+        future = asyncio.wrap_future(job)
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())      # of a call that was cancelled nobody asks
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.cancel() and not self._admin.closed:
+            if not job.cancel() and not self._admin.closed:     # it runs: nobody may touch the handle before its end, which comes at once
                 lib.heddle_admin_interrupt(self._admin._ptr)
+                wait_for_end([job])
                 self._admin._interrupted_late()
-                await asyncio.wait([future])
             raise
 
     async def status(self) -> Status:

@@ -34,6 +34,7 @@ class BrokerInfo:
     state: str                          # ready, read_only
     data_dir: str
     registry_bytes: int
+    settling_ms: float | None = None    # it has just started, and decides nothing for so long yet
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,8 @@ class Copy:
     bytes_done: int
     sources: tuple[Source, ...]
     timing: CopyTiming
+    code: str | None = None             # why it is stale or failed
+    message: str | None = None
 
 
 @dataclass(frozen=True)

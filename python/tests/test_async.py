@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""asyncio, poll loops, and what Admin answers."""
+import asyncio
+import dataclasses
+import json
+import select
+import subprocess
+import time
+
+import pytest
+
+import heddle
+from conftest import BIN, FIXTURES, until
+
+
+def test_async_updates(broker, adapter):
+    async def engine(w, seen):
+        async for u in w.updates():
+            if u.phase == "arrived":
+                await asyncio.sleep(0)          # the load of an engine
+                u.staged()
+            if u.phase == "commit":
+                u.activate()
+                seen.append(u.version)
+                if u.version == 3:
+                    return
+
+    async def main():
+        seen, beats = [], 0
+        with heddle.Worker(adapters=[adapter], name="async") as w, heddle.Publisher(adapter=adapter) as pub:
+            task = asyncio.create_task(engine(w, seen))
+            for n, name in enumerate(("plain", "dora", "bf16"), 1):
+                ver = pub.publish_dir(FIXTURES / name)
+                while len(seen) < n:            # the loop is free meanwhile
+                    beats += 1
+                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(ver.wait, min=1, timeout=60)
+            await task
+            assert seen == [1, 2, 3] and beats > 0
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(engine(w, seen), 0.1)        # cancelled in the midst of its wait
+            start = time.monotonic()
+            assert [u async for u in w.updates(timeout=0.1)] == [] and time.monotonic() - start >= 0.1
+            ending = asyncio.create_task(engine(w, seen))
+            await asyncio.sleep(0.05)
+            w.close()
+            await asyncio.wait_for(ending, 10)
+    asyncio.run(main())
+
+
+def test_fileno_in_a_poll_loop(broker, adapter):
+    with heddle.Worker(adapters=[adapter], name="polls", apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
+        poll = select.poll()
+        poll.register(w, select.POLLIN)
+        seen = []
+        for name in ("plain", "dora"):
+            pub.publish_dir(FIXTURES / name)
+            while not seen or seen[-1] != name:
+                assert poll.poll(30_000), "nothing came"
+                for u in w.updates(timeout=0):
+                    if u.phase == "active":
+                        seen.append(name)
+        w.wait_current(10)
+        pub.publish_dir(FIXTURES / "bf16").wait(min=1, timeout=60)
+        w.wait_current(10)                       # reads events that updates() still wants: the descriptor stays readable for them
+        assert poll.poll(0) and [u.phase for u in w.updates(timeout=0) if u.phase == "active"] == ["active"]
+        until(lambda: list(w.updates(timeout=0)) == [] and not poll.poll(0), "quiet")
+
+
+def test_admin_answers_are_those_of_the_command_line(broker, adapter):
+    def told(*command):
+        out = subprocess.run([BIN / "heddle", *command, "-o", "json"], capture_output=True, text=True)
+        return json.loads(out.stdout)
+
+    def plain(value):
+        if dataclasses.is_dataclass(value):
+            return {f.name.rstrip("_"): plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return [plain(v) for v in value] if isinstance(value, tuple) else value
+
+    def covers(json_value, ours, where):
+        """Every field of the command's is ours, and equal where it does not change by itself."""
+        if isinstance(json_value, dict) and not where.endswith(("meta", "labels", "config", "data")):
+            lacking = set(json_value) - set(ours) - {"schema", "kind", "ok", "error", "settling_ms", "restored"}
+            assert not lacking, f"{where}: {lacking}"
+            for k, v in json_value.items():
+                if k in ours:
+                    covers(v, ours[k], f"{where}.{k}")
+        elif isinstance(json_value, list):
+            assert len(json_value) == len(ours), where
+            for a, b in zip(json_value, ours):
+                covers(a, b, where)
+        elif not where.endswith(("_ms", "_bytes", ".bytes_in", ".bytes_out")):
+            assert json_value == ours, where
+
+    with heddle.Worker(adapters=[adapter], name="told", labels={"zone": "a"}, apply="auto"), heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
+        pub.publish_dir(FIXTURES / "plain", step=3, meta={"run": "x"}).wait(min=1, timeout=60)
+        covers(told("versions", adapter)["versions"], plain(adm.versions(adapter)), "versions")
+        covers(told("versions", f"{adapter}@1")["versions"], plain(adm.versions(f"{adapter}@1")), "version")
+        covers(told("workers", "told")["workers"], plain(adm.workers("told")), "workers")
+        covers(told("adapters")["adapters"], plain(adm.adapters()), "adapters")
+        status = told("status")
+        covers(status["count"], plain(adm.status().count), "count")
+        covers({k: v for k, v in status["broker"].items() if k in ("endpoint", "cluster", "epoch", "pid", "heddle", "wire", "state", "data_dir")},
+               plain(adm.status().broker), "broker")
+        covers(told("wait", adapter), plain(adm.wait(adapter)), "wait")
+        covers(told("verify", adapter), plain(adm.verify(adapter)), "verify")
+        covers(told("activate", f"{adapter}@1"), plain(adm.activate(f"{adapter}@1")), "activate")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            adm.status().broker.pid = 1
+        with pytest.raises(heddle.RolloutFailed) as e:
+            adm.verify(adapter, expected="h1:" + "0" * 64)
+        assert e.value.code == "digest_mismatch" and [w.match for w in e.value.answer.workers] == [False]
+        with pytest.raises(heddle.Deadline) as e:
+            adm.wait(adapter, quorum=5, deadline=0.2)
+        assert e.value.answer.need_count == 5 and e.value.answer.have_count == 1
+
+
+def test_events(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
+        pub.publish_dir(FIXTURES / "plain")
+        first = list(adm.events(adapter=adapter))
+        assert [e.type for e in first[:2]] == ["writer.opened", "version.published"] and first[0].seq < first[1].seq
+        assert len(list(adm.events(limit=1))) == 1 and list(adm.events(limit=0)) == []
+        follow = adm.events(follow=True, adapter=adapter, since=first[-1].seq + 1)
+        pub.publish_dir(FIXTURES / "dora")
+        assert next(follow).seq > first[-1].seq
+
+
+def test_async_admin(broker, adapter):
+    async def main():
+        async with heddle.AsyncAdmin() as adm:
+            with heddle.Worker(adapters=[adapter], name="async-admin", apply="auto"), heddle.Publisher(adapter=adapter) as pub:
+                asked = asyncio.create_task(adm.wait(adapter + "@1", deadline=60))
+                await asyncio.sleep(0.05)
+                asked.cancel()
+                start = time.monotonic()
+                with pytest.raises((asyncio.CancelledError, heddle.NotFound)):
+                    await asked
+                assert time.monotonic() - start < 5
+                ver = await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
+                found = await adm.wait(ver.tag.split(":")[0], deadline=60)
+                assert found.have_count == 1 and found.workers[0].digest == ver.digest
+                assert (await adm.versions(adapter))[0].tag == ver.tag and (await adm.status()).count.adapters >= 1
+                assert (await adm.workers("async-admin"))[0].current and await adm.adapters()
+                assert (await adm.verify(adapter)).workers[0].match and not (await adm.activate(f"{adapter}@1")).changed
+                async for event in adm.events(adapter=adapter, follow=True):
+                    if event.type == "version.activated":
+                        break
+                slow = asyncio.create_task(adm.wait(adapter, quorum=9, deadline=60))
+                await asyncio.sleep(0.2)
+                slow.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await slow
+                assert (await adm.status()).broker.state == "ready", "the interrupt does not end the next call"
+        with pytest.raises(heddle.Closed):
+            await adm.status()
+    asyncio.run(main())
+
+
+def test_progress_is_told_in_wait_on_its_thread(broker, adapter):
+    import threading
+    told = []
+    with heddle.Worker(adapters=[adapter], name="progress", apply="auto"), heddle.Publisher(adapter=adapter) as pub:
+        pub.on_progress(lambda p: told.append((threading.current_thread(), p.type, p.version)))
+        ver = pub.publish_dir(FIXTURES / "embeddings")
+        assert told == []
+        ver.wait(min=1, timeout=60)
+        pub.publish_dir(FIXTURES / "dora").wait(min=1, timeout=60)
+        assert told and {t for t, _, _ in told} == {threading.current_thread()} and "rollout" in {kind for _, kind, _ in told}
+        assert pub.report(ver.version).active_count >= 0
+        with pytest.raises(heddle.NotFound):
+            pub.report(99)

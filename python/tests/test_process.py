@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process of Python does to Heddle: Ctrl-C, fork, the end of the interpreter, imports, threads."""
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from conftest import FIXTURES, Broker
+
+# Each wait, as a program would be in it.  The program prints "in" before it, and then how it ended.
+WAITS = {
+    "open of a publisher": "heddle.Publisher('tcp://127.0.0.1:9', adapter=name, timeout=60)",
+    "wait of a version": "pub.publish_dir(fixture).wait(timeout=60)",
+    "updates": "next(heddle.Worker(adapters=[name]).updates())",
+    "wait_current": "heddle.Worker(adapters=[name], apply='auto').wait_current(60)",
+    "admin wait": "heddle.Admin().wait(name + '@1', deadline=60)",
+    "admin status": "heddle.Admin('tcp://127.0.0.1:9', timeout=60).status()",
+    "admin events": "[None for _ in heddle.Admin().events(follow=True)]",
+    "async updates": "asyncio.run(first(heddle.Worker(adapters=[name])))",
+    "async admin": "asyncio.run(heddle.AsyncAdmin('tcp://127.0.0.1:9', timeout=60).status())",
+}
+INTERRUPTED = """
+    import asyncio, heddle, signal
+    name, fixture = sys.argv[1], sys.argv[2]
+    pub = heddle.Publisher(adapter=name, close_timeout=9)
+    if sys.argv[3] == "admin wait":
+        pub.publish_dir(fixture)
+    if sys.argv[3].startswith("stopped"):
+        print("opened", flush=True)
+        sys.stdin.readline()
+    async def first(w):
+        async for u in w.updates():
+            pass
+    print("in", flush=True)
+    try:
+        {call}
+    except KeyboardInterrupt:
+        print("interrupted", time.monotonic(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_ctrl_c_ends_every_wait_within_100_ms(broker, adapter, program, what):
+    it = program(INTERRUPTED.format(call=WAITS[what]), adapter, FIXTURES / "plain", what)
+    assert it.line() == "in", it.log.read_text()
+    _interrupt(it, what)
+    assert it.end(sign=None) == 0, it.log.read_text()
+
+
+@pytest.mark.parametrize("what,call", [("stopped: publish", "pub.publish_dir(fixture, deadline=60)"), ("stopped: close", "pub.close()")])
+def test_ctrl_c_while_the_broker_stands_still(own_keys, adapter, program, tmp_path, what, call):
+    own = Broker(tmp_path, "--lease", "2s")
+    it = program(INTERRUPTED.format(call=call), adapter, FIXTURES / "plain", what, env={**os.environ, "HEDDLE_BROKER": own.endpoint})
+    assert it.line() == "opened", it.log.read_text()
+    os.kill(own.pid, signal.SIGSTOP)
+    it.say("go")
+    assert it.line() == "in"
+    _interrupt(it, what)
+    assert it.end(sign=None, timeout=30) == 0, it.log.read_text()
+    os.kill(own.pid, signal.SIGCONT)
+    assert own.end() == 0
+
+
+def _interrupt(it, what):
+    _settle(it.pid)
+    start = time.monotonic()
+    os.kill(it.pid, signal.SIGINT)
+    words = it.line().split()
+    assert words[0] == "interrupted", it.log.read_text()
+    took = float(words[1]) - start
+    assert took < 0.1 * _slowness(), f"{what}: {took * 1000:.0f} ms"
+
+
+def _settle(pid):
+    """Until the program sleeps in its wait: its main thread has used no processor time for a while."""
+    def ticks():
+        with open(f"/proc/{pid}/task/{pid}/stat") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return fields[0], fields[11], fields[12]
+    last, same, end = None, 0, time.monotonic() + 30
+    while same < 10:
+        assert time.monotonic() < end
+        now = ticks()
+        same = same + 1 if now == last and now[0] == "S" else 0
+        last = now
+        time.sleep(0.02)
+
+
+def _slowness():
+    """How much later than asked a thread of this machine wakes at the moment, at least 1: the bound is for a machine that is free."""
+    worst = 0.0
+    for _ in range(20):
+        start = time.monotonic()
+        time.sleep(0.005)
+        worst = max(worst, time.monotonic() - start)
+    return max(1.0, worst / 0.010)
+
+
+def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
+    it = program("""
+        import heddle, threading
+        w = heddle.Worker(adapters=[sys.argv[1]], name="gil")
+        pub = heddle.Publisher(adapter=sys.argv[1] + "-x")
+        waits = [lambda: next(w.updates(timeout=1), None), lambda: heddle.Admin().wait(sys.argv[1], deadline=1),
+                 lambda: pub.publish_dir(sys.argv[2], deadline=5).wait(timeout=1)]
+        for wait in waits:
+            count, ends = 0, []
+            def run():
+                try:
+                    wait()
+                except heddle.HeddleError:
+                    pass
+                ends.append(True)
+            thread = threading.Thread(target=run)
+            start = time.monotonic()
+            thread.start()
+            longest, last = 0.0, start
+            while not ends:
+                time.sleep(0.001)
+                now = time.monotonic()
+                longest, last, count = max(longest, now - last), now, count + 1
+            thread.join()
+            print(json.dumps({"count": count, "longest": longest, "took": time.monotonic() - start}), flush=True)
+    """, adapter, FIXTURES / "plain")
+    for _ in range(3):
+        got = it.json()
+        assert got["longest"] < 0.5, got        # a wait that kept the GIL would last as long as the wait
+        assert got["took"] < 0.2 or got["count"] > 20, got
+    assert it.end(sign=None) == 0, it.log.read_text()
+
+
+def test_after_a_fork_every_call_raises(broker, adapter, program):
+    it = program("""
+        import heddle
+        name, fixture = sys.argv[1:3]
+        w, pub, adm = heddle.Worker(adapters=[name], apply="auto"), heddle.Publisher(adapter=name), heddle.Admin()
+        ver = pub.publish_dir(fixture)
+        ver.wait(min=1, timeout=60)
+        a = w.acquire(name)
+        view = next(iter(a.tensors.values()))
+        if os.fork() == 0:
+            calls = {"publish": lambda: pub.publish_dir(fixture), "wait": ver.wait, "acquire": lambda: w.acquire(name), "updates": lambda: w.updates(),
+                     "stats": w.stats, "status": adm.status, "events": lambda: next(adm.events()), "open": lambda: heddle.Admin(),
+                     "worker": lambda: heddle.Worker(adapters=[name]), "publisher": lambda: heddle.Publisher(adapter=name),
+                     "enter": lambda: pub.__enter__()}
+            wrong = []
+            for what, call in calls.items():
+                try:
+                    call()
+                    wrong.append(what)
+                except heddle.ForkError as e:
+                    assert "spawn" in str(e)
+            for it in (w, pub, adm):
+                it.close()
+            a.release()
+            del view, a
+            print(json.dumps({"wrong": wrong}), flush=True)
+            sys.exit(0)                          # with all of the interpreter's end
+        pid, status = os.wait()
+        assert status == 0, status
+        with w.acquire(name) as again:           # the parent goes on
+            assert again.rehash() == ver.digest
+        assert pub.publish_dir(fixture).reason == "unchanged" and adm.status().count.writers >= 1
+        a.release()
+        print(json.dumps({"parent": "well"}), flush=True)
+    """, adapter, FIXTURES / "plain")
+    assert it.json() == {"wrong": []}, it.log.read_text()
+    assert it.json() == {"parent": "well"}, it.log.read_text()
+    assert it.end(sign=None) == 0, it.log.read_text()
+
+
+def test_a_fork_before_the_first_use_is_no_matter(broker, adapter, program):
+    it = program("""
+        import heddle
+        if os.fork() == 0:
+            with heddle.Admin() as adm:
+                print(json.dumps(adm.status().broker.state), flush=True)
+            os._exit(0)
+        assert os.wait()[1] == 0
+    """, adapter)
+    assert it.json() == "ready"
+    assert it.end(sign=None) == 0, it.log.read_text()
+
+
+@pytest.mark.parametrize("how", ["end", "exit", "exception", "SIGINT"])
+def test_everything_is_closed_at_the_end_of_the_interpreter(broker, adapter, program, how):
+    import heddle
+    it = program("""
+        import heddle, signal
+        name, fixture, how = sys.argv[1:4]
+        w, pub, adm = heddle.Worker(adapters=[name], name="end-" + how, apply="auto"), heddle.Publisher(adapter=name), heddle.Admin()
+        pub.publish_dir(fixture).wait(min=1, timeout=60)
+        a = w.acquire(name)
+        kept = a.tensors
+        more = a.numpy() if "numpy" in sys.argv else [t.data for t in kept.values()]
+        adm.status()
+        updates = w.updates()
+        print("ready", flush=True)
+        if how == "exit":
+            sys.exit(3)
+        if how == "exception":
+            raise RuntimeError("on purpose")
+        if how == "SIGINT":
+            [None for u in updates]
+    """, adapter, FIXTURES / "plain", how)
+    assert it.line() == "ready", it.log.read_text()
+    status = it.end(sign=signal.SIGINT if how == "SIGINT" else None, timeout=20)
+    assert status == {"end": 0, "exit": 3, "exception": 1, "SIGINT": -signal.SIGINT}[how], it.log.read_text()
+    assert "Fatal" not in it.log.read_text()
+    with heddle.Admin() as adm:                      # it left: nobody had to wait for a lease
+        assert adm.workers(f"end-{how}")[0].state == "left"
+        assert adm.adapters()[[a.name for a in adm.adapters()].index(adapter)].writer is None
+
+
+def test_what_was_not_closed_is_said(broker, adapter, program):
+    it = program("""
+        import heddle
+        w = heddle.Worker(adapters=[sys.argv[1]])
+        del w
+        print("dropped", flush=True)
+    """, adapter)
+    assert it.line() == "dropped"
+    assert it.end(sign=None) == 0
+    assert "ResourceWarning: <heddle.Worker" in it.log.read_text() and "was not closed" in it.log.read_text()
+
+
+def test_nothing_is_imported_before_it_is_used(broker, adapter, program):
+    it = program("""
+        names = ("torch", "numpy", "peft", "safetensors", "transformers", "asyncio.base_events_none", "deepspeed", "trl", "libucx")
+        def loaded():
+            return sorted(n for n in names if n in sys.modules)
+        import heddle
+        assert loaded() == [], loaded()
+        heddle.doctor()
+        import heddle.peft, heddle.safetensors
+        with heddle.Worker(adapters=[sys.argv[1]], apply="auto") as w, heddle.Publisher(adapter=sys.argv[1]) as pub, heddle.Admin() as adm:
+            ver = pub.publish_dir(sys.argv[2])
+            ver.wait(min=1, timeout=60)
+            with w.acquire(sys.argv[1]) as a:
+                assert sum(len(t.data) for t in a.tensors.values()) == ver.data_bytes
+                a.export(sys.argv[3])
+            adm.verify(f"{sys.argv[1]}@1")
+        assert heddle.safetensors.check(sys.argv[3]).digest == ver.digest
+        print(json.dumps(loaded()), flush=True)
+    """, adapter, FIXTURES / "plain", "/tmp/" + adapter)
+    try:
+        assert it.json() == [], it.log.read_text()
+        assert it.end(sign=None) == 0
+    finally:
+        subprocess.run(["rm", "-rf", "/tmp/" + adapter], check=True)
+
+
+def test_import_costs_little(program):
+    """Without compiling or parsing anything, and without loading the library."""
+    it = program("""
+        start = time.perf_counter()
+        import heddle
+        took = time.perf_counter() - start
+        loaded = any("libheddle" in line for line in open("/proc/self/maps"))
+        print(json.dumps({"took": took, "loaded": loaded, "pycparser": "pycparser" in sys.modules}), flush=True)
+    """)
+    got = it.json()
+    assert not got["loaded"] and not got["pycparser"] and got["took"] < 2.0, got
+
+
+def test_a_library_that_cannot_be_used_is_a_sentence(tmp_path):
+    (tmp_path / "libheddle.so.0").write_bytes(b"no library")
+    for path, word in ((tmp_path / "libheddle.so.0", "HEDDLE_LIBRARY"), (tmp_path / "none.so", "HEDDLE_LIBRARY")):
+        code = textwrap.dedent("""
+            import heddle
+            d = heddle.doctor()
+            assert not d.ok and d.ucx is None, d
+            print(d.problems[0])
+            try:
+                heddle.Admin()
+            except heddle.HeddleError as e:
+                print(e.code)
+        """)
+        got = subprocess.run([sys.executable, "-c", code], env={**os.environ, "HEDDLE_LIBRARY": str(path)}, capture_output=True, text=True, timeout=60)
+        assert word in got.stdout and got.stdout.splitlines()[-1] == "internal", got
+
+
+def test_no_plugin_is_a_sentence():
+    code = "import heddle; d = heddle.doctor(); print(d.ok, d.heddle, d.problems[0])"
+    got = subprocess.run([sys.executable, "-c", code], env={**os.environ, "HEDDLE_PLUGIN_DIR": "/nowhere"}, capture_output=True, text=True, timeout=60)
+    assert got.stdout.startswith("False") and "HEDDLE_PLUGIN_DIR" in got.stdout, got
