@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
+#include "cli/holders.h"
 
 #include "core/errors.h"
 
@@ -97,41 +98,6 @@ static const json_t *newest_with(const json_t *list, const char *digest)
     return NULL;
 }
 
-/* What the workers have beside DIR's digest and the registry's. */
-typedef struct {
-    size_t as_dir_count, count;
-    const char *other; /* the last one with neither's bytes; NULL */
-} holders_t;
-
-static holders_t holders_of(const json_t *answer, const char *dir_digest, const char *registry_digest)
-{
-    holders_t h = {0};
-    const json_t *list = json_object_get(answer, "workers");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *w = json_array_get(list, i);
-        if (!digest_of(w)) continue; /* it gave none: a silent one is no suspect */
-        bool is_as_dir = !strcmp(digest_of(w), dir_digest);
-        h.count++;
-        h.as_dir_count += is_as_dir;
-        if (!is_as_dir && strcmp(digest_of(w), registry_digest) != 0)
-            h.other = json_string_value(json_object_get(w, "worker"));
-    }
-    return h;
-}
-
-static void hint_at(heddle_error_t *error, const char *adapter, const json_t *real, const holders_t *h)
-{
-    long long version = real ? (long long)cli_integer(real, "version") : 0;
-    if (h->other)
-        error_hint(error, "%.100s: end that worker; it fetches the version again when it is back", h->other);
-    else if (real)
-        error_hint(error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, version,
-                   adapter, version);
-    else if (h->count && h->as_dir_count == h->count)
-        error_hint(error, "it is what every worker has: the registry is what differs");
-    else error_hint(error, "it is no version of %s", adapter);
-}
-
 typedef struct {
     json_t *versions;
     const json_t *meant;                 /* borrowed from `versions`; NULL: the broker says what is wrong
@@ -171,7 +137,8 @@ static void tell_other(const args_t *args, const registered_t *r, const char *di
                h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
     error_where(error, r->adapter, (uint64_t)version, h.other, "verify");
     error_contrast(error, digest_of(r->meant), digest);
-    hint_at(error, r->adapter, newest_with(json_object_get(r->versions, "versions"), digest), &h);
+    const json_t *real = newest_with(json_object_get(r->versions, "versions"), digest);
+    holders_hint(&h, r->adapter, real ? (long long)cli_integer(real, "version") : 0, error);
 }
 
 static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref, const char *digest)

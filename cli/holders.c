@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/holders.h"
+
+#include "core/errors.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+holders_t holders_of(const json_t *answer, const char *dir_digest, const char *registry_digest)
+{
+    const json_t *list = json_object_get(answer, "workers");
+    holders_t h = {.listed_count = json_array_size(list)};
+    for (size_t i = 0; i < h.listed_count; i++) {
+        const json_t *w = json_array_get(list, i);
+        const char *digest = json_string_value(json_object_get(w, "digest"));
+        if (!digest) continue; /* a silent one is no suspect, and no witness */
+        bool is_as_dir = !strcmp(digest, dir_digest);
+        h.told_count++;
+        h.as_dir_count += is_as_dir;
+        if (!is_as_dir && strcmp(digest, registry_digest) != 0)
+            h.other = json_string_value(json_object_get(w, "worker"));
+    }
+    return h;
+}
+
+/* The list may have been cut: it is of those that are in it that this tells. */
+static void hint_registry(const holders_t *h, heddle_error_t *error)
+{
+    size_t silent_count = h->listed_count - h->told_count;
+    if (silent_count)
+        error_hint(error,
+                   "it is what every worker that answered has (%zu of %zu): ask again when the others answer, "
+                   "before the registry is taken for what differs",
+                   h->told_count, h->listed_count);
+    else
+        error_hint(error, "it is what every worker has that is listed (%zu): the registry is what differs",
+                   h->listed_count);
+}
+
+void holders_hint(const holders_t *h, const char *adapter, long long version, heddle_error_t *error)
+{
+    if (h->other)
+        error_hint(error, "%.100s: end that worker; it fetches the version again when it is back", h->other);
+    else if (version)
+        error_hint(error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, version,
+                   adapter, version);
+    else if (h->told_count && h->as_dir_count == h->told_count) hint_registry(h, error);
+    else error_hint(error, "it is no version of %s", adapter);
+}
