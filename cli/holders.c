@@ -29,8 +29,8 @@ static void hint_registry(const holders_t *h, heddle_error_t *error)
     size_t silent_count = h->listed_count - h->told_count;
     if (silent_count)
         error_hint(error,
-                   "it is what every worker that answered has (%zu of %zu): ask again when the others answer, "
-                   "before the registry is taken for what differs",
+                   "it is what every worker that answered has (%zu of %zu): ask again when the others "
+                   "answer, before the registry is taken for what differs",
                    h->told_count, h->listed_count);
     else
         error_hint(error, "it is what every worker has that is listed (%zu): the registry is what differs",
