@@ -108,8 +108,8 @@ def parser() -> argparse.ArgumentParser:
                       help="a version that some server does not answer for after so long is rejected [60s]")
     main.add_argument("--drain", metavar="DUR", type=duration, default=30.0, help="requests of an unwanted version get so long [30s]")
     main.add_argument("--probe", metavar="DUR", type=duration, default=2.0, help="between two looks at a server [2s]")
-    main.add_argument("--away", metavar="DUR", type=duration, default=30.0,
-                      help="a server may be away so long; then this worker leaves, until it is back [30s]")
+    main.add_argument("--away", metavar="DUR", type=duration, default=float("inf"),
+                      help="this worker leaves when a server was away for so long, until it is back; what it alone has is lost then [never]")
     main.add_argument("--metrics", metavar="[HOST:]PORT", type=address, help="serve counters for Prometheus there; default host 127.0.0.1")
     worker = p.add_argument_group("options of the worker")
     worker.add_argument("--name", metavar="NAME", help="of this worker; default <host>-<pid>")

@@ -55,7 +55,7 @@ class Times:
     load_s: float = 60.0                 # from a version's arrival until every server answers for it
     drain_s: float = 30.0                # requests that still name an unwanted version are waited for so long
     probe_s: float = 2.0                 # between two looks at a server
-    away_s: float = 30.0                 # a server may be away so long; then the worker leaves until it is back
+    away_s: float = float("inf")         # a server may be away so long; then the worker leaves until it is back
 
 
 class Results:
