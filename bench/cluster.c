@@ -285,8 +285,11 @@ static int fill(cluster_t *c, const model_t *m, heddle_publication_t **ret_publi
     if (heddle_publication_begin(c->publisher, m->table.rows, m->table.count, m->config.data, m->config.bytes,
                                  NULL, &p))
         return library_error(error);
-    for (uint32_t i = 0; i < m->table.count; i++)
-        memcpy(heddle_publication_tensor(p, i), m->data[i], m->table.rows[i].data_bytes);
+    if (heddle_publication_write(p, (const void *const *)m->data)) {
+        int rc = library_error(error);
+        heddle_publication_abort(&p);
+        return rc;
+    }
     *ret_publication = p;
     return HEDDLE_OK;
 }

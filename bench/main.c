@@ -79,7 +79,7 @@ static void on_signal(int number)
 
 static void print_json(json_t *json)
 {
-    char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(8));
+    char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(12));
     if (text) puts(text);
     free(text);
     json_decref(json);

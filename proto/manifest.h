@@ -89,6 +89,7 @@ typedef struct {
     bytes_t config, metadata;
     const char *kind, *features;
     const void *region;
+    const uint64_t *leaves; /* of the whole region: it is not read then; NULL: they are not known */
 } manifest_input_t;
 int  manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1);
 /* Largest number of bytes that manifest_build may need for this input: room for the arena is taken before

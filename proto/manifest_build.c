@@ -67,14 +67,16 @@ void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t 
     }
 }
 
-/* One pass over the bytes: leaves, chunks and h1. */
-static int digest_region(const void *region, uint64_t region_bytes, uint8_t *ret_chunks, h1_t *h1)
+/* One pass over the bytes, where their leaves are not known: leaves, chunks and h1. */
+static int digest_region(const manifest_input_t *in, uint8_t *ret_chunks, h1_t *h1)
 {
+    uint64_t region_bytes = in->layout->region_bytes;
     uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);
     for (uint64_t offset = 0; offset < region_bytes; offset += chunk_bytes) {
-        uint64_t leaves[LEAVES_MAX], left = region_bytes - offset;
+        uint64_t own[LEAVES_MAX], left = region_bytes - offset;
+        const uint64_t *leaves = in->leaves ? in->leaves + offset / LIMIT_PAGE_BYTES : own;
         size_t bytes = left < chunk_bytes ? (size_t)left : chunk_bytes, count = bytes / LIMIT_PAGE_BYTES;
-        digest_leaves((const uint8_t *)region + offset, bytes, leaves);
+        if (!in->leaves) digest_leaves((const uint8_t *)in->region + offset, bytes, own);
         h1_add_leaves(h1, leaves, count);
         chunk_digest_t chunk = digest_chunk(leaves, count);
         memcpy(ret_chunks, chunk.b, sizeof chunk.b);
@@ -194,7 +196,7 @@ int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
     h1_t h1;
     layout_h1_begin(l, in->tensors, in->config, &h1);
     uint8_t *chunks = pack_column(&pk, "chunks", 16 * chunk_count(l->region_bytes));
-    int rc = digest_region(in->region, l->region_bytes, chunks, &h1);
+    int rc = digest_region(in, chunks, &h1);
     if (!rc) *ret_h1 = h1_final(&h1);
     return rc;
 }

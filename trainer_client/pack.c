@@ -54,13 +54,16 @@ static int fail_count(uint32_t count, heddle_error_t *error)
 
 static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
 {
-    if (in->count <= LIMIT_TENSORS) p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
+    if (in->count <= LIMIT_TENSORS) {
+        p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
+        p->marks = calloc(in->count ? in->count : 1, sizeof *p->marks);
+    }
     p->config = bytes_of(arena_copy(&p->arena, in->config.data, in->config.bytes), in->config.bytes);
     p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes),
                            in->metadata.bytes);
     if (in->count > LIMIT_TENSORS)
         return fail_count(in->count, error);
-    if (!p->tensors || !p->config.data || !p->metadata.data) return fail_memory(error);
+    if (!p->tensors || !p->marks || !p->config.data || !p->metadata.data) return fail_memory(error);
     for (uint32_t i = 0; i < in->count; i++) {
         int rc = copy_row(&p->arena, &in->tensors[i], &p->tensors[i], error);
         if (rc) return rc;
@@ -115,19 +118,78 @@ void pack_lay(pack_t *p, void *base)
     layout_zero_padding(&p->layout, base);
 }
 
-void *pack_tensor(const pack_t *p, uint32_t index)
+/* -- tensors ---------------------------------------------------------------------------------- */
+
+/* Copied and digested in one go, or digested between two looks at the clock. */
+#define STEP_BYTES LIMIT_CHUNK_MAX_BYTES
+#define STOP_BYTES (32u * STEP_BYTES)
+
+static uint8_t *place_of(const pack_t *p, uint32_t row) { return (uint8_t *)p->base + p->layout.places[row]; }
+static uint64_t *leaves_of(const pack_t *p, uint32_t row)
 {
-    return index < p->layout.count ? (uint8_t *)p->base + p->layout.places[index] : NULL;
+    return p->leaves + p->layout.places[row] / LIMIT_PAGE_BYTES;
 }
+
+void *pack_tensor(pack_t *p, uint32_t index)
+{
+    if (index >= p->layout.count) return NULL;
+    p->marks[index] |= PACK_HANDED_OUT;
+    return place_of(p, index);
+}
+
+void pack_write(pack_t *p, uint32_t index, const void *source)
+{
+    uint8_t *to = place_of(p, index);
+    uint64_t size = p->layout.sizes[index];
+    if (!p->leaves) p->leaves = malloc(p->layout.region_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
+    if (!p->leaves) {       /* then pack_seal digests all */
+        memcpy(to, source, size);
+        return;
+    }
+    for (uint64_t at = 0; at < size; at += STEP_BYTES) {
+        size_t bytes = size - at < STEP_BYTES ? (size_t)(size - at) : STEP_BYTES;
+        memcpy(to + at, (const uint8_t *)source + at, bytes);
+        digest_leaves(to + at, bytes, leaves_of(p, index) + at / LIMIT_PAGE_BYTES);
+    }
+    p->marks[index] |= PACK_DIGESTED;
+}
+
+static int digest_row(const pack_t *p, uint32_t row, heddle_error_t *error)
+{
+    uint64_t size = p->layout.sizes[row];
+    for (uint64_t at = 0; at < size; at += STOP_BYTES) {
+        size_t bytes = size - at < STOP_BYTES ? (size_t)(size - at) : STOP_BYTES;
+        digest_leaves(place_of(p, row) + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
+        int rc = at ? stop_check(error) : HEDDLE_OK;
+        if (rc) return rc;
+    }
+    return HEDDLE_OK;
+}
+
+/* What the caller wrote, or may have written since it was digested. */
+static int digest_rest(const pack_t *p, heddle_error_t *error)
+{
+    for (uint64_t row = 0, since = 0; p->leaves && row < p->layout.count; row++) {
+        if (p->marks[row] == PACK_DIGESTED) continue;
+        int rc = digest_row(p, (uint32_t)row, error);
+        since += p->layout.sizes[row];
+        if (!rc && since >= STOP_BYTES) rc = stop_check(error), since = 0;
+        if (rc) return rc;
+    }
+    return HEDDLE_OK;
+}
+
+/* -- the seal --------------------------------------------------------------------------------- */
 
 int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
 {
     buf_t manifest = {0};
     manifest_input_t in = {.tensors = p->tensors, .layout = &p->layout, .config = p->config,
                            .metadata = p->metadata, .kind = "lora", .features = p->features,
-                           .region = p->base};
+                           .region = p->base, .leaves = p->leaves};
     sealed_t s;
-    int rc = manifest_build(&in, &manifest, &s.digest);
+    int rc = digest_rest(p, error);
+    if (!rc) rc = manifest_build(&in, &manifest, &s.digest);
     if (rc) {
         buf_fini(&manifest);
         error_fail(error, rc, "the manifest of the adapter could not be made");
@@ -151,6 +213,8 @@ void pack_destroy(pack_t **p)
     if (!p || !*p) return;
     layout_fini(&(*p)->layout);
     free((*p)->tensors);
+    free((*p)->marks);
+    free((*p)->leaves);
     arena_fini(&(*p)->arena);
     free(*p);
     *p = NULL;

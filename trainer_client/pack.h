@@ -2,12 +2,15 @@
 /* trainer_client/pack.h: one adapter on its way into a region: table and layout first, then the
  * bytes, then the seal.
  *
- *   pack_new --(a region of pack_bytes)--> pack_lay --(the caller writes every tensor)--> pack_seal
+ *   pack_new --(a region of pack_bytes)--> pack_lay --(every tensor is written)--> pack_seal
  *
  *   region memory   | tensors, padding zero | manifest |        the arena: what workers fetch
  *
+ * A tensor is written by the caller, at pack_tensor, or by pack_write.  That digests what it has just
+ * copied: it is in the cache, where pack_seal has to fetch it from memory again.
+ *
  * The caller's table, config and metadata are copied by pack_new.  The application's thread;
- * nothing blocks, pack_seal reads the whole region once.  The region is borrowed from pack_lay
+ * nothing blocks, pack_seal reads once what pack_write has not digested.  The region is borrowed from pack_lay
  * until pack_destroy. */
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
@@ -17,12 +20,16 @@
 
 typedef struct { const heddle_tensor_t *tensors; uint32_t count; bytes_t config, metadata; } pack_input_t;
 
+enum { PACK_DIGESTED = 1, PACK_HANDED_OUT = 2 };
+
 typedef struct pack {
     heddle_tensor_t *tensors;           /* in the caller's order */
     layout_t layout;
     bytes_t config, metadata;
     char features[192], base_model[256];
     void *base;                         /* NULL before pack_lay */
+    uint8_t *marks;                     /* PACK_* of each row */
+    uint64_t *leaves;                   /* of the region; NULL where nothing was digested yet */
     arena_t arena;                      /* of all copies */
 } pack_t;
 
@@ -41,8 +48,11 @@ int  pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
 uint64_t pack_bytes(const pack_t *p);
 /* `base`: pack_bytes of memory, of any content. */
 void pack_lay(pack_t *p, void *base);
-/* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row. */
-void *pack_tensor(const pack_t *p, uint32_t index);
+/* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  Who has it may write there
+ * until pack_seal, which therefore digests this row, whatever pack_write did. */
+void *pack_tensor(pack_t *p, uint32_t index);
+/* Copies row `index` (there is one) from `source`, which does not overlap the region. */
+void pack_write(pack_t *p, uint32_t index, const void *source);
 /* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
  * NO_MEMORY, or what core/stop.h ended it with. */
 int  pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error);

@@ -195,16 +195,15 @@ void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index)
     return pub ? pack_tensor(pub->pack, index) : NULL;
 }
 
-static void end(heddle_publication_t *pub)
 int heddle_publication_write(heddle_publication_t *pub, const void *const *sources)
 {
     if (!pub || !sources) return handle_misuse("heddle_publication_write", "a pointer is NULL");
-    const layout_t *layout = &pub->pack->layout;
-    for (uint32_t i = 0; i < layout->count; i++)
-        if (sources[i]) memcpy(pack_tensor(pub->pack, i), sources[i], layout->sizes[i]);
+    for (uint32_t i = 0; i < pub->pack->layout.count; i++)
+        if (sources[i]) pack_write(pub->pack, i, sources[i]);
     return HEDDLE_OK;
 }
 
+static void end(heddle_publication_t *pub)
 {
     pub->publisher->open = NULL;
     pack_destroy(&pub->pack);

@@ -96,6 +96,7 @@ HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle
  * waits for the broker, at most timeout_ms, and can be interrupted (INTERRUPTED).  Errors as for open, those of the broker
  * from opened; after UNAVAILABLE and INTERRUPTED it may be called again.  Whatever opened says, the handle is the caller's to close. */
 HEDDLE_API int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
+/* The second half: what heddle_publisher_start says of it. */
 HEDDLE_API int heddle_publisher_opened(heddle_publisher_t *p);
 /* Readable while next_event has something.  Owned by the publisher: poll it, never read or close it. */
 HEDDLE_API int heddle_publisher_fd(const heddle_publisher_t *p);
@@ -109,8 +110,9 @@ HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tens
                                         heddle_publication_t **ret_publication);
 /* Where tensor `index` of the table given to begin belongs: data_bytes of it, 4 KiB aligned, writable until commit. */
 HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index);
-/* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i belongs: one call
- * instead of one a tensor, where calls are dear.  USAGE when a pointer is missing. */
+/* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i belongs, and
+ * digests what it has copied, from the cache: commit need not read it again, which saves a pass over memory (docs/benchmarks.md).
+ * (Rows that heddle_publication_tensor was called for are digested by commit.)  USAGE when a pointer is missing. */
 HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *const *sources);
 /* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on failure.
  * Errors: UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE (phase pack: nothing was

@@ -114,6 +114,51 @@ Test(pack, the_digest_is_of_the_content_alone)
     cr_assert(digest_equal(&a.part.manifest_digest, &b.part.manifest_digest));
 }
 
+/* Two tensors of three pages and a bit, written in different ways over what lay there before. */
+typedef enum { BY_POINTER, BY_WRITE, BY_BOTH, WRITTEN_THEN_CHANGED, POINTER_KEPT } way_t;
+
+static digest_t digest_of(way_t way)
+{
+    enum { BYTES = 3 * 4096 + 100 };
+    static const uint64_t SIZE[] = {BYTES / 4};
+    static uint8_t source[2][BYTES];
+    heddle_error_t error;
+    pack_t *p;
+    sealed_t s;
+    heddle_tensor_t tensors[] = {row("b.lora_B.weight"), row("a.lora_A.weight")};
+    for (int i = 0; i < 2; i++) tensors[i].ndim = 1, tensors[i].dims = SIZE, memset(source[i], 'a' + i, BYTES);
+    pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
+    uint8_t *base = aligned_alloc(4096, (pack_bytes(p) + 4095) & ~4095ull), *kept = NULL;
+    memset(base, 0xee, pack_bytes(p));
+    pack_lay(p, base);
+    if (way == POINTER_KEPT) kept = pack_tensor(p, 0);
+    for (uint32_t i = 0; i < 2; i++)
+        if (way == BY_POINTER || (way == BY_BOTH && i == 0)) memcpy(pack_tensor(p, i), source[i], BYTES);
+        else pack_write(p, i, source[i]);
+    if (way == WRITTEN_THEN_CHANGED) kept = pack_tensor(p, 0);
+    if (kept) kept[5000] = 'x';
+    cr_assert_eq(pack_seal(p, &s, &error), HEDDLE_OK);
+    pack_destroy(&p);
+    free(base);
+    return s.digest;
+}
+
+Test(pack, the_digest_is_the_same_however_tensors_were_written)
+{
+    digest_t a = digest_of(BY_POINTER), b = digest_of(BY_WRITE), c = digest_of(BY_BOTH);
+    cr_assert(digest_equal(&a, &b));
+    cr_assert(digest_equal(&a, &c));
+}
+
+/* Whoever has a pointer may write until the seal: before or after the library wrote there. */
+Test(pack, what_is_written_after_it_was_digested_counts)
+{
+    digest_t a = digest_of(BY_WRITE), b = digest_of(WRITTEN_THEN_CHANGED), c = digest_of(POINTER_KEPT);
+    cr_assert_not(digest_equal(&a, &b));
+    cr_assert(digest_equal(&b, &c));
+}
+
 /* -- ended early ------------------------------------------------------------------------------ */
 
 static int patience;   /* how often it is still allowed to go on */
