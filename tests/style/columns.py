@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = "core proto client cli broker".split()
+ROOMS = "core proto client cli broker bench".split()
 MOST = 110
 
 wrong, count = [], 0
