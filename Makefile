@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two commands for people: `make demo` and `make test`.  The build itself is CMake's (CMakePresets.json).
 
-.PHONY: demo test engines build quick package clean help
+.PHONY: demo rl test engines build quick package clean help
 .NOTPARALLEL:
 
 help:
 	@echo "make demo    install what is missing, build, and watch the main job (under two minutes)"
+	@echo "make rl      a real RL run on two cores: TRL, workers that join and die, a picture (installs 1.6 GB, says so first)"
 	@echo "make test    install what is missing, build, and run all tests"
 	@echo "make engines real vLLM and SGLang for the CPU, to test with, in build/engines (says the size first)"
 	@echo "make build   the programs, in build/bin"
@@ -25,6 +26,9 @@ demo:
 	@tools/setup demo
 	@tools/build release
 	@bash examples/demo/demo.sh
+
+rl:
+	@examples/rl_tiny/run
 
 test:
 	@tools/setup test

@@ -39,9 +39,10 @@ class Pushed:
 class Sync:
     """What stands where TRL's weight sync was.  Made by `attach`.  Belongs to the thread that trains."""
 
-    def __init__(self, trainer: Any, publisher: Publisher, max_lag: int | None, timeout: float, served: str) -> None:
+    def __init__(self, trainer: Any, publisher: Publisher, max_lag: int | None = 0, timeout: float = 60.0,
+                 served: str = "{adapter}@{version}", allow_step_back: bool = False) -> None:
         self._trainer, self._publisher = trainer, publisher
-        self._timeout, self._served = timeout, served
+        self._timeout, self._served, self._allow_step_back = timeout, served, allow_step_back
         self._recent: deque[Version] = deque(maxlen=None if max_lag is None else max_lag + 1)
         self._max_lag = max_lag
         self._is_stale = True                   # the weights have changed since they were published
@@ -55,7 +56,8 @@ class Sync:
         `Version.wait` raise; after that the workers serve what they served before, and the next push tries again.
         """
         began = time.monotonic()
-        version = self._publisher.publish(self._trainer.model, step=self._trainer.state.global_step, deadline=self._timeout)
+        version = self._publisher.publish(self._trainer.model, step=self._trainer.state.global_step, deadline=self._timeout,
+                                          allow_step_back=self._allow_step_back)
         published = time.monotonic()
         if self._max_lag is None:
             live = None
@@ -125,7 +127,8 @@ class Sync:
         return self._served.format(adapter=version.adapter, version=version.version, digest=version.digest, tag=version.tag)
 
 
-def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeout: float = 60.0, served: str = "{adapter}@{version}") -> Sync:
+def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeout: float = 60.0, served: str = "{adapter}@{version}",
+           allow_step_back: bool = False) -> Sync:
     """Makes a TRL GRPOTrainer publish its adapter through Heddle where it would sync weights.
 
     trainer    a `trl.GRPOTrainer` of TRL 1.16 that trains a PEFT adapter, either with `rollout_func` and `use_vllm=False`, or with
@@ -136,17 +139,18 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
     timeout    seconds for a rollout, and for the wait
     served     server mode: the name that the server knows a version by, from {adapter}, {version}, {digest}, {tag}; as given to
                `python -m heddle.engine`
+    allow_step_back  take the adapter on from a smaller step than the newest version's: training again under the same name
 
     With `rollout_func` a callback hears of every step, and the next call of `rollout_func`, in training and evaluation, is preceded by publish and
     wait.  In server mode `trainer.vllm_generation.sync_weights` is replaced, and requests name the version instead of the base model.
 
-    A sync that fails raises out of `trainer.train()`: Deadline, RolloutFailed, Unavailable, Fenced.  A worker that dies is waited for until its
+    A sync that fails raises out of `trainer.train()`: Deadline, RolloutFailed, Unavailable, Fenced, Conflict (step_back).  A worker that dies is waited for until its
     lease has ended, and does not count from then on.  Raises UsageError for a trainer that has no place for it, and for an untried release.
     """
     _check_release()
     _check_lag(max_lag)
     _check_trainer(trainer)
-    sync = Sync(trainer, publisher, max_lag, timeout, served)
+    sync = Sync(trainer, publisher, max_lag, timeout, served, allow_step_back)
     if trainer.use_vllm:
         _check_name(sync, publisher)
         sync._into_server_mode()

@@ -141,6 +141,24 @@ def test_nobody_to_serve_ends_in_time(broker, adapter, tmp_path):
             trainer.train()
 
 
+def test_another_run_under_the_name_is_noticed(broker, adapter, program, tmp_path):
+    """The broker has step 2 of this adapter; a trainer that begins at 0 is another one, or the same one again."""
+    worker = worker_of(program, adapter)
+    with heddle.Publisher(adapter=adapter) as publisher:
+        heddle.trl.attach(first := make(samples, tmp_path), publisher)
+        first.train()
+        again = make(samples, tmp_path)
+        sync = heddle.trl.attach(again, publisher)
+        with pytest.raises(heddle.Conflict) as e:
+            again.train()
+        assert e.value.code == "step_back"
+        sync.detach()
+        heddle.trl.attach(again, publisher, allow_step_back=True)
+        again.train()
+        worker.say("?")
+        assert worker.json()["version"] == 6
+
+
 def test_detach_gives_trl_back(broker, adapter, program, tmp_path):
     worker = worker_of(program, adapter)
     trainer = make(samples, tmp_path)
@@ -164,7 +182,7 @@ class Recorder:
     def __init__(self, states=()):
         self.asked, self.count, self.states = [], 0, dict(states)
 
-    def publish(self, model, *, step, deadline):
+    def publish(self, model, *, step, deadline, allow_step_back):
         self.count += 1
         number = self.count
 
@@ -179,7 +197,7 @@ class Recorder:
 
 def pushes(recorder, max_lag, count):
     trainer = types.SimpleNamespace(model=None, state=types.SimpleNamespace(global_step=0))
-    sync = heddle.trl.Sync(trainer, recorder, max_lag, 1.0, "{adapter}@{version}")
+    sync = heddle.trl.Sync(trainer, recorder, max_lag)
     return [sync.push() for _ in range(count)]
 
 

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A rollout worker: receives versions through Heddle, generates what the board asks for, tags every sample with the version that made it.
+
+The model holds two adapters.  A version that has arrived is loaded into the one that rests; when the broker has decided, they change places,
+between two groups.  A group is thus of one version.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import heddle
+import heddle.peft
+import torch
+
+import task
+from board import Desk, Group
+
+
+class Engine:
+    """The model, the adapter that serves and the one beside it."""
+
+    def __init__(self) -> None:
+        self.words = task.tokenizer()
+        self._model = task.policy(("this", "that")).eval()
+        self._serving, self._resting = "this", "that"
+        self.tag: str | None = None
+
+    def load(self, update: heddle.Update) -> None:
+        heddle.peft.load_into(self._model, update, adapter=self._resting)
+
+    def switch(self, tag: str) -> None:
+        self._serving, self._resting = self._resting, self._serving
+        self._model.set_adapter(self._serving)
+        self.tag = tag
+
+    def generate(self, group: Group) -> list[dict[str, object]]:
+        samples = task.sample(self._model, group.prompt_ids, group.count, group.seed * 1009 + group.attempt)
+        return [{"tag": self.tag, "ids": ids, "logprobs": logprobs} for ids, logprobs in samples]
+
+
+def follow(worker: heddle.Worker, engine: Engine) -> None:
+    """What Heddle has to say by now; waits for nothing."""
+    for update in worker.updates(timeout=0):
+        if update.phase == "arrived":
+            try:
+                engine.load(update)
+            except heddle.HeddleError as e:
+                update.reject(str(e))
+            else:
+                update.staged()
+        elif update.phase == "commit":
+            engine.switch(update.tag)
+            update.activate()
+
+
+def serve(name: str, worker: heddle.Worker, engine: Engine, desk: Desk) -> None:
+    has_asked = False
+    while True:
+        follow(worker, engine)
+        if engine.tag and not has_asked:
+            desk.ready()
+            has_asked = True
+        readable, _, _ = select.select([worker, desk], [], [])
+        if desk not in readable:
+            continue
+        group = desk.group()
+        if group is None:
+            return
+        desk.answer({"worker": name, "samples": engine.generate(group)})
+        has_asked = False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--broker", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--board", required=True, help="the trainer's socket")
+    parser.add_argument("--late", action="store_true", help="join when a line comes on standard input")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    engine = Engine()
+    if args.late and not sys.stdin.readline():
+        return
+    desk = Desk(args.board)
+    with heddle.Worker(args.broker, adapters=["policy"], name=args.name, apply="app") as worker:
+        serve(args.name, worker, engine, desk)
+
+
+if __name__ == "__main__":
+    main()
