@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What bindings of other languages need of the library beside what C programs use: opening that can be given up, a descriptor to
+ * poll, all bytes in one call, and what the data plane runs on. */
+#include "tests/process/child.h"
+
+#include <criterion/criterion.h>
+#include <heddle/heddle.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 20000 };
+#define OK(call) cr_assert_eq(call, HEDDLE_OK, "%s: %s", #call, heddle_last_error()->message)
+#define FAILS(code, call) cr_assert_eq(call, code, "%s: %s", #call, heddle_last_error()->message)
+
+static char dir[64], endpoint[160];
+static child_t broker;
+
+static void start_broker(void)
+{
+    char line[4096], data[80];
+    snprintf(data, sizeof data, "%s/data", dir);
+    const char *argv[] = {"heddle-broker", "--listen", endpoint, "--data", data, NULL};
+    child_start(&broker, argv, NULL);
+    cr_assert(child_line(&broker, line, sizeof line, PATIENCE_MS), "no ready line: %s", broker.err);
+}
+
+static void start(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/heddle-binding-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/broker", dir);
+}
+
+static void stop(void)
+{
+    char command[96];
+    child_signal(&broker, SIGTERM);
+    cr_assert_eq(child_end(&broker, PATIENCE_MS), 0, "%s", broker.err);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    cr_assert_eq(system(command), 0);
+}
+
+TestSuite(binding, .init = start, .timeout = 60);
+
+static heddle_publisher_t *begin_open(uint32_t timeout_ms)
+{
+    heddle_publisher_t *p = NULL;
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy", .timeout_ms = timeout_ms};
+    OK(heddle_publisher_start(&opts, &p));
+    return p;
+}
+
+static void *interrupt_soon(void *p)
+{
+    heddle_publisher_interrupt(p);
+    return NULL;
+}
+
+Test(binding, opening_can_be_given_up_and_taken_up_again)
+{
+    pthread_t thread;
+    heddle_publisher_t *p = begin_open(PATIENCE_MS);
+    pthread_create(&thread, NULL, interrupt_soon, p);
+    FAILS(HEDDLE_ERR_INTERRUPTED, heddle_publisher_opened(p));
+    pthread_join(thread, NULL);
+    cr_assert_str_eq(heddle_last_error()->adapter, "policy");
+    start_broker();
+    OK(heddle_publisher_opened(p));
+    OK(heddle_publisher_opened(p));
+    heddle_publisher_close(&p);
+    stop();
+}
+
+Test(binding, opening_ends_in_time_and_says_where_it_looked)
+{
+    heddle_publisher_t *p = begin_open(200);
+    FAILS(HEDDLE_ERR_UNAVAILABLE, heddle_publisher_opened(p));
+    cr_assert(strstr(heddle_last_error()->message, endpoint), "%s", heddle_last_error()->message);
+    heddle_publisher_close(&p);
+    FAILS(HEDDLE_ERR_USAGE, heddle_publisher_opened(NULL));
+    FAILS(HEDDLE_ERR_USAGE, heddle_publisher_start(NULL, &p));
+    heddle_publisher_opts_t bad = {.size = sizeof bad, .adapter = "no spaces"};
+    FAILS(HEDDLE_ERR_BAD_NAME, heddle_publisher_start(&bad, &p));
+    cr_assert_null(p);
+    cr_assert_eq(rmdir(dir), 0);
+}
+
+Test(binding, the_descriptor_is_readable_while_there_are_events)
+{
+    start_broker();
+    heddle_publisher_t *p = begin_open(0);
+    OK(heddle_publisher_opened(p));
+    struct pollfd fd = {.fd = heddle_publisher_fd(p), .events = POLLIN};
+    cr_assert_eq(heddle_publisher_fd(NULL), -1);
+    cr_assert_eq(poll(&fd, 1, PATIENCE_MS), 1);
+    heddle_event_t e = {.size = sizeof e};
+    OK(heddle_publisher_next_event(p, 0, &e));
+    cr_assert_eq(e.type, HEDDLE_EVENT_JOINED);
+    while (heddle_publisher_next_event(p, 0, &e) == HEDDLE_OK) {}
+    cr_assert_eq(poll(&fd, 1, 0), 0);
+    heddle_publisher_close(&p);
+    stop();
+}
+
+static void publish_pair(heddle_publisher_t *p, bool in_one_call, heddle_published_t *ret)
+{
+    static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":2}";
+    static const uint64_t DIMS[] = {2, 100}, NONE[] = {0, 4};
+    static unsigned char a[800], b[800];
+    for (int i = 0; i < 800; i++) a[i] = (unsigned char)(i * 7), b[i] = (unsigned char)(i * 11);
+    const void *sources[] = {a, NULL, b};
+    heddle_tensor_t rows[] = {
+        {.size = sizeof *rows, .name = "z.lora_A.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
+        {.size = sizeof *rows, .name = "m.empty", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = NONE},
+        {.size = sizeof *rows, .name = "b.lora_B.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}};
+    heddle_publication_t *pub;
+    OK(heddle_publication_begin(p, rows, 3, CONFIG, sizeof CONFIG - 1, NULL, &pub));
+    FAILS(HEDDLE_ERR_USAGE, heddle_publication_write(pub, NULL));
+    if (in_one_call) OK(heddle_publication_write(pub, sources));
+    else for (uint32_t i = 0; i < 3; i += 2) memcpy(heddle_publication_tensor(pub, i), sources[i], 800);
+    heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1, .if_unchanged = HEDDLE_UNCHANGED_SKIP};
+    *ret = (heddle_published_t){.size = sizeof *ret};
+    OK(heddle_publication_commit(&pub, &opts, ret));
+}
+
+Test(binding, one_call_writes_what_many_do)
+{
+    heddle_published_t many, one;
+    start_broker();
+    heddle_publisher_t *p = begin_open(0);
+    OK(heddle_publisher_opened(p));
+    publish_pair(p, false, &many);
+    publish_pair(p, true, &one);
+    cr_assert(many.created && one.unchanged, "the same bytes");
+    cr_assert_str_eq(one.digest, many.digest);
+    FAILS(HEDDLE_ERR_USAGE, heddle_publication_write(NULL, NULL));
+    heddle_report_t *report = calloc(1, sizeof *report);
+    report->size = sizeof *report;
+    FAILS(HEDDLE_ERR_DEADLINE, heddle_publisher_wait(p, many.version, HEDDLE_PHASE_ACTIVE, (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0}, 0, report));
+    cr_assert(strstr(heddle_last_error()->message, "is not active on enough workers yet"), "%s", heddle_last_error()->message);
+    free(report);
+    heddle_publisher_close(&p);
+    stop();
+}
+
+Test(binding, what_the_data_plane_runs_on)
+{
+    char *told = NULL, *again = NULL;
+    OK(heddle_transport_load(NULL, &told));
+    cr_assert(strstr(told, "\"backend\":\"ucx\"") && strstr(told, "\"ucx\":\"1.") && strstr(told, "transfer_ucx.so") && strstr(told, "libucp.so"),
+              "%s", told);
+    OK(heddle_transport_load("/nowhere", &again));
+    cr_assert_str_eq(again, told, "once loaded it stays");
+    heddle_free(told);
+    heddle_free(again);
+    FAILS(HEDDLE_ERR_USAGE, heddle_transport_load(NULL, NULL));
+    cr_assert_eq(rmdir(dir), 0);
+}
