@@ -53,7 +53,8 @@ class Collective:
         for failure in told:
             if failure is not None:
                 raise failure
-        return value
+        result: T = value
+        return result
 
     def tell_all(self, value: T) -> list[T]:
         """Every rank's value, in order of rank."""

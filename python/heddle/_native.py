@@ -15,10 +15,11 @@ from typing import Any
 from heddle.errors import ForkError, HeddleError, error_class
 
 try:
-    from heddle._abi import ffi
+    from heddle._abi import ffi as _ffi
 except ImportError as e:      # a checkout that was never built
     raise ImportError("heddle is not built: `pip install ./python` in the checkout makes heddle/_abi.py and the library") from e
 
+ffi: Any = _ffi
 NULL = ffi.NULL
 HERE = pathlib.Path(__file__).resolve().parent
 BUNDLED = HERE / "_lib" / "libheddle.so.0"
@@ -114,7 +115,7 @@ def text(c: Any) -> str | None:
 def take_text(holder: Any) -> str:
     """The text in a `char **` that the library made, which is freed."""
     try:
-        return ffi.string(holder[0]).decode("utf-8", "replace")
+        return str(ffi.string(holder[0]).decode("utf-8", "replace"))
     finally:
         lib.heddle_free(holder[0])
 

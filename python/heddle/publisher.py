@@ -173,7 +173,7 @@ class Publisher(Handle):
         self._callbacks: list[Callable[[Progress], None]] = []
         self._ranks: Collective | None = None
         self._asked: Any = None                # an Admin handle for the names of workers, made when it is wanted
-        self._asked_opts = {"broker": broker, "broker_key": broker_key, "key": key, "timeout": timeout}
+        self._asked_opts: dict[str, Any] = {"broker": broker, "broker_key": broker_key, "key": key, "timeout": timeout}
         try:
             if process_group is not None:
                 from heddle._collective import Collective

@@ -223,6 +223,8 @@ class Subscription:
     held_count: int
     fetching: Fetching | None
     kept: tuple[int, ...]
+    code: str | None = None             # why it is stale
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -300,6 +302,9 @@ class Checked:
 class VerifyResult:
     expected: str
     workers: tuple[Checked, ...]
+    adapter: str | None = None
+    version: int | None = None
+    elapsed_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -318,13 +323,13 @@ class Event:
 
 
 @lru_cache(maxsize=None)
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
 def decode(kind: type[T], value: Any) -> T:
     """A dataclass out of its JSON object; unknown fields are ignored, absent ones None or their default."""
-    hints, given = _hints(kind), {}
+    hints, given = _hints(typing.cast(Any, kind)), {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         name = field.name.rstrip("_")
         if name in value:
