@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PROGRAM [--filter SUITE/TEST] [anything else is ignored]: the tests that criterion/criterion.h collected, each in a
- * process of its own.  CRITERION_TEST_PATTERN as Criterion takes it: a pattern of the shell. */
+ * process of its own.  CRITERION_TEST_PATTERN as Criterion takes it: a pattern of the shell.
+ * RUNNER_WITHOUT: SUITE/TESTs that are left out, with blanks around each, and said to be. */
 #include "criterion/criterion.h"
 
 #include <errno.h>
@@ -131,9 +132,14 @@ static int status_of(const runner_test_t *test)
 
 static bool is_wanted(const runner_test_t *test, const char *pattern)
 {
-    char name[512];
+    char name[512], word[514];
+    const char *without = getenv("RUNNER_WITHOUT");
     snprintf(name, sizeof name, "%s/%s", test->suite, test->name ? test->name : "");
-    return test->name && !test->disabled && fnmatch(pattern, name, 0) == 0;
+    snprintf(word, sizeof word, " %s ", name);
+    if (!test->name || test->disabled || fnmatch(pattern, name, 0) != 0) return false;
+    if (!without || !strstr(without, word)) return true;
+    printf("%s: left out\n", name);
+    return false;
 }
 
 int main(int argc, char **argv)
