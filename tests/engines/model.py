@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""model.py FOLDER COUNT: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., one with rsLoRA, ranks and alphas by pattern after
-them, one of rank 64 last; and FOLDER/expected.json: what PEFT itself generates with each.
+"""model.py FOLDER COUNT: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., after them one with rsLoRA, ranks and
+alphas by pattern, one of rank 64, and one with rsLoRA alone; and FOLDER/expected.json: what PEFT itself generates with each.
 
 Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as many different
 answers as adapters, and none is the base model's."""
@@ -35,6 +35,7 @@ def main() -> None:
     kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True, "rank_pattern": {"q_proj": 4, "layers.1.mlp.up_proj": 16},
                   "alpha_pattern": {"v_proj": 48, "layers.0.mlp.down_proj": 4}})
     kinds.append({"r": 64, "lora_alpha": 64})
+    kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True})
     for number, kind in enumerate(kinds, 1):
         torch.manual_seed(number)
         model = get_peft_model(LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.float32),

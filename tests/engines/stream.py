@@ -20,7 +20,8 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("HEDDLE_BIN_DIR", ROOT / "build" / "bin"))
-PLAIN = 3                                # adapters of model.py that both servers load; then one with rsLoRA and patterns, one of rank 64
+PLAIN = 3                                # adapters of model.py that both servers load; three more follow
+PATTERNS, LARGE, RSLORA = PLAIN + 1, PLAIN + 2, PLAIN + 3       # rsLoRA, ranks and alphas by pattern; rank 64; rsLoRA alone
 PATIENCE = 300.0                         # a server on two busy cores
 
 sys.path.insert(0, str(ROOT / "python" / "tests"))
@@ -167,7 +168,7 @@ class Trial:
         self.stage.end(self.kind)
 
     def compare(self):
-        folders = [str(self.models / f"lora{n}") for n in (1, 2, PLAIN + 2)]
+        folders = [str(self.models / f"lora{n}") for n in (1, 2, LARGE)]
         outcomes = engine_double.calls(self.kind, self.url, *folders)
         double = engine_double.Double(self.kind)
         self.stage.check(f"{self.kind}: the double does call by call what the server does", engine_double.calls(self.kind, double.url, *folders), outcomes)
@@ -195,17 +196,25 @@ class Trial:
         """The version that is active after them."""
         active = PLAIN
         if self.kind == "vllm":
-            self.publish(PLAIN + 1)
-            active = PLAIN + 1
+            self.publish(PATTERNS)
+            active = PATTERNS
             self.tokens(active, "rsLoRA with patterns")
         else:
-            self.stage.check("sglang: rsLoRA, which it would read over, is refused", self.failure(PLAIN + 1).get("code"), "unsupported_feature")
-        why = self.failure(PLAIN + 2)
+            self.stage.check("sglang: rsLoRA, which it would read over, is refused", self.failure(PATTERNS).get("code"), "unsupported_feature")
+            self.stage.check("sglang: it does read over it (else heddle/engine/__main__.py, LOADS, can have it)", self.is_right_without_us(), False)
+        why = self.failure(LARGE)
         words = why.get("message", "")
         self.stage.check(f"{self.kind}: rank 64 fails with the server's words",
                          (why.get("code"), "rank 64" in words, "max_lora_rank" in words or "max-lora-rank" in words), ("version_failed", True, True))
         self.tokens(active, "after a refusal")
         return active
+
+    def is_right_without_us(self):
+        adapter, server = f"lora{RSLORA}", engine_double.KINDS[self.kind](self.url)
+        server.load(adapter, str(self.models / adapter), PATIENCE)
+        found = [ASK[self.kind](self.url, adapter, prompt, self.expected["length"])[1] for prompt in self.expected["prompts"]]
+        server.unload(adapter, PATIENCE)
+        return found == self.expected["answers"][adapter]
 
     def way_back_and_restart(self, active):
         subprocess.run([BIN / "heddle", "activate", f"policy@{active - 1}", "--broker", self.broker, "-q"], check=True, timeout=PATIENCE,
