@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two commands for people: `make demo` and `make test`.  The build itself is CMake's (CMakePresets.json).
 
-.PHONY: demo rl test engines build quick package clean help
+.PHONY: demo rl test test-python engines build quick package clean help
 .NOTPARALLEL:
 
 help:
 	@echo "make demo    install what is missing, build, and watch the main job (under two minutes)"
 	@echo "make rl      a real RL run on two cores: TRL, workers that join and die, a picture (installs 1.6 GB, says so first)"
 	@echo "make test    install what is missing, build, and run all tests"
+	@echo "make test-python the Python package with torch and PEFT as well (250 MB to download the first time, says so first)"
 	@echo "make engines real vLLM and SGLang for the CPU, to test with, in build/engines (says the size first)"
 	@echo "make build   the programs, in build/bin"
 	@echo "make package the Debian packages, in build/deb"
@@ -33,6 +34,10 @@ rl:
 test:
 	@tools/setup test
 	@tests/run
+
+test-python:
+	@tools/setup test
+	@tests/python/run --torch
 
 engines:
 	@tests/engines/setup

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/python.md names everything that the package shows, with the keywords that it has, and its code compiles."""
+import inspect
+import re
+
+import pytest
+
+import heddle
+from conftest import ROOT
+
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+def test_every_name_is_told():
+    lacking = [name for name in heddle.__all__ if name not in ("__version__",) and not re.search(rf"\b{name}\b", PAGE)]
+    assert not lacking
+    for kind in (heddle.Publisher, heddle.Worker, heddle.Admin, heddle.AsyncAdmin, heddle.Snapshot, heddle.Update, heddle.Version, heddle.Tensor):
+        public = [name for name, value in vars(kind).items() if not name.startswith("_") and callable(value)]
+        lacking = [name for name in public if not re.search(rf"\b{name}\b", PAGE)]
+        assert not lacking, kind
+
+
+def test_every_keyword_is_told():
+    for kind in (heddle.Publisher, heddle.Worker, heddle.Admin):
+        line = re.search(rf"`{kind.__name__}\(([^`]*)\)`", PAGE).group(1)
+        told = [re.sub(r"\s", "", part.split("=")[0]) for part in line.replace("\n", " ").split(", ") if part != "*"]
+        assert [t.strip() for t in told if t != "*"] == [p for p in inspect.signature(kind).parameters], kind
+
+
+def test_every_exception_is_told_with_what_it_is():
+    from heddle import errors
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if not isinstance(kind, type):
+            continue
+        assert f"`{name}`" in PAGE, name
+        for base in kind.__bases__:
+            if base not in (heddle.HeddleError, Exception):
+                assert re.search(rf"^\| `{name}` \| {base.__name__} ", PAGE, re.M), f"{name} is also a {base.__name__}"
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "README.md", "python/README.md"])
+def test_code_compiles(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        compile(block, page, "exec")
+
+
+def test_everything_public_is_documented():
+    for name in heddle.__all__:
+        value = getattr(heddle, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), name
+            for method, it in vars(value).items() if inspect.isclass(value) else ():
+                if not method.startswith("_") and inspect.isfunction(it):
+                    assert inspect.getdoc(it), f"{name}.{method}"
+
+
+def test_the_exceptions_have_the_codes_that_the_page_gives_them():
+    from heddle import _native
+    for row in re.finditer(r"^\| `(\w+)` \|[^|]*\| ([^|]*) \|$", PAGE, re.M):
+        kind = getattr(heddle, row.group(1), None)
+        if kind is None or not issubclass(kind, heddle.HeddleError):
+            continue
+        for code in re.findall(r"`(\w+)`", row.group(2)):
+            assert type(_native.error(code, "m")) is kind, f"{code} is {type(_native.error(code, 'm')).__name__}, not {row.group(1)}"
