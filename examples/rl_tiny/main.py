@@ -241,7 +241,7 @@ def checks(live: Run, frozen: Run, plan: Plan) -> list[tuple[bool, str]]:
 
 def train(run: Run) -> None:
     began = time.monotonic()
-    say(f"{run.name:6} starts: broker, trainer, workers w1 and w2; logs in {run.folder}")
+    say(f"{run.name:6} starts: broker, trainer, workers w1 and w2 (they load torch first); logs in {run.folder}")
     with tempfile.TemporaryDirectory(prefix="heddle-rl-") as work:
         try:
             run.start(pathlib.Path(work))
