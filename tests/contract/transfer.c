@@ -242,7 +242,7 @@ Test(transfer, after_unshared_the_region_may_be_reused)
 Test(transfer, a_receiver_that_takes_nothing_is_dropped_by_the_source)
 {
     static uint64_t asks[BIG_ASKS];
-    rig_t *r = rig_open(2, BIG, &(transfer_opts_t){.serve_deadline_ms = 1000});
+    rig_t *r = rig_open(2, BIG, &(transfer_opts_t){.serve_deadline_ms = 3000});
     fill_up(r, asks);
     r->ops->unshare(r->nodes[0].t, KEY);
     cr_assert(rig_until(r, rig_has_events, 0, 2, LONG_US));
