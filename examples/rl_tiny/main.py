@@ -26,6 +26,7 @@ import plot
 HERE = pathlib.Path(__file__).resolve().parent
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
+ROUNDING = 1e-3         # of log-probabilities: one token at a time with a cache, and all at once
 NEAR_END = 0.2          # the last part of a run, whose rewards are compared
 
 
@@ -222,12 +223,15 @@ def checks(live: Run, frozen: Run, plan: Plan) -> list[tuple[bool, str]]:
     skill = live.facts["trained"] - frozen.facts["trained"]
     behind = max(map(int, live.count("lag")))
     late = live.samples_of("w3")
+    compared, surprise = sum(row["compared"] for row in live.rows[1:]), max(row["surprise"] for row in live.rows)
     last_of_killed, killed = max(live.steps_of("w1"), default=-1), live.killed_pid is not None
     return [
         (gain >= plan.margin, f"reward of the samples, last {NEAR_END:.0%} of the steps: {live.reward_near_end():.3f} with live versions, "
                               f"{frozen.reward_near_end():.3f} frozen at version 1: {gain:+.3f} (at least {plan.margin:+.2f})"),
         (skill >= plan.margin, f"reward of the trained policy itself: {live.facts['trained']:.3f} against {frozen.facts['trained']:.3f}: {skill:+.3f} "
                                f"(at least {plan.margin:+.2f}); untrained {live.facts['untrained']:.3f}"),
+        (compared > 0 and surprise < ROUNDING, f"{compared} samples of the newest version have the log-probabilities of the trainer's own weights "
+                                              f"(off by {surprise:.1e} at most)"),
         (behind <= plan.max_lag, f"no sample that was used is more than {plan.max_lag} version behind: {dict(sorted(live.count('lag').items()))}, "
                                  f"{sum(live.count('dropped').values())} dropped"),
         (late.total() > 0 and min(late) >= plan.join_at,

@@ -76,6 +76,16 @@ def _to_the_end(tokens: list[int], logprobs: list[float]) -> tuple[list[int], li
     return tokens[:end], logprobs[:end]
 
 
+@torch.no_grad()
+def surprise(model: PeftModel, prompt_ids: list[int], samples: list[tuple[list[int], list[float]]]) -> float:
+    """How far the log-probabilities that a worker gave for its samples are from this model's own, at most."""
+    longest = max(len(tokens) for tokens, _ in samples)
+    rows = torch.tensor([prompt_ids + tokens + [0] * (longest - len(tokens)) for tokens, _ in samples])
+    scores = torch.log_softmax(model(input_ids=rows).logits.float(), -1)
+    own = scores[:, len(prompt_ids) - 1:-1].gather(2, rows[:, len(prompt_ids):, None])[:, :, 0].tolist()
+    return max(abs(a - b) for mine, (_, theirs) in zip(own, samples) for a, b in zip(mine, theirs))
+
+
 def skill(model: PeftModel, words: PreTrainedTokenizerFast, count: int = 32) -> float:
     """Mean reward of `count` samples of every prompt, with a seed of its own."""
     was_training = model.training

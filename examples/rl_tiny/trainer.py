@@ -21,6 +21,7 @@ import heddle
 import heddle.trl
 import torch
 from datasets import Dataset
+from peft import PeftModel
 from trl import GRPOConfig, GRPOTrainer
 
 import task
@@ -35,6 +36,8 @@ class Seen:
     lag: Counter = field(default_factory=Counter)                       # versions behind -> samples used
     dropped: Counter = field(default_factory=Counter)                   # ... -> samples thrown away
     served: dict[str, Counter] = field(default_factory=dict)            # worker -> version -> samples used
+    compared: int = 0                                                   # samples of the newest version: the trainer still has its weights
+    surprise: float = 0.0                                               # of those, how far the worker's log-probabilities were off, at most
 
 
 class Rollouts:
@@ -56,7 +59,11 @@ class Rollouts:
         wanted = self._groups[step * self._per_step:][:self._per_step]
         self._board.offer(wanted)
         seen = Seen()
-        samples = [sample for group in wanted for sample in self._fresh(group, pushed.version.version, seen)]
+        samples = []
+        for group in wanted:
+            own = self._fresh(group, pushed.version.version, seen)
+            self._compare(trainer.model, group, [sample for sample in own if sample["tag"] == pushed.version.tag], seen)
+            samples += own
         if self._max_lag != 0:                      # the next step's: generated while this one is trained
             self._board.offer(self._groups[(step + 1) * self._per_step:][:self._per_step])
         assert [group.prompt for group in wanted for _ in range(group.count)] == prompts
@@ -77,6 +84,13 @@ class Rollouts:
         seen.lag.update(lags)
         seen.served.setdefault(answer["worker"], Counter()).update(newest - lag for lag in lags)
         return answer["samples"]
+
+    def _compare(self, model: PeftModel, group: Group, samples: list[dict], seen: Seen) -> None:
+        """A tag that tells the truth: the weights that made the sample are the trainer's."""
+        if samples:
+            given = [(sample["ids"], sample["logprobs"]) for sample in samples]
+            seen.surprise = max(seen.surprise, task.surprise(model, group.prompt_ids, given))
+            seen.compared += len(samples)
 
     def _version_of(self, tag: str) -> int:
         """Of "policy@7:3f9a1c20d4e1", 7; the digest must be the one that was published as that."""
