@@ -99,6 +99,13 @@ static void say(const char *kind, const heddle_error_t *e)
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
 }
 
+/* Who sent it knows; but not which version the broker was asked for, and what becomes of it. */
+static int end_by_signal(const char *kind, const heddle_error_t *e)
+{
+    if (e->version) say(kind, e);
+    return cli_signal_exit();
+}
+
 int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
 {
     heddle_error_t e = with_hint(error);
@@ -108,7 +115,7 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
         print_json(object);
         json_decref(object);
     }
-    if (is_signal) return cli_signal_exit(); /* who sent it knows */
+    if (is_signal) return end_by_signal(kind, &e);
     say(kind, &e);
     return heddle_err_exit(e.code);
 }
@@ -129,7 +136,7 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     else if (!is_signal) render(c, answer);
     json_decref(answer);
     fflush(stdout);
-    if (is_signal) return cli_signal_exit();
+    if (is_signal) return end_by_signal(kind, &error);
     if (rc) say(kind, &error);
     return heddle_err_exit(rc);
 }
