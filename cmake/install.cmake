@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` puts where.  Everything finds its neighbours by relative paths, so that a prefix may be moved; the path
-# compiled in is the last resort.  Components: runtime (programs, plugin, shared library) and development (headers, archive, ...).
+# compiled in is the last resort.  The systemd units alone name their programs in full: install again where they moved.
+# Components: runtime (programs, plugin, shared library) and development (headers, archive, ...).
 include(CMakePackageConfigHelpers)
 
 set(HEDDLE_SOVERSION 0)
@@ -75,6 +76,15 @@ function(heddle_install_units)
   foreach(unit heddle-broker.service heddle-worker@.service)
     configure_file(deploy/systemd/${unit}.in ${CMAKE_BINARY_DIR}/systemd/${unit} @ONLY)
     install(FILES ${CMAKE_BINARY_DIR}/systemd/${unit} DESTINATION ${HEDDLE_SYSTEMD_UNIT_DIR} COMPONENT runtime)
+    # systemd wants whole paths, and --prefix is known at last when it installs
+    install(CODE "
+      set(unit \"${HEDDLE_SYSTEMD_UNIT_DIR}/${unit}\")
+      set(bin \"${CMAKE_INSTALL_BINDIR}\")
+      cmake_path(ABSOLUTE_PATH unit BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+      cmake_path(ABSOLUTE_PATH bin BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+      file(READ \"\$ENV{DESTDIR}\${unit}\" text)
+      string(REPLACE \"ExecStart=${CMAKE_INSTALL_FULL_BINDIR}/\" \"ExecStart=\${bin}/\" text \"\${text}\")
+      file(WRITE \"\$ENV{DESTDIR}\${unit}\" \"\${text}\")" COMPONENT runtime)
   endforeach()
   install(FILES deploy/systemd/heddle.sysusers.conf DESTINATION ${HEDDLE_SYSUSERS_DIR} RENAME heddle.conf COMPONENT runtime)
   install(FILES deploy/heddle.env DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
