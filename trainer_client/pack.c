@@ -142,8 +142,9 @@ void pack_write(pack_t *p, uint32_t index, const void *source)
     uint8_t *to = place_of(p, index);
     uint64_t size = p->layout.sizes[index];
     if (!p->leaves) p->leaves = malloc(p->layout.region_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
-    if (!p->leaves) {       /* then pack_seal digests all */
+    if (!p->leaves) {       /* then pack_seal digests it, as what the caller wrote */
         memcpy(to, source, size);
+        p->marks[index] |= PACK_HANDED_OUT;
         return;
     }
     for (uint64_t at = 0; at < size; at += STEP_BYTES) {
@@ -179,6 +180,20 @@ static int digest_rest(const pack_t *p, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* What lies where nobody wrote is an older version's. */
+static int check_written(const pack_t *p, heddle_error_t *error)
+{
+    for (uint32_t row = 0; row < p->layout.count; row++) {
+        if (p->marks[row] || !p->layout.sizes[row]) continue;
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "tensor '%.200s' was not written", p->tensors[row].name);
+        error_expected(error, "%llu bytes of it", (unsigned long long)p->layout.sizes[row]);
+        error_found(error, "a source that is NULL, or none");
+        error_hint(error, "write every tensor of the table before commit, or leave it out of the table");
+        return rc;
+    }
+    return HEDDLE_OK;
+}
+
 /* -- the seal --------------------------------------------------------------------------------- */
 
 int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
@@ -188,7 +203,9 @@ int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
                            .metadata = p->metadata, .kind = "lora", .features = p->features,
                            .region = p->base, .leaves = p->leaves};
     sealed_t s;
-    int rc = digest_rest(p, error);
+    int rc = check_written(p, error);
+    if (rc) return rc;
+    rc = digest_rest(p, error);
     if (!rc) rc = manifest_build(&in, &manifest, &s.digest);
     if (rc) {
         buf_fini(&manifest);

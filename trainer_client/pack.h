@@ -49,12 +49,12 @@ uint64_t pack_bytes(const pack_t *p);
 /* `base`: pack_bytes of memory, of any content. */
 void pack_lay(pack_t *p, void *base);
 /* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  Who has it may write there
- * until pack_seal, which therefore digests this row, whatever pack_write did. */
+ * until pack_seal, which therefore digests this row, whatever pack_write did, and takes it for written. */
 void *pack_tensor(pack_t *p, uint32_t index);
 /* Copies row `index` (there is one) from `source`, which does not overlap the region. */
 void pack_write(pack_t *p, uint32_t index, const void *source);
 /* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
- * NO_MEMORY, or what core/stop.h ended it with. */
+ * USAGE naming a tensor that has bytes and was neither written nor handed out, NO_MEMORY, or what core/stop.h ended it with. */
 int  pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error);
 /* Accepts NULL and pointers to NULL. */
 void pack_destroy(pack_t **p);

@@ -115,8 +115,9 @@ HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t i
  * (Rows that heddle_publication_tensor was called for are digested by commit.)  USAGE when a pointer is missing. */
 HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *const *sources);
 /* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on failure.
- * Errors: UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE (phase pack: nothing was
- * sent), INTERRUPTED. */
+ * Errors: USAGE (a tensor that has bytes was neither written nor asked for with heddle_publication_tensor: its place holds
+ * an older version's), UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE (phase pack: nothing
+ * was sent), INTERRUPTED. */
 HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
                                          heddle_published_t *ret_published);
 /* Gives the region back unpublished.  NULL and pointers to NULL are allowed. */

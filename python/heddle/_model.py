@@ -11,7 +11,7 @@ from __future__ import annotations
 import array
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from heddle import _native
@@ -86,9 +86,7 @@ class Plan:
         self._owners = _owners(model, self.parameters)
         self._looks = [(p.dtype, p.shape) for p in self.parameters]         # of ZeRO-3's: empty, and so they stay
         self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
-        self._targets: dict[tuple[int, ...], list[Any]] = {}
-        names = [key for key, _ in rows]
-        self._ends = (names.index(min(names)), names.index(max(names))) if names else ()
+        self._targets: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
         self.shards: Any = None                 # what the ranks hold of it (_collective)
 
     def fits(self, model: Any, config: bytes) -> bool:
@@ -97,26 +95,39 @@ class Plan:
                 and all(owner.get(slot) is p for (owner, slot), p in zip(self._owners, self.parameters, strict=True))
                 and all(p.dtype is dtype and p.shape == shape for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True)))
 
-    def targets(self, publication: Any) -> list[Any]:
-        """A torch tensor over each tensor's place in the region; None where there are no bytes.  Regions take turns, and are known again."""
-        key = tuple(int(ffi.cast("uintptr_t", lib.heddle_publication_tensor(publication, i))) for i in self._ends)
+    def targets(self, publication: Any, rows: Sequence[int] | None = None) -> list[Any]:
+        """A torch tensor over the place in the region of each of these rows (rule: all).  None for other rows, and where there are no bytes.
+
+        Regions take turns, and are known again.  Each place is asked for nevertheless: the library makes no version with a tensor that was neither
+        written nor asked for.
+        """
+        wanted = tuple(range(len(self.table)) if rows is None else rows)
+        places = {i: lib.heddle_publication_tensor(publication, i) for i in wanted}
+        key = (int(ffi.cast("uintptr_t", places[wanted[0]])) if wanted else 0, wanted)
         found = self._targets.get(key)
-        if found is None:       # a table is laid out in one way: where its ends are again, everything is
-            found = [torch_target(lib.heddle_publication_tensor(publication, i), size, dtype, shape) if size else None
+        if found is None:       # a table is laid out in one way: where one tensor is again, everything is
+            found = [torch_target(places[i], size, dtype, shape) if size and i in places else None
                      for i, (size, (_, dtype, shape)) in enumerate(zip(self.table.sizes, self.table.rows, strict=True))]
             if len(self._targets) >= _TARGETS_MAX:
                 self._targets.clear()
             self._targets[key] = found
         return found
 
+    def check_memory(self) -> None:
+        """A parameter whose storage was freed (offloading; FSDP between steps), or that never had one, has nothing to publish."""
+        for p, (key, _, _) in zip(self.parameters, self.table.rows, strict=True):
+            if p.numel() and not is_sharded(p) and p.data_ptr() == 0:
+                raise _native.error("usage", f"tensor {key} has no memory", expected="a parameter with its bytes", phase="pack",
+                                    found=f"storage of 0 bytes, device {p.device}", hint="publish while the parameters are there: load them first")
+
     def fill(self, publication: Any, _table: Table) -> None:
         """Copies every parameter to its place, once: what lies on the CPU as it will lie there in one call of the library, the rest by torch."""
         plain = [p.device.type == "cpu" and p.is_contiguous() for p in self.parameters]
         sources = array.array("Q", [p.data_ptr() if is_plain else 0 for p, is_plain in zip(self.parameters, plain, strict=True)])
         _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
-        if not all(plain):
-            targets = self.targets(publication)
-            copy([None if is_plain else t for t, is_plain in zip(targets, plain, strict=True)], self.parameters)
+        rest = [i for i, is_plain in enumerate(plain) if not is_plain]
+        if rest:
+            copy(self.targets(publication, rest), self.parameters)
 
 
 def copy(targets: list[Any], sources: list[Any]) -> None:
@@ -174,10 +185,11 @@ def plan_of(model: Any, name: str) -> tuple[Plan, bool]:
     config = config_of(model, name)
     known = _plans.setdefault(model, {})
     plan = known.get(name)
-    if plan is not None and plan.fits(model, config):
-        return plan, False
-    known[name] = plan = Plan(model, name, config)
-    return plan, True
+    is_new = plan is None or not plan.fits(model, config)
+    if plan is None or is_new:
+        known[name] = plan = Plan(model, name, config)
+    plan.check_memory()
+    return plan, is_new
 
 
 def is_sharded(parameter: Any) -> bool:

@@ -114,6 +114,39 @@ def test_a_change_of_structure_is_noticed(broker, adapter, tmp_path):
         assert same_as_saved("another adapter has the name").tensor_count == 4
 
 
+def test_a_parameter_without_memory_is_refused_by_name(broker, adapter):
+    """Offloaded, its storage freed: its place in the region holds an older version's bytes, which are nobody's wish."""
+    model = models.lora()
+    with heddle.Publisher(adapter=adapter) as pub:
+        for step in range(3):
+            pub.publish(models.stir(model, step), step=step)
+        models.stir(model, 3)
+        weight = model.base_model.model.model.layers[0].self_attn.q_proj.lora_B["default"].weight
+        kept = weight.data.clone()
+        weight.data.untyped_storage().resize_(0)
+        with pytest.raises(heddle.UsageError, match=r"layers\.0\.self_attn\.q_proj\.lora_B\.weight has no memory") as e:
+            pub.publish(model, step=3)
+        assert e.value.code == "usage" and e.value.hint
+        weight.data.untyped_storage().resize_(kept.nbytes)
+        weight.data.copy_(kept)
+        assert pub.publish(model, step=3).version == 4
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_torch_copies_is_written_too(broker, adapter, tmp_path, is_known):
+    """Parameters with strides of their own go another way than the rest; in a region that is known again as well."""
+    model = models.lora()
+    layer = model.base_model.model.model.layers[0].self_attn.q_proj
+    layer.lora_A["default"].weight = torch.nn.Parameter(torch.randn(*reversed(layer.lora_A["default"].weight.shape)).t())
+    with heddle.Publisher(adapter=adapter) as pub:
+        for step in range(6 if is_known else 1):
+            models.stir(model, step)
+            folder = saved(model, tmp_path / str(step))
+            ver = pub.publish(model, step=step, config=(folder / "adapter_config.json").read_bytes())
+            assert not layer.lora_A["default"].weight.is_contiguous()
+            assert ver.digest == heddle.safetensors.check(folder).digest
+
+
 def test_another_adapter_of_the_model(broker, adapter, tmp_path):
     from peft import LoraConfig
     model = models.lora()

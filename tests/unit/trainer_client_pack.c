@@ -159,6 +159,44 @@ Test(pack, what_is_written_after_it_was_digested_counts)
     cr_assert(digest_equal(&b, &c));
 }
 
+/* -- what was left out ------------------------------------------------------------------------ */
+
+typedef enum { LEFT_OUT, LEFT_OUT_WITHOUT_BYTES, READ_INTO_ITS_PLACE } left_t;
+
+/* What comes of sealing a pack of which the second row was not given by pack_write. */
+static int seal_without(left_t how, heddle_error_t *error)
+{
+    static const uint64_t NONE[] = {0, 4};
+    static const uint8_t source[24];
+    heddle_tensor_t rows[] = {row("a.lora_A.weight"), row("a.lora_B.weight")};
+    if (how == LEFT_OUT_WITHOUT_BYTES) rows[1].dims = NONE;
+    pack_input_t in = {.tensors = rows, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_t *p;
+    sealed_t sealed;
+    cr_assert_eq(pack_new(&in, &p, error), HEDDLE_OK);
+    uint8_t *base = aligned_alloc(LIMIT_PAGE_BYTES, (pack_bytes(p) / LIMIT_PAGE_BYTES + 1) * LIMIT_PAGE_BYTES);
+    memset(base, 0xee, pack_bytes(p)); /* an older version's */
+    pack_lay(p, base);
+    pack_write(p, 0, source);
+    if (how == READ_INTO_ITS_PLACE) memset(pack_tensor(p, 1), 1, sizeof source);
+    int rc = pack_seal(p, &sealed, error);
+    pack_destroy(&p);
+    free(base);
+    return rc;
+}
+
+/* Its place still holds what was published from this region before: no version may be made of that. */
+Test(pack, a_tensor_that_nobody_wrote_is_refused_by_name)
+{
+    heddle_error_t error = {0};
+    cr_assert_eq(seal_without(LEFT_OUT, &error), HEDDLE_ERR_USAGE);
+    cr_assert_eq(error.code, HEDDLE_ERR_USAGE);
+    cr_assert_not_null(strstr(error.message, "'a.lora_B.weight'"), "%s", error.message);
+    cr_assert(error.expected[0] && error.found[0] && error.hint[0]);
+    cr_assert_eq(seal_without(LEFT_OUT_WITHOUT_BYTES, &error), HEDDLE_OK);
+    cr_assert_eq(seal_without(READ_INTO_ITS_PLACE, &error), HEDDLE_OK);
+}
+
 /* -- ended early ------------------------------------------------------------------------------ */
 
 static int patience;   /* how often it is still allowed to go on */
@@ -191,6 +229,7 @@ static int seal_within(int times, heddle_error_t *error)
     void *base = aligned_alloc(LIMIT_PAGE_BYTES, (pack_bytes(p) / LIMIT_PAGE_BYTES + 1) * LIMIT_PAGE_BYTES);
     memset(base, 0, pack_bytes(p));
     pack_lay(p, base);
+    for (uint32_t i = 0; i < COUNT; i++) pack_tensor(p, i);
     patience = times;
     stop_begin(&STOP);
     int rc = pack_seal(p, &sealed, error);
