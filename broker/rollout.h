@@ -21,8 +21,8 @@
  * decided or has ended.  Of those that wait the newest stays.  Where nothing more comes of the one before
  * (nobody fetches it, or it is staged and waits for somebody's hand), it is superseded at once.
  *
- * Decided versions beyond `keep` are put away (rollout_keep.c), but for those that somebody serves, and, in
- * the place of a later one, the earliest that somebody still fetches.
+ * Decided versions beyond `keep` are put away (rollout_keep.c), but for those that somebody serves, and
+ * those that somebody still fetches, as far as there is room for them.
  *
  * A version is decided when not settling, not held, its policy is met and somebody staged it:
  *   all       every eligible copy that is still there is staged; one that fails fails the version
@@ -61,6 +61,7 @@ typedef struct copy_row {
     uint64_t since_ms, bytes_done;
     uint64_t announced_us;             /* 0: not announced yet, nobody had the bytes */
     uint64_t told_us;                  /* of the last ANNOUNCE, while the worker may be at it; 0 */
+    uint64_t moved_us;                 /* when it was told, or its bytes became more */
     /* durations; 0: not yet */
     uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
     uint64_t planned[PLANNER_SOURCES]; /* tokens of the sources that were announced */
@@ -91,6 +92,7 @@ typedef struct track {
     bool is_dirty;                     /* something changed: to be looked at, and told */
     uint64_t created_us, deadline_us;
     uint64_t due_us;                   /* when it is to be looked at by time alone */
+    uint64_t awaited_until_us;         /* somebody fetches it though it was decided, so long at least; 0 */
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
     /* who had them last, and until when; "", 0: nobody since the broker was started */
     char last_holder[HEDDLE_NAME_MAX + 1]; uint64_t lost_ms;

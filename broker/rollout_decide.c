@@ -120,12 +120,26 @@ static void look_at(step_t *s, track_t *t)
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
     if (a->active == t->version) retry_failed(s, a, t);
-    keep_thin_out(s, a, row, t);
     if (!t->is_late) sooner(t, t->deadline_us);
     if (row->state == VERSION_STAGING && t->sourceless_us) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
         if (end_us <= s->v.now.us) track_touch(s->ro, t);
         else sooner(t, end_us);
+    }
+}
+
+static void look_at_all(step_t *s)
+{
+    const rollout_t *ro = s->ro;
+    for (size_t i = 0, first = 0; i < ro->track_count; first = i) {
+        const char *adapter = ro->tracks[first]->adapter;
+        bool is_looked_at = false;
+        for (; i < ro->track_count && same_adapter(ro->tracks[i], adapter); i++) {
+            if (!ro->tracks[i]->is_dirty && s->v.now.us < ro->tracks[i]->due_us) continue;
+            look_at(s, ro->tracks[i]);
+            is_looked_at = true;
+        }
+        if (is_looked_at) keep_look(s, registry_adapter(s->v.registry, adapter));
     }
 }
 
@@ -135,8 +149,7 @@ void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
     bool is_time = v.now.us >= ro->due_us || (!ro->is_settled && v.now.us >= ro->settle_end_us);
     if (!ro->is_dirty && !is_time) return;
     if (!ro->is_settled && v.now.us >= ro->settle_end_us) end_settling(&s);
-    for (size_t i = 0; i < ro->track_count; i++)
-        if (ro->tracks[i]->is_dirty || v.now.us >= ro->tracks[i]->due_us) look_at(&s, ro->tracks[i]);
+    look_at_all(&s);
     ro->due_us = ro->is_settled ? CLOCK_NEVER : ro->settle_end_us;
     for (size_t i = 0; i < ro->track_count; i++)
         if (ro->tracks[i]->due_us < ro->due_us) ro->due_us = ro->tracks[i]->due_us;

@@ -1,51 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of the decided versions stay: `keep` of them besides the active one, and what somebody has nothing
- * else than. */
+/* Which of the decided versions stay, and where: `keep` of them besides the active one, what somebody has
+ * nothing else than, and what somebody fetches still.
+ *
+ * A worker has a slot for what it serves, one for what arrives and `keep` more.  What is kept for those who
+ * fetch it is one more, and so it need not be everywhere: who has no room for all of it puts away what others
+ * have too.  Only what the last holder has no room for is retired: first a version that nobody fetches, then
+ * the latest that somebody does, so that whoever began first comes to its end. */
 #include "broker/rollout_part.h"
 
-/* It said so, or was told of the version less than half a lease ago: two of its heartbeats. */
-static bool is_fetching(const rollout_t *ro, view_t v, const copy_row_t *c, const track_t *t)
+/* Longer than any chunk takes that a worker's --max-rate lets through in good faith (256 KiB at 9 kB/s). */
+#define STALL_US 30000000ull
+
+/* ---- who fetches what ---- */
+
+/* Nothing that it was told of before is still to come: that it fetches first. */
+static bool is_told_first(const rollout_t *ro, const track_t *t, const copy_row_t *c, const member_t *m)
 {
-    if (!copy_in_flight(c) || !c->told_us) return false;
+    for (size_t i = track_first(ro, t->adapter); ro->tracks[i] != t; i++) {
+        const copy_row_t *other = ro->tracks[i]->is_ended ? NULL : copy_of(ro->tracks[i], m);
+        if (other && copy_in_flight(other) && other->told_us && other->told_us <= c->told_us) return false;
+    }
+    return true;
+}
+
+/* Until when, unless it says more: it said so and bytes come, or it was told of the version less than half a
+ * lease ago (two of its heartbeats) and has said nothing; in no case longer than the version's deadline is.
+ * 0: it does not. */
+static uint64_t fetching_until(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t,
+                               const copy_row_t *c)
+{
+    if (!copy_in_flight(c) || !c->told_us) return 0;
     const member_t *m = membership_by_token(v.members, c->token);
     const member_sub_t *sub = m ? member_sub((member_t *)m, t->adapter) : NULL;
-    return sub && (sub->fetching == t->version || v.now.us < c->told_us + ro->lease_us / 2);
+    if (!sub || (sub->fetching && sub->fetching != t->version)) return 0;
+    if (!sub->fetching && !is_told_first(ro, t, c, m)) return 0;
+    uint64_t end_us = c->told_us + row->deadline_ms * 1000, quiet_us = c->told_us + ro->lease_us / 2;
+    if (sub->fetching) quiet_us = c->state == COPY_ARRIVED ? end_us : c->moved_us + STALL_US;
+    return quiet_us < end_us ? quiet_us : end_us;
 }
 
-static bool is_wanted(const rollout_t *ro, view_t v, const track_t *t)
+static void note_awaited(step_t *s, const version_row_t *row, track_t *t)
 {
-    for (size_t i = 0; i < t->copy_count; i++)
-        if (is_fetching(ro, v, t->copies[i], t)) return true;
-    return false;
-}
-
-/* The earliest decided version that was overtaken while a worker fetches it: slower than its trainer, that
- * one would come to none at all if each were put away under its hands.  It takes the place of a later one,
- * so that nobody needs more slots; NULL: none, or no place. */
-static const version_row_t *awaited(const rollout_t *ro, view_t v, const adapter_row_t *a)
-{
-    const version_row_t *first = NULL;
-    for (size_t i = track_first(ro, a->name); ro->keep && i < ro->track_count; i++) {
-        const track_t *t = ro->tracks[i];
-        if (strcmp(t->adapter, a->name) != 0) break;
-        const version_row_t *row = registry_version(a, t->version);
-        bool is_kept = row && row->state == VERSION_COMMITTED && t->version != a->active;
-        if (is_kept && (!first || row->decision < first->decision) && is_wanted(ro, v, t)) first = row;
+    uint64_t until_us = 0, now_us = s->v.now.us;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        uint64_t one_us = fetching_until(s->ro, s->v, row, t, t->copies[i]);
+        if (one_us > now_us && one_us > until_us) until_us = one_us;
     }
-    return first;
-}
-
-/* A worker that still serves it pins it: it has nothing else. */
-static bool is_served(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row)
-{
-    return track_active_count(rollout_track(ro, a->name, row->version)) > 0;
-}
-
-static bool is_excess(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row,
-                      const version_row_t *waited_for)
-{
-    bool has_place = waited_for && registry_is_excess(a, waited_for, ro->keep);
-    return row != waited_for && registry_is_excess(a, row, ro->keep - has_place);
+    if (t->awaited_until_us && !until_us) track_touch(s->ro, t);
+    t->awaited_until_us = until_us;
+    if (until_us && until_us < t->due_us) t->due_us = until_us;
 }
 
 void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version)
@@ -59,27 +62,166 @@ void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *
     }
 }
 
-void keep_thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
+/* ---- where there is room ---- */
+
+/* More than `keep`, and kept for those who fetch it. */
+static bool is_extra(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row, const track_t *t)
 {
-    if (!s->ro->is_settled || !registry_is_excess(a, row, s->ro->keep) || !is_served(s->ro, a, row)) return;
-    if (awaited(s->ro, s->v, a) == row) return; /* they are its sources */
+    return row && !t->is_ended && t->awaited_until_us && registry_is_excess(a, row, ro->keep);
+}
+
+static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member_t *m)
+{
+    uint64_t used = 0;
+    bool is_coming = false; /* one at a time, however many it was told of */
+    for (size_t i = track_first(ro, a->name); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name);
+         i++) {
+        const track_t *t = ro->tracks[i];
+        const copy_row_t *c = copy_of(t, m);
+        if (!c) continue;
+        used += copy_holds(c) && (!t->is_ended || c->state == COPY_ACTIVE);
+        is_coming |= !t->is_ended && copy_in_flight(c) && (c->announced_us || c->told_us);
+    }
+    return used + is_coming > m->slots;
+}
+
+static bool is_first_source(const track_t *t, const member_t *m)
+{
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (copy_in_flight(t->copies[i]) && t->copies[i]->planned[0] == m->token) return true;
+    return false;
+}
+
+/* How easily the member does without it; 0: it cannot. */
+static int ease(const rollout_t *ro, const adapter_row_t *a, const track_t *t, const member_t *m,
+                bool is_last)
+{
+    const version_row_t *row = registry_version(a, t->version);
+    const copy_row_t *c = copy_of(t, m);
+    if (!c || !row || t->is_ended || c->state != COPY_KEPT || t->version == a->active) return 0;
+    if (row->state != VERSION_COMMITTED || (track_holder_count(t) == 1) != is_last) return 0;
+    if (is_last) return t->awaited_until_us ? 1 : 2;
+    if (!is_extra(ro, a, row, t)) return 2;
+    return is_first_source(t, m) ? 1 : 3;
+}
+
+/* What it puts away for one that arrives: of what others have too, or (is_last) of what nobody else has.
+ * NULL: none. */
+static track_t *spared(const rollout_t *ro, const adapter_row_t *a, const member_t *m, bool is_last)
+{
+    track_t *best = NULL;
+    int best_ease = 0;
+    uint64_t best_decision = 0;
+    for (size_t i = track_first(ro, a->name); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name);
+         i++) {
+        track_t *t = ro->tracks[i];
+        int found = ease(ro, a, t, m, is_last);
+        uint64_t decision = found ? registry_version(a, t->version)->decision : 0;
+        bool is_better = t->awaited_until_us ? decision > best_decision : decision < best_decision;
+        if (found < best_ease || !found || (found == best_ease && !is_better)) continue;
+        best = t;
+        best_ease = found;
+        best_decision = decision;
+    }
+    return best;
+}
+
+/* ---- what goes ---- */
+
+/* A worker that still serves it pins it: it has nothing else. */
+static bool is_served(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row)
+{
+    return track_active_count(rollout_track(ro, a->name, row->version)) > 0;
+}
+
+static void put_away(step_t *s, track_t *t, const member_t *m)
+{
+    send_retire(s, t->adapter, t->version, m);
+    copy_drop(t, m->name);
+    track_touch(s->ro, t);
+}
+
+/* Beyond what is kept, and pinned by those who serve it: it goes from the slots of all others, or who stays
+ * behind would take everybody's room. */
+static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
+{
+    if (!registry_is_excess(a, row, s->ro->keep) || !is_served(s->ro, a, row)) return;
+    for (size_t i = t->copy_count; i-- > 0;) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
+        if (c->state == COPY_KEPT && m) put_away(s, t, m);
+    }
+}
+
+/* Everybody who keeps `t` for those who fetch it has room for what arrives, or nothing that others have
+ * too. */
+static void make_room(step_t *s, const adapter_row_t *a, track_t *t)
+{
     for (size_t i = t->copy_count; i-- > 0;) {
         const copy_row_t *c = t->copies[i];
         const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
         if (c->state != COPY_KEPT || !m) continue;
-        send_retire(s, t->adapter, t->version, m);
-        copy_drop(t, c->worker);
+        for (track_t *other; lacks_room(s->ro, a, m) && (other = spared(s->ro, a, m, false));)
+            put_away(s, other, m);
+    }
+}
+
+void keep_look(step_t *s, const adapter_row_t *a)
+{
+    const rollout_t *ro = s->ro;
+    size_t first = track_first(ro, a->name), end = first;
+    for (; end < ro->track_count && !strcmp(ro->tracks[end]->adapter, a->name); end++) {
+        const version_row_t *row = registry_version(a, ro->tracks[end]->version);
+        bool is_overtaken = row && row->state == VERSION_COMMITTED && row->version != a->active;
+        if (is_overtaken && !ro->tracks[end]->is_ended) note_awaited(s, row, ro->tracks[end]);
+    }
+    for (size_t i = first; ro->is_settled && i < end; i++) {
+        track_t *t = ro->tracks[i];
+        const version_row_t *row = registry_version(a, t->version);
+        if (!row || t->is_ended) continue;
+        if (is_extra(ro, a, row, t)) make_room(s, a, t);
+        else thin_out(s, a, row, t);
+    }
+}
+
+/* Of what only one worker has, and has no room for. */
+static const version_row_t *without_room(const rollout_t *ro, view_t v, const adapter_row_t *a,
+                                         const track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = c->token ? membership_by_token(v.members, c->token) : NULL;
+        if (c->state != COPY_KEPT || !m || !lacks_room(ro, a, m)) continue;
+        const track_t *last = spared(ro, a, m, true);
+        if (last) return registry_version(a, last->version);
+    }
+    return NULL;
+}
+
+/* One: who has room then is seen when it is gone. */
+static void make_last_room(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t *out)
+{
+    for (size_t i = track_first(ro, a->name); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name);
+         i++) {
+        const track_t *t = ro->tracks[i];
+        if (!is_extra(ro, a, registry_version(a, t->version), t)) continue;
+        const version_row_t *row = without_room(ro, v, a, t);
+        if (!row) continue;
+        registry_decide_end(a, row, VERSION_RETIRED, NULL, v.now, out);
+        return;
     }
 }
 
 void keep_decide(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t *out)
 {
     size_t count = 0;
-    const version_row_t *waited_for = awaited(ro, v, a);
     for (size_t i = registry_live_from(a); i < a->version_count && count < RETIRE_AT_ONCE; i++) {
         const version_row_t *row = a->versions[i];
-        if (!is_excess(ro, a, row, waited_for) || is_served(ro, a, row)) continue;
+        if (!registry_is_excess(a, row, ro->keep) || is_served(ro, a, row)) continue;
+        const track_t *t = rollout_track(ro, a->name, row->version);
+        if (t && t->awaited_until_us) continue;
         registry_decide_end(a, row, VERSION_RETIRED, NULL, v.now, out);
         count++;
     }
+    if (!count) make_last_room(ro, v, a, out);
 }

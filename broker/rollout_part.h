@@ -54,14 +54,13 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
 
 /* ---- rollout_keep.c ---- */
 #define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
-/* Adds STATE retired for what is more than is kept and nobody has need of. */
+/* Adds STATE retired for what is more than is kept and nobody has need of, or no room for. */
 void keep_decide(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t *out);
 /* It fetches `version` (0: it has fetched one to the end, and goes on with the latest): none of the others
  * that were overtaken meanwhile. */
 void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version);
-/* Beyond what is kept, and pinned by those who serve it: it goes from the slots of all others, or who stays
- * behind would take everybody's room. */
-void keep_thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t);
+/* Who fetches what of the decided ones, and room for it at those who have it; before keep_decide. */
+void keep_look(step_t *s, const adapter_row_t *a);
 
 /* ---- rollout_member.c ---- */
 /* copy_add; without memory the outbox fails */

@@ -96,7 +96,7 @@ bool send_announce(step_t *s, track_t *t, const version_row_t *row, copy_row_t *
     c->retry_us = 0;
     if (!count) return false;
     bool is_first = !c->announced_us;
-    c->announced_us = c->told_us = s->v.now.us;
+    c->announced_us = c->told_us = c->moved_us = s->v.now.us;
     c->announce_us = s->v.now.us - t->created_us;
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = member->token,

@@ -20,6 +20,7 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         copy_state_t state =
             p->data_bytes && p->bytes_done >= p->data_bytes ? COPY_ARRIVED : COPY_FETCHING;
         if (state != c->state || c->bytes_done != p->bytes_done) track_touch(ro, t);
+        if (p->bytes_done > c->bytes_done) c->moved_us = v.now.us;
         copy_move(c, state, v.now);
         c->bytes_done = p->bytes_done;
     }

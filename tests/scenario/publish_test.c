@@ -262,3 +262,35 @@ Test(publish, the_first_holder_comes_in_time)
     UNTIL(w, SECOND, !strcmp(trainer->rolled.state, "active"));
     check_settled(w);
 }
+
+/* The same with two of different rates: neither has the other's version retired under its hands for ever.  w1 alone
+ * holds all of it, with the slots that a worker has by default. */
+Test(publish, two_workers_slower_than_their_trainer_get_somewhere)
+{
+    enum { VERSIONS = 300 };
+    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0}), *slow[2];
+    actor_t *fast = world_worker(w, "w1", (worker_conf_t){0});
+    slow[0] = world_worker(w, "w8", (worker_conf_t){.max_rate_bytes = 32 << 20});
+    slow[1] = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = 1 << 20});
+    UNTIL(w, SECOND, fast->is_up && slow[0]->is_up && slow[1]->is_up);
+    uint64_t activated[2] = {0}, last[2] = {0}, with_previous = 0;
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        for (uint64_t end_us = w->now_us + 10 * MS; world_step(w, end_us) || trainer_is_busy(trainer);)
+            for (int i = 0; i < 2; i++) {
+                activated[i] += worker_active(slow[i]) != last[i];
+                last[i] = worker_active(slow[i]);
+            }
+        uint64_t active = worker_active(fast);
+        with_previous += active > 1 && !strcmp(world_state(w, active - 1), "kept");
+    }
+    UNTIL(w, 2 * SECOND, world_all_active(w, VERSIONS));
+    printf("%llu and %llu of %d versions became active on the slow ones; %llu times there was the one before\n",
+           (unsigned long long)activated[0], (unsigned long long)activated[1], VERSIONS,
+           (unsigned long long)with_previous);
+    MUST(w, activated[0] >= 80 && activated[1] >= 4);
+    MUST(w, with_previous >= VERSIONS * 8 / 10);
+    MUST(w, actor_counters(fast).maps <= 3);
+    world_run(w, SECOND);
+    check_settled(w);
+}

@@ -317,14 +317,6 @@ static void w1_goes_on_to(uint64_t v)
     rig_active(W1, v, v, v);
 }
 
-static void w2_says_it_fetches(uint64_t v)
-{
-    msg_progress_t p = {.adapter = "policy", .fetching = v, .bytes_done = 100, .data_bytes = 5000};
-    msg_t hb = {.type = MSG_HEARTBEAT};
-    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[W2], .seq = 1, .adapters = &p, .adapter_count = 1};
-    rig_frame(W2, &hb);
-}
-
 static void w2_is_slower_from_2_on(void)
 {
     publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
@@ -333,29 +325,78 @@ static void w2_is_slower_from_2_on(void)
     w1_goes_on_to(3);
 }
 
-Test(committed, what_a_slow_worker_fetches_stays_in_the_place_of_the_previous)
+Test(committed, what_a_slow_worker_fetches_stays_beside_the_previous)
 {
     w2_is_slower_from_2_on();
     w1_goes_on_to(4);
     cr_assert_str_eq(rig_state(2), "kept", "w2 would come to none at all");
-    cr_assert_str_eq(rig_state(3), "retired");
-    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 3);
+    cr_assert_str_eq(rig_state(3), "kept", "there is a slot for it");
     w1_goes_on_to(5);
     cr_assert_str_eq(rig_state(2), "kept");
-    cr_assert_str_eq(rig_state(4), "retired");
+    cr_assert_str_eq(rig_state(3), "retired");
+    cr_assert_str_eq(rig_state(4), "kept");
     rig_staged(W2, 2, 2);
     rig_active(W2, 2, 2, 2);
     cr_assert_str_eq(rig_state(1), "retired", "nobody serves it any more");
     w1_goes_on_to(6);
     w1_goes_on_to(7);
     cr_assert_str_eq(rig_state(5), "kept", "where it went on");
-    cr_assert_str_eq(rig_state(6), "retired");
+    cr_assert_str_eq(rig_state(6), "kept");
+}
+
+Test(committed, the_last_holder_makes_room_for_what_arrives)
+{
+    w2_is_slower_from_2_on();
+    w1_goes_on_to(4);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 5, .activation = HEDDLE_ACTIVATION_AS_READY});
+    cr_assert_str_eq(rig_state(3), "retired", "w1 has three slots, and nobody fetches it");
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 3);
+    cr_assert_str_eq(rig_state(2), "kept");
+}
+
+static void both_have(uint64_t peer_a, uint64_t peer_b, uint64_t v)
+{
+    rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(peer_a, v, v);
+    rig_staged(peer_b, v, v);
+    rig_active(peer_a, v, v, v);
+    rig_active(peer_b, v, v, v);
+}
+
+/* Two holders: one keeps what w3 fetches, the other the previous too, and nothing is retired that is wanted. */
+Test(committed, holders_share_what_is_kept)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(3, 1, 1, 1);
+    for (uint64_t v = 2; v <= 4; v++) both_have(W1, W2, v);
+    for (uint64_t v = 5; v <= 8; v++) {
+        rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+        cr_assert_str_eq(rig_state(2), "kept", "w3 fetches it");
+        cr_assert_str_eq(rig_state(v - 2), "kept", "to go back to");
+        const track_t *extra = rollout_track(&R.b->rollout, "policy", 2);
+        const track_t *previous = rollout_track(&R.b->rollout, "policy", v - 2);
+        cr_assert(track_holder_count(extra) == 1 && track_holder_count(previous) >= 1);
+        for (uint64_t peer = W1; peer <= W2; peer++) {
+            rig_staged(peer, v, v);
+            rig_active(peer, v, v, v);
+        }
+        cr_assert_str_eq(rig_state(v - 1), "kept");
+    }
+}
+
+static void says_it_fetches(uint64_t peer, uint64_t v, uint64_t done)
+{
+    msg_progress_t p = {.adapter = "policy", .fetching = v, .bytes_done = done, .data_bytes = 5000};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &hb);
 }
 
 Test(committed, what_it_says_that_it_fetches_stays)
 {
     w2_is_slower_from_2_on();
-    w2_says_it_fetches(3);
+    says_it_fetches(W2, 3, 100);
     w1_goes_on_to(4);
     w1_goes_on_to(5);
     cr_assert_str_eq(rig_state(2), "retired");
@@ -363,7 +404,36 @@ Test(committed, what_it_says_that_it_fetches_stays)
     rig_pass(3000);
     w1_goes_on_to(6);
     cr_assert_str_eq(rig_state(3), "kept");
-    cr_assert_str_eq(rig_state(5), "retired");
+    cr_assert_str_eq(rig_state(4), "retired");
+    cr_assert_str_eq(rig_state(5), "kept");
+}
+
+Test(committed, without_a_byte_more_it_stays_for_half_a_minute)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 100);
+    w1_goes_on_to(4);
+    rig_pass(20000);
+    says_it_fetches(W2, 2, 200);
+    rig_pass(20000);
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_pass(11000);
+    cr_assert_str_eq(rig_state(2), "retired", "though it says that it fetches it");
+    cr_assert_str_eq(rig_state(3), "kept");
+}
+
+Test(committed, with_bytes_it_stays_as_long_as_its_deadline)
+{
+    w2_is_slower_from_2_on();
+    w1_goes_on_to(4);
+    for (uint64_t done = 100; done <= 500; done += 100) {
+        says_it_fetches(W2, 2, done);
+        rig_pass(11000);
+        cr_assert_str_eq(rig_state(2), "kept");
+    }
+    says_it_fetches(W2, 2, 600);
+    rig_pass(6000);
+    cr_assert_str_eq(rig_state(2), "retired");
 }
 
 Test(committed, without_a_word_it_stays_for_half_a_lease)
@@ -373,16 +443,18 @@ Test(committed, without_a_word_it_stays_for_half_a_lease)
     w1_goes_on_to(4);
     cr_assert_str_eq(rig_state(2), "kept");
     rig_pass(1000);
-    w1_goes_on_to(5);
     cr_assert_str_eq(rig_state(2), "retired");
 }
 
-Test(committed, without_a_place_for_it_nothing_stays)
+/* With --keep 0 a worker has two slots: one for what it serves, one for what arrives. */
+Test(committed, without_a_slot_for_it_nothing_stays)
 {
     rig_stop();
     R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}, .keep = 0};
     rig_boot();
     w2_is_slower_from_2_on();
+    cr_assert_str_eq(rig_state(2), "kept", "nothing arrives");
+    rig_publish(T, (rig_publish_t){.digest = 4, .activation = HEDDLE_ACTIVATION_AS_READY});
     cr_assert_str_eq(rig_state(2), "retired");
     cr_assert_str_eq(rig_state(3), "active");
 }
