@@ -6,8 +6,8 @@
  *                    memory touched before
  *   socket+digest    the same, each receiver computing Heddle's leaf digests of what came, on the thread
  *                    that receives
- *   safetensors      Python: save to /dev/shm, each of as many processes loads it and copies into arrays
- *                    touched before
+ *   safetensors      Python: save_file to /dev/shm, each of as many processes opens it (safe_open) and copies
+ *                    each tensor into an array touched before
  *   sync             4 KiB appended to a file where the registry lies, and fdatasync
  *
  * A reference that cannot be had here says why.  One thread; INTERRUPTED after a signal. */

@@ -18,11 +18,11 @@ typedef struct {
     char log[PATH], file[128];
 } peer_t;
 
-/* The trainer's arrays, the file, what save makes of them; and in each reader the file, what it was
- * parsed to, the slot. */
+/* The trainer's arrays and the file; in each reader the slot, and no more of the file, which it maps, than
+ * the tensor that it copies. */
 static uint64_t peer_bytes(const reference_opts_t *o)
 {
-    return (3 + 3ull * o->receivers) * o->model->table.data_bytes;
+    return (2 + (uint64_t)o->receivers) * o->model->table.data_bytes;
 }
 
 static void peer_close(reference_t *r)

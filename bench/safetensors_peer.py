@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 - FILE TABLE READERS: today's way, for comparison.  For each line that it reads: save the tensors as safetensors to FILE, tell
-READERS processes, each of which loads it and copies into arrays that were touched before; prints the ms that it took.
+"""python3 - FILE TABLE READERS: today's way, for comparison.  For each line that it reads: save_file of the tensors to FILE, tell READERS
+processes, each of which opens it with safe_open and copies each tensor into an array that was touched before; prints the ms that it took.
 TABLE: a line a tensor, its bytes and its name.  Prints a line with its versions first."""
 import os
 import pathlib
@@ -9,8 +9,8 @@ import time
 
 import numpy
 import safetensors
-from safetensors import deserialize
-from safetensors.numpy import save
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 path, table, readers = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
 # bf16 has no numpy type: its bytes travel as uint16, which costs the same.
@@ -22,8 +22,9 @@ def read(told, done):
     slot = {name: numpy.ones(count, numpy.uint16) for name, count in sizes.items()}
     os.write(done, b"+")
     while os.read(told, 1):
-        for name, tensor in deserialize(path.read_bytes()):
-            slot[name][:] = numpy.frombuffer(tensor["data"], dtype=numpy.uint16)
+        with safe_open(path, framework="np") as file:
+            for name in file.keys():
+                slot[name][:] = file.get_tensor(name)
         os.write(done, b"+")
     os._exit(0)
 
@@ -50,7 +51,7 @@ print(f"safetensors {safetensors.__version__}, numpy {numpy.__version__}, Python
 try:
     for _ in sys.stdin:
         start = time.perf_counter()
-        path.write_bytes(save(tensors))
+        save_file(tensors, path)
         for tell, _ in pairs:
             os.write(tell, b"+")
         for _, hear in pairs:
