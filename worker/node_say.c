@@ -139,6 +139,9 @@ void say_heartbeat(worker_node_t *n)
 
 /* --- about versions --------------------------------------------------------------------------- */
 
+/* 0 would say that it is not known: what was done within one turn took no time by the turn's clock. */
+static uint64_t took(uint64_t us) { return us ? us : 1; }
+
 void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     if (FAILPOINT("worker.before_staged")) return;
@@ -156,10 +159,10 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
                               .adapter = a->name,
                               .digest = action->digest};
     if (w && w->sealed_us) {
-        m.staged.connect_us = w->connect_us;
-        m.staged.fetch_us = w->fetch_us;
-        m.staged.verify_us = w->verify_us;
-        m.staged.stage_us = now_us - w->sealed_us;
+        m.staged.connect_us = took(w->connect_us);
+        m.staged.fetch_us = took(w->fetch_us);
+        m.staged.verify_us = took(w->verify_us);
+        m.staged.stage_us = took(now_us - w->sealed_us);
         m.staged.sources = rows;
         for (uint32_t i = 0; i < w->served_count; i++)
             rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
@@ -177,7 +180,7 @@ void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
     m.active = (msg_active_t){.token = n->session.token,
                               .version = action->version,
                               .decision = action->decision,
-                              .activate_us = since_us ? now_us - since_us : 0,
+                              .activate_us = since_us ? took(now_us - since_us) : 0,
                               .adapter = a->name,
                               .digest = action->digest};
     say(n, &m);

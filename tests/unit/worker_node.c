@@ -36,6 +36,9 @@ Test(node, fetches_stages_and_activates)
     const msg_t *staged = last_said(w, MSG_STAGED);
     cr_assert_not_null(staged);
     cr_assert(staged->staged.version == 1 && digest_equal(&staged->staged.digest, &a.h1));
+    cr_assert(staged->staged.connect_us && staged->staged.fetch_us && staged->staged.verify_us &&
+                  staged->staged.stage_us,
+              "0 is not known; all of it was done, in one turn or in many");
     cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == a.region_bytes);
     cr_assert(staged->staged.sources[0].kind == SOURCE_PUBLISHER &&
               !strcmp(staged->staged.sources[0].name, "trainer"));
