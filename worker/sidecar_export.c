@@ -246,6 +246,12 @@ static int find_root(exports_t *x, heddle_error_t *error)
     return rc;
 }
 
+int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)
+{
+    int rc = find_root(x, error);
+    return rc ? rc : exports_check_link(x, adapter, error);
+}
+
 int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error)
 {
     int rc = export_lock_take(x->root, x->path, adapters, error, &x->lock);
@@ -360,8 +366,7 @@ int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
     char path[4400];
     place_t place = PLACE_FREE;
-    int rc = find_root(x, error);
-    if (!rc) rc = exports_check_link(x, m->adapter, error);
+    int rc = exports_find(x, m->adapter, error);
     exports_path(x, m->adapter, m->version, path);
     if (!rc) rc = look_at_place(x, m, path, error, &place);
     if (rc || place == PLACE_RIGHT) return rc;

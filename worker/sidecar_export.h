@@ -35,6 +35,9 @@ void exports_close(exports_t *x);
 void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400]);
 /* What sits where the link belongs, and is no link: DATA_DIR. */
 int  exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error);
+/* The directory that has ROOT's path now, made where it is missing, is the one that is used from here on; and the
+ * adapter's link has its place there, as above. */
+int  exports_find(exports_t *x, const char *adapter, heddle_error_t *error);
 /* What lies at the path: OK · DIGEST_MISMATCH (*ret_found: its digest; "": it is missing, or no adapter) · any other:
  * it could not be read, and nothing is known. */
 int  exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT], heddle_error_t *error);

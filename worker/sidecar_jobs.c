@@ -87,11 +87,17 @@ static int write_directory(jobs_t *j, const heddle_snapshot_t *snapshot, heddle_
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
     seen_t *seen = &find_told(j, m->adapter)->seen;
     if (j->exports.root < 0) return HEDDLE_OK;
+    int rc = exports_find(&j->exports, m->adapter, error);
+    if (rc) return rc;
     exports_path(&j->exports, m->adapter, m->version, path);
-    if (seen_is_same(seen, m->version, path)) return HEDDLE_OK;
-    int rc = exports_write(&j->exports, snapshot, error);
-    if (!rc) seen_note(seen, m->version, path);
-    return rc;
+    const char *name = strrchr(path, '/') + 1;
+    seen_look_t before = seen_look(j->exports.root, name);
+    if (seen_is_same(seen, m->version, m->digest, &before)) return HEDDLE_OK;
+    rc = exports_write(&j->exports, snapshot, error);
+    if (rc) return rc;
+    seen_look_t now = seen_look(j->exports.root, name);
+    seen_note(seen, m->version, m->digest, &before, &now);
+    return HEDDLE_OK;
 }
 
 /* The directory is there.  False when nothing more is to be done about the version. */
@@ -150,6 +156,10 @@ static void follow(jobs_t *j, const heddle_event_t *e)
 {
     heddle_error_t error;
     if (j->exports.root < 0) return;
+    if (exports_find(&j->exports, e->adapter, &error)) {
+        say_not_switched(e, error.message);
+        return;
+    }
     bool has = exports_has(&j->exports, e->adapter, e->version);
     if (has && exports_linked(&j->exports, e->adapter) == e->version) return;
     if (have_directory(j, e) && exports_link(&j->exports, e->adapter, e->version, &error))

@@ -2,6 +2,7 @@
 #include "worker/sidecar_seen.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,14 +15,15 @@ static bool look_at_file(int dir, const char *name, seen_file_t *ret_file)
     return true;
 }
 
-static bool look(const char *path, seen_t *ret_seen)
+seen_look_t seen_look(int root, const char *name)
 {
-    int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir < 0) return false;
-    bool is_there = look_at_file(dir, "adapter_config.json", &ret_seen->config) &&
-                    look_at_file(dir, "adapter_model.safetensors", &ret_seen->tensors);
+    seen_look_t now = {0};
+    int dir = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0) return now;
+    now.is_there = look_at_file(dir, "adapter_config.json", &now.config) &&
+                   look_at_file(dir, "adapter_model.safetensors", &now.tensors);
     close(dir);
-    return is_there;
+    return now;
 }
 
 static bool is_same_time(struct timespec a, struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
@@ -32,15 +34,21 @@ static bool is_same_file(const seen_file_t *a, const seen_file_t *b)
            is_same_time(a->modified, b->modified);
 }
 
-void seen_note(seen_t *s, uint64_t version, const char *path)
+static bool is_same(const seen_look_t *a, const seen_look_t *b)
 {
-    seen_t now = {.version = version};
-    *s = look(path, &now) ? now : (seen_t){0};
+    return a->is_there && b->is_there && is_same_file(&a->config, &b->config) && is_same_file(&a->tensors, &b->tensors);
 }
 
-bool seen_is_same(const seen_t *s, uint64_t version, const char *path)
+void seen_note(seen_t *s, uint64_t version, const char *digest, const seen_look_t *before, const seen_look_t *now)
 {
-    seen_t now;
-    return s->version && s->version == version && look(path, &now) && is_same_file(&s->config, &now.config) &&
-           is_same_file(&s->tensors, &now.tensors);
+    *s = (seen_t){0};
+    if (!now->is_there || (before->is_there && !is_same(before, now))) return;
+    s->version = version;
+    s->look = *now;
+    snprintf(s->digest, sizeof s->digest, "%s", digest);
+}
+
+bool seen_is_same(const seen_t *s, uint64_t version, const char *digest, const seen_look_t *now)
+{
+    return s->version && s->version == version && !strcmp(s->digest, digest) && is_same(&s->look, now);
 }

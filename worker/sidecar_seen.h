@@ -8,17 +8,24 @@
 #ifndef WORKER_SIDECAR_SEEN_H
 #define WORKER_SIDECAR_SEEN_H
 
+#include "core/digest.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
 typedef struct { uint64_t device, inode, bytes; struct timespec changed, modified; } seen_file_t;
+/* is_there: both files are */
+typedef struct { bool is_there; seen_file_t config, tensors; } seen_look_t;
 /* version 0: nothing was seen */
-typedef struct { uint64_t version; seen_file_t config, tensors; } seen_t;
+typedef struct { uint64_t version; char digest[HEDDLE_DIGEST_TEXT]; seen_look_t look; } seen_t;
 
-/* The version's directory is right as it is; nothing is seen where it cannot be looked at. */
-void seen_note(seen_t *s, uint64_t version, const char *path);
+/* How the directory `name` of `root` looks now. */
+seen_look_t seen_look(int root, const char *name);
+/* The version's directory was found right, or written, between two looks.  Nothing is seen where it was there before
+ * and looks otherwise now: what was read may not be what is there. */
+void seen_note(seen_t *s, uint64_t version, const char *digest, const seen_look_t *before, const seen_look_t *now);
 /* It is that version's, and looks as it did then. */
-bool seen_is_same(const seen_t *s, uint64_t version, const char *path);
+bool seen_is_same(const seen_t *s, uint64_t version, const char *digest, const seen_look_t *now);
 
 #endif
