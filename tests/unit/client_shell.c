@@ -5,6 +5,7 @@
 #include "client/event_queue.h"
 #include "client/shell.h"
 #include "wire/wire.h"
+#include "tests/unit/other_thread.h"
 
 #include <criterion/criterion.h>
 #include <poll.h>
@@ -452,7 +453,7 @@ Test(event_queue, two_threads_see_one_order, .timeout = 30)
 
 /* ---- whose it is ---- */
 
-Test(shell, the_application_may_not_use_the_line_of_the_loops_thread, .signal = SIGABRT)
+Test(shell, the_application_may_not_use_the_line_of_the_loops_thread, ENDS_THE_PROCESS)
 {
     broker_t b = {0};
     start_broker(&b, "tcp://127.0.0.1:*");

@@ -36,7 +36,7 @@ TestSuite(keys, .init = setup, .fini = teardown, .timeout = 30);
 
 static const char *path_of(const char *name)
 {
-    static char paths[4][128];
+    static char paths[4][256];
     static int at;
     at = (at + 1) % 4;
     snprintf(paths[at], sizeof paths[at], "%s/%s", dir, name);

@@ -355,7 +355,7 @@ Test(slots, readers_may_be_on_any_thread)
     close_table(&s);
 }
 
-Test(slots, what_the_loop_does_only_its_thread_may_do, .signal = SIGABRT)
+Test(slots, what_the_loop_does_only_its_thread_may_do, ENDS_THE_PROCESS)
 {
     owner_t owner = {0};
     on_another_thread(count_slots, owned_table(&owner));
