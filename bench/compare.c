@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/compare.h"
 
+#include "core/errors.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,14 +37,35 @@ static bool comparable(const result_row_t *row, const result_series_t *figure,
     return true;
 }
 
+static bool has_zero(const result_row_t *row, const result_series_t *reference)
+{
+    const series_t *s = &result_row_find(row, reference->name)->series;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->at[i] == 0) return true;
+    return false;
+}
+
+static int check_reference(const result_row_t *before, const result_row_t *after,
+                           const result_series_t *reference, heddle_error_t *error)
+{
+    if (!reference || (!has_zero(before, reference) && !has_zero(after, reference))) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "row %s: its reference %s is 0 in a repetition",
+                        before->name, reference->name);
+    error_expected(error, "more than 0 %s", reference->unit);
+    error_found(error, "0");
+    error_hint(error, "measure again");
+    return rc;
+}
+
 static int compare_figure(const result_row_t *before, const result_row_t *after, const result_series_t *b,
-                          const result_series_t *a, compare_row_t *to)
+                          const result_series_t *a, compare_row_t *to, heddle_error_t *error)
 {
     const result_series_t *reference = shared_reference(before, after, b->unit);
     series_t x = {0}, y = {0};
-    int rc = comparable(before, b, reference, &x) && comparable(after, a, reference, &y)
-                 ? HEDDLE_OK
-                 : HEDDLE_ERR_NO_MEMORY;
+    int rc = check_reference(before, after, reference, error);
+    if (rc) return rc;
+    if (!comparable(before, b, reference, &x) || !comparable(after, a, reference, &y))
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
     if (!rc) {
         *to = (compare_row_t){.change = stats_compare(&x, &y)};
         snprintf(to->row, sizeof to->row, "%s", before->name);
@@ -55,7 +78,8 @@ static int compare_figure(const result_row_t *before, const result_row_t *after,
     return rc;
 }
 
-static int compare_rows(const result_row_t *before, const result_row_t *after, compare_t *c)
+static int compare_rows(const result_row_t *before, const result_row_t *after, compare_t *c,
+                        heddle_error_t *error)
 {
     for (uint32_t i = 0; i < before->count; i++) {
         const result_series_t *b = &before->series[i], *a = after ? result_row_find(after, b->name) : NULL;
@@ -64,7 +88,7 @@ static int compare_rows(const result_row_t *before, const result_row_t *after, c
             c->missing++;
             continue;
         }
-        int rc = compare_figure(before, after, b, a, &c->rows[c->count]);
+        int rc = compare_figure(before, after, b, a, &c->rows[c->count], error);
         if (rc) return rc;
         stats_verdict_t verdict = c->rows[c->count++].change.verdict;
         c->worse += verdict == STATS_WORSE;
@@ -74,12 +98,31 @@ static int compare_rows(const result_row_t *before, const result_row_t *after, c
     return HEDDLE_OK;
 }
 
-int compare_make(const result_t *before, const result_t *after, compare_t *ret_compare)
+/* Ratios of another machine, or another data plane, are other ratios. */
+static void warn(const result_t *before, const result_t *after, compare_t *c)
+{
+    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer"};
+    for (uint32_t i = 0, count = 0; i < COMPARE_WARNINGS; i++) {
+        const json_t *b = json_object_get(before->machine, FACTS[i]),
+                     *a = json_object_get(after->machine, FACTS[i]);
+        if (!b || !a || json_equal(b, a)) continue;
+        char *was = json_dumps(b, JSON_ENCODE_ANY), *is = json_dumps(a, JSON_ENCODE_ANY);
+        snprintf(c->warnings[count++], COMPARE_TEXT, "%s differs: %.100s before, %.100s after", FACTS[i],
+                 was ? was : "", is ? is : "");
+        free(was);
+        free(is);
+    }
+}
+
+bool compare_is_ok(const compare_t *c) { return !c->worse && !c->missing && c->count > c->too_few; }
+
+int compare_make(const result_t *before, const result_t *after, compare_t *ret_compare, heddle_error_t *error)
 {
     compare_t c = {.rows = calloc((size_t)before->count * RESULT_SERIES_MAX + 1, sizeof *c.rows)};
-    int rc = c.rows ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
+    int rc = c.rows ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
     for (uint32_t i = 0; !rc && i < before->count; i++)
-        rc = compare_rows(&before->rows[i], result_find(after, before->rows[i].name), &c);
+        rc = compare_rows(&before->rows[i], result_find(after, before->rows[i].name), &c, error);
+    if (!rc) warn(before, after, &c);
     if (rc) compare_fini(&c);
     else *ret_compare = c;
     return rc;
@@ -103,10 +146,12 @@ json_t *compare_encode(const compare_t *c)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < c->count; i++) json_array_append_new(rows, row_json(&c->rows[i]));
-    return json_pack("{s:s, s:s, s:b, s:i, s:i, s:i, s:i, s:o}", "schema", "heddle/1", "kind",
-                     "bench_compare", "ok", c->worse == 0, "worse_count", (int)c->worse, "better_count",
+    json_t *warnings = json_array();
+    for (uint32_t i = 0; c->warnings[i][0]; i++) json_array_append_new(warnings, json_string(c->warnings[i]));
+    return json_pack("{s:s, s:s, s:b, s:i, s:i, s:i, s:i, s:o, s:o}", "schema", "heddle/1", "kind",
+                     "bench_compare", "ok", compare_is_ok(c), "worse_count", (int)c->worse, "better_count",
                      (int)c->better, "too_few_count", (int)c->too_few, "missing_count", (int)c->missing,
-                     "figures", rows);
+                     "warnings", warnings, "figures", rows);
 }
 
 void compare_text(const compare_t *c, buf_t *out)
@@ -126,4 +171,5 @@ void compare_text(const compare_t *c, buf_t *out)
         out,
         "%u worse, %u better, %u the same, %u with too few repetitions to say, %u not in the second report\n",
         c->worse, c->better, c->count - c->worse - c->better - c->too_few, c->too_few, c->missing);
+    for (uint32_t i = 0; c->warnings[i][0]; i++) buf_printf(out, "warning: %s\n", c->warnings[i]);
 }

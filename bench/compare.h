@@ -10,6 +10,8 @@
 
 #include "bench/result.h"
 
+enum { COMPARE_WARNINGS = 3, COMPARE_TEXT = 256 };
+
 typedef struct {
     char row[RESULT_NAME], figure[RESULT_NAME], reference[RESULT_NAME],
         unit[16]; /* reference "": the numbers themselves */
@@ -19,12 +21,16 @@ typedef struct {
     compare_row_t *rows;
     uint32_t count, worse, better, too_few;
     uint32_t missing; /* figures of `before` that `after` lacks */
+    char warnings[COMPARE_WARNINGS + 1][COMPARE_TEXT]; /* what makes the machines others; "" ends them */
 } compare_t;
 
-/* NO_MEMORY. */
-int compare_make(const result_t *before, const result_t *after, compare_t *ret_compare);
+/* NO_MEMORY; PROTOCOL naming row and reference where a reference took no time at all. */
+int compare_make(const result_t *before, const result_t *after, compare_t *ret_compare,
+                 heddle_error_t *error);
+/* Something was judged, nothing became worse, and nothing is missing. */
+bool compare_is_ok(const compare_t *c);
 void compare_fini(compare_t *c);
-/* {"schema","kind":"bench_compare","ok",...}; ok: nothing became worse.  NULL: out of memory. */
+/* {"schema","kind":"bench_compare","ok",...}; ok: compare_is_ok.  NULL: out of memory. */
 json_t *compare_encode(const compare_t *c);
 void compare_text(const compare_t *c, buf_t *out);
 

@@ -63,8 +63,8 @@ static const option_set_t SET = {
     ARGS,
     0,
     "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became\n"
-    "worse; 2 usage; "
-    "3 no such row or file; 5 deadline; 8 a file is no report; 9 this machine; 130 or 143 interrupted.\n\n"
+    "worse or is missing, or nothing could be judged; 2 usage; 3 no such row or file; 5 deadline; 8 a file\n"
+    "is no report, or of a run that failed; 9 this machine; 130 or 143 interrupted.\n\n"
     "Examples:\n  heddle-bench\n  heddle-bench -o json --row '^publish/17.6MB' --repeat 31 >before.json\n"
     "  heddle-bench compare before.json after.json"};
 
@@ -278,11 +278,10 @@ static int compare(const args_t *a, const char *before, const char *after)
     compare_t c = {0};
     int rc = read_report(before, &x, &error);
     if (!rc) rc = read_report(after, &y, &error);
-    if (!rc && compare_make(&x, &y, &c))
-        rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
+    if (!rc) rc = compare_make(&x, &y, &c, &error);
     if (rc) print_failure(a, "bench_compare", &error);
     else print_compare(a, &c);
-    int end = rc ? end_with(&error) : c.worse ? 1 : 0;
+    int end = rc ? end_with(&error) : compare_is_ok(&c) ? 0 : 1;
     compare_fini(&c);
     result_fini(&x);
     result_fini(&y);

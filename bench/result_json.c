@@ -151,6 +151,8 @@ int result_decode(const json_t *json, const char *what, result_t *ret_result, he
     json_t *machine = json_object_get(json, "machine");
     if (strcmp(text_of(json, "kind"), "bench") || !json_is_array(rows))
         return refuse(what, "kind bench, with rows", error);
+    if (json_is_false(json_object_get(json, "ok")))
+        return refuse(what, "a report that ended well (\"ok\": true)", error);
     r.machine = json_is_object(machine) ? json_incref(machine) : NULL;
     for (size_t i = 0; i < json_array_size(rows); i++) {
         int rc = decode_row(json_array_get(rows, i), what, &r, error);

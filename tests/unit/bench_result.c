@@ -94,6 +94,7 @@ static const char *const FOREIGN[] = {
     REPORT("{\"name\":\"a\"}"),
     REPORT(ROW("") "," ROW("")),
     REPORT(ROW("{}")),
+    "{\"kind\":\"bench\",\"ok\":false,\"rows\":[]}",
     REPORT(ROW("{\"name\":\"x\",\"unit\":\"ms\"}")),
     REPORT(ROW("{\"name\":\"x\",\"unit\":\"ms\",\"samples\":[\"1\"]}")),
     REPORT(ROW("{\"name\":\"x\",\"samples\":[1]},{\"name\":\"x\",\"samples\":[1]}")),
@@ -136,7 +137,7 @@ Test(compare, a_slower_machine_is_no_slower_program)
 {
     result_t a = sample(1, 1), b = sample(1, 7);
     compare_t c;
-    cr_assert_eq(compare_make(&a, &b, &c), HEDDLE_OK);
+    cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
     cr_assert_eq(c.count, 2);
     cr_assert_eq(c.worse + c.better, 0);
     cr_assert_str_eq(row_of(&c, "active")->reference, "memcpy");
@@ -150,7 +151,7 @@ Test(compare, a_slower_program_is_worse_and_the_other_way_round_better)
 {
     result_t a = sample(1, 1), b = sample(1.2, 1);
     compare_t c;
-    cr_assert_eq(compare_make(&a, &b, &c), HEDDLE_OK);
+    cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
     cr_assert_eq(c.worse, 1);
     cr_assert_eq(row_of(&c, "active")->change.verdict, STATS_WORSE);
     cr_assert_float_eq(row_of(&c, "active")->change.change, 0.2, 1e-9);
@@ -158,7 +159,7 @@ Test(compare, a_slower_program_is_worse_and_the_other_way_round_better)
     cr_assert(json_is_false(json_object_get(json, "ok")));
     json_decref(json);
     compare_fini(&c);
-    cr_assert_eq(compare_make(&b, &a, &c), HEDDLE_OK);
+    cr_assert_eq(compare_make(&b, &a, &c, NULL), HEDDLE_OK);
     cr_assert_eq(c.worse, 0);
     cr_assert_eq(c.better, 1);
     compare_fini(&c);
@@ -170,11 +171,60 @@ Test(compare, figures_that_the_second_report_lacks_are_counted)
 {
     result_t a = sample(1, 1), b = {0};
     compare_t c;
-    cr_assert_eq(compare_make(&a, &b, &c), HEDDLE_OK);
+    cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
     cr_assert_eq(c.missing, 2);
     cr_assert_eq(c.count, 0);
+    cr_assert_not(compare_is_ok(&c));
     compare_fini(&c);
     result_fini(&a);
+}
+
+/* A check that is green because nothing was measured guards nothing. */
+Test(compare, nothing_judged_is_not_well)
+{
+    result_t a = {0}, b = sample(1, 1);
+    compare_t c;
+    cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
+    cr_assert_not(compare_is_ok(&c));
+    compare_fini(&c);
+    cr_assert_eq(compare_make(&b, &b, &c, NULL), HEDDLE_OK);
+    cr_assert(compare_is_ok(&c));
+    compare_fini(&c);
+    for (uint32_t i = 0; i < b.rows[0].count; i++)
+        if (b.rows[0].series[i].series.count) b.rows[0].series[i].series.count = 3;
+    cr_assert_eq(compare_make(&b, &b, &c, NULL), HEDDLE_OK);
+    cr_assert(c.too_few == c.count && c.count && !compare_is_ok(&c));
+    compare_fini(&c);
+    result_fini(&b);
+}
+
+Test(compare, another_machine_is_told)
+{
+    result_t a = sample(1, 1), b = sample(1, 1);
+    compare_t c;
+    cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
+    cr_assert_str_eq(c.warnings[0], "");
+    compare_fini(&c);
+    json_object_set_new(b.machine, "core_count", json_integer(64));
+    cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
+    cr_assert_str_eq(c.warnings[0], "core_count differs: 2 before, 64 after");
+    cr_assert_str_eq(c.warnings[1], "");
+    cr_assert(compare_is_ok(&c));
+    compare_fini(&c);
+    result_fini(&a);
+    result_fini(&b);
+}
+
+Test(compare, nothing_is_divided_by_0)
+{
+    heddle_error_t error = {0};
+    result_t a = sample(1, 1), b = sample(1, 1);
+    compare_t c;
+    ((result_series_t *)(uintptr_t)result_row_find(&b.rows[0], "memcpy"))->series.at[3] = 0;
+    cr_assert_eq(compare_make(&a, &b, &c, &error), HEDDLE_ERR_PROTOCOL);
+    cr_assert(strstr(error.message, "publish/17.6MB/4") && strstr(error.message, "memcpy"), "%s", error.message);
+    result_fini(&a);
+    result_fini(&b);
 }
 
 Test(result, text_has_every_figure_and_says_what_was_skipped)
