@@ -87,11 +87,13 @@ static int take_one(int lock, const char *path, const char *adapter, heddle_erro
 {
     struct flock want = byte_of(adapter), holder = want;
     want.l_type = holder.l_type = F_WRLCK;
-    while (fcntl(lock, F_SETLK, &want) != 0) {
+    for (int i = 0; fcntl(lock, F_SETLK, &want) != 0; i++) {
         if (!is_held(errno)) return fail(error, path);
         if (fcntl(lock, F_GETLK, &holder) != 0) return fail(error, path);
-        if (holder.l_type != F_UNLCK) return refuse(path, adapter, (long)holder.l_pid, error);
-        holder.l_type = F_WRLCK;    /* it has just ended */
+        bool has_ended = holder.l_type == F_UNLCK && i < GATE_TRIES;
+        if (!has_ended) return refuse(path, adapter, holder.l_type == F_UNLCK ? 0 : (long)holder.l_pid, error);
+        holder.l_type = F_WRLCK;
+        poll(NULL, 0, GATE_PAUSE_MS);
     }
     return HEDDLE_OK;
 }
@@ -122,23 +124,52 @@ static int go_without(int root, const char *path, int *ret_lock)
     return HEDDLE_OK;
 }
 
-/* Opened, behind the gate, and still the file that has the name; -1 in *ret_lock: there are no locks. */
+/* Workers come and go at every try, or the file system gives a file another number each time. */
+static int refuse_change(const char *path, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: %s was another file at each of %d tries to lock it", path, NAME,
+                        (int)GATE_TRIES);
+    error_where(error, NULL, 0, NULL, "export");
+    error_expected(error, "a file that keeps its inode number while it is open");
+    error_found(error, "another number each time, or workers that come and go without a pause");
+    error_hint(error, "name a directory with --export on a file system whose inode numbers stay");
+    if (error) error->retriable = 1;
+    return rc;
+}
+
+typedef enum { ENTRY_IN, ENTRY_CHANGED, ENTRY_WITHOUT, ENTRY_FAILED } entry_t;
+
+/* Behind the gate, and still the file that has the name?  CHANGED: the last one who had it removed it, and there is
+ * another, or none; WITHOUT: there are no locks. */
+static entry_t pass_gate(int root, const char *path, int lock, heddle_error_t *error, int *ret_rc)
+{
+    if (!take_gate(lock)) {
+        if (lacks_locks(errno)) return ENTRY_WITHOUT;
+        *ret_rc = is_held(errno) ? refuse_gate(path, lock, error) : fail(error, path);
+        return ENTRY_FAILED;
+    }
+    int is_in = export_lock_is_of(root, lock);
+    if (is_in < 0) *ret_rc = fail(error, path);
+    return is_in < 0 ? ENTRY_FAILED : is_in ? ENTRY_IN : ENTRY_CHANGED;
+}
+
+/* -1 in *ret_lock: there are no locks. */
 static int enter(int root, const char *path, heddle_error_t *error, int *ret_lock)
 {
-    for (;;) {
+    for (int i = 0; i < GATE_TRIES; i++) {
         int lock = open_lock(root), rc = HEDDLE_OK;
         if (lock < 0) return fail(error, path);
-        int is_in = take_gate(lock) ? export_lock_is_of(root, lock) : -1;
-        bool lacks = is_in < 0 && lacks_locks(errno);
-        if (is_in > 0) {
+        entry_t entry = pass_gate(root, path, lock, error, &rc);
+        if (entry == ENTRY_IN) {
             *ret_lock = lock;
             return HEDDLE_OK;
         }
-        if (is_in < 0 && !lacks) rc = is_held(errno) ? refuse_gate(path, lock, error) : fail(error, path);
         close(lock);
-        if (lacks) return go_without(root, path, ret_lock);
-        if (rc) return rc; /* else the last one who had it removed it: there is another, or none */
+        if (entry == ENTRY_WITHOUT) return go_without(root, path, ret_lock);
+        if (entry == ENTRY_FAILED) return rc;
+        poll(NULL, 0, GATE_PAUSE_MS);
     }
+    return refuse_change(path, error);
 }
 
 int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error, int *ret_lock)

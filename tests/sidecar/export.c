@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -579,4 +580,25 @@ Test(exports, full_disk_is_no_space_and_leaves_nothing)
     cr_assert_eq(rc, HEDDLE_ERR_NO_SPACE);
     cr_assert(is_empty);
     heddle_snapshot_release(&s);
+}
+
+/* A file system that gives the lock's file another number whenever its name is looked at. */
+static bool numbers_change;
+
+int fstatat(int dir, const char *restrict name, struct stat *restrict st, int flags)
+{
+    if (syscall(SYS_newfstatat, dir, name, st, flags) != 0) return -1;
+    if (numbers_change && !strcmp(name, ".heddle.lock")) st->st_ino++;
+    return 0;
+}
+
+Test(exports, a_lock_whose_number_changes_holds_nobody, .timeout = 10)
+{
+    static const char *const ADAPTERS[] = {"policy", NULL};
+    heddle_error_t error;
+    numbers_change = true;
+    cr_assert_eq(exports_lock(&exports, ADAPTERS, &error), HEDDLE_ERR_DATA_LOCKED);
+    cr_assert(error.retriable && strstr(error.message, "another file at each of") && error.hint[0], "%s", error.message);
+    numbers_change = false;
+    cr_assert_eq(exports_lock(&exports, ADAPTERS, &error), HEDDLE_OK);
 }
