@@ -22,6 +22,20 @@ static stranger_t *row_of(strangers_t *s, const key16_t *life)
     return oldest;
 }
 
+static const char *say(strangers_t *s, stranger_t *row)
+{
+    if (s->said_us && row->heard_us - s->said_us < STRANGERS_PAUSE_US) {
+        s->unsaid_count++;
+        return NULL;
+    }
+    s->said_us = row->said_us = row->heard_us;
+    if (!s->unsaid_count) return row->text;
+    text_printf(s->line, sizeof s->line, "%s (and %llu more like it since the last line)", row->text,
+                (unsigned long long)s->unsaid_count);
+    s->unsaid_count = 0;
+    return s->line;
+}
+
 const char *strangers_heard(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now)
 {
     static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};
@@ -34,6 +48,5 @@ const char *strangers_heard(strangers_t *s, const msg_hello_t *m, const char *cl
                 "right --data?",
                 ROLES[m->role], m->host, (unsigned long long)m->pid, m->cluster, cluster);
     if (row->said_us && now.us - row->said_us < STRANGERS_US) return NULL;
-    row->said_us = row->heard_us;
-    return row->text;
+    return say(s, row);
 }

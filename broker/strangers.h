@@ -4,8 +4,9 @@
  *
  *   unknown --HELLO--> listed --10 minutes without HELLO--> unknown
  *
- * Bounded: STRANGERS_MAX processes; the one that was heard of longest ago makes room.  No clock, no I/O; one
- * thread. */
+ * Bounded: STRANGERS_MAX processes; the one that was heard of longest ago makes room.  The log too: whatever
+ * number of processes say HELLO, it gets a line a second at most, and how many there would have been.  No clock,
+ * no I/O; one thread. */
 #ifndef BROKER_STRANGERS_H
 #define BROKER_STRANGERS_H
 
@@ -14,6 +15,7 @@
 
 #define STRANGERS_MAX 32u
 #define STRANGERS_US 600000000ull      /* listed after its last HELLO; said again in the log */
+#define STRANGERS_PAUSE_US 1000000ull  /* between two lines of the log, whoever they are about */
 
 /* One process.  heard_us 0: a free row. */
 typedef struct {
@@ -21,9 +23,13 @@ typedef struct {
     uint64_t heard_us, heard_ms, said_us;
     char text[512];
 } stranger_t;
-typedef struct { stranger_t rows[STRANGERS_MAX]; } strangers_t;
+typedef struct {
+    stranger_t rows[STRANGERS_MAX];
+    uint64_t said_us, unsaid_count;    /* the last line; HELLOs since, that none was said of */
+    char line[600];
+} strangers_t;
 
-/* A HELLO came.  NULL: it is no stranger, or was said lately; else what the log should say, valid until the
+/* A HELLO came.  NULL: it is no stranger, or was said lately, or another was just now; else what the log should say, valid until the
  * next call. */
 const char *strangers_heard(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now);
 bool stranger_is_listed(const stranger_t *row, uint64_t now_us);

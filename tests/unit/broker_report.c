@@ -357,6 +357,7 @@ static const field_row_t FIELDS[] = {
     {"status", "broker.heddle", "s"},
     {"status", "broker.wire", "x"},
     {"status", "broker.uptime_ms", "n"},
+    {"status", "broker.now_at", "s"},
     {"status", "broker.state", "s"},
     {"status", "broker.data_dir", "s"},
     {"status", "broker.registry_bytes", "i"},
@@ -644,6 +645,24 @@ static void one_cannot_switch(void)
                            .code = "version_failed",
                            .message = "the hook ended with 3"}};
     say(2, &nack);
+}
+
+/* Thirty-three lives in turn find no row of theirs: the log gets a line a second, and the count of the others. */
+Test(report, strangers_write_a_line_a_second)
+{
+    strangers_t s = {0};
+    uint64_t lines = 0, counted = 0;
+    for (uint64_t n = 0; n < 1000; n++) {
+        msg_hello_t m = {.role = ROLE_WORKER, .host = "away", .cluster = "other"};
+        m.life.b[0] = (uint8_t)(n % (STRANGERS_MAX + 1)) + 1;
+        const char *line = strangers_heard(&s, &m, "here", (instant_t){.us = 1000000000 + n * 10000});
+        const char *more = line ? strstr(line, "(and ") : NULL;
+        lines += line != NULL;
+        if (more) counted += strtoull(more + 5, NULL, 10);
+    }
+    cr_assert_eq(lines, 10);
+    cr_assert_eq(counted + s.unsaid_count + lines, 1000);
+    cr_assert_null(strstr(s.rows[0].text, "more"), "what `status` shows has no count");
 }
 
 Test(report, every_field_of_the_pages)
