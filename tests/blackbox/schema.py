@@ -85,7 +85,7 @@ KINDS = {
                 "data_bytes": "int?", "tensor_count": "int?", "chunk_count": "int?", "features": "texts?", "rollout": ROLLOUT,
                 "timing": {"pack_ms": "ms?", "commit_ms": "ms?", "staged_ms": "ms?", "active_ms": "ms?"}},
     "status": {"broker": {"endpoint": "text", "cluster": "name", "epoch": "int", "pid": "int", "heddle": "text",
-                          "wire": {"min": "int", "max": "int"}, "uptime_ms": "ms", "state": matching("ready|read_only"),
+                          "wire": {"min": "int", "max": "int"}, "uptime_ms": "ms", "now_at": "at", "state": matching("ready|read_only"),
                           "data_dir": "text", "registry_bytes": "int", "settling_ms": "int",
                           "restored": ({"from": "name", "at": "at", "message": "text"},)},
                "warnings": ["at", {"at": "at", "name": "text", "message": "text"}],
