@@ -4,9 +4,9 @@
  *
  *   unknown --HELLO--> listed --10 minutes without HELLO--> unknown
  *
- * Bounded: STRANGERS_MAX processes; the one that was heard of longest ago makes room.  The log too: whatever
- * number of processes say HELLO, it gets a line a second at most, and how many there would have been.  No clock,
- * no I/O; one thread. */
+ * Bounded: STRANGERS_MAX processes; the one that was heard of longest ago makes room.  The log too: however
+ * many say HELLO, it gets a line a second at most, with the number of those that were left out.  No clock, no
+ * I/O; one thread. */
 #ifndef BROKER_STRANGERS_H
 #define BROKER_STRANGERS_H
 
@@ -29,8 +29,8 @@ typedef struct {
     char line[600];
 } strangers_t;
 
-/* A HELLO came.  NULL: it is no stranger, or was said lately, or another was just now; else what the log should say, valid until the
- * next call. */
+/* A HELLO came.  NULL: it is no stranger, or was said lately, or another was just now; else what the log
+ * should say, valid until the next call. */
 const char *strangers_heard(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now);
 bool stranger_is_listed(const stranger_t *row, uint64_t now_us);
 
