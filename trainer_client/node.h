@@ -58,6 +58,8 @@ int  publisher_node_opened(const publisher_node_t *n, heddle_error_t *error);
 #define TAKE_WORD_US 1000000u
 int  publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
                          region_t **ret_region);
+/* A take that was answered AGAIN is not made again: what the next one waits for has a second of its own. */
+void publisher_node_give_up(publisher_node_t *n);
 int  publisher_node_fit(publisher_node_t *n, int slot, region_t *region);
 void publisher_node_give_back(publisher_node_t *n, int slot);
 

@@ -66,11 +66,18 @@ int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, in
     owner_check(n->io->owner);
     bool is_spare_any = n->session.state != SESSION_READY || !n->session.line_up || n->is_word_late;
     int rc = publications_take(&n->publications, bytes, is_spare_any, ret_slot, ret_region);
-    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any;
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !publications_are_closing(&n->publications);
     n->is_word_late = false;
     if (!is_waiting) n->word_us = CLOCK_NEVER;
     else if (n->word_us == CLOCK_NEVER) n->word_us = now_us + TAKE_WORD_US;
     return rc;
+}
+
+void publisher_node_give_up(publisher_node_t *n)
+{
+    owner_check(n->io->owner);
+    n->word_us = CLOCK_NEVER;
+    n->is_word_late = false;
 }
 
 int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)

@@ -72,6 +72,13 @@ static int ask_take(question_t *q, publisher_node_t *n, uint64_t now_us)
     return publisher_node_take(n, t->bytes, now_us, &t->slot, &t->region);
 }
 
+static int ask_give_up(question_t *q, publisher_node_t *n, uint64_t now_us)
+{
+    (void)q, (void)now_us;
+    publisher_node_give_up(n);
+    return HEDDLE_OK;
+}
+
 static int ask_fit(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
     take_t *t = (take_t *)q;
@@ -91,6 +98,13 @@ static void give_back(heddle_publisher_t *p, int slot)
     heddle_error_t ignored;
     take_t t = {.q = {.ask = ask_give_back, .error = &ignored}, .slot = slot};
     handle_ask(p, &t.q);
+}
+
+static void give_up(heddle_publisher_t *p)
+{
+    heddle_error_t ignored;
+    question_t q = {.ask = ask_give_up, .error = &ignored};
+    handle_ask(p, &q);
 }
 
 static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
@@ -128,7 +142,10 @@ static int take_region(heddle_publisher_t *p, uint64_t bytes, int *ret_slot, voi
 {
     take_t t = {.q = {.ask = ask_take, .error = error}, .bytes = bytes};
     int rc = handle_ask_until(p, &t.q, handle_until((int)p->timeout_ms));
-    if (rc) return fail_slot(rc, p->timeout_ms, error);
+    if (rc) {
+        give_up(p);
+        return fail_slot(rc, p->timeout_ms, error);
+    }
     rc = stop_check(error); /* it may have been waited for */
     if (rc) {
         give_back(p, t.slot);

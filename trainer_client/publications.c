@@ -179,6 +179,13 @@ uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBL
     return count;
 }
 
+bool publications_are_closing(const publications_t *p)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+        if (p->slots[i].state == PUBLICATION_CLOSING) return true;
+    return false;
+}
+
 bool publications_are_quiet(const publications_t *p)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++)

@@ -74,6 +74,8 @@ void publications_stop(publications_t *p, uint64_t version);   /* 0: all */
 uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATION_SLOTS]);
 /* NULL when the version is not SERVED. */
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version);
+/* A region is on its way to be free. */
+bool publications_are_closing(const publications_t *p);
 /* Nothing is served and no send is in flight. */
 bool publications_are_quiet(const publications_t *p);
 

@@ -138,6 +138,35 @@ Test(joined, a_word_that_does_not_come_is_waited_for_no_longer_than_a_second)
     cr_assert_eq(fetch(2, 4096), TR_REFUSED, "what lies between went");
 }
 
+/* It ended with its deadline, or Ctrl-C: what it waited for says nothing to one that comes much later. */
+static void give_up_after(uint64_t waited_us)
+{
+    for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    item_t *it = make(3000);
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    w.now += waited_us;
+    tick();
+    publisher_node_give_up(w.node);
+    w.now += TAKE_WORD_US;
+    tick();
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    for (uint64_t v = 1; v <= 3; v++) cr_assert_eq(fetch(v, 4096), TR_ARRIVED, "version %d", (int)v);
+}
+Test(joined, a_take_that_was_given_up_leaves_no_word_behind) { give_up_after(0); }
+Test(joined, nor_one_that_is_late_already) { give_up_after(TAKE_WORD_US); }
+
+Test(joined, a_region_that_comes_free_needs_no_word)
+{
+    for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    item_t *it = make(3000);
+    release(2);
+    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
+    uint64_t changes = w.changes;
+    w.now += 2 * TAKE_WORD_US;
+    tick();
+    cr_assert_eq(w.changes, changes);
+}
+
 Test(joined, nor_is_that_of_a_broker_that_is_away)
 {
     tr_event_t e;
