@@ -162,8 +162,9 @@ static json_t *broker_part(const broker_t *b, instant_t now)
                      "pid", part_count(b->opts.pid), "heddle", heddle_version(), "wire", "min",
                      (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
                      part_ms(now.us - b->started_us), "now_at", part_time(now.wall_ms), "state",
-                     b->is_read_only ? "read_only" : "ready", "data_dir", b->opts.data_dir, "registry_bytes", part_count(bytes), "restored",
-                     restored_part(b), "settling_ms", part_settling(b, now));
+                     b->is_read_only ? "read_only" : "ready", "data_dir", b->opts.data_dir,
+                     "registry_bytes", part_count(bytes), "restored", restored_part(b), "settling_ms",
+                     part_settling(b, now));
 }
 
 static json_t *count_part(const broker_t *b)

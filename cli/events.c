@@ -13,7 +13,7 @@ typedef struct {
     bool follow;
     int64_t since;
     const char *adapter, *worker;
-    int64_t limit;
+    int64_t limit, last;
 } args_t;
 static const option_t OPTIONS[] = {
     {"follow", 'f', OPTION_FLAG, NULL, NULL, NULL,
@@ -23,6 +23,8 @@ static const option_t OPTIONS[] = {
      "from this number on, it included; 0: from the oldest that is kept", offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
+    {"last", 0, OPTION_INTEGER, "N", NULL, "0", "of those that are kept, only the newest so many; 0: all",
+     offsetof(args_t, last)},
     {"limit", 0, OPTION_INTEGER, "N", NULL, "0", "stop after so many; 0: no limit", offsetof(args_t, limit)},
     {0}};
 static const option_set_t SET = {
@@ -36,7 +38,7 @@ static const option_set_t SET = {
     NULL,
     0,
     CLI_EXITS " (also when there are none).\n" CLI_EXITS_COMMON
-              ".\n\nExamples:\n  heddle events --adapter policy --limit 20\n"
+              ".\n\nExamples:\n  heddle events --adapter policy --last 20\n"
               "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
               "  heddle events --since 120    what happened from number 120 on"};
 
@@ -85,6 +87,23 @@ static void print_event(const common_t *c, const json_t *e)
     fflush(stdout);
 }
 
+/* What was read and is not printed yet: with --last that waits until all that is kept was read. */
+typedef struct { json_t *rows; size_t last; uint64_t left; } unprinted_t; /* last 0: all */
+
+static void read_rows(unprinted_t *u, const json_t *list)
+{
+    json_array_extend(u->rows, (json_t *)list);
+    while (u->last > 0 && json_array_size(u->rows) > u->last) json_array_remove(u->rows, 0);
+}
+
+static void print_rows(const common_t *c, unprinted_t *u)
+{
+    for (size_t i = 0; i < json_array_size(u->rows) && u->left > 0; i++, u->left--)
+        print_event(c, json_array_get(u->rows, i));
+    json_array_clear(u->rows);
+    u->last = 0;
+}
+
 int command_events(int argc, char **argv)
 {
     args_t args = {0};
@@ -92,16 +111,17 @@ int command_events(int argc, char **argv)
     if (end >= 0) return end;
     heddle_admin_t *admin = cli_admin(&args.common, "events", &end);
     if (!admin) return end;
-    uint64_t left = args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX;
+    unprinted_t u = {json_array(), args.last > 0 ? (size_t)args.last : 0,
+                     args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX};
     heddle_events_opts_t opts = {.size = sizeof opts,
                                  .since = args.since > 0 ? (uint64_t)args.since : 0,
                                  .adapter = args.adapter,
                                  .worker = args.worker};
     bool heard = false;
     end = 0;
-    while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
+    while (u.left > 0 && !cli_signal_exit() && !ferror(stdout)) {
         char *text = NULL;
-        opts.limit = left < PAGE ? (uint32_t)left : PAGE;
+        opts.limit = u.left < PAGE && u.last == 0 ? (uint32_t)u.left : PAGE;
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
         if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue; /* it waited --timeout for a
@@ -109,17 +129,16 @@ int command_events(int argc, char **argv)
         if (rc) { end = cli_fail(&args.common, "events", heddle_last_error()); break; }
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
-        const json_t *list = json_object_get(answer, "events");
-        size_t count = json_array_size(list);
-        for (size_t i = 0; i < count && left > 0; i++, left--)
-            print_event(&args.common, json_array_get(list, i));
+        bool more = json_is_true(json_object_get(answer, "more"));
+        read_rows(&u, json_object_get(answer, "events"));
+        if (u.last == 0 || !more) print_rows(&args.common, &u);
         opts.since = (uint64_t)cli_integer(answer, "next");
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
-        bool more = json_is_true(json_object_get(answer, "more"));
         json_decref(answer);
         heard = true;
         if (!args.follow && !more) break;
     }
+    json_decref(u.rows);
     cli_admin_close(&admin);
     return cli_signal_exit() ? cli_signal_exit() : end;
 }

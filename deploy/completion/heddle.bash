@@ -11,7 +11,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     workers) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    events) echo '-f --follow --since --adapter --worker --limit --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    events) echo '-f --follow --since --adapter --worker --last --limit --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     wait) echo '--phase --quorum --min --worker --exact --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     activate) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
@@ -41,6 +41,7 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|verify:--key|keygen:--key|keys:--key) echo '' ;;
     broker:--keys) echo '@dir' ;;
     worker:--label) echo '' ;;
+    events:--last) echo '' ;;
     broker:--lease) echo '' ;;
     events:--limit) echo '' ;;
     broker:--listen) echo '' ;;
