@@ -24,15 +24,15 @@ _TARGETS_MAX = 4            # regions of a publisher that are remembered; it has
 def unwrapped(model: Any) -> Any:
     """The PeftModel inside of what DistributedDataParallel, DeepSpeed or torch.compile made of it."""
     seen = 0
-    while not hasattr(model, "peft_config") and seen < 8:
+    while not hasattr(type(model), "get_base_model") and seen < 8:      # of the class: wrappers pass attributes on
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if inner is None:
             break
         model, seen = inner, seen + 1
-    if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
+    if not hasattr(type(model), "get_base_model") or not hasattr(model, "peft_config"):
         raise _native.error("usage", "that is no PeftModel", expected="peft.PeftModel", found=type(model).__name__,
                             hint="wrap the model with peft.get_peft_model, or use publish_tensors")
-    return getattr(model, "_orig_mod", model)
+    return model
 
 
 def lora_config(model: Any, name: str) -> Any:

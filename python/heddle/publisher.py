@@ -251,7 +251,8 @@ class Publisher(Handle):
         if any(_model.is_sharded(p) for p in plan.parameters):
             raise _native.error("usage", "the model is sharded over ranks", expected="Publisher(process_group=...)", found="no process_group",
                                 hint="give every rank's Publisher the group (torch.distributed.group.WORLD), and call publish on every rank")
-        return self._publish(plan.table, plan.config if config is None else config_bytes(config), plan.fill, *how)
+        is_on_cpu = all(p.device.type == "cpu" for p in plan.parameters)
+        return self._publish(plan.table, plan.config if config is None else config_bytes(config), plan.fill, is_on_cpu, *how)
 
     def _publish_together(self, model: Any, peft_adapter: str, config: Config | None, how: tuple[Any, ...]) -> Version:
         """Every rank: all can, else none; gather to rank 0; rank 0 commits, and its outcome is everybody's."""
@@ -306,7 +307,8 @@ class Publisher(Handle):
             def fill(publication: Any, table: Table) -> None:
                 for i, (value, size, (_, dtype, shape)) in enumerate(zip(values, table.sizes, table.rows, strict=True)):
                     write(lib.heddle_publication_tensor(publication, i), size, dtype, shape, value)
-            return self._publish(Table(rows), config_bytes(config), fill, step, request_id, meta, deadline, allow_step_back)
+            is_on_cpu = all(getattr(getattr(v, "device", None), "type", "cpu") == "cpu" for v in values)
+            return self._publish(Table(rows), config_bytes(config), fill, is_on_cpu, step, request_id, meta, deadline, allow_step_back)
         return self._ours(self._together(alone))
 
     def publish_dir(self, path: str | os.PathLike[str], *, step: int | None = None, request_id: str | None = None,
@@ -323,16 +325,19 @@ class Publisher(Handle):
                 return self._version(done, step)
         return self._ours(self._together(alone))
 
-    def _publish(self, table: Table, config: bytes, fill: Callable[[Any, Table], None], step: int | None, request_id: str | None,
-                 meta: Mapping[str, str] | None, deadline: float, allow_step_back: bool) -> Version:
-        with self._lock:
-            opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
+    def _publish(self, table: Table, config: bytes, fill: Callable[[Any, Table], None], is_on_cpu: bool, step: int | None,
+                 request_id: str | None, meta: Mapping[str, str] | None, deadline: float, allow_step_back: bool) -> Version:
+        """`is_on_cpu`: all of it may be done on a helper thread, in one go; an accelerator's copies belong to the caller's stream."""
+        def whole() -> Version:
             publication = self._begin(table, config)
             try:
                 fill(publication[0], table)
-                version = self._commit(publication, opts, step)
+                return self._commit(publication, opts, step)
             finally:
                 lib.heddle_publication_abort(publication)        # of what was not committed; else it is NULL
+        with self._lock:
+            opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
+            version: Version = self._call(whole) if is_on_cpu else whole()
             del kept
             return version
 

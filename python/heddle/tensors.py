@@ -6,7 +6,6 @@ Neither torch nor numpy is imported before a tensor of theirs comes in, or is as
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -152,9 +151,7 @@ class Tensor:
         kind = torch_dtype(self.dtype)
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=kind)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)        # "the buffer is not writable": it is not
-            return torch.frombuffer(self.data, dtype=kind).view(self.shape)
+        return torch.frombuffer(self._buffer(self.name), dtype=kind).view(self.shape)      # of a read-only buffer torch warns each time
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.dtype}, {list(self.shape)})"

@@ -208,11 +208,19 @@ def test_wrapped_models(broker, adapter):
         digest = pub.publish(model).digest
         assert pub.publish(torch.compile(model)).digest == digest
 
-        class Wrapped(torch.nn.Module):          # as DistributedDataParallel and DeepSpeed do
+        class Wrapped(torch.nn.Module):          # as DistributedDataParallel does
             def __init__(self, module):
                 super().__init__()
                 self.module = module
-        assert pub.publish(Wrapped(model)).digest == digest
+
+        class Forwarding(Wrapped):               # as DeepSpeed's engine does
+            def __getattr__(self, name):
+                try:
+                    return super().__getattr__(name)
+                except AttributeError:
+                    return getattr(super().__getattr__("module"), name)
+        for wrapped in (Wrapped(model), Forwarding(model), torch.compile(Wrapped(model))):
+            assert pub.publish(wrapped).digest == digest
 
 
 # -- load_into -------------------------------------------------------------------------------------------------------------

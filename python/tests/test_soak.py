@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many versions through one worker process: no memory, no descriptor and no hold is left behind.  HEDDLE_SOAK versions (10,000 to be sure)."""
+import os
+
+import pytest
+
+import heddle
+
+WORKER = """
+    import heddle
+    numpy = __import__("numpy")
+
+    def looks():
+        with open("/proc/self/status") as f:
+            rss = next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+        return {"rss": rss, "fds": len(os.listdir("/proc/self/fd")), "held": len(w.stats()["held"])}
+
+    with heddle.Worker(adapters=[sys.argv[1]], name="soak") as w:
+        for u in w.updates():
+            if u.phase == "arrived":
+                loaded = {name: t.numpy().copy() for name, t in u.tensors.items()}
+                u.staged()
+            elif u.phase == "commit":
+                u.activate()
+                with w.acquire(sys.argv[1]) as a:
+                    for name, t in a.tensors.items():
+                        assert numpy.array_equal(t.numpy(), loaded[name])
+                    del t
+                if u.version % int(sys.argv[2]) == 0:
+                    print(json.dumps(looks()), flush=True)
+"""
+
+
+def test_many_versions_leave_nothing_behind(broker, adapter, program):
+    numpy = pytest.importorskip("numpy")
+    count = int(os.environ.get("HEDDLE_SOAK", "1000"))
+    each = count // 10
+    it = program(WORKER, adapter, each)
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
+    looks, own = [], []
+    with heddle.Publisher(adapter=adapter) as pub:
+        for n in range(1, count + 1):
+            value = numpy.full((8, 2048), n, "float32")
+            ver = pub.publish_tensors({"m.q_proj.lora_A.weight": value, "m.q_proj.lora_B.weight": value.T}, config, step=n)
+            ver.wait(min=1, timeout=60)
+            if n % each == 0:
+                looks.append(it.json())
+                own.append(len(os.listdir("/proc/self/fd")))
+    print(looks)
+    assert looks[-1]["rss"] <= looks[1]["rss"] * 1.01, looks
+    assert len({l["fds"] for l in looks[1:]}) == 1 and len(set(own[1:])) == 1, (looks, own)
+    assert {l["held"] for l in looks} == {0}
+    assert it.end() in (0, -15)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""See tests/python/speed.  The trainer is this process; receivers are processes of this file."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+warnings.filterwarnings("ignore")
+import torch
+import torch.distributed as dist
+
+import heddle
+
+torch.set_num_threads(1)
+SIZES = {"17.6 MB": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
+         "87.3 MB": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}}
+WAYS = ("heddle", "files", "gloo", "gloo-flat")
+
+
+def model_of(shape):
+    """The adapter of a real model over a base that takes no memory."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+    with torch.device("meta"):
+        base = Qwen2ForCausalLM(Qwen2Config(vocab_size=64, **shape)).to(torch.bfloat16)
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    model = get_peft_model(base, LoraConfig(r=16, target_modules=targets, task_type="CAUSAL_LM"), autocast_adapter_dtype=False, low_cpu_mem_usage=True)
+    for module in model.modules():
+        for name, p in list(module._parameters.items()):
+            if p is not None and p.requires_grad:
+                module._parameters[name] = torch.nn.Parameter(torch.randn(p.shape).to(torch.bfloat16))
+    return model
+
+
+def step(model, n):
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.view(-1)[0] = n
+
+
+# -- a receiver ------------------------------------------------------------------------------------------------------------
+
+def receive(rank, world, port, folder, adapter, table):
+    """Each round begins with a way's name on stdin; when the tensors are usable the first of each is read, and the time said."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    worker = heddle.Worker(adapters=[adapter], apply="auto", name=f"r{rank}")
+    rows = [torch.empty(shape, dtype=torch.bfloat16) for shape in table]
+    flat = torch.empty(sum(r.numel() for r in rows), dtype=torch.bfloat16)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        way, n = line.split()
+        n = int(n)
+        if way == "heddle":
+            while (it := worker.current(adapter)) is None or it.step != n:
+                for _ in worker.updates(timeout=None):
+                    break
+            with worker.acquire(adapter) as a:
+                seen = [t.view(-1)[0].item() for t in a.torch().values()]
+        elif way == "files":
+            from peft import load_peft_weights
+            marker = pathlib.Path(folder, f"done-{n}")
+            while not marker.exists():
+                time.sleep(0.0002)
+            seen = [t.view(-1)[0].item() for t in load_peft_weights(f"{folder}/{n}", device="cpu").values()]
+        elif way == "gloo":
+            for row in rows:
+                dist.broadcast(row, 0)
+            seen = [t.view(-1)[0].item() for t in rows]
+        else:
+            dist.broadcast(flat, 0)
+            seen = [t.view(-1)[0].item() for t in flat.split([r.numel() for r in rows])]
+        now = time.monotonic()
+        assert seen[0] == torch.tensor(float(n)).to(torch.bfloat16).item(), (way, n, seen[:3])
+        print(json.dumps({"at": now}), flush=True)
+    worker.close()
+
+
+# -- the trainer -----------------------------------------------------------------------------------------------------------
+
+def publish(way, pub, model, folder, n, flat):
+    """-> when the trainer's loop went on."""
+    tensors = [p for p in model.parameters() if p.requires_grad]
+    if way == "heddle":
+        pub.publish(model, step=n)
+    elif way == "files":
+        model.save_pretrained(f"{folder}/{n}")
+        pathlib.Path(folder, f"done-{n}").touch()
+    elif way == "gloo":
+        for t in tensors:
+            dist.broadcast(t.data, 0)
+    else:
+        torch.cat([t.data.reshape(-1) for t in tensors], out=flat)
+        dist.broadcast(flat, 0)
+    return time.monotonic()
+
+
+def measure(adapter, shape, receivers, versions):
+    model, folder = model_of(shape), tempfile.mkdtemp(dir="/dev/shm")
+    tensors = [p for p in model.parameters() if p.requires_grad]
+    table = [list(p.shape) for p in tensors]
+    flat = torch.empty(sum(p.numel() for p in tensors), dtype=torch.bfloat16)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    peers = [subprocess.Popen([sys.executable, __file__, "--receive", str(r), str(receivers + 1), str(port), folder, adapter, json.dumps(table)],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for r in range(1, receivers + 1)]
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=receivers + 1)
+    times = {way: {"usable": [], "blocked": []} for way in WAYS}
+    try:
+        with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+            assert all(p.stdout.readline() == "ready\n" for p in peers)
+            n = 0
+            for round_number in range(versions + 1):                # the first is to get warm
+                for way in WAYS:
+                    n += 1
+                    step(model, n)
+                    for p in peers:
+                        p.stdin.write(f"{way} {n}\n")
+                        p.stdin.flush()
+                    time.sleep(0.05)                                # they wait for it
+                    start = time.monotonic()
+                    end = publish(way, pub, model, folder, n, flat)
+                    usable = max(json.loads(p.stdout.readline())["at"] for p in peers)
+                    if round_number:
+                        times[way]["usable"].append((usable - start) * 1e3)
+                        times[way]["blocked"].append((end - start) * 1e3)
+                    shutil.rmtree(f"{folder}/{n}", ignore_errors=True)
+        for p in peers:
+            p.stdin.close()
+        for p in peers:
+            p.wait(30)
+    finally:
+        for p in peers:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+        dist.destroy_process_group()
+        shutil.rmtree(folder)
+    return {way: {k: statistics.median(v) for k, v in t.items()} | {"best": min(t["usable"])} for way, t in times.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--versions", type=int, default=9)
+    parser.add_argument("--receive", nargs=6)
+    args = parser.parse_args()
+    if args.receive:
+        rank, world, port, folder, adapter, table = args.receive
+        receive(int(rank), int(world), int(port), folder, adapter, json.loads(table))
+        return 0
+    work = tempfile.mkdtemp()
+    os.environ["HEDDLE_KEYS"] = f"{work}/keys"
+    broker = subprocess.Popen([os.environ["HEDDLE_BIN_DIR"] + "/heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", f"{work}/data"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    os.environ["HEDDLE_BROKER"] = json.loads(broker.stdout.readline())["endpoint"]
+    behind = []
+    try:
+        print(f"{'adapter':9} {'receivers':>9} {'way':10} {'usable everywhere':>18} {'of heddle':>10} {'blocks the trainer':>19} {'best':>11}   (medians of {args.versions})")
+        for size, shape in SIZES.items():
+            for receivers in (1, 4):
+                found = measure(f"a{size[:4]}-{receivers}", shape, receivers, args.versions)
+                for way, t in found.items():
+                    ratio = t["usable"] / found["heddle"]["usable"]
+                    behind += [f"{size} {receivers} {way}"] if ratio < 1 else []
+                    print(f"{size:9} {receivers:9} {way:10} {t['usable']:15.1f} ms {ratio:9.2f}x {t['blocked']:16.1f} ms {t['best']:8.1f} ms", flush=True)
+    finally:
+        broker.terminate()
+        broker.wait(20)
+        shutil.rmtree(work)
+    print("ahead of all" if not behind else f"behind: {', '.join(behind)}")
+    return bool(behind)
+
+
+sys.exit(main())
