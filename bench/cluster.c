@@ -111,6 +111,7 @@ static void note(cluster_t *c, cluster_worker_t *w, const char *line)
     } else if (sscanf(line, "active %" SCNu64 " %" SCNu64 " %" SCNu64, &w->active, &w->active_ns,
                       &w->switch_ns) == 3)
         return;
+    else if (sscanf(line, "staged %" SCNu64 " %" SCNu64, &w->staged, &w->staged_ns) == 2) return;
     else if (sscanf(line, "retired %" SCNu64, &w->retired) == 1) return;
     else if (sscanf(line, "counted %" SCNu64 " %" SCNu64, &w->bytes_in, &w->bytes_out) == 2)
         w->is_counted = true;
@@ -123,6 +124,7 @@ static bool is_joined(const cluster_worker_t *w, uint64_t version)
     return w->is_joined;
 }
 static bool is_active(const cluster_worker_t *w, uint64_t version) { return w->active == version; }
+static bool is_staged(const cluster_worker_t *w, uint64_t version) { return w->staged == version; }
 static bool is_retired(const cluster_worker_t *w, uint64_t version) { return w->retired >= version; }
 static bool is_counted(const cluster_worker_t *w, uint64_t version)
 {
@@ -294,6 +296,16 @@ static int fill(cluster_t *c, const model_t *m, heddle_publication_t **ret_publi
     return HEDDLE_OK;
 }
 
+static double last_staged_ms(const cluster_t *c, uint64_t start_ns)
+{
+    double last = 0;
+    for (uint32_t i = 0; i < c->worker_count; i++) {
+        double at = moment_ms(start_ns, c->workers[i].staged_ns);
+        if (at > last) last = at;
+    }
+    return last;
+}
+
 static double last_active_ms(const cluster_t *c, uint64_t start_ns)
 {
     double last = 0;
@@ -327,10 +339,11 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
     t.heard = is_manual ? 0 : moment_ms(start, moment_ns());
     t.sealed = t.fill + done.pack_ms;
     t.durable = t.fill + done.commit_ms;
-    t.staged = t.fill + report.staged_ms;
     c->newest = done.version;
     c->version_count++;
-    if (!is_manual) rc = wait_workers(c, is_active, done.version, error);
+    rc = wait_workers(c, is_staged, done.version, error);
+    if (!rc) t.staged = last_staged_ms(c, start);
+    if (!rc && !is_manual) rc = wait_workers(c, is_active, done.version, error);
     if (!rc && !is_manual) t.active = last_active_ms(c, start);
     if (!rc) rc = settle(c, !is_manual, error);
     t.cpu_s = cpu_between(cpu, cluster_cpu(c));

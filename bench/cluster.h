@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     child_t child;
     bool is_joined, is_counted;
-    uint64_t active, active_ns, switch_ns, retired, bytes_in, bytes_out;
+    uint64_t staged, staged_ns, active, active_ns, switch_ns, retired, bytes_in, bytes_out;
 } cluster_worker_t;
 
 typedef struct {
@@ -43,8 +43,8 @@ typedef struct {
 
 /* What one publication took; ms since begin was called. */
 typedef struct {
-    double fill, sealed, durable, staged;
-    double active; /* the last worker's own word for it */
+    double fill, sealed, durable;
+    double staged, active; /* the last worker's own word for it */
     double heard;  /* the publisher knows that it is active on all */
     double connect, fetch,
         verify;   /* the slowest worker's: to the first bytes, from there to the last, in digests */

@@ -37,14 +37,22 @@ static int say_joined(const member_t *m)
     return HEDDLE_OK;
 }
 
-/* With auto the library has switched; with app it is done, and timed, here. */
+static int stage(const member_t *m, const heddle_event_t *e)
+{
+    if (heddle_worker_staged(m->worker, e->adapter, e->version)) return fail("staged");
+    printf("staged %" PRIu64 " %" PRIu64 "\n", e->version, moment_ns());
+    return HEDDLE_OK;
+}
+
+/* With auto the library has staged and switched; with app both are done, and timed, here. */
 static int on_event(const member_t *m, const heddle_event_t *e)
 {
     uint64_t start = moment_ns();
     switch (e->type) {
     case HEDDLE_EVENT_JOINED: return say_joined(m);
     case HEDDLE_EVENT_RETIRED: printf("retired %" PRIu64 "\n", e->version); break;
-    case HEDDLE_EVENT_ARRIVED: return heddle_worker_staged(m->worker, e->adapter, e->version);
+    case HEDDLE_EVENT_ARRIVED: return stage(m, e);
+    case HEDDLE_EVENT_STAGED: printf("staged %" PRIu64 " %" PRIu64 "\n", e->version, start); break;
     case HEDDLE_EVENT_COMMIT:
         if (heddle_worker_activate(m->worker, e->adapter, e->version)) return fail("activate");
         uint64_t end = moment_ns();
