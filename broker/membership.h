@@ -44,6 +44,7 @@ typedef struct member {
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     uint64_t pid;
     uint64_t joined_ms, heard_us, lease_end_us, ended_us, ended_ms;
+    int end_code; char end_message[96];             /* LOST: why; 0, "" */
     bool is_gone;                                   /* a send to its connection said GONE */
     /* a send was refused (queue full): it is called to join again at its next heartbeat */
     bool needs_resync;

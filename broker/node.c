@@ -412,26 +412,32 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
 /* ---- time ---- */
 
 /* `why` NULL: it left, or its lease ended. */
-static void say_end(broker_t *b, const member_t *member, member_state_t state, const char *why,
-                    instant_t now)
+static void note_end(member_t *member, member_state_t state, const char *why, instant_t now)
 {
-    bool is_lost = state == MEMBER_LOST;
-    uint64_t silent_ms = member_silent_ms(member, now.us);
+    member->end_code = why ? HEDDLE_ERR_DENIED : state == MEMBER_LOST ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
+    if (why) error_text(member->end_message, sizeof member->end_message, why);
+    else if (state == MEMBER_LOST)
+        text_printf(member->end_message, sizeof member->end_message,
+                    "its lease ended: not heard of for %llu ms",
+                    (unsigned long long)member_silent_ms(member, now.us));
+}
+
+static void say_end(broker_t *b, const member_t *member, member_state_t state, instant_t now)
+{
     event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED
-                        : is_lost                      ? EVENT_WORKER_LOST
+                        : state == MEMBER_LOST         ? EVENT_WORKER_LOST
                                                        : EVENT_WORKER_LEFT;
     const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
     event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
     e->token = member->token;
-    if (why) events_say(e, HEDDLE_ERR_DENIED, "%s", why);
-    else if (is_lost)
-        events_say(e, HEDDLE_OK, "its lease ended: not heard of for %llu ms",
-                   (unsigned long long)silent_ms);
+    int code = member->end_code == HEDDLE_ERR_DENIED ? HEDDLE_ERR_DENIED : HEDDLE_OK;
+    if (member->end_code) events_say(e, code, "%s", member->end_message);
 }
 
 static void end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
 {
-    say_end(b, member, state, why, now);
+    note_end(member, state, why, now);
+    say_end(b, member, state, now);
     broker_peer_t *peer = broker_peer(b, member->peer);
     if (peer && peer->token == member->token) {
         peer->token = 0;

@@ -88,6 +88,7 @@ static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
     standing_t s = standing_of(b, m, a, sub);
+    if (m->end_code) s.message = m->end_message, s.code = m->end_code;
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      sub->adapter, "version", part_number(sub->version), "decision",
                      part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),

@@ -142,7 +142,9 @@ Test(keys, revocation_ends_a_worker_at_once)
     cr_assert_eq(number(BOSS, "session_count"), 1);
     const msg_error_t *told = rig_error(WORKER, "denied");
     cr_assert(told->token == token && told->of == 0);
-    cr_assert_eq(membership_worker(&R.b->members, "w1")->state, MEMBER_LOST);
+    const member_t *lost = membership_worker(&R.b->members, "w1");
+    cr_assert(lost->state == MEMBER_LOST && lost->end_code == HEDDLE_ERR_DENIED);
+    cr_assert_str_eq(lost->end_message, "its key was revoked");
     cr_assert(rig_has(OTHER, MSG_COMMIT), "nobody waits for it: the rollout goes on with the others");
     cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 1);
     cr_assert_eq(rig_event_count(EVENT_KEY_REVOKED), 1);

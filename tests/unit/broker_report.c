@@ -865,7 +865,6 @@ Test(report, a_state_that_is_not_well_says_why)
     json_decref(b);
     one_cannot_switch();
     b = body_of((msg_query_t){.op = "workers"});
-    expect(b, "workers[0].adapters[1].code", "null");
     expect(b, "workers[0].adapters[1].message", "null");
     expect(b, "workers[1].adapters[1].version", "1");
     expect(b, "workers[1].adapters[1].state", "\"stale\"");
@@ -902,6 +901,8 @@ Test(report, what_is_not_being_fetched_any_more)
     b = body_of((msg_query_t){.op = "workers"});
     expect(b, "workers[1].state", "\"lost\"");
     expect(b, "workers[1].adapters[1].fetching", "null");
+    expect(b, "workers[1].adapters[0].code", "\"unavailable\"");
+    expect(b, "workers[1].adapters[1].message", "\"its lease ended: not heard of for 4000 ms\"");
     json_decref(b);
 }
 
