@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle/keys.h: who may do what.  A key is a CURVE pair in a file; a broker that runs with keys (the default) lets in
- * those in its table alone, and does for each what its roles say:
+/* heddle/keys.h: keys and roles: who may do what.
+ *
+ * A key is a CURVE pair in a file; a broker that runs with keys (the default) lets in those in its table alone, and does
+ * for each what its roles say:
  *
  *   admin                everything
  *   publisher:ADAPTER    write versions of it; read

@@ -35,6 +35,12 @@ def plain(comment):
     return "\n".join(re.sub(r"^\s*\* ?", "", line).strip() for line in lines).strip()
 
 
+def laid_out(comment):
+    """Its paragraphs: lines joined, but for those that are indented, which stay as they are."""
+    lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment[2:-2].strip().split("\n")]
+    return [p if p.startswith("  ") else " ".join(p.split("\n")) for p in re.split(r"\n\n+", "\n".join(lines))]
+
+
 def function(text, comment):
     m = re.match(r"(?P<result>.*?[\s*])(?P<name>heddle_\w+)\((?P<args>.*)\)$", " ".join(text.split()), re.S)
     return Function(m["name"], m["result"].strip(), [a.strip() for a in m["args"].split(",")], comment)
@@ -42,8 +48,7 @@ def function(text, comment):
 
 def read(path):
     text = path.read_text()
-    head = [plain(c) for c in COMMENT.findall(text)[:2]][1]
-    paragraphs = [" ".join(p.split("\n")) for p in head.split("\n\n")]
+    paragraphs = laid_out(COMMENT.findall(text)[1])
     name, brief = paragraphs[0].split(": ", 1)
     body = text[text.index('extern "C" {\n#endif') + len('extern "C" {\n#endif'):]
     found, comment = Header(name, brief.rstrip("."), paragraphs[1:], [], []), ""

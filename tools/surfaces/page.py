@@ -59,6 +59,17 @@ def literal(text):
     return ".Bd -literal\n" + "\n".join(escape(line) for line in text.split("\n")) + "\n.Ed"
 
 
+def introduction(paragraphs):
+    """What is indented in the header stands as it is."""
+    made = ""
+    for p in paragraphs:
+        if p.startswith("  "):
+            made += "\n" + literal(p)
+        else:
+            made += ("\n.Pp\n" if made else "") + prose(p)
+    return made.lstrip("\n")
+
+
 def value(text):
     """all|N|P%|none -> Cm all | Ar N | Ar P% | Cm none"""
     words = [(("Cm " if re.fullmatch(r"[a-z][a-z-]*", w) else "Ar ") + w) for w in text.split("|")]
@@ -157,7 +168,7 @@ def error_rows(source):
 def library(h):
     names = [f.name for f in h.functions]
     parts = [".Sh NAME", *[f".Nm {n} ," for n in names[:-1]], f".Nm {names[-1]}", f".Nd {h.brief}", ".Sh SYNOPSIS", f".In {h.name}",
-             *[prototype(f) for f in h.functions], ".Sh DESCRIPTION", prose("\n\n".join(h.intro)), ".Bl -tag -width Ds"]
+             *[prototype(f) for f in h.functions], ".Sh DESCRIPTION", introduction(h.intro), ".Bl -tag -width Ds"]
     for f in h.functions:
         if not f.comment:
             raise SystemExit(f"{h.name}: {f.name} has no comment before it: it is what its manual page says")
