@@ -32,9 +32,11 @@ struct daemon {
     heddle_error_t end;        /* why it ended; code 0: a signal */
 };
 
+/* Not the time of the turn: what a frame asks for may be answered in the same one, after a sync of the
+ * disk. */
 static instant_t now_of(const daemon_t *d)
 {
-    return (instant_t){.us = loop_now(d->loop), .wall_ms = clock_wall(d->clock)};
+    return (instant_t){.us = clock_now(d->clock), .wall_ms = clock_wall(d->clock)};
 }
 
 /* ---- what the broker asks for
