@@ -129,7 +129,7 @@ static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddl
     row->version = q->version ? q->version : meant;
     if (newest && row->version <= a->last_version) return HEDDLE_OK;
     int rc = newest
-                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never assigned", q->name,
+                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
                               (unsigned long long)row->version)
                  : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
     error_where(error, q->name, row->version, NULL, NULL);

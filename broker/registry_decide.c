@@ -374,7 +374,7 @@ bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t ve
 static int never_assigned(const adapter_row_t *a, const char *adapter, uint64_t version,
                           heddle_error_t *error)
 {
-    int rc = a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never assigned", adapter,
+    int rc = a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", adapter,
                             (unsigned long long)version)
                : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", adapter);
     error_where(error, adapter, version, NULL, "activate");

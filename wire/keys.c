@@ -152,6 +152,8 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
         rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
         error_contrast(error, "40 characters of Z85, quoted for the shell, or the path of a key file",
                        text);
+        error_hint(error, "`heddle keygen` makes a key file and prints its public key; "
+                          "heddle-broker's ready line has the broker's");
     }
     if (!rc) memcpy(ret_key, pair.public_key, KEY_TEXT);
     explicit_bzero(&pair, sizeof pair);
