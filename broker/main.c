@@ -66,8 +66,7 @@ static const option_set_t SET = {
     NULL,
     0};
 
-/* ---- what goes to stdout and stderr
- * ---------------------------------------------------------------------------- */
+/* ---- what goes to stdout and stderr ---------------------------------------------------------- */
 
 static void print_line(json_t *object)
 {
@@ -90,12 +89,19 @@ static int output_wanted(int argc, char **argv)
     return OUTPUT_TABLE;
 }
 
+/* The option parser names the program already. */
+static const char *message_of(const heddle_error_t *e)
+{
+    static const char PROGRAM[] = "heddle-broker: ";
+    return e->message + (strncmp(e->message, PROGRAM, sizeof PROGRAM - 1) ? 0 : sizeof PROGRAM - 1);
+}
+
 static int fail(const args_t *args, const heddle_error_t *e)
 {
     if (args->output == OUTPUT_JSON)
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "broker", "ok", 0, "error",
                              value_from_error(e)));
-    fprintf(stderr, "heddle-broker: %s: %s\n", heddle_err_name(e->code), e->message);
+    fprintf(stderr, "heddle-broker: %s: %s\n", heddle_err_name(e->code), message_of(e));
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
@@ -111,8 +117,7 @@ static void print_ready(const daemon_facts_t *f)
                          (int)WIRE_VERSION_MAX, "heddle", heddle_version(), "public_key", f->public_key));
 }
 
-/* ---- arguments
- * ------------------------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 /* $XDG_STATE_HOME/heddle, else ~/.local/state/heddle; a relative XDG_STATE_HOME does not count, as its
  * standard says. */
@@ -154,8 +159,7 @@ static int check(const args_t *args, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* ---- the process
- * ----------------------------------------------------------------------------------------------- */
+/* ---- the process ----------------------------------------------------------------------------- */
 
 /* Before any thread: whoever starts later inherits the mask, and the loop reads the signals from a
  * descriptor. */
