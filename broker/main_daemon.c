@@ -39,8 +39,7 @@ static instant_t now_of(const daemon_t *d)
     return (instant_t){.us = clock_now(d->clock), .wall_ms = clock_wall(d->clock)};
 }
 
-/* ---- what the broker asks for
- * ---------------------------------------------------------------------------------- */
+/* ---- what the broker asks for ---------------------------------------------------------------- */
 
 static int io_send(void *self, uint64_t peer, bytes_t frame)
 {
@@ -91,8 +90,7 @@ static int io_config(void *self, const char *adapter, uint64_t version, buf_t *o
 
 static const char *io_key(void *self, uint64_t peer) { return wire_peer_key(((daemon_t *)self)->wire, peer); }
 
-/* ---- a turn of the loop
- * ---------------------------------------------------------------------------------------- */
+/* ---- a turn of the loop ---------------------------------------------------------------------- */
 
 static void on_frame(void *self, peer_t from, bytes_t frame)
 {
@@ -147,8 +145,7 @@ static void on_signal(void *self)
     loop_stop(d->loop);
 }
 
-/* ---- open
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error_t *error)
 {

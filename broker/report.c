@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- adapters
- * -------------------------------------------------------------------------------------------------- */
+/* ---- adapters -------------------------------------------------------------------------------- */
 
 static json_t *active_part(const adapter_row_t *a)
 {
@@ -143,8 +142,7 @@ static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t no
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
-/* ---- status
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- status ---------------------------------------------------------------------------------- */
 
 /* Null, unless the data are older than what members know. */
 static json_t *restored_part(const broker_t *b)
@@ -209,8 +207,7 @@ static int report_status(const broker_t *b, const msg_query_t *q, instant_t now,
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
-/* ---- events
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static json_t *event_data(const event_row_t *e)
 {
@@ -275,8 +272,7 @@ static int report_events(const broker_t *b, const msg_query_t *q, instant_t now,
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
-/* ---- which
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- which ----------------------------------------------------------------------------------- */
 
 int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
                 heddle_error_t *error)

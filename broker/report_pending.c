@@ -16,8 +16,7 @@ static int finish(const char *kind, const heddle_error_t *verdict, json_t *field
     return HEDDLE_OK;
 }
 
-/* ---- wait, activate
- * -------------------------------------------------------------------------------------------- */
+/* ---- wait, activate -------------------------------------------------------------------------- */
 
 static const digest_t *digest_of(const adapter_row_t *a, uint64_t version)
 {
@@ -103,8 +102,7 @@ int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_
     return finish(row->kind == PENDING_ACTIVATE ? "activate" : "wait", verdict, fields, ret_body);
 }
 
-/* ---- verify
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- verify ---------------------------------------------------------------------------------- */
 
 static json_t *verify_part(const pending_row_t *row, const verify_row_t *v)
 {

@@ -9,8 +9,7 @@
 
 enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
 
-/* ---- one version
- * ----------------------------------------------------------------------------------------------- */
+/* ---- one version ----------------------------------------------------------------------------- */
 
 /* "dora,rslora" -> ["dora","rslora"] */
 static json_t *features_part(const char *features)
@@ -60,8 +59,7 @@ static json_t *version_part(const broker_t *b, const adapter_row_t *a, const ver
                      part_count(t ? track_active_count(t) : 0), "meta", meta_part(v->meta));
 }
 
-/* ---- what NAME@V adds
- * ------------------------------------------------------------------------------------------ */
+/* ---- what NAME@V adds ------------------------------------------------------------------------ */
 
 static bool is_flatter_than(const json_t *value, unsigned depth)
 {
@@ -183,8 +181,7 @@ static json_t *one_version(const broker_t *b, const adapter_row_t *a, const vers
     return NULL;
 }
 
-/* ---- the page
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the page -------------------------------------------------------------------------------- */
 
 static json_t *all_versions(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
                             report_page_t *page)

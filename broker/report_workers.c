@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* ---- one subscription
- * ------------------------------------------------------------------------------------------ */
+/* ---- one subscription ------------------------------------------------------------------------ */
 
 /* The copy that tells how this worker stands: of what it serves, else of the newest version that it has
  * anything of. */
@@ -115,8 +114,7 @@ static json_t *subs_part(const broker_t *b, const member_t *m)
     return NULL;
 }
 
-/* ---- one worker
- * ------------------------------------------------------------------------------------------------ */
+/* ---- one worker ------------------------------------------------------------------------------ */
 
 /* Serves the active version of every adapter that it subscribed to. */
 static bool is_current(const broker_t *b, const member_t *m)
@@ -182,8 +180,7 @@ static json_t *worker_part(const broker_t *b, const member_t *m, instant_t now)
                      slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
 }
 
-/* ---- the page
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the page -------------------------------------------------------------------------------- */
 
 int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
                    heddle_error_t *error)

@@ -126,8 +126,7 @@ struct store {
     ino_t inode;
 };
 
-/* ---- errors
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 int store_code(int sqlite_code, int number)
 {
@@ -188,8 +187,7 @@ static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_er
     return code;
 }
 
-/* ---- load and commit
- * ------------------------------------------------------------------------------------------- */
+/* ---- load and commit ------------------------------------------------------------------------- */
 
 /* One line a kind, in the order of loading. */
 static const struct kind {
@@ -329,8 +327,7 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
     return rc;
 }
 
-/* ---- open and close
- * -------------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 /* One number of "PRAGMA name" or of a query with one cell. */
 static int ask_number(store_t *s, const char *query, int64_t *ret_value)
@@ -542,8 +539,7 @@ void store_close(store_t **store)
     free(s);
 }
 
-/* ---- what it is
- * ------------------------------------------------------------------------------------------------ */
+/* ---- what it is ------------------------------------------------------------------------------ */
 
 const char *store_dir(const store_t *s) { return s->dir.path; }
 const char *store_cluster(const store_t *s) { return s->cluster; }
