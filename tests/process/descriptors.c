@@ -89,14 +89,14 @@ static uint64_t cpu_ms(pid_t pid)
     return (user + system) * 1000 / (unsigned long)sysconf(_SC_CLK_TCK);
 }
 
-static void start_limited(child_t *c, const char *dir, char *endpoint, size_t size)
+static void start_limited(child_t *c, const char *dir, const char *const env[], char *endpoint, size_t size)
 {
     char line[4096];
     struct rlimit before, few = {LIMIT, LIMIT};
     getrlimit(RLIMIT_NOFILE, &before);
     few.rlim_max = before.rlim_max < LIMIT ? before.rlim_max : LIMIT;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
-    child_start(c, (const char *[]){"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL}, NULL);
+    child_start(c, (const char *[]){"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL}, env);
     setrlimit(RLIMIT_NOFILE, &before); /* not for everybody: the test itself needs few */
     cr_assert(child_line(c, line, sizeof line, PATIENCE_MS));
     json_t *ready = json_loads(line, 0, NULL);
@@ -111,14 +111,14 @@ static size_t count_in(const char *text, const char *word)
     return count;
 }
 
-Test(descriptors, none_is_left_for_strangers, .timeout = 60)
+static void none_is_left(const char *const env[])
 {
     char dir[] = "/tmp/heddle-descriptors-XXXXXX", endpoint[128], command[96];
     child_t c;
     line_t here, later;
     crowd_t crowd = gather();
     cr_assert_not_null(mkdtemp(dir));
-    start_limited(&c, dir, endpoint, sizeof endpoint);
+    start_limited(&c, dir, env, endpoint, sizeof endpoint);
     cr_assert(line_dial(&here, endpoint, ROLE_ADMIN, PATIENCE_MS));
     let_in(&crowd, endpoint);
     uint64_t end_ms = now_ms() + PATIENCE_MS;
@@ -141,6 +141,15 @@ Test(descriptors, none_is_left_for_strangers, .timeout = 60)
     snprintf(command, sizeof command, "rm -rf %s", dir);
     cr_assert_eq(system(command), 0);
 }
+
+Test(descriptors, none_is_left_for_strangers, .timeout = 60) { none_is_left(NULL); }
+
+#ifdef HEDDLE_TEST_BUILD
+Test(descriptors, nor_where_the_kernel_leaves_filters_to_root, .timeout = 60)
+{
+    none_is_left((const char *const[]){"HEDDLE_FAILPOINTS=wire.filter=error", NULL});
+}
+#endif
 
 /* The soft limit is for others: a broker takes all that it may have. */
 Test(descriptors, the_soft_limit_is_raised, .timeout = 60)
