@@ -304,11 +304,12 @@ static void retry_at(wire_t *w, uint64_t at_us)
 }
 
 /* libzmq gives up a connection that was refused: after a pause, jittered by a quarter, there is another
- * socket. */
+ * socket.  One that was broken off it tries again by itself, with the old keys, and sooner: that puts nothing off. */
 static void plan_retry(wire_t *w)
 {
     uint64_t ms = REFUSED_MS;
     uint8_t dice;
+    if (w->retry_us != CLOCK_NEVER) return;
     for (int i = 0; i < w->refused && ms < REFUSED_MAX_MS; i++) ms *= 2;
     if (ms > REFUSED_MAX_MS) ms = REFUSED_MAX_MS;
     w->refused++;
