@@ -9,7 +9,7 @@
 
 typedef struct { common_t common; uint32_t deadline_ms; heddle_quorum_t wait; bool dry_run; } args_t;
 static const option_t OPTIONS[] = {
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "10s", "give up waiting after this; the decision stands",
+    {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "10s", "give up waiting after this; the decision stands",
      offsetof(args_t, deadline_ms)},
     {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all",
      "how many workers must serve it; none: the decision is enough", offsetof(args_t, wait)},

@@ -31,7 +31,7 @@ static const option_t OPTIONS[] = {
      "the trainer's step, from 0; lower than the newest version's is refused; -1: none", AT(step)},
     {"activation", 0, OPTION_CHOICE, "all|as-ready|manual", NULL, "all",
      "when the workers switch: all have it staged, each as it has, or by heddle activate", AT(activation)},
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "60s",
+    {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "60s",
      "from the call on; past it the version fails and the old one stays live", AT(deadline_ms)},
     {"wait", 0, OPTION_QUORUM, "all|N|P%|none", NULL, "all",
      "how many workers must serve it (with --activation manual: hold it); none: one holder is enough",

@@ -14,7 +14,7 @@ static const option_t OPTIONS[] = {
     {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL,
      "compute the expected digest from these files; the workers' and the registry's are compared with it",
      offsetof(args_t, dir)},
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
+    {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {

@@ -22,7 +22,7 @@ static const option_t OPTIONS[] = {
      offsetof(args_t, workers)},
     {"exact", 0, OPTION_FLAG, NULL, NULL, NULL, "this version itself; without it a later decision counts too",
      offsetof(args_t, exact)},
-    {"deadline", 0, OPTION_DURATION, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
+    {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {"heddle wait",

@@ -53,6 +53,10 @@ static bool store(const option_t *o, const char *text, void *into)
         return true;
     case OPTION_TEXT: *(const char **)at = text; return *text != 0;
     case OPTION_DURATION: return units_parse_duration(text, at);
+    case OPTION_DEADLINE:
+        if (!units_parse_duration(text, at)) return false;
+        if (!*(uint32_t *)at) *(uint32_t *)at = 1;
+        return true;
     case OPTION_SIZE: return units_parse_size(text, at);
     case OPTION_INTEGER: return parse_integer(text, at);
     case OPTION_QUORUM:
@@ -69,6 +73,7 @@ static int refuse(const option_set_t *set, const option_t *o, const char *text, 
     static const char *const EXPECTED[] = {[OPTION_FLAG] = "no value",
                                            [OPTION_TEXT] = "a text that is not empty",
                                            [OPTION_DURATION] = "a duration: 500ms, 30s, 5m, or seconds",
+                                           [OPTION_DEADLINE] = "a duration: 500ms, 30s, 5m, or seconds",
                                            [OPTION_SIZE] = "a size: bytes, or with k M G Ki Mi Gi",
                                            [OPTION_INTEGER] = "a whole number",
                                            [OPTION_QUORUM] = "all, a number, or a share such as 50%",

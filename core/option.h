@@ -21,6 +21,7 @@ typedef enum {
     OPTION_FLAG,
     OPTION_TEXT,
     OPTION_DURATION,
+    OPTION_DEADLINE,         /* a duration that ends: 0 is now, 1 ms, and no default of whoever gets it */
     OPTION_SIZE,
     OPTION_INTEGER,
     OPTION_QUORUM,

@@ -31,7 +31,7 @@ bool units_parse_duration(const char *text, uint32_t *ret_ms)
     static const unit_t UNITS[] = {{"", 1e3}, {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}, {NULL, 0}};
     double ms;
     if (!parse_number(text, UNITS, 2147483647.0, &ms)) return false;
-    *ret_ms = (uint32_t)llround(ms);
+    *ret_ms = ms > 0 && ms < 1 ? 1 : (uint32_t)llround(ms);
     return true;
 }
 

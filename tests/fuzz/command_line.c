@@ -32,7 +32,7 @@ static void clear_value(const option_t *o, void *into)
 {
     static const size_t BYTES[] = {
         [OPTION_FLAG] = sizeof(bool),         [OPTION_TEXT] = sizeof(char *),
-        [OPTION_DURATION] = sizeof(uint32_t), [OPTION_SIZE] = sizeof(uint64_t),
+        [OPTION_DURATION] = sizeof(uint32_t), [OPTION_DEADLINE] = sizeof(uint32_t), [OPTION_SIZE] = sizeof(uint64_t),
         [OPTION_INTEGER] = sizeof(int64_t),   [OPTION_QUORUM] = sizeof(heddle_quorum_t),
         [OPTION_LIST] = sizeof(char **),      [OPTION_CHOICE] = sizeof(int)};
     memset((char *)into + o->offset, 0, BYTES[o->kind]);
@@ -46,6 +46,7 @@ static void check_value(const option_t *o, const void *into)
     case OPTION_FLAG: break;
     case OPTION_TEXT: MUST(!*(const char *const *)at || **(const char *const *)at); break;
     case OPTION_DURATION: MUST(*(const uint32_t *)at <= INT32_MAX); break;
+    case OPTION_DEADLINE: MUST(*(const uint32_t *)at && *(const uint32_t *)at <= INT32_MAX); break;
     case OPTION_SIZE: MUST(*(const uint64_t *)at < 1ull << 53); break;
     case OPTION_INTEGER: MUST(llabs(*(const int64_t *)at) < 1000000000000000000); break;
     case OPTION_QUORUM:

@@ -59,6 +59,8 @@ Test(units, durations)
     cr_assert(units_parse_duration("5m", &ms) && ms == 300000);
     cr_assert(units_parse_duration("4", &ms) && ms == 4000);
     cr_assert(units_parse_duration("0.5", &ms) && ms == 500);
+    cr_assert(units_parse_duration("0", &ms) && ms == 0);
+    cr_assert(units_parse_duration("0.0001s", &ms) && ms == 1);
     const char *bad[] = {"", "s", "-1s", "1x", "inf", "1e9", "99999999999h", " 1", "0x10"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert_not(units_parse_duration(bad[i], &ms), "%s", bad[i]);
 }
