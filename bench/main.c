@@ -292,7 +292,7 @@ static int compare(const args_t *a, const char *before, const char *after)
 
 static int refuse_action(const char *word, heddle_error_t *error)
 {
-    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is not an action, or lacks its files",
+    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is no action, or lacks words, or has too many",
                word);
     error_expected(error, "%s", SET.usage);
     error_hint(error, "see heddle-bench --help");
@@ -325,6 +325,9 @@ static void settle_signals(void)
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction hangup;
+    sigaction(SIGHUP, NULL, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup's goes on */
     signal(SIGPIPE, SIG_IGN);
 }
 

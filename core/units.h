@@ -6,8 +6,8 @@
 #include <heddle/types.h>
 #include <stdbool.h>
 
-/* "500ms", "30s", "5m", "2h"; a bare number is seconds; decimals allowed.  Up to 24 days; what is more than 0 is
- * at least 1 ms. */
+/* "500ms", "30s", "5m", "2h"; a bare number is seconds; decimals allowed.  Up to 24 days; more than 0 is at
+ * least 1 ms. */
 bool units_parse_duration(const char *text, uint32_t *ret_ms);
 /* "4096", "20M" (10^6), "64Ki"; k M G Ti... */
 bool units_parse_size(const char *text, uint64_t *ret_bytes);
