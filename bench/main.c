@@ -292,7 +292,7 @@ static int compare(const args_t *a, const char *before, const char *after)
 
 static int refuse_action(const char *word, heddle_error_t *error)
 {
-    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is no action, or lacks words, or has too many",
+    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is no action, or has words amiss",
                word);
     error_expected(error, "%s", SET.usage);
     error_hint(error, "see heddle-bench --help");
