@@ -422,6 +422,35 @@ Test(committed, without_a_byte_more_it_stays_for_half_a_minute)
     cr_assert_str_eq(rig_state(3), "kept");
 }
 
+Test(committed, what_has_arrived_needs_no_more_bytes)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 5000); /* all of it */
+    w1_goes_on_to(4);
+    for (int i = 0; i < 5; i++) {
+        rig_pass(10000);
+        says_it_fetches(W2, 2, 5000);
+        cr_assert_str_eq(rig_state(2), "kept", "its engine loads it");
+    }
+    rig_pass(11000);
+    cr_assert_str_eq(rig_state(2), "retired", "but no longer than its deadline");
+}
+
+/* The tracks lie side by side, by adapter. */
+Test(committed, another_adapter_is_nothing_to_it)
+{
+    enum { OTHER = 3 };
+    rig_open(OTHER, "zeta", "zoe", 0, false);
+    rig_publish(OTHER, (rig_publish_t){.digest = 9, .adapter = "zeta"});
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 100);
+    w1_goes_on_to(4);
+    rig_publish(T, (rig_publish_t){.digest = 5, .activation = HEDDLE_ACTIVATION_AS_READY});
+    cr_assert_str_eq(rig_state(2), "kept");
+    cr_assert_str_eq(rig_state(3), "retired");
+    cr_assert(registry_is_live(registry_version(registry_adapter(&R.b->registry, "zeta"), 1)));
+}
+
 Test(committed, with_bytes_it_stays_as_long_as_its_deadline)
 {
     w2_is_slower_from_2_on();
