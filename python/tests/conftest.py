@@ -14,6 +14,9 @@ import time
 
 import pytest
 
+# A shell starts what it puts into the background with SIGINT ignored, and programs pass that on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("HEDDLE_BIN_DIR", ROOT / "build" / "bin"))
 FIXTURES = ROOT / "tests" / "fixtures"
