@@ -97,18 +97,6 @@ static int end_with(const heddle_error_t *e)
     return heddle_err_exit(e->code);
 }
 
-/* The arguments may be wrong before -o is reached. */
-static int output_wanted(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *next = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
-            return OUTPUT_JSON;
-    }
-    return OUTPUT_TABLE;
-}
-
 /* ---- run ------------------------------------------------------------------------------------- */
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -340,7 +328,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "--as")) return member_main(argc, argv);
     int end = 0, rc = option_parse(&SET, argc, argv, &args, words, &error);
     if (rc == 1) return process_end(0);
-    if (rc) args.output = output_wanted(argc, argv);
+    if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     log_set_level((log_level_t)args.log_level);
     settle_signals();
     if (!rc) rc = act(&args, words, &error, &end);

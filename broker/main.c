@@ -77,18 +77,6 @@ static void print_line(json_t *object)
     fflush(stdout);
 }
 
-/* The arguments may be wrong before -o is reached: look for it by itself. */
-static int output_wanted(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *next = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
-            return OUTPUT_JSON;
-    }
-    return OUTPUT_TABLE;
-}
-
 /* The option parser names the program already. */
 static const char *message_of(const heddle_error_t *e)
 {
@@ -205,7 +193,7 @@ int main(int argc, char **argv)
     process_settle();
     int rc = option_parse(&SET, argc, argv, &args, NULL, &error);
     if (rc == 1) return 0;
-    if (rc) args.output = output_wanted(argc, argv);
+    if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&args, &error);
     if (!rc && !args.data) {
         rc = default_data(data, sizeof data, &error);

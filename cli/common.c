@@ -26,18 +26,6 @@ const option_t CLI_COMMON[] = {
      offsetof(common_t, log_level)},
     {0}};
 
-/* The arguments may be wrong before -o is reached: look for it by itself. */
-static int output_wanted(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *next = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
-            return OUTPUT_JSON;
-    }
-    return OUTPUT_TABLE;
-}
-
 int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
               const char **ret_args)
 {
@@ -47,7 +35,7 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
     if (rc == 1) return 0;
     log_set_level((log_level_t)common->log_level);
     if (rc == HEDDLE_OK) return -1;
-    common->output = output_wanted(argc, argv);
+    common->output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     return cli_fail(common, kind, &error);
 }
 

@@ -227,6 +227,16 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
     return rc ? rc : parse_arguments(set, argc, argv, ret_args, error);
 }
 
+bool option_wants_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return true;
+        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json")) return true;
+    }
+    return false;
+}
+
 void option_fini(const option_set_t *set, void *into)
 {
     const option_t *tables[] = {set->options, set->common};

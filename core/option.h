@@ -15,6 +15,7 @@
 #define CORE_OPTION_H
 
 #include <heddle/types.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef enum {
@@ -59,6 +60,8 @@ typedef struct {
  * --dump-options was asked for and printed on stdout: the caller exits with 0. */
 int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
                  heddle_error_t *error);
+/* Whether -o json is among the arguments, which may be wrong before it is reached: how to tell that. */
+bool option_wants_json(int argc, char **argv);
 /* Frees lists that the parse allocated. */
 void option_fini(const option_set_t *set, void *into);
 /* The text that --help prints; owned by the caller (free). */

@@ -106,18 +106,6 @@ typedef struct {
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-/* The arguments may be wrong before -o is reached: look for it by itself. */
-static int output_wanted(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *next = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "-ojson") || !strcmp(argv[i], "--output=json")) return OUTPUT_JSON;
-        if ((!strcmp(argv[i], "-o") || !strcmp(argv[i], "--output")) && !strcmp(next, "json"))
-            return OUTPUT_JSON;
-    }
-    return OUTPUT_TABLE;
-}
-
 static int refuse(const char *option, const char *expected, long long found, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle-worker: %s is out of range", option);
@@ -360,7 +348,7 @@ int main(int argc, char **argv)
     process_settle();
     int rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
     if (rc == 1) return 0;
-    if (rc) s.args.output = output_wanted(argc, argv);
+    if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&s.args, &error);
     if (!rc) {
         log_set_level(s.args.quiet && s.args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)s.args.log_level);
