@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -296,21 +297,12 @@ static int fill(cluster_t *c, const model_t *m, heddle_publication_t **ret_publi
     return HEDDLE_OK;
 }
 
-static double last_staged_ms(const cluster_t *c, uint64_t start_ns)
+/* When the last worker did it: `stamp` is the offset of its time in a worker. */
+static double last_ms(const cluster_t *c, uint64_t start_ns, size_t stamp)
 {
     double last = 0;
     for (uint32_t i = 0; i < c->worker_count; i++) {
-        double at = moment_ms(start_ns, c->workers[i].staged_ns);
-        if (at > last) last = at;
-    }
-    return last;
-}
-
-static double last_active_ms(const cluster_t *c, uint64_t start_ns)
-{
-    double last = 0;
-    for (uint32_t i = 0; i < c->worker_count; i++) {
-        double at = moment_ms(start_ns, c->workers[i].active_ns);
+        double at = moment_ms(start_ns, *(const uint64_t *)((const char *)&c->workers[i] + stamp));
         if (at > last) last = at;
     }
     return last;
@@ -342,9 +334,9 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
     c->newest = done.version;
     c->version_count++;
     rc = wait_workers(c, is_staged, done.version, error);
-    if (!rc) t.staged = last_staged_ms(c, start);
+    if (!rc) t.staged = last_ms(c, start, offsetof(cluster_worker_t, staged_ns));
     if (!rc && !is_manual) rc = wait_workers(c, is_active, done.version, error);
-    if (!rc && !is_manual) t.active = last_active_ms(c, start);
+    if (!rc && !is_manual) t.active = last_ms(c, start, offsetof(cluster_worker_t, active_ns));
     if (!rc) rc = settle(c, !is_manual, error);
     t.cpu_s = cpu_between(cpu, cluster_cpu(c));
     if (!rc) rc = ask_workers(c, done.version, &t, error);
