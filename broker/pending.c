@@ -512,7 +512,8 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
                                 : "no answer");
     if (differ)
         error_hint(ret_verdict,
-                   last->is_match ? "%.100s writes its directory again now, from its memory; verify once more"
+                   last->is_match ? "%.100s tries now to write its directory again; verify once more, and "
+                                    "where it stays see export.damaged in its log"
                                   : "%.100s: end that worker; it fetches the version again when it is back",
                    last->worker);
     else error_hint(ret_verdict, "`heddle workers %.100s` tells how it is", last->worker);
