@@ -61,6 +61,7 @@ typedef struct copy_row {
     uint64_t since_ms, bytes_done;
     uint64_t announced_us;             /* 0: not announced yet, nobody had the bytes */
     uint64_t told_us;                  /* of the last ANNOUNCE, while the worker may be at it; 0 */
+    uint64_t switch_us;                /* of the last COMMIT, or STAGED after it; 0 */
     uint64_t moved_us;                 /* when it was told, or its bytes became more */
     /* durations; 0: not yet */
     uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
@@ -92,7 +93,8 @@ typedef struct track {
     bool is_dirty;                     /* something changed: to be looked at, and told */
     uint64_t created_us, deadline_us;
     uint64_t due_us;                   /* when it is to be looked at by time alone */
-    uint64_t awaited_until_us;         /* somebody fetches it though it was decided, so long at least; 0 */
+    /* overtaken, and somebody fetches it, or loads it or switches to it, so long at least; 0: nobody */
+    uint64_t awaited_until_us, loaded_until_us;
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
     /* who had them last, and until when; "", 0: nobody since the broker was started */
     char last_holder[HEDDLE_NAME_MAX + 1]; uint64_t lost_ms;

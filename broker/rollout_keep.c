@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which of the decided versions stay, and where: `keep` of them besides the active one, what somebody has
- * nothing else than, and what somebody fetches still.
+ * nothing else than, and what somebody fetches, loads or switches to still.
  *
  * A worker has a slot for what it serves, one for what arrives and `keep` more.  What is kept for those who
  * fetch it is one more, and so it need not be everywhere: who has no room for all of it puts away what others
@@ -11,7 +11,7 @@
 /* Longer than any chunk takes that a worker's --max-rate lets through in good faith (256 KiB at 9 kB/s). */
 #define STALL_US 30000000ull
 
-/* ---- who fetches what ---- */
+/* ---- who fetches what, and who loads it ---- */
 
 /* Nothing that it was told of before is still to come: that it fetches first. */
 static bool is_told_first(const rollout_t *ro, const track_t *t, const copy_row_t *c, const member_t *m)
@@ -23,32 +23,63 @@ static bool is_told_first(const rollout_t *ro, const track_t *t, const copy_row_
     return true;
 }
 
+static const member_sub_t *sub_of(view_t v, const track_t *t, const copy_row_t *c,
+                                  const member_t **ret_member)
+{
+    *ret_member = c->token ? membership_by_token(v.members, c->token) : NULL;
+    return *ret_member ? member_sub(*ret_member, t->adapter) : NULL;
+}
+
 /* Until when, unless it says more: it said so and bytes come, or it was told of the version less than half a
  * lease ago (two of its heartbeats) and has said nothing; in no case longer than the version's deadline is.
  * 0: it does not. */
 static uint64_t fetching_until(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t,
                                const copy_row_t *c)
 {
-    if (!copy_in_flight(c) || !c->told_us) return 0;
-    const member_t *m = membership_by_token(v.members, c->token);
-    const member_sub_t *sub = m ? member_sub((member_t *)m, t->adapter) : NULL;
+    if (!copy_in_flight(c) || !c->told_us || c->state == COPY_ARRIVED) return 0;
+    const member_t *m;
+    const member_sub_t *sub = sub_of(v, t, c, &m);
     if (!sub || (sub->fetching && sub->fetching != t->version)) return 0;
     if (!sub->fetching && !is_told_first(ro, t, c, m)) return 0;
     uint64_t end_us = c->told_us + row->deadline_ms * 1000, quiet_us = c->told_us + ro->lease_us / 2;
-    if (sub->fetching) quiet_us = c->state == COPY_ARRIVED ? end_us : c->moved_us + STALL_US;
+    if (sub->fetching) quiet_us = c->moved_us + STALL_US;
     return quiet_us < end_us ? quiet_us : end_us;
 }
 
-static void note_awaited(step_t *s, const version_row_t *row, track_t *t)
+/* It was told to switch to the version, has its bytes, and has switched neither to it nor to a later one. */
+static bool is_switching(const version_row_t *row, const copy_row_t *c, const member_sub_t *sub)
 {
-    uint64_t until_us = 0, now_us = s->v.now.us;
+    return c->switch_us && copy_holds(c) && c->state != COPY_STALE && sub && sub->decision < row->decision;
+}
+
+/* Its application loads the version, or switches to it: neither longer than the version's deadline is. */
+static uint64_t loading_until(view_t v, const version_row_t *row, const track_t *t, const copy_row_t *c)
+{
+    const member_t *m;
+    const member_sub_t *sub = sub_of(v, t, c, &m);
+    bool is_loading = sub && c->state == COPY_ARRIVED && sub->fetching == t->version;
+    uint64_t since_us = is_loading ? c->told_us : is_switching(row, c, sub) ? c->switch_us : 0;
+    return since_us ? since_us + row->deadline_ms * 1000 : 0;
+}
+
+static uint64_t latest(uint64_t until_us, uint64_t one_us, uint64_t now_us)
+{
+    return one_us > now_us && one_us > until_us ? one_us : until_us;
+}
+
+static void note_needed(step_t *s, const version_row_t *row, track_t *t)
+{
+    uint64_t awaited_us = 0, loaded_us = 0, now_us = s->v.now.us;
     for (size_t i = 0; i < t->copy_count; i++) {
-        uint64_t one_us = fetching_until(s->ro, s->v, row, t, t->copies[i]);
-        if (one_us > now_us && one_us > until_us) until_us = one_us;
+        const copy_row_t *c = t->copies[i];
+        awaited_us = latest(awaited_us, fetching_until(s->ro, s->v, row, t, c), now_us);
+        loaded_us = latest(loaded_us, loading_until(s->v, row, t, c), now_us);
     }
-    if (t->awaited_until_us && !until_us) track_touch(s->ro, t);
-    t->awaited_until_us = until_us;
-    if (until_us && until_us < t->due_us) t->due_us = until_us;
+    if ((t->awaited_until_us && !awaited_us) || (t->loaded_until_us && !loaded_us)) track_touch(s->ro, t);
+    t->awaited_until_us = awaited_us;
+    t->loaded_until_us = loaded_us;
+    if (awaited_us && awaited_us < t->due_us) t->due_us = awaited_us;
+    if (loaded_us && loaded_us < t->due_us) t->due_us = loaded_us;
 }
 
 void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version)
@@ -79,6 +110,8 @@ static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member
         const track_t *t = ro->tracks[i];
         const copy_row_t *c = copy_of(t, m);
         if (!c) continue;
+        if (!t->is_ended && is_switching(registry_version(a, t->version), c, member_sub(m, a->name)))
+            return false; /* what it serves now goes first, as soon as it has switched */
         used += copy_holds(c) && (!t->is_ended || c->state == COPY_ACTIVE);
         is_coming |= !t->is_ended && copy_in_flight(c) && (c->announced_us || c->told_us);
     }
@@ -100,6 +133,7 @@ static int ease(const rollout_t *ro, const adapter_row_t *a, const track_t *t, c
     const copy_row_t *c = copy_of(t, m);
     if (!c || !row || t->is_ended || c->state != COPY_KEPT || t->version == a->active) return 0;
     if (row->state != VERSION_COMMITTED || (track_holder_count(t) == 1) != is_last) return 0;
+    if (is_switching(row, c, member_sub(m, a->name)) || (is_last && t->loaded_until_us)) return 0;
     if (is_last) return t->awaited_until_us ? 1 : 2;
     if (!is_extra(ro, a, row, t)) return 2;
     return is_first_source(t, m) ? 1 : 3;
@@ -128,10 +162,11 @@ static track_t *spared(const rollout_t *ro, const adapter_row_t *a, const member
 
 /* ---- what goes ---- */
 
-/* A worker that still serves it pins it: it has nothing else. */
-static bool is_served(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row)
+/* A worker that serves it still pins it, for it has nothing else, and one that is about to. */
+static bool is_pinned(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row)
 {
-    return track_active_count(rollout_track(ro, a->name, row->version)) > 0;
+    const track_t *t = rollout_track(ro, a->name, row->version);
+    return track_active_count(t) > 0 || (t && t->loaded_until_us);
 }
 
 static void put_away(step_t *s, track_t *t, const member_t *m)
@@ -141,15 +176,16 @@ static void put_away(step_t *s, track_t *t, const member_t *m)
     track_touch(s->ro, t);
 }
 
-/* Beyond what is kept, and pinned by those who serve it: it goes from the slots of all others, or who stays
- * behind would take everybody's room. */
+/* Beyond what is kept, and pinned: it goes from the slots of all others, or who stays behind would take
+ * everybody's room. */
 static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
 {
-    if (!registry_is_excess(a, row, s->ro->keep) || !is_served(s->ro, a, row)) return;
+    if (!registry_is_excess(a, row, s->ro->keep) || !is_pinned(s->ro, a, row)) return;
     for (size_t i = t->copy_count; i-- > 0;) {
         const copy_row_t *c = t->copies[i];
-        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
-        if (c->state == COPY_KEPT && m) put_away(s, t, m);
+        const member_t *m;
+        const member_sub_t *sub = sub_of(s->v, t, c, &m);
+        if (c->state == COPY_KEPT && m && !is_switching(row, c, sub)) put_away(s, t, m);
     }
 }
 
@@ -173,7 +209,7 @@ void keep_look(step_t *s, const adapter_row_t *a)
     for (; end < ro->track_count && !strcmp(ro->tracks[end]->adapter, a->name); end++) {
         const version_row_t *row = registry_version(a, ro->tracks[end]->version);
         bool is_overtaken = row && row->state == VERSION_COMMITTED && row->version != a->active;
-        if (is_overtaken && !ro->tracks[end]->is_ended) note_awaited(s, row, ro->tracks[end]);
+        if (is_overtaken && !ro->tracks[end]->is_ended) note_needed(s, row, ro->tracks[end]);
     }
     for (size_t i = first; ro->is_settled && i < end; i++) {
         track_t *t = ro->tracks[i];
@@ -217,7 +253,7 @@ void keep_decide(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t
     size_t count = 0;
     for (size_t i = registry_live_from(a); i < a->version_count && count < RETIRE_AT_ONCE; i++) {
         const version_row_t *row = a->versions[i];
-        if (!registry_is_excess(a, row, ro->keep) || is_served(ro, a, row)) continue;
+        if (!registry_is_excess(a, row, ro->keep) || is_pinned(ro, a, row)) continue;
         const track_t *t = rollout_track(ro, a->name, row->version);
         if (t && t->awaited_until_us) continue;
         registry_decide_end(a, row, VERSION_RETIRED, NULL, v.now, out);

@@ -134,6 +134,9 @@ bool send_sources(step_t *s, track_t *t, copy_row_t *c, const member_t *member, 
 void send_commit(step_t *s, const adapter_row_t *a, const member_t *member)
 {
     const version_row_t *row = registry_active(a);
+    const track_t *t = rollout_track(s->ro, a->name, a->active);
+    copy_row_t *c = t ? copy_of(t, member) : NULL;
+    if (c) c->switch_us = s->v.now.us;
     msg_t m = {.type = MSG_COMMIT};
     m.commit = (msg_commit_t){.token = member->token,
                               .version = a->active,

@@ -139,6 +139,7 @@ static void note_staged(step_t *s, about_t *x, const msg_staged_t *m)
     copy_row_t *c = x->c;
     c->code = 0;
     c->retry_us = 0;
+    if (c->switch_us) c->switch_us = s->v.now.us; /* loaded: the time to switch begins */
     c->bytes_done = x->row->data_bytes;
     c->connect_us = m->connect_us;
     c->fetch_us = m->fetch_us;

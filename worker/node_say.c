@@ -101,6 +101,13 @@ done:
 static msg_progress_t progress_of(const worker_node_t *n, const adapter_t *a)
 {
     msg_progress_t p = {.adapter = a->name, .held_count = slots_count(n->slots, a->index).held};
+    const sync_entry_t *loading = sync_loading(&a->sync);
+    const announced_t *w = loading ? announced_find(a, loading->version) : NULL;
+    if (w) { /* before what is fetched meanwhile: it comes to its end first */
+        p.fetching = w->version;
+        p.bytes_done = p.data_bytes = w->region_bytes;
+        return p;
+    }
     if (!a->pull) return p;
     p.fetching = pull_what(a->pull)->version;
     p.bytes_done = pull_bytes_done(a->pull);

@@ -95,6 +95,14 @@ const sync_entry_t *sync_active(const sync_t *s) { return entries_in((sync_t *)s
 
 const sync_entry_t *sync_fetching(const sync_t *s) { return entries_coming((sync_t *)s); }
 
+const sync_entry_t *sync_loading(const sync_t *s)
+{
+    const sync_entry_t *first = NULL;
+    for EACH((sync_t *)s, e)
+        if (e->state == SYNC_ARRIVED && (!first || e->order < first->order)) first = e;
+    return first;
+}
+
 void sync_init(sync_t *s, bool app)
 {
     *s = (sync_t){.app = app, .give_up_us = CLOCK_NEVER};

@@ -233,6 +233,36 @@ Test(publish, a_worker_slower_than_its_trainer_gets_somewhere)
     check_settled(w);
 }
 
+/* One whose engine takes 2.5 s to load what comes every 100 ms, more than half a lease, and as long to switch: what it
+ * loads is not retired under its hands, nor what it was told to switch to. */
+Test(publish, a_worker_that_loads_slowly_gets_somewhere)
+{
+    enum { VERSIONS = 300, PACE = 25 };
+    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    actor_t *fast = world_worker(w, "w1", (worker_conf_t){0});
+    actor_t *slow = world_worker(w, "w9", (worker_conf_t){.app = APP_SILENT});
+    UNTIL(w, SECOND, fast->is_up && slow->is_up);
+    uint64_t doing = 0, activated = 0, last = 0;
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        for (uint64_t end_us = w->now_us + 100 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) continue;
+        if (v % PACE) continue;
+        worker_answers(slow, doing);
+        world_run(w, MS);
+        doing = worker_takes_up(slow);
+        activated += worker_active(slow) != last;
+        last = worker_active(slow);
+    }
+    printf("%llu of %d versions became active on the slow one\n", (unsigned long long)activated, VERSIONS);
+    MUST(w, activated >= VERSIONS / PACE / 2 - 1);
+    for (int i = 0; i < 10 && !world_all_active(w, VERSIONS); i++) {
+        world_run(w, 100 * MS);
+        worker_answers_late(slow);
+    }
+    UNTIL(w, SECOND, world_all_active(w, VERSIONS));
+    check_settled(w);
+}
+
 /* Nobody there: the version fails at its deadline, and says why; the next one finds the one that came. */
 Test(publish, to_nobody)
 {
@@ -288,7 +318,7 @@ Test(publish, two_workers_slower_than_their_trainer_get_somewhere)
     printf("%llu and %llu of %d versions became active on the slow ones; %llu times there was the one before\n",
            (unsigned long long)activated[0], (unsigned long long)activated[1], VERSIONS,
            (unsigned long long)with_previous);
-    MUST(w, activated[0] >= 80 && activated[1] >= 4);
+    MUST(w, activated[0] >= 30 && activated[1] >= 5);
     MUST(w, with_previous >= VERSIONS * 8 / 10);
     MUST(w, actor_counters(fast).maps <= 3);
     world_run(w, SECOND);

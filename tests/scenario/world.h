@@ -223,6 +223,9 @@ slot_t *worker_hold(actor_t *a, uint64_t version); /* a reader; 0: of the active
 void worker_unhold(actor_t *a, slot_t *slot);
 uint64_t worker_fenced(const actor_t *a);
 void worker_answers_late(actor_t *a); /* an application that was silent speaks */
+void worker_answers(actor_t *a, uint64_t version); /* of that version, if there is something to say */
+/* What an application that does one thing at a time would do next: switch, else load; 0: nothing. */
+uint64_t worker_takes_up(const actor_t *a);
 /* Every worker that is alive and ready serves the version. */
 bool world_all_active(const world_t *w, uint64_t version);
 bool world_all_ready(const world_t *w, uint32_t count);
