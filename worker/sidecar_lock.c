@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/sidecar_lock.h"
 
+#include "core/clock.h"
 #include "core/digest.h"
 #include "core/errors.h"
 #include "core/log.h"
@@ -16,7 +17,7 @@
 
 static const char NAME[] = ".heddle.lock";
 
-enum { GATE_TRIES = 20, GATE_PAUSE_MS = 5 };
+enum { PATIENCE_MS = 100, PAUSE_MS = 5 };
 
 static struct flock byte_of(const char *adapter)
 {
@@ -28,14 +29,27 @@ static struct flock byte_of(const char *adapter)
 
 static bool is_held(int number) { return number == EACCES || number == EAGAIN; }
 
+static uint64_t patience_end(void) { return clock_now(clock_system()) + PATIENCE_MS * 1000ull; }
+
+/* False when the time is over. */
+static bool wait_a_moment(uint64_t end_us)
+{
+    if (clock_now(clock_system()) >= end_us) return false;
+    poll(NULL, 0, PAUSE_MS);
+    return true;
+}
+
 /* Byte 0: nobody else comes or goes meanwhile.  Whoever holds it for longer than a moment is no worker, or hangs: waiting
  * in the kernel would have no end, and no signal would end it.  False with errno. */
-static bool take_gate(int lock)
+static bool take_gate(int lock, uint64_t end_us)
 {
     const struct flock gate = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
-    for (int i = 0; fcntl(lock, F_SETLK, &gate) != 0; i++) {
-        if (i == GATE_TRIES || (!is_held(errno) && errno != EINTR)) return false;
-        poll(NULL, 0, GATE_PAUSE_MS);
+    while (fcntl(lock, F_SETLK, &gate) != 0) {
+        int why = errno;
+        bool may_end = is_held(why) || why == EINTR;
+        if (may_end && wait_a_moment(end_us)) continue;
+        errno = why;
+        return false;
     }
     return true;
 }
@@ -83,17 +97,16 @@ static int refuse_gate(const char *path, int lock, heddle_error_t *error)
     return rc;
 }
 
-static int take_one(int lock, const char *path, const char *adapter, heddle_error_t *error)
+static int take_one(int lock, const char *path, const char *adapter, uint64_t end_us, heddle_error_t *error)
 {
     struct flock want = byte_of(adapter), holder = want;
     want.l_type = holder.l_type = F_WRLCK;
-    for (int i = 0; fcntl(lock, F_SETLK, &want) != 0; i++) {
+    while (fcntl(lock, F_SETLK, &want) != 0) {
         if (!is_held(errno)) return fail(error, path);
         if (fcntl(lock, F_GETLK, &holder) != 0) return fail(error, path);
-        bool has_ended = holder.l_type == F_UNLCK && i < GATE_TRIES;
-        if (!has_ended) return refuse(path, adapter, holder.l_type == F_UNLCK ? 0 : (long)holder.l_pid, error);
+        bool has_ended = holder.l_type == F_UNLCK;
+        if (!has_ended || !wait_a_moment(end_us)) return refuse(path, adapter, has_ended ? 0 : (long)holder.l_pid, error);
         holder.l_type = F_WRLCK;
-        poll(NULL, 0, GATE_PAUSE_MS);
     }
     return HEDDLE_OK;
 }
@@ -125,10 +138,10 @@ static int go_without(int root, const char *path, int *ret_lock)
 }
 
 /* Workers come and go at every try, or the file system gives a file another number each time. */
-static int refuse_change(const char *path, heddle_error_t *error)
+static int refuse_change(const char *path, int tries, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: %s was another file at each of %d tries to lock it", path, NAME,
-                        (int)GATE_TRIES);
+                        tries);
     error_where(error, NULL, 0, NULL, "export");
     error_expected(error, "a file that keeps its inode number while it is open");
     error_found(error, "another number each time, or workers that come and go without a pause");
@@ -141,9 +154,9 @@ typedef enum { ENTRY_IN, ENTRY_CHANGED, ENTRY_WITHOUT, ENTRY_FAILED } entry_t;
 
 /* Behind the gate, and still the file that has the name?  CHANGED: the last one who had it removed it, and there is
  * another, or none; WITHOUT: there are no locks. */
-static entry_t pass_gate(int root, const char *path, int lock, heddle_error_t *error, int *ret_rc)
+static entry_t pass_gate(int root, const char *path, int lock, uint64_t end_us, heddle_error_t *error, int *ret_rc)
 {
-    if (!take_gate(lock)) {
+    if (!take_gate(lock, end_us)) {
         if (lacks_locks(errno)) return ENTRY_WITHOUT;
         *ret_rc = is_held(errno) ? refuse_gate(path, lock, error) : fail(error, path);
         return ENTRY_FAILED;
@@ -154,12 +167,13 @@ static entry_t pass_gate(int root, const char *path, int lock, heddle_error_t *e
 }
 
 /* -1 in *ret_lock: there are no locks. */
-static int enter(int root, const char *path, heddle_error_t *error, int *ret_lock)
+static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *error, int *ret_lock)
 {
-    for (int i = 0; i < GATE_TRIES; i++) {
+    int tries = 0;
+    do {
         int lock = open_lock(root), rc = HEDDLE_OK;
         if (lock < 0) return fail(error, path);
-        entry_t entry = pass_gate(root, path, lock, error, &rc);
+        entry_t entry = pass_gate(root, path, lock, end_us, error, &rc);
         if (entry == ENTRY_IN) {
             *ret_lock = lock;
             return HEDDLE_OK;
@@ -167,28 +181,38 @@ static int enter(int root, const char *path, heddle_error_t *error, int *ret_loc
         close(lock);
         if (entry == ENTRY_WITHOUT) return go_without(root, path, ret_lock);
         if (entry == ENTRY_FAILED) return rc;
-        poll(NULL, 0, GATE_PAUSE_MS);
-    }
-    return refuse_change(path, error);
+        tries++;
+    } while (wait_a_moment(end_us));
+    return refuse_change(path, tries, error);
+}
+
+/* Behind the gate, which closing opens. */
+static void leave(int root, int lock)
+{
+    struct flock others = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1};
+    if (fcntl(lock, F_GETLK, &others) == 0 && others.l_type == F_UNLCK && export_lock_is_of(root, lock) == 1)
+        unlinkat(root, NAME, 0);
+    close(lock);
 }
 
 int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error, int *ret_lock)
 {
-    int lock = -1, rc = enter(root, path, error, &lock);
+    uint64_t end_us = patience_end();
+    int lock = -1, rc = enter(root, path, end_us, error, &lock);
     if (rc) return rc;
-    for (; lock >= 0 && *adapters && !rc; adapters++) rc = take_one(lock, path, *adapters, error);
+    for (; lock >= 0 && *adapters && !rc; adapters++) rc = take_one(lock, path, *adapters, end_us, error);
+    if (rc) {
+        leave(root, lock);
+        return rc;
+    }
     if (lock >= 0) leave_gate(lock);
-    if (rc) export_lock_drop(root, lock);
-    else *ret_lock = lock;
-    return rc;
+    *ret_lock = lock;
+    return HEDDLE_OK;
 }
 
 void export_lock_drop(int root, int lock)
 {
-    struct flock others = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1};
     if (lock < 0) return;
-    if (take_gate(lock) && fcntl(lock, F_GETLK, &others) == 0 && others.l_type == F_UNLCK &&
-        export_lock_is_of(root, lock) == 1)
-        unlinkat(root, NAME, 0);
-    close(lock);
+    if (take_gate(lock, patience_end())) leave(root, lock);
+    else close(lock);
 }

@@ -8,7 +8,8 @@
  * hosts).  The last who goes removes the file.  The locks belong to the process, and closing any descriptor of the
  * file ends them all: it is opened once in it.
  *
- * One thread; waits for who comes or goes at the same moment, for a tenth of a second at most. */
+ * One thread; a call waits for who comes or goes at the same moment, for a tenth of a second at most, however many
+ * adapters it takes. */
 #ifndef WORKER_SIDECAR_LOCK_H
 #define WORKER_SIDECAR_LOCK_H
 

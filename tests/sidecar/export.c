@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Versions as directories: complete or not there, linked atomically, pruned, and nothing left behind. */
+#include "core/clock.h"
 #include "tests/unit/worker_arena.h"
 #include "worker/sidecar_export.h"
 #include "worker/slots.h"
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <heddle/adapter.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -601,4 +603,37 @@ Test(exports, a_lock_whose_number_changes_holds_nobody, .timeout = 10)
     cr_assert(error.retriable && strstr(error.message, "another file at each of") && error.hint[0], "%s", error.message);
     numbers_change = false;
     cr_assert_eq(exports_lock(&exports, ADAPTERS, &error), HEDDLE_OK);
+}
+
+/* A file system without locks, for once or for good; or a gate that is barred 15 times of 16. */
+static bool has_no_locks, is_barred;
+
+static bool is_gate(int command, const struct flock *lock)
+{
+    return command == F_SETLK && lock->l_type == F_WRLCK && lock->l_start == 0;
+}
+
+int fcntl(int fd, int command, ...)
+{
+    static unsigned asked;
+    va_list more;
+    va_start(more, command);
+    void *argument = va_arg(more, void *);
+    va_end(more);
+    if ((has_no_locks || is_barred) && is_gate(command, argument)) {
+        errno = has_no_locks ? ENOLCK : EAGAIN;
+        if (has_no_locks || ++asked % 16) return -1;
+    }
+    return (int)syscall(SYS_fcntl, fd, command, argument);
+}
+
+static uint64_t now_ms(void) { return clock_now(clock_system()) / 1000; }
+
+Test(exports, a_lock_costs_a_moment_in_all, .timeout = 10)
+{
+    static const char *const ADAPTERS[] = {"policy", NULL};
+    uint64_t began_ms = now_ms();
+    numbers_change = is_barred = true;
+    cr_assert_eq(exports_lock(&exports, ADAPTERS, NULL), HEDDLE_ERR_DATA_LOCKED);
+    cr_assert_lt(now_ms() - began_ms, 800, "20 rounds of 80 ms");
 }
