@@ -122,16 +122,20 @@ int export_lock_is_of(int root, int lock)
 
 /* Whoever may write into the file may lock it, and nobody else: a reader's lock would bar workers too.  A FIFO in its
  * place holds nobody. */
-static int open_lock(int root)
+static int open_lock(int root, bool *ret_new)
 {
-    return openat(root, NAME, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0622);
+    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int lock = openat(root, NAME, flags | O_EXCL, 0622);
+    *ret_new = lock >= 0;
+    return lock < 0 && errno == EEXIST ? openat(root, NAME, flags, 0622) : lock;
 }
 
 static bool lacks_locks(int number) { return number == ENOLCK || number == EOPNOTSUPP || number == ENOSYS; }
 
-static int go_without(int root, const char *path, int *ret_lock)
+/* A file that was there already may be another worker's, who got its lock: without it, a third would get another. */
+static int go_without(int root, const char *path, bool is_new, int *ret_lock)
 {
-    unlinkat(root, NAME, 0);
+    if (is_new) unlinkat(root, NAME, 0);
     log_emit(LOG_WARN, "export.lock", "%s: the file system has no locks; see that one worker exports there", path);
     *ret_lock = -1;
     return HEDDLE_OK;
@@ -171,7 +175,8 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
 {
     int tries = 0;
     do {
-        int lock = open_lock(root), rc = HEDDLE_OK;
+        bool is_new = false;
+        int lock = open_lock(root, &is_new), rc = HEDDLE_OK;
         if (lock < 0) return fail(error, path);
         entry_t entry = pass_gate(root, path, lock, end_us, error, &rc);
         if (entry == ENTRY_IN) {
@@ -179,7 +184,7 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
             return HEDDLE_OK;
         }
         close(lock);
-        if (entry == ENTRY_WITHOUT) return go_without(root, path, ret_lock);
+        if (entry == ENTRY_WITHOUT) return go_without(root, path, is_new, ret_lock);
         if (entry == ENTRY_FAILED) return rc;
         tries++;
     } while (wait_a_moment(end_us));

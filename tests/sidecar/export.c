@@ -637,3 +637,22 @@ Test(exports, a_lock_costs_a_moment_in_all, .timeout = 10)
     cr_assert_eq(exports_lock(&exports, ADAPTERS, NULL), HEDDLE_ERR_DATA_LOCKED);
     cr_assert_lt(now_ms() - began_ms, 800, "20 rounds of 80 ms");
 }
+
+/* Locks that were to be had before: w1 has one, and is not robbed of its file. */
+Test(exports, who_goes_without_a_lock_leaves_the_file_of_another)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    bool is_named;
+    has_no_locks = true;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    cr_assert_str_eq(listing(), "", "its own goes");
+    has_no_locks = false;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    has_no_locks = true;
+    uint64_t before = inode(".heddle.lock");
+    cr_assert_eq(lock_elsewhere("critic", &is_named), HEDDLE_OK);
+    has_no_locks = false;
+    cr_assert(!access(in_root(".heddle.lock"), F_OK) && inode(".heddle.lock") == before);
+    cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED);
+    cr_assert(is_named);
+}
