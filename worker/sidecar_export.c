@@ -210,6 +210,22 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
+/* Somebody may have removed the lock file, and another worker made and locked a new one: then that one has the adapter.
+ * The old file's locks count for nobody any more. */
+static int keep_lock(exports_t *x, heddle_error_t *error)
+{
+    int lock = -1, is_ours = x->lock < 0 ? 1 : export_lock_is_of(x->root, x->lock);
+    if (is_ours < 0) return fail(error, "cannot look at the lock in", x->path);
+    if (is_ours) return HEDDLE_OK;
+    int rc = export_lock_take(x->root, x->path, x->adapters, error, &lock);
+    if (rc) return rc;
+    if (lock >= 0)
+        log_emit(LOG_WARN, "export.lock", "%s: the lock file was removed or replaced: it is locked again", x->path);
+    export_lock_drop(x->root, x->lock);
+    x->lock = lock;
+    return HEDDLE_OK;
+}
+
 /* Nothing where `root` is x->root, *ret_same then.  A lock that is there already is kept: taking it anew would end it. */
 static int lock_root(exports_t *x, int root, heddle_error_t *error, int *ret_lock, bool *ret_same)
 {
@@ -237,13 +253,14 @@ static int find_root(exports_t *x, heddle_error_t *error)
 {
     struct stat mine, now;
     bool is_same = false;
-    if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && is_same_file(&mine, &now)) return HEDDLE_OK;
+    if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && is_same_file(&mine, &now))
+        return keep_lock(x, error);
     int root, lock, rc = open_root(x->path, error, &root);
     if (rc) return rc;
     rc = lock_root(x, root, error, &lock, &is_same);
     if (rc || is_same) close(root);    /* it could not be looked at for a moment */
     else move_root(x, root, lock);
-    return rc;
+    return is_same ? keep_lock(x, error) : rc;
 }
 
 int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)

@@ -28,7 +28,8 @@ typedef struct {
 /* Makes ROOT where it is missing. */
 int  exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error);
 /* Nobody else exports these adapters (a list that ends with NULL, and outlives it) into ROOT until it is closed, also
- * where ROOT is made again.  What a killed run left of them under temporary names is removed.  DATA_LOCKED: who does is named. */
+ * where ROOT is made again, or the lock file was removed: until exports_find takes it anew another worker may come first, and
+ * what would be written is then DATA_LOCKED.  What a killed run left of them under temporary names is removed.  DATA_LOCKED: who does is named. */
 int  exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error);
 void exports_close(exports_t *x);
 /* ROOT/adapter@version; version 0: ROOT/adapter, the link; "" when nothing is exported. */

@@ -656,3 +656,50 @@ Test(exports, who_goes_without_a_lock_leaves_the_file_of_another)
     cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED);
     cr_assert(is_named);
 }
+
+/* A worker that got the adapter: a process that holds it until it is told. */
+static pid_t take_elsewhere(int *ret_leave)
+{
+    static const char *const THEIRS[] = {"policy", NULL};
+    int leave[2], ready[2];
+    char byte = 0;
+    cr_assert(pipe(leave) == 0 && pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        exports_t x;
+        close(leave[1]);
+        if (exports_open(&x, root, 2, NULL) || exports_lock(&x, THEIRS, NULL) || write(ready[1], "x", 1) != 1) _exit(1);
+        if (read(leave[0], &byte, 1) < 0) _exit(1);
+        exports_close(&x);
+        _exit(0);
+    }
+    close(leave[0]);
+    close(ready[1]);
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    *ret_leave = leave[1];
+    return child;
+}
+
+Test(exports, a_lock_file_that_was_removed_is_noticed)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    heddle_error_t error = {0};
+    bool is_named;
+    int leave;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    cr_assert_eq(unlink(in_root(".heddle.lock")), 0);
+    write_version(1);
+    cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED, "it is taken again");
+    cr_assert_eq(unlink(in_root(".heddle.lock")), 0);
+    pid_t child = take_elsewhere(&leave);
+    heddle_snapshot_t *s = snapshot(2);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_LOCKED);
+    cr_assert(strstr(error.message, "another worker exports policy there") && error.hint[0], "%s", error.message);
+    close(leave);
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_OK, "%s", error.message);
+    exports_close(&exports);
+    cr_assert_str_eq(listing(), "policy@1 policy@2");
+    heddle_snapshot_release(&s);
+}
