@@ -63,7 +63,7 @@ class Handle:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
             poll.register(self._wake_fd, select.POLLIN)
-            poll.poll(None if timeout is None else max(0, int(timeout * 1000 + 0.999)))
+            poll.poll(None if timeout is None else _native.milliseconds(timeout, "timeout"))
         finally:
             with self._lock:
                 self._waiters -= 1
@@ -138,7 +138,7 @@ class Until:
     def __init__(self, timeout: float | None) -> None:
         if timeout is not None:
             _native.milliseconds(timeout, "timeout")
-        self.end = None if timeout is None else time.monotonic() + timeout
+        self.end = None if timeout is None or timeout == float("inf") else time.monotonic() + timeout
 
     def left(self, at_most: float | None = None) -> float | None:
         left = None if self.end is None else max(0.0, self.end - time.monotonic())

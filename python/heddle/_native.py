@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import operator
 import os
 import pathlib
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from heddle.errors import ForkError, HeddleError, error_class
@@ -22,6 +24,7 @@ except ImportError as e:      # a checkout that was never built
 ffi: Any = _ffi
 NULL = ffi.NULL
 HERE = pathlib.Path(__file__).resolve().parent
+NUMBER_MAX = 2**53 - 1        # of versions, sequence numbers, bytes: what every JSON reader holds
 BUNDLED = HERE / "_lib" / "libheddle.so.0"
 
 
@@ -128,18 +131,56 @@ def c_text(value: str | os.PathLike[str] | None) -> Any:
     """A NUL-terminated copy; keep it while C reads it."""
     if value is None:
         return NULL
-    raw = os.fsencode(value)
+    try:
+        raw = os.fsencode(value)
+    except (TypeError, ValueError):             # no text, or one that no encoding has
+        raise error("usage", "that is no text", expected="a str or a path", found=repr(value)[:80]) from None
     if b"\0" in raw:
         raise error("usage", f"a text has a NUL byte in it: {value!r}")
     return ffi.new("char[]", raw)
 
 
-def c_list(values: Any) -> tuple[Any, list[Any]]:
+def names(values: Any, what: str) -> tuple[str, ...]:
+    """The texts of a list; a single text is none, though Python would take it for a list of letters."""
+    if isinstance(values, (str, bytes)):
+        raise error("usage", f"{what} is a list", expected=f"[{values!r}]", found=repr(values))
+    try:
+        found = tuple(values)
+    except TypeError:
+        raise error("usage", f"{what} is no list", expected="a list of texts", found=repr(values)[:80]) from None
+    for value in found:
+        if not isinstance(value, str):
+            raise error("usage", f"{what} has something that is no text", expected="texts", found=repr(value)[:80])
+    return found
+
+
+def c_list(values: Any, what: str = "it") -> tuple[Any, list[Any]]:
     """A NULL-terminated `const char *[]` and what keeps it alive; NULL for None."""
     if values is None:
         return NULL, []
-    kept = [c_text(v) for v in values]
+    kept = [c_text(v) for v in names(values, what)]
     return ffi.new("const char *[]", kept + [NULL]), kept
+
+
+def pairs(values: Any, what: str) -> list[str] | None:
+    """"key=value" of each pair of a mapping, for c_list; None where there are none."""
+    if values is None:
+        return None
+    if not isinstance(values, Mapping):
+        raise error("usage", f"{what} is no mapping", expected='{"key": "value"}', found=repr(values)[:80])
+    return [f"{key}={value}" for key, value in values.items()] or None
+
+
+def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
+    """A whole number within bounds, as C takes it.  True and False are none."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or isinstance(value, bool) or not least <= found <= most:
+        raise error("usage", f"{what} is out of bounds" if found is not None and not isinstance(value, bool) else f"{what} is no count",
+                    expected=f"an integer, {least} to {most}", found=repr(value)[:80])
+    return found
 
 
 def error(code: str, message: str, **fields: Any) -> HeddleError:
@@ -169,9 +210,9 @@ def milliseconds(seconds: float | None, what: str, least: int = 0) -> int:
     """Seconds as a count of milliseconds that fits; None: -1 (for ever)."""
     if seconds is None:
         return -1
-    if not isinstance(seconds, (int, float)) or seconds != seconds or seconds < 0:
-        raise error("usage", f"{what} is no time", expected="seconds, 0 or more", found=repr(seconds))
-    return max(least, min(int(seconds * 1000 + 0.999), 2**31 - 1))
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds != seconds or seconds < 0:
+        raise error("usage", f"{what} is no time", expected="seconds, 0 or more", found=repr(seconds)[:80])
+    return max(least, min(int(min(seconds, 2**31) * 1000 + 0.999), 2**31 - 1))
 
 
 # -- the data plane ----------------------------------------------------------------------------------------------------

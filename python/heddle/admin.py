@@ -108,8 +108,9 @@ class Admin(Handle):
         ref      NAME (the newest when asked) or NAME@V       workers   only these        deadline  seconds
         Raises Deadline, RolloutFailed, NotFound; `e.answer.missing` names who lacks it.
         """
-        names, kept = _native.c_list(workers)
-        opts = ffi.new("heddle_wait_opts_t *", {"size": ffi.sizeof("heddle_wait_opts_t"), "phase": choose("phase", phase, _PHASE), "min": min,
+        names, kept = _native.c_list(workers, "workers")
+        opts = ffi.new("heddle_wait_opts_t *", {"size": ffi.sizeof("heddle_wait_opts_t"), "phase": choose("phase", phase, _PHASE),
+                                                "min": _native.count(min, "min"),
                                                 "workers": names, "exact": bool(exact),
                                                 "deadline_ms": _native.milliseconds(deadline, "deadline", 1)})
         opts.quorum = parse_quorum(quorum)
@@ -155,11 +156,12 @@ class _Pager:
     """The cursor of one iteration over events."""
 
     def __init__(self, admin: Admin, since: int, adapter: str | None, worker: str | None, limit: int | None) -> None:
-        self._admin, self._left, self._heard = admin, limit, False
+        self._admin, self._left, self._heard = admin, None if limit is None else _native.count(limit, "limit"), False
         self._kept = [_native.c_text(adapter), _native.c_text(worker)]
-        self._opts = ffi.new("heddle_events_opts_t *", {"size": ffi.sizeof("heddle_events_opts_t"), "since": since, "adapter": self._kept[0],
+        self._opts = ffi.new("heddle_events_opts_t *", {"size": ffi.sizeof("heddle_events_opts_t"), "adapter": self._kept[0],
+                                                        "since": _native.count(since, "since", 0, _native.NUMBER_MAX),
                                                         "worker": self._kept[1]})
-        self.is_over = limit == 0
+        self.is_over = self._left == 0
 
     def page(self, follow: bool, wait_ms: int = _FOLLOW_MS) -> list[Event]:
         self._opts.limit = _PAGE if self._left is None else min(_PAGE, self._left)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heddle import _model, _native
+from heddle.worker import _Version as HeldVersion
 from heddle.tensors import Tensor, is_numpy, is_torch, torch_dtype
 
 __all__ = ["load_into"]
@@ -32,6 +33,9 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
 
     Raises BadAdapter (bad_adapter: names, shapes, configuration), UsageError (types; a merged or sharded adapter; no PeftModel), NotFound.
     """
+    if not isinstance(a, (Mapping, HeldVersion)):
+        raise _native.error("usage", "there is nothing to load", expected="a Snapshot, an Update, or a mapping of names to tensors",
+                            found=type(a).__name__, hint="with worker.acquire(adapter) as a: load_into(model, a)")
     inner = _model.unwrapped(model)
     plan, _ = _model.plan_of(inner, adapter)
     _check_model(inner, adapter, plan)

@@ -410,10 +410,10 @@ class Worker(Handle):
         self._joined: dict[str, Any] | None = None      # token, epoch, cluster; None while no broker knows this worker
         self._stale: set[str] = set()
         try:
-            self._check(group, rank, ranks, apply, accepts, adapters)
-            self.adapters = tuple(adapters)
+            self._check(group, rank, ranks, apply, accepts)
+            self.adapters = _native.names(adapters, "adapters")
             self._app = apply == "app"
-            self._accepts = None if accepts is None else frozenset(accepts)
+            self._accepts = None if accepts is None else frozenset(_native.names(accepts, "accepts"))
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure, broker_key, key)
         except BaseException:
             self._failed()
@@ -424,14 +424,12 @@ class Worker(Handle):
             self._epoll.register(fd, select.EPOLLIN)
 
     @staticmethod
-    def _check(group: str | None, rank: int, ranks: int, apply: str, accepts: Iterable[str] | None, adapters: Iterable[str]) -> None:
-        if isinstance(adapters, str):
-            raise _native.error("usage", "adapters is a list of names", expected=f"[{adapters!r}]", found=repr(adapters))
+    def _check(group: str | None, rank: int, ranks: int, apply: str, accepts: Iterable[str] | None) -> None:
         if group is not None or rank != 0 or ranks != 1:
             raise _native.error("usage", "groups of ranks are not in this release", expected="group=None, rank=0, ranks=1",
                                 found=f"group={group!r}, rank={rank}, ranks={ranks}",
                                 hint="make each rank a worker of its own; rank 0 picks the version of a batch, the others acquire(adapter, version)")
-        if apply not in _APPLY:
+        if not isinstance(apply, str) or apply not in _APPLY:
             raise _native.error("usage", "apply is neither app nor auto", expected="app auto", found=repr(apply))
         if accepts is not None and apply != "app":
             raise _native.error("usage", 'accepts needs apply="app": else a version is staged before anybody looks at it')
@@ -440,11 +438,12 @@ class Worker(Handle):
               join_timeout: float | None, data_device: str | None, insecure: bool, broker_key: str | None, key: str | None) -> None:
         texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key, "key": key}
         kept = {what: _native.c_text(value) for what, value in texts.items()}
-        names, kept_names = _native.c_list(self.adapters)
-        pairs, kept_pairs = _native.c_list([f"{k}={v}" for k, v in labels.items()] if labels else None)
+        names, kept_names = _native.c_list(self.adapters, "adapters")
+        pairs, kept_pairs = _native.c_list(_native.pairs(labels, "labels"), "labels")
         opts = ffi.new("heddle_worker_opts_t *", {
-            **kept, "size": ffi.sizeof("heddle_worker_opts_t"), "adapters": names, "labels": pairs, "slots": slots, "apply": _APPLY[apply],
-            "max_rate_bytes": max_rate or 0, "insecure": bool(insecure),
+            **kept, "size": ffi.sizeof("heddle_worker_opts_t"), "adapters": names, "labels": pairs, "apply": _APPLY[apply],
+            "slots": _native.count(slots, "slots"),
+            "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX), "insecure": bool(insecure),
             "join_timeout_ms": 0 if join_timeout is None else _native.milliseconds(join_timeout, "join_timeout", 1)})
         place = ffi.new("heddle_worker_t **")
         _native.load_transport()
@@ -576,10 +575,9 @@ class Worker(Handle):
 
         Never waits for the broker or for other readers; any thread.  NotFound: nothing is active yet, or the version is not here.
         """
-        if version is not None and (not isinstance(version, int) or version < 1):
-            raise _native.error("usage", "that is no version", expected="an integer, 1 or more, or None", found=repr(version))
+        wanted = 0 if version is None else _native.count(version, "version", 1, _native.NUMBER_MAX)
         caller = traceback.extract_stack(limit=2)[0]
-        return Snapshot(self._hold(adapter, version or 0, f"{caller.filename}:{caller.lineno}"))
+        return Snapshot(self._hold(adapter, wanted, f"{caller.filename}:{caller.lineno}"))
 
     def current(self, adapter: str) -> Current | None:
         """What acquire(adapter) would give; None while nothing is active."""

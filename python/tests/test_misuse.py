@@ -82,6 +82,41 @@ def test_words_that_are_none(broker, adapter):
         assert isinstance(e.value, LookupError) and e.value.exit == 3
 
 
+WRONG_KINDS = [
+    ("worker", {"slots": -1}, "slots"), ("worker", {"slots": "3"}, "slots"), ("worker", {"slots": True}, "slots"),
+    ("worker", {"slots": 2**70}, "slots"), ("worker", {"max_rate": -5}, "max_rate"), ("worker", {"max_rate": 1.5}, "max_rate"),
+    ("worker", {"labels": ["a=b"]}, "labels"), ("worker", {"labels": "a=b"}, "labels"), ("worker", {"adapters": 5}, "adapters"),
+    ("worker", {"adapters": [5]}, "adapters"), ("worker", {"name": 5}, "text"), ("worker", {"apply": ["app"]}, "apply"),
+    ("worker", {"join_timeout": True}, "join_timeout"), ("worker", {"name": "\ud800"}, "text"),
+    ("acquire", {"version": 2**70}, "version"), ("acquire", {"version": True}, "version"), ("acquire", {"version": "1"}, "version"),
+    ("acquire", {"version": 0}, "version"), ("acquire", {"adapter": 5}, "text"),
+    ("wait_current", {"timeout": "3"}, "timeout"), ("updates", {"timeout": -1}, "timeout"),
+    ("admin", {"timeout": "5"}, "timeout"), ("admin", {"broker": 5}, "text"),
+    ("wait", {"min": -1}, "min"), ("wait", {"min": "1"}, "min"), ("wait", {"workers": "zz"}, "workers"),
+    ("wait", {"workers": [1]}, "workers"), ("wait", {"deadline": []}, "deadline"),
+    ("events", {"since": -1}, "since"), ("events", {"limit": -1}, "limit"), ("events", {"limit": "1"}, "limit"),
+    ("events", {"adapter": 5}, "text"), ("load_into", {"a": None}, "nothing to load"), ("load_into", {"a": object()}, "nothing to load"),
+]
+
+
+@pytest.fixture(scope="module")
+def taker(broker):
+    """The calls that WRONG_KINDS names."""
+    import heddle.peft
+    with heddle.Worker(adapters=["kinds"], name="kinds") as w, heddle.Admin() as adm:
+        yield {"worker": lambda **how: heddle.Worker(**{"adapters": ["kinds"], **how}), "admin": heddle.Admin,
+               "acquire": lambda adapter="kinds", **how: w.acquire(adapter, **how), "wait_current": w.wait_current,
+               "updates": w.updates, "wait": lambda **how: adm.wait("kinds@1", **how), "events": lambda **how: list(adm.events(**how)),
+               "load_into": lambda a: heddle.peft.load_into(object(), a)}
+
+
+@pytest.mark.parametrize("call,how,named", WRONG_KINDS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+def test_an_argument_of_a_wrong_kind_is_a_usage_error_that_names_it(taker, call, how, named):
+    with pytest.raises(heddle.UsageError, match=named) as e:
+        taker[call](**how)
+    assert e.value.code == "usage" and e.value.expected and e.value.found
+
+
 def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
     with pytest.raises(heddle.NotFound):
         pub.publish_dir(tmp_path / "none")
