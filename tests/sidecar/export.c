@@ -584,11 +584,15 @@ Test(exports, full_disk_is_no_space_and_leaves_nothing)
     heddle_snapshot_release(&s);
 }
 
-/* A file system that gives the lock's file another number whenever its name is looked at. */
-static bool numbers_change;
+/* A file system that gives the lock's file another number whenever its name is looked at, or cannot tell. */
+static bool numbers_change, is_unreadable;
 
 int fstatat(int dir, const char *restrict name, struct stat *restrict st, int flags)
 {
+    if (is_unreadable && !strcmp(name, ".heddle.lock")) {
+        errno = EIO;
+        return -1;
+    }
     if (syscall(SYS_newfstatat, dir, name, st, flags) != 0) return -1;
     if (numbers_change && !strcmp(name, ".heddle.lock")) st->st_ino++;
     return 0;
@@ -702,4 +706,63 @@ Test(exports, a_lock_file_that_was_removed_is_noticed)
     exports_close(&exports);
     cr_assert_str_eq(listing(), "policy@1 policy@2");
     heddle_snapshot_release(&s);
+}
+
+static void cannot_be_told(int rc, const heddle_error_t *error, const char *what)
+{
+    cr_assert_eq(rc, HEDDLE_ERR_DATA_DIR, "%s: %s", heddle_err_name(rc), error->message);
+    cr_assert(strstr(error->message, what) && strstr(error->message, root) && error->hint[0], "%s", error->message);
+}
+
+/* A failing disk says nothing about who has the lock: neither that it is ours, nor that it is not. */
+Test(exports, a_lock_that_cannot_be_looked_at_is_nobodys)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    heddle_error_t error = {0};
+    char command[200];
+    is_unreadable = true;
+    cannot_be_told(exports_lock(&exports, MINE, &error), &error, "cannot lock");
+    is_unreadable = false;
+    cr_assert_eq(exports_lock(&exports, MINE, &error), HEDDLE_OK);
+    is_unreadable = true;
+    cannot_be_told(exports_find(&exports, "policy", &error), &error, "cannot look at the lock");
+    snprintf(command, sizeof command, "rm -r %s", root);
+    cr_assert_eq(system(command), 0);
+    cannot_be_told(exports_find(&exports, "policy", &error), &error, "cannot look at the lock");
+    is_unreadable = false;
+    cr_assert_eq(exports_find(&exports, "policy", &error), HEDDLE_OK, "%s", error.message);
+    cr_assert_str_eq(listing(), ".heddle.lock");
+}
+
+static const char *hidden_path;    /* cannot be looked at the next time */
+
+int stat(const char *restrict path, struct stat *restrict st)
+{
+    bool is_hidden = hidden_path && !strcmp(path, hidden_path);
+    if (!is_hidden) return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0);
+    hidden_path = NULL;
+    errno = EIO;
+    return -1;
+}
+
+static int count_descriptors(void)
+{
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (readdir(dir)) count++;
+    closedir(dir);
+    return count;
+}
+
+Test(exports, a_directory_that_could_not_be_looked_at_for_a_moment_costs_no_descriptor)
+{
+    static const char *const MINE[] = {"policy", NULL};
+    bool is_named;
+    cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
+    int before = count_descriptors(), used = exports.root;
+    hidden_path = exports.path;
+    cr_assert_eq(exports_find(&exports, "policy", NULL), HEDDLE_OK);
+    cr_assert(!hidden_path && exports.root == used);
+    cr_assert_eq(count_descriptors(), before);
+    cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED);
 }
