@@ -310,14 +310,17 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 /* ---- after a record is durable ---- */
 
 /* Copies of versions that were overtaken before they were switched to are kept like those that were
- * served. */
+ * served.  After a step back nobody is to switch to what lies ahead of it. */
 static void put_back(rollout_t *ro, const adapter_row_t *a, instant_t now)
 {
     for (size_t i = track_first(ro, a->name); i < ro->track_count && same_adapter(ro->tracks[i], a->name);
          i++) {
         track_t *t = ro->tracks[i];
-        for (size_t k = 0; t->version != a->active && k < t->copy_count; k++)
+        bool is_decided = registry_version(a, t->version) && registry_version(a, t->version)->decision;
+        for (size_t k = 0; t->version != a->active && k < t->copy_count; k++) {
             if (t->copies[k]->state == COPY_COMMITTED) copy_move(t->copies[k], COPY_KEPT, now);
+            if (is_decided && t->version > a->active) t->copies[k]->told_us = t->copies[k]->switch_us = 0;
+        }
         track_touch(ro, t);
     }
 }

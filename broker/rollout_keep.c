@@ -53,11 +53,13 @@ static bool is_switching(const version_row_t *row, const copy_row_t *c, const me
 }
 
 /* Its application loads the version, or switches to it: neither longer than the version's deadline is. */
-static uint64_t loading_until(view_t v, const version_row_t *row, const track_t *t, const copy_row_t *c)
+static uint64_t loading_until(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t,
+                              const copy_row_t *c)
 {
     const member_t *m;
     const member_sub_t *sub = sub_of(v, t, c, &m);
-    bool is_loading = sub && c->state == COPY_ARRIVED && sub->fetching == t->version;
+    bool is_loading = sub && c->state == COPY_ARRIVED && c->told_us &&
+                      (sub->fetching ? sub->fetching == t->version : is_told_first(ro, t, c, m));
     uint64_t since_us = is_loading ? c->told_us : is_switching(row, c, sub) ? c->switch_us : 0;
     return since_us ? since_us + row->deadline_ms * 1000 : 0;
 }
@@ -73,7 +75,7 @@ static void note_needed(step_t *s, const version_row_t *row, track_t *t)
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         awaited_us = latest(awaited_us, fetching_until(s->ro, s->v, row, t, c), now_us);
-        loaded_us = latest(loaded_us, loading_until(s->v, row, t, c), now_us);
+        loaded_us = latest(loaded_us, loading_until(s->ro, s->v, row, t, c), now_us);
     }
     if ((t->awaited_until_us && !awaited_us) || (t->loaded_until_us && !loaded_us)) track_touch(s->ro, t);
     t->awaited_until_us = awaited_us;

@@ -243,7 +243,7 @@ static int restate(rollout_t *ro, const view_t *v, const msg_held_t *held, const
     const member_sub_t *sub = member_sub(member, held->adapter);
     copy_move(c, restated_state(a, held, sub), v->now);
     c->bytes_done = row->data_bytes;
-    c->announced_us = c->state == COPY_ARRIVED ? v->now.us : 0;
+    c->announced_us = c->told_us = c->state == COPY_ARRIVED ? v->now.us : 0;
     c->has_reached = row->decision && sub->decision >= row->decision;
     track_touch(ro, t);
     return HEDDLE_OK;
@@ -255,29 +255,67 @@ static bool is_wanted(const adapter_row_t *a, uint64_t version)
     return a->active == version || (staging && staging->version == version);
 }
 
-/* Copies of the name's former session: what the rollout waits for at this process it goes on waiting for;
- * the rest is what JOIN restates. */
+/* It was told of the version before others overtook it, and fetches it on. */
+static bool is_fetched_on(const adapter_row_t *a, const track_t *t, const copy_row_t *c)
+{
+    const version_row_t *row = a ? registry_version(a, t->version) : NULL;
+    return row && row->state == VERSION_COMMITTED && copy_in_flight(c) && c->told_us;
+}
+
+/* One row, under the new session's token: how far its fetch is the next heartbeat tells. */
+static void fetch_on(track_t *t, const copy_row_t *before, const member_t *member)
+{
+    copy_row_t was = *before;
+    copy_row_t *c = copy_add(t, member);
+    c->state = was.state;
+    c->since_ms = was.since_ms;
+    c->announced_us = was.announced_us;
+    c->told_us = was.told_us;
+    c->moved_us = was.moved_us;
+    c->bytes_done = was.bytes_done;
+}
+
+/* Copies of the name's former session: what the rollout waits for at this process it goes on waiting for,
+ * and what it fetches of the versions that were overtaken it fetches on; the rest is what JOIN restates. */
 static void renew_copies(rollout_t *ro, const view_t *v, const member_t *member)
 {
     for (size_t i = 0; i < ro->track_count; i++) {
         track_t *t = ro->tracks[i];
         copy_row_t *c = t->is_ended ? NULL : track_copy(t, member->name);
         if (!c || c->token == member->token) continue;
-        bool is_same = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
-        if (is_same && member_sub(member, t->adapter) &&
-            is_wanted(registry_adapter(v->registry, t->adapter), t->version))
-            copy_add(t, member);
+        const adapter_row_t *a = registry_adapter(v->registry, t->adapter);
+        bool is_same = c->token && !memcmp(&c->life, &member->life, sizeof c->life);
+        is_same = is_same && member_sub(member, t->adapter);
+        if (is_same && is_wanted(a, t->version) && c->is_eligible) copy_add(t, member);
+        else if (is_same && !is_wanted(a, t->version) && is_fetched_on(a, t, c)) fetch_on(t, c, member);
         else copy_drop(t, member->name);
         track_touch(ro, t);
     }
 }
 
-static void fill_decision(const adapter_row_t *a, const char *adapter, msg_decision_t *d)
+/* What it is to serve: what was decided last, or, while it still fetches what was decided before that, this
+ * first: a worker slower than its trainer would come to nothing, if each new session began with the
+ * newest. */
+static const version_row_t *welcomed(const rollout_t *ro, const adapter_row_t *a, const member_t *member)
 {
-    const version_row_t *row = a ? registry_active(a) : NULL;
+    for (size_t i = track_first(ro, a->name);
+         i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name); i++) {
+        const track_t *t = ro->tracks[i];
+        const copy_row_t *c = t->is_ended ? NULL : copy_of(t, member);
+        const version_row_t *row = registry_version(a, t->version);
+        bool is_next = row && row->decision > member_sub(member, a->name)->decision;
+        if (c && is_next && t->version != a->active && is_fetched_on(a, t, c)) return row;
+    }
+    return registry_active(a);
+}
+
+static void fill_decision(const rollout_t *ro, const adapter_row_t *a, const member_t *member,
+                          const char *adapter, msg_decision_t *d)
+{
+    const version_row_t *row = a ? welcomed(ro, a, member) : NULL;
     *d = (msg_decision_t){.adapter = adapter};
     if (!row) return;
-    d->decision = a->decision;
+    d->decision = row->version == a->active ? a->decision : row->decision;
     d->version = row->version;
     d->digest = row->digest;
 }
@@ -291,9 +329,13 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
     for (uint32_t i = 0; i < member->sub_count; i++) {
         const adapter_row_t *a = registry_adapter(v.registry, member->subs[i].adapter);
         check_sub(a, &member->subs[i]);
-        fill_decision(a, member->subs[i].adapter, &welcome->adapters[welcome->adapter_count++]);
     }
     renew_copies(ro, &v, member);
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_row_t *a = registry_adapter(v.registry, member->subs[i].adapter);
+        msg_decision_t *d = &welcome->adapters[welcome->adapter_count++];
+        fill_decision(ro, a, member, member->subs[i].adapter, d);
+    }
     for (uint32_t i = 0; i < join->held_count; i++) {
         const version_row_t *row = believed(&v, &join->held[i], member);
         if (!row) continue;

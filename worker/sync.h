@@ -40,7 +40,8 @@
  *       entry at a time is RESERVING or FETCHING: the named one, else the one announced last.  A later
  *       announcement preempts a fetch unless its version is named and has a source: that one is
  *       finished, so that a worker slower than its trainer still gets somewhere.  What was preempted
- *       waits again, until ABORT, RETIRE, or a decision for a later version.
+ *       waits again, until ABORT, RETIRE, or a decision for a later version.  While the session is DOWN
+ *       nothing is preempted: what is named only UP says.
  *   (2) NO_SLOT also when nothing came free for SYNC_SLOT_WAIT_US (or a quarter of the deadline).  A
  *       version that is named or has no deadline waits on, and is tried again.
  *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is

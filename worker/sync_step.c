@@ -139,7 +139,7 @@ void step_start(step_t *st)
     for EACH(s, e)
         if (e->start_us <= st->now) e->start_us = 0;
     sync_entry_t *head = step_head(st), *coming = entries_coming(s);
-    bool preempts = head && coming && (entry_is_firm(s, head) || head->order > coming->order);
+    bool preempts = s->up && head && coming && (entry_is_firm(s, head) || head->order > coming->order);
     if (preempts && !entry_is_firm(s, coming)) {
         sync_entry_t *again = wait_again(st, coming);
         if (entry_is_overtaken(s, again)) entry_forget(again);

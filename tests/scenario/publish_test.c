@@ -263,6 +263,35 @@ Test(publish, a_worker_that_loads_slowly_gets_somewhere)
     check_settled(w);
 }
 
+/* The slow one's connection to the broker breaks before each of its fetches is through, and the broker is started
+ * anew now and then: neither takes from it what it fetches. */
+Test(publish, a_slow_worker_whose_connection_breaks_gets_somewhere)
+{
+    enum { VERSIONS = 300 };
+    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    actor_t *fast[2], *slow;
+    world_workers(w, 2, (worker_conf_t){0}, fast);
+    slow = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = 1 << 19});
+    UNTIL(w, SECOND, slow->is_up);
+    uint64_t activated = 0, last = 0;
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        for (uint64_t end_us = w->now_us + 50 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) continue;
+        if (v % 8 == 0) actor_break(slow);
+        if (v % 100 == 0) {
+            world_broker_kill(w);
+            world_broker_start(w);
+        }
+        activated += worker_active(slow) != last;
+        last = worker_active(slow);
+    }
+    printf("%llu of %d versions became active on the slow one\n", (unsigned long long)activated, VERSIONS);
+    MUST(w, activated >= 8);
+    UNTIL(w, 10 * SECOND, world_all_active(w, VERSIONS));
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
 /* Nobody there: the version fails at its deadline, and says why; the next one finds the one that came. */
 Test(publish, to_nobody)
 {
