@@ -7,6 +7,7 @@ it against the real ones (`calls` below).  Where both say the same in other word
 """
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import pathlib
@@ -28,13 +29,15 @@ class Double:
 
     names      served adapters -> path           log       (path, lora name) of every POST, in order
     faults     path -> what the next calls get: (status, words), ("text", answer), "hang", "reset", "garbage", or None for the real thing
-    gate       clear it and POSTs wait           busy      names with requests under way
+    gate       clear it and POSTs wait           busy      names with requests under way: as SGLang, an unload waits for them, and
+                                                           loads wait for the unload
     """
 
     def __init__(self, kind, *, max_rank=16, room=None, slots=4, port=0, runtime_updates=True, key=None):
         self.kind, self.max_rank, self.room, self.slots, self.key = kind, max_rank, room, slots, key
         self.runtime_updates = runtime_updates
         self.names, self.log, self.busy, self.deaf = {}, [], set(), set()
+        self.update_lock = threading.Lock()
         self.faults = {path: deque() for table in (LOADS, UNLOADS, ASKS) for path in table.values()}
         self.faults["/v1/models"] = deque()
         self.gate = threading.Event()
@@ -115,6 +118,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._say(200, {"object": "list", "data": [base, *cards]})
         elif self.path == "/server_info" and d.kind == "sglang":
             self._say(200, {"enable_lora": d.runtime_updates, "max_loaded_loras": d.room, "max_loras_per_batch": d.slots})
+        elif self.path == "/v1/loads" and d.kind == "sglang":
+            self._say(200, {"loads": [{"dp_rank": 0, "num_running_reqs": len(d.busy), "num_waiting_reqs": 0}]})
         elif self.path == "/metrics" and d.kind == "vllm":
             busy = ",".join(sorted(d.busy))
             self._say(200, 'vllm:lora_requests_info{max_lora="%d",running_lora_adapters="old@1",waiting_lora_adapters=""} 1.7e+09\n' % d.slots
@@ -136,10 +141,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         if self.path in (LOADS[d.kind], UNLOADS[d.kind]) and not d.runtime_updates and d.kind == "vllm":
             self._say(404, {"detail": "Not Found"})
-        elif self.path == LOADS[d.kind]:
-            self._load(body)
-        elif self.path == UNLOADS[d.kind]:
-            self._unload(name)
+        elif self.path in (LOADS[d.kind], UNLOADS[d.kind]):
+            with d.update_lock if d.kind == "sglang" else contextlib.nullcontext():
+                self._load(body) if self.path == LOADS[d.kind] else self._unload(name)
         elif self.path == ASKS[d.kind]:
             self._ask(name)
         else:
@@ -176,6 +180,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                          f"LoRA with name {name} does not exist. Loaded LoRAs: odict_keys({list(d.names)})")
             return
         del d.names[name]
+        while d.kind == "sglang" and name in d.busy and d._server is self.server:
+            time.sleep(0.01)
         self._say(200, f"Success: LoRA adapter '{name}' removed successfully." if d.kind == "vllm" else {"success": True, "error_message": ""})
 
     def _ask(self, name):

@@ -322,6 +322,39 @@ def test_it_unloads_a_busy_name_only_when_its_requests_are_over(plugs, doubles, 
     plug.wait("engine.unloaded", name=f"{adapter}@1")
 
 
+def test_sglang_is_told_to_unload_when_it_has_no_requests(plugs, doubles, publisher, adapter, made):
+    """It says how many requests it has, and not whose; and while it waits for those of a name it loads nothing."""
+    double = doubles("sglang")
+    plug = plugs(double, "--load-timeout", "3s")
+    publisher.publish_dir(made(1)).wait(min=1)
+    double.busy = {f"{adapter}@1"}       # a long rollout
+    for n in (2, 3, 4):
+        assert publisher.publish_dir(made(n)).wait(min=1).active_count == 1
+    assert set(double.names) == {f"{adapter}@{n}" for n in (1, 2, 3, 4)} and not double.posts(UNLOADS)
+    double.busy = set()
+    for n in (1, 2):
+        plug.wait("engine.unloaded", name=f"{adapter}@{n}")
+
+
+@pytest.mark.parametrize("how, options", [({}, ("--drain", "100ms")), ({"room": 2}, ())])
+def test_a_rollout_that_sglang_waits_for_delays_versions_and_fails_none(plugs, doubles, publisher, adapter, made, how, options):
+    double = doubles("sglang", **how)
+    plug = plugs(double, "--load-timeout", "1s", *options)
+    publisher.publish_dir(made(1)).wait(min=1)
+    double.busy = {f"{adapter}@1"}
+    for n in (2, 3):
+        ver = publisher.publish_dir(made(n))
+        if n == 2 or not how:
+            assert ver.wait(min=1).active_count == 1
+    until(lambda: double.posts(UNLOADS) == [f"{adapter}@1"], "it has to go: the time is over, or the place is needed")
+    ver = ver if how else publisher.publish_dir(made(4))
+    with pytest.raises(heddle.Deadline):
+        ver.wait(min=1, timeout=3)       # three times the time to load it
+    double.busy = set()
+    assert ver.wait(min=1).active_count == 1
+    plug.wait("activate.done", version=ver.version)
+
+
 def test_a_server_with_little_room_gives_up_what_is_kept(plugs, doubles, publisher, adapter, made):
     double = doubles("sglang", room=2)
     plugs(double)

@@ -267,6 +267,46 @@ def test_draining_holds_up_no_load():
     assert r.step() == [Load(0, "policy@3", path(3), r.now + 60.0)]
 
 
+def test_a_server_that_waits_for_requests_fails_no_version():
+    """As SGLang: an unload waits for the requests of its name, and loads wait meanwhile."""
+    r = Rig(2, load_s=8.0, drain_s=3.0)
+    r.serve(1)
+    r.serve(2)
+    r.plan.gone(r.now, "policy", 1)
+    r.step(3.5)
+    r.plan.refused(r.now, 0, "under way", Kind.PASSING)
+    r.done(1)
+    assert Unload(0, "policy@1", True) in r.step(1.0)
+    r.arrive(3)
+    assert r.step() == [Load(1, "policy@3", path(3), r.now + 8.0)]
+    r.done(1)
+    del r.has[0]["policy@1"]             # it forgets the name at once
+    for _ in range(30):                  # much longer than load_s
+        r.plan.refused(r.now, 0, "under way", Kind.WAITING)
+        assert r.see(0) == []
+        assert all(action == Unload(0, "policy@1", True) for action in r.step(0.05)), "no load, no refusal, no discard"
+        r.step(2.0)
+        assert r.plan.servers[0].job == Unload(0, "policy@1", True)
+    r.done(0)
+    actions = r.step()
+    assert actions == [Load(0, "policy@3", path(3), actions[0].deadline), Discard(path(1))] and actions[0].deadline > r.now + 7.0
+    r.done(0)
+    assert Staged("policy", 3) in r.settle()
+
+
+def test_a_server_that_dies_while_it_waits_is_done_with_it():
+    r = Rig(load_s=8.0)
+    r.serve(1)
+    r.serve(2)
+    r.plan.gone(r.now, "policy", 1)
+    r.step()
+    r.plan.refused(r.now, 0, "under way", Kind.WAITING)
+    r.has[0] = {}
+    r.plan.away(r.now, 0, "Connection refused")
+    r.see(0)
+    assert r.settle() == [Discard(path(1))] and set(r.has[0]) == {"policy@2"}
+
+
 def test_a_failed_rollout_takes_the_loading_version_away():
     r = Rig()
     r.arrive(1)
@@ -389,7 +429,7 @@ def test_room_is_made_by_what_is_kept():
     r.serve(1)
     r.serve(2)
     r.arrive(3)
-    assert r.step() == [Unload(0, "policy@1", False)]
+    assert r.step() == [Unload(0, "policy@1", True)]
     r.done(0)
     assert r.settle() == [Staged("policy", 3)] and set(r.has[0]) == {"policy@2", "policy@3"}
     r.plan.commit(r.now, "policy", 1)   # and a way back loads it again

@@ -85,7 +85,10 @@ def test_no_answer(double, server, fault):
                         (UNLOADS, lambda t: server.unload("policy@1", t))):
         double.faults[table[double.kind]].append(fault)
         began = time.monotonic()
-        with pytest.raises(Away, match="no answer to .* within 0.3 s" if fault == "hang" else "reset|closed|aborted"):
+        words = "no answer to .* within 0.3 s" if fault == "hang" else "reset|closed|aborted"
+        if (double.kind, table, fault) == ("sglang", UNLOADS, "hang"):
+            words = "under way"          # it does not answer before the requests of that name are over
+        with pytest.raises((Away, Refused), match=words):
             call(0.3)
         assert time.monotonic() - began < 3
 
@@ -208,6 +211,37 @@ def test_vllm_tells_who_is_busy_by_its_newest_line():
     double.busy = {"policy@1", "policy@2"}
     server = Vllm(double.url)
     assert server.is_busy("policy@1", 5) and server.is_busy("policy@2", 5) and not server.is_busy("policy@3", 5) and not server.is_busy("old@1", 5)
+    double.stop()
+
+
+def test_sglang_tells_only_whether_it_is_busy_at_all():
+    double = Double("sglang")
+    server = Sglang(double.url)
+    assert not server.is_busy("policy@1", 5)
+    double.busy = {"policy@2"}
+    assert server.is_busy("policy@1", 5)
+    for answer in ('{"loads": []}', '{"loads": [{}]}', '{"loads": 1}', "[", '{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 2}]}'):
+        double.busy = set()
+        double.faults["/v1/loads"] = deque([("text", answer)])
+        assert server.is_busy("policy@1", 5), answer     # it does not tell, or has requests that wait
+    double.stop()
+
+
+def test_sglang_takes_an_unload_on_and_is_asked_again():
+    double = Double("sglang")
+    server = Sglang(double.url)
+    for name in ("policy@1", "policy@2"):
+        server.load(name, PLAIN, 5)
+    double.busy = {"policy@1"}
+    for _ in range(2):
+        with pytest.raises(Refused) as e:
+            server.unload("policy@1", 0.2)
+        assert e.value.kind is Kind.WAITING
+    assert set(server.listing(5).names) == {"policy@2"}
+    with pytest.raises(Away):
+        server.load("policy@3", PLAIN, 0.2)
+    double.busy = set()
+    server.unload("policy@1", 5)
     double.stop()
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """stream.py vllm|sglang...: the plug against real servers.  Prints one line a check, and exits with 1 when one fails.
 
-For each server: a broker, the server, `python -m heddle.engine`, and `heddle publish` of one version after the other.  Asked under the name of
+For each server: a broker, the server, `python -m heddle.engine`, and `heddle publish` of one version after the other, while requests name
+the first.  Asked under the name of
 a version, the server must answer what PEFT generates with it (model.py): the newest, the one before it which is kept, and the same after a
 way back and after the server was killed and started again.  A version that the server cannot load fails with its words.  And the double of
 python/tests gives the same outcome as the server, call by call."""
@@ -14,13 +15,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("HEDDLE_BIN_DIR", ROOT / "build" / "bin"))
-PLAIN = 3                                # adapters of model.py that both servers load; three more follow
+PLAIN = 4                                # adapters of model.py that both servers load; three more follow
 PATTERNS, LARGE, RSLORA = PLAIN + 1, PLAIN + 2, PLAIN + 3       # rsLoRA, ranks and alphas by pattern; rank 64; rsLoRA alone
 PATIENCE = 300.0                         # a server on two busy cores
 
@@ -37,6 +39,7 @@ class Stage:
 
     def __init__(self, folder):
         self.folder, self.running = folder, {}
+        self.lines = []                  # what the plug said
         self.good = self.bad = 0
 
     def start(self, name, *argv, is_read=True):
@@ -54,6 +57,7 @@ class Stage:
     def until(self, process, type, **data):
         while True:
             line = self.line(process)
+            self.lines.append(line)
             if line.get("type", line["kind"]) == type and all(line.get(k, line.get("data", {}).get(k)) == v for k, v in data.items()):
                 return line
 
@@ -97,6 +101,34 @@ def ask_sglang(url, name, prompt, length):
 
 
 ASK = {"vllm": ask_vllm, "sglang": ask_sglang}
+
+
+class Rollout:
+    """Requests that name a version, two at a time, one after the other: there always is one."""
+
+    def __init__(self, kind, url, name):
+        self._ask = lambda: ASK[kind](url, name, [1, 2, 3], 48)[0] == name
+        self._is_over, self._wrong = threading.Event(), []
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(2)]
+
+    def start(self):
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self):
+        try:
+            while not self._is_over.is_set():
+                if not self._ask():
+                    self._wrong.append("another name answered")
+        except OSError as e:
+            self._wrong.append(str(e))
+
+    def end(self):
+        """What went wrong."""
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+        return self._wrong
 
 
 def post(url, body):
@@ -183,14 +215,22 @@ class Trial:
         self.stage.until("engine", "ready")
 
     def versions(self):
+        """While policy@1 is asked without a pause: what is retired with requests under way holds up nobody, and goes when they end."""
+        rollout = Rollout(self.kind, self.url, "policy@1")
+        self.stage.lines.clear()
         for n in range(1, PLAIN + 1):
             told = self.publish(n)
             loaded = self.stage.until("engine", "engine.loaded", name=f"policy@{n}")["data"]
             print(f"  policy@{n}: active {told['timing']['active_ms']:.0f} ms after publish began; load {loaded['load_ms']:.0f} ms, "
                   f"first token {loaded['answer_ms']:.0f} ms", flush=True)
             self.tokens(n, "newest")
-            if n > 1:
+            if n == 1:
+                rollout.start()
+            else:
                 self.tokens(n - 1, "kept")
+        gone = [line["data"]["name"] for line in self.stage.lines if line.get("type") == "engine.unloaded"]
+        self.stage.check(f"{self.kind}: policy@1 stays while requests name it", ("policy@1" in gone, rollout.end()), (False, []))
+        self.stage.until("engine", "engine.unloaded", name="policy@1")
 
     def refusals(self):
         """The version that is active after them."""

@@ -42,6 +42,8 @@ examples:
 # What a server's LoRA loads as PEFT means it.  Another feature fails there, or, worse, is read over.
 LOADS = {"vllm": {"embeddings", "rank_pattern", "rslora"}, "sglang": set[str]()}
 FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
+# How long requests of an unwanted version get.  SGLang loads nothing while it waits for those that take longer.
+DRAINS = {"vllm": 30.0, "sglang": 600.0}
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
@@ -106,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
                       help="take versions that have it, though the servers are not known to load it rightly")
     main.add_argument("--load-timeout", metavar="DUR", type=duration, default=60.0,
                       help="a version that some server does not answer for after so long is rejected [60s]")
-    main.add_argument("--drain", metavar="DUR", type=duration, default=30.0, help="requests of an unwanted version get so long [30s]")
+    main.add_argument("--drain", metavar="DUR", type=duration, help="requests of an unwanted version get so long [30s; with SGLang 10m]")
     main.add_argument("--probe", metavar="DUR", type=duration, default=2.0, help="between two looks at a server [2s]")
     main.add_argument("--away", metavar="DUR", type=duration, default=float("inf"),
                       help="this worker leaves when a server was away for so long, until it is back; what it alone has is lost then [never]")
@@ -174,7 +176,8 @@ class Program:
     def run(self) -> None:
         o = self.options
         exports = Exports(o.export, self.adapters, o.server_dir)
-        times = Times(load_s=o.load_timeout, drain_s=o.drain, probe_s=o.probe, away_s=o.away)
+        drain_s = o.drain or max(DRAINS[server.kind] for server in self.servers)
+        times = Times(load_s=o.load_timeout, drain_s=drain_s, probe_s=o.probe, away_s=o.away)
         plug = Plug(self.servers, self.template, exports, self.adapters, times=times, voice=self.voice, counters=self.counters)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: plug.stop())

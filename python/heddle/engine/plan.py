@@ -12,7 +12,8 @@ A version, and what is owed to the worker for it:
 
 What a server has is known from what it did (loaded, unloaded) and from its own list (seen), which comes again and again:
 a server that was started again has an empty list, and everything wanted is loaded into it anew, the active version first.
-A server has one job at a time.  A name that it has from a directory of ours belongs to a version, or an earlier run left
+A server has one job at a time.  One that waits for a name's requests when it unloads it (WAITING) takes nothing else meanwhile,
+and no version is refused for that: its time stands still.  A name that it has from a directory of ours belongs to a version, or an earlier run left
 it there: it is taken as it is when its version comes, and unloaded once another version of its adapter is active.
 
 Not for threads: one caller."""
@@ -32,6 +33,7 @@ class Kind(enum.Enum):
     LASTING = "lasting"                  # it does not
     DOUBTFUL = "doubtful"                # the server blames itself: a few times
     PASSING = "passing"                  # it may, until the deadline
+    WAITING = "waiting"                  # an unload: it is under way, until the name's requests are over
 
 
 class State(enum.Enum):
@@ -118,6 +120,7 @@ class Server:
     room: int | None = None              # how many adapters it takes at once; None: no limit is known
     has: dict[str, str] = field(default_factory=dict)        # name -> path
     job: Load | Unload | None = None
+    waits: str | None = None             # the name that it unloads as soon as its requests are over
     unsure: set[str] = field(default_factory=set)            # names whose load failed, until the next list says whether they are there
     troubles: dict[str, _Trouble] = field(default_factory=dict)   # by name
 
@@ -133,6 +136,7 @@ class Plan:
         self.versions: dict[tuple[str, int], Version] = {}
         self._load_s, self._drain_s, self._adapter_of = load_s, drain_s, adapter_of
         self._stepped = 0.0
+        self._held: set[int] = set()                         # servers that took no load when it was asked last
         self._left: dict[tuple[int, str], float] = {}        # server, name of an earlier run -> to be unloaded since
 
     # --- the worker's events ---------------------------------------------------------------------
@@ -190,7 +194,7 @@ class Plan:
         s = self.servers[server]
         if not s.up:
             s.up, s.since, s.words = True, now, ""
-        lost = [name for name in s.has if name not in listing and self._adapter_of(s.has[name])]
+        lost = [name for name in s.has if name not in listing and name != s.waits and self._adapter_of(s.has[name])]
         s.has, s.room = dict(listing), room
         s.unsure.clear()
         return lost
@@ -199,7 +203,7 @@ class Plan:
         s = self.servers[server]
         if s.up:
             s.up, s.since = False, now
-        s.words = words
+        s.words, s.waits = words, None
 
     def loaded(self, now: float, server: int) -> None:
         """It answers for the name of its job."""
@@ -214,7 +218,7 @@ class Plan:
         if s.job:
             s.has.pop(s.job.name, None)
             s.troubles.pop(s.job.name, None)
-        s.job = None
+        s.job = s.waits = None
 
     def refused(self, now: float, server: int, words: str, kind: Kind) -> None:
         """The job failed; it is tried again after a pause unless that would not help."""
@@ -227,12 +231,15 @@ class Plan:
             s.troubles[s.job.name] = _Trouble(words, is_lasting, now + pause, pause, count)
             if isinstance(s.job, Load):
                 s.unsure.add(s.job.name)
+            else:
+                s.waits = s.job.name if kind is Kind.WAITING else None
         s.job = None
 
     # --- what to do ------------------------------------------------------------------------------
 
     def step(self, now: float) -> list[Action]:
         """What has to be done now.  Each Load and Unload is answered by loaded, unloaded or refused."""
+        self._stand_still(now - self._stepped)
         self._stepped = now
         actions: list[Action] = []
         for v in list(self.versions.values()):
@@ -245,6 +252,7 @@ class Plan:
             if v.state is State.DROPPED and not any(self._uses(s, v) for s in self.servers):
                 del self.versions[key]
                 actions.append(Discard(v.path))
+        self._held = {index for index, s in enumerate(self.servers) if s.waits or isinstance(s.job, Unload)}
         return actions
 
     def wake(self) -> float:
@@ -256,7 +264,7 @@ class Plan:
     def is_idle(self) -> bool:
         """No server has a job, and nothing is owed."""
         owed = (State.LOADING, State.SWITCHING, State.DROPPED)
-        return not any(s.job for s in self.servers) and not any(v.state in owed for v in self.versions.values())
+        return not any(s.job or s.waits for s in self.servers) and not any(v.state in owed for v in self.versions.values())
 
     def away_since(self) -> float | None:
         """Since when some server has been away; None: none is."""
@@ -268,6 +276,12 @@ class Plan:
     def _settled(v: Version) -> State:
         return v.before if v.before in (State.ACTIVE, State.KEPT) else State.STAGED
 
+    def _stand_still(self, seconds: float) -> None:
+        """The time of a version does not run while a server that has to load it unloads something."""
+        for v in self.versions.values():
+            if any(self.servers[i].up and not self._answers(self.servers[i], v) for i in self._held):
+                v.deadline += seconds
+
     @staticmethod
     def _answers(s: Server, v: Version) -> bool:
         return s.up and s.has.get(v.name) == v.path
@@ -275,7 +289,7 @@ class Plan:
     @staticmethod
     def _uses(s: Server, v: Version) -> bool:
         """A server that is away keeps no directory: it may never come back."""
-        return s.up and (s.has.get(v.name) == v.path or v.name in s.unsure or (s.job is not None and s.job.name == v.name))
+        return s.up and (s.has.get(v.name) == v.path or v.name in (*s.unsure, s.waits) or (s.job is not None and s.job.name == v.name))
 
     def _answer(self, v: Version, now: float, actions: list[Action]) -> None:
         if v.state not in (State.LOADING, State.SWITCHING):
@@ -313,6 +327,8 @@ class Plan:
         return f"does not answer for {v.name} after {self._load_s:g} s{busy}"
 
     def _job(self, index: int, s: Server, now: float, actions: list[Action]) -> Load | Unload | None:
+        if s.waits:
+            return self._not_too_soon(s, Unload(index, s.waits, force=True), now)
         wanted = [v for v in self.versions.values() if v.state in _RANK and not self._answers(s, v)]
         for v in sorted(wanted, key=lambda v: (_RANK[v.state], -v.number if v.state is State.KEPT else v.number)):
             trouble = s.troubles.get(v.name)
@@ -341,16 +357,16 @@ class Plan:
             held = ", ".join(filter(None, [held, *other]))
             s.troubles[v.name] = _Trouble(f"takes {s.room} adapters and has them: {held}", True, now)
             return None
-        force = now >= victim[1] + self._drain_s
-        return self._not_too_soon(s, Unload(index, victim[0], force), now)
+        # A server that tells its room waits for the requests of this one name by itself: no other way is shorter.
+        return self._not_too_soon(s, Unload(index, victim, force=True), now)
 
-    def _victim(self, index: int, s: Server, now: float) -> tuple[str, float] | None:
-        """What makes room: (name, unwanted since); first what nobody wants, then the oldest kept."""
-        for name, since in self._unwanted(index, s, now):
-            return name, since
+    def _victim(self, index: int, s: Server, now: float) -> str | None:
+        """What makes room: first what nobody wants, then the oldest kept."""
+        for name, _ in self._unwanted(index, s, now):
+            return name
         kept = [v for v in self.versions.values() if v.state is State.KEPT and s.has.get(v.name) == v.path]
         oldest = min(kept, key=lambda v: v.since, default=None)
-        return (oldest.name, oldest.since) if oldest else None
+        return oldest.name if oldest else None
 
     def _unwanted(self, index: int, s: Server, now: float) -> list[tuple[str, float]]:
         active = {v.adapter for v in self.versions.values() if v.state is State.ACTIVE}

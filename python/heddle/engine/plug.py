@@ -147,7 +147,7 @@ class Hand(threading.Thread):
     def _unload(self, job: Unload) -> dict[str, Any]:
         if not job.force and self._server.is_busy(job.name, CALL_S):
             raise Refused("requests that name it are under way", Kind.PASSING)
-        self._server.unload(job.name, max(CALL_S, self._times.drain_s))
+        self._server.unload(job.name, CALL_S)
         return {}
 
     @staticmethod
@@ -172,6 +172,7 @@ class Plug:
         self._exporting: set[tuple[str, int]] = set()
         self._told: dict[int, str] = {}  # server -> what was said last of it
         self._slots: dict[int, int] = {}
+        self._waits: dict[int, str] = {}         # server -> the name whose requests it waits for
         self._ending = False
 
     # --- life ------------------------------------------------------------------------------------
@@ -351,11 +352,18 @@ class Plug:
             self._counters.add("heddle_engine_unloads_total", server=url)
         self._voice.event("engine.loaded" if isinstance(job, Load) else "engine.unloaded", server=url, name=job.name, **data)
         if isinstance(job, Unload):
+            self._waits.pop(index, None)
             self._sweep()
 
     def _on_refused_job(self, index: int, job: Load | Unload, words: str, kind: Kind) -> None:
         url = self._servers[index].url
         self.plan.refused(time.monotonic(), index, words, kind)
+        if kind is Kind.WAITING and isinstance(job, Unload):
+            if self._waits.get(index) != job.name:
+                self._waits[index] = job.name
+                self._voice.log("warn", "engine.waits", f"{url} unloads {job.name} when its requests are over, and loads nothing until then; "
+                                "a --drain longer than they take, or more --max-loaded-loras, and it would not have had to")
+            return
         if kind is Kind.PASSING and isinstance(job, Unload):
             self._voice.log("debug", "engine.busy", f"{url} {job.name}: {words}")
             return

@@ -2,7 +2,7 @@
 """Stock inference servers, by their own HTTP interfaces: list, load, ask, unload.
 
     vLLM     GET /v1/models, POST /v1/load_lora_adapter, /v1/unload_lora_adapter, /v1/completions, GET /metrics
-    SGLang   GET /v1/models, /server_info, POST /load_lora_adapter, /unload_lora_adapter, /generate
+    SGLang   GET /v1/models, /server_info, /v1/loads, POST /load_lora_adapter, /unload_lora_adapter, /generate
 
 Calls block, each until its `timeout_s`, and are for one thread at a time.  Whatever a server does ends in a result, in
 Refused (it answered, with its own words) or in Away (there was no answer)."""
@@ -33,6 +33,10 @@ class Refused(Exception):
 
 class Away(Exception):
     """No answer: nobody listens there, the connection broke, or the time ran out."""
+
+
+class Late(Away):
+    """The time ran out; the server may be at it still."""
 
 
 class Unfit(Exception):
@@ -98,7 +102,8 @@ class Server:
         self._post(self.load_path, {"lora_name": name, "lora_path": path}, timeout_s)
 
     def unload(self, name: str, timeout_s: float) -> None:
-        """New requests for the name are refused from now on.  A name that is not there is no failure."""
+        """New requests for the name are refused from now on.  A name that is not there is no failure.  Refused (WAITING): the server
+        does it when the requests that name it are over; ask again."""
         try:
             self._post(self.unload_path, {"lora_name": name}, timeout_s)
         except Refused as e:
@@ -110,8 +115,8 @@ class Server:
         raise NotImplementedError
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
-        """Whether requests that name it are under way, as far as the server tells."""
-        return False
+        """Whether requests that name it are under way, or may be."""
+        raise NotImplementedError
 
     # --- how -------------------------------------------------------------------------------------
 
@@ -132,7 +137,7 @@ class Server:
             answer = connection.getresponse()
             return answer.status, _read(answer, connection.sock, end).decode("utf-8", "replace")
         except TimeoutError:
-            raise Away(f"no answer to {path} within {timeout_s:g} s") from None
+            raise Late(f"no answer to {path} within {timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as e:
             raise Away(f"{path}: {(e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__}") from None
         finally:
@@ -240,7 +245,8 @@ class Vllm(Server):
 
 
 class Sglang(Server):
-    """Waits, when told to unload a name, until its requests are over; loads and unloads of others wait meanwhile."""
+    """Waits, when told to unload a name, until its requests are over; loads and unloads of others wait meanwhile, and a client that
+    hangs up ends none of that.  It tells how many requests it has, and not which adapters they name."""
 
     kind = "sglang"
     load_path, unload_path = "/load_lora_adapter", "/unload_lora_adapter"
@@ -268,6 +274,23 @@ class Sglang(Server):
                 raise
             self.unload(name, end - time.monotonic())
             super().load(name, path, end - time.monotonic())
+
+    def unload(self, name: str, timeout_s: float) -> None:
+        try:
+            super().unload(name, timeout_s)
+        except Late:
+            raise Refused("requests that name it are under way", Kind.WAITING) from None
+
+    def is_busy(self, name: str, timeout_s: float) -> bool:
+        """False only where it has no request at all."""
+        try:
+            loads = _parse(self._get("/v1/loads", timeout_s), "/v1/loads").get("loads")
+        except Refused:
+            return True                  # it does not tell
+        if not isinstance(loads, list) or not loads:
+            return True
+        return any(not isinstance(load, dict) or load.get(count) != 0 for load in loads
+                   for count in ("num_running_reqs", "num_waiting_reqs"))
 
     def ask(self, name: str, timeout_s: float) -> None:
         request = {"input_ids": [0], "lora_path": name, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
