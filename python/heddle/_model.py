@@ -9,6 +9,7 @@ the model is changed.
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import weakref
 from collections.abc import Callable, Sequence
@@ -61,13 +62,29 @@ def config_of(model: Any, name: str) -> bytes:
     return json.dumps(fields, indent=2, sort_keys=True).encode()
 
 
-def _tree(model: Any) -> list[int]:
-    """The identities of all modules, level by level: another tree has another list."""
-    found: list[int] = []
+class _Nothing:
+    """In place of a child that is None."""
+    _modules: dict[str, Any] = {}
+
+
+_NOTHING = _Nothing()
+
+
+def _tree(model: Any) -> list[Any]:
+    """All modules and their names, level by level: another tree has another list.
+
+    The modules are weak references, which compare as their modules do, and one whose module is gone equals no other.  (An address would: that of a
+    module that is gone is the next one's.  And strong ones would keep what the model has dropped, or the model itself.)
+    """
+    found: list[Any] = []
     level = [model]
     while level:
-        found.extend(map(id, level))
-        level = [child for module in level for child in module._modules.values() if child is not None]
+        children = [module._modules for module in level]
+        parents = [several for several in children if several]
+        found += map(weakref.ref, level)
+        found += map(len, children)
+        found += itertools.chain.from_iterable(parents)
+        level = [_NOTHING if child is None else child for several in parents for child in several.values()]
     return found
 
 
@@ -87,12 +104,13 @@ class Plan:
         self._looks = [(p.dtype, p.shape) for p in self.parameters]         # of ZeRO-3's: empty, and so they stay
         self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
         self._targets: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
-        self.shards: Any = None                 # what the ranks hold of it (_collective)
+        self.shards: Any = None                 # what the ranks hold of it, and a digest of what it is (_collective)
+        self.outline: bytes | None = None
 
     def fits(self, model: Any, config: bytes) -> bool:
         """Whether the model is still the one that this was made of."""
         return (config == self.config and _tree(model) == self._tree
-                and all(owner.get(slot) is p for (owner, slot), p in zip(self._owners, self.parameters, strict=True))
+                and all(getattr(owner(), kind).get(slot) is p for (owner, kind, slot), p in zip(self._owners, self.parameters, strict=True))
                 and all(p.dtype is dtype and p.shape == shape for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True)))
 
     def targets(self, publication: Any, rows: Sequence[int] | None = None) -> list[Any]:
@@ -154,14 +172,14 @@ def _saved(model: Any, name: str) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-def _owners(model: Any, parameters: list[Any]) -> list[tuple[dict[str, Any], str]]:
-    """The dict of a module, and the name in it, of each parameter."""
-    places: dict[int, tuple[dict[str, Any], str]] = {}
+def _owners(model: Any, parameters: list[Any]) -> list[tuple[weakref.ref[Any], str, str]]:
+    """The module, which of its dicts, and the name in it, of each parameter."""
+    places: dict[int, tuple[weakref.ref[Any], str, str]] = {}
     for module in model.modules():
-        for owner in (module._parameters, module._buffers):
-            for slot, value in owner.items():
+        for kind in ("_parameters", "_buffers"):
+            for slot, value in getattr(module, kind).items():
                 if value is not None:
-                    places.setdefault(id(value), (owner, slot))
+                    places.setdefault(id(value), (weakref.ref(module), kind, slot))
     lost = [i for i, p in enumerate(parameters) if id(p) not in places]
     if lost:
         raise _native.error("unsupported_feature", f"{len(lost)} tensors that PEFT would save are no parameters of the model",
