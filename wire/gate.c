@@ -13,7 +13,8 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-enum { EVENTS_MAX = 64, RESERVE_PART = 4, QUEUE_MIN = 8 };
+enum { EVENTS_MAX = 64, DRAIN_MAX = 100000, RESERVE_PART = 4, QUEUE_MIN = 8 };
+enum { TOLD = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED };
 
 struct gate {
     loop_t *loop;
@@ -37,10 +38,10 @@ int gate_backlog(int wanted)
 
 /* The least time to live that a packet may come with: 255 comes from no further than the next host, and from
  * none whose own default is less, as it is everywhere (64, 128). */
-static void set_min_ttl(const gate_t *g, int ttl)
+static void set_min_ttl(int fd, int ttl)
 {
-    setsockopt(g->listener, IPPROTO_IP, IP_MINTTL, &ttl, sizeof ttl);
-    setsockopt(g->listener, IPPROTO_IPV6, IPV6_MINHOPCOUNT, &ttl, sizeof ttl); /* one of the two applies */
+    setsockopt(fd, IPPROTO_IP, IP_MINTTL, &ttl, sizeof ttl);
+    setsockopt(fd, IPPROTO_IPV6, IPV6_MINHOPCOUNT, &ttl, sizeof ttl); /* one of the two applies */
 }
 
 /* Some kernels leave filters to root; a least time to live anybody may ask for. */
@@ -50,13 +51,13 @@ static void drop_new(const gate_t *g)
     struct sock_fprog program = {1, nothing};
     bool is_refused = FAILPOINT("wire.filter") ||
                       setsockopt(g->listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0;
-    if (is_refused) set_min_ttl(g, 255);
+    if (is_refused) set_min_ttl(g->listener, 255);
 }
 
 static void take_new(const gate_t *g)
 {
     setsockopt(g->listener, SOL_SOCKET, SO_DETACH_FILTER, &(int){0}, sizeof(int));
-    set_min_ttl(g, 0);
+    set_min_ttl(g->listener, 0);
 }
 
 /* ---- open and shut ---- */
@@ -121,33 +122,42 @@ static bool may_sleep(void *self)
 
 /* ---- what libzmq tells ---- */
 
+/* A connection that was begun before the gate was shut, and whose last packet came while it was, has the listener's
+ * least time to live for itself: it would hear nobody, for good.  The number may have been closed meanwhile, and be
+ * another connection's: that one has 0 anyway. */
 static void on_event(gate_t *g, uint16_t event, int32_t value)
 {
     if (event == ZMQ_EVENT_LISTENING) g->listener = value;
+    else if (event == ZMQ_EVENT_ACCEPTED) set_min_ttl(value, 0);
     else if (value == EMFILE || value == ENFILE || value == ENOBUFS || value == ENOMEM) shut(g, value);
 }
 
-/* An event is two frames: number and value, and the endpoint. */
+/* An event is two frames: number and value, and the endpoint.  False when there is none. */
+static bool read_event(gate_t *g, uint16_t *ret_event, int32_t *ret_value)
+{
+    zmq_msg_t part;
+    bool more = true;
+    *ret_event = 0;
+    *ret_value = 0;
+    for (int frame = 0; more; frame++) {
+        zmq_msg_init(&part);
+        if (zmq_msg_recv(&part, g->handle, ZMQ_DONTWAIT) < 0) return false;
+        if (!frame && zmq_msg_size(&part) >= sizeof *ret_event + sizeof *ret_value) {
+            memcpy(ret_event, zmq_msg_data(&part), sizeof *ret_event);
+            memcpy(ret_value, (uint8_t *)zmq_msg_data(&part) + sizeof *ret_event, sizeof *ret_value);
+        }
+        more = zmq_msg_more(&part);
+        zmq_msg_close(&part);
+    }
+    return true;
+}
+
 static void on_monitor(void *self)
 {
     gate_t *g = self;
-    zmq_msg_t part;
-    for (int i = 0; i < EVENTS_MAX; i++) {
-        uint16_t event = 0;
-        int32_t value = 0;
-        bool more = true;
-        for (int frame = 0; more; frame++) {
-            zmq_msg_init(&part);
-            if (zmq_msg_recv(&part, g->handle, ZMQ_DONTWAIT) < 0) return;
-            if (!frame && zmq_msg_size(&part) >= sizeof event + sizeof value) {
-                memcpy(&event, zmq_msg_data(&part), sizeof event);
-                memcpy(&value, (uint8_t *)zmq_msg_data(&part) + sizeof event, sizeof value);
-            }
-            more = zmq_msg_more(&part);
-            zmq_msg_close(&part);
-        }
-        on_event(g, event, value);
-    }
+    uint16_t event;
+    int32_t value;
+    for (int i = 0; i < EVENTS_MAX && read_event(g, &event, &value); i++) on_event(g, event, value);
 }
 
 /* ---- life ---- */
@@ -164,7 +174,7 @@ int gate_new(loop_t *loop, void *socket, int backlog, gate_t **ret_gate)
     snprintf(tale, sizeof tale, "inproc://heddle-gate-%u", atomic_fetch_add(&count, 1));
     g->monitor = socket_new(ZMQ_PAIR);
     void *handle = g->monitor;
-    if (!handle || zmq_socket_monitor(socket, tale, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED) ||
+    if (!handle || zmq_socket_monitor(socket, tale, TOLD) ||
         zmq_connect(handle, tale) || loop_add_socket(loop, handle, on_monitor, g))
         goto fail;
     g->handle = handle;
@@ -177,8 +187,15 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* The monitor is stopped before its reader goes: libzmq's I/O thread waits for ever for a reader that is not
- * there. */
+/* libzmq's I/O thread waits for room in a queue that is full, and keeps meanwhile what stopping the monitor needs. */
+static void make_room(gate_t *g)
+{
+    uint16_t event;
+    int32_t value;
+    for (int i = 0; i < DRAIN_MAX && read_event(g, &event, &value); i++) {}
+}
+
+/* The monitor is stopped before its reader goes: the I/O thread waits for ever for a reader that is not there. */
 void gate_destroy(gate_t **gate)
 {
     gate_t *g = gate ? *gate : NULL;
@@ -186,6 +203,7 @@ void gate_destroy(gate_t **gate)
     *gate = NULL;
     loop_remove_source(g->loop, g);
     if (g->handle) loop_remove_socket(g->loop, g->handle);
+    if (g->handle) make_room(g);
     zmq_socket_monitor(g->socket, NULL, 0);
     socket_close(&g->monitor);
     free(g);

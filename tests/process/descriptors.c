@@ -6,6 +6,8 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,6 +150,82 @@ Test(descriptors, none_is_left_for_strangers, .timeout = 60) { none_is_left(NULL
 Test(descriptors, nor_where_the_kernel_leaves_filters_to_root, .timeout = 60)
 {
     none_is_left((const char *const[]){"HEDDLE_FAILPOINTS=wire.filter=error", NULL});
+}
+
+static struct sockaddr_in address_of(const char *endpoint)
+{
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)atoi(strrchr(endpoint, ':') + 1)),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+static void set_min_ttl(int fd, int ttl) { cr_assert_eq(setsockopt(fd, IPPROTO_IP, IP_MINTTL, &ttl, sizeof ttl), 0); }
+
+/* Its first packet is sent; the broker's answer to it is dropped here until the least time to live is 0. */
+static int begin_to_dial(const char *endpoint)
+{
+    struct sockaddr_in to = address_of(endpoint);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    set_min_ttl(fd, 255);
+    cr_assert(connect(fd, (const struct sockaddr *)&to, sizeof to) != 0 && errno == EINPROGRESS);
+    return fd;
+}
+
+static bool has_said(const child_t *c, const char *word)
+{
+    static char text[65536];
+    ssize_t n = pread(c->err_fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    return strstr(text, word) != NULL;
+}
+
+/* One at a time, so that nobody is in the queue when the gate is shut. */
+static int dial_until_shut(const child_t *c, const char *endpoint, int fds[LIMIT])
+{
+    struct sockaddr_in to = address_of(endpoint);
+    int count = 0;
+    for (uint64_t end_ms = now_ms() + PATIENCE_MS; !has_said(c, "wire.no_descriptor"); count++) {
+        cr_assert(count < LIMIT && now_ms() < end_ms);
+        fds[count] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        (void)!connect(fds[count], (const struct sockaddr *)&to, sizeof to);
+        usleep(10000);
+    }
+    return count;
+}
+
+/* What a peer of ZMTP 3 says first, and whether it is answered in whole: that takes the other to have heard it.  The first
+ * of it may be lost; it is sent again until the broker gives up who says nothing. */
+static bool is_heard(int fd)
+{
+    static const uint8_t GREETING[64] = {0xff, [8] = 1, [9] = 0x7f, [10] = 3, [12] = 'C', 'U', 'R', 'V', 'E'};
+    uint8_t answer[sizeof GREETING];
+    size_t count = 0;
+    cr_assert_eq(send(fd, GREETING, sizeof GREETING, MSG_NOSIGNAL), sizeof GREETING);
+    while (count < sizeof answer && poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, PATIENCE_MS) == 1) {
+        ssize_t n = recv(fd, answer + count, sizeof answer - count, 0);
+        if (n <= 0) return false;
+        count += (size_t)n;
+    }
+    return count == sizeof answer;
+}
+
+Test(descriptors, who_came_in_while_it_was_shut_is_heard, .timeout = 60)
+{
+    char dir[] = "/tmp/heddle-descriptors-XXXXXX", endpoint[128], command[96];
+    int fds[LIMIT];
+    child_t c;
+    cr_assert_not_null(mkdtemp(dir));
+    start_limited(&c, dir, (const char *const[]){"HEDDLE_FAILPOINTS=wire.filter=error", NULL}, endpoint, sizeof endpoint);
+    int late = begin_to_dial(endpoint), count = dial_until_shut(&c, endpoint, fds);
+    set_min_ttl(late, 0);
+    cr_assert_eq(poll(&(struct pollfd){.fd = late, .events = POLLOUT}, 1, PATIENCE_MS), 1);
+    cr_assert(is_heard(late));
+    for (int i = 0; i < count; i++) close(fds[i]);
+    close(late);
+    child_signal(&c, SIGTERM);
+    cr_assert_eq(child_end(&c, TERM_MS), 0, "%s", c.err);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    cr_assert_eq(system(command), 0);
 }
 #endif
 

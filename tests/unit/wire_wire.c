@@ -687,6 +687,26 @@ Test(wire, no_descriptor_left_is_an_error)
     wire_close(&server.wire);
 }
 
+/* More than libzmq keeps of what it tells: its thread then waits for a reader, and a close must not wait for that thread. */
+Test(wire, a_crowd_that_nobody_looked_at_does_not_hold_a_close)
+{
+    enum { CROWD = 2500 };
+    end_t server = {0};
+    uint8_t first;
+    listen_at(&server, "tcp://127.0.0.1:*");
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port_of(&server)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct timeval patience = {.tv_sec = 1};
+    for (int i = 0; i < CROWD; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        cr_assert_eq(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        if (i == CROWD - 1) (void)!read(fd, &first, 1);    /* it is greeted, or libzmq's thread waits */
+        close(fd);
+    }
+    wire_close(&server.wire);
+}
+
 static void on_int(int number) { (void)number; }
 
 Test(wire, signal_handlers_of_the_process_stay)
