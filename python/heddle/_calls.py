@@ -68,6 +68,11 @@ def _start(call: Callable[[], Any]) -> _Job:
     return job
 
 
+def detach(call: Callable[[], Any]) -> _Job:
+    """call() on a helper thread, which the caller looks after."""
+    return _start(call)
+
+
 def interruptible(call: Callable[[], T], interrupt: Callable[[], None], forget: Callable[[], None] = lambda: None) -> T:
     """call(), which blocks in C until `interrupt()` ends it; `forget()` takes back an interrupt that came too late to end anything."""
     if threading.current_thread() is not threading.main_thread():

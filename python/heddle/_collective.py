@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One publisher for all ranks of a training job: the gather goes to rank 0, and rank 0's outcome, exception included, reaches every rank.
+"""One publisher for all ranks of a training job: the gather goes to rank 0, and rank 0's outcome, exception included,
+reaches every rank.
 
-Every rank makes every call, in the same order.  Before bytes move, the ranks tell each other whether they can: one that cannot ends the call
-everywhere with its exception, and nobody waits in a collective that the others never enter.
+Every rank makes every call, in the same order.  Whatever can fail on one rank alone (making plans, allocating, copying)
+is done between two words of all ranks to all: one that cannot ends the call everywhere with its exception, and nobody
+waits in a transfer that the others never enter.  A rank that is gone is told by the process group: Unavailable.
+
+    agree(prepare)  ->  [agree(pieces), of a new plan]  ->  agree(pack)  ->  transfer  ->  lead(place, commit)
+
+While rank 0 is in a call that may take long, the others are not in one long collective but in many short ones: the
+timeout of the process group does not matter, and a Ctrl-C on any rank is told to all of them.
 """
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
+import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from heddle import _model, _native
+from heddle import _calls, _model, _native
 from heddle.errors import HeddleError
 
 T = TypeVar("T")
+U = TypeVar("U")
+Piece = tuple[tuple[int, ...], tuple[int, ...]]         # shape, offset
+
+TURN_S = 0.04               # how long rank 0 is silent in a call: twice that is what a Ctrl-C on another one takes
 
 
 class Collective:
@@ -28,68 +42,167 @@ class Collective:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise _native.error("usage", "this process is not of the process_group")
-        self._first = dist.get_global_rank(group, 0)
+        self._caught: BaseException | None = None       # a Ctrl-C that came while the ranks talked; told next
 
-    def lead(self, call: Callable[[], T]) -> T:
-        """call() on rank 0; its value or exception on every rank."""
-        outcome: list[Any] = [_attempt(call)] if self.rank == 0 else [None]
-        own = outcome[0]
-        if own is not None:
-            outcome = [(own[0], portable(own[1]))]
-        self._dist.broadcast_object_list(outcome, src=self._first, group=self.group)
-        ok, value = own if own is not None else outcome[0]
-        if not ok:
-            raise value
-        result: T = value
-        return result
-
-    def agree(self, call: Callable[[], T]) -> T:
-        """call() on every rank; if it fails on one, that exception on all."""
-        ok, value = _attempt(call)
-        told: list[Any] = [None] * self.size
-        self._dist.all_gather_object(told, None if ok else portable(value), group=self.group)
-        if not ok:
-            raise value
-        for failure in told:
-            if failure is not None:
-                raise failure
-        result: T = value
-        return result
+    # -- words of all ranks to all ---------------------------------------------------------------------------------
 
     def tell_all(self, value: T) -> list[T]:
         """Every rank's value, in order of rank."""
         told: list[Any] = [None] * self.size
-        self._dist.all_gather_object(told, value, group=self.group)
+        self._all_enter(lambda: self._dist.all_gather_object(told, value, group=self.group))
         return told
 
-    def gather(self, flat: Any, sizes: list[int]) -> list[Any] | None:
-        """The bytes of every rank, on rank 0 (None elsewhere).  `flat`: uint8, sizes[rank] of them."""
+    def agree(self, call: Callable[[], tuple[T, U]]) -> tuple[T, list[U]]:
+        """call() on every rank: its own first value, and everybody's second.  If it fails on one, that exception on all."""
+        ok, value = self._attempt(call)
+        told = self.tell_all((ok, value[1] if ok else portable(value)))
+        if not ok:
+            raise value
+        for is_well, said in told:
+            if not is_well:
+                raise said
+        return value[0], [said for _, said in told]
+
+    def lead(self, call: Callable[[], T], interrupt: Callable[[], None], forget: Callable[[], None]) -> T:
+        """call() on rank 0, on a thread of its own; its value or exception on every rank.
+
+        `interrupt` ends the call; `forget` takes back an interrupt that came too late to end it.
+        """
+        if self.rank != 0:
+            return self.in_turns(lambda: None)
+        job = _calls.detach(_on_this_stream(call))
+
+        def turn() -> tuple[T] | None:
+            return (job.result(),) if job.done.wait(TURN_S) else None
+
+        def abandon() -> None:
+            if job.done.is_set():
+                return
+            interrupt()
+            while not job.done.is_set():        # C is on its way out: nobody may touch the handle before
+                try:
+                    job.done.wait()
+                except BaseException:
+                    continue
+            forget()
+        return self.in_turns(turn, abandon)
+
+    def in_turns(self, turn: Callable[[], tuple[T] | None], abandon: Callable[[], None] = lambda: None) -> T:
+        """turn() on rank 0 alone, each TURN_S at most, until it gives (value,) or raises: that on every rank.
+
+        A Ctrl-C on any rank ends it on all: itself there, `interrupted` on the others, after abandon() on rank 0.
+        """
+        while True:
+            ok, found = self._attempt(turn) if self.rank == 0 else self._attempt(lambda: None)
+            try:
+                told = self.tell_all((ok, found if ok else portable(found)))
+            except BaseException:
+                abandon()
+                if not ok:
+                    raise found from None       # says more than that another rank cannot be reached any more
+                raise
+            is_well, outcome = told[0]
+            failure: Any = found if not ok else next((said for fine, said in told if not fine), None)
+            if not ok or (failure is not None and (not is_well or outcome is None)):
+                abandon()
+                raise failure
+            if outcome is not None:
+                if self._caught is not None:
+                    raise self._forget_caught()
+                value: T = found[0] if self.rank == 0 else outcome[0]
+                return value
+
+    def transfer(self, send: Any, into: dict[int, Any]) -> None:
+        """`send` (or None) goes to rank 0, which has a buffer for each rank that sends."""
+        dist = self._dist
+        ops = [dist.P2POp(dist.irecv, buffer, dist.get_global_rank(self.group, rank), self.group)
+               for rank, buffer in into.items()]
+        if send is not None:
+            ops.append(dist.P2POp(dist.isend, send, dist.get_global_rank(self.group, 0), self.group))
+
+        def go() -> None:
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        if ops:
+            self._all_enter(go)
+
+    def all_enter(self, call: Callable[[], None]) -> None:
+        """A collective of somebody else's, which every rank is about to enter."""
+        self._all_enter(call)
+
+    # -- what ends them ---------------------------------------------------------------------------------------------
+
+    def _attempt(self, call: Callable[[], Any]) -> tuple[bool, Any]:
+        """call(), and whether it succeeded: the others are told before its exception goes on."""
+        try:
+            if self._caught is not None:
+                raise self._forget_caught()
+            return True, call()
+        except BaseException as e:
+            return False, e
+
+    def _forget_caught(self) -> BaseException:
+        caught, self._caught = self._caught, None
+        assert caught is not None
+        return caught
+
+    def _all_enter(self, call: Callable[[], None]) -> None:
+        """A collective, to its end: who left half-way would leave the others in it.  A Ctrl-C is kept for the next word.
+
+        A second one goes through, for ranks that stand still.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return self._entered(call)
+        job = _calls.detach(_on_this_stream(lambda: self._entered(call)))
+        try:
+            job.done.wait()
+        except BaseException as e:
+            job.done.wait()
+            if job.raised is not None:
+                raise
+            self._caught = e
+        job.result()
+
+    def _entered(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except RuntimeError as e:               # torch's for a peer that is gone, and for the time of the group
+            self._lost(e)
+
+    def _lost(self, e: RuntimeError) -> NoReturn:
+        first = (str(e).splitlines() or [""])[0][:200]
+        raise _native.error("unavailable", f"the ranks of the process_group cannot reach each other: {first}",
+                            expected=f"all {self.size} ranks in the same call",
+                            found=f"{type(e).__name__} on rank {self.rank}",
+                            hint="a rank has ended, or is elsewhere: see its log; the process_group is of no more use") from e
+
+    def device_for(self, parameter: Any) -> Any:
+        """Where this group moves bytes: gloo from the CPU, others from where the parameter is."""
         import torch
-        room = max(sizes)
-        if room == 0:
-            return [flat] * self.size if self.rank == 0 else None
-        padded = torch.zeros(room, dtype=torch.uint8, device=flat.device)
-        padded[: flat.numel()] = flat
-        into = [torch.empty_like(padded) for _ in sizes] if self.rank == 0 else None
-        self._dist.gather(padded, into, dst=self._first, group=self.group)
-        return [piece[:n] for piece, n in zip(into, sizes, strict=True)] if into is not None else None
-
-    @property
-    def is_on_cpu(self) -> bool:
-        return "gloo" in str(self._dist.get_backend(self.group))
+        if "gloo" in str(self._dist.get_backend(self.group)):
+            return torch.device("cpu")
+        return parameter.device if parameter.device.type != "cpu" else torch.device("cuda", torch.cuda.current_device())
 
 
-def _attempt(call: Callable[[], T]) -> tuple[bool, Any]:
-    try:
-        return True, call()
-    except BaseException as e:      # the others are told before it goes on
-        return False, e
+def _on_this_stream(call: Callable[[], T]) -> Callable[[], T]:
+    """For another thread: the accelerator's device and stream are the thread's own."""
+    import torch
+    if not torch.cuda.is_initialized():
+        return call
+    stream = torch.cuda.current_stream()
+
+    def there() -> T:
+        with torch.cuda.stream(stream):
+            return call()
+    return there
 
 
 def portable(value: Any) -> Any:
-    """What can be sent: exceptions that cannot travel become a HeddleError with their text; of a Ctrl-C the others learn as interrupted."""
+    """What can be sent: exceptions that cannot travel become a HeddleError with their text; of a Ctrl-C the others learn as
+    interrupted."""
     if isinstance(value, BaseException) and not isinstance(value, Exception):
-        return HeddleError(f"another rank was interrupted ({type(value).__name__})", code="interrupted", exit=130, retriable=True)
+        return HeddleError(f"another rank was interrupted ({type(value).__name__})", code="interrupted", exit=130,
+                           retriable=True)
     try:
         pickle.loads(pickle.dumps(value))
         return value
@@ -97,47 +210,126 @@ def portable(value: Any) -> Any:
         return HeddleError(f"{type(value).__name__}: {value}", code="internal", exit=9)
 
 
-# -- shards ----------------------------------------------------------------------------------------------------------------
+# -- the same on every rank ----------------------------------------------------------------------------------------
+
+def outline(plan: _model.Plan, config: bytes) -> tuple[bytes, bytes]:
+    """Digests of what must be the same everywhere: names, types and shapes; the configuration."""
+    if plan.outline is None:
+        plan.outline = hashlib.sha256(repr(plan.table.rows).encode()).digest()
+    return plan.outline, hashlib.sha256(config).digest()
+
+
+def compare(plan: _model.Plan, config: bytes, outlines: list[tuple[bytes, bytes]], group: Collective) -> None:
+    """Raises, on every rank alike, where the ranks hold different adapters."""
+    if len({rows for rows, _ in outlines}) > 1:
+        said = group.tell_all(plan.table.rows)
+        rank, ours, theirs = _first_other(said)
+        raise _native.error("usage", f"rank {rank} has another adapter than rank 0", expected=_row_text(ours),
+                            found=_row_text(theirs), phase="pack", hint="give every rank the same model, in the same types")
+    if len({words for _, words in outlines}) > 1:
+        texts = group.tell_all(config)
+        rank = next(i for i, text in enumerate(texts) if text != texts[0])
+        raise _native.error("usage", f"rank {rank} has another adapter_config.json than rank 0", phase="pack",
+                            expected="the same on every rank", found=_config_difference(texts[0], texts[rank]),
+                            hint="give every rank the same configuration, or the same config=")
+
+
+def _first_other(said: list[list[Any]]) -> tuple[int, Any, Any]:
+    rank = next(i for i, rows in enumerate(said) if rows != said[0])
+    for ours, theirs in zip(said[0], said[rank], strict=False):
+        if ours != theirs:
+            return rank, ours, theirs
+    n = min(len(said[0]), len(said[rank]))
+    return rank, (said[0][n:] or [None])[0], (said[rank][n:] or [None])[0]
+
+
+def _row_text(row: Any) -> str:
+    return "no such tensor" if row is None else f"{row[0]} {row[1]} {list(row[2])}"
+
+
+def _config_difference(ours: bytes, theirs: bytes) -> str:
+    try:
+        a, b = json.loads(ours), json.loads(theirs)
+        return "other values of " + ", ".join(sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k))[:8])
+    except (ValueError, AttributeError):
+        return "other bytes"
+
+
+# -- shards --------------------------------------------------------------------------------------------------------
 
 class Shards:
-    """Which piece of which tensor lies on which rank, and the way to rank 0: one gather for all tensors."""
+    """Which piece of which tensor lies on which rank, and who sends it: of equal pieces the lowest rank's."""
 
     def __init__(self, plan: _model.Plan, group: Collective) -> None:
-        mine = [_piece(p) for p in plan.parameters]
-        self.pieces = group.tell_all(mine)                  # [rank][tensor] -> (shape, offset), or None: it is not in the gather
-        self.whole = [i for i, p in enumerate(mine) if p is None]
-        width = [p.element_size() for p in plan.parameters]
-        self.sizes = [sum(_count(piece[0]) * w for piece, w in zip(row, width, strict=True) if piece is not None) for row in self.pieces]
+        def mine() -> tuple[None, list[Piece | None]]:
+            return None, [_piece(p) for p in plan.parameters]
+        _, pieces = group.agree(mine)                       # [rank][tensor]; None: its pieces do not lie side by side
+        self.pieces = pieces
+        self.whole = [i for i in range(len(plan.parameters)) if any(row[i] is None for row in pieces)]
+        self.sent = [self._sent_by(rank, plan) for rank in range(group.size)]
+        self.sizes = [sum(self._bytes(rank, i, plan) for i in sent) for rank, sent in enumerate(self.sent)]
+        self._check_cover(plan)
 
-    def gather(self, plan: _model.Plan, group: Collective, targets: list[Any] | None) -> None:
-        """Every rank calls it; on rank 0 the targets are filled."""
+    def _sent_by(self, rank: int, plan: _model.Plan) -> list[int]:
+        """In an order in which every tensor's place in the bytes that are sent fits its type."""
+        rows = [i for i, piece in enumerate(self.pieces[rank]) if piece is not None and i not in self.whole
+                and _count(piece[0]) and all(self.pieces[lower][i] != piece for lower in range(rank))]
+        return sorted(rows, key=lambda i: -plan.parameters[i].element_size())
+
+    def _bytes(self, rank: int, i: int, plan: _model.Plan) -> int:
+        piece = self.pieces[rank][i]
+        assert piece is not None
+        return int(_count(piece[0]) * plan.parameters[i].element_size())
+
+    def _check_cover(self, plan: _model.Plan) -> None:
+        have = [0] * len(plan.parameters)
+        for rank, sent in enumerate(self.sent):
+            for i in sent:
+                have[i] += self._bytes(rank, i, plan)
+        for i, (key, _, _) in enumerate(plan.table.rows):
+            if i not in self.whole and have[i] != plan.table.sizes[i]:
+                raise _native.error("usage", f"the ranks do not hold the whole of tensor {key}", phase="pack",
+                                    expected=f"{plan.table.sizes[i]} bytes", found=f"{have[i]} bytes")
+
+    def pack(self, plan: _model.Plan, group: Collective) -> tuple[Any, dict[int, Any]]:
+        """Everything that allocates: what this rank sends, and on rank 0 where it goes."""
         import torch
+        if group.rank == 0:
+            device = group.device_for(plan.parameters[0]) if plan.parameters else torch.device("cpu")
+            return None, {rank: torch.empty(size, dtype=torch.uint8, device=device)
+                          for rank, size in enumerate(self.sizes) if rank and size}
+        rows = self.sent[group.rank]
+        if not rows:
+            return None, {}
         with torch.no_grad():
-            mine = [_local(p).contiguous().reshape(-1).view(torch.uint8) for p, piece in
-                    zip(plan.parameters, self.pieces[group.rank], strict=True) if piece is not None and _count(piece[0])]
-            flat = torch.cat(mine) if mine else torch.empty(0, dtype=torch.uint8)
-            got = group.gather(flat.cpu() if group.is_on_cpu else flat, self.sizes)
-            for i in self.whole:                            # laid out in a way that only the tensor itself can undo
-                full = plan.parameters[i].full_tensor() if hasattr(plan.parameters[i], "full_tensor") else plan.parameters[i]
-                if targets is not None and targets[i] is not None:
-                    targets[i].copy_(full)
-            if got is not None and targets is not None:
-                self._place(plan, got, targets)
+            flat = torch.cat([_local(plan.parameters[i]).contiguous().reshape(-1).view(torch.uint8) for i in rows])
+            if flat.numel() != self.sizes[group.rank]:
+                raise _native.error("usage", "a shard is not of the size that its layout says", phase="pack",
+                                    expected=f"{self.sizes[group.rank]} bytes", found=f"{flat.numel()} bytes")
+            return flat.to(group.device_for(plan.parameters[rows[0]])), {}
 
-    def _place(self, plan: _model.Plan, got: list[Any], targets: list[Any]) -> None:
-        for row, flat in zip(self.pieces, got, strict=True):
-            at = 0
-            for piece, parameter, target in zip(row, plan.parameters, targets, strict=True):
-                if piece is None or not _count(piece[0]):
-                    continue
-                shape, offset = piece
-                size = _count(shape) * parameter.element_size()
-                if target is not None:
-                    into = target
-                    for dim, (start, n) in enumerate(zip(offset, shape, strict=True)):
-                        into = into.narrow(dim, start, n)
-                    into.copy_(flat[at:at + size].clone().view(parameter.dtype).view(shape))
-                at += size
+    def place(self, plan: _model.Plan, received: dict[int, Any], targets: list[Any]) -> None:
+        """On rank 0: its own pieces, and those that came."""
+        import torch
+        into, sources = [], []
+        with torch.no_grad():
+            for rank, sent in enumerate(self.sent):
+                at = 0
+                for i in sent:
+                    size = self._bytes(rank, i, plan)
+                    shape, offset = self.pieces[rank][i] or ((), ())
+                    came = received.get(rank)
+                    sources.append(_local(plan.parameters[i]) if came is None else
+                                   came[at:at + size].view(plan.parameters[i].dtype).view(shape))
+                    into.append(_part(targets[i], shape, offset))
+                    at += size
+        _model.copy(into, sources)
+
+
+def _part(target: Any, shape: tuple[int, ...], offset: tuple[int, ...]) -> Any:
+    for dim, (start, n) in enumerate(zip(offset, shape, strict=True)):
+        target = target.narrow(dim, start, n)
+    return target
 
 
 def _count(shape: tuple[int, ...]) -> int:
@@ -151,7 +343,7 @@ def _local(parameter: Any) -> Any:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter.detach()
 
 
-def _piece(parameter: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _piece(parameter: Any) -> Piece | None:
     """(shape, offset) of this rank's piece; None where the pieces of the ranks do not make the tensor by lying side by side."""
     if not hasattr(parameter, "device_mesh"):
         shape = tuple(parameter.shape)
@@ -164,16 +356,63 @@ def _piece(parameter: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     return tuple(int(n) for n in shape), tuple(int(n) for n in offset)
 
 
-def gather(plan: _model.Plan, is_new: bool, group: Collective, targets: list[Any] | None) -> None:
-    """Fills rank 0's targets with the whole tensors; every rank calls it with its own plan."""
-    import torch
-    if any(group.tell_all(is_new or plan.shards is None)):
-        plan.shards = Shards(plan, group)
+class Load:
+    """What came to rank 0, before it is where it belongs."""
+
+    def __init__(self, plan: _model.Plan, received: dict[int, Any], whole: dict[int, Any]) -> None:
+        self._plan, self._received, self._whole = plan, received, whole
+
+    def place(self, targets: list[Any]) -> None:
+        if self._plan.shards is not None:
+            self._plan.shards.place(self._plan, self._received, targets)
+        rows = [i for i in self._whole if targets[i] is not None]
+        _model.copy([targets[i] for i in rows], [self._whole[i] for i in rows])
+
+
+def gather(plan: _model.Plan, is_new: bool, group: Collective) -> Load:
+    """The tensors of all ranks, on their way to rank 0; every rank calls it with its own plan, and `is_new` of all."""
     if any(hasattr(p, "ds_id") for p in plan.parameters):
-        import deepspeed
-        with torch.no_grad(), deepspeed.zero.GatheredParameters(list(plan.parameters)):
-            if targets is not None:
-                _model.copy(targets, plan.parameters)
-        return
+        return _gather_zero3(plan, group)
+    if is_new:
+        plan.shards = Shards(plan, group)
     shards: Shards = plan.shards
-    shards.gather(plan, group, targets)
+    (send, into), _ = group.agree(lambda: (shards.pack(plan, group), None))
+    group.transfer(send, into)
+    whole = {i: _full(plan.parameters[i], group) for i in shards.whole}
+    return Load(plan, into, whole)
+
+
+def _full(parameter: Any, group: Collective) -> Any:
+    """The whole of one that is laid out in a way that only the tensor itself can undo."""
+    import torch
+    found: list[Any] = []
+
+    def enter() -> None:
+        with torch.no_grad():
+            found.append(parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter.detach())
+    group.all_enter(enter)
+    return found[0] if group.rank == 0 else None
+
+
+def _gather_zero3(plan: _model.Plan, group: Collective) -> Load:
+    """ZeRO-3 takes them apart again when its block ends: rank 0 keeps a copy."""
+    whole: dict[int, Any] = {}
+    failed: list[BaseException] = []
+
+    def enter() -> None:
+        import deepspeed
+        import torch
+        with torch.no_grad(), deepspeed.zero.GatheredParameters(list(plan.parameters)):
+            try:
+                if group.rank == 0:
+                    whole.update((i, p.detach().cpu()) for i, p in enumerate(plan.parameters))
+            except BaseException as e:      # told below: the block is a collective, too
+                failed.append(e)
+    group.all_enter(enter)
+
+    def said() -> tuple[None, None]:
+        if failed:
+            raise failed[0]
+        return None, None
+    group.agree(said)
+    return Load(plan, {}, whole)

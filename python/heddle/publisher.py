@@ -145,6 +145,18 @@ def _plain(value: Any) -> Any:
     raise _native.error("usage", "a field of adapter_config is not JSON", found=type(value).__name__)
 
 
+@dataclass
+class _Wanted:
+    """What a wait is for."""
+    version: Version
+    phase: str
+    number: int             # of the phase
+    quorum: Any
+    least: int
+    until: Until
+    report: Any
+
+
 class Publisher(Handle):
     """The writer of one adapter.  Opening waits for the broker, at most `timeout` seconds.
 
@@ -153,8 +165,9 @@ class Publisher(Handle):
     takeover       fences a live writer of this adapter now
     if_unchanged   what to do when the bytes equal the newest version's: "skip" (the Version of that one, created False), "fail", "publish"
     max_rate       bytes per second served; None: no limit
-    process_group  a torch.distributed group: every rank makes the publisher and makes every call; rank 0 is the one that talks to the broker,
-                   and its outcome, exception included, is everybody's
+    process_group  a torch.distributed group: every rank makes the publisher and makes every call; rank 0 is the one that
+                   talks to the broker, and its outcome, exception included, is everybody's.  A rank that is gone is
+                   Unavailable on the others; ranks that hold different adapters are a UsageError on all
     close_timeout  seconds that `close` may wait for a worker that is fetching the last version
 
     One thread at a time is in a call; others wait for it.  Raises Conflict (writer_held names who), Unavailable, UsageError, Denied.
@@ -197,6 +210,7 @@ class Publisher(Handle):
         place = ffi.new("heddle_publisher_t **")
         _native.load_transport()
         _native.check(lib.heddle_publisher_start(opts, place))
+        self._fd = int(lib.heddle_publisher_fd(place[0]))      # asked once: the handle may be freed before a later question
         self._opened(place[0])
         with self._lock:
             self._call(lambda: _native.check(lib.heddle_publisher_opened(place[0])))
@@ -205,11 +219,13 @@ class Publisher(Handle):
 
     def _call(self, call: Callable[[], Any]) -> Any:
         """A call that may block; hold the lock."""
-        ptr = self._live()
-        return _calls.interruptible(call, lambda: lib.heddle_publisher_interrupt(ptr), self._forget_interrupt)
+        self._live()
+        return self._interruptible(call, self._forget_interrupt)
 
     def _forget_interrupt(self) -> None:
         """One that came too late to end a call would end the next one."""
+        if self._ptr is None:
+            return
         event = _new_event()
         while lib.heddle_publisher_next_event(self._ptr, 0, event) == 0:
             pass
@@ -239,8 +255,9 @@ class Publisher(Handle):
         peft_adapter  which of its adapters
         config        adapter_config.json; None: what save_pretrained writes, with sets sorted (PEFT's order follows the hash seed).  With the bytes of
                       a saved file the digest is that of the saved directory.
-        The tensors are copied once, into Heddle's region: `optimizer.step()` may follow at once.  What goes where is worked out at the first
-        call for a model, and again when its structure, types or configuration changed.
+        The tensors are copied once, into Heddle's region (those that other ranks send: through a buffer on either side):
+        `optimizer.step()` may follow at once.  What goes where is worked out at the first call for a model, and again when
+        its structure, types or configuration changed.
         Raises as publish_tensors, and BadAdapter (unsupported_peft_type) with the type's name, NotFound for a missing adapter.
         """
         from heddle import _model
@@ -260,23 +277,26 @@ class Publisher(Handle):
         assert self._ranks is not None
         ranks = self._ranks
         publication: Any = None
+
+        def prepare() -> tuple[Any, tuple[bool, tuple[bytes, bytes]]]:
+            nonlocal publication
+            opts = self._publish_opts(*how)
+            plan, is_new = _model.plan_of(_model.unwrapped(model), peft_adapter)
+            words = plan.config if config is None else config_bytes(config)
+            if ranks.rank == 0:
+                publication = self._begin(plan.table, words)
+            return (plan, words, opts), (is_new or plan.shards is None, _collective.outline(plan, words))
+
+        def commit() -> Version:
+            load.place(plan.targets(publication[0]))
+            return self._commit(publication, opts[0], how[0])
+
         with self._lock:
             try:
-                def prepare() -> tuple[Any, bool]:
-                    nonlocal publication
-                    plan, is_new = _model.plan_of(_model.unwrapped(model), peft_adapter)
-                    if ranks.rank == 0:
-                        publication = self._begin(plan.table, plan.config if config is None else config_bytes(config))
-                    return plan, is_new
-                plan, is_new = ranks.agree(prepare)
-                _collective.gather(plan, is_new, ranks, None if publication is None else plan.targets(publication[0]))
-
-                def commit() -> Version:
-                    opts, kept = self._publish_opts(*how)
-                    version = self._commit(publication, opts, how[0])
-                    del kept
-                    return version
-                return self._ours(ranks.lead(commit))
+                (plan, words, opts), told = ranks.agree(prepare)
+                _collective.compare(plan, words, [outline for _, outline in told], ranks)
+                load = _collective.gather(plan, any(is_new for is_new, _ in told), ranks)
+                return self._ours(ranks.lead(commit, self._interrupt, self._forget_interrupt))
             finally:
                 if publication is not None:
                     lib.heddle_publication_abort(publication)
@@ -287,7 +307,11 @@ class Publisher(Handle):
 
     def _together(self, call: Callable[[], Any]) -> Any:
         """A call of rank 0's for all ranks; alone: the call."""
-        return call() if self._ranks is None else self._ranks.lead(call)
+        return call() if self._ranks is None else self._ranks.lead(call, self._interrupt, self._forget_interrupt)
+
+    def _interrupt(self) -> None:
+        if self._ptr is not None:
+            lib.heddle_publisher_interrupt(self._ptr)
 
     def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None, request_id: str | None = None,
                         meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
@@ -390,31 +414,32 @@ class Publisher(Handle):
         return found
 
     def _wait(self, version: Version, phase: str, quorum: str | int, least: int, timeout: float | None) -> Rollout:
-        found: Rollout = self._together(lambda: self._wait_alone(version, phase, quorum, least, timeout))
-        return found
-
-    def _wait_alone(self, version: Version, phase: str, quorum: str | int, least: int, timeout: float | None) -> Rollout:
         want, number = parse_quorum(quorum), choose("phase", phase, _PHASE)
-        until, report = Until(timeout), _new_report()
-        while True:
-            failure = self._judge(version, number, want, report)
-            have = report.active_count if number == _PHASE["active"] else report.staged_count
-            if failure is None and (have >= least or want.kind == lib.HEDDLE_QUORUM_NONE):
-                return self._rollout(report, phase, self._who(version, phase))
-            if failure is not None and (failure.code not in _NOT_YET or _native.text(report.state) in _ENDED):
-                break
-            if until.over:
-                failure = failure or _native.error("deadline", f"{version.tag} is not {phase} on enough workers", adapter=self.adapter,
-                                                   version=version.version, expected=f"at least {least}", found=str(have), retriable=True)
-                break
-            self._poll(lib.heddle_publisher_fd(self._ptr_now()), until.left(_LOOK_AGAIN))
-            self._tell_progress()
-        failure.rollout = self._rollout(report, phase, ())
-        raise failure
+        wanted = _Wanted(version, phase, number, want, least, Until(timeout), _new_report())
+        if self._ranks is None:
+            while (found := self._turn(wanted, _LOOK_AGAIN)) is None:
+                pass
+            return found[0]
+        from heddle._collective import TURN_S
+        return self._ranks.in_turns(lambda: self._turn(wanted, TURN_S))
 
-    def _ptr_now(self) -> Any:
-        with self._lock:
-            return self._live()
+    def _turn(self, wanted: _Wanted, at_most: float) -> tuple[Rollout] | None:
+        """Looks, and where it is not there yet waits for news, `at_most` seconds."""
+        version, report = wanted.version, wanted.report
+        failure = self._judge(version, wanted.number, wanted.quorum, report)
+        have = report.active_count if wanted.number == _PHASE["active"] else report.staged_count
+        if failure is None and (have >= wanted.least or wanted.quorum.kind == lib.HEDDLE_QUORUM_NONE):
+            return (self._rollout(report, wanted.phase, self._who(version, wanted.phase)),)
+        is_over = failure is not None and (failure.code not in _NOT_YET or _native.text(report.state) in _ENDED)
+        if is_over or wanted.until.over:
+            failure = failure or _native.error(
+                "deadline", f"{version.tag} is not {wanted.phase} on enough workers", adapter=self.adapter,
+                version=version.version, expected=f"at least {wanted.least}", found=str(have), retriable=True)
+            failure.rollout = self._rollout(report, wanted.phase, ())
+            raise failure
+        self._poll(self._fd, wanted.until.left(at_most))
+        self._tell_progress()
+        return None
 
     def _judge(self, version: Version, phase: int, want: Any, report: Any) -> HeddleError | None:
         """None: it is as wanted; else why not (yet)."""

@@ -13,13 +13,13 @@ import heddle
 import models
 from conftest import FIXTURES, Process
 
-RANK = """
+PRELUDE = """
     sys.path.insert(0, sys.argv[1])
     import heddle, torch, torch.distributed as dist, models
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.device_mesh import init_device_mesh
-    os.environ.update(RANK=sys.argv[3], WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[4])
     name, rank = sys.argv[2], int(sys.argv[3])
+    os.environ.update(RANK=sys.argv[3], WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[4])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
@@ -38,10 +38,13 @@ RANK = """
         try:
             call()
             return None
-        except Exception as e:
-            return [type(e).__name__, getattr(e, "code", None), str(e)[:200]]
+        except BaseException as e:
+            return [type(e).__name__, getattr(e, "code", None), str(e)[:500], type(e.__cause__).__name__]
 
     world = dist.group.WORLD
+"""
+
+RANK = """
     with heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish") as pub:
         model = sharded()
         config = open(sys.argv[5], "rb").read()
@@ -75,21 +78,164 @@ RANK = """
     dist.destroy_process_group()
 """
 
+# Each fault on one rank ends the call on both with it; the group is whole afterwards, so that the next call is made.
+FAULTS = """
+    from heddle import _collective
+    from unittest import mock
 
-def test_fsdp2_every_rank_publishes(broker, adapter, tmp_path):
+    def boom(*args, **how):
+        raise torch.OutOfMemoryError("no memory (of the test)")
+
+    def on(where, target, what):
+        return mock.patch.object(target, what, boom) if rank == where else mock.patch.object(target, "nothing", 0, create=True)
+
+    with heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish") as pub:
+        model = sharded()
+        with on(1, _collective, "_piece"):              # the layout, of a new plan
+            tell(failed=failure(lambda: pub.publish(model)))
+        pub.publish(model)
+        with on(1, torch, "cat"):                       # what a rank sends
+            tell(failed=failure(lambda: pub.publish(model)))
+        with on(0, _collective.Collective, "device_for"):       # where rank 0 receives
+            tell(failed=failure(lambda: pub.publish(model)))
+        with on(0, _collective.Shards, "place"):
+            tell(failed=failure(lambda: pub.publish(model)))
+        with on(0, _collective, "_part"):
+            tell(failed=failure(lambda: pub.publish(model)))
+        tell(version=pub.publish(model).version)
+
+        # ranks that do not hold the same adapter
+        other = models.lora(dtype="bf16" if rank == 1 else "f32")
+        tell(failed=failure(lambda: pub.publish(other)))
+        other = models.lora(lora_alpha=16 + rank)
+        tell(failed=failure(lambda: pub.publish(other)))
+        tell(version=pub.publish(model).version)
+
+        # equal pieces are rank 0's alone: nothing is sent
+        same = models.lora()
+        if rank == 1:
+            models.stir(same, 99)
+        sent = []
+        transfer = _collective.Collective.transfer
+        with mock.patch.object(_collective.Collective, "transfer",
+                               lambda self, send, into: (sent.append((send is None, len(into))), transfer(self, send, into))):
+            digest = pub.publish(same, config=b'{"peft_type": "LORA", "r": 8}').digest
+        tell(sent=sent, digest=digest)
+    print(json.dumps({"left": rank}), flush=True)
+    sys.stdin.readline()
+    dist.destroy_process_group()
+"""
+
+WAITS = """
+    import datetime, signal, threading, time
+    short = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    with heddle.Publisher(adapter=name, process_group=short) as pub:
+        ver = pub.publish(models.lora(), step=1)
+        tell(failed=failure(lambda: ver.wait(timeout=5)))               # longer than the group is patient
+        for who in (1, 0):
+            began = time.monotonic()
+            if rank == who:
+                threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            failed = failure(lambda: ver.wait(timeout=60))
+            tell(failed=failed, late=time.monotonic() - began > 30)
+        tell(version=pub.publish(models.stir(models.lora(), 3), step=2).version)
+    dist.destroy_process_group()
+"""
+
+KILLED = """
+    import datetime
+    short = dist.new_group(timeout=datetime.timedelta(seconds=30))
+    with heddle.Publisher(adapter=name, process_group=short) as pub:
+        model = sharded()
+        pub.publish(model)
+        if rank == 1:
+            where = sys.argv[5]
+            def end(*args, **how):
+                os._exit(7)
+            if where == "pack":
+                torch.cat = end
+            else:
+                dist.batch_isend_irecv = end
+        tell(failed=failure(lambda: pub.publish(models.stir(model, 5))))
+    os._exit(0)
+"""
+
+
+def start(tmp_path, code, *args):
+    """Two ranks of it."""
     import socket
     import textwrap
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
+    path = tmp_path / "rank.py"
+    path.write_text("import json, os, sys\n" + textwrap.dedent(PRELUDE) + textwrap.dedent(code))
+    return [Process([sys.executable, str(path), os.path.dirname(models.__file__), args[0], str(r), str(port), *map(str, args[1:])],
+                    stderr=(tmp_path / f"rank{r}.log").open("wb")) for r in range(2)]
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """ranks(code, adapter, ...): two processes, which are ended; their last words where the test fails."""
+    started = []
+
+    def run(code, *args):
+        started.extend(start(tmp_path, code, *args))
+        return started
+    yield run
+    for r, it in enumerate(started):
+        if it.process.poll() is None:
+            it.process.kill()
+            it.process.wait()
+        print((tmp_path / f"rank{r}.log").read_text()[-2000:])
+
+
+def test_a_fault_on_one_rank_is_everybodys(broker, adapter, ranks):
+    two = ranks(FAULTS, adapter)
+    zero, one = ([r.json(120) for _ in range(10)] for r in two)
+    sent = [said.pop(9) for said in (zero, one)]
+    assert zero == one
+    for fault in zero[:5]:
+        assert fault["failed"][0] == "OutOfMemoryError" and "of the test" in fault["failed"][2]
+    assert zero[5] == {"version": 2}
+    assert zero[6]["failed"][:2] == ["UsageError", "usage"] and "rank 1" in zero[6]["failed"][2]
+    assert "q_proj" in zero[6]["failed"][2] and "BF16" in zero[6]["failed"][2]
+    assert zero[7]["failed"][:2] == ["UsageError", "usage"] and "lora_alpha" in zero[7]["failed"][2]
+    assert zero[8] == {"version": 3}
+    assert sent[0]["sent"] == sent[1]["sent"] == [[True, 0]] and sent[0]["digest"] == sent[1]["digest"]
+    with heddle.Publisher(adapter=adapter + "-whole") as alone:
+        assert sent[0]["digest"] == alone.publish(models.lora(), config=b'{"peft_type": "LORA", "r": 8}').digest
+    for r in two:
+        r.say("go")
+    assert [r.end(sign=None) for r in two] == [0, 0]
+
+
+def test_waits_of_ranks_end(broker, adapter, ranks):
+    two = ranks(WAITS, adapter)
+    zero, one = ([r.json(120) for _ in range(4)] for r in two)
+    assert [said[0]["failed"][1] for said in (zero, one)] == ["no_workers"] * 2 or [s[0]["failed"][1] for s in (zero, one)] == ["deadline"] * 2
+    assert [said[1]["failed"][0] for said in (zero, one)] == ["HeddleError", "KeyboardInterrupt"]
+    assert zero[1]["failed"][1] == "interrupted" and "another rank" in zero[1]["failed"][2]
+    assert [said[2]["failed"][0] for said in (zero, one)] == ["KeyboardInterrupt", "HeddleError"]
+    assert not any(said[i]["late"] for said in (zero, one) for i in (1, 2))
+    assert zero[3] == one[3] == {"version": 2}
+    assert [r.end(sign=None) for r in two] == [0, 0]
+
+
+@pytest.mark.parametrize("where", ["pack", "transfer"])
+def test_a_rank_that_is_gone_is_told(broker, adapter, ranks, where):
+    zero, one = ranks(KILLED, adapter, where)
+    failed = zero.json(60)["failed"]
+    assert failed[:2] == ["Unavailable", "unavailable"] and failed[3].endswith("Error") and "cannot reach" in failed[2]
+    assert zero.end(sign=None) == 0 and one.end(sign=None) == 7
+
+
+def test_fsdp2_every_rank_publishes(broker, adapter, tmp_path):
     model = models.lora()
     model.save_pretrained(tmp_path / "saved")
     config = tmp_path / "saved" / "adapter_config.json"
-    path = tmp_path / "rank.py"
-    path.write_text("import json, os, sys\n" + textwrap.dedent(RANK))
     with heddle.Worker(adapters=[adapter], name="ranks", apply="auto") as w:
-        ranks = [Process([sys.executable, str(path), os.path.dirname(models.__file__), adapter, str(r), str(port), str(config), str(FIXTURES / "dora")],
-                         stderr=(tmp_path / f"rank{r}.log").open("wb")) for r in range(2)]
+        ranks = start(tmp_path, RANK, adapter, config, FIXTURES / "dora")
         try:
             zero, one = ([r.json(120)] for r in ranks)
             for r, said in ((ranks[0], zero), (ranks[1], one)):
