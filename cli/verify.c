@@ -123,7 +123,7 @@ static void look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
                  (long long)cli_integer(ret->meant, "version"));
 }
 
-/* The workers were asked in any case, so that the answer does not rest on the registry.  Those with its
+/* The workers were asked, so that the answer does not rest on the registry: a broker that settles asks nobody.  Those with its
  * bytes all differ from DIR then, and none of them is at fault. */
 static void tell_other(const args_t *args, const registered_t *r, const char *digest, const json_t *answer,
                        heddle_error_t *error)
@@ -148,13 +148,13 @@ static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref
     look_up(admin, ref, &r);
     int rc = heddle_admin_verify(admin, r.ref, digest, args->deadline_ms, &json);
     heddle_error_t error = *cli_error(rc);
-    bool has_asked = json && (!rc || rc == HEDDLE_ERR_DIGEST_MISMATCH || rc == HEDDLE_ERR_DEADLINE);
+    json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
+    bool has_asked = !rc || rc == HEDDLE_ERR_DIGEST_MISMATCH ||
+                     (rc == HEDDLE_ERR_DEADLINE && json_array_size(json_object_get(answer, "workers")) > 0);
     bool has_nobody = rc == HEDDLE_ERR_VERSION_LOST; /* DIR is another one all the same */
-    if ((has_asked || has_nobody) && r.meant && strcmp(digest_of(r.meant), digest) != 0) {
-        json_t *answer = json_loads(json, 0, NULL);
+    if (((answer && has_asked) || has_nobody) && r.meant && strcmp(digest_of(r.meant), digest) != 0)
         tell_other(args, &r, digest, answer, &error);
-        json_decref(answer);
-    }
+    json_decref(answer);
     json_decref(r.versions);
     return cli_answer(&args->common, "verify", &error, json, render);
 }
