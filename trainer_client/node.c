@@ -55,7 +55,8 @@ void request_finish(publisher_node_t *n, int rc, const heddle_error_t *error)
 {
     request_t *r = &n->request;
     if (r->state != REQUEST_PENDING) return;
-    if (rc && n->publications.slots[r->asked.slot].state == PUBLICATION_TAKEN)
+    bool is_kept = n->orphans[r->asked.slot].req != 0;
+    if (rc && !is_kept && n->publications.slots[r->asked.slot].state == PUBLICATION_TAKEN)
         publications_give_back(&n->publications, r->asked.slot);
     r->state = REQUEST_DONE;
     r->rc = rc;
@@ -131,10 +132,12 @@ void request_send(publisher_node_t *n, uint64_t now_us)
     request_t *r = &n->request;
     if (r->state != REQUEST_PENDING || n->session.state != SESSION_READY) return;
     r->req++;
+    r->is_sent = false;
     r->resend_us = CLOCK_NEVER;
     r->error = (heddle_error_t){0};
     (void)FAILPOINT("publisher.before_publish"); /* only to die or stop here */
     int rc = send_publish(n, &r->asked, now_us);
+    r->is_sent = rc == HEDDLE_OK;
     if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
     if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
     heddle_error_t error;
@@ -142,6 +145,12 @@ void request_send(publisher_node_t *n, uint64_t now_us)
     error_hint(&error, "its config, features and meta go in one message: make them shorter");
     error_where(&error, n->adapter, 0, NULL, "commit");
     request_finish(n, rc, &error);
+}
+
+static bool is_none(const key16_t *key)
+{
+    static const key16_t NO_KEY;
+    return !memcmp(key, &NO_KEY, sizeof NO_KEY);
 }
 
 static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t now_us)
@@ -183,13 +192,61 @@ static int fail_digest(publisher_node_t *n, const msg_published_t *m, heddle_err
     return HEDDLE_ERR_PROTOCOL;
 }
 
+/* -- what was abandoned ----------------------------------------------------------------------- */
+
+int orphan_find(const publisher_node_t *n, uint64_t req)
+{
+    int found = -1;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        uint64_t at = n->orphans[i].req;
+        if (!at || (req && at != req)) continue;
+        if (found < 0 || at < n->orphans[found].req) found = i;
+    }
+    return found;
+}
+
+void orphan_end(publisher_node_t *n, int slot)
+{
+    n->orphans[slot] = (orphan_t){0};
+    publications_give_back(&n->publications, slot);
+    n->is_changed = true;
+}
+
+/* What a broker recorded in another session OPEN tells it: that it is not served. */
+static void end_orphans(publisher_node_t *n)
+{
+    for (int slot; (slot = orphan_find(n, 0)) >= 0;) orphan_end(n, slot);
+}
+
+/* Recorded after all: the broker counts on us, and nobody else has the bytes. */
+static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
+{
+    int slot = orphan_find(n, m->req);
+    if (slot < 0) return;
+    orphan_t o = n->orphans[slot];
+    share_key_t key;
+    memcpy(key.b, m->key.b, sizeof key.b);
+    n->orphans[slot] = (orphan_t){0};
+    n->is_changed = true;
+    if (is_none(&m->key) || !digest_equal(&m->digest, &o.digest) ||
+        publications_share(&n->publications, slot, m->version, &key, o.arena_bytes)) {
+        if (n->publications.slots[slot].state == PUBLICATION_TAKEN) publications_give_back(&n->publications, slot);
+        return;
+    }
+    heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
+    reports_begin(&n->reports, m->version, &opts, o.start_us);
+    if (m->version > n->progress.version) begin_progress(n, m->version, now_us);
+}
+
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher
  * may have died before anybody had them.  The broker counts on us where it gives the key. */
 static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
     request_t *r = &n->request;
-    static const key16_t NO_KEY;
-    if (r->state != REQUEST_PENDING || m->req != r->req) return;
+    if (r->state != REQUEST_PENDING || m->req != r->req) {
+        on_late(n, m, now_us);
+        return;
+    }
     bool is_replayed = !strcmp(m->reason, "replayed"), is_unchanged = !m->created && !is_replayed;
     r->result = (publish_result_t){.version = m->version, .published_us = now_us, .digest = m->digest,
                                    .replayed = is_replayed && !r->asked.is_random_id,
@@ -201,7 +258,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     }
     reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
     int rc = HEDDLE_OK;
-    if (!memcmp(&m->key, &NO_KEY, sizeof NO_KEY))
+    if (is_none(&m->key))
         publications_give_back(&n->publications, r->asked.slot);
     else rc = serve(n, m, &error);
     if (!rc && publications_of(&n->publications, m->version)) begin_progress(n, m->version, now_us);
@@ -276,6 +333,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
                    said.found[0] ? said.found : NULL);
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
     n->is_fenced = true;
+    end_orphans(n);
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
     request_finish(n, HEDDLE_ERR_FENCED, &n->fence);
     begin_inquiry(n, now_us);
@@ -327,6 +385,7 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     uint32_t count = publications_served(&n->publications, served);
     for (uint32_t i = 0; i < count; i++)
         if (!is_kept(m, n->adapter, served[i])) publications_stop(&n->publications, served[i]);
+    end_orphans(n);
     n->io->tr->set_token(n->io->t, n->session.token);
     n->takeover = false;
     bool is_back = n->has_joined;
@@ -389,6 +448,8 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
     if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it knows nothing of it */
+    int orphan = m->of == MSG_PUBLISH && m->req ? orphan_find(n, m->req) : -1;
+    if (orphan >= 0) orphan_end(n, orphan);
     bool is_ours = !m->req || m->req == n->request.req; /* 0: the broker could not read so far */
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state != REQUEST_PENDING) return;
     msg_to_error(m, &error);

@@ -11,6 +11,8 @@
  *
  * While PENDING, PUBLISH goes out when the session is READY, and again under the same request id after
  * every WELCOME, until it is answered: the broker answers a repetition with the same version.
+ * One that was abandoned when the broker may have had it keeps its region until the answer comes, the session
+ * ends or the region is wanted: recorded after all, it is served like any other.
  *
  * FENCED is for good: another session of another life writes the adapter; and so is the broker of another
  * cluster behind the same address.  A lease that merely lapsed is
@@ -83,8 +85,8 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
 /* OK · AGAIN · the broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes cannot
  * be served). */
 int  publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error);
-/* The same, and nobody waits any more: where there is no result yet the slot is free again, a late
- * answer will be ignored, and the error tells what it waited for (DEADLINE, UNAVAILABLE, or why the
+/* The same, and nobody waits any more: where there is no result yet nothing borrowed is looked at
+ * again, and the error tells what it waited for (DEADLINE, UNAVAILABLE, or why the
  * broker refuses us). */
 int  publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error);
 

@@ -58,14 +58,18 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
     return n->refusal.code && !may_pass ? n->refusal.code : HEDDLE_ERR_AGAIN;
 }
 
-/* A version that is given up here may be the one that the broker has just announced: it knows, and says so
- * within a turn.  Where it is away OPEN will tell it what is served still. */
+/* A version that is given up here may be the one that the broker has just announced, or will announce, where
+ * nobody waited for its answer: it knows, and says so within a turn.  Where it is away OPEN will tell it what is served still. */
 int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
                         region_t **ret_region)
 {
     owner_check(n->io->owner);
     bool is_spare_any = n->session.state != SESSION_READY || !n->session.line_up || n->is_word_late;
-    int rc = publications_take(&n->publications, bytes, is_spare_any, ret_slot, ret_region);
+    int orphan = publications_have_free(&n->publications) ? -1 : orphan_find(n, 0);
+    if (orphan >= 0 && is_spare_any) orphan_end(n, orphan); /* before one that is served */
+    bool is_answered = orphan < 0 || is_spare_any;
+    int rc = is_answered ? publications_take(&n->publications, bytes, is_spare_any, ret_slot, ret_region)
+                         : HEDDLE_ERR_AGAIN;
     bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !publications_are_closing(&n->publications);
     n->is_word_late = false;
     if (!is_waiting) n->word_us = CLOCK_NEVER;
@@ -121,10 +125,22 @@ static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
     else error_fail(error, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
 }
 
+/* The broker may have it: a version that nobody serves would bar all others until its deadline. */
+static void keep_orphan(publisher_node_t *n)
+{
+    const request_t *r = &n->request;
+    const publish_request_t *a = &r->asked;
+    if (!r->is_sent || n->session.state != SESSION_READY) return;
+    n->orphans[a->slot] = (orphan_t){.req = r->req, .digest = a->sealed->digest, .start_us = a->start_us,
+                                     .arena_bytes = a->sealed->arena_bytes,
+                                     .activation = a->opts.activation, .deadline_ms = a->opts.deadline_ms};
+}
+
 int publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error)
 {
     owner_check(n->io->owner);
     if (n->request.state == REQUEST_PENDING) {
+        keep_orphan(n);
         heddle_error_t e = n->refusal;
         if (!e.code) fail_waiting(n, &e);
         error_where(&e, n->adapter, 0, NULL, "commit");

@@ -13,10 +13,19 @@ typedef struct {
     publish_request_t asked;
     uint64_t req;                       /* of the last PUBLISH */
     uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
+    bool is_sent;                       /* in this session: the broker may record it */
     int rc;
     heddle_error_t error;
     publish_result_t result;
 } request_t;
+
+/* A request that was abandoned and may be recorded yet: its slot stays taken, and is served if it is. */
+typedef struct {
+    uint64_t req;                       /* 0: none */
+    digest_t digest;
+    uint64_t arena_bytes, start_us, deadline_ms;
+    int activation;
+} orphan_t;
 
 /* Bytes served of the version that is being staged, less those to workers that left since; base_bytes: what
  * the transfer's counter has of others. */
@@ -31,6 +40,7 @@ struct publisher_node {
     publications_t publications;
     reports_t reports;
     request_t request;
+    orphan_t orphans[PUBLICATION_SLOTS]; /* of each slot */
     progress_t progress;
     inquiry_t inquiry;
     uint64_t word_us;                   /* until when a take waits for the broker's word; CLOCK_NEVER: none does */
@@ -44,6 +54,10 @@ struct publisher_node {
 
 /* PENDING -> DONE; on failure a slot that is still TAKEN is given back. */
 void request_finish(publisher_node_t *n, int rc, const heddle_error_t *error);
+/* The slot of the orphan with that request, or of the oldest (0); -1: none. */
+int  orphan_find(const publisher_node_t *n, uint64_t req);
+/* Nobody waits for it any more, and its slot is free. */
+void orphan_end(publisher_node_t *n, int slot);
 /* Says PUBLISH of a PENDING request, if the session is READY. */
 void request_send(publisher_node_t *n, uint64_t now_us);
 /* An event of the session's own, and what comes of it. */

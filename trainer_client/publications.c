@@ -84,6 +84,13 @@ static publication_slot_t *free_slot(publications_t *p)
     return s && !s->region && warm >= PUBLICATION_WARM && comes_free ? NULL : s;
 }
 
+bool publications_have_free(const publications_t *p)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+        if (p->slots[i].state == PUBLICATION_FREE) return true;
+    return false;
+}
+
 int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
                       region_t **ret_region)
 {

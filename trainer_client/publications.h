@@ -51,6 +51,7 @@ void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *
 /* Stops serving at once and gives all memory back. */
 void publications_fini(publications_t *p);
 
+bool publications_have_free(const publications_t *p);
 /* OK with a slot, and its region: NULL or smaller than `bytes` where a new one must be fitted.
  * AGAIN: a region is on its way to be free (ask again after publications_unshared), or each is needed as
  * far as we know and not `is_spare_any` (ask again after publications_release or publications_decided).

@@ -292,6 +292,25 @@ Test(publish, a_slow_worker_whose_connection_breaks_gets_somewhere)
     check_settled(w);
 }
 
+/* Whoever stops waiting for the answer goes on publishing: what was recorded all the same bars nobody. */
+Test(publish, an_interrupted_one_bars_nobody)
+{
+    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0}), *workers[2];
+    world_workers(w, 2, (worker_conf_t){0}, workers);
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}}) == 1);
+    for (uint64_t seed = 2; seed < 30; seed++) {
+        uint64_t sent = w->sent[MSG_PUBLISH];
+        trainer_publish(trainer, (publish_t){.shape = {.seed = seed}});
+        UNTIL(w, SECOND, w->sent[MSG_PUBLISH] > sent);
+        trainer_gives_up(trainer);
+        if (seed % 3 == 0) world_run(w, MS);
+    }
+    uint64_t last = trainer_publishes(trainer, (publish_t){.shape = {.seed = 99}});
+    MUST(w, last > 2);
+    UNTIL(w, 2 * SECOND, world_all_active(w, last));
+    check_settled(w);
+}
+
 /* Nobody there: the version fails at its deadline, and says why; the next one finds the one that came. */
 Test(publish, to_nobody)
 {
