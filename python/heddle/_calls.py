@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,11 +34,14 @@ class _Helper(threading.Thread):
 class _Job:
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call: Callable[[], Any] | None = call
+        self.claim = threading.Lock()   # taken once: by who runs it, or by who gives it up before
         self.done = threading.Event()
         self.value: Any = None
         self.raised: BaseException | None = None
 
     def run(self) -> None:
+        if not self.claim.acquire(blocking=False):
+            return
         try:
             assert self.call is not None
             self.value = self.call()
@@ -54,40 +58,62 @@ class _Job:
         return self.value
 
 
+class Line(threading.Thread):
+    """Calls one after the other on a thread that the end of the interpreter does not wait for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.start()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._jobs.put((future, call))
+        return future
+
+    def end(self) -> None:
+        """After what was submitted."""
+        self._jobs.put(None)
+
+    def run(self) -> None:
+        for future, call in iter(self._jobs.get, None):
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as e:      # carried to who asked
+                future.set_exception(e)
+
+
 _idle: list[_Helper] = []
 detached: set[_Job] = set()             # calls that were left to finish by themselves; the end of the program waits for them
 
 
-def _start(call: Callable[[], Any]) -> _Job:
-    job = _Job(call)
+def _start(job: _Job) -> None:
     try:
         helper = _idle.pop()
     except IndexError:
         helper = _Helper()
     helper.jobs.put(job)
-    return job
-
-
-def detach(call: Callable[[], Any]) -> _Job:
-    """call() on a helper thread, which the caller looks after."""
-    return _start(call)
 
 
 def interruptible(call: Callable[[], T], interrupt: Callable[[], None], forget: Callable[[], None] = lambda: None) -> T:
     """call(), which blocks in C until `interrupt()` ends it; `forget()` takes back an interrupt that came too late to end anything."""
     if threading.current_thread() is not threading.main_thread():
         return call()
-    job = _start(call)
+    job = _Job(call)
     try:
+        _start(job)
         job.done.wait()
     except BaseException:
-        interrupt()
-        while not job.done.is_set():    # C is on its way out: nobody may touch the handle before
-            try:
-                job.done.wait()
-            except BaseException:
-                continue
-        forget()
+        if not job.claim.acquire(blocking=False):       # it has begun
+            interrupt()
+            while not job.done.is_set():    # C is on its way out: nobody may touch the handle before
+                try:
+                    job.done.wait()
+                except BaseException:
+                    continue
+            forget()
         raise
     value: T = job.result()
     return value
@@ -97,16 +123,26 @@ def detachable(call: Callable[[], T]) -> T:
     """call(), which blocks in C for a bounded time and cannot be ended: an exception of a handler leaves it to finish by itself."""
     if threading.current_thread() is not threading.main_thread():
         return call()
-    job = _start(call)
-    detached.add(job)
+    job = detach(call)
     job.done.wait()
-    detached.discard(job)
     value: T = job.result()
     return value
+
+
+def detach(call: Callable[[], Any]) -> _Job:
+    """call() on a helper thread, for nobody to wait for but the end of the program."""
+    def run() -> Any:
+        try:
+            return call()
+        finally:
+            detached.discard(job)
+    job = _Job(run)
+    detached.add(job)
+    _start(job)
+    return job
 
 
 def finish() -> None:
     """At the end of the program: what was detached still works with memory of this process."""
     for job in list(detached):
         job.done.wait()
-    detached.clear()

@@ -9,17 +9,24 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from heddle import _calls, _native
-from heddle.errors import Closed, ForkError
+from heddle.errors import Closed, ForkError, HeddleError
 
 Self = TypeVar("Self", bound="Handle")
+T = TypeVar("T")
+_NUDGE = 0.02           # seconds for a call to end by itself, before it is interrupted (again)
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 class Handle:
-    """Context manager.  `close()` may be called twice; every other call after it raises Closed, in a forked child ForkError."""
+    """Context manager.  `close()` may be called twice; every other call after it raises Closed, in a forked child ForkError.
+
+    `close()` may come from anywhere, a signal handler within a call of the same handle included: it marks the handle closed and interrupts what is
+    under way.  The C handle is freed when nobody is in it: by close() itself, or, where its own thread is in it further down, by a helper thread.
+    """
 
     _what = "handle"
 
@@ -27,8 +34,12 @@ class Handle:
         _native.use()
         self._ptr: Any = None
         self._lock = threading.RLock()      # one thread at a time is in the library with this handle
-        self._is_closed = False
-        self._waiters = 0                   # threads that poll a descriptor of the handle
+        self._guard = threading.RLock()     # for a moment: the C handle is interrupted, or taken away to be freed
+        self._is_closed = False             # set before anything is waited for
+        self._in_hurry = False              # closing waits for nobody
+        self._freer = 0                     # thread that frees it
+        self._freed = threading.Event()
+        self._pollers: set[tuple[int, object]] = set()      # threads that poll a descriptor of the handle
         self._quiet = threading.Condition(self._lock)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -39,13 +50,17 @@ class Handle:
     def _failed(self) -> None:
         """The C handle could not be made: there is nothing to close but what __init__ above took."""
         self._is_closed = True
+        self._freed.set()
+
+    def _closed(self) -> Closed:
+        return Closed(f"the {self._what} is closed", code="closed", exit=2)
 
     def _live(self) -> Any:
         """The C handle.  Hold the lock."""
         if _native.forked:
             raise ForkError()
         if self._is_closed or self._ptr is None:
-            raise Closed(f"the {self._what} is closed", code="closed", exit=2)
+            raise self._closed()
         return self._ptr
 
     @property
@@ -56,18 +71,28 @@ class Handle:
 
     def _poll(self, fd: int, timeout: float | None) -> None:
         """Until fd is readable, the handle is closed, or the time is over.  Signal handlers run meanwhile, and may raise."""
-        with self._lock:
-            self._live()
-            self._waiters += 1
+        me = (threading.get_ident(), object())
         try:
+            with self._lock:
+                self._live()
+                self._pollers.add(me)
             poll = select.poll()
             poll.register(fd, select.POLLIN)
             poll.register(self._wake_fd, select.POLLIN)
             poll.poll(None if timeout is None else _native.milliseconds(timeout, "timeout"))
         finally:
             with self._lock:
-                self._waiters -= 1
+                self._pollers.discard(me)
                 self._quiet.notify_all()
+
+    def _interruptible(self, call: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
+        """A call that may block in C; hold the lock.  One that was interrupted because the handle is closed says that."""
+        try:
+            return _calls.interruptible(call, self._interrupt, forget)
+        except HeddleError as e:
+            if e.code == "interrupted" and self._is_closed:
+                raise self._closed() from None
+            raise
 
     # -- closing ---------------------------------------------------------------------------------------------------------
 
@@ -77,59 +102,117 @@ class Handle:
     def _interrupt_native(self, ptr: Any) -> None:
         raise NotImplementedError
 
+    def _forget_interrupt(self) -> None:
+        """Under the lock: takes back an interrupt that came too late to end a call, and would end the next."""
+
     def _before_close(self, ptr: Any) -> None:
         """Under the lock, before the C handle goes."""
 
+    def _interrupt(self) -> None:
+        """From any thread, with or without the lock."""
+        with self._guard:
+            if self._ptr is not None:
+                self._interrupt_native(self._ptr)
+
+    def _is_inside(self) -> bool:
+        """Whether this very thread is in a call, a poll or an interrupt further down: this is its signal handler."""
+        me = threading.get_ident()
+        is_owner = self._lock._is_owned() or self._guard._is_owned()        # type: ignore[attr-defined]     # as Condition asks
+        return bool(is_owner) or any(thread == me for thread, _ in tuple(self._pollers))
+
     def close(self) -> None:
-        """Leaves, and frees.  Idempotent.  Waits that are under way in other threads end."""
-        if _native.forked:
+        """Leaves, and frees.  Idempotent; from any thread, and from a signal handler.  Calls and waits that are under way end with Closed."""
+        if _native.forked or self._freed.is_set():
             return
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            ptr, self._ptr = self._ptr, None
-            os.eventfd_write(self._wake_fd, 1)
-            while self._waiters:
+        self._is_closed = True
+        os.eventfd_write(self._wake_fd, 1)
+        if not self._is_inside():
+            self._free()
+            return
+        if self._lock._is_owned():              # type: ignore[attr-defined]
+            self._interrupt()
+        _calls.detach(self._free)
+
+    def _free(self) -> None:
+        """Frees the C handle when nobody is in it.  Who comes second waits for the first."""
+        if self._freer == threading.get_ident():        # a handler, while this thread frees it
+            return
+        while not self._lock.acquire(timeout=_NUDGE):   # whoever is in C comes out
+            self._interrupt()
+        try:
+            while self._pollers:
                 self._quiet.wait()
-            if ptr is not None:
-                self._before_close(ptr)
-        _open_handles.discard(self)
-        if ptr is not None:
-            _calls.detachable(lambda: self._close_native(ptr))
+            if self._ptr is not None and not self._freer:
+                self._freer = threading.get_ident()
+                self._before_close(self._ptr)
+                if self._in_hurry:
+                    self._interrupt()
+                else:
+                    self._forget_interrupt()            # it was for a call, not for the closing
+        except BaseException:
+            self._freer = 0
+            raise
+        finally:
+            self._lock.release()
+        if self._freer == threading.get_ident():
+            _calls.detachable(self._free_native)
+        elif self._freer:
+            self._freed.wait()
+
+    def _free_native(self) -> None:
+        try:
+            with self._guard:
+                ptr, self._ptr = self._ptr, None
+            _open_handles.discard(self)
+            self._close_native(ptr)
+        finally:
+            self._freed.set()
 
     def __enter__(self: Self) -> Self:
         if _native.forked:
             raise ForkError()
         if self._is_closed:
-            raise Closed(f"the {self._what} is closed", code="closed", exit=2)
+            raise self._closed()
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if kind is not None and not issubclass(kind, Exception) and not _native.forked:     # Ctrl-C: leave without waiting for workers
-            with self._lock:
-                if self._ptr is not None:
-                    self._interrupt_native(self._ptr)
+        self._in_hurry = kind is not None and not issubclass(kind, Exception)       # Ctrl-C: leave without waiting for workers
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True) and self._ptr is not None and not _native.forked:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
-            self.close()
-        if hasattr(self, "_wake_fd"):
-            os.close(self._wake_fd)         # not before: a loop may still look at a descriptor that has it
+        try:
+            if not getattr(self, "_is_closed", True) and self._ptr is not None and not _native.forked:
+                dropped = repr(self)
+                self.close()                # before the warning, which may be an error
+                tell(f"{dropped} was not closed", ResourceWarning, source=self)
+        finally:
+            if hasattr(self, "_wake_fd"):
+                os.close(self._wake_fd)     # not before: a loop may still look at a descriptor that has it
+
+
+def tell(text: str, kind: type[Warning], **how: Any) -> None:
+    """warnings.warn for a place where nobody hears an exception, such as __del__; at the ends of the interpreter there may be nobody to warn."""
+    try:
+        warnings.warn(text, kind, **how)
+    except Warning:             # -W error: it is shown as one that was ignored
+        raise
+    except Exception:
+        pass
 
 
 @atexit.register
 def _close_all() -> None:
     if _native.forked:
         return
+    failed = []
     for handle in list(_open_handles):
         try:
             handle.close()
         except Exception as e:      # the others are closed all the same
-            warnings.warn(f"{handle!r} could not be closed: {e}", ResourceWarning)
+            failed.append(f"{handle!r} could not be closed: {e}")
     _calls.finish()
+    for text in failed:
+        tell(text, ResourceWarning)
 
 
 class Until:

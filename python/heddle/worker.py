@@ -420,7 +420,7 @@ class Worker(Handle):
             raise
         self._pending_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
-        for fd in (lib.heddle_worker_fd(self._ptr), self._pending_fd, self._wake_fd):
+        for fd in (self._fd, self._pending_fd, self._wake_fd):
             self._epoll.register(fd, select.EPOLLIN)
 
     @staticmethod
@@ -449,6 +449,7 @@ class Worker(Handle):
         _native.load_transport()
         _native.check(lib.heddle_worker_open(opts, place))
         del kept_names, kept_pairs
+        self._fd = int(lib.heddle_worker_fd(place[0]))         # asked once: the handle may be freed before a later question
         self._opened(place[0])
 
     def _interrupt_native(self, ptr: Any) -> None:
@@ -607,16 +608,12 @@ class Worker(Handle):
             if until.over:
                 raise _native.error("deadline", f"not current within {timeout} s", retriable=True,
                                     expected="an active version of every adapter", found=self._lack(lacking))
-            self._poll(lib.heddle_worker_fd(self._ptr_now()), until.left(_SLICE if self._app else None))
+            self._poll(self._fd, until.left(_SLICE if self._app else None))
 
     def _lack(self, lacking: list[str]) -> str:
         if self._joined is None:
             return f"no broker has admitted this worker{f': {self._refused}' if self._refused else ''}"
         return "none of " + " ".join(lacking)
-
-    def _ptr_now(self) -> Any:
-        with self._lock:
-            return self._live()
 
     def _drain(self) -> None:
         with self._lock:

@@ -268,7 +268,7 @@ def test_closing_ends_the_waits_of_other_threads(broker, adapter):
     threads = [threading.Thread(target=lambda: got.append(list(w.updates()))), threading.Thread(target=lambda: _raises(got, w.wait_current))]
     for t in threads:
         t.start()
-    until(lambda: w._waiters >= 1, "somebody waits")
+    until(lambda: w._pollers, "somebody waits")
     start = time.monotonic()
     w.close()
     for t in threads:
@@ -282,6 +282,16 @@ def _raises(got, call):
         call(timeout=60)
     except heddle.Closed as e:
         got.append(e.code)
+
+
+def test_descriptors_are_asked_for_once(broker, adapter, monkeypatch):
+    """Nobody asks a C handle for its descriptor when another thread may have freed it."""
+    from heddle import _native
+    with heddle.Worker(adapters=[adapter], apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
+        for name in ("heddle_worker_fd", "heddle_publisher_fd"):
+            monkeypatch.setattr(_native.lib, name, None)
+        pub.publish_dir(FIXTURES / "plain").wait(min=1, timeout=60)
+        assert w.wait_current(60)[adapter].version == 1 and w.fileno() >= 0
 
 
 def test_views_that_outlive_their_block(broker, adapter, numpy):

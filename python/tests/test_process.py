@@ -75,10 +75,10 @@ def _interrupt(it, what):
     assert took < 0.1 * _slowness(), f"{what}: {took * 1000:.0f} ms"
 
 
-def _settle(pid):
-    """Until the program sleeps in its wait: its main thread has used no processor time for a while."""
+def _settle(pid, thread=None):
+    """Until the program sleeps in its wait: its thread (None: the main one) has used no processor time for a while."""
     def ticks():
-        with open(f"/proc/{pid}/task/{pid}/stat") as f:
+        with open(f"/proc/{pid}/task/{thread or pid}/stat") as f:
             fields = f.read().rsplit(")", 1)[1].split()
         return fields[0], fields[11], fields[12]
     last, same, end = None, 0, time.monotonic() + 30
@@ -98,6 +98,72 @@ def _slowness():
         time.sleep(0.005)
         worst = max(worst, time.monotonic() - start)
     return max(1.0, worst / 0.010)
+
+
+CLOSES = {
+    "updates": ("heddle.Worker(adapters=[name])", "list(it.updates())"),
+    "wait_current": ("heddle.Worker(adapters=[name + '-none'], apply='auto')", "it.wait_current(60)"),
+    "admin wait": ("heddle.Admin()", "it.wait(name, min=2, deadline=60)"),
+    "admin events": ("heddle.Admin()", "list(it.events(follow=True))"),
+    "wait of a version": ("heddle.Publisher(adapter=name + '-2')", "it.publish_dir(fixture).wait(timeout=60)"),
+    "stopped: publish": ("heddle.Publisher(adapter=name + '-2')", "it.publish_dir(fixture, deadline=60)"),
+    "stopped: status": ("heddle.Admin(timeout=60)", "it.status()"),
+}
+CLOSING = """
+    import faulthandler, heddle, signal, threading
+    name, fixture, how = sys.argv[1:4]
+    pub = heddle.Publisher(adapter=name, close_timeout=0.1)
+    pub.publish_dir(fixture)
+    it = {make}
+    if how == "handler":
+        signal.signal(signal.SIGUSR1, lambda *_: it.close())
+    print("opened", flush=True)
+    sys.stdin.readline()
+    def call():
+        try:
+            {call}
+            print("ended", time.monotonic(), flush=True)
+        except heddle.Closed:
+            print("closed", time.monotonic(), flush=True)
+    if how == "handler":
+        print("in", threading.get_native_id(), flush=True)
+        call()
+    else:
+        thread = threading.Thread(target=lambda: (print("in", threading.get_native_id(), flush=True), call()), daemon=True)
+        thread.start()
+        sys.stdin.readline()
+    if how == "thread":
+        it.close()
+        thread.join()
+    it.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["handler", "thread", "exit"])
+@pytest.mark.parametrize("what", CLOSES)
+def test_close_ends_what_is_under_way_from_wherever_it_comes(own_keys, adapter, program, tmp_path, what, how):
+    """From a handler on the very thread that is in the call, from another thread, and from the end of the interpreter."""
+    own = Broker(tmp_path, "--lease", "2s")
+    make, call = CLOSES[what]
+    it = program(CLOSING.format(make=make, call=call), adapter, FIXTURES / "plain", how,
+                 env={**os.environ, "HEDDLE_BROKER": own.endpoint})
+    assert it.line() == "opened", it.log.read_text()
+    if what.startswith("stopped"):
+        os.kill(own.pid, signal.SIGSTOP)
+    it.say("go")
+    word, thread = it.line().split()
+    assert word == "in"
+    _settle(it.pid, int(thread))
+    start = time.monotonic()
+    it.say("close") if how != "handler" else os.kill(it.pid, signal.SIGUSR1)
+    if how != "exit":                               # at the end of the interpreter a daemon thread says no more
+        word, at = it.line(20).split()
+        assert word == ("ended" if what == "updates" else "closed") and float(at) - start < 2 * _slowness(), it.log.read_text()
+    if what.startswith("stopped"):                  # closing may wait for a broker, and for a publisher's turn to leave
+        os.kill(own.pid, signal.SIGCONT)
+    assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
+    assert time.monotonic() - start < 6 * _slowness()
+    assert own.end() == 0
 
 
 def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
