@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_end
 from typing import Any, TypeVar
 
 from heddle import _calls, _native
 from heddle._handle import Handle
 from heddle._native import ffi, lib
-from heddle.errors import Closed, Unavailable
+from heddle.errors import HeddleError, Unavailable
 from heddle.publisher import _PHASE, choose, parse_quorum
 from heddle.records import (ActivateResult, AdapterInfo, Event, Status, VerifyResult, VersionInfo, WaitResult, WorkerInfo, decode)
 
@@ -20,22 +20,35 @@ __all__ = ["Admin", "AsyncAdmin"]
 T = TypeVar("T")
 _PAGE = 500
 _FOLLOW_MS = 10_000
+_asked = threading.local()       # .call: what AsyncAdmin asks for on this thread
+
+
+class _Call:
+    """One call, from when it is asked for until its answer is decoded."""
+
+    def __init__(self) -> None:
+        self.is_over = False            # nobody wants its answer any more
 
 
 class Admin(Handle):
     """Questions to the broker.  The first one connects; each blocks at most `timeout` seconds, plus its own deadline.
 
     broker   as for Publisher          timeout  seconds to connect and to reply
-    One thread at a time is in a call; others wait for it.  Every call may be interrupted.  Raises NotFound, Denied, Unavailable, UsageError.
+    One thread at a time is in a call; others wait for it, but not for `events(follow=True)`, which has a connection of its own.  Every call may be
+    interrupted, and ends with Closed when the handle is closed meanwhile.  Raises NotFound, Denied, Unavailable, UsageError.
     An answer that is "no" (a wait that ended by its deadline, a verify with a mismatch) is an exception whose `answer` has the whole object.
     """
 
     _what = "admin handle"
 
-    def __init__(self, broker: str | None = None, *, timeout: float = 5.0, broker_key: str | None = None, key: str | None = None) -> None:
+    def __init__(self, broker: str | None = None, *, timeout: float = 5.0, broker_key: str | None = None,
+                 key: str | None = None) -> None:
         super().__init__()
-        self._late_interrupt = False
-        kept = {"broker": _native.c_text(broker), "broker_key": _native.c_text(broker_key), "key": _native.c_text(key)}
+        self._current: _Call | None = None      # in C, or on its way in or out
+        self._is_stale = False                  # an interrupt came too late for its call: it ends the next one
+        self._followers: weakref.WeakSet[Admin] = weakref.WeakSet()
+        self._how: dict[str, Any] = {"broker": broker, "timeout": timeout, "broker_key": broker_key, "key": key}
+        kept = {what: _native.c_text(self._how[what]) for what in ("broker", "broker_key", "key")}
         opts = ffi.new("heddle_admin_opts_t *", {**kept, "size": ffi.sizeof("heddle_admin_opts_t"),
                                                  "timeout_ms": _native.milliseconds(timeout, "timeout", 1)})
         place = ffi.new("heddle_admin_t **")
@@ -47,37 +60,65 @@ class Admin(Handle):
         self._opened(place[0])
 
     def _interrupt_native(self, ptr: Any) -> None:
-        lib.heddle_admin_interrupt(ptr)
+        if self._current is not None:
+            self._current.is_over = True
+            lib.heddle_admin_interrupt(ptr)
 
     def _close_native(self, ptr: Any) -> None:
         lib.heddle_admin_close(ffi.new("heddle_admin_t **", ptr))
 
+    def _before_close(self, ptr: Any) -> None:
+        for follower in list(self._followers):
+            follower.close()
+
+    def _follower(self) -> Admin:
+        """A handle like this one, which ends with it."""
+        with self._lock:
+            self._live()
+            made = Admin(**self._how)
+            self._followers.add(made)
+        return made
+
     def __repr__(self) -> str:
         return f"<heddle.Admin{' (closed)' if self._is_closed else ''}>"
 
-    def _interrupted_late(self) -> None:
-        self._late_interrupt = True
+    def _end(self, call: _Call) -> None:
+        """Nobody wants the answer of this call, whether it has begun or not; another one is left alone."""
+        with self._guard:
+            call.is_over = True
+            if self._current is call and self._ptr is not None:
+                lib.heddle_admin_interrupt(self._ptr)
 
-    def _ask(self, call: Callable[[Any, Any], int], kind: type[T] | None = None) -> Any:
-        """call(handle, char **) -> the decoded object, or the exception that it means (with the answer, where there is one)."""
-        def run(ptr: Any) -> Any:
-            told = ffi.new("char **")
-            rc = call(ptr, told)
-            answer = _native.take_json(told) if told[0] != _native.NULL else None
+    def _run(self, ptr: Any, query: Callable[[Any, Any], int], call: _Call) -> tuple[HeddleError | None, Any]:
+        """The query in C -> (failure, answer)."""
+        told = ffi.new("char **")
+        while True:
+            with self._guard:
+                if call.is_over or self._is_closed:
+                    return _native.error("interrupted", "interrupted"), None
+                self._current = call
+            rc = query(ptr, told)
             failure = _native.error_of(rc) if rc else None
-            if failure is not None:
-                failure.answer = decode(kind, answer) if kind is not None and answer is not None else answer
-            return failure, answer
+            with self._guard:
+                self._current = None
+                ended = failure is not None and failure.code == "interrupted"
+                again = ended and self._is_stale and not call.is_over
+                self._is_stale = not ended and (self._is_stale or call.is_over)
+            if not again:
+                return failure, _native.take_json(told) if told[0] != _native.NULL else None
+
+    def _ask(self, query: Callable[[Any, Any], int], kind: type[T] | None = None, call: _Call | None = None) -> Any:
+        """query(handle, char **) -> the decoded object, or the exception that it means (with the answer, where there is one)."""
+        this = call or getattr(_asked, "call", None) or _Call()
         with self._lock:
             ptr = self._live()
-            while True:
-                failure, answer = _calls.interruptible(lambda: run(ptr), lambda: lib.heddle_admin_interrupt(ptr), self._interrupted_late)
-                late, self._late_interrupt = self._late_interrupt, False
-                if failure is None or failure.code != "interrupted" or not late:
-                    break                       # else: an interrupt of the call before came too late for it
-        if failure is not None:
-            raise failure
-        return answer if kind is None else decode(kind, answer)
+            failure, answer = _calls.interruptible(lambda: self._run(ptr, query, this), lambda: self._end(this))
+        if failure is None:
+            return answer if kind is None else decode(kind, answer)
+        if failure.code == "interrupted" and self._is_closed:
+            raise self._closed()
+        failure.answer = decode(kind, answer) if kind is not None and answer is not None else answer
+        raise failure
 
     def status(self) -> Status:
         """The broker, how much it knows, and every adapter."""
@@ -147,9 +188,11 @@ class Admin(Handle):
 
         A gap is an Event of type "gap".  Ends after `limit` events, or without `follow` when all were given.
         """
-        pager = _Pager(self, since, adapter, worker, limit)
-        while not pager.is_over:
-            yield from pager.page(follow)
+        if not follow:
+            yield from _Pager(self, since, adapter, worker, limit).rest()
+            return
+        with self._follower() as own:           # others go on asking meanwhile
+            yield from _Pager(own, since, adapter, worker, limit).rest(follow=True)
 
 
 class _Pager:
@@ -163,9 +206,13 @@ class _Pager:
                                                         "worker": self._kept[1]})
         self.is_over = self._left == 0
 
-    def page(self, follow: bool, wait_ms: int = _FOLLOW_MS) -> list[Event]:
+    def rest(self, follow: bool = False) -> Iterator[Event]:
+        while not self.is_over:
+            yield from self.page(follow)
+
+    def page(self, follow: bool) -> list[Event]:
         self._opts.limit = _PAGE if self._left is None else min(_PAGE, self._left)
-        self._opts.wait_ms = wait_ms if follow and self._heard else 0
+        self._opts.wait_ms = _FOLLOW_MS if follow and self._heard else 0
         try:
             answer = self._admin._ask(lambda a, told: int(lib.heddle_admin_events(a, self._opts, told)))
         except Unavailable:
@@ -182,25 +229,48 @@ class _Pager:
 
 
 class AsyncAdmin:
-    """Admin for asyncio: the same calls as coroutines, made on a thread of its own.  Cancelling one interrupts it.  `async with` closes it."""
+    """Admin for asyncio: the same calls as coroutines, made one after the other on a thread of its own; `events(follow=True)` has another.
 
-    def __init__(self, broker: str | None = None, *, timeout: float = 5.0, broker_key: str | None = None, key: str | None = None) -> None:
-        self._admin = Admin(broker, timeout=timeout, broker_key=broker_key, key=key)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="heddle-admin")
+    Cancelling a call ends it in C, and never blocks the loop.  `async with` closes it.
+    """
 
-    async def _run(self, call: Callable[[], T]) -> T:
+    def __init__(self, broker: str | None = None, *, timeout: float = 5.0, broker_key: str | None = None,
+                 key: str | None = None) -> None:
+        self._set(Admin(broker, timeout=timeout, broker_key=broker_key, key=key))
+
+    def _set(self, admin: Admin) -> None:
+        self._admin = admin
+        self._thread = _calls.Line("heddle-admin")
+
+    @classmethod
+    def _follower(cls, of: Admin) -> AsyncAdmin:
+        made = cls.__new__(cls)
+        made._set(of._follower())
+        return made
+
+    async def _run(self, function: Callable[[], T]) -> T:
         if self._admin.closed:
-            raise Closed("the admin handle is closed", code="closed", exit=2)
-        job = self._thread.submit(call)
-        future = asyncio.wrap_future(job)
-        future.add_done_callback(lambda f: f.cancelled() or f.exception())      # of a call that was cancelled nobody asks
+            raise self._admin._closed()
+        call = _Call()
+
+        def run() -> T:
+            _asked.call = call
+            try:
+                return function()
+            finally:
+                _asked.call = None
+        queued = self._thread.submit(run)
+        job = asyncio.wrap_future(queued)
+        job.add_done_callback(lambda f: f.cancelled() or f.exception())      # of a call that was cancelled nobody asks
         try:
-            return await asyncio.shield(future)
+            return await asyncio.shield(job)
         except asyncio.CancelledError:
-            if not job.cancel() and not self._admin.closed:     # it runs: nobody may touch the handle before its end, which comes at once
-                lib.heddle_admin_interrupt(self._admin._ptr)
-                wait_for_end([job])
-                self._admin._interrupted_late()
+            self._admin._end(call)
+            while not queued.cancel() and not job.done():       # it comes at once, and the next call finds the handle free
+                try:
+                    await asyncio.wait([job])
+                except asyncio.CancelledError:
+                    continue
             raise
 
     async def status(self) -> Status:
@@ -234,10 +304,15 @@ class AsyncAdmin:
     async def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None, worker: str | None = None,
                      limit: int | None = None) -> AsyncIterator[Event]:
         """As Admin.events: `async for e in adm.events(follow=True)`."""
-        pager = _Pager(self._admin, since, adapter, worker, limit)
-        while not pager.is_over:
-            for event in await self._run(lambda: pager.page(follow)):
-                yield event
+        own = AsyncAdmin._follower(self._admin) if follow else self
+        try:
+            pager = _Pager(own._admin, since, adapter, worker, limit)
+            while not pager.is_over:
+                for event in await own._run(lambda: pager.page(follow)):
+                    yield event
+        finally:
+            if own is not self:
+                await own.close()
 
     @property
     def closed(self) -> bool:
@@ -245,8 +320,8 @@ class AsyncAdmin:
 
     async def close(self) -> None:
         """Idempotent."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._admin.close) if not self._admin.closed else None
-        self._thread.shutdown(wait=False)
+        self._thread.end()
+        await asyncio.to_thread(self._admin.close)          # not in line: it ends what is under way
 
     async def __aenter__(self) -> AsyncAdmin:
         return self

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import select
 import subprocess
+import threading
 import time
 
 import pytest
@@ -157,8 +158,105 @@ def test_async_admin(broker, adapter):
     asyncio.run(main())
 
 
+def test_following_events_keeps_nobody_waiting(broker, adapter):
+    """Quiet events of an adapter that nobody knows: the follower sits in its longest wait."""
+    with heddle.Admin() as adm:
+        ended = []
+
+        def follow():
+            try:
+                list(adm.events(follow=True, adapter=adapter))
+            except heddle.Closed:
+                ended.append(True)
+        thread = threading.Thread(target=follow)
+        thread.start()
+        until(lambda: list(adm._followers) and list(adm._followers)[0]._current, "the follower waits")
+        start = time.monotonic()
+        for _ in range(5):
+            adm.status()
+        assert time.monotonic() - start < 3
+    thread.join(10)
+    assert ended == [True] and not thread.is_alive(), "the follower ends with its handle"
+
+    async def main():
+        async with heddle.AsyncAdmin() as adm:
+            async def follow():
+                async for _ in adm.events(follow=True, adapter=adapter):
+                    pass
+            task = asyncio.create_task(follow())
+            await _until(lambda: list(adm._admin._followers) and list(adm._admin._followers)[0]._current, "the follower waits")
+            start = time.monotonic()
+            for _ in range(5):
+                await adm.status()
+            assert time.monotonic() - start < 3
+        with pytest.raises(heddle.Closed):
+            await asyncio.wait_for(task, 10)
+    asyncio.run(main())
+
+
+async def _until(condition, what, timeout=60):
+    """Until a condition of another thread holds, the loop running."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.002)
+
+
+def test_cancelling_never_blocks_the_loop_nor_ends_the_next_call(broker, adapter):
+    async def main():
+        async with heddle.AsyncAdmin() as adm:
+            with heddle.Publisher(adapter=adapter) as pub:
+                await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
+                longest, last = 0.0, time.monotonic()
+
+                async def tick():
+                    nonlocal longest, last
+                    while True:
+                        await asyncio.sleep(0.01)
+                        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                ticks = asyncio.create_task(tick())
+                for n in range(4):
+                    slow = asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=30))
+                    behind = asyncio.create_task(adm.status())
+                    await _until(lambda: adm._admin._current, "the call is in the library")
+                    start = time.monotonic()
+                    slow.cancel()
+                    if n % 2:
+                        await asyncio.sleep(0)
+                        slow.cancel()           # again, while the call is on its way out
+                    with pytest.raises(asyncio.CancelledError):
+                        await slow
+                    assert (await behind).broker.state == "ready" and time.monotonic() - start < 5
+                first, queued = (asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=30)) for _ in range(2))
+                await _until(lambda: adm._admin._current, "the call is in the library")
+                start = time.monotonic()
+                queued.cancel()                 # has not begun: needs not wait for the first one
+                with pytest.raises(asyncio.CancelledError):
+                    await queued
+                assert time.monotonic() - start < 5 and not first.done()
+                first.cancel()
+                ticks.cancel()
+                assert longest < 3, f"the loop stood still for {longest} s"
+    asyncio.run(main())
+
+
+def test_closing_an_async_admin_ends_its_calls(broker, adapter):
+    async def main():
+        adm = heddle.AsyncAdmin()
+        with heddle.Publisher(adapter=adapter) as pub:
+            await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
+            slow = asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=60))
+            await _until(lambda: adm._admin._current, "the call is in the library")
+            start = time.monotonic()
+            await adm.close()
+            await adm.close()
+            with pytest.raises(heddle.Closed):
+                await slow
+            assert time.monotonic() - start < 5 and adm.closed
+    asyncio.run(main())
+
+
 def test_progress_is_told_in_wait_on_its_thread(broker, adapter):
-    import threading
     told = []
     with heddle.Worker(adapters=[adapter], name="progress", apply="auto"), heddle.Publisher(adapter=adapter) as pub:
         pub.on_progress(lambda p: told.append((threading.current_thread(), p.type, p.version)))
