@@ -16,6 +16,9 @@ import pytest
 import heddle
 from conftest import BIN, FIXTURES, Process, until
 from engine_double import LOADS, UNLOADS, Double
+from heddle.engine.plan import Kind, Load, Unload
+from heddle.engine.plug import Hand, Results, Times
+from heddle.engine.servers import Sglang
 
 FAST = ("--probe", "100ms")
 
@@ -308,6 +311,74 @@ def test_an_export_that_fails_rejects_the_version_with_the_reason(plugs, doubles
     (tmp_path / "x").unlink()
     (tmp_path / "x").mkdir()
     assert publisher.publish_dir(made(2)).wait(min=1).active_count == 1
+
+
+def test_what_cannot_be_removed_is_said_and_ends_nothing(plugs, doubles, publisher, adapter, made, tmp_path):
+    """Directories of versions that are gone, in a folder that cannot be read, and for a moment is not there."""
+    double = doubles("vllm")
+    plug = plugs(double, "--slots", "6")
+    real = tmp_path / "x"
+    for n in (1, 2):
+        publisher.publish_dir(made(n)).wait(min=1)
+    plug.wait("activate.done", version=2)
+    real.rename(tmp_path / "y")
+    (tmp_path / "x").write_text("no directory")
+    with heddle.Admin() as admin:
+        admin.activate(f"{adapter}@1")   # a sweep follows
+    plug.wait("activate.done", version=1)
+    until(lambda: "export.discard" in plug.log.read_text(), "it says so")
+    (tmp_path / "x").unlink()
+    (tmp_path / "y").rename(tmp_path / "x")
+    assert publisher.publish_dir(made(3)).wait(phase="staged", min=1).staged_count == 1
+
+
+@pytest.mark.parametrize("what", ["listing", "check", "load", "unload", "is_busy"])
+def test_whatever_a_hand_stumbles_over_is_put_as_a_result(what):
+    server, results = Sglang("http://127.0.0.1:9"), Results()
+    for name in ("check", "listing", "load", "ask", "unload", "is_busy"):
+        setattr(server, name, lambda *_: None)
+
+    def stumble(*_):
+        raise KeyError("no such thing")
+    setattr(server, what, stumble)
+    hand = Hand(0, server, results, Times(probe_s=3600))
+    job = Load(0, "policy@1", "/x", float("inf")) if what == "load" else Unload(0, "policy@1", force=what != "is_busy")
+    hand.do(job)
+    hand.do(None)
+    hand.start()
+    hand.join(30)
+    said = results.take()
+    words = "unexpected KeyError: 'no such thing'"
+    if what in ("listing", "check"):
+        assert ("away", 0, words) in said and any(s[0] == "done" for s in said)
+    else:
+        assert ("refused", 0, job, words, Kind.DOUBTFUL) in said
+
+
+@pytest.mark.parametrize("key, goes", [("secret\n", True), (" secret ", True), ("", True), ("\n", True), ("sec\nret", False), ("secr\u00e9t", False), ("a b", False)])
+def test_keys(doubles, broker, tmp_path, key, goes):
+    double = doubles("vllm", key=key.strip() or None)
+    with (tmp_path / "log").open("wb") as log:
+        plug = Process([sys.executable, "-m", "heddle.engine", "--vllm", double.url, "--export", str(tmp_path / "x"), "-o", "json"], stderr=log,
+                       env={**os.environ, "HEDDLE_ENGINE_KEY": key})
+    line = plug.json()
+    if goes:
+        assert line["type"] == "engine.up" and plug.end() == 0
+    else:
+        error = line["error"]
+        assert (error["code"], plug.end(None)) == ("usage", 2) and "key" in error["message"] and "HEDDLE_ENGINE_KEY" in error["hint"]
+    said = json.dumps(line, ensure_ascii=False) + (tmp_path / "log").read_text()
+    assert "Traceback" not in said and "sec" not in said.replace("_seconds", "")
+
+
+def test_a_fault_of_its_own_is_one_line_and_an_exit_status(tmp_path):
+    code = "import heddle.engine.__main__ as m; m.Exports = lambda *_: 1 / 0; raise SystemExit(m.main(%r))"
+    args = ["--vllm", "http://127.0.0.1:9", "--export", str(tmp_path / "x")]
+    done = subprocess.run([sys.executable, "-c", code % args], capture_output=True, text=True, timeout=60)
+    first, hint = done.stderr.splitlines()
+    assert done.returncode == 9 and first.startswith("heddle.engine: internal: unexpected ZeroDivisionError: division by zero at ") and "hint: " in hint
+    done = subprocess.run([sys.executable, "-c", code % ["-o", "json", *args]], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 9 == json.loads(done.stdout)["error"]["exit"] and not done.stderr
 
 
 def test_it_unloads_a_busy_name_only_when_its_requests_are_over(plugs, doubles, publisher, adapter, made):

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -15,9 +16,9 @@ from heddle.errors import HeddleError
 
 from . import names
 from .exports import Exports
-from .plug import Plug, Times
+from .plug import Plug, Times, unexpected
 from .say import LEVELS, Counters, Voice
-from .servers import KINDS, Server
+from .servers import KINDS, Server, bare
 from .session import Session
 
 ABOUT = """\
@@ -154,16 +155,16 @@ class Program:
             raise Usage("an adapter is named twice", code="usage", exit=2, found=" ".join(self.adapters), hint="name each once")
 
     @staticmethod
-    def _usage(make: Any, *args: Any) -> Any:
+    def _usage(make: Any, *args: Any, hint: str = "python -m heddle.engine --help") -> Any:
         try:
             return make(*args)
         except ValueError as e:
-            raise Usage(str(e), code="usage", exit=2, hint="python -m heddle.engine --help") from None
+            raise Usage(str(e), code="usage", exit=2, hint=hint) from None
 
     def _make_servers(self) -> list[Server]:
         if not self.options.servers:
             raise Usage("no server is named", code="usage", exit=2, expected="--vllm URL or --sglang URL", hint="python -m heddle.engine --help")
-        key = os.environ.get("HEDDLE_ENGINE_KEY")
+        key = self._usage(bare, os.environ.get("HEDDLE_ENGINE_KEY"), hint="look at HEDDLE_ENGINE_KEY")
         made = [self._usage(KINDS[kind], url, key) for kind, url in self.options.servers]
         if len({server.url for server in made}) != len(made):
             raise Usage("a server is named twice", code="usage", exit=2, found=" ".join(server.url for server in made), hint="name each once")
@@ -234,10 +235,18 @@ def main(arguments: Sequence[str]) -> int:
         program = Program(parser().parse_args(asked))
         program.run()
     except HeddleError as e:
-        fields = ("code", "exit", "adapter", "version", "worker", "phase", "expected", "found", "hint", "retriable")
-        voice.error({**{name: getattr(e, name) for name in fields}, "message": e.message})
-        return e.exit
+        return _fail(voice, e)
+    except Exception as e:
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        return _fail(voice, HeddleError(f"{unexpected(e)} at {os.path.basename(at.filename)}:{at.lineno}", code="internal", exit=9,
+                                        hint="this is a fault of the program; the servers go on, and the next start takes over what they have"))
     return 0
+
+
+def _fail(voice: Voice, e: HeddleError) -> int:
+    fields = ("code", "exit", "adapter", "version", "worker", "phase", "expected", "found", "hint", "retriable")
+    voice.error({**{name: getattr(e, name) for name in fields}, "message": e.message})
+    return e.exit
 
 
 if __name__ == "__main__":

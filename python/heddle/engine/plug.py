@@ -20,7 +20,7 @@ from . import names
 from .exports import Exports
 from .plan import Activate, Discard, Kind, Load, Plan, Reject, Staged, State, Unload
 from .say import Counters, Voice
-from .servers import Away, Refused, Server, Unfit
+from .servers import Away, Refused, Server, Unfit, cut
 
 CALL_S = 10.0                            # for calls that take no time at a server that lives
 
@@ -83,8 +83,13 @@ class Results:
         return found
 
 
+def unexpected(e: Exception) -> str:
+    return f"unexpected {type(e).__name__}: {cut(str(e))}"
+
+
 class Hand(threading.Thread):
-    """Makes the calls to one server.  Puts ("seen", i, listing), ("away", i, words), ("done", i, job, data), ("refused", i, job, words, kind)."""
+    """Makes the calls to one server.  Puts ("seen", i, listing), ("away", i, words), ("done", i, job, data), ("refused", i, job, words, kind).
+    Whatever goes wrong is put as one of these: without this thread the plug would be deaf."""
 
     def __init__(self, index: int, server: Server, results: Results, times: Times) -> None:
         super().__init__(name=f"heddle-engine-{index}", daemon=True)
@@ -118,6 +123,9 @@ class Hand(threading.Thread):
         except (Away, Refused, Unfit) as e:
             self._is_known = False
             self._results.put("away", self._index, f"{e}: {e.hint}" if isinstance(e, Unfit) else str(e))
+        except Exception as e:
+            self._is_known = False
+            self._results.put("away", self._index, unexpected(e))
 
     def _try(self, job: Load | Unload) -> bool:
         began = time.monotonic()
@@ -128,6 +136,9 @@ class Hand(threading.Thread):
             return False
         except Away as e:
             self._results.put("refused", self._index, job, str(e), Kind.PASSING)
+            return False
+        except Exception as e:
+            self._results.put("refused", self._index, job, unexpected(e), Kind.DOUBTFUL)
             return False
         data["ms"] = round((time.monotonic() - began) * 1000, 1)
         self._results.put("done", self._index, job, data)
@@ -172,6 +183,7 @@ class Plug:
         self._exporting: set[tuple[str, int]] = set()
         self._told: dict[int, str] = {}  # server -> what was said last of it
         self._slots: dict[int, int] = {}
+        self._stuck: set[str] = set()    # what could not be removed
         self._waits: dict[int, str] = {}         # server -> the name whose requests it waits for
         self._ending = False
 
@@ -278,6 +290,8 @@ class Plug:
             self._exports.write(folder, lambda path: worker.export(event.adapter, event.version, path))
         except (HeddleError, OSError) as e:
             words = f"export to {self._exports.root}: {e}"
+        except Exception as e:           # else nobody would answer for the version
+            words = f"export to {self._exports.root}: {unexpected(e)}"
         self._results.put("exported", session, event, folder, words, round((time.monotonic() - began) * 1000, 1))
 
     def _on_exported(self, session: int, event: Event, folder: str, words: str | None, ms: float) -> None:
@@ -285,7 +299,7 @@ class Plug:
         path = self._exports.server_path(folder)
         if session != self._session or self._worker is None or key not in self._exporting:
             if key not in self.plan.versions and path not in self._served_paths():
-                self._exports.discard(path)
+                self._discard(path)
             return
         self._exporting.discard(key)
         name = self._template.name(event.adapter, event.version, event.digest)
@@ -382,7 +396,7 @@ class Plug:
         elif isinstance(action, Reject):
             self._reject(worker, action.phase, action.adapter, action.number, action.words)
         elif isinstance(action, Discard):
-            self._exports.discard(action.path)
+            self._discard(action.path)
 
     def _stage(self, worker: Source, action: Staged) -> None:
         name = self.plan.versions[action.adapter, action.number].name
@@ -419,9 +433,28 @@ class Plug:
         used = {v.path for v in self.plan.versions.values()} | self._served_paths()
         for adapter in active:
             if not any(key[0] == adapter for key in self._exporting):
-                for path in self._exports.all(adapter):
+                for path in self._exported(adapter):
                     if path not in used:
-                        self._exports.discard(path)
+                        self._discard(path)
+
+    def _exported(self, adapter: str) -> list[str]:
+        try:
+            return self._exports.all(adapter)
+        except OSError as e:
+            self._untidy(str(self._exports.root), e)
+            return []
+
+    def _discard(self, path: str) -> None:
+        try:
+            self._exports.discard(path)
+        except OSError as e:
+            self._untidy(path, e)
+
+    def _untidy(self, path: str, e: OSError) -> None:
+        """What should go stays: said once, and tried again with the next version."""
+        if path not in self._stuck:
+            self._stuck.add(path)
+            self._voice.log("warn", "export.discard", f"{path}: {e.strerror or e}; tried again when the next version is active")
 
     def _served_paths(self) -> set[str]:
         return {path for s in self.plan.servers if s.up for path in s.has.values()}

@@ -60,6 +60,14 @@ def cut(words: str) -> str:
     return line if len(line) <= WORDS else line[: WORDS - 3] + "..."
 
 
+def bare(key: str | None) -> str:
+    """Without what is blank around it.  ValueError, which does not show it: no header takes such a key."""
+    token = (key or "").strip()
+    if not all("!" <= c <= "~" for c in token):
+        raise ValueError("the key for the servers has blanks, control characters or others that are not ASCII in it")
+    return token
+
+
 class Server:
     """What both have in common."""
 
@@ -69,14 +77,15 @@ class Server:
     not_there = ""                       # hint where these paths are missing
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        """ValueError: `url` is no address of a server.  `key` goes with every request as a bearer token."""
+        """ValueError: `url` is no address of a server, or `key` no key.  It goes with every request as a bearer token."""
         parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or not url.isascii() or url.split() != [url]:
             raise ValueError(f"{url!r} is no address of a server; expected http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self._is_tls = parts.scheme == "https"
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        token = bare(key)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._room: int | None = None
         self._slots: int | None = None
 
