@@ -232,6 +232,8 @@ class Publisher(Handle):
 
     def _interrupt_native(self, ptr: Any) -> None:
         lib.heddle_publisher_interrupt(ptr)
+        if self._asked is not None:
+            self._asked._interrupt()
 
     def _before_close(self, ptr: Any) -> None:
         if self._asked is not None:
@@ -308,10 +310,6 @@ class Publisher(Handle):
     def _together(self, call: Callable[[], Any]) -> Any:
         """A call of rank 0's for all ranks; alone: the call."""
         return call() if self._ranks is None else self._ranks.lead(call, self._interrupt, self._forget_interrupt)
-
-    def _interrupt(self) -> None:
-        if self._ptr is not None:
-            lib.heddle_publisher_interrupt(self._ptr)
 
     def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None, request_id: str | None = None,
                         meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
