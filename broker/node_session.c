@@ -281,6 +281,7 @@ static open_by_t standing_of(const call_t *c, const char *adapter)
                        .life = c->peer->life,
                        .holder_is_live =
                            holder || !b->rollout.is_settled, /* after a start it may be on its way back */
+                       .is_of_before = !holder,
                        .heartbeat_age_ms = holder ? member_silent_ms(holder, c->now.us)
                                                   : (c->now.us - b->started_us) / 1000};
 }
@@ -406,13 +407,28 @@ void on_heartbeat(const call_t *c)
     if (c->member->needs_resync) call_again(c);
 }
 
+/* On disk before BYE, and while the broker settles too: whoever left does not come back, and the next one is not
+ * to wait for it.  A disk that refuses puts it off. */
+static void close_writer(const call_t *c, uint64_t token, const char *adapter)
+{
+    heddle_error_t error;
+    const adapter_row_t *a = registry_adapter(&c->b->registry, adapter);
+    if (!a || a->writer.token != token) return;
+    registry_decide_close(a, c->now, &c->b->out);
+    (void)broker_make_durable(c->b, c->now, &error);
+}
+
 void on_leave(const call_t *c)
 {
     broker_t *b = c->b;
+    member_t *member = c->member;
+    char adapter[HEDDLE_NAME_MAX + 1] = "";
+    if (member->role == ROLE_PUBLISHER) error_text(adapter, sizeof adapter, member->subs[0].adapter);
     msg_t m = {.type = MSG_BYE};
-    m.bye = (msg_bye_t){.token = c->member->token, .req = c->m->leave.req};
+    m.bye = (msg_bye_t){.token = member->token, .req = c->m->leave.req};
+    broker_end_member(b, member, MEMBER_LEFT, c->now);
+    if (*adapter) close_writer(c, m.bye.token, adapter);
     outbox_send(&b->out, c->from, &m);
-    broker_end_member(b, c->member, MEMBER_LEFT, c->now);
     broker_let_go(b);
     broker_close_writers(b, c->now);
     broker_forget_peer(b, c->peer);

@@ -137,7 +137,8 @@ typedef struct {
     const char *host;
     key16_t life;
     bool holder_is_live;
-    uint64_t heartbeat_age_ms;
+    bool is_of_before;         /* it opened before the broker's start, and was not heard of since */
+    uint64_t heartbeat_age_ms; /* or of that start */
 } open_by_t;
 /* May it?  LIMIT · WRITER_HELD; by->token is not looked at. */
 int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);

@@ -276,8 +276,8 @@ static int writer_held(const adapter_row_t *a, const open_by_t *by, heddle_error
                    a->name, a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no live writer");
-    error_found(error, "%s, heard of %llu ms ago", a->writer.name,
-                (unsigned long long)by->heartbeat_age_ms);
+    const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
+    error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
     error_hint(error, "it ends with its session; --takeover fences it now");
     return rc;
 }

@@ -336,6 +336,23 @@ Test(node, a_stored_writer_counts_as_alive_until_settling_ends)
     cr_assert_neq(R.tokens[5], 0);
 }
 
+/* Who left does not come back: nobody waits for it, though the broker does not know yet who else is there. */
+Test(node, a_writer_that_left_while_the_broker_settles_is_closed)
+{
+    rig_open(T, "policy", "first", 0, false);
+    rig_restart();
+    rig_open(5, "policy", "second", 0, false);
+    const msg_error_t *e = rig_error(5, "writer_held");
+    cr_assert(strstr(e->found, "not heard of since the broker's start"), "%s", e->found);
+    rig_open(T, "policy", "first", 0, false);
+    cr_assert_eq(rig_adapter()->writer.token, R.tokens[T], "it is back");
+    rig_leave(T);
+    cr_assert_eq(rig_adapter()->writer.token, 0, "closed on disk");
+    rig_restart();
+    rig_open(5, "policy", "second", 0, false);
+    cr_assert_neq(R.tokens[5], 0);
+}
+
 /* The disk refuses to close it, second after second: it is said when it is so, and once. */
 Test(node, a_stored_writer_is_closed_before_it_is_said)
 {
