@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from heddle.engine import names
 from heddle.errors import HeddleError, UsageError
 from heddle.publisher import Publisher, Version
 
@@ -40,9 +41,10 @@ class Sync:
     """What stands where TRL's weight sync was.  Made by `attach`.  Belongs to the thread that trains."""
 
     def __init__(self, trainer: Any, publisher: Publisher, max_lag: int | None = 0, timeout: float = 60.0,
-                 served: str = "{adapter}@{version}", allow_step_back: bool = False) -> None:
+                 served: names.Template | None = None, allow_step_back: bool = False) -> None:
         self._trainer, self._publisher = trainer, publisher
-        self._timeout, self._served, self._allow_step_back = timeout, served, allow_step_back
+        self._timeout, self._allow_step_back = timeout, allow_step_back
+        self._served = served                   # None: nobody is asked by name
         self._recent: deque[Version] = deque(maxlen=None if max_lag is None else max_lag + 1)
         self._max_lag = max_lag
         self._is_stale = True                   # the weights have changed since they were published
@@ -112,22 +114,22 @@ class Sync:
         generation = self._trainer.vllm_generation
         client = getattr(generation, "vllm_client", None)       # the main process has one
         base = client.model if client is not None else None
+        served = self._served
+        assert served is not None
 
         def sync_weights() -> None:
             pushed = self.push()
             if client is not None:
-                client.model = self._name_of(pushed.live or pushed.version)
+                version = pushed.live or pushed.version
+                client.model = served.name(version.adapter, version.version, version.digest)
 
         generation.sync_weights = sync_weights
         self._undo.append(lambda: generation.__dict__.pop("sync_weights", None))
         if client is not None:
             self._undo.append(lambda: setattr(client, "model", base))
 
-    def _name_of(self, version: Version) -> str:
-        return self._served.format(adapter=version.adapter, version=version.version, digest=version.digest, tag=version.tag)
 
-
-def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeout: float = 60.0, served: str = "{adapter}@{version}",
+def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeout: float = 60.0, served: str = names.DEFAULT,
            allow_step_back: bool = False) -> Sync:
     """Makes a TRL GRPOTrainer publish its adapter through Heddle where it would sync weights.
 
@@ -137,8 +139,8 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
     max_lag    how many versions behind the newest a worker may be when generation begins.  0: on-policy, every eligible worker has switched.
                k: the wait is for the version published k syncs ago, so that generation and rollout overlap.  None: no wait at all
     timeout    seconds for a rollout, and for the wait
-    served     server mode: the name that the server knows a version by, from {adapter}, {version}, {digest}, {tag}; as given to
-               `python -m heddle.engine`
+    served     server mode: the name that the server knows a version by, from {adapter}, {version}, {digest}: what
+               `python -m heddle.engine --served-name` was given
     allow_step_back  take the adapter on from a smaller step than the newest version's: training again under the same name
 
     With `rollout_func` a callback hears of every step, and the next call of `rollout_func`, in training and evaluation, is preceded by publish and
@@ -150,9 +152,9 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
     _check_release()
     _check_lag(max_lag)
     _check_trainer(trainer)
-    sync = Sync(trainer, publisher, max_lag, timeout, served, allow_step_back)
+    template = _template(served, publisher.adapter) if trainer.use_vllm else None
+    sync = Sync(trainer, publisher, max_lag, timeout, template, allow_step_back)
     if trainer.use_vllm:
-        _check_name(sync, publisher)
         sync._into_server_mode()
     else:
         sync._into_rollout_func()
@@ -218,12 +220,9 @@ def _check_server(trainer: Any) -> None:
         raise _refuse("the sync is not where this release of TRL has it", "trainer.vllm_generation.sync_weights", "nothing to call there")
 
 
-def _check_name(sync: Sync, publisher: Publisher) -> None:
-    """A template that cannot be filled in is found now, and not after the first version was published."""
+def _template(served: str, adapter: str) -> names.Template:
+    """The one of the plug.  What cannot be filled in is found now, and not after the first version was published."""
     try:
-        name = sync._served.format(adapter=publisher.adapter, version=1, digest="h1:", tag="")
-        other = sync._served.format(adapter=publisher.adapter, version=2, digest="h1:2", tag="2")
-    except (KeyError, IndexError, ValueError) as e:
-        raise _refuse("served is no template", "words with {adapter}, {version}, {digest}, {tag}", f"{sync._served!r}: {e!r}") from e
-    if name == other:
-        raise _refuse("two versions would be served under one name, and requests could not say which", "a template with {version}", sync._served)
+        return names.Template(served, [adapter])
+    except ValueError as e:
+        raise _refuse("served names no versions", "as of `python -m heddle.engine --served-name`", str(e)) from e

@@ -21,6 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 import heddle
 import heddle.trl
 from conftest import ROOT, until
+from heddle.engine.names import Template
 
 # serves by itself; says what it serves when asked
 WORKER = """
@@ -296,7 +297,28 @@ def test_an_engine_inside_the_trainer_is_refused(plain_trainer, monkeypatch):
     assert "base model" in refused(plain_trainer).message
 
 
-@pytest.mark.parametrize("served", ["policy", "{adapter}", "{nobody}@{version}", "{version", "{0}"])
+def synced_name(plain_trainer, monkeypatch, served, version):
+    """What TRL's client asks for after a sync in server mode."""
+    client = types.SimpleNamespace(model="base")
+    monkeypatch.setattr(plain_trainer, "use_vllm", True)
+    monkeypatch.setattr(plain_trainer, "vllm_mode", "server")
+    monkeypatch.setattr(plain_trainer, "vllm_generation", types.SimpleNamespace(sync_weights=print, vllm_client=client), raising=False)
+    publisher = types.SimpleNamespace(adapter=version.adapter, publish=lambda *_, **__: version)
+    sync = heddle.trl.attach(plain_trainer, publisher, max_lag=None, served=served)
+    plain_trainer.vllm_generation.sync_weights()
+    name = client.model
+    sync.detach()
+    return name
+
+
+@pytest.mark.parametrize("served", ["{adapter}@{version}", "{adapter}@{version}-{digest}", "rl/{version}", "{digest}.{version:04}"])
+def test_trl_asks_for_the_name_that_the_plug_serves(plain_trainer, monkeypatch, served):
+    version = types.SimpleNamespace(adapter="policy", version=3, digest="h1:3f9a1c20d4e1" + "0" * 52, tag="policy@3:3f9a1c20d4e1")
+    told = Template(served, ["policy"]).name(version.adapter, version.version, version.digest)
+    assert synced_name(plain_trainer, monkeypatch, served, version) == told
+
+
+@pytest.mark.parametrize("served", ["policy", "{adapter}", "{nobody}@{version}", "{version", "{0}", "{tag}", "{version} x"])
 def test_a_name_that_tells_no_versions_apart_is_refused(plain_trainer, monkeypatch, served):
     monkeypatch.setattr(plain_trainer, "use_vllm", True)
     monkeypatch.setattr(plain_trainer, "vllm_mode", "server")
