@@ -20,7 +20,7 @@ from heddle.engine import names
 from heddle.errors import HeddleError, UsageError
 from heddle.publisher import Publisher, Version
 
-__all__ = ["Sync", "attach", "TRIED"]
+__all__ = ["Pushed", "Sync", "attach", "TRIED"]
 
 TRIED = ("1.16",)       # releases of TRL whose GRPOTrainer the tests run with
 

@@ -226,6 +226,12 @@ def test_what_did_not_reach_the_workers_raises(states, count):
         pushes(Recorder(states), 1 if count == 2 else 0, count)
 
 
+def test_all_that_a_sync_tells_of_is_public():
+    """What the public functions take and give, of this module, has a public name."""
+    kinds = {name for name, of in vars(heddle.trl).items() if isinstance(of, type) and of.__module__ == "heddle.trl" and name[0] != "_"}
+    assert kinds <= set(heddle.trl.__all__) and all(hasattr(heddle.trl, name) for name in heddle.trl.__all__)
+
+
 # -- server mode -------------------------------------------------------------------------------------------------------------
 
 def test_server_mode_asks_by_version_and_sends_no_weights(broker, adapter, program):
