@@ -17,7 +17,7 @@ from typing import Any
 
 from heddle import _native
 from heddle._native import ffi, lib
-from heddle.tensors import _FROM_TORCH, Table, torch_target
+from heddle.tensors import _FROM_TORCH, Table, check_memory, is_plain, torch_target
 
 _TARGETS_MAX = 4            # regions of a publisher that are remembered; it has three
 
@@ -131,34 +131,35 @@ class Plan:
             self._targets[key] = found
         return found
 
-    def check_memory(self) -> None:
+    def check_memory(self, phase: str | None) -> None:
         """A parameter whose storage was freed (offloading; FSDP between steps), or that never had one, has nothing to publish."""
         for p, (key, _, _) in zip(self.parameters, self.table.rows, strict=True):
-            if p.numel() and not is_sharded(p) and p.data_ptr() == 0:
-                raise _native.error("usage", f"tensor {key} has no memory", expected="a parameter with its bytes", phase="pack",
-                                    found=f"storage of 0 bytes, device {p.device}", hint="publish while the parameters are there: load them first")
+            check_memory(key, p, phase)
 
     def fill(self, publication: Any, _table: Table) -> None:
         """Copies every parameter to its place, once: what lies on the CPU as it will lie there in one call of the library, the rest by torch."""
-        plain = [p.device.type == "cpu" and p.is_contiguous() for p in self.parameters]
-        sources = array.array("Q", [p.data_ptr() if is_plain else 0 for p, is_plain in zip(self.parameters, plain, strict=True)])
+        plain = [is_plain(p) for p in self.parameters]
+        sources = array.array("Q", [p.data_ptr() if as_it_lies else 0 for p, as_it_lies in zip(self.parameters, plain, strict=True)])
         _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
-        rest = [i for i, is_plain in enumerate(plain) if not is_plain]
+        rest = [i for i, as_it_lies in enumerate(plain) if not as_it_lies]
         if rest:
             copy(self.targets(publication, rest), self.parameters)
 
 
 def copy(targets: list[Any], sources: list[Any]) -> None:
-    """Each source into its target, whatever the source's strides and device."""
+    """Each source into its target, whatever the strides, device and pending signs of either."""
     import torch
     pairs = [(t, s) for t, s in zip(targets, sources, strict=True) if t is not None]
+    together: Callable[..., Any] | None = getattr(torch, "_foreach_copy_", None)
+    plain: list[tuple[Any, Any]] = []
+    others: list[tuple[Any, Any]] = []
+    for pair in pairs:
+        (others if together is None or pair[0].is_neg() or pair[0].is_conj() else plain).append(pair)
     with torch.no_grad():
-        together: Callable[..., Any] | None = getattr(torch, "_foreach_copy_", None)
-        if together is not None and pairs:
-            together([t for t, _ in pairs], [s for _, s in pairs])
-        else:
-            for target, source in pairs:
-                target.copy_(source)
+        if together is not None and plain:
+            together([t for t, _ in plain], [s for _, s in plain])
+        for target, source in others:
+            target.copy_(source)
 
 
 def _saved(model: Any, name: str) -> list[tuple[str, Any]]:
@@ -197,7 +198,7 @@ def _dtype(key: str, parameter: Any) -> str:
 _plans: weakref.WeakKeyDictionary[Any, dict[str, Plan]] = weakref.WeakKeyDictionary()
 
 
-def plan_of(model: Any, name: str) -> tuple[Plan, bool]:
+def plan_of(model: Any, name: str, phase: str | None = "pack") -> tuple[Plan, bool]:
     """The plan of an adapter, and whether it was made just now.  `model` is unwrapped."""
     lora_config(model, name)
     config = config_of(model, name)
@@ -206,7 +207,7 @@ def plan_of(model: Any, name: str) -> tuple[Plan, bool]:
     is_new = plan is None or not plan.fits(model, config)
     if plan is None or is_new:
         known[name] = plan = Plan(model, name, config)
-    plan.check_memory()
+    plan.check_memory(phase)
     return plan, is_new
 
 

@@ -37,7 +37,7 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
         raise _native.error("usage", "there is nothing to load", expected="a Snapshot, an Update, or a mapping of names to tensors",
                             found=type(a).__name__, hint="with worker.acquire(adapter) as a: load_into(model, a)")
     inner = _model.unwrapped(model)
-    plan, _ = _model.plan_of(inner, adapter)
+    plan, _ = _model.plan_of(inner, adapter, phase=None)
     _check_model(inner, adapter, plan)
     tensors: Mapping[str, Any] = a if isinstance(a, Mapping) else a.tensors
     if not isinstance(a, Mapping):

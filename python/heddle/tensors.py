@@ -63,9 +63,48 @@ def describe(name: str, value: Any) -> tuple[str, tuple[int, ...]]:
     if dtype is None:
         raise _native.error("usage", f"tensor {name} has a type that no adapter has", expected="a type of safetensors",
                             found=str(value.dtype), hint="cast it before publishing")
-    if is_torch(value) and (value.is_sparse or value.layout != sys.modules["torch"].strided):
-        raise _native.error("usage", f"tensor {name} is not dense", expected="torch.strided", found=str(value.layout))
+    if is_torch(value):
+        if hasattr(value, "device_mesh"):
+            raise _native.error("usage", f"tensor {name} is sharded over ranks", expected="the whole tensor", found=type(value).__name__,
+                                hint="take its full_tensor(), on every rank")
+        check_memory(name, value)
     return dtype, tuple(int(n) for n in value.shape)
+
+
+def check_memory(name: str, tensor: Any, phase: str | None = None) -> None:
+    """Refuses a torch tensor whose bytes cannot be read: sparse; on "meta"; its storage freed, or less than what it spans.
+
+    The address of its first element tells nothing: that of a view into a freed storage is its offset.
+    """
+    if hasattr(tensor, "__tensor_flatten__"):   # it only wraps others (a DTensor: this rank's piece)
+        for part in filter(is_torch, (getattr(tensor, part) for part in tensor.__tensor_flatten__()[0])):
+            check_memory(name, part, phase)
+        return
+    try:
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        storage = None
+    if storage is None or tensor.is_nested:
+        raise _native.error("usage", f"tensor {name} is not dense", expected="torch.strided", found=str(tensor.layout), phase=phase)
+    need, have = _span(tensor) * tensor.itemsize, storage.nbytes()
+    if need and (have < need or storage.data_ptr() == 0):
+        raise _native.error("usage", f"tensor {name} has no memory", expected=f"a storage of {need} bytes or more", phase=phase,
+                            found=f"{have if storage.data_ptr() else 0} bytes, device {tensor.device}",
+                            hint="it was freed or never had any: load or gather it first")
+
+
+def _span(tensor: Any) -> int:
+    """Elements from the start of its storage to the end of its last one."""
+    count: int = tensor.numel()
+    if count and not tensor.is_contiguous():
+        count = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return count and count + int(tensor.storage_offset())
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a torch tensor's bytes lie on the CPU as they are published: dense, row-major, and nothing that torch works out later."""
+    return bool(tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+                and not hasattr(tensor, "__tensor_flatten__"))
 
 
 def torch_target(place: Any, size: int, dtype: str, shape: tuple[int, ...]) -> Any:
