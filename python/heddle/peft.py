@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from heddle import _model, _native
-from heddle.worker import _Version as HeldVersion
 from heddle.tensors import Tensor, is_numpy, is_torch, torch_dtype
+from heddle.updates import HeldVersion
 
 __all__ = ["load_into"]
 

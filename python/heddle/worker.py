@@ -2,17 +2,12 @@
 """Worker: versions of adapters, received into this process, in a rollout engine."""
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 import os
 import select
-import threading
-import time
 import traceback
-import warnings
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +15,7 @@ from heddle import _native
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle.errors import Closed, HeddleError
-from heddle.tensors import Tensor, Tensors
+from heddle.updates import EVENT_PHASE, Hold, Snapshot, Update, Updates
 
 __all__ = ["Worker", "Update", "Updates", "Snapshot", "Current"]
 
@@ -38,349 +33,6 @@ class Current:
     tag: str
     digest: str
     step: int | None
-
-
-class _Hold:
-    """One hold of the C library on a version, released when its block has ended and the last view of its memory is gone."""
-
-    def __init__(self, worker: Worker, snapshot: Any, where: str) -> None:
-        manifest = lib.heddle_snapshot_manifest(snapshot)
-        self.adapter, self.version = _native.text(manifest.adapter) or "", int(manifest.version)
-        self.tag, self.digest = _native.text(manifest.tag) or "", _native.text(manifest.digest) or ""
-        self.step = None if manifest.step < 0 else int(manifest.step)
-        self.features = tuple(filter(None, (_native.text(manifest.features) or "").split(",")))
-        self.config_bytes = bytes(ffi.buffer(manifest.config, manifest.config_bytes))
-        self.data_bytes, self.count = int(manifest.data_bytes), int(manifest.tensor_count)
-        self.since, self.where = time.monotonic(), where
-        self.views: Counter[str] = Counter()
-        self.in_block = True
-        self._snapshot = snapshot
-        self._lock = threading.RLock()          # a collection may call drop() in the midst of anything
-        self._worker = worker
-        worker._holds.add(self)
-
-    @property
-    def live(self) -> bool:
-        return bool(self._snapshot is not None)
-
-    def buffer(self, name: str, address: int, size: int) -> Any:
-        with self._lock:
-            if self._snapshot is None:
-                raise Closed(f"{self.tag} was released: take its tensors within the block", code="closed", exit=2, adapter=self.adapter,
-                             version=self.version)
-            self.views[name] += 1
-        view = ffi.gc(ffi.cast("char *", address), lambda _: self.drop(name))
-        return ffi.buffer(view, size)
-
-    def drop(self, name: str) -> None:
-        with self._lock:
-            self.views[name] -= 1
-            if self.views[name] <= 0:
-                del self.views[name]
-            self._release_if_free()
-
-    def end_block(self) -> list[str]:
-        """Names of the tensors of which a view is still there."""
-        with self._lock:
-            self.in_block = False
-            self._release_if_free()
-            return sorted(self.views)
-
-    def _release_if_free(self) -> None:
-        if self.in_block or self.views or self._snapshot is None:
-            return
-        snapshot, self._snapshot = self._snapshot, None
-        self._worker._holds.discard(self)
-        if not _native.forked:
-            lib.heddle_snapshot_release(ffi.new("heddle_snapshot_t **", snapshot))
-
-    def tensors(self) -> Tensors:
-        with self._lock:
-            if self._snapshot is None:
-                raise Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version)
-            rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
-            for i in range(self.count):
-                _native.check(lib.heddle_snapshot_tensor(self._snapshot, i, row))
-                rows.append(self._tensor(row))
-        return Tensors(rows)
-
-    def _tensor(self, row: Any) -> Tensor:
-        address, size = int(ffi.cast("uintptr_t", row.data)), int(row.data_bytes)
-        return Tensor(_native.text(row.name) or "", _native.text(lib.heddle_dtype_name(row.dtype)) or "",
-                      tuple(int(row.dims[k]) for k in range(row.ndim)), size, lambda name: self.buffer(name, address, size))
-
-    def call(self, function: Any, *args: Any) -> None:
-        with self._lock:
-            if self._snapshot is None:
-                raise Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version)
-            snapshot = self._snapshot
-        _native.check(function(snapshot, *args))
-
-    def described(self) -> dict[str, Any]:
-        return {"adapter": self.adapter, "version": self.version, "tag": self.tag, "age_s": time.monotonic() - self.since,
-                "in_block": self.in_block, "views": sorted(self.views), "where": self.where}
-
-
-class _Version:
-    """What Snapshot and Update show of a version."""
-
-    _hold: _Hold | None = None
-    _tensors: Tensors | None = None
-    _config: dict[str, Any] | None = None
-
-    def _held(self) -> _Hold:
-        raise NotImplementedError
-
-    @property
-    def tensors(self) -> Tensors:
-        """Tensors by name, in order of name: read-only views of the slot, made when asked for (`heddle.tensors.Tensor`)."""
-        hold = self._held()
-        if self._tensors is None:
-            self._tensors = hold.tensors()
-        return self._tensors
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """adapter_config.json, decoded."""
-        if self._config is None:
-            self._config = json.loads(self._held().config_bytes)
-        return self._config
-
-    @property
-    def config_bytes(self) -> bytes:
-        """adapter_config.json as published, byte by byte."""
-        return self._held().config_bytes
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """bias dora embeddings modules_to_save rank_pattern rslora target_parameters: those that this version has."""
-        return self._held().features
-
-    def numpy(self) -> dict[str, Any]:
-        """name -> numpy array over the slot (read-only; bf16 as uint16, fp8 as uint8)."""
-        return self.tensors.numpy()
-
-    def torch(self) -> dict[str, Any]:
-        """name -> torch tensor over the slot.  Never write to one: torch knows no read-only tensors, the memory is."""
-        return self.tensors.torch()
-
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Writes a complete PEFT directory, synced, then renamed to `path`, which must not exist."""
-        self._held().call(lib.heddle_snapshot_export, _native.c_text(path))
-
-    def rehash(self) -> str:
-        """The digest of the slot's bytes as they are now."""
-        digest = ffi.new("char[68]")
-        self._held().call(lib.heddle_snapshot_digest, digest)
-        return _native.text(digest) or ""
-
-
-class Snapshot(_Version):
-    """A hold on one version: `with worker.acquire("policy") as a`.  Its memory does not change, and stays, while the block or a view of it lasts.
-
-    adapter version tag digest step features data_bytes   config config_bytes   tensors numpy() torch()   export() rehash()
-    """
-
-    def __init__(self, hold: _Hold) -> None:
-        self._hold = hold
-        self.adapter, self.version, self.tag, self.digest, self.step = hold.adapter, hold.version, hold.tag, hold.digest, hold.step
-        self.data_bytes = hold.data_bytes
-
-    def _held(self) -> _Hold:
-        assert self._hold is not None
-        return self._hold
-
-    def release(self) -> None:
-        """Ends the block.  Views that are still there keep the slot, and are named in a ResourceWarning and in `Worker.stats()`."""
-        hold = self._held()
-        if not hold.in_block:
-            return
-        self._tensors = None
-        left = hold.end_block()
-        if left:
-            some = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-            warnings.warn(f"views of {self.tag} outlive their block and keep its slot: {some}", ResourceWarning, stacklevel=3, source=self)
-
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        self.release()
-
-    def __del__(self) -> None:
-        hold = getattr(self, "_hold", None)
-        if hold is not None and hold.in_block:
-            hold.end_block()
-
-    def __repr__(self) -> str:
-        return f"<heddle.Snapshot {self.tag}>"
-
-
-_EVENT_PHASE = {"version.arrived": "arrived", "version.commit": "commit", "activate.done": "active", "version.retired": "retired",
-                "stage.failed": "failed", "activate.failed": "stale"}
-
-
-class Update(_Version):
-    """One step in the life of a version on this worker.
-
-    phase      "arrived"  verified, in a slot: load it beside the old one, then staged() or reject(reason)           (apply="app")
-               "commit"   decided: switch between two steps, then activate() or reject(reason)                         (apply="app")
-               "active"   acquire() gives this one from now on                                                        (apply="auto")
-               "retired"  no longer kept: unload it when its requests are done
-               "failed"   failed on this worker, or as a whole (code, message): drop what was loaded
-               "stale"    the decision is newer than what is served here (code, message)
-    adapter version tag digest step decision
-    code message                                       of "failed" and "stale", else None
-    config config_bytes features tensors numpy() torch() export()      while the version is here (NotFound after)
-
-    An update that wants an answer and gets none before the next one is asked for, or before it is dropped, is rejected with a RuntimeWarning;
-    `defer()` says that the answer comes later, from any thread.
-    """
-
-    def __init__(self, worker: Worker, phase: str, event: Any) -> None:
-        self._worker, self.phase = worker, phase
-        self.adapter, self.version, self.decision = _native.text(event.adapter) or "", int(event.version), int(event.decision)
-        self.tag, self.digest = _native.text(event.tag) or "", _native.text(event.digest) or ""
-        self.step = None if event.step < 0 else int(event.step)
-        self.code = (_native.text(lib.heddle_err_name(event.code)) if event.code else None)
-        self.message = _native.text(event.message) or None
-        self.answered = phase not in ("arrived", "commit")
-        self._is_deferred = False
-
-    def _held(self) -> _Hold:
-        if self._hold is None or not self._hold.live:
-            self._hold = self._worker._hold(self.adapter, self.version)
-        return self._hold
-
-    def _answer(self, what: str, call: Any, *args: Any) -> bool:
-        if self.answered:
-            raise _native.error("usage", f"{self.tag} was answered already, or wants no answer", adapter=self.adapter, version=self.version)
-        self.answered = True
-        try:
-            return self._worker._say(what, call, self.adapter, self.version, *args)
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        self._tensors = None
-        if self._hold is not None:
-            self._hold.end_block()
-
-    def staged(self) -> bool:
-        """Loaded beside the old one.  False: the version is not wanted any more: drop what was loaded."""
-        if self.phase != "arrived":
-            raise _native.error("usage", f"staged() answers an update that arrived; {self.tag} is {self.phase}")
-        return self._answer("staged", lib.heddle_worker_staged)
-
-    def activate(self) -> bool:
-        """Switched: acquire() gives this version when it returns.  False: overtaken; the next commit tells what to serve."""
-        if self.phase != "commit":
-            raise _native.error("usage", f"activate() answers a commit; {self.tag} is {self.phase}")
-        return self._answer("activate", lib.heddle_worker_activate)
-
-    def reject(self, reason: str) -> bool:
-        """Refuses a version that arrived, or says that a commit could not be carried out; up to 640 bytes reach whoever waits for the version."""
-        return self._answer("reject", lib.heddle_worker_reject, _native.c_text(reason))
-
-    def defer(self) -> Update:
-        """The answer comes later, from any thread.  Returns the update."""
-        self._is_deferred = True
-        return self
-
-    def _settle(self) -> None:
-        """Before the next update: this one was left unanswered."""
-        if self.answered or self._is_deferred:
-            return
-        self._reject_unanswered()
-
-    def _reject_unanswered(self) -> None:
-        warnings.warn(f"{self.tag} ({self.phase}) was left unanswered, and is rejected", RuntimeWarning, stacklevel=4)
-        try:
-            self.reject(f"the application left {self.phase} unanswered")
-        except HeddleError:
-            pass
-
-    def __del__(self) -> None:
-        worker = getattr(self, "_worker", None)
-        if worker is None or _native.forked:
-            return
-        if not getattr(self, "answered", True) and not worker.closed:
-            self._reject_unanswered()
-        self._end()
-
-    def __repr__(self) -> str:
-        return f"<heddle.Update {self.phase} {self.tag}>"
-
-
-class Updates:
-    """What `Worker.updates` gives: an iterator, plain and asynchronous, of what comes from now on (one reader at a time)."""
-
-    def __init__(self, worker: Worker, timeout: float | None) -> None:
-        if timeout is not None:
-            _native.milliseconds(timeout, "timeout")
-        self._worker, self._timeout = worker, timeout
-        self._last: Update | None = None
-
-    def _settle(self) -> None:
-        last, self._last = self._last, None
-        if last is not None:
-            last._settle()
-
-    def __iter__(self) -> Iterator[Update]:
-        return self
-
-    def __next__(self) -> Update:
-        self._settle()
-        until = Until(self._timeout)
-        while True:
-            try:
-                found = self._worker._take()
-            except Closed:
-                raise StopIteration from None
-            if found is not None:
-                self._last = found
-                return found
-            if until.over:
-                raise StopIteration
-            try:
-                self._worker._poll(self._worker.fileno(), until.left())
-            except Closed:
-                raise StopIteration from None
-
-    def __aiter__(self) -> AsyncIterator[Update]:
-        return self
-
-    async def __anext__(self) -> Update:
-        self._settle()
-        until = Until(self._timeout)
-        while True:
-            try:
-                found = self._worker._take()
-            except Closed:
-                raise StopAsyncIteration from None
-            if found is not None:
-                self._last = found
-                return found
-            if until.over:
-                raise StopAsyncIteration
-            await self._readable(until.left())
-
-    async def _readable(self, timeout: float | None) -> None:
-        """Until there may be something.  A descriptor of our own: a loop knows a descriptor once, and other iterators wait too."""
-        loop = asyncio.get_running_loop()
-        event = asyncio.Event()
-        try:
-            fd = os.dup(self._worker.fileno())
-        except HeddleError:
-            return
-        loop.add_reader(fd, event.set)
-        try:
-            await asyncio.wait_for(event.wait(), timeout)
-        except (asyncio.TimeoutError, TimeoutError):
-            pass
-        finally:
-            loop.remove_reader(fd)
-            os.close(fd)
 
 
 class Worker(Handle):
@@ -404,7 +56,7 @@ class Worker(Handle):
                  ranks: int = 1, accepts: Iterable[str] | None = None, max_rate: int | None = None, join_timeout: float | None = None,
                  data_device: str | None = None, insecure: bool = False, broker_key: str | None = None, key: str | None = None) -> None:
         super().__init__()
-        self._holds: set[_Hold] = set()
+        self._holds: set[Hold] = set()
         self._pending: deque[Update] = deque()          # read from the library, not yet by the application
         self._refused: HeddleError | None = None
         self._joined: dict[str, Any] | None = None      # token, epoch, cluster; None while no broker knows this worker
@@ -520,8 +172,8 @@ class Worker(Handle):
             if not event.retriable:
                 raise self._refused
             _log.warning("the broker refused this worker for now: %s", self._refused)
-        elif kind in _EVENT_PHASE and not (kind == "activate.done" and self._app):
-            self._offer(Update(self, _EVENT_PHASE[kind], event))
+        elif kind in EVENT_PHASE and not (kind == "activate.done" and self._app):
+            self._offer(Update(self, EVENT_PHASE[kind], event))
 
     def _offer(self, update: Update) -> None:
         if update.phase in ("active", "commit"):
@@ -565,11 +217,11 @@ class Worker(Handle):
 
     # -- versions --------------------------------------------------------------------------------------------------------
 
-    def _hold(self, adapter: str, version: int, where: str = "") -> _Hold:
+    def _hold(self, adapter: str, version: int, where: str = "") -> Hold:
         place, name = ffi.new("heddle_snapshot_t **"), _native.c_text(adapter)
         with self._lock:
             _native.check(lib.heddle_worker_acquire(self._live(), name, version, place))
-        return _Hold(self, place[0], where)
+        return Hold(self, place[0], where)
 
     def acquire(self, adapter: str, version: int | None = None) -> Snapshot:
         """A hold on the active version (None), or on a given one while it is here.  `with` releases it.

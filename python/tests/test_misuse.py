@@ -129,6 +129,29 @@ def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
     assert e.value.code == "no_workers" and isinstance(e.value, TimeoutError) and e.value.rollout.eligible_count == 0
 
 
+def test_a_wait_where_nobody_is_says_so(pub):
+    ver = pub.publish_dir(FIXTURES / "plain")
+    with pytest.raises(heddle.Deadline) as e:
+        ver.wait(timeout=0.2)
+    assert e.value.code == "no_workers" and e.value.rollout.state == "staging"
+    assert "heddle worker --adapter" in e.value.hint and e.value.expected == "active on 1 worker"
+
+
+def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="picky") as picky:
+        until(lambda: [w for w in heddle.Admin().workers() if w.name == "picky"], "the worker joined")
+        ver = pub.publish_dir(FIXTURES / "plain")
+        for u in picky.updates(timeout=30):
+            if u.phase == "arrived":
+                break
+        with pytest.raises(heddle.Deadline) as e:
+            ver.wait("staged", quorum=2, timeout=0.2)
+        assert e.value.code == "deadline" and e.value.worker == "picky" and "picky: " in str(e.value)
+        u.reject("rank 64 is more than max_lora_rank 16")
+        with pytest.raises(heddle.HeddleError, match="picky.*rank 64 is more than max_lora_rank 16"):
+            ver.wait("staged", quorum=2, timeout=5)
+
+
 # -- conflicts -------------------------------------------------------------------------------------------------------------
 
 def test_two_publishers(broker, adapter):
@@ -174,6 +197,11 @@ def test_a_held_adapter(broker, adapter):
         until(lambda: w.current(adapter).version == 1, "the worker went back")
 
 
+def _joined(name):
+    with heddle.Admin() as adm:
+        until(lambda: any(w.name == name and w.state == "ready" for w in adm.workers()), f"{name} joined")
+
+
 def test_a_version_that_the_engine_rejects(broker, adapter):
     def engine(w):
         for u in w.updates():
@@ -182,8 +210,7 @@ def test_a_version_that_the_engine_rejects(broker, adapter):
     with heddle.Worker(adapters=[adapter], name="full") as w, heddle.Publisher(adapter=adapter) as pub:
         thread = threading.Thread(target=engine, args=(w,))
         thread.start()
-        w_joined = until(lambda: heddle.Admin().workers(), "the worker joined")
-        assert w_joined
+        _joined("full")
         with pytest.raises(heddle.RolloutFailed, match="no room for this one") as e:
             pub.publish_dir(FIXTURES / "plain").wait(min=1, timeout=60)
         assert e.value.code == "version_failed" and e.value.exit == 1
@@ -196,6 +223,7 @@ def test_a_version_that_the_engine_rejects(broker, adapter):
 
 def test_features_that_an_engine_does_not_accept(broker, adapter):
     with heddle.Worker(adapters=[adapter], name="picky", accepts=["rslora"]) as w, heddle.Publisher(adapter=adapter) as pub:
+        _joined("picky")                    # one that joins later may refuse it, and fails nothing
         ver = pub.publish_dir(FIXTURES / "dora")
         seen = threading.Thread(target=lambda: [u.staged() if u.phase == "arrived" else u.activate() for u in w.updates() if not u.answered])
         seen.start()
@@ -209,6 +237,7 @@ def test_features_that_an_engine_does_not_accept(broker, adapter):
 
 def test_an_update_left_unanswered_is_rejected_with_a_warning(broker, adapter):
     with heddle.Worker(adapters=[adapter], name="lazy") as w, heddle.Publisher(adapter=adapter) as pub:
+        _joined("lazy")
         ver = pub.publish_dir(FIXTURES / "plain")
         updates = w.updates(timeout=30)
         first = next(updates)

@@ -52,8 +52,7 @@ def test_ctrl_c_ends_every_wait_within_100_ms(broker, adapter, program, what):
 
 
 @pytest.mark.parametrize("what,call", [("stopped: publish", "pub.publish_dir(fixture, deadline=60)"), ("stopped: close", "pub.close()")])
-def test_ctrl_c_while_the_broker_stands_still(own_keys, adapter, program, tmp_path, what, call):
-    own = Broker(tmp_path, "--lease", "2s")
+def test_ctrl_c_while_the_broker_stands_still(own, adapter, program, what, call):
     it = program(INTERRUPTED.format(call=call), adapter, FIXTURES / "plain", what, env={**os.environ, "HEDDLE_BROKER": own.endpoint})
     assert it.line() == "opened", it.log.read_text()
     os.kill(own.pid, signal.SIGSTOP)
@@ -61,8 +60,6 @@ def test_ctrl_c_while_the_broker_stands_still(own_keys, adapter, program, tmp_pa
     assert it.line() == "in"
     _interrupt(it, what)
     assert it.end(sign=None, timeout=30) == 0, it.log.read_text()
-    os.kill(own.pid, signal.SIGCONT)
-    assert own.end() == 0
 
 
 def _interrupt(it, what):
@@ -98,6 +95,15 @@ def _slowness():
         time.sleep(0.005)
         worst = max(worst, time.monotonic() - start)
     return max(1.0, worst / 0.010)
+
+
+@pytest.fixture
+def own(own_keys, tmp_path):
+    """A broker of the test's own, which it may stop."""
+    it = Broker(tmp_path, "--lease", "2s")
+    yield it
+    os.kill(it.pid, signal.SIGCONT)
+    assert it.end() == 0
 
 
 CLOSES = {
@@ -141,9 +147,8 @@ CLOSING = """
 
 @pytest.mark.parametrize("how", ["handler", "thread", "exit"])
 @pytest.mark.parametrize("what", CLOSES)
-def test_close_ends_what_is_under_way_from_wherever_it_comes(own_keys, adapter, program, tmp_path, what, how):
+def test_close_ends_what_is_under_way_from_wherever_it_comes(own, adapter, program, what, how):
     """From a handler on the very thread that is in the call, from another thread, and from the end of the interpreter."""
-    own = Broker(tmp_path, "--lease", "2s")
     make, call = CLOSES[what]
     it = program(CLOSING.format(make=make, call=call), adapter, FIXTURES / "plain", how,
                  env={**os.environ, "HEDDLE_BROKER": own.endpoint})
@@ -163,7 +168,6 @@ def test_close_ends_what_is_under_way_from_wherever_it_comes(own_keys, adapter, 
         os.kill(own.pid, signal.SIGCONT)
     assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
     assert time.monotonic() - start < 6 * _slowness()
-    assert own.end() == 0
 
 
 def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
@@ -292,6 +296,40 @@ def test_what_was_not_closed_is_said(broker, adapter, program):
     assert it.line() == "dropped"
     assert it.end(sign=None) == 0
     assert "ResourceWarning: <heddle.Worker" in it.log.read_text() and "was not closed" in it.log.read_text()
+
+
+def test_with_warnings_as_errors_what_was_dropped_is_closed_and_rejected(broker, adapter, program):
+    it = program("""
+        import gc, heddle, warnings
+        name, fixture = sys.argv[1:3]
+        warnings.simplefilter("error")
+        pub = heddle.Publisher(adapter=name, close_timeout=0.1)
+        adm = heddle.Admin()
+        dropped = heddle.Worker(adapters=[name + "-2"], name="dropped-" + name)
+        def joined(who):
+            while not any(w.name == who for w in adm.workers()):
+                time.sleep(0.002)
+        joined("dropped-" + name)
+        del dropped
+        state = [w.state for w in adm.workers() if w.name == "dropped-" + name]
+        with heddle.Worker(adapters=[name], name="asks-" + name) as w:
+            joined("asks-" + name)
+            ver = pub.publish_dir(fixture)
+            update = next(w.updates())
+            assert update.phase == "arrived"
+            del update
+            try:
+                ver.wait(min=1, timeout=20)
+            except heddle.HeddleError as e:
+                print(json.dumps({"state": state, "code": e.code, "text": str(e)}), flush=True)
+        pub.close()
+        adm.close()
+    """, adapter, FIXTURES / "plain")
+    got = it.json()
+    assert got["state"] == ["left"] and got["code"] == "version_failed" and "left arrived unanswered" in got["text"], got
+    assert it.end(sign=None) == 0, it.log.read_text()
+    log = it.log.read_text()
+    assert "ResourceWarning: <heddle.Worker" in log and "RuntimeWarning" in log, log
 
 
 def test_nothing_is_imported_before_it_is_used(broker, adapter, program):
