@@ -354,6 +354,7 @@ static void on_event(wire_t *w, uint16_t event, uint32_t value)
         on_failed(w, event, value);
     } else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
         w->tries = w->refused = w->shut = 0;
+        retry_at(w, CLOCK_NEVER); /* libzmq was there before: the line that it made stays */
         set_line(w, true);
     } else if (event == ZMQ_EVENT_DISCONNECTED) {
         set_line(w, false);

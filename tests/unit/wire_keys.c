@@ -502,6 +502,24 @@ static int break_off(int port)
     return n;
 }
 
+/* A proxy whose broker is not up yet: the line that libzmq makes of itself is not replaced when our pause ends. */
+Test(keys, line_that_came_up_by_itself_stays)
+{
+    char endpoint[64];
+    int port = open_port(endpoint);
+    end_t server = {0}, client = {0};
+    cr_assert_eq(wire_dial_with(loop, endpoint, NULL, &SINK, &client, &client.wire, &error), 0);
+    UNTIL(client.refusals >= 4 || (break_off(port) && 0));
+    close(port);
+    listen_with(&server, endpoint, NULL);
+    UNTIL(client.up);
+    uint64_t end_us = clock_now(clock_system()) + 1500000; /* the fourth pause is over after 1 s */
+    while (clock_now(clock_system()) < end_us) loop_turn(loop, end_us);
+    cr_assert(client.up && client.ups == 1, "%d lines", client.ups);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
 /* Where a key is known to be, a file that tells none is no leave to go plain; nor is a key of our own that is damaged. */
 typedef enum { HIS_FILE, HIS_ENDPOINT, HIS_DIRECTORY, OUR_KEY } spoilt_t;
 
