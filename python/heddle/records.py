@@ -23,6 +23,14 @@ class WireRange:
 
 
 @dataclass(frozen=True)
+class Restored:
+    """The broker's data are older than what a member knows."""
+    from_: str                          # the member; "from" in JSON
+    at: str
+    message: str
+
+
+@dataclass(frozen=True)
 class BrokerInfo:
     endpoint: str
     cluster: str
@@ -35,6 +43,8 @@ class BrokerInfo:
     data_dir: str
     registry_bytes: int
     settling_ms: float | None = None    # it has just started, and decides nothing for so long yet
+    now_at: str | None = None           # what its clock shows
+    restored: Restored | None = None
 
 
 @dataclass(frozen=True)
@@ -92,10 +102,19 @@ class AdapterInfo:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """What an operator should look at."""
+    at: str
+    name: str                           # broker.other_cluster
+    message: str
+
+
+@dataclass(frozen=True)
 class Status:
     broker: BrokerInfo
     count: Counts
     adapters: tuple[AdapterInfo, ...]
+    warnings: tuple[Notice, ...] = ()   # by time
 
 
 @dataclass(frozen=True)

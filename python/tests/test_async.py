@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""asyncio, poll loops, and what Admin answers."""
+"""asyncio, poll loops, and Admin's events and waits."""
 import asyncio
-import dataclasses
-import json
 import select
-import subprocess
 import threading
 import time
 
 import pytest
 
 import heddle
-from conftest import BIN, FIXTURES, until
+from conftest import FIXTURES, until
 
 
 def test_async_updates(broker, adapter):
@@ -66,54 +63,6 @@ def test_fileno_in_a_poll_loop(broker, adapter):
         w.wait_current(10)                       # reads events that updates() still wants: the descriptor stays readable for them
         assert poll.poll(0) and [u.phase for u in w.updates(timeout=0) if u.phase == "active"] == ["active"]
         until(lambda: list(w.updates(timeout=0)) == [] and not poll.poll(0), "quiet")
-
-
-def test_admin_answers_are_those_of_the_command_line(broker, adapter):
-    def told(*command):
-        out = subprocess.run([BIN / "heddle", *command, "-o", "json"], capture_output=True, text=True)
-        return json.loads(out.stdout)
-
-    def plain(value):
-        if dataclasses.is_dataclass(value):
-            return {f.name.rstrip("_"): plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return [plain(v) for v in value] if isinstance(value, tuple) else value
-
-    def covers(json_value, ours, where):
-        """Every field of the command's is ours, and equal where it does not change by itself."""
-        if isinstance(json_value, dict) and not where.endswith(("meta", "labels", "config", "data")):
-            lacking = set(json_value) - set(ours) - {"schema", "kind", "ok", "error", "settling_ms", "restored"}
-            assert not lacking, f"{where}: {lacking}"
-            for k, v in json_value.items():
-                if k in ours:
-                    covers(v, ours[k], f"{where}.{k}")
-        elif isinstance(json_value, list):
-            assert len(json_value) == len(ours), where
-            for a, b in zip(json_value, ours):
-                covers(a, b, where)
-        elif not where.endswith(("_ms", "_bytes", ".bytes_in", ".bytes_out")):
-            assert json_value == ours, where
-
-    with heddle.Worker(adapters=[adapter], name="told", labels={"zone": "a"}, apply="auto"), heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
-        pub.publish_dir(FIXTURES / "plain", step=3, meta={"run": "x"}).wait(min=1, timeout=60)
-        covers(told("versions", adapter)["versions"], plain(adm.versions(adapter)), "versions")
-        covers(told("versions", f"{adapter}@1")["versions"], plain(adm.versions(f"{adapter}@1")), "version")
-        covers(told("workers", "told")["workers"], plain(adm.workers("told")), "workers")
-        covers(told("adapters")["adapters"], plain(adm.adapters()), "adapters")
-        status = told("status")
-        covers(status["count"], plain(adm.status().count), "count")
-        covers({k: v for k, v in status["broker"].items() if k in ("endpoint", "cluster", "epoch", "pid", "heddle", "wire", "state", "data_dir")},
-               plain(adm.status().broker), "broker")
-        covers(told("wait", adapter), plain(adm.wait(adapter)), "wait")
-        covers(told("verify", adapter), plain(adm.verify(adapter)), "verify")
-        covers(told("activate", f"{adapter}@1"), plain(adm.activate(f"{adapter}@1")), "activate")
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            adm.status().broker.pid = 1
-        with pytest.raises(heddle.RolloutFailed) as e:
-            adm.verify(adapter, expected="h1:" + "0" * 64)
-        assert e.value.code == "digest_mismatch" and [w.match for w in e.value.answer.workers] == [False]
-        with pytest.raises(heddle.Deadline) as e:
-            adm.wait(adapter, quorum=5, deadline=0.2)
-        assert e.value.answer.need_count == 5 and e.value.answer.have_count == 1
 
 
 def test_events(broker, adapter):
