@@ -221,7 +221,8 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
 static void tell_late(outcome_t *o, int phase)
 {
     heddle_error_t slice = o->error;
-    error_fail(&o->error, HEDDLE_ERR_DEADLINE,
+    bool is_nobody = slice.code == HEDDLE_ERR_NO_WORKERS;
+    error_fail(&o->error, slice.code,
                "%s@%llu was not %s on enough workers within its deadline of %u ms", o->args->adapter,
                (unsigned long long)o->published.version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active",
                o->args->deadline_ms);
@@ -230,6 +231,7 @@ static void tell_late(outcome_t *o, int phase)
     error_hint(&o->error,
                "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time",
                o->args->adapter, (unsigned long long)o->published.version);
+    if (is_nobody) error_hint(&o->error, "%s", slice.hint);
 }
 
 static int tell_interrupted(outcome_t *o, int phase)
@@ -269,6 +271,13 @@ static void drain(heddle_publisher_t *p, const outcome_t *o, watch_t *w)
     }
 }
 
+/* Not yet: the broker has not ended it. */
+static bool is_late(int rc, const outcome_t *o)
+{
+    bool is_over = strcmp(o->report.state, "failed") == 0;
+    return !is_over && (rc == HEDDLE_ERR_DEADLINE || rc == HEDDLE_ERR_NO_WORKERS);
+}
+
 /* Waits in slices, so that progress is seen between them. */
 static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quorum_t quorum, uint64_t until_us)
 {
@@ -283,10 +292,9 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         if (!rc) o->error = (heddle_error_t){0};
         /* The drain above may have taken the interrupt. */
         if (cli_signal_exit()) return tell_interrupted(o, phase);
-    } while (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0 &&
-             clock_now(clock_system()) < w.until_us);
+    } while (is_late(rc, o) && clock_now(clock_system()) < w.until_us);
     if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
-    if (rc == HEDDLE_ERR_DEADLINE && strcmp(o->report.state, "failed") != 0) tell_late(o, phase);
+    if (is_late(rc, o)) tell_late(o, phase);
     return rc;
 }
 

@@ -285,15 +285,40 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
     return judge_refused(r, row, want, error);
 }
 
+/* The first that says why, else the first. */
+static const heddle_missing_t *first_telling(const heddle_report_t *r)
+{
+    for (uint32_t i = 0; i < r->missing_count && i < HEDDLE_MISSING_MAX; i++)
+        if (r->missing[i].message[0]) return &r->missing[i];
+    return &r->missing[0];
+}
+
+static int late_missing(const reports_t *r, const report_row_t *row, const char *why, heddle_error_t *error)
+{
+    const heddle_missing_t *m = first_telling(&row->report);
+    char who[96 + HEDDLE_NAME_MAX + sizeof m->message];
+    const char *said = m->message[0] ? m->message : "has not answered";
+    text_printf(who, sizeof who, "%s; %s: %s", why, m->worker, said);
+    fail_version(r, row, HEDDLE_ERR_DEADLINE, who, error);
+    error_where(error, NULL, 0, m->worker, m->phase);
+    return HEDDLE_ERR_DEADLINE;
+}
+
 int reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want,
                  uint32_t waited_ms, heddle_error_t *error)
 {
     char why[96];
-    if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", phase_word(want), waited_ms);
-    else snprintf(why, sizeof why, "is not %s on enough workers yet", phase_word(want));
-    fail_version(r, row, HEDDLE_ERR_DEADLINE, why, error);
-    error_expected(error, "%s on %u of %u worker%s", phase_word(want), need_count(row, want),
-                   row->report.eligible_count, row->report.eligible_count == 1 ? "" : "s");
-    error_found(error, "on %u", have_count(row, want));
-    return HEDDLE_ERR_DEADLINE;
+    uint32_t eligible = row->report.eligible_count, need = need_count(row, want);
+    const char *word = phase_word(want);
+    if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", word, waited_ms);
+    else snprintf(why, sizeof why, "is not %s on enough workers yet", word);
+    bool is_nobody = !eligible && !row->report.missing_count;
+    int rc = is_nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE;
+    if (row->report.missing_count) late_missing(r, row, why, error);
+    else fail_version(r, row, rc, why, error);
+    if (need > eligible) error_expected(error, "%s on %u worker%s", word, need, need == 1 ? "" : "s");
+    else error_expected(error, "%s on %u of %u worker%s", word, need, eligible, eligible == 1 ? "" : "s");
+    if (is_nobody) error_found(error, "no worker of %s", r->adapter);
+    else error_found(error, "on %u", have_count(row, want));
+    return rc;
 }

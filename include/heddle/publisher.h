@@ -130,7 +130,8 @@ HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *d
 /* Waits until `quorum` of the version's eligible workers (at least one) reached the phase.  A worker that leaves is not
  * eligible any more; a count that was active, as far as this publisher heard, stays reached, and one that is greater than
  * those who are left is waited for until the deadline.  *ret_report is written in every case.  Errors: DEADLINE,
- * NO_WORKERS, VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED (heddle_publisher_interrupt). */
+ * NO_WORKERS (nobody is there; where the report's state is not "failed" it may be waited for again, as after DEADLINE),
+ * VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED (heddle_publisher_interrupt). */
 HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum,
                                      int timeout_ms, heddle_report_t *ret_report);
 /* Next event, at most timeout_ms (-1: for ever).  AGAIN when none came; INTERRUPTED after heddle_publisher_interrupt. */

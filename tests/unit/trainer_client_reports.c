@@ -114,6 +114,39 @@ Test(reports, late_names_who_is_missing, .init = start, .fini = stop)
     cr_assert_str_eq(error.found, "on 3");
     cr_assert_str_eq(error.worker, "w2");
     cr_assert(strstr(error.message, "250 ms"));
+    cr_assert_str_eq(error.message, "policy@7 was not staged on enough workers within 250 ms; w2: held");
+}
+
+Test(reports, late_tells_what_the_first_that_speaks_said, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    msg_missing_t missing[] = {{.worker = "w1", .phase = "fetch", .code = "", .message = ""},
+                               {.worker = "w2", .phase = "stage", .code = "version_failed",
+                                .message = "rank 64 is more than max_lora_rank 16"}};
+    msg_rollout_t m = {.version = 7, .eligible_count = 2, .adapter = "policy", .state = "staging", .code = "",
+                       .message = "", .missing = missing, .missing_count = 2};
+    reports_begin(&r, 7, &OPTS, 1000);
+    report_row_t *row = reports_find(&r, 7);
+    reports_update(row, &m, 5000);
+    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, COUNT(3)}, 0, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert(strstr(error.message, "w2: rank 64 is more than max_lora_rank 16"), "%s", error.message);
+    cr_assert_str_eq(error.worker, "w2");
+    cr_assert_str_eq(error.expected, "staged on 3 workers");
+    m.missing_count = 1;
+    reports_update(row, &m, 6000);
+    reports_late(&r, row, &(wait_for_t){S, ALL}, 0, &error);
+    cr_assert(strstr(error.message, "w1: has not answered"), "%s", error.message);
+}
+
+Test(reports, late_with_nobody_there_is_no_workers, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("staging", "", 0, 0, 0);
+    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_NO_WORKERS);
+    cr_assert_eq(error.code, HEDDLE_ERR_NO_WORKERS);
+    cr_assert_str_eq(error.expected, "staged on 1 worker");
+    cr_assert_str_eq(error.found, "no worker of policy");
+    cr_assert(strstr(error.hint, "heddle worker --adapter policy"));
 }
 
 Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = start, .fini = stop)
