@@ -2,12 +2,13 @@
 """heddle.peft: a version into a live PeftModel, in place."""
 from __future__ import annotations
 
+import bisect
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from heddle import _model, _native
-from heddle.tensors import Tensor, is_numpy, is_torch, torch_dtype
+from heddle.tensors import Tensor, extent, is_numpy, is_torch, torch_dtype
 from heddle.updates import HeldVersion
 
 __all__ = ["load_into"]
@@ -31,7 +32,12 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
     rank_pattern, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling thread does the copy;
     no forward pass may run meanwhile.
 
-    Raises BadAdapter (bad_adapter: names, shapes, configuration), UsageError (types; a merged or sharded adapter; no PeftModel), NotFound.
+    So is memory: tensors that were freed or are on "meta", parameters that torch lets nobody write to (inference tensors) or with elements at one
+    place (expanded), tied parameters that would get different values.  What is loaded may lie in the model's own memory (parameters that change
+    places): it is copied first.
+
+    Raises BadAdapter (bad_adapter: names, shapes, configuration, tied parameters), UsageError (types; memory; a merged or sharded adapter; no
+    PeftModel), NotFound.
     """
     if not isinstance(a, (Mapping, HeldVersion)):
         raise _native.error("usage", "there is nothing to load", expected="a Snapshot, an Update, or a mapping of names to tensors",
@@ -44,7 +50,8 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
         _check_meaning(a.config, json.loads(plan.config), adapter)
     _check_names(plan, tensors, adapter)
     sources = [_check_row(row, tensors[row[0]]) for row in plan.table.rows]
-    _model.copy(plan.parameters, sources)
+    _check_targets(plan, sources)
+    _model.copy(plan.parameters, _apart(plan.parameters, sources))
 
 
 def _check_model(model: Any, adapter: str, plan: _model.Plan) -> None:
@@ -98,7 +105,74 @@ def _as_torch(tensor: Any, kind: str) -> Any:
     if is_torch(tensor):
         return tensor
     assert is_numpy(tensor)
+    import numpy
     import torch
-    if tensor.dtype.name in ("bfloat16",) or tensor.dtype.name.startswith("float8"):        # ml_dtypes: the same bytes
+    if tensor.dtype.name == "bfloat16" or tensor.dtype.name.startswith("float8"):           # ml_dtypes: the same bytes
         return torch.from_numpy(tensor.view(f"u{tensor.dtype.itemsize}").copy()).view(torch_dtype(kind))
-    return torch.from_numpy(tensor.copy() if not tensor.flags.writeable else tensor)
+    return torch.from_numpy(numpy.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C"))   # torch takes no steps back, nor foreign byte orders
+
+
+# -- what would end the copy half-way, or write over what is still to be read ------------------------------------------------
+
+def _check_targets(plan: _model.Plan, sources: list[Any]) -> None:
+    """Every parameter of the model can be written to, and what is written there stays."""
+    import torch
+    names = [name for name, _, _ in plan.table.rows]
+    for name, p in zip(names, plan.parameters, strict=True):
+        if p.is_inference() and not torch.is_inference_mode_enabled():
+            raise _native.error("usage", f"tensor {name} of the model is an inference tensor, which torch lets nobody write to",
+                                expected="a tensor made outside of torch.inference_mode()", found="is_inference()",
+                                hint="make the model outside of torch.inference_mode(), or call load_into in it")
+        if _repeats(p):
+            raise _native.error("usage", f"tensor {name} of the model has several elements at one place in memory",
+                                expected="memory for each element", found=f"shape {list(p.shape)}, strides {list(p.stride())}", hint="give the model a contiguous() copy of it")
+    last: tuple[tuple[str, int, int], int] | None = None         # of those before, what ends last
+    for place, i in _places(plan.parameters):
+        if last is not None and last[0][0] == place[0] and place[1] < last[0][2]:
+            if not _is_tied(plan.parameters, sources, last[1], i):
+                raise _native.error("bad_adapter", f"tensors {names[last[1]]} and {names[i]} lie in the same memory in the model, and what is loaded "
+                                    "has other values for each", expected="equal values, or memory for each",
+                                    hint="publish from a model that ties them too, or load into one that does not")
+            if place[2] <= last[0][2]:
+                continue
+        last = place, i
+
+
+def _repeats(tensor: Any) -> bool:
+    """Whether elements lie at one place (an expanded tensor), or dimensions run into each other."""
+    if tensor.is_contiguous():
+        return False
+    taken = 1
+    for stride, n in sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1):
+        if stride < taken:
+            return True
+        taken += (n - 1) * stride
+    return False
+
+
+def _places(tensors: list[Any]) -> list[tuple[tuple[str, int, int], int]]:
+    """(device, first byte, byte after the last) and the index of each tensor with bytes, in order of address."""
+    return sorted(((str(t.device), t.data_ptr(), t.data_ptr() + extent(t) * t.itemsize), i) for i, t in enumerate(tensors)
+                  if t.numel() and not hasattr(t, "__tensor_flatten__"))
+
+
+def _is_tied(parameters: list[Any], sources: list[Any], i: int, j: int) -> bool:
+    """Whether two parameters are one (tied weights), and get the same bytes."""
+    import torch
+
+    def look(t: Any) -> tuple[Any, ...]:
+        return t.data_ptr(), t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()
+
+    def raw(t: Any) -> Any:
+        return t.detach().to("cpu", parameters[i].dtype).contiguous().resolve_neg().resolve_conj().reshape(-1).view(torch.uint8)
+    return look(parameters[i]) == look(parameters[j]) and torch.equal(raw(sources[i]), raw(sources[j]))
+
+
+def _apart(parameters: list[Any], sources: list[Any]) -> list[Any]:
+    """The sources, those in the memory of a parameter copied first: it is written to before all are read."""
+    into, apart = [place for place, _ in _places(parameters)], list(sources)
+    for place, i in _places(sources):
+        at = bisect.bisect_right(into, place[:2], key=lambda p: (p[0], p[2]))       # the first that ends after this one begins
+        if at < len(into) and into[at][0] == place[0] and into[at][1] < place[2]:
+            apart[i] = sources[i].clone()
+    return apart

@@ -86,19 +86,20 @@ def check_memory(name: str, tensor: Any, phase: str | None = None) -> None:
         storage = None
     if storage is None or tensor.is_nested:
         raise _native.error("usage", f"tensor {name} is not dense", expected="torch.strided", found=str(tensor.layout), phase=phase)
-    need, have = _span(tensor) * tensor.itemsize, storage.nbytes()
-    if need and (have < need or storage.data_ptr() == 0):
+    count, have = extent(tensor), storage.nbytes()
+    need = (int(tensor.storage_offset()) + count) * tensor.itemsize
+    if count and (have < need or storage.data_ptr() == 0):
         raise _native.error("usage", f"tensor {name} has no memory", expected=f"a storage of {need} bytes or more", phase=phase,
                             found=f"{have if storage.data_ptr() else 0} bytes, device {tensor.device}",
                             hint="it was freed or never had any: load or gather it first")
 
 
-def _span(tensor: Any) -> int:
-    """Elements from the start of its storage to the end of its last one."""
+def extent(tensor: Any) -> int:
+    """Elements from its first one to its last one in memory, both counted."""
     count: int = tensor.numel()
     if count and not tensor.is_contiguous():
         count = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return count and count + int(tensor.storage_offset())
+    return count
 
 
 def is_plain(tensor: Any) -> bool:

@@ -197,3 +197,118 @@ def test_a_sign_that_torch_has_not_applied_yet_is_published(broker, adapter):
         assert pub.publish_tensors({**tensors, KEY.format("A"): owner.weight}, _model.config_of(model, "default")).digest == want
     heddle.peft.load_into(model, tensors)
     assert all(torch.equal(p, tensors[key]) for key, p in planned(model).items())
+
+
+# -- load_into: all, or none -----------------------------------------------------------------------------------------------
+
+def values(model):
+    return {key: p.detach().clone() for key, p in planned(model).items()}
+
+
+def other(model):
+    return {key: t + 1 for key, t in values(model).items()}
+
+
+def refused(model, source, error, match):
+    before = values(model)
+    with pytest.raises(error, match=match) as e:
+        heddle.peft.load_into(model, source)
+    assert [key for key, t in values(model).items() if not torch.equal(t, before[key])] == [], "something was loaded"
+    return e.value
+
+
+def set_last(model, make):
+    """Puts another tensor in the place of the parameter that is loaded last."""
+    owner = [m for m in model.modules() if "default" in getattr(m, "lora_B", ())][-1].lora_B["default"]
+    owner.weight = torch.nn.Parameter(make(owner.weight.detach()), requires_grad=False)
+    return list(planned(model))[-1]
+
+
+def in_inference_mode(tensor):
+    with torch.inference_mode():
+        return tensor.clone()
+
+
+@pytest.mark.parametrize("make,match", [
+    (lambda t: torch.zeros(1, 1).expand(t.shape), "several elements at one place"),
+    (lambda t: torch.zeros(64 + t.numel()).as_strided(t.shape, (2, 1)), "several elements at one place"),
+    (in_inference_mode, "inference tensor"),
+])
+def test_a_parameter_that_cannot_be_written_to_is_named_and_nothing_is_loaded(make, match):
+    model = models.lora()
+    source = other(model)
+    name = set_last(model, make)
+    assert name in str(refused(model, source, heddle.UsageError, match))
+
+
+def test_in_inference_mode_its_tensors_are_written_to():
+    model = models.lora()
+    source = other(model)
+    with torch.inference_mode():
+        set_last(model, torch.clone)
+        heddle.peft.load_into(model, source)
+    assert all(torch.equal(t, source[key]) for key, t in values(model).items())
+
+
+@pytest.mark.parametrize("make", [lambda t: torch.empty_like(t, device="meta"), lambda t: freed(t.shape, offset=8)])
+def test_a_source_without_memory_is_named_and_nothing_is_loaded(make):
+    model = models.lora()
+    source = other(model)
+    last = list(planned(model))[-1]
+    assert last in str(refused(model, {**source, last: make(source[last])}, heddle.UsageError, "no memory"))
+
+
+def test_tied_parameters_take_what_is_equal_and_nothing_else():
+    model = models.lora()
+    source = other(model)
+    one, two = (layer(model, at).lora_A["default"] for at in (0, 1))
+    names = [KEY.format("A"), KEY.format("A").replace("layers.0", "layers.1")]
+    two.weight = one.weight
+    error = refused(model, source, heddle.BadAdapter, "same memory")
+    assert all(name in str(error) for name in names) and error.code == "bad_adapter"
+    source[names[0]][0, 0] = float("nan")
+    source[names[1]] = source[names[0]].clone()
+    heddle.peft.load_into(model, source)
+    assert all(torch.equal(t.nan_to_num(), source[key].nan_to_num()) for key, t in values(model).items())
+    two.weight = torch.nn.Parameter(torch.zeros(512)[128:384].view(8, 32))
+    one.weight = torch.nn.Parameter(two.weight.detach().view(-1).as_strided((8, 32), (32, 1), 129))      # one further, in the same storage
+    refused(model, source, heddle.BadAdapter, "same memory")
+    both = torch.zeros(2, 8, 32)
+    one.weight, two.weight = torch.nn.Parameter(both[0]), torch.nn.Parameter(both[1])                   # side by side is no sharing
+    heddle.peft.load_into(model, source)
+
+
+@pytest.mark.parametrize("as_numpy", [False, True])
+def test_parameters_of_the_model_may_change_places(as_numpy):
+    model = models.lora()
+    names = [KEY.format("A").replace("layers.0", f"layers.{at}") for at in (0, 1)]
+    want, live = values(model), planned(model)
+    want[names[0]], want[names[1]] = want[names[1]], want[names[0]]
+    source = {key: p.detach().numpy() if as_numpy else p for key, p in live.items()}
+    source[names[0]], source[names[1]] = source[names[1]], source[names[0]]
+    heddle.peft.load_into(model, source)
+    assert [key for key, t in values(model).items() if not torch.equal(t, want[key])] == []
+
+
+def test_parameters_may_take_parts_of_each_other():
+    """Ranges of one storage that overlap a target only in part."""
+    model = models.lora()
+    flat = torch.randn(1024)
+    first, second = layer(model).lora_A["default"], layer(model, 1).lora_A["default"]
+    first.weight, second.weight = (torch.nn.Parameter(flat[at:at + 256].view(8, 32), requires_grad=False) for at in (0, 256))
+    source = values(model)
+    names = [KEY.format("A").replace("layers.0", f"layers.{at}") for at in (0, 1)]
+    source[names[0]], source[names[1]] = flat[128:384].view(8, 32), flat[255:511].view(8, 32)
+    want = {key: t.clone() for key, t in source.items()}
+    heddle.peft.load_into(model, source)
+    assert [key for key, t in values(model).items() if not torch.equal(t, want[key])] == []
+
+
+def test_numpy_arrays_of_any_order_are_loaded():
+    model = models.lora()
+    source = other(model)
+    for how in (lambda a: a[::-1, ::-1].copy()[::-1, ::-1], lambda a: a.astype(">f4"), lambda a: a.T.copy().T):
+        for t in source.values():
+            t.add_(1)
+        heddle.peft.load_into(model, {key: how(t.numpy()) for key, t in source.items()})
+        assert all(torch.equal(t, source[key]) for key, t in values(model).items())
