@@ -13,8 +13,55 @@ from heddle.updates import HeldVersion
 
 __all__ = ["load_into"]
 
-# what decides how the tensors are used: a model that differs in one of these would compute something else with them
-_MEANING = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out", "bias")
+# fields of a LoraConfig that decide what the tensors compute: a model that differs in one of these would compute something else with them
+_MEANING = {
+    "r": "scales the product: alpha / r",
+    "lora_alpha": "scales the product",
+    "rank_pattern": "r of some modules",
+    "alpha_pattern": "lora_alpha of some modules",
+    "use_rslora": "scales by alpha / sqrt(r)",
+    "use_dora": "normalises the sum with the base's weight",
+    "use_qalora": "averages groups of the input first",
+    "qalora_group_size": "how large these groups are",
+    "use_bdlora": "takes a factor for the blocks of a diagonal, so many of them",
+    "kasa_config": "has a third factor, and truncates the base's weight",
+    "arrow_config": "mixes several adapters, so many and so sharply",
+    "fan_in_fan_out": "transposes the product",
+    "bias": "says whose biases the tensors replace",
+    "alora_invocation_tokens": "the adapter works only after these tokens",
+    "trainable_token_indices": "says which rows of the embedding the tensors replace",
+    "layer_replication": "says which layer of the base lies under which of the adapter",
+    "init_lora_weights": "pissa, olora, corda, loftq and lora_ga subtract from the base's weight what the adapter began with",
+    "loftq_config": "how coarse loftq made the base",
+}
+# ... and those that do not
+_NO_MEANING = {
+    "task_type": "says what the base's head is for",
+    "peft_type": "only LoRA comes here",
+    "auto_mapping": "how to load the base",
+    "peft_version": "who wrote the file",
+    "base_model_name_or_path": "a path of the trainer's machine, as often as not",
+    "revision": "goes with the path",
+    "inference_mode": "what is trained",
+    "target_modules": "the tensors' names say it",
+    "exclude_modules": "the tensors' names say it",
+    "modules_to_save": "the tensors' names say it",
+    "layers_to_transform": "the tensors' names say it",
+    "layers_pattern": "the tensors' names say it",
+    "target_parameters": "the tensors' names say it: the order is the module's",
+    "lora_bias": "the tensors' names say it",
+    "lora_dropout": "in training alone",
+    "monteclora_config": "noise in training alone",
+    "velora_config": "what is kept for the backward pass",
+    "eva_config": "how A begins; ranks that follow from it are in rank_pattern",
+    "corda_config": "data that the beginning is computed from",
+    "lora_ga_config": "data that the beginning is computed from",
+    "megatron_config": "the same product, cut differently",
+    "megatron_core": "the same product, cut differently",
+    "runtime_config": "never saved",
+    "ensure_weight_tying": "which tensors are one: they are compared before they are loaded",
+}
+_ON_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _EXACT = {"F16": ("F32", "F64"), "BF16": ("F32", "F64"), "F32": ("F64",), "F8_E5M2": ("F16", "BF16", "F32"), "F8_E4M3": ("F16", "BF16", "F32"),
           "I8": ("I16", "I32", "I64"), "U8": ("I16", "I32", "I64"), "I16": ("I32", "I64"), "I32": ("I64",)}
 _SHOWN = 5
@@ -28,8 +75,8 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
     adapter  the adapter's name in the model
 
     Before a byte moves everything is checked: names, shapes, types (a type that holds every value of the version's will do: PEFT keeps bf16
-    adapters as f32), and of a Snapshot or Update the fields of the configuration that decide how the tensors are used (r, lora_alpha,
-    rank_pattern, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling thread does the copy;
+    adapters as f32), and of a Snapshot or Update the fields of the configuration that decide what the tensors compute (r, lora_alpha,
+    rank_pattern, alora_invocation_tokens, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling thread does the copy;
     no forward pass may run meanwhile.
 
     So is memory: tensors that were freed or are on "meta", parameters that torch lets nobody write to (inference tensors) or with elements at one
@@ -63,9 +110,22 @@ def _check_model(model: Any, adapter: str, plan: _model.Plan) -> None:
                                 hint="call model.unmerge_adapter() first")
 
 
+def _meaning(config: dict[str, Any], field: str) -> Any:
+    """What a field says, with one value for all that mean the same (None: nothing)."""
+    value = config.get(field) or None
+    how = str(config.get("init_lora_weights")).lower()
+    if field == "init_lora_weights":
+        return how if how.startswith(_ON_THE_BASE) else None
+    if field == "loftq_config" and how != "loftq" or field == "qalora_group_size" and not config.get("use_qalora") or field == "bias" and value == "none":
+        return None
+    return value is not None if field == "kasa_config" else value       # what is in it steers the training
+
+
 def _check_meaning(theirs: dict[str, Any], ours: dict[str, Any], adapter: str) -> None:
-    for field in _MEANING:
-        if (theirs.get(field) or None) != (ours.get(field) or None) and not (field == "bias" and {theirs.get(field), ours.get(field)} <= {"none", None}):
+    """Fields that neither table has, of a later PEFT, count where both sides have them: what one of them lacks has a default that only it knows."""
+    unknown = sorted((theirs.keys() & ours.keys()) - _MEANING.keys() - _NO_MEANING.keys())
+    for field in (*_MEANING, *unknown):
+        if _meaning(theirs, field) != _meaning(ours, field):
             raise _native.error("bad_adapter", f"the version was trained with another {field} than the adapter {adapter!r} of this model has",
                                 expected=f"{field} = {ours.get(field)!r}", found=f"{field} = {theirs.get(field)!r}",
                                 hint="make the model's adapter from the version's config: peft.LoraConfig(**fields)")
@@ -78,9 +138,11 @@ def _some(names: list[str]) -> str:
 def _check_names(plan: _model.Plan, tensors: Mapping[str, Any], adapter: str) -> None:
     want, have = {name for name, _, _ in plan.table.rows}, set(tensors)
     if want != have:
+        lacking, strange = sorted(want - have), sorted(have - want)
         raise _native.error("bad_adapter", f"the tensors are not those of the adapter {adapter!r} of this model",
-                            expected=_some(sorted(want - have)) or None, found=_some(sorted(have - want)) or "fewer",
-                            hint="expected: those that are missing; found: those that the model has no place for")
+                            expected=f"also {_some(lacking)}" if lacking else f"these {len(want)} tensors and no others",
+                            found=f"also {_some(strange)}" if strange else f"{len(have)} tensors, without those",
+                            hint="make the model's adapter from the version's config: peft.LoraConfig(**fields)")
 
 
 def _check_row(row: tuple[str, str, tuple[int, ...]], tensor: Any) -> Any:

@@ -2,6 +2,7 @@
 """What a live model does between two versions: modules come and go, memory is freed, tensors are tied or lazy."""
 import copy
 import gc
+import json
 import os
 import pathlib
 import socket
@@ -312,3 +313,60 @@ def test_numpy_arrays_of_any_order_are_loaded():
             t.add_(1)
         heddle.peft.load_into(model, {key: how(t.numpy()) for key, t in source.items()})
         assert all(torch.equal(t, source[key]) for key, t in values(model).items())
+
+
+# -- load_into: the configuration ------------------------------------------------------------------------------------------
+
+def test_every_field_of_peft_has_been_judged():
+    import dataclasses
+
+    from heddle.peft import _MEANING, _NO_MEANING
+    from peft import LoraConfig
+    fields = {field.name for field in dataclasses.fields(LoraConfig)}
+    assert not _MEANING.keys() & _NO_MEANING.keys()
+    assert fields - _MEANING.keys() - _NO_MEANING.keys() == set(), "decide whether a tensor means something else with it"
+
+
+def loaded(theirs, ours):
+    """load_into of a version with one configuration into a model with another, as far as configurations go."""
+    from heddle.peft import _check_meaning
+    base = json.loads(_model.config_of(models.lora(), "default"))
+    _check_meaning({**base, **theirs}, {**base, **ours}, "default")
+
+
+@pytest.mark.parametrize("field,value", [
+    ("alora_invocation_tokens", [1, 2]), ("layer_replication", [[0, 2], [1, 2]]), ("trainable_token_indices", [3]), ("use_qalora", True),
+    ("use_bdlora", {"nblocks": 2}), ("kasa_config", {"beta": 0.1}), ("arrow_config", {"top_k": 3}), ("init_lora_weights", "pissa_niter_4"),
+    ("init_lora_weights", "olora"), ("init_lora_weights", "corda"), ("init_lora_weights", "loftq"), ("init_lora_weights", "lora_ga"),
+    ("bias", "all"), ("use_dora", True)])
+def test_another_meaning_is_refused(field, value):
+    for theirs, ours in (({field: value}, {}), ({}, {field: value})):
+        with pytest.raises(heddle.BadAdapter, match=f"another {field}") as e:
+            loaded(theirs, ours)
+        assert f"{field} = " in e.value.expected and f"{field} = " in e.value.found
+    loaded({field: value}, {field: value})
+
+
+def test_what_means_the_same_is_loaded():
+    for theirs, ours in (
+            ({"init_lora_weights": "eva"}, {}), ({"init_lora_weights": "gaussian"}, {"init_lora_weights": False}), ({"lora_dropout": 0.5}, {}),
+            ({"qalora_group_size": 32}, {}), ({"bias": "none"}, {"bias": None}), ({"kasa_config": {"beta": 1}}, {"kasa_config": {"beta": 2}}),
+            ({"lora_alpha": 16.0}, {}), ({"base_model_name_or_path": "/a"}, {"base_model_name_or_path": "/b"}), ({"of_a_later_peft": 7}, {}),
+            ({"target_modules": "all-linear"}, {}), ({"loftq_config": {"loftq_bits": 4}}, {})):
+        loaded(theirs, ours)
+    with pytest.raises(heddle.BadAdapter, match="of_a_later_peft"):
+        loaded({"of_a_later_peft": 7}, {"of_a_later_peft": 8})
+    with pytest.raises(heddle.BadAdapter, match="loftq_config"):
+        loaded(*({"init_lora_weights": "loftq", "loftq_config": {"loftq_bits": bits}} for bits in (4, 8)))
+    with pytest.raises(heddle.BadAdapter, match="qalora_group_size"):
+        loaded(*({"use_qalora": True, "qalora_group_size": n} for n in (16, 32)))
+
+
+def test_an_activated_lora_is_not_loaded_into_a_plain_one(broker, adapter):
+    theirs, ours = models.lora(alora_invocation_tokens=[1, 2]), models.lora()
+    assert not torch.equal(models.logits(theirs), models.logits(ours)), "the same tensors compute something else"
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto", name="activated") as w:
+        pub.publish(theirs).wait(min=1, timeout=60)
+        with w.acquire(adapter) as a:
+            refused(ours, a, heddle.BadAdapter, "alora_invocation_tokens")
+            heddle.peft.load_into(theirs, a)
