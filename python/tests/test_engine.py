@@ -466,14 +466,38 @@ def test_one_process_exports_an_adapter_into_a_directory(plugs, doubles, tmp_pat
     (["--export", "X", "--vllm", "http://h:1", "--load-timeout", "soon"], "no time"), (["--export", "X", "--vllm", "http://h:1", "--bogus"], "--bogus"),
     (["--export", "X", "--vllm", "http://h:1", "--metrics", "x"], "HOST:PORT"), (["--export", "X", "--vllm", "http://h:1", "--label", "x"], "KEY=VALUE"),
     (["--export", "X", "--vllm", "http://h:1", "--max-rate", "x"], "no size"), (["--exp", "X", "--vllm", "http://h:1"], "--export"),
-    (["--export", "X", "--vllm", "http://h:1", "--adapter", "../x"], "no name")])
+    (["--export", "X", "--vllm", "http://h:1", "--adapter", "../x"], "no name"), (["--export", "X", "--vllm", "http://h:1/v1"], "without /v1"),
+    *((["--export", "X", "--vllm", "http://127.0.0.1:9", *args], what) for args, what in [
+        (["--slots", "0"], "no 0 slots"), (["--slots", "-1"], "no -1 slots"), (["--slots", "65"], "no 65 slots"), (["--broker", "nonsense"], "nonsense"),
+        (["--broker", "tcp://127.0.0.1"], "tcp://127.0.0.1"), (["--broker-key", "zz"], "zz"), (["--data-device", "nosuch0"], "nosuch0"),
+        (["--name", "a/b"], "a/b"), (["--label", "=x"], "label")])])
 def test_usage(args, what, tmp_path):
     args = [a.replace("X", str(tmp_path)) if a == "X" else a for a in args]
-    done = subprocess.run([sys.executable, "-m", "heddle.engine", "-o", "json", *args], capture_output=True, text=True, timeout=60)
-    failure = json.loads(done.stdout)
-    assert done.returncode == 2 == failure["error"]["exit"] and not failure["ok"], done.stderr
+    done = subprocess.run([sys.executable, "-m", "heddle.engine", "-o", "json", *args], capture_output=True, text=True, timeout=10)
+    failure = json.loads(done.stdout)    # one line, before a server is waited for
+    assert done.returncode == failure["error"]["exit"] == (3 if "zz" in args else 2) and not failure["ok"], done.stderr
     assert what in failure["error"]["message"] and failure["error"]["hint"], failure
     assert "Traceback" not in done.stderr
+
+
+def test_a_broker_that_does_not_answer_is_named(doubles, tmp_path):
+    with (tmp_path / "log").open("wb") as log:
+        plug = Process([sys.executable, "-m", "heddle.engine", "--vllm", doubles("vllm").url, "--export", str(tmp_path / "x"), "--broker",
+                        "tcp://127.0.0.1:9"], stderr=log)
+    until(lambda: "worker.waiting no broker answers at tcp://127.0.0.1:9 within 5.0 s" in (tmp_path / "log").read_text(), "it says so")
+    assert plug.line().startswith("engine.up") and plug.end() == 0
+    assert (tmp_path / "log").read_text().count("no broker answers") == 1
+
+
+def test_what_the_worker_logs_is_in_the_programs_log(plugs, doubles, publisher, adapter):
+    """Here that its name is taken."""
+    double = doubles("vllm")
+    with heddle.Worker(adapters=[adapter], name=worker_of(adapter), apply="auto") as w:
+        until(lambda: w.stats()["joined"] or list(w.updates(timeout=0)), "it has the name")
+        plug = plugs(double, "--join-timeout", "60s", ready=False)
+        until(lambda: re.search(r"Z warn  worker .*refused this worker for now", plug.log.read_text()), "it says so")
+    plug.wait("ready")
+    assert "no broker answers" not in plug.log.read_text()
 
 
 def test_for_people(doubles, broker, adapter, made, publisher, tmp_path):

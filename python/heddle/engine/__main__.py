@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import signal
+import socket
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -17,7 +20,7 @@ from heddle.errors import HeddleError
 from . import names
 from .exports import Exports
 from .plug import Plug, Times, unexpected
-from .say import LEVELS, Counters, Voice
+from .say import LEVELS, Counters, Relay, Voice
 from .servers import KINDS, Server, bare
 from .session import Session
 
@@ -45,6 +48,9 @@ LOADS = {"vllm": {"embeddings", "rank_pattern", "rslora"}, "sglang": set[str]()}
 FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
 # How long requests of an unwanted version get.  SGLang loads nothing while it waits for those that take longer.
 DRAINS = {"vllm": 30.0, "sglang": 600.0}
+SLOTS = 64                               # at most, of a worker for an adapter
+PATIENCE_S = 5.0                         # with a broker that does not answer, until that is said
+HELP = "python -m heddle.engine --help"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
@@ -54,7 +60,7 @@ class Usage(HeddleError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Usage(message, code="usage", exit=2, hint="python -m heddle.engine --help")
+        raise Usage(message, code="usage", exit=2, hint=HELP)
 
 
 def duration(text: str) -> float:
@@ -145,6 +151,12 @@ class Program:
         self.servers = self._make_servers()
         self._check_adapters()
         self.template = self._usage(names.Template, options.served_name, self.adapters)
+        self._check_worker()
+        self.relay = Relay(self.voice)
+        log = logging.getLogger("heddle")
+        log.addHandler(self.relay)
+        log.setLevel(logging.DEBUG)
+        log.propagate = False
 
     def _check_adapters(self) -> None:
         for name in self.adapters:
@@ -154,8 +166,23 @@ class Program:
         if len(set(self.adapters)) != len(self.adapters):
             raise Usage("an adapter is named twice", code="usage", exit=2, found=" ".join(self.adapters), hint="name each once")
 
+    def _check_worker(self) -> None:
+        """What the worker would refuse when every server is up, which may be minutes from now."""
+        o = self.options
+        if not 1 <= o.slots <= SLOTS:
+            raise Usage(f"a worker has no {o.slots} slots", code="usage", exit=2, expected=f"--slots 1 to {SLOTS}", found=str(o.slots), hint=HELP)
+        for what, word in [("worker", self.name), *(("label", word) for pair in o.label for word in pair)]:
+            if not names.is_adapter(word):
+                raise Usage(f"{word!r} is no name of a {what}", code="bad_name", exit=2, hint=HELP,
+                            expected="letters, digits and . _ -, at most 128, a letter or digit first")
+        found = [name for _, name in socket.if_nameindex()]
+        if o.data_device is not None and o.data_device not in found:
+            raise Usage(f"there is no network interface {o.data_device}", code="usage", exit=2, expected=f"one of {', '.join(found)}",
+                        found=o.data_device, hint="name the interface of the data plane: --data-device")
+        heddle.Admin(o.broker, broker_key=o.broker_key, key=o.key).close()      # address and keys; nothing is asked
+
     @staticmethod
-    def _usage(make: Any, *args: Any, hint: str = "python -m heddle.engine --help") -> Any:
+    def _usage(make: Any, *args: Any, hint: str = HELP) -> Any:
         try:
             return make(*args)
         except ValueError as e:
@@ -163,7 +190,7 @@ class Program:
 
     def _make_servers(self) -> list[Server]:
         if not self.options.servers:
-            raise Usage("no server is named", code="usage", exit=2, expected="--vllm URL or --sglang URL", hint="python -m heddle.engine --help")
+            raise Usage("no server is named", code="usage", exit=2, expected="--vllm URL or --sglang URL", hint=HELP)
         key = self._usage(bare, os.environ.get("HEDDLE_ENGINE_KEY"), hint="look at HEDDLE_ENGINE_KEY")
         made = [self._usage(KINDS[kind], url, key) for kind, url in self.options.servers]
         if len({server.url for server in made}) != len(made):
@@ -199,10 +226,24 @@ class Program:
         session = Session(broker=o.broker, adapters=self.adapters, name=self.name, labels=dict(o.label) or None, slots=o.slots,
                           accepts=self.accepts(), max_rate=o.max_rate, join_timeout=o.join_timeout, data_device=o.data_device,
                           insecure=o.insecure, broker_key=o.broker_key, key=o.key)
+        began, warnings = time.monotonic(), self.relay.warnings
+        is_told = False
+
+        def tell() -> bool:
+            nonlocal is_told
+            if not is_told and time.monotonic() - began >= PATIENCE_S and self.relay.warnings == warnings:
+                is_told = True           # once
+                self._say_waiting()
+            return self._say_ready(session)
+
         try:
-            return plug.run(session, lambda: self._say_ready(session))
+            return plug.run(session, tell)
         finally:
             session.close()
+
+    def _say_waiting(self) -> None:
+        broker = self.options.broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
+        self.voice.log("warn", "worker.waiting", f"no broker answers at {broker} within {PATIENCE_S:.1f} s; waiting for one")
 
     def _say_ready(self, session: Session) -> bool:
         """False: no broker has admitted the worker yet."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import http.server
 import json
+import logging
 import os
 import select
 import sys
@@ -73,6 +74,23 @@ class Voice:
                 print(json.dumps(line) if self._is_json else text, flush=True)
             except OSError:
                 self._dropped += 1
+
+
+class Relay(logging.Handler):
+    """What the package logs, in this voice.  That no broker answers is the program's own to say."""
+
+    def __init__(self, voice: Voice) -> None:
+        super().__init__()
+        self._voice = voice
+        self.warnings = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "no broker answers" in text:
+            return
+        self.warnings += record.levelno >= logging.WARNING
+        level = "warn" if record.levelno == logging.WARNING else record.levelname.lower()
+        self._voice.log(level if level in LEVELS else "error", "worker", text)
 
 
 class Counters:

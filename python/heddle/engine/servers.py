@@ -81,6 +81,8 @@ class Server:
         parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or not url.isascii() or url.split() != [url]:
             raise ValueError(f"{url!r} is no address of a server; expected http://HOST:PORT")
+        if parts.path.rstrip("/").endswith("/v1"):
+            raise ValueError(f"{url!r} is the address for OpenAI's clients; expected that of the server, without /v1")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self._is_tls = parts.scheme == "https"
