@@ -63,6 +63,8 @@ int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
  * none), which then follows on stderr.  Takes `json` (may be NULL: then the failure alone is printed). */
 typedef void render_t(const common_t *c, json_t *answer);
 int  cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
+/* What is left of a deadline that counts from `began_us` (clock_now) on; at least 1. */
+uint32_t cli_left_ms(uint32_t deadline_ms, uint64_t began_us);
 /* The failure of the call that just returned rc. */
 const heddle_error_t *cli_error(int rc);
 

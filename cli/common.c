@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/log.h"
 
@@ -197,6 +198,12 @@ const char *cli_count(int64_t n, const char *noun, char scratch[64])
 int64_t cli_integer(const json_t *object, const char *key)
 {
     return (int64_t)json_number_value(json_object_get(object, key));
+}
+
+uint32_t cli_left_ms(uint32_t deadline_ms, uint64_t began_us)
+{
+    uint64_t spent_ms = (clock_now(clock_system()) - began_us) / 1000;
+    return spent_ms < deadline_ms ? deadline_ms - (uint32_t)spent_ms : 1;
 }
 
 const heddle_error_t *cli_error(int rc)

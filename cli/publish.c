@@ -367,10 +367,18 @@ static bool is_directory(const char *dir)
     return stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* A broker that answers after the deadline is of no use; one that is there has a moment in any case. */
+static uint32_t connect_ms(const args_t *args)
+{
+    uint32_t deadline_ms = args->deadline_ms > AWAY_MS ? args->deadline_ms : AWAY_MS;
+    return args->common.timeout_ms < deadline_ms ? args->common.timeout_ms : deadline_ms;
+}
+
 static int publish(const args_t *args, const char *dir, outcome_t *o)
 {
     if (!is_directory(dir)) return dry_run(o, dir);
     heddle_publisher_t *p = NULL;
+    uint64_t began_us = clock_now(clock_system());
     heddle_publisher_opts_t opts = {.size = sizeof opts,
                                     .broker = args->common.broker,
                                     .broker_key = args->common.broker_key,
@@ -378,7 +386,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                     .adapter = args->adapter,
                                     .writer = args->writer,
                                     .takeover = args->takeover,
-                                    .timeout_ms = args->common.timeout_ms,
+                                    .timeout_ms = connect_ms(args),
                                     .max_rate_bytes = args->max_rate_bytes,
                                     .data_device = args->data_device,
                                     .insecure = args->insecure,
@@ -392,13 +400,14 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                  .activation = args->activation,
                                  .if_unchanged = args->if_unchanged,
                                  .allow_step_back = args->allow_step_back,
-                                 .deadline_ms = args->deadline_ms,
+                                 .deadline_ms = cli_left_ms(args->deadline_ms, began_us),
+                                 .asked_ms = args->deadline_ms,
                                  .meta = args->meta};
     o->published.size = sizeof o->published;
     o->report.size = sizeof o->report;
     heddle_publisher_report(p, 0, &o->report); /* of no version: whether the broker settles */
     tell_settling(o, NULL);
-    uint64_t until_us = clock_now(clock_system()) + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
+    uint64_t until_us = began_us + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
     rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
     o->have_version = rc == HEDDLE_OK;
     if (!rc) rc = wait_all(p, o, until_us);

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/holders.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 
 #include <stdio.h>
@@ -71,6 +72,8 @@ static void render(const common_t *c, json_t *a)
     table_print(&t);
 }
 
+enum { LOOK_UP_MS = 1500 };    /* for the list of versions, before the deadline's own question: however short it is */
+
 /* ---- --dir: what the files are, beside what the registry says ---- */
 
 static const char *digest_of(const json_t *version)
@@ -106,14 +109,15 @@ typedef struct {
     char ref[HEDDLE_NAME_MAX + 32];      /* exact where `meant` is */
 } registered_t;
 
-static void look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
+/* UNAVAILABLE: there is nobody to ask more. */
+static int look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
 {
     char *json = NULL;
     *ret = (registered_t){0};
     snprintf(ret->adapter, sizeof ret->adapter, "%.*s", (int)strcspn(ref, "@"), ref);
     snprintf(ret->ref, sizeof ret->ref, "%s", ref);
-    if (heddle_admin_versions(admin, ret->adapter, &json) != HEDDLE_OK) return; /* so will verify, in its
-                                                                                 * own words */
+    int rc = heddle_admin_versions(admin, ret->adapter, &json);
+    if (rc) return rc;    /* as a rule so will verify, in its own words */
     ret->versions = json_loads(json, 0, NULL);
     heddle_free(json);
     ret->meant = version_meant(json_object_get(ret->versions, "versions"), ref);
@@ -121,6 +125,7 @@ static void look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
     if (ret->meant)
         snprintf(ret->ref, sizeof ret->ref, "%s@%lld", ret->adapter,
                  (long long)cli_integer(ret->meant, "version"));
+    return HEDDLE_OK;
 }
 
 /* The workers were asked, so that the answer does not rest on the registry: a broker that settles asks nobody.  Those with its
@@ -145,8 +150,9 @@ static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref
 {
     registered_t r;
     char *json = NULL;
-    look_up(admin, ref, &r);
-    int rc = heddle_admin_verify(admin, r.ref, digest, args->deadline_ms, &json);
+    uint64_t began_us = clock_now(clock_system());
+    if (look_up(admin, ref, &r) == HEDDLE_ERR_UNAVAILABLE) return cli_fail(&args->common, "verify", heddle_last_error());
+    int rc = heddle_admin_verify(admin, r.ref, digest, cli_left_ms(args->deadline_ms, began_us), &json);
     heddle_error_t error = *cli_error(rc);
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     bool has_asked = !rc || rc == HEDDLE_ERR_DIGEST_MISMATCH ||
@@ -175,6 +181,8 @@ int command_verify(int argc, char **argv)
     heddle_adapter_info_t info = {.size = sizeof info};
     if (args.dir && heddle_adapter_check(args.dir, &info) != HEDDLE_OK)
         return cli_fail(&args.common, "verify", heddle_last_error());
+    if (args.dir && args.common.timeout_ms > LOOK_UP_MS && args.deadline_ms < args.common.timeout_ms)
+        args.common.timeout_ms = args.deadline_ms > LOOK_UP_MS ? args.deadline_ms : LOOK_UP_MS;
     heddle_admin_t *admin = cli_admin(&args.common, "verify", &end);
     if (!admin) return end;
     end = args.dir ? verify_dir(&args, admin, ref, info.digest) : verify(&args, admin, ref);

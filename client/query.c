@@ -15,7 +15,9 @@
 
 enum {
     RESEND_US = 20000,                 /* before a question that could not be sent is tried again */
-    ANSWER_MS = 1500                   /* what a deadline's end may take to be heard of */
+    ANSWER_MS = 1500,                  /* what a deadline's end may take to be heard of */
+    FREE_MS = 400,                     /* what connecting may take of a deadline for nothing: the answer names that deadline */
+    LATE_MS = FREE_MS + ANSWER_MS      /* after a deadline there is nothing to wait for */
 };
 
 struct query {
@@ -33,6 +35,7 @@ struct query {
     uint64_t req;
     char cursor[HEDDLE_NAME_MAX + 1];
     uint64_t started_us, asked_us;     /* asked_us: first time; 0: not yet */
+    uint64_t asked_ms;                 /* what was left of the deadline then */
     bool is_asked;                     /* on this connection */
     /* its answer */
     bool is_answered, has_more;
@@ -223,14 +226,15 @@ static uint64_t left_ms(uint64_t ms, uint64_t since_ms) { return ms > since_ms ?
 static void ask(query_t *q)
 {
     uint64_t now_us = loop_now(q->loop), since_ms = q->asked_us ? (now_us - q->asked_us) / 1000 : 0;
+    uint64_t spent_ms = (now_us - q->started_us) / 1000;
     msg_t m = {.type = MSG_QUERY, .query = q->page};
     m.query.req = ++q->req; /* an answer to the question before is not ours */
-    m.query.deadline_ms = left_ms(q->page.deadline_ms, since_ms);
+    m.query.deadline_ms = left_ms(q->page.deadline_ms, q->asked_us || spent_ms > FREE_MS ? spent_ms : 0);
     m.query.wait_ms = left_ms(q->page.wait_ms, since_ms);
     int rc = send_msg(q, &m);
     if (rc == HEDDLE_OK) {
         q->is_asked = true;
-        if (!q->asked_us) q->asked_us = now_us;
+        if (!q->asked_us) q->asked_us = now_us, q->asked_ms = m.query.deadline_ms;
     } else if (rc != HEDDLE_ERR_SLOW && rc != HEDDLE_ERR_GONE) {
         heddle_error_t error;
         error_fail(&error, rc, "the question does not fit a message");
@@ -239,14 +243,19 @@ static void ask(query_t *q)
     }
 }
 
-/* Until it was asked once, only the timeout counts: a broker that is not there will not begin to think.
- * A broker that has a deadline keeps it, so that little time is left after it. */
+static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t greater(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Until it was asked once, only the timeout counts, and the deadline, which may be "now": a broker that is not there will
+ * not begin to think.  A broker that has a deadline keeps it, so that little time is left after it. */
 static uint64_t give_up_us(const query_t *q)
 {
-    uint64_t timeout_us = (uint64_t)q->timeout_ms * 1000, answer_us = ANSWER_MS * 1000ull;
-    if (!q->asked_us) return q->started_us + timeout_us;
-    if (q->page.deadline_ms && answer_us < timeout_us) timeout_us = answer_us;
-    return q->asked_us + patience_ms(&q->page) * 1000 + timeout_us;
+    uint64_t timeout_ms = q->timeout_ms, deadline_ms = q->page.deadline_ms;
+    if (!q->asked_us && deadline_ms) timeout_ms = lesser(timeout_ms, greater(deadline_ms, ANSWER_MS));
+    if (!q->asked_us) return q->started_us + timeout_ms * 1000;
+    if (!deadline_ms) return q->asked_us + (q->page.wait_ms + timeout_ms) * 1000;
+    return lesser(q->asked_us + (q->asked_ms + lesser(timeout_ms, ANSWER_MS)) * 1000,
+                  q->started_us + (deadline_ms + LATE_MS) * 1000);
 }
 
 static int give_up(query_t *q, heddle_error_t *error)

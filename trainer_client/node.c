@@ -122,7 +122,7 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a, uint64_
         .features = words, .feature_count = split(features, words, LIMIT_FEATURES),
         .config = a->pack->config,
         .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs),
-        .asked_ms = a->opts.deadline_ms};
+        .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms};
     return send(n, &m);
 }
 

@@ -5,8 +5,8 @@
  * lists sorted.  On failure of the question itself *ret_json is not written and heddle_last_error() tells; an answer
  * that is "no" (a wait that ended by its deadline, a verify with a mismatch) returns the error code AND writes *ret_json.
  *
- * Threads: one thread at a time; calls run on the caller's thread and block at most timeout_ms of the handle plus the
- * deadline given in the request. */
+ * Threads: one thread at a time; calls run on the caller's thread and block at most timeout_ms of the handle, and
+ * where the request has a deadline at most until 2 s after it: it counts from the call, connecting included. */
 #ifndef HEDDLE_ADMIN_H
 #define HEDDLE_ADMIN_H
 

@@ -53,6 +53,8 @@ typedef struct heddle_publish_opts {
     int allow_step_back;
     uint32_t deadline_ms;          /* from the call on; the broker keeps what packing leaves of it; 0: 60000 */
     const char *const *meta;       /* "key=value", NULL-terminated, up to 32; NULL: none */
+    uint32_t asked_ms;             /* the deadline that is told, where a part of it was over before the call (connecting);
+                                    * 0: deadline_ms */
 } heddle_publish_opts_t;
 
 /* What a commit did. */
