@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from heddle import _calls, _native
@@ -40,7 +42,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Where the rollout of a version is.  `workers`: names of those that reached the phase waited for, as far as the broker lists them."""
+    """Where the rollout of a version is."""
     adapter: str
     version: int
     phase: str
@@ -49,10 +51,24 @@ class Rollout:
     staged_count: int
     active_count: int
     decision: int
-    workers: tuple[str, ...]
     missing: tuple[Missing, ...]
     staged_ms: float | None         # since the commit was called; None where it has not happened
     active_ms: float | None
+    _ask: Callable[[Rollout], tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def workers(self) -> tuple[str, ...]:
+        """Names of those that have reached the phase, as the broker lists them when this is looked at first.
+
+        Empty where it does not answer within the Publisher's timeout, and in another process than the Publisher's.
+        """
+        return self._ask(self) if self._ask is not None else ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ask": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
 
 @dataclass(frozen=True)
@@ -70,7 +86,8 @@ class Progress:
 class Version:
     """A version that was published: its record is on the broker's disk, and this process is a source of its bytes.
 
-    created False: an earlier version stands for it (`reason` "unchanged" or "replayed").  Times are milliseconds since the call: `pack_ms` region
+    created False: an earlier version stands for it (`reason` "unchanged" or "replayed"); `step` is that one's then, asked
+    of the broker (None where it does not answer).  Times are milliseconds since the call: `pack_ms` region
     filled and sealed, `commit_ms` record durable.
     """
     adapter: str
@@ -92,7 +109,7 @@ class Version:
     def wait(self, phase: str = "active", quorum: str | int = "all", min: int = 1, timeout: float | None = 30.0) -> Rollout:
         """Until `quorum` of the eligible workers, and at least `min`, reached the phase ("staged" or "active").
 
-        quorum   "all", a count, "N%", or "none"
+        quorum   "all", a count, or "N%"
         timeout  seconds; None: for ever
         Raises Deadline (`e.rollout.missing` names who lacks it), RolloutFailed (failed or lost), Held, Fenced, Closed.  May be interrupted.
         """
@@ -113,17 +130,21 @@ def parse_quorum(quorum: str | int) -> Any:
     words = str(quorum)
     if words in kinds:
         kind, n = kinds[words]
-    elif words.endswith("%") and words[:-1].isdigit() and 0 <= int(words[:-1]) <= 100:
+    elif words.endswith("%") and _is_number(words[:-1]) and int(words[:-1]) <= 100:
         kind, n = lib.HEDDLE_QUORUM_PERCENT, int(words[:-1])
-    elif words.isdigit() and int(words) < 2**31:
+    elif _is_number(words) and int(words) < 2**31:
         kind, n = lib.HEDDLE_QUORUM_COUNT, int(words)
     else:
         raise _native.error("usage", "that is no quorum", expected='"all", "none", a count, or "N%"', found=repr(quorum))
     return ffi.new("heddle_quorum_t *", {"kind": kind, "n": n})[0]
 
 
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 12
+
+
 def choose(what: str, value: str, choices: Mapping[str, int]) -> int:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise _native.error("usage", f"that is no {what}", expected=" ".join(choices), found=repr(value))
     return choices[value]
 
@@ -136,7 +157,11 @@ def config_bytes(config: Config) -> bytes:
         return config.encode()
     if not isinstance(config, Mapping):
         raise _native.error("usage", "that is no adapter_config", expected="a mapping, bytes or str", found=type(config).__name__)
-    return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()
+    try:
+        return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()
+    except (TypeError, ValueError, RecursionError) as e:       # keys that are no words, a mapping inside of itself
+        raise _native.error("usage", f"adapter_config is not JSON: {e}", expected="texts, numbers, lists, mappings of texts",
+                            found=type(config).__name__) from e
 
 
 def _plain(value: Any) -> Any:
@@ -185,6 +210,7 @@ class Publisher(Handle):
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
         self._callbacks: list[Callable[[Progress], None]] = []
         self._ranks: Collective | None = None
+        self._asking = threading.Lock()        # for the next; never held while the broker is asked
         self._asked: Any = None                # an Admin handle for the names of workers, made when it is wanted
         self._asked_opts: dict[str, Any] = {"broker": broker, "broker_key": broker_key, "key": key, "timeout": timeout}
         try:
@@ -205,7 +231,7 @@ class Publisher(Handle):
         kept = {name: _native.c_text(value) for name, value in texts.items()}
         opts = ffi.new("heddle_publisher_opts_t *", {
             **kept, "size": ffi.sizeof("heddle_publisher_opts_t"), "takeover": bool(takeover), "insecure": bool(insecure),
-            "timeout_ms": _native.milliseconds(timeout, "timeout", 1), "max_rate_bytes": max_rate or 0,
+            "timeout_ms": _native.milliseconds(timeout, "timeout", 1), "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX),
             "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1)})
         place = ffi.new("heddle_publisher_t **")
         _native.load_transport()
@@ -230,14 +256,19 @@ class Publisher(Handle):
         while lib.heddle_publisher_next_event(self._ptr, 0, event) == 0:
             pass
 
+    def _where(self) -> dict[str, Any]:
+        return {"adapter": self.adapter}
+
     def _interrupt_native(self, ptr: Any) -> None:
         lib.heddle_publisher_interrupt(ptr)
         if self._asked is not None:
             self._asked._interrupt()
 
     def _before_close(self, ptr: Any) -> None:
-        if self._asked is not None:
-            self._asked.close()
+        with self._asking:
+            asked = self._asked
+        if asked is not None:
+            asked.close()
 
     def _close_native(self, ptr: Any) -> None:
         lib.heddle_publisher_close(ffi.new("heddle_publisher_t **", ptr))
@@ -323,6 +354,9 @@ class Publisher(Handle):
         Returns when the record is durable.  Raises UsageError, BadAdapter, Conflict, Fenced, Unavailable, Deadline.
         """
         def alone() -> Version:
+            if not isinstance(tensors, Mapping):
+                raise _native.error("usage", "the tensors are no mapping", expected="{name: tensor}", found=type(tensors).__name__)
+            _native.names(tensors, "the names of the tensors")
             rows = [(name, *describe(name, value)) for name, value in tensors.items()]
             values = list(tensors.values())
 
@@ -377,12 +411,11 @@ class Publisher(Handle):
 
     def _publish_opts(self, step: int | None, request_id: str | None, meta: Mapping[str, str] | None, deadline: float,
                       allow_step_back: bool) -> tuple[Any, Any]:
-        pairs, kept = _native.c_list([f"{k}={v}" for k, v in meta.items()] if meta else None)
+        pairs, kept = _native.c_list(_native.pairs(meta, "meta"), "meta")
         name = _native.c_text(request_id)
-        if step is not None and (not isinstance(step, int) or step < 0):
-            raise _native.error("usage", "that is no step", expected="an integer, 0 or more", found=repr(step))
+        number = -1 if step is None else _native.count(step, "step", 0, _native.NUMBER_MAX)
         opts = ffi.new("heddle_publish_opts_t *", {
-            "size": ffi.sizeof("heddle_publish_opts_t"), "step": -1 if step is None else step, "request_id": name, "activation": self._activation,
+            "size": ffi.sizeof("heddle_publish_opts_t"), "step": number, "request_id": name, "activation": self._activation,
             "if_unchanged": self._unchanged, "allow_step_back": bool(allow_step_back),
             "deadline_ms": _native.milliseconds(deadline, "deadline", 1), "meta": pairs})
         return opts, (pairs, kept, name)
@@ -390,15 +423,26 @@ class Publisher(Handle):
     def _version(self, done: Any, step: int | None) -> Version:
         words = _native.text(done.features) or ""
         reason = "replayed" if done.replayed else "unchanged" if done.unchanged else None
+        if reason is not None:
+            step = self._stored_step(done.version)
         return Version(adapter=self.adapter, version=done.version, tag=_native.text(done.tag) or "", digest=_native.text(done.digest) or "",
                        created=bool(done.created), reason=reason, step=step, request_id=_native.text(done.request_id) or "",
                        features=tuple(words.split(",")) if words else (), data_bytes=done.data_bytes, tensor_count=done.tensor_count,
                        chunk_count=done.chunk_count, pack_ms=done.pack_ms, commit_ms=done.commit_ms, _publisher=self)
 
+    def _stored_step(self, version: int) -> int | None:
+        try:
+            told = self._admin().versions(f"{self.adapter}@{version}")
+        except HeddleError:
+            return None
+        return told[0].step if told else None
+
     # -- waiting ---------------------------------------------------------------------------------------------------------
 
     def on_progress(self, callback: Callable[[Progress], None]) -> None:
         """`callback(progress)` is called inside `Version.wait` alone, on the thread that waits.  What it raises ends the wait."""
+        if not callable(callback):
+            raise _native.error("usage", "on_progress takes a function", expected="callback(progress)", found=repr(callback)[:80])
         self._callbacks.append(callback)
 
     def report(self, version: int) -> Rollout:
@@ -406,34 +450,39 @@ class Publisher(Handle):
         def alone() -> Rollout:
             report = _new_report()
             with self._lock:
-                _native.check(lib.heddle_publisher_report(self._live(), version, report))
-            return self._rollout(report, "active", ())
+                _native.check(lib.heddle_publisher_report(self._live(), number, report))
+            return self._rollout(report, "active")
+        number = _native.count(version, "version", 1, _native.NUMBER_MAX)
         found: Rollout = self._together(alone)
-        return found
+        return replace(found, _ask=self._who)
 
     def _wait(self, version: Version, phase: str, quorum: str | int, least: int, timeout: float | None) -> Rollout:
         want, number = parse_quorum(quorum), choose("phase", phase, _PHASE)
+        if want.kind == lib.HEDDLE_QUORUM_NONE:
+            raise _native.error("usage", "a wait for none is no wait", expected='"all", a count, or "N%"', found='"none"',
+                                hint="leave the wait out")
+        least = _native.count(least, "min")
         wanted = _Wanted(version, phase, number, want, least, Until(timeout), _new_report())
         if self._ranks is None:
             while (found := self._turn(wanted, _LOOK_AGAIN)) is None:
                 pass
             return found[0]
         from heddle._collective import TURN_S
-        return self._ranks.in_turns(lambda: self._turn(wanted, TURN_S))
+        return replace(self._ranks.in_turns(lambda: self._turn(wanted, TURN_S)), _ask=self._who)
 
     def _turn(self, wanted: _Wanted, at_most: float) -> tuple[Rollout] | None:
         """Looks, and where it is not there yet waits for news, `at_most` seconds."""
         version, report = wanted.version, wanted.report
         failure = self._judge(version, wanted.number, wanted.quorum, report)
         have = report.active_count if wanted.number == _PHASE["active"] else report.staged_count
-        if failure is None and (have >= wanted.least or wanted.quorum.kind == lib.HEDDLE_QUORUM_NONE):
-            return (self._rollout(report, wanted.phase, self._who(version, wanted.phase)),)
+        if failure is None and have >= wanted.least:
+            return (self._rollout(report, wanted.phase),)
         is_over = failure is not None and (failure.code not in _NOT_YET or _native.text(report.state) in _ENDED)
         if is_over or wanted.until.over:
             failure = failure or _native.error(
                 "deadline", f"{version.tag} is not {wanted.phase} on enough workers", adapter=self.adapter,
                 version=version.version, expected=f"at least {wanted.least}", found=str(have), retriable=True)
-            failure.rollout = self._rollout(report, wanted.phase, ())
+            failure.rollout = self._rollout(report, wanted.phase)
             raise failure
         self._poll(self._fd, wanted.until.left(at_most))
         self._tell_progress()
@@ -455,25 +504,30 @@ class Publisher(Handle):
             for callback in self._callbacks:
                 callback(_progress(event))
 
-    def _who(self, version: Version, phase: str) -> tuple[str, ...]:
-        """Names of the workers that have it.  Nothing rests on them: without an answer there are none."""
-        from heddle.admin import Admin
-        states = ("active",) if phase == "active" else ("staged", "committed", "active", "kept")
+    def _who(self, rollout: Rollout) -> tuple[str, ...]:
+        """Names of the workers that have it.  Nothing rests on them: without an answer there are none.  Holds no lock of ours."""
+        states = ("active",) if rollout.phase == "active" else ("staged", "committed", "active", "kept")
         try:
-            with self._lock:
-                self._live()
-                if self._asked is None:
-                    self._asked = Admin(**self._asked_opts)
-                told = self._asked.versions(f"{self.adapter}@{version.version}")
-            return tuple(w.worker for w in told[0].workers or () if w.state in states) if told else ()
+            told = self._admin().versions(f"{self.adapter}@{rollout.version}")
         except HeddleError:
             return ()
+        return tuple(w.worker for w in told[0].workers or () if w.state in states) if told else ()
 
-    def _rollout(self, r: Any, phase: str, workers: tuple[str, ...]) -> Rollout:
+    def _admin(self) -> Any:
+        """For what a publisher's own connection does not tell."""
+        from heddle.admin import Admin
+        with self._asking:
+            if self._is_closed:
+                raise self._closed()
+            if self._asked is None:
+                self._asked = Admin(**self._asked_opts)
+            return self._asked
+
+    def _rollout(self, r: Any, phase: str) -> Rollout:
         missing = tuple(Missing(_native.text(m.worker) or "", _native.text(m.phase) or "", _native.text(lib.heddle_err_name(m.code)) or "",
                                 _native.text(m.message) or "") for m in (r.missing[i] for i in range(min(r.missing_count, len(r.missing)))))
         return Rollout(adapter=self.adapter, version=r.version, phase=phase, state=_native.text(r.state) or "", eligible_count=r.eligible_count,
-                       staged_count=r.staged_count, active_count=r.active_count, decision=r.decision, workers=workers, missing=missing,
+                       staged_count=r.staged_count, active_count=r.active_count, decision=r.decision, missing=missing, _ask=self._who,
                        staged_ms=None if r.staged_ms < 0 else r.staged_ms, active_ms=None if r.active_ms < 0 else r.active_ms)
 
 

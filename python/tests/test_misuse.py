@@ -129,52 +129,6 @@ def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
     assert e.value.code == "no_workers" and isinstance(e.value, TimeoutError) and e.value.rollout.eligible_count == 0
 
 
-def test_a_wait_where_nobody_is_says_so(pub):
-    ver = pub.publish_dir(FIXTURES / "plain")
-    with pytest.raises(heddle.Deadline) as e:
-        ver.wait(timeout=0.2)
-    assert e.value.code == "no_workers" and e.value.rollout.state == "staging"
-    assert "heddle worker --adapter" in e.value.hint and e.value.expected == "active on 1 worker"
-
-
-def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="picky") as picky:
-        until(lambda: [w for w in heddle.Admin().workers() if w.name == "picky"], "the worker joined")
-        ver = pub.publish_dir(FIXTURES / "plain")
-        for u in picky.updates(timeout=30):
-            if u.phase == "arrived":
-                break
-        with pytest.raises(heddle.Deadline) as e:
-            ver.wait("staged", quorum=2, timeout=0.2)
-        assert e.value.code == "deadline" and e.value.worker == "picky" and "picky: " in str(e.value)
-        u.reject("rank 64 is more than max_lora_rank 16")
-        with pytest.raises(heddle.HeddleError, match="picky.*rank 64 is more than max_lora_rank 16"):
-            ver.wait("staged", quorum=2, timeout=5)
-
-
-def test_a_wait_where_nobody_is_says_so(pub):
-    ver = pub.publish_dir(FIXTURES / "plain")
-    with pytest.raises(heddle.Deadline) as e:
-        ver.wait(timeout=0.2)
-    assert e.value.code == "no_workers" and e.value.rollout.state == "staging"
-    assert "heddle worker --adapter" in e.value.hint and e.value.expected == "active on 1 worker"
-
-
-def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="picky") as picky:
-        until(lambda: [w for w in heddle.Admin().workers() if w.name == "picky"], "the worker joined")
-        ver = pub.publish_dir(FIXTURES / "plain")
-        for u in picky.updates(timeout=30):
-            if u.phase == "arrived":
-                break
-        with pytest.raises(heddle.Deadline) as e:
-            ver.wait("staged", quorum=2, timeout=0.2)
-        assert e.value.code == "deadline" and e.value.worker == "picky" and "picky: " in str(e.value)
-        u.reject("rank 64 is more than max_lora_rank 16")
-        with pytest.raises(heddle.HeddleError, match="picky.*rank 64 is more than max_lora_rank 16"):
-            ver.wait("staged", quorum=2, timeout=5)
-
-
 # -- conflicts -------------------------------------------------------------------------------------------------------------
 
 def test_two_publishers(broker, adapter):

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Publisher takes, and what its versions and waits tell."""
+import pickle
+import signal
+import threading
+import time
+
+import pytest
+
+import heddle
+from conftest import FIXTURES, Broker, until
+
+np = pytest.importorskip("numpy")
+CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
+KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+PAIR = {KEY.format("A"): np.ones((8, 64), "float32"), KEY.format("B"): np.ones((64, 8), "float32")}
+
+
+@pytest.fixture
+def pub(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as it:
+        yield it
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("how,named", [
+    ({"max_rate": -1}, "max_rate"), ({"max_rate": 0}, "max_rate"), ({"max_rate": 1.5e9}, "max_rate"), ({"max_rate": 2**70}, "max_rate"),
+    ({"max_rate": True}, "max_rate"), ({"adapter": 5}, "text"), ({"activation": ["all"]}, "activation"), ({"timeout": "5"}, "timeout"),
+    ({"writer": 5}, "text")], ids=str)
+def test_a_publisher_of_wrong_arguments(broker, adapter, how, named):
+    with pytest.raises(heddle.UsageError, match=named):
+        heddle.Publisher(**{"adapter": adapter, **how})
+
+
+@pytest.mark.parametrize("how,named", [
+    ({"step": 2**70}, "step"), ({"step": "1"}, "step"), ({"step": True}, "step"), ({"step": -2}, "step"), ({"meta": "a=b"}, "meta"),
+    ({"meta": [("a", "b")]}, "meta"), ({"request_id": 5}, "text"), ({"deadline": "5"}, "deadline"),
+    ({"tensors": list(PAIR.items())}, "tensors"), ({"tensors": {5: PAIR[KEY.format("A")]}}, "names"), ({"config": {(1, 2): 3}}, "adapter_config"),
+    ({"config": ["r"]}, "adapter_config")], ids=str)
+def test_a_version_of_wrong_arguments(pub, how, named):
+    with pytest.raises(heddle.UsageError, match=named):
+        pub.publish_tensors(**{"tensors": PAIR, "config": CONFIG, **how})
+    assert pub.publish_tensors(PAIR, CONFIG).created, "and the publisher is whole"
+
+
+@pytest.mark.parametrize("how,named", [
+    ({"min": "1"}, "min"), ({"min": -1}, "min"), ({"min": 1.5}, "min"), ({"quorum": "none"}, "none"), ({"quorum": "\u00b2"}, "quorum"),
+    ({"quorum": -1}, "quorum"), ({"quorum": "101%"}, "quorum"), ({"quorum": "9" * 5000}, "quorum"), ({"phase": ["active"]}, "phase"),
+    ({"timeout": "1"}, "timeout")], ids=lambda v: str(v)[:40])
+def test_a_wait_of_wrong_arguments(pub, how, named):
+    ver = pub.publish_tensors(PAIR, CONFIG)
+    with pytest.raises(heddle.UsageError, match=named):
+        ver.wait(**{"timeout": 0.1, **how})
+    with pytest.raises(heddle.UsageError):
+        pub.report("1")
+    with pytest.raises(heddle.UsageError):
+        pub.on_progress(5)
+
+
+# -- what a version tells --------------------------------------------------------------------------------------------
+
+def test_the_step_is_the_versions_own(pub):
+    first = pub.publish_tensors(PAIR, CONFIG, step=1, request_id="one")
+    assert first.created and first.step == 1
+    again = pub.publish_tensors(PAIR, CONFIG, step=50)
+    assert (again.version, again.created, again.reason, again.step) == (1, False, "unchanged", 1)
+    again = pub.publish_tensors(PAIR, CONFIG, request_id="one", step=1)
+    assert (again.version, again.reason, again.step) == (1, "replayed", 1)
+    assert pub.publish_dir(FIXTURES / "plain").step is None
+
+
+# -- waits -----------------------------------------------------------------------------------------------------------
+
+def test_a_wait_where_nobody_is_says_so(pub):
+    ver = pub.publish_dir(FIXTURES / "plain")
+    with pytest.raises(heddle.Deadline) as e:
+        ver.wait(timeout=0.2)
+    assert e.value.code == "no_workers" and e.value.rollout.state == "staging"
+    assert "heddle worker --adapter" in e.value.hint and e.value.expected == "active on 1 worker"
+
+
+def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="picky") as picky, heddle.Admin() as adm:
+        until(lambda: [w for w in adm.workers() if w.name == "picky"], "the worker joined")
+        ver = pub.publish_dir(FIXTURES / "plain")
+        u = next(u for u in picky.updates(timeout=30) if u.phase == "arrived")
+        with pytest.raises(heddle.Deadline) as e:
+            ver.wait("staged", quorum=2, timeout=0.2)
+        assert e.value.code == "deadline" and e.value.worker == "picky" and "picky: " in str(e.value)
+        u.reject("rank 64 is more than max_lora_rank 16")
+        with pytest.raises(heddle.HeddleError, match="picky.*rank 64 is more than max_lora_rank 16"):
+            ver.wait("staged", quorum=2, timeout=5)
+
+
+def test_a_wait_asks_the_broker_nothing(tmp_path, adapter):
+    """Names are asked for when they are looked at: a wait that is over is over, wherever the broker is."""
+    it = Broker(tmp_path, "--lease", "60s")
+    with heddle.Worker(it.endpoint, [adapter], apply="auto", name="one"), heddle.Publisher(it.endpoint, adapter, timeout=4, close_timeout=0.2) as pub:
+        ver = pub.publish_tensors(PAIR, CONFIG)
+        assert ver.wait(timeout=30).workers == ("one",)
+        it.process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        found = ver.wait(timeout=0.1)
+        assert time.monotonic() - began < 2, "half of the time that an answer of the broker may take"
+        others = []
+        asking = threading.Thread(target=lambda: others.append(found.workers))
+        asking.start()
+        assert ver.wait(timeout=0.1).active_count == 1, "while somebody asks"
+        assert asking.is_alive(), "and has no answer yet"
+        asking.join()
+        assert others == [()] and found.workers == ()
+        it.process.send_signal(signal.SIGCONT)
+        assert pickle.loads(pickle.dumps(found)) == found
+    assert it.end() == 0
