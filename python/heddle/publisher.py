@@ -6,11 +6,11 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from heddle import _calls, _native
+from heddle import _calls, _names, _native
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle.errors import HeddleError
@@ -54,7 +54,10 @@ class Rollout:
     missing: tuple[Missing, ...]
     staged_ms: float | None         # since the commit was called; None where it has not happened
     active_ms: float | None
-    _ask: Callable[[Rollout], tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+    _ask: InitVar[Callable[[Rollout], tuple[str, ...]] | None] = None
+
+    def __post_init__(self, _ask: Callable[[Rollout], tuple[str, ...]] | None) -> None:
+        self.__dict__["_ask"] = _ask            # no field: dataclasses.asdict copies those, and a publisher cannot be copied
 
     @cached_property
     def workers(self) -> tuple[str, ...]:
@@ -62,7 +65,8 @@ class Rollout:
 
         Empty where it does not answer within the Publisher's timeout, and in another process than the Publisher's.
         """
-        return self._ask(self) if self._ask is not None else ()
+        ask: Callable[[Rollout], tuple[str, ...]] | None = self.__dict__["_ask"]
+        return ask(self) if ask is not None else ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ask": None}
@@ -104,7 +108,10 @@ class Version:
     chunk_count: int
     pack_ms: float
     commit_ms: float
-    _publisher: Publisher | None = field(default=None, repr=False, compare=False)
+    _publisher: InitVar[Publisher | None] = None
+
+    def __post_init__(self, _publisher: Publisher | None) -> None:
+        self.__dict__["_publisher"] = _publisher        # no field: as Rollout's
 
     def wait(self, phase: str = "active", quorum: str | int = "all", min: int = 1, timeout: float | None = 30.0) -> Rollout:
         """Until `quorum` of the eligible workers, and at least `min`, reached the phase ("staged" or "active").
@@ -113,9 +120,10 @@ class Version:
         timeout  seconds; None: for ever
         Raises Deadline (`e.rollout.missing` names who lacks it), RolloutFailed (failed or lost), Held, Fenced, Closed.  May be interrupted.
         """
-        if self._publisher is None:
+        publisher: Publisher | None = self.__dict__["_publisher"]
+        if publisher is None:
             raise _native.error("usage", f"{self.tag} is not of this process: its publisher waits for it")
-        return self._publisher._wait(self, phase, quorum, min, timeout)
+        return publisher._wait(self, phase, quorum, min, timeout)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_publisher": None}
@@ -336,7 +344,7 @@ class Publisher(Handle):
 
     def _ours(self, version: Version) -> Version:
         """As it came from rank 0."""
-        return version if version._publisher is self else replace(version, _publisher=self)
+        return version if version.__dict__["_publisher"] is self else replace(version, _publisher=self)
 
     def _together(self, call: Callable[[], Any]) -> Any:
         """A call of rank 0's for all ranks; alone: the call."""
@@ -344,7 +352,8 @@ class Publisher(Handle):
 
     def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None, request_id: str | None = None,
                         meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
-        """Publishes tensors under PEFT's on-disk names ("base_model.model....lora_A.weight").
+        """Publishes tensors under PEFT's on-disk names ("base_model.model....lora_A.weight"): what
+        `peft.get_peft_model_state_dict` gives, and not the names of the live parameters ("...lora_A.default.weight").
 
         tensors   name -> torch.Tensor (any device, any strides) or numpy.ndarray; copied once, into Heddle's region: change them as soon as this
                   returns.  Types: those of safetensors; ml_dtypes' bfloat16 and float8 count as such.
@@ -356,7 +365,7 @@ class Publisher(Handle):
         def alone() -> Version:
             if not isinstance(tensors, Mapping):
                 raise _native.error("usage", "the tensors are no mapping", expected="{name: tensor}", found=type(tensors).__name__)
-            _native.names(tensors, "the names of the tensors")
+            _names.check(_native.names(tensors, "the names of the tensors"))
             rows = [(name, *describe(name, value)) for name, value in tensors.items()]
             values = list(tensors.values())
 
@@ -426,8 +435,9 @@ class Publisher(Handle):
         if reason is not None:
             step = self._stored_step(done.version)
         return Version(adapter=self.adapter, version=done.version, tag=_native.text(done.tag) or "", digest=_native.text(done.digest) or "",
-                       created=bool(done.created), reason=reason, step=step, request_id=_native.text(done.request_id) or "",
-                       features=tuple(words.split(",")) if words else (), data_bytes=done.data_bytes, tensor_count=done.tensor_count,
+                       created=bool(done.created), reason=reason, step=None if step is None else int(step),
+                       request_id=_native.text(done.request_id) or "", features=tuple(words.split(",")) if words else (),
+                       data_bytes=done.data_bytes, tensor_count=done.tensor_count,
                        chunk_count=done.chunk_count, pack_ms=done.pack_ms, commit_ms=done.commit_ms, _publisher=self)
 
     def _stored_step(self, version: int) -> int | None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Publisher takes, and what its versions and waits tell."""
+import copy
+import dataclasses
+import json
 import pickle
 import signal
 import threading
@@ -58,6 +61,36 @@ def test_a_wait_of_wrong_arguments(pub, how, named):
         pub.on_progress(5)
 
 
+# -- names -----------------------------------------------------------------------------------------------------------
+
+A, B = KEY.format("A"), KEY.format("B")
+HERE = "base_model.model.model.layers.0.self_attn.q_proj."
+
+
+@pytest.mark.parametrize("names,says", [
+    ([HERE + "lora_A.default.weight", HERE + "lora_B.default.weight"], "live model"), ([A], "without its lora_B"), ([B], "without its lora_A"),
+    ([A, HERE + "lora_B.bias"], "without its lora_B"), (["lora_A.weight", "lora_B.weight"], "no module"),
+    (["q_proj.lora_A.weight", "q_proj.lora_B.weight"], "no module"), ([HERE + "lora_embedding_A"], "without its lora_embedding_B"),
+    ([HERE + "lora_embedding_A.default", HERE + "lora_embedding_B.default"], "live model"),
+    ([A, B, HERE + "lora_magnitude_vector.default.weight"], "live model"),
+    ([A, B, "base_model.model.model.norm.modules_to_save.default.weight"], "live model")], ids=lambda v: v[0] if isinstance(v, list) else "")
+def test_names_of_a_live_model_are_refused(pub, names, says):
+    with pytest.raises(heddle.BadAdapter, match=says) as e:
+        pub.publish_tensors({name: np.ones((8, 8), "float32") for name in names}, CONFIG)
+    assert e.value.code == "bad_adapter" and e.value.phase == "pack" and "get_peft_model_state_dict" in e.value.hint
+
+
+@pytest.mark.parametrize("kind", ["plain", "dora", "bias_all", "lora_bias", "modules_to_save", "embeddings", "target_parameters", "regex"])
+def test_what_peft_gives_is_taken(pub, kind):
+    peft = pytest.importorskip("peft")
+    import models
+    model = models.lora(kind)
+    given = peft.get_peft_model_state_dict(model)
+    assert pub.publish_tensors(given, b'{"peft_type": "LORA"}').digest == pub.publish(model, config=b'{"peft_type": "LORA"}').digest
+    with pytest.raises(heddle.BadAdapter):
+        pub.publish_tensors({k: v for k, v in model.state_dict().items() if "lora_" in k}, CONFIG)
+
+
 # -- what a version tells --------------------------------------------------------------------------------------------
 
 def test_the_step_is_the_versions_own(pub):
@@ -113,3 +146,25 @@ def test_a_wait_asks_the_broker_nothing(tmp_path, adapter):
         it.process.send_signal(signal.SIGCONT)
         assert pickle.loads(pickle.dumps(found)) == found
     assert it.end() == 0
+
+
+# -- what people log ---------------------------------------------------------------------------------------------------
+
+def test_versions_and_rollouts_are_data(pub):
+    """dataclasses.asdict copies every field, and json writes what it gives: the publisher is none of them."""
+    ver = pub.publish_tensors(PAIR, CONFIG, step=np.int64(3))
+    logged = json.loads(json.dumps(dataclasses.asdict(ver)))
+    assert (logged["tag"], logged["step"], type(ver.step)) == (ver.tag, 3, int) and not any(key.startswith("_") for key in logged)
+    rollout = pub.report(ver.version)
+    assert json.loads(json.dumps(dataclasses.asdict(rollout)))["state"] == rollout.state
+    assert dataclasses.replace(ver, tag="mine").wait(quorum=0, min=0, timeout=5).version == ver.version, "a copy of it waits too"
+    for copied in (pickle.loads(pickle.dumps(ver)), copy.deepcopy(ver)):
+        assert copied == ver
+        with pytest.raises(heddle.UsageError, match="not of this process"):
+            copied.wait()
+
+
+def test_a_name_that_is_no_text_is_told(pub):
+    with pytest.raises(heddle.UsageError, match="name of tensor") as e:
+        pub.publish_tensors({**PAIR, "a\ud800": PAIR[KEY.format("A")]}, CONFIG)
+    assert r"\ud800" in str(e.value)
