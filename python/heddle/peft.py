@@ -138,7 +138,7 @@ def _some(names: list[str]) -> str:
 def _check_names(plan: _model.Plan, tensors: Mapping[str, Any], adapter: str) -> None:
     want, have = {name for name, _, _ in plan.table.rows}, set(tensors)
     if want != have:
-        lacking, strange = sorted(want - have), sorted(have - want)
+        lacking, strange = sorted(want - have), sorted(map(str, have - want))       # the keys of a mapping may be anything
         raise _native.error("bad_adapter", f"the tensors are not those of the adapter {adapter!r} of this model",
                             expected=f"also {_some(lacking)}" if lacking else f"these {len(want)} tensors and no others",
                             found=f"also {_some(strange)}" if strange else f"{len(have)} tensors, without those",

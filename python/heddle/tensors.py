@@ -85,7 +85,8 @@ def check_memory(name: str, tensor: Any, phase: str | None = None) -> None:
     except (NotImplementedError, RuntimeError):
         storage = None
     if storage is None or tensor.is_nested:
-        raise _native.error("usage", f"tensor {name} is not dense", expected="torch.strided", found=str(tensor.layout), phase=phase)
+        raise _native.error("usage", f"tensor {name} is not dense", expected="torch.strided", phase=phase,
+                            found="a nested tensor" if tensor.is_nested else str(tensor.layout))
     count, have = extent(tensor), storage.nbytes()
     need = (int(tensor.storage_offset()) + count) * tensor.itemsize
     if count and (have < need or storage.data_ptr() == 0):
@@ -140,6 +141,10 @@ class Table:
     def _fill(self, c: Any, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         c.size = ffi.sizeof("heddle_tensor_t")
         c.dtype = _native.lib.heddle_dtype_from_name(dtype.encode())
+        try:
+            name.encode()
+        except UnicodeError:
+            raise _native.error("usage", f"the name of tensor {name!r} is no text", expected="what UTF-8 has", found="half of a surrogate pair") from None
         kept = _native.c_text(name), ffi.new("uint64_t[]", list(shape) or [0])      # a field read back owns nothing
         c.name, c.dims = kept
         c.ndim = len(shape)

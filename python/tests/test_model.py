@@ -370,3 +370,10 @@ def test_an_activated_lora_is_not_loaded_into_a_plain_one(broker, adapter):
         with w.acquire(adapter) as a:
             refused(ours, a, heddle.BadAdapter, "alora_invocation_tokens")
             heddle.peft.load_into(theirs, a)
+
+
+# -- what else comes in ------------------------------------------------------------------------------------------------------
+
+def test_keys_that_are_no_names_are_named():
+    model = models.lora()
+    assert "also 5, more" in refused(model, {**other(model), "more": torch.zeros(1), 5: torch.zeros(1)}, heddle.BadAdapter, "not those").found

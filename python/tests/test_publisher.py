@@ -157,7 +157,8 @@ def test_versions_and_rollouts_are_data(pub):
     assert (logged["tag"], logged["step"], type(ver.step)) == (ver.tag, 3, int) and not any(key.startswith("_") for key in logged)
     rollout = pub.report(ver.version)
     assert json.loads(json.dumps(dataclasses.asdict(rollout)))["state"] == rollout.state
-    assert dataclasses.replace(ver, tag="mine").wait(quorum=0, min=0, timeout=5).version == ver.version, "a copy of it waits too"
+    with pytest.raises(heddle.Deadline):        # a copy of it waits too
+        dataclasses.replace(ver, tag="mine").wait(timeout=0.05)
     for copied in (pickle.loads(pickle.dumps(ver)), copy.deepcopy(ver)):
         assert copied == ver
         with pytest.raises(heddle.UsageError, match="not of this process"):
