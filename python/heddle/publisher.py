@@ -309,7 +309,7 @@ class Publisher(Handle):
         if any(_model.is_sharded(p) for p in plan.parameters):
             raise _native.error("usage", "the model is sharded over ranks", expected="Publisher(process_group=...)", found="no process_group",
                                 hint="give every rank's Publisher the group (torch.distributed.group.WORLD), and call publish on every rank")
-        is_on_cpu = all(p.device.type == "cpu" for p in plan.parameters)
+        is_on_cpu = all(p.is_cpu for p in plan.parameters)
         return self._publish(plan.table, plan.config if config is None else config_bytes(config), plan.fill, is_on_cpu, *how)
 
     def _publish_together(self, model: Any, peft_adapter: str, config: Config | None, how: tuple[Any, ...]) -> Version:
