@@ -169,3 +169,45 @@ def test_a_name_that_is_no_text_is_told(pub):
     with pytest.raises(heddle.UsageError, match="name of tensor") as e:
         pub.publish_tensors({**PAIR, "a\ud800": PAIR[KEY.format("A")]}, CONFIG)
     assert r"\ud800" in str(e.value)
+
+
+# -- rates and the end -----------------------------------------------------------------------------------------------
+
+RATE = 4 << 20              # bytes per second
+BULK = 8 << 20
+
+
+def bulk(value, size=BULK):
+    half = np.full((8, size // 64), value, "float32")
+    return {A: half, B: np.ascontiguousarray(half.T)}
+
+
+def staged_ms(adapter, value, publisher=None, worker=None):
+    """How long one transfer takes, to a worker that is there already."""
+    with heddle.Worker(adapters=[adapter], apply="auto", name="takes", **(worker or {})), heddle.Admin() as adm, \
+            heddle.Publisher(adapter=adapter, **(publisher or {})) as pub:
+        until(lambda: [w for w in adm.workers("takes") if w.state == "ready"], "the worker joined")
+        return pub.publish_tensors(bulk(value), CONFIG).wait("staged", timeout=60).staged_ms
+
+
+@pytest.mark.parametrize("who", ["publisher", "worker"])
+def test_max_rate_is_bytes_per_second(broker, adapter, who):
+    """No machine is too busy for this: at that rate the bytes cannot be there sooner."""
+    free = staged_ms(adapter, 1.0)
+    held = staged_ms(adapter, 2.0, **{who: {"max_rate": RATE}})
+    assert held > BULK / RATE * 1000 / 2, f"{held:.0f} ms at {RATE} bytes per second; {free:.0f} ms without a limit"
+
+
+@pytest.mark.parametrize("seconds,size,state", [(0.1, BULK, None), (60.0, 5 * BULK // 2, "active")])
+def test_close_timeout_is_how_long_close_waits(broker, adapter, seconds, size, state):
+    """The worker is at it when the publisher closes: that waits for it, or not."""
+    with heddle.Worker(adapters=[adapter], apply="auto", name="slow") as w, heddle.Admin() as adm:
+        with heddle.Publisher(adapter=adapter, max_rate=RATE, close_timeout=seconds) as pub:
+            until(lambda: [one for one in adm.workers("slow") if one.state == "ready"], "the worker joined")
+            ver = pub.publish_tensors(bulk(3.0, size), CONFIG)
+            until(lambda: [a for a in adm.workers("slow")[0].adapters if a.fetching is not None], "it is fetching")
+        if state is None:
+            until(lambda: adm.versions(ver.tag.split(":")[0])[0].state in ("failed", "lost"), "nobody has it")
+            assert w.current(adapter) is None
+        else:
+            assert w.wait_current(30)[adapter].version == ver.version
