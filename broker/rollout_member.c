@@ -262,17 +262,24 @@ static bool is_fetched_on(const adapter_row_t *a, const track_t *t, const copy_r
     return row && row->state == VERSION_COMMITTED && copy_in_flight(c) && c->told_us;
 }
 
-/* One row, under the new session's token: how far its fetch is the next heartbeat tells. */
-static void fetch_on(track_t *t, const copy_row_t *before, const member_t *member)
+/* One row, under the new session's token.  What it said last of its fetch counts until its next heartbeat:
+ * a session that has said nothing yet is not one that has stopped. */
+static void fetch_on(track_t *t, const version_row_t *row, const copy_row_t *before, const member_t *member)
 {
     copy_row_t was = *before;
     copy_row_t *c = copy_add(t, member);
+    member_sub_t *sub = member_sub(member, t->adapter);
     c->state = was.state;
     c->since_ms = was.since_ms;
     c->announced_us = was.announced_us;
     c->told_us = was.told_us;
+    c->switch_us = was.switch_us; /* WELCOME names it again */
     c->moved_us = was.moved_us;
     c->bytes_done = was.bytes_done;
+    if (c->state != COPY_FETCHING && c->state != COPY_ARRIVED) return;
+    sub->fetching = t->version;
+    sub->bytes_done = was.bytes_done;
+    sub->data_bytes = row->part.region_bytes;
 }
 
 /* Copies of the name's former session: what the rollout waits for at this process it goes on waiting for,
@@ -287,7 +294,8 @@ static void renew_copies(rollout_t *ro, const view_t *v, const member_t *member)
         bool is_same = c->token && !memcmp(&c->life, &member->life, sizeof c->life);
         is_same = is_same && member_sub(member, t->adapter);
         if (is_same && is_wanted(a, t->version) && c->is_eligible) copy_add(t, member);
-        else if (is_same && !is_wanted(a, t->version) && is_fetched_on(a, t, c)) fetch_on(t, c, member);
+        else if (is_same && !is_wanted(a, t->version) && is_fetched_on(a, t, c))
+            fetch_on(t, registry_version(a, t->version), c, member);
         else copy_drop(t, member->name);
         track_touch(ro, t);
     }

@@ -4,6 +4,8 @@
 
 TestSuite(keep, .init = rig_start, .fini = rig_stop);
 
+/* ---- how many, and for how long ---- */
+
 Test(keep, keep_retires_what_is_more)
 {
     publish_to(1, (rig_publish_t){0});
@@ -22,10 +24,15 @@ Test(keep, keep_retires_what_is_more)
     cr_assert_eq(rig_count(MSG_RETIRE), 2, "said again");
 }
 
+static void as_ready(uint64_t v)
+{
+    rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+}
+
 /* As-ready: w1 alone stages version v, and is the first and the last to be active. */
 static void w1_goes_on_to(uint64_t v)
 {
-    rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+    as_ready(v);
     rig_staged(W1, v, v);
     cr_assert_eq(rig_adapter()->active, v);
     rig_active(W1, v, v, v);
@@ -63,7 +70,7 @@ Test(keep, the_last_holder_makes_room_for_what_arrives)
     w2_is_slower_from_2_on();
     w1_goes_on_to(4);
     rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 5, .activation = HEDDLE_ACTIVATION_AS_READY});
+    as_ready(5);
     cr_assert_str_eq(rig_state(3), "retired", "w1 has three slots, and nobody fetches it");
     cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 3);
     cr_assert_str_eq(rig_state(2), "kept");
@@ -71,7 +78,7 @@ Test(keep, the_last_holder_makes_room_for_what_arrives)
 
 static void both_have(uint64_t peer_a, uint64_t peer_b, uint64_t v)
 {
-    rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+    as_ready(v);
     rig_staged(peer_a, v, v);
     rig_staged(peer_b, v, v);
     rig_active(peer_a, v, v, v);
@@ -85,7 +92,7 @@ Test(keep, holders_share_what_is_kept)
     roll_out(3, 1, 1, 1);
     for (uint64_t v = 2; v <= 4; v++) both_have(W1, W2, v);
     for (uint64_t v = 5; v <= 8; v++) {
-        rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+        as_ready(v);
         cr_assert_str_eq(rig_state(2), "kept", "w3 fetches it");
         cr_assert_str_eq(rig_state(v - 2), "kept", "to go back to");
         const track_t *extra = rollout_track(&R.b->rollout, "policy", 2);
@@ -159,7 +166,7 @@ Test(keep, another_adapter_is_nothing_to_it)
     w2_is_slower_from_2_on();
     says_it_fetches(W2, 2, 100);
     w1_goes_on_to(4);
-    rig_publish(T, (rig_publish_t){.digest = 5, .activation = HEDDLE_ACTIVATION_AS_READY});
+    as_ready(5);
     cr_assert_str_eq(rig_state(2), "kept");
     cr_assert_str_eq(rig_state(3), "retired");
     cr_assert(registry_is_live(registry_version(registry_adapter(&R.b->registry, "zeta"), 1)));
@@ -189,24 +196,27 @@ Test(keep, without_a_word_it_stays_for_half_a_lease)
     cr_assert_str_eq(rig_state(2), "retired");
 }
 
+static void start_with_keep(uint64_t keep)
+{
+    rig_stop();
+    R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}, .keep = keep};
+    rig_boot();
+}
+
 /* With --keep 0 a worker has two slots: one for what it serves, one for what arrives. */
 Test(keep, without_a_slot_for_it_nothing_stays)
 {
-    rig_stop();
-    R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}, .keep = 0};
-    rig_boot();
+    start_with_keep(0);
     w2_is_slower_from_2_on();
     cr_assert_str_eq(rig_state(2), "kept", "nothing arrives");
-    rig_publish(T, (rig_publish_t){.digest = 4, .activation = HEDDLE_ACTIVATION_AS_READY});
+    as_ready(4);
     cr_assert_str_eq(rig_state(2), "retired");
     cr_assert_str_eq(rig_state(3), "active");
 }
 
 Test(keep, keep_0_waits_until_nobody_serves_it)
 {
-    rig_stop();
-    R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}, .keep = 0};
-    rig_boot();
+    start_with_keep(0);
     publish_to(2, (rig_publish_t){0});
     roll_out(2, 1, 1, 1);
     rig_publish(T, (rig_publish_t){.digest = 2});
@@ -220,4 +230,294 @@ Test(keep, keep_0_waits_until_nobody_serves_it)
     cr_assert_str_eq(rig_state(1), "retired");
     cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 1);
     cr_assert_eq(rig_count(MSG_RETIRE), 2);
+}
+
+/* ---- who has no room ---- */
+
+/* A worker asks again: of those that are left there is one. */
+static void fetches_from(uint64_t peer, uint64_t v, uint64_t source, uint64_t *lost, uint32_t lost_count)
+{
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){
+        .token = R.tokens[peer], .version = v, .adapter = "policy", .lost = lost, .lost_count = lost_count};
+    rig_frame(peer, &m);
+    cr_assert_eq(rig_last(peer, MSG_SOURCES)->sources.sources[0].token, R.tokens[source]);
+}
+
+static bool has_copy(const char *worker, uint64_t v) { return !strcmp(rig_copy_state(v, worker), "kept"); }
+
+/* w1 and w2 have versions up to `last`, the latest active; w3 serves 1, and was told of all of them. */
+static void two_have_up_to(uint64_t last)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(3, 1, 1, 1);
+    for (uint64_t v = 2; v <= last; v++) both_have(W1, W2, v);
+}
+
+Test(keep, who_serves_the_fetch_keeps_what_is_fetched)
+{
+    uint64_t other[] = {W2, W1};
+    for (uint64_t first = W1; first <= W2; first++) {
+        rig_stop();
+        rig_start();
+        two_have_up_to(4);
+        uint64_t lost[] = {R.tokens[T], R.tokens[other[first - W1]]};
+        fetches_from(W3, 2, first, lost, 2);
+        as_ready(5);
+        cr_assert(has_copy("w1", 2) == (first == W1) && has_copy("w2", 2) == (first == W2));
+        cr_assert(has_copy("w1", 3) == (first == W2) && has_copy("w2", 3) == (first == W1));
+    }
+}
+
+Test(keep, of_what_nobody_fetches_the_oldest_goes)
+{
+    start_with_keep(2);
+    two_have_up_to(5);
+    as_ready(6);
+    cr_assert(has_copy("w1", 2) != has_copy("w2", 2), "one is enough");
+    const char *has = has_copy("w1", 2) ? "w1" : "w2", *other = has_copy("w1", 2) ? "w2" : "w1";
+    cr_assert(!has_copy(has, 3) && has_copy(has, 4));
+    cr_assert(has_copy(other, 3) && has_copy(other, 4));
+}
+
+Test(keep, who_switches_puts_away_what_it_served_till_then)
+{
+    two_have_up_to(3);
+    as_ready(4);
+    rig_staged(W1, 4, 4);
+    rig_staged(W2, 4, 4);
+    rig_active(W1, 4, 4, 4);
+    rig_drop_letters();
+    as_ready(5);
+    cr_assert(!rig_has(W2, MSG_RETIRE), "it serves 3 still, and has 2, which w3 fetches");
+    cr_assert(has_copy("w2", 2) && !has_copy("w1", 2));
+    rig_active(W2, 4, 4, 4);
+    cr_assert(has_copy("w2", 2));
+    cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 3);
+}
+
+Test(keep, what_somebody_loads_is_not_what_goes_for_room)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(3, 1, 1, 1);
+    w1_goes_on_to(2);
+    says_it_fetches(W3, 2, 100);
+    w1_goes_on_to(3);
+    says_it_fetches(W2, 3, 5000); /* all of it */
+    w1_goes_on_to(4);
+    as_ready(5);
+    cr_assert_str_eq(rig_state(2), "retired", "though w3 fetches it");
+    cr_assert_str_eq(rig_state(3), "kept");
+}
+
+Test(keep, what_somebody_loads_may_go_where_others_have_it_too)
+{
+    rig_worker(W4, "w4");
+    two_have_up_to(2);
+    says_it_fetches(W3, 2, 100);
+    both_have(W1, W2, 3);
+    says_it_fetches(W4, 3, 5000); /* all of it */
+    both_have(W1, W2, 4);
+    as_ready(5);
+    for (uint64_t v = 2; v <= 3; v++) cr_assert(has_copy("w1", v) != has_copy("w2", v));
+}
+
+Test(keep, of_what_is_fetched_the_latest_goes)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(3, 1, 1, 1);
+    w1_goes_on_to(2);
+    says_it_fetches(W2, 2, 100);
+    w1_goes_on_to(3);
+    says_it_fetches(W3, 3, 100);
+    w1_goes_on_to(4);
+    as_ready(5);
+    cr_assert_str_eq(rig_state(2), "kept", "who began first comes to its end");
+    cr_assert_str_eq(rig_state(3), "retired");
+}
+
+/* ---- who switches ---- */
+
+Test(keep, what_it_switches_to_stays_with_it_and_goes_elsewhere)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(2, 1, 1, 1);
+    w1_goes_on_to(2);
+    rig_staged(W2, 2, 2);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 2);
+    rig_drop_letters();
+    w1_goes_on_to(3);
+    w1_goes_on_to(4);
+    cr_assert_str_eq(rig_state(2), "kept");
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 2);
+    cr_assert(!rig_has(W2, MSG_RETIRE));
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(rig_copy_state(2, "w2"), "stale", "it serves it, and is behind");
+}
+
+/* ---- a step back ---- */
+
+static void activate(uint64_t v)
+{
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = v, .by = "ann"});
+    cr_assert_eq(rig_adapter()->active, v);
+}
+
+/* w1 is at 4 by way of 2; nothing is kept for what w2 was told of 3. */
+static void go_back_and_on(void)
+{
+    activate(2);
+    rig_active(W1, 2, 4, 2);
+    cr_assert_str_eq(rig_state(3), "kept");
+    as_ready(4);
+    rig_staged(W1, 4, 4);
+    activate(4);
+    rig_active(W1, 4, 5, 4);
+    cr_assert_str_eq(rig_state(3), "retired");
+    cr_assert_str_eq(rig_state(2), "kept");
+}
+
+Test(keep, after_a_step_back_no_fetch_of_what_lies_ahead_is_waited_for)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 3, 100);
+    go_back_and_on();
+}
+
+Test(keep, after_a_step_back_nobody_switches_to_what_lies_ahead)
+{
+    w2_is_slower_from_2_on();
+    rig_staged(W2, 3, 3);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 3);
+    go_back_and_on();
+}
+
+/* It was told of 4 before anything was decided of it: that lies ahead, and is on its way. */
+Test(keep, a_step_back_does_not_forget_who_fetches_what_is_not_decided)
+{
+    w2_is_slower_from_2_on();
+    as_ready(4);
+    says_it_fetches(W2, 4, 100);
+    activate(2);
+    rig_staged(W1, 4, 4);
+    rig_drop_letters();
+    activate(4);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 4);
+}
+
+/* ---- a new session, a new broker ---- */
+
+static void rejoin(uint64_t peer, const char *name, uint64_t v, msg_held_t *held, uint32_t held_count)
+{
+    msg_subscription_t sub = {.adapter = "policy", .decision = v, .version = v};
+    rig_hello(peer, ROLE_WORKER);
+    rig_join_with(peer, name, &sub, 1, held, held_count);
+}
+
+static msg_held_t held(uint64_t v, held_state_t state)
+{
+    return (msg_held_t){.adapter = "policy", .version = v, .state = state, .digest = rig_digest(v)};
+}
+
+Test(keep, after_a_step_back_a_new_session_is_not_sent_ahead)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 3, 100);
+    activate(2);
+    msg_held_t served = held(1, HELD_ACTIVE);
+    rejoin(W2, "w2", 1, &served, 1);
+    cr_assert_eq(rig_last(W2, MSG_WELCOME)->welcome.adapters[0].version, 2);
+    cr_assert_eq(rig_last(W2, MSG_WELCOME)->welcome.adapters[0].decision, 4);
+}
+
+Test(keep, a_new_session_fetches_on_and_has_no_more_time_for_it)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 100);
+    w1_goes_on_to(4);
+    rig_pass(20000);
+    msg_held_t served = held(1, HELD_ACTIVE);
+    rejoin(W2, "w2", 1, &served, 1);
+    cr_assert_str_eq(rig_state(2), "kept", "before its first word too");
+    says_it_fetches(W2, 2, 100);
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_pass(9000);
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_pass(2000);
+    cr_assert_str_eq(rig_state(2), "retired", "not a byte more for half a minute");
+}
+
+/* It was announced 2 once more at the step back. */
+Test(keep, the_time_of_a_fetch_is_counted_over_a_new_session)
+{
+    w2_is_slower_from_2_on();
+    activate(2);
+    says_it_fetches(W2, 2, 100);
+    rig_pass(3000);
+    activate(3);
+    msg_held_t served = held(1, HELD_ACTIVE);
+    rejoin(W2, "w2", 1, &served, 1);
+    rig_staged(W2, 2, 2);
+    cr_assert_eq(rig_event(EVENT_STAGE_DONE)->duration_ms, 3000);
+}
+
+/* WELCOME names it, and so it is not retired before the switch to it either. */
+Test(keep, a_new_session_loads_on_and_switches)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 5000); /* all of it */
+    w1_goes_on_to(4);
+    rig_pass(20000);
+    msg_held_t w2[] = {held(1, HELD_ACTIVE), held(2, HELD_SEALED)};
+    rig_drop_letters();
+    rejoin(W2, "w2", 1, w2, 2);
+    cr_assert_eq(rig_last(W2, MSG_WELCOME)->welcome.adapters[0].version, 2);
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_staged(W2, 2, 2);
+    rig_pass(20000);
+    cr_assert_str_eq(rig_state(2), "kept");
+    cr_assert(!rig_has(W2, MSG_RETIRE));
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(rig_copy_state(2, "w2"), "stale", "it serves it, and is behind");
+}
+
+/* The broker knows nothing of it but what JOIN says. */
+Test(keep, what_was_loaded_when_the_broker_was_started_anew_is_loaded_to_the_end)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 5000);
+    w1_goes_on_to(4);
+    rig_restart();
+    msg_held_t w1[] = {held(4, HELD_ACTIVE), held(3, HELD_KEPT)};
+    msg_held_t w2[] = {held(1, HELD_ACTIVE), held(2, HELD_SEALED)};
+    rejoin(W1, "w1", 4, w1, 2);
+    rejoin(W2, "w2", 1, w2, 2);
+    rig_pass(LEASE_MS + 1000);
+    cr_assert(R.b->rollout.is_settled);
+    cr_assert(registry_is_live(rig_version(2)) && !rig_has(W2, MSG_RETIRE));
+}
+
+/* w1 serves 2 still, w2 has it for w3, of which a broker that was started anew does not know. */
+Test(keep, while_half_of_them_are_not_back_nothing_is_put_away)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(3, 1, 1, 1);
+    both_have(W1, W2, 2);
+    for (uint64_t v = 3; v <= 4; v++) {
+        as_ready(v);
+        rig_staged(W2, v, v);
+        rig_active(W2, v, v, v);
+    }
+    cr_assert(has_copy("w2", 2));
+    rig_restart();
+    msg_held_t w1 = held(2, HELD_ACTIVE);
+    msg_held_t w2[] = {held(4, HELD_ACTIVE), held(3, HELD_KEPT), held(2, HELD_KEPT)};
+    rejoin(W2, "w2", 4, w2, 3);
+    rejoin(W1, "w1", 2, &w1, 1);
+    rig_pass(1000);
+    cr_assert(has_copy("w2", 2) && !rig_has(W2, MSG_RETIRE));
+    rig_pass(LEASE_MS);
+    cr_assert(!has_copy("w2", 2));
+    cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 2);
 }
