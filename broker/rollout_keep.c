@@ -111,11 +111,11 @@ static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member
          i++) {
         const track_t *t = ro->tracks[i];
         const copy_row_t *c = copy_of(t, m);
-        if (!c) continue;
-        if (!t->is_ended && is_switching(registry_version(a, t->version), c, member_sub(m, a->name)))
+        if (!c || t->is_ended) continue;
+        if (is_switching(registry_version(a, t->version), c, member_sub(m, a->name)))
             return false; /* what it serves now goes first, as soon as it has switched */
-        used += copy_holds(c) && (!t->is_ended || c->state == COPY_ACTIVE);
-        is_coming |= !t->is_ended && copy_in_flight(c) && (c->announced_us || c->told_us);
+        used += copy_holds(c);
+        is_coming |= copy_in_flight(c) && (c->announced_us || c->told_us);
     }
     return used + is_coming > m->slots;
 }
@@ -127,7 +127,7 @@ static bool is_first_source(const track_t *t, const member_t *m)
     return false;
 }
 
-/* How easily the member does without it; 0: it cannot. */
+/* How easily a member that lacks room does without it; 0: it cannot. */
 static int ease(const rollout_t *ro, const adapter_row_t *a, const track_t *t, const member_t *m,
                 bool is_last)
 {
@@ -135,7 +135,7 @@ static int ease(const rollout_t *ro, const adapter_row_t *a, const track_t *t, c
     const copy_row_t *c = copy_of(t, m);
     if (!c || !row || t->is_ended || c->state != COPY_KEPT || t->version == a->active) return 0;
     if (row->state != VERSION_COMMITTED || (track_holder_count(t) == 1) != is_last) return 0;
-    if (is_switching(row, c, member_sub(m, a->name)) || (is_last && t->loaded_until_us)) return 0;
+    if (is_last && t->loaded_until_us) return 0;
     if (is_last) return t->awaited_until_us ? 1 : 2;
     if (!is_extra(ro, a, row, t)) return 2;
     return is_first_source(t, m) ? 1 : 3;
@@ -213,7 +213,7 @@ void keep_look(step_t *s, const adapter_row_t *a)
         bool is_overtaken = row && row->state == VERSION_COMMITTED && row->version != a->active;
         if (is_overtaken && !ro->tracks[end]->is_ended) note_needed(s, row, ro->tracks[end]);
     }
-    for (size_t i = first; ro->is_settled && i < end; i++) {
+    for (size_t i = first; ro->is_settled && i < end; i++) { /* before, who fetches what is not known */
         track_t *t = ro->tracks[i];
         const version_row_t *row = registry_version(a, t->version);
         if (!row || t->is_ended) continue;
