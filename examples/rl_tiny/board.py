@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board: prompts from the trainer to whichever worker is free, and their samples back.  JSON lines over a Unix socket.
+"""The board: prompts from the trainer to whichever worker is free, and their samples back.  JSON lines over a
+Unix socket.
 
-Heddle moves weights; work is handed out by something of the trainer's own, and this is the smallest that shows it.  A worker asks, gets one group
-(a prompt and a count of samples), and answers it.  A group whose worker is gone is handed to another.
+Heddle moves weights; work is handed out by something of the trainer's own, and this is the smallest that
+shows it.  A worker asks, gets one group (a prompt and a count of samples), and answers it.  A group whose
+worker is gone is handed to another.
 """
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from typing import Any
 
 @dataclass
 class Group:
-    """One prompt, and what is asked of it.  `attempt` counts how often it was handed out anew: the samples of another try are others."""
+    """One prompt, and what is asked of it.  `attempt` counts how often it was handed out anew: the samples of
+    another try are others."""
     number: int
     prompt: str
     prompt_ids: list[int]
@@ -26,7 +29,8 @@ class Group:
 
 
 class Board:
-    """The trainer's side, on a socket that listens.  A thread for each worker; every method may be called on any thread."""
+    """The trainer's side, on a socket that listens.  A thread for each worker; every method may be called on
+    any thread."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._changed = threading.Condition()
@@ -74,7 +78,7 @@ class Board:
             self._changed.notify_all()
         self._socket.close()
 
-    # -- a worker's thread -------------------------------------------------------------------------------------------------
+    # -- a worker's thread -----------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while True:

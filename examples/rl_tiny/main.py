@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the same policy twice, with workers that receive every version and with workers frozen at version 1, and compares.
+"""Trains the same policy twice, with workers that receive every version and with workers frozen at version 1,
+and compares.
 
-Each run has a broker, a trainer and rollout workers as processes of their own.  One worker joins late, one is killed (SIGKILL) on the way.
-Ends with 0 only if every check at the end holds.
+Each run has a broker, a trainer and rollout workers as processes of their own.  One worker joins late, one is
+killed (SIGKILL) on the way. Ends with 0 only if every check at the end holds.
 """
 from __future__ import annotations
 
@@ -68,11 +69,13 @@ class Run:
         self._record.unlink(missing_ok=True)
         self._record.touch()
 
-    # -- processes -------------------------------------------------------------------------------------------------------
+    # -- processes -------------------------------------------------------------------------------------------
 
     def _start(self, name: str, command: list[str], **how) -> subprocess.Popen:
-        """Its output goes to a log of its own; it is killed when this process is.  The user's brokers and keys are none of its business."""
-        env = {key: value for key, value in os.environ.items() if key not in ("HEDDLE_BROKER", "HEDDLE_BROKER_KEY", "HEDDLE_KEY")}
+        """Its output goes to a log of its own; it is killed when this process is.  The user's brokers and
+        keys are none of its business."""
+        env = {key: value for key, value in os.environ.items()
+               if key not in ("HEDDLE_BROKER", "HEDDLE_BROKER_KEY", "HEDDLE_KEY")}
         env["HEDDLE_KEYS"] = str(self._work / "keys")
         with open(self.folder / f"{name}.log", "w") as log:
             process = subprocess.Popen(command, env=env, preexec_fn=die_with_parent,
@@ -83,7 +86,9 @@ class Run:
     def start(self, work: pathlib.Path) -> None:
         """`work`: for what nobody will want afterwards, and a path short enough for a Unix socket."""
         self._work = work
-        broker = self._start("broker", [f"{self.bin_dir}/heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", str(self._work / "registry"),
+        broker = self._start("broker",
+                             [f"{self.bin_dir}/heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data",
+                              str(self._work / "registry"),
                                         "--lease", "2s"], stdout=subprocess.PIPE, text=True)
         ready = broker.stdout.readline()
         if not ready:
@@ -92,16 +97,21 @@ class Run:
         with socket.socket(socket.AF_UNIX) as board:
             board.bind(str(self._work / "board"))
             board.listen()
-            command = ["--broker", self._broker, "--board-fd", str(board.fileno()), "--record", str(self._record), "--output",
-                       str(self._work / "trl"), "--steps", str(self.plan.steps), "--max-lag", str(self.plan.max_lag), "--seed", str(self.plan.seed)]
-            self._start("trainer", [sys.executable, str(HERE / "trainer.py"), *command, *(["--frozen"] if self.frozen else [])],
+            command = ["--broker", self._broker, "--board-fd", str(board.fileno()), "--record",
+                       str(self._record), "--output",
+                       str(self._work / "trl"), "--steps", str(self.plan.steps), "--max-lag",
+                       str(self.plan.max_lag), "--seed", str(self.plan.seed)]
+            self._start("trainer",
+                        [sys.executable, str(HERE / "trainer.py"), *command,
+                         *(["--frozen"] if self.frozen else [])],
                         pass_fds=[board.fileno()])
         for name in ("w1", "w2"):
             self._start(name, self._worker(name))
         self._start("w3", [*self._worker("w3"), "--late"], stdin=subprocess.PIPE)
 
     def _worker(self, name: str) -> list[str]:
-        return [sys.executable, str(HERE / "rollout.py"), "--broker", self._broker, "--name", name, "--board", str(self._work / "board")]
+        return [sys.executable, str(HERE / "rollout.py"), "--broker", self._broker, "--name", name, "--board",
+                str(self._work / "board")]
 
     def kill(self, name: str) -> int:
         process = self._processes.pop(name)
@@ -121,7 +131,7 @@ class Run:
                 process.wait()
         self._processes.clear()
 
-    # -- the run ---------------------------------------------------------------------------------------------------------
+    # -- the run ---------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
         """Until the trainer is done; brings the late worker and the kill when their steps have come."""
@@ -142,7 +152,8 @@ class Run:
                 self._look_after_children()
                 time.sleep(0.05)                # the record is a file: nothing wakes a reader of it
         if self._processes["trainer"].returncode:
-            raise Failed(f"the trainer ended with {self._processes['trainer'].returncode}:\n{tail(self.folder / 'trainer.log')}")
+            raise Failed(f"the trainer ended with "
+                         f"{self._processes['trainer'].returncode}:\n{tail(self.folder / 'trainer.log')}")
         for name in sorted(self._processes.keys() - {"broker", "trainer"}):
             self._processes[name].wait(30)
         self._look_after_children()
@@ -154,7 +165,8 @@ class Run:
                 raise Failed(f"{name} ended with {process.returncode}:\n{tail(self.folder / f'{name}.log')}")
 
     def _join(self) -> None:
-        """The process was started with the others: loading torch takes longer than many steps.  Heddle hears of it now."""
+        """The process was started with the others: loading torch takes longer than many steps.  Heddle hears
+        of it now."""
         with self._processes["w3"].stdin as late:
             late.write(b"join\n")
         say(f"{self.name:6} step {self.plan.join_at:4}  w3 joins (pid {self._processes['w3'].pid})")
@@ -163,7 +175,7 @@ class Run:
         self.killed_pid = self.kill("w1")
         say(f"{self.name:6} step {self.plan.kill_at:4}  w1 is killed (pid {self.killed_pid}, SIGKILL)")
 
-    # -- what came of it -------------------------------------------------------------------------------------------------
+    # -- what came of it -------------------------------------------------------------------------------------
 
     def reward_near_end(self) -> float:
         last = self.rows[-max(1, int(len(self.rows) * NEAR_END)):]
@@ -212,9 +224,11 @@ def say(line: str) -> None:
 def progress(row: dict, plan: Plan) -> str:
     bar = "#" * round(row["reward"] * 20)
     lags = " ".join(f"{lag}:{count}" for lag, count in sorted(row["lag"].items()))
-    served = " ".join(f"{worker}:{sum(versions.values())}" for worker, versions in sorted(row["served"].items()))
+    served = " ".join(f"{worker}:{sum(versions.values())}"
+                      for worker, versions in sorted(row["served"].items()))
     dropped = sum(row["dropped"].values())
-    return (f"step {row['step']:4}/{plan.steps}  {row['tag']:24} reward {row['reward']:.2f} {bar:20}  lag {lags:12} dropped {dropped:3}  "
+    return (f"step {row['step']:4}/{plan.steps}  {row['tag']:24} reward {row['reward']:.2f} {bar:20}  lag "
+            f"{lags:12} dropped {dropped:3}  "
             f"{served:20} {row['at_s']:5.0f} s")
 
 
@@ -223,44 +237,60 @@ def checks(live: Run, frozen: Run, plan: Plan) -> list[tuple[bool, str]]:
     skill = live.facts["trained"] - frozen.facts["trained"]
     behind = max(map(int, live.count("lag")))
     late = live.samples_of("w3")
-    compared, surprise = sum(row["compared"] for row in live.rows[1:]), max(row["surprise"] for row in live.rows)
+    compared, surprise = sum(row["compared"] for row in live.rows[1:]), max(row["surprise"]
+                                                                            for row in live.rows)
     last_of_killed, killed = max(live.steps_of("w1"), default=-1), live.killed_pid is not None
     return [
-        (gain >= plan.margin, f"reward of the samples, last {NEAR_END:.0%} of the steps: {live.reward_near_end():.3f} with live versions, "
-                              f"{frozen.reward_near_end():.3f} frozen at version 1: {gain:+.3f} (at least {plan.margin:+.2f})"),
-        (skill >= plan.margin, f"reward of the trained policy itself: {live.facts['trained']:.3f} against {frozen.facts['trained']:.3f}: {skill:+.3f} "
+        (gain >= plan.margin, f"reward of the samples, last {NEAR_END:.0%} of the steps: "
+                              f"{live.reward_near_end():.3f} with live versions, "
+                              f"{frozen.reward_near_end():.3f} frozen at version 1: {gain:+.3f} (at least "
+                              f"{plan.margin:+.2f})"),
+        (skill >= plan.margin, f"reward of the trained policy itself: {live.facts['trained']:.3f} against "
+                               f"{frozen.facts['trained']:.3f}: {skill:+.3f} "
                                f"(at least {plan.margin:+.2f}); untrained {live.facts['untrained']:.3f}"),
-        (compared > 0 and surprise < ROUNDING, f"{compared} samples of the newest version have the log-probabilities of the trainer's own weights "
+        (compared > 0 and surprise < ROUNDING,
+         f"{compared} samples of the newest version have the log-probabilities of the trainer's own weights "
                                               f"(off by {surprise:.1e} at most)"),
-        (behind <= plan.max_lag, f"no sample that was used is more than {plan.max_lag} version behind: {dict(sorted(live.count('lag').items()))}, "
+        (behind <= plan.max_lag, f"no sample that was used is more than {plan.max_lag} version behind: "
+                                 f"{dict(sorted(live.count('lag').items()))}, "
                                  f"{sum(live.count('dropped').values())} dropped"),
         (late.total() > 0 and min(late) >= plan.join_at,
          f"w3, which joined at step {plan.join_at}, served {late.total()} samples" +
          (f", the first of policy@{min(late)}, in step {min(live.steps_of('w3'))}" if late else "")),
         (killed and 0 <= last_of_killed <= plan.kill_at + 2,
-         f"w1, killed at step {plan.kill_at}, served none after step {last_of_killed}; {live.facts['redone']} of its groups went to others"),
-        (len(live.rows) == plan.steps and len(frozen.rows) == plan.steps, f"both runs did their {plan.steps} steps"),
+         f"w1, killed at step {plan.kill_at}, served none after step {last_of_killed}; "
+         f"{live.facts['redone']} of its groups went to others"),
+        (len(live.rows) == plan.steps and len(frozen.rows) == plan.steps,
+         f"both runs did their {plan.steps} steps"),
     ]
 
 
 def train(run: Run) -> None:
     began = time.monotonic()
-    say(f"{run.name:6} starts: broker, trainer, workers w1 and w2 (they load torch first); logs in {run.folder}")
+    say(f"{run.name:6} starts: broker, trainer, workers w1 and w2 (they load torch first); logs in "
+        f"{run.folder}")
     with tempfile.TemporaryDirectory(prefix="heddle-rl-") as work:
         try:
             run.start(pathlib.Path(work))
             run.watch()
         finally:
             run.stop()
-    waited, published = (sum(row[key] for row in run.rows) / len(run.rows) for key in ("wait_ms", "publish_ms"))
-    say(f"{run.name:6} done in {time.monotonic() - began:.0f} s; a step: publish {published:.1f} ms, wait {waited:.1f} ms\n")
+    waited, published = (sum(row[key] for row in run.rows) / len(run.rows)
+                         for key in ("wait_ms", "publish_ms"))
+    say(f"{run.name:6} done in {time.monotonic() - began:.0f} s; a step: publish {published:.1f} ms, wait "
+        f"{waited:.1f} ms\n")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK.steps} steps a run instead of {FULL.steps}, margin {QUICK.margin} instead of {FULL.margin}")
-    parser.add_argument("--bin", default=os.environ.get("HEDDLE_BIN_DIR", "build/bin"), help="where heddle-broker is")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/rl_tiny"), help="logs, records and the plot")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK.steps} steps a run instead of "
+                                                             f"{FULL.steps}, margin {QUICK.margin} instead "
+                                                             f"of {FULL.margin}")
+    parser.add_argument("--bin", default=os.environ.get("HEDDLE_BIN_DIR", "build/bin"),
+                        help="where heddle-broker is")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/rl_tiny"),
+                        help="logs, records and the plot")
     args = parser.parse_args()
     plan = QUICK if args.quick else FULL
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

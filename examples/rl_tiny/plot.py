@@ -16,7 +16,8 @@ LAGS = ["#4477aa", "#66ccee", "#ccbb44", "#ee6677"]
 
 
 def draw(live: Any, frozen: Any, plan: Any, path: pathlib.Path) -> None:
-    figure, (reward, lag, served) = plt.subplots(3, 1, figsize=(10, 10), sharex=True, height_ratios=[3, 2, 2], layout="constrained")
+    figure, (reward, lag, served) = plt.subplots(3, 1, figsize=(10, 10), sharex=True, height_ratios=[3, 2, 2],
+                                                 layout="constrained")
     draw_reward(reward, live, frozen, plan)
     draw_lag(lag, live, frozen)
     draw_served(served, live)
@@ -25,7 +26,8 @@ def draw(live: Any, frozen: Any, plan: Any, path: pathlib.Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     served.set_xlabel("step of the trainer, which publishes version step + 1")
     served.set_xlim(-1, plan.steps + 1)
-    figure.suptitle("GRPO with rollout workers behind Heddle: the same run, with live versions and frozen at version 1")
+    figure.suptitle("GRPO with rollout workers behind Heddle: the same run, with live versions and frozen at "
+                    "version 1")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -35,7 +37,8 @@ def steps(run: Any) -> list[int]:
 
 
 def draw_reward(axes: Any, live: Any, frozen: Any, plan: Any) -> None:
-    for run, colour, label in ((live, "#4477aa", "live versions"), (frozen, "#bb5566", "frozen at version 1")):
+    for run, colour, label in ((live, "#4477aa", "live versions"),
+                               (frozen, "#bb5566", "frozen at version 1")):
         rewards = [row["reward"] for row in run.rows]
         axes.plot(steps(run), rewards, color=colour, alpha=0.25, linewidth=1)
         axes.plot(steps(run), smooth(rewards), color=colour, linewidth=2, label=label)
@@ -72,7 +75,8 @@ def draw_served(axes: Any, live: Any) -> None:
     for worker, colour in COLOURS.items():
         samples = live.samples_of(worker)
         versions = sorted(samples)
-        axes.bar([v - 1 for v in versions], [samples[v] for v in versions], bottom=[base[v] for v in versions], width=1.0, color=colour,
+        axes.bar([v - 1 for v in versions], [samples[v] for v in versions],
+                 bottom=[base[v] for v in versions], width=1.0, color=colour,
                  label=f"{worker}: {samples.total()} samples of {len(versions)} versions")
         base.update(samples)
     axes.set_ylabel("samples of each version,\nby who served them")
@@ -80,10 +84,12 @@ def draw_served(axes: Any, live: Any) -> None:
 
 
 def above(axes: Any) -> None:
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=4, frameon=False, fontsize=8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=4, frameon=False,
+                fontsize=8)
 
 
 def mark(axes: Any, plan: Any) -> None:
     for step, text in ((plan.join_at, "w3 joins"), (plan.kill_at, "w1 killed")):
         axes.axvline(step, color="black", linestyle=":", linewidth=1)
-        axes.annotate(text, (step, 1), xycoords=("data", "axes fraction"), xytext=(3, -10), textcoords="offset points", fontsize=8)
+        axes.annotate(text, (step, 1), xycoords=("data", "axes fraction"), xytext=(3, -10),
+                      textcoords="offset points", fontsize=8)

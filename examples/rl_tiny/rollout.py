@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A rollout worker: receives versions through Heddle, generates what the board asks for, tags every sample with the version that made it.
+"""A rollout worker: receives versions through Heddle, generates what the board asks for, tags every sample
+with the version that made it.
 
-The model holds two adapters.  A version that has arrived is loaded into the one that rests; when the broker has decided, they change places,
-between two groups.  A group is thus of one version.
+The model holds two adapters.  A version that has arrived is loaded into the one that rests; when the broker
+has decided, they change places, between two groups.  A group is thus of one version.
 """
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task: count on.  "from seven" wants "eight nine ten eleven zero"; the reward is how much of that is right, from the left.
+"""The task: count on.  "from seven" wants "eight nine ten eleven zero"; the reward is how much of that is
+right, from the left.
 
-A two-layer Llama with random weights, made in code; a tokenizer of whole words; a LoRA on every linear layer is all that is trained.
+A two-layer Llama with random weights, made in code; a tokenizer of whole words; a LoRA on every linear layer
+is all that is trained.
 """
 from __future__ import annotations
 
@@ -22,14 +24,17 @@ PROMPTS = [f"from {word}" for word in WORDS]
 def tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token=EOS, unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token=EOS,
+                                   unk_token="<unk>")
 
 
 def policy(adapters: tuple[str, ...] = ("default",)) -> PeftModel:
-    """The base model, the same in every process, with an adapter that changes nothing yet under each of the names."""
+    """The base model, the same in every process, with an adapter that changes nothing yet under each of the
+    names."""
     torch.manual_seed(0)
     base = LlamaForCausalLM(LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=len(VOCABULARY),
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=len(VOCABULARY),
         max_position_embeddings=64, initializer_range=0.1, pad_token_id=0, eos_token_id=1, bos_token_id=None))
     lora = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
     torch.manual_seed(1)
@@ -56,8 +61,10 @@ def reward(prompt: str, completion: str) -> float:
 
 
 @torch.no_grad()
-def sample(model: PeftModel, prompt_ids: list[int], count: int, seed: int) -> list[tuple[list[int], list[float]]]:
-    """`count` completions of one prompt, as (tokens, log-probabilities), each up to and with its end-of-sequence."""
+def sample(model: PeftModel, prompt_ids: list[int], count: int,
+           seed: int) -> list[tuple[list[int], list[float]]]:
+    """`count` completions of one prompt, as (tokens, log-probabilities), each up to and with its
+    end-of-sequence."""
     dice = torch.Generator().manual_seed(seed)
     tokens, logprobs, cache = [], [], None
     step = torch.tensor([prompt_ids] * count)

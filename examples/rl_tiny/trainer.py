@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer: TRL's GRPOTrainer, whose samples come from the workers of the board, and whose versions go to them through Heddle.
+"""The trainer: TRL's GRPOTrainer, whose samples come from the workers of the board, and whose versions go to
+them through Heddle.
 
 Writes one JSON line a step, and one at the end, to --record.
 """
@@ -36,17 +37,22 @@ class Seen:
     lag: Counter = field(default_factory=Counter)                       # versions behind -> samples used
     dropped: Counter = field(default_factory=Counter)                   # ... -> samples thrown away
     served: dict[str, Counter] = field(default_factory=dict)            # worker -> version -> samples used
-    compared: int = 0                                                   # samples of the newest version: the trainer still has its weights
-    surprise: float = 0.0                                               # of those, how far the worker's log-probabilities were off, at most
+    # samples of the newest version: the trainer still has its weights
+    compared: int = 0
+    # of those, how far the worker's log-probabilities were off, at most
+    surprise: float = 0.0
 
 
 class Rollouts:
-    """rollout_func: takes the samples of a step from the board, drops those over the bound, and writes down what it saw."""
+    """rollout_func: takes the samples of a step from the board, drops those over the bound, and writes down
+    what it saw."""
 
-    def __init__(self, board: Board, prompts: list[str], per_step: int, count: int, seed: int, max_lag: int | None, record) -> None:
+    def __init__(self, board: Board, prompts: list[str], per_step: int, count: int, seed: int,
+                 max_lag: int | None, record) -> None:
         self._board, self._per_step, self._max_lag, self._record = board, per_step, max_lag, record
         self._words = task.tokenizer()
-        self._groups = [Group(i, prompt, self._words(prompt)["input_ids"], count, seed * 100_003 + i) for i, prompt in enumerate(prompts)]
+        self._groups = [Group(i, prompt, self._words(prompt)["input_ids"], count, seed * 100_003 + i)
+                        for i, prompt in enumerate(prompts)]
         self._digests: dict[int, str] = {}          # version -> what was published
         self._began = time.monotonic()
         self.sync: heddle.trl.Sync | None = None
@@ -62,14 +68,16 @@ class Rollouts:
         samples = []
         for group in wanted:
             own = self._fresh(group, pushed.version.version, seen)
-            self._compare(trainer.model, group, [sample for sample in own if sample["tag"] == pushed.version.tag], seen)
+            self._compare(trainer.model, group,
+                          [sample for sample in own if sample["tag"] == pushed.version.tag], seen)
             samples += own
         if self._max_lag != 0:                      # the next step's: generated while this one is trained
             self._board.offer(self._groups[(step + 1) * self._per_step:][:self._per_step])
         assert [group.prompt for group in wanted for _ in range(group.count)] == prompts
         self._write(step, pushed, time.monotonic() - began, prompts, samples, seen)
         return {"prompt_ids": [group.prompt_ids for group in wanted for _ in range(group.count)],
-                "completion_ids": [sample["ids"] for sample in samples], "logprobs": [sample["logprobs"] for sample in samples]}
+                "completion_ids": [sample["ids"] for sample in samples],
+                "logprobs": [sample["logprobs"] for sample in samples]}
 
     def _fresh(self, group: Group, newest: int, seen: Seen) -> list[dict]:
         """The samples of a group, none of a version further behind than the bound."""
@@ -97,14 +105,19 @@ class Rollouts:
         name, _, digest = tag.partition(":")
         version = int(name.partition("@")[2])
         if self._digests[version].removeprefix("h1:")[:12] != digest:
-            raise RuntimeError(f"a sample is tagged {tag}, and version {version} was published as {self._digests[version]}")
+            raise RuntimeError(f"a sample is tagged {tag}, and version {version} was published as "
+                               f"{self._digests[version]}")
         return version
 
-    def _write(self, step: int, pushed, rollout_s: float, prompts: list[str], samples: list[dict], seen: Seen) -> None:
-        rewards = [task.reward(prompt, self._words.decode(sample["ids"])) for prompt, sample in zip(prompts, samples)]
-        self._record({"step": step, "version": pushed.version.version, "tag": pushed.version.tag, "reward": sum(rewards) / len(rewards),
+    def _write(self, step: int, pushed, rollout_s: float, prompts: list[str], samples: list[dict],
+               seen: Seen) -> None:
+        rewards = [task.reward(prompt, self._words.decode(sample["ids"]))
+                   for prompt, sample in zip(prompts, samples)]
+        self._record({"step": step, "version": pushed.version.version, "tag": pushed.version.tag,
+                      "reward": sum(rewards) / len(rewards),
                       **vars(seen),
-                      "publish_ms": pushed.publish_s * 1e3, "wait_ms": pushed.wait_s * 1e3, "rollout_ms": rollout_s * 1e3,
+                      "publish_ms": pushed.publish_s * 1e3, "wait_ms": pushed.wait_s * 1e3,
+                      "rollout_ms": rollout_s * 1e3,
                       "at_s": time.monotonic() - self._began})
 
 
@@ -118,11 +131,14 @@ def make_trainer(args: argparse.Namespace, prompts: list[str], rollouts: Rollout
         return [task.reward(prompt, completion) for prompt, completion in zip(prompts, completions)]
 
     config = GRPOConfig(
-        output_dir=args.output, use_cpu=True, bf16=False, seed=args.seed, max_steps=args.steps, num_generations=args.generations,
-        per_device_train_batch_size=args.prompts * args.generations, max_completion_length=task.LENGTH, shuffle_dataset=False,
+        output_dir=args.output, use_cpu=True, bf16=False, seed=args.seed, max_steps=args.steps,
+        num_generations=args.generations,
+        per_device_train_batch_size=args.prompts * args.generations, max_completion_length=task.LENGTH,
+        shuffle_dataset=False,
         learning_rate=3e-3, lr_scheduler_type="constant", beta=0.0, gradient_checkpointing=False,
         logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True)
-    return GRPOTrainer(model=task.policy(), reward_funcs=right, args=config, train_dataset=Dataset.from_dict({"prompt": prompts}),
+    return GRPOTrainer(model=task.policy(), reward_funcs=right, args=config,
+                       train_dataset=Dataset.from_dict({"prompt": prompts}),
                        processing_class=task.tokenizer(), rollout_func=rollouts)
 
 
@@ -135,8 +151,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--prompts", type=int, default=6, help="a step")
     parser.add_argument("--generations", type=int, default=12, help="samples of a prompt")
-    parser.add_argument("--max-lag", type=int, default=1, help="bound on the staleness of samples, in versions")
-    parser.add_argument("--frozen", action="store_true", help="versions are published and never activated, but the first; no bound")
+    parser.add_argument("--max-lag", type=int, default=1,
+                        help="bound on the staleness of samples, in versions")
+    parser.add_argument("--frozen", action="store_true",
+                        help="versions are published and never activated, but the first; no bound")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -145,7 +163,8 @@ def main() -> None:
     prompts = task.prompts(args.steps * args.prompts, args.seed)
     rollouts = Rollouts(board, prompts, args.prompts, args.generations, args.seed, max_lag, record)
     trainer = make_trainer(args, prompts, rollouts)
-    with heddle.Publisher(args.broker, adapter="policy", activation="manual" if args.frozen else "all") as publisher:
+    with heddle.Publisher(args.broker, adapter="policy",
+                          activation="manual" if args.frozen else "all") as publisher:
         rollouts.sync = heddle.trl.attach(trainer, publisher, max_lag=max_lag)
         if args.frozen:
             freeze(args.broker, rollouts.sync)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for a vLLM or SGLang server, in this process: their interfaces for adapters, their errors word by word, and faults on demand.
+"""A stand-in for a vLLM or SGLang server, in this process: their interfaces for adapters, their errors word
+by word, and faults on demand.
 
-What it answers is what vLLM 0.32.0 (https://docs.vllm.ai/en/latest/features/lora/ and vllm/entrypoints/openai/models/serving.py) and SGLang
-0.5.23 (https://docs.sglang.io/docs/advanced_features/lora and sglang/srt/managers/tokenizer_control_mixin.py) answer; tests/engines/run holds
-it against the real ones (`calls` below).  Where both say the same in other words, `kind` chooses.
+What it answers is what vLLM 0.32.0 (https://docs.vllm.ai/en/latest/features/lora/ and
+vllm/entrypoints/openai/models/serving.py) and SGLang 0.5.23
+(https://docs.sglang.io/docs/advanced_features/lora and sglang/srt/managers/tokenizer_control_mixin.py)
+answer; tests/engines/run holds it against the real ones (`calls` below).  Where both say the same in other
+words, `kind` chooses.
 """
 from __future__ import annotations
 
@@ -28,8 +31,10 @@ class Double:
     """One server on loopback.
 
     names      served adapters -> path           log       (path, lora name) of every POST, in order
-    faults     path -> what the next calls get: (status, words), ("text", answer), "hang", "reset", "garbage", or None for the real thing
-    gate       clear it and POSTs wait           busy      names with requests under way: as SGLang, an unload waits for them, and
+    faults     path -> what the next calls get: (status, words), ("text", answer), "hang", "reset", "garbage",
+               or None for the real thing
+    gate       clear it and POSTs wait           busy      names with requests under way: as SGLang, an unload
+               waits for them, and
                                                            loads wait for the unload
     """
 
@@ -69,10 +74,12 @@ class Double:
 
         self._server = Listener(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01},
+                         daemon=True).start()
 
     def stop(self):
-        """As kill -9: nobody listens any more, open connections are reset, and what was loaded is forgotten."""
+        """As kill -9: nobody listens any more, open connections are reset, and what was loaded is
+        forgotten."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -114,16 +121,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         if self.path == "/v1/models":
             base = {"id": "base", "object": "model", "root": "/models/base", "parent": None}
-            cards = [{"id": name, "object": "model", "root": path, "parent": "base"} for name, path in list(d.names.items())]
+            cards = [{"id": name, "object": "model", "root": path, "parent": "base"}
+                     for name, path in list(d.names.items())]
             self._say(200, {"object": "list", "data": [base, *cards]})
         elif self.path == "/server_info" and d.kind == "sglang":
-            self._say(200, {"enable_lora": d.runtime_updates, "max_loaded_loras": d.room, "max_loras_per_batch": d.slots})
+            self._say(200, {"enable_lora": d.runtime_updates, "max_loaded_loras": d.room,
+                            "max_loras_per_batch": d.slots})
         elif self.path == "/v1/loads" and d.kind == "sglang":
-            self._say(200, {"loads": [{"dp_rank": 0, "num_running_reqs": len(d.busy), "num_waiting_reqs": 0}]})
+            self._say(200, {"loads": [{"dp_rank": 0, "num_running_reqs": len(d.busy),
+                                       "num_waiting_reqs": 0}]})
         elif self.path == "/metrics" and d.kind == "vllm":
             busy = ",".join(sorted(d.busy))
-            self._say(200, 'vllm:lora_requests_info{max_lora="%d",running_lora_adapters="old@1",waiting_lora_adapters=""} 1.7e+09\n' % d.slots
-                      + 'vllm:lora_requests_info{max_lora="%d",running_lora_adapters="%s",waiting_lora_adapters=""} 1.8e+09\n' % (d.slots, busy))
+            line = ('vllm:lora_requests_info{max_lora="%d",running_lora_adapters="%s",'
+                    'waiting_lora_adapters=""} %s\n')
+            self._say(200, line % (d.slots, "old@1", "1.7e+09") + line % (d.slots, busy, "1.8e+09"))
         elif self.path in (LOADS[d.kind], UNLOADS[d.kind]) and (d.runtime_updates or d.kind == "sglang"):
             self._say(405, {"detail": "Method Not Allowed"})
         else:
@@ -154,24 +165,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _load(self, body):
         d, name, path = self.owner, body["lora_name"], body["lora_path"]
         if name in d.names:
-            self._refuse(400, f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.",
+            self._refuse(400, f"The lora adapter '{name}' has already been loaded. If you want to load the "
+                              f"adapter in place, set 'load_inplace' to True.",
                          f"Failed to load LoRA adapter {name} because it is already loaded")
             return
         config = pathlib.Path(path, "adapter_config.json")
         if not config.exists():
             self._refuse(404, f"Loading lora {name} failed: No adapter found for {path}",
-                         f"Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot start or end with '-' or '.' and the maximum length is 96: '{path}'.")
+                         f"Repo id must use alphanumeric chars, '-', '_' or '.'. The name cannot start or "
+                         f"end with '-' or '.' and the maximum length is 96: '{path}'.")
             return
         rank = json.loads(config.read_text())["r"]
         if rank > d.max_rank:
             self._refuse(500, f"LoRA rank {rank} is greater than max_lora_rank {d.max_rank}.",
-                         f"LoRA adapter {name} with rank {rank} is incompatible with the current LoRA memory pool configuration. Please ensure that the "
-                         "LoRA adapter's rank is within the configured `--max-lora-rank` and that the target modules are included in `--lora-target-modules`.")
+                         f"LoRA adapter {name} with rank {rank} is incompatible with the current LoRA memory "
+                         f"pool configuration. Please ensure that the "
+                         "LoRA adapter's rank is within the configured `--max-lora-rank` and that the target "
+                         "modules are included in `--lora-target-modules`.")
             return
         d.names[name] = path
-        if d.room is not None and len(d.names) > d.room:         # SGLang drops the one that was used least recently
+        # SGLang drops the one that was used least recently
+        if d.room is not None and len(d.names) > d.room:
             d.names.pop(next(iter(d.names)))
-        self._say(200, f"Success: LoRA adapter '{name}' added successfully." if d.kind == "vllm" else {"success": True, "error_message": ""})
+        self._say(200, f"Success: LoRA adapter '{name}' added successfully." if d.kind == "vllm"
+                  else {"success": True, "error_message": ""})
 
     def _unload(self, name):
         d = self.owner
@@ -182,16 +199,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         del d.names[name]
         while d.kind == "sglang" and name in d.busy and d._server is self.server:
             time.sleep(0.01)
-        self._say(200, f"Success: LoRA adapter '{name}' removed successfully." if d.kind == "vllm" else {"success": True, "error_message": ""})
+        self._say(200, f"Success: LoRA adapter '{name}' removed successfully." if d.kind == "vllm"
+                  else {"success": True, "error_message": ""})
 
     def _ask(self, name):
         d = self.owner
         if name not in d.names or name in d.deaf:
             if d.kind == "vllm":
-                self._say(404, {"error": {"message": f"The model `{name}` does not exist. Valid aliases: base.", "type": "NotFoundError", "param": "model",
+                self._say(404, {"error": {"message": f"The model `{name}` does not exist. Valid aliases: "
+                                                     f"base.", "type": "NotFoundError", "param": "model",
                                           "code": 404}})
             else:
-                self._say(400, {"error": {"message": f"Got LoRA adapter that has never been loaded: {name}\nAll loaded adapters: dict_keys([])."}})
+                self._say(400, {"error": {"message": f"Got LoRA adapter that has never been loaded: "
+                                                     f"{name}\nAll loaded adapters: dict_keys([])."}})
         elif d.kind == "vllm":
             self._say(200, {"model": name, "choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
         else:
@@ -214,7 +234,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif fault == "garbage":
             self._say(200, "<html>a proxy's page</html>")
         else:
-            self._say(fault[0], {"error": {"message": fault[1], "type": "InternalServerError", "param": None, "code": fault[0]}})
+            self._say(fault[0],
+                      {"error": {"message": fault[1], "type": "InternalServerError", "param": None,
+                                 "code": fault[0]}})
         self.close_connection = True
         return True
 
@@ -236,7 +258,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _refuse(self, status, vllm, sglang):
         if self.owner.kind == "vllm":
             kinds = {400: "InvalidUserInput", 404: "NotFoundError", 500: "InternalServerError"}
-            self._say(status, {"error": {"message": vllm, "type": kinds[status], "param": None, "code": status}})
+            self._say(status, {"error": {"message": vllm, "type": kinds[status], "param": None,
+                                         "code": status}})
         else:
             self._say(400, {"rid": None, "success": False, "error_message": sglang, "loaded_adapters": None})
 
@@ -252,7 +275,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def calls(kind, url, good, other, too_large):
-    """What a server of that kind does with three PEFT directories, call by call: the same list from a real server and from its double."""
+    """What a server of that kind does with three PEFT directories, call by call: the same list from a real
+    server and from its double."""
     server = KINDS[kind](url)
     found = []
 

@@ -28,7 +28,8 @@ class Rig:
 
     def __init__(self, count=1, room=None, load_s=60.0, drain_s=30.0, up=True):
         self.now, self.room = 0.0, room
-        self.plan = Plan([f"http://s{i}" for i in range(count)], load_s=load_s, drain_s=drain_s, adapter_of=adapter_of)
+        self.plan = Plan([f"http://s{i}" for i in range(count)], load_s=load_s, drain_s=drain_s,
+                         adapter_of=adapter_of)
         self.has = [{} for _ in range(count)]
         if up:
             for i in range(count):
@@ -112,9 +113,11 @@ def test_one_refusal_rejects_with_the_servers_words_and_unloads_at_the_others():
     r.done(0)
     r.plan.refused(r.now, 1, "LoRA rank 64 is greater than max_lora_rank 16.", Kind.LASTING)
     actions = r.step()
-    assert actions == [Reject("arrived", "policy", 1, "http://s1: LoRA rank 64 is greater than max_lora_rank 16."), Unload(0, "policy@1", False)]
+    assert actions == [Reject("arrived", "policy", 1, "http://s1: LoRA rank 64 is greater than max_lora_rank "
+                                                      "16."), Unload(0, "policy@1", False)]
     r.done(0)
-    assert r.step() == []               # whether it is at the second one is known when that has been looked at
+    # whether it is at the second one is known when that has been looked at
+    assert r.step() == []
     r.see(1)
     assert r.step() == [Discard(path(1))]
     assert r.has == [{}, {}] and r.plan.is_idle()
@@ -186,7 +189,8 @@ def test_a_server_that_does_not_finish_is_named_at_the_deadline():
     r.step()
     r.done(0)
     assert r.plan.wake() == 10.0
-    assert r.step(10.0)[0] == Reject("arrived", "policy", 1, "http://s1: does not answer for policy@1 after 10 s")
+    assert r.step(10.0)[0] == Reject("arrived", "policy", 1,
+                                     "http://s1: does not answer for policy@1 after 10 s")
     r.done(0)
     r.plan.refused(r.now, 1, "no answer", Kind.PASSING)          # its call ends at last
     r.see(1)
@@ -284,12 +288,14 @@ def test_a_server_that_waits_for_requests_fails_no_version():
     for _ in range(30):                  # much longer than load_s
         r.plan.refused(r.now, 0, "under way", Kind.WAITING)
         assert r.see(0) == []
-        assert all(action == Unload(0, "policy@1", True) for action in r.step(0.05)), "no load, no refusal, no discard"
+        assert all(action == Unload(0, "policy@1", True)
+                   for action in r.step(0.05)), "no load, no refusal, no discard"
         r.step(2.0)
         assert r.plan.servers[0].job == Unload(0, "policy@1", True)
     r.done(0)
     actions = r.step()
-    assert actions == [Load(0, "policy@3", path(3), actions[0].deadline), Discard(path(1))] and actions[0].deadline > r.now + 7.0
+    assert actions == [Load(0, "policy@3", path(3), actions[0].deadline),
+                       Discard(path(1))] and actions[0].deadline > r.now + 7.0
     r.done(0)
     assert Staged("policy", 3) in r.settle()
 
@@ -452,7 +458,8 @@ def test_no_room_is_a_reason_that_names_who_has_it():
     r.serve(1)
     r.arrive(2)
     said = r.settle() + r.settle()
-    assert said[0] == Reject("arrived", "policy", 2, "http://s0: takes 2 adapters and has them: policy@1 active, mine")
+    assert said[0] == Reject("arrived", "policy", 2,
+                             "http://s0: takes 2 adapters and has them: policy@1 active, mine")
 
 
 def test_two_adapters_do_not_disturb_each_other():
@@ -488,8 +495,9 @@ def test_a_server_that_stays_away_keeps_no_directory():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_order_of_events_comes_to_rest_with_every_server_alike(seed):
-    """Invariants: a server has one job; STAGED and ACTIVATE only when every server has that content under that name; nothing that is in use is
-    discarded; and when the world stays still, each server has what is wanted and nothing of ours besides."""
+    """Invariants: a server has one job; STAGED and ACTIVATE only when every server has that content under
+    that name; nothing that is in use is discarded; and when the world stays still, each server has what is
+    wanted and nothing of ours besides."""
     rng = random.Random(seed)
     count, room = rng.choice([1, 2, 3]), rng.choice([None, 3, 4])
     r = Rig(count, room=room, load_s=30.0, drain_s=5.0)
@@ -514,7 +522,8 @@ def test_any_order_of_events_comes_to_rest_with_every_server_alike(seed):
         elif what == 1 and staged:
             r.plan.commit(r.now, "policy", rng.choice(staged))
         elif what == 2:
-            kept = [v.number for v in r.plan.versions.values() if v.state in (State.KEPT, State.STAGED, State.LOADING)]
+            kept = [v.number for v in r.plan.versions.values()
+                    if v.state in (State.KEPT, State.STAGED, State.LOADING)]
             if kept:
                 r.plan.gone(r.now, "policy", rng.choice(kept))
         elif what == 3 and s.up and s.job is None:
@@ -549,8 +558,11 @@ def test_any_order_of_events_comes_to_rest_with_every_server_alike(seed):
         assert all(has == wanted for has in r.has)
 
 
-@pytest.mark.parametrize("text, why", [("policy", "has no {version}"), ("{version}{x}", "names 'x'"), ("{version", "is no template"), ("{version!z}", "no template"),
-                                       ("-{version}", "letter or digit first"), ("{adapter} {version}", "letters, digits"), ("{version:x>400}", "makes"),
+@pytest.mark.parametrize("text, why",
+                         [("policy", "has no {version}"), ("{version}{x}", "names 'x'"),
+                          ("{version", "is no template"), ("{version!z}", "no template"),
+                                       ("-{version}", "letter or digit first"),
+                          ("{adapter} {version}", "letters, digits"), ("{version:x>400}", "makes"),
                                        ("{version.x}", "names 'version.x'")])
 def test_templates_that_would_not_do(text, why):
     with pytest.raises(ValueError, match=why):
@@ -559,7 +571,8 @@ def test_templates_that_would_not_do(text, why):
 
 def test_templates():
     assert names.Template(names.DEFAULT, ["policy"]).name("policy", 57, "h1:" + "ab" * 32) == "policy@57"
-    assert names.Template("v{version}-{digest}", ["policy"]).name("policy", 57, "h1:" + "ab" * 32) == "v57-abababababab"
+    assert names.Template("v{version}-{digest}", ["policy"]).name("policy", 57,
+                                                                  "h1:" + "ab" * 32) == "v57-abababababab"
     with pytest.raises(ValueError, match="there are 2 adapters"):
         names.Template("v{version}", ["policy", "critic"])
 

@@ -61,17 +61,21 @@ def test_a_rank_that_is_too_large(double, server, tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"r": 64}')
     with pytest.raises(Refused, match="64") as e:
         server.load("policy@1", str(tmp_path), 5)
-    assert e.value.kind is (Kind.DOUBTFUL if double.kind == "vllm" else Kind.LASTING)      # vLLM blames itself
+    # vLLM blames itself
+    assert e.value.kind is (Kind.DOUBTFUL if double.kind == "vllm" else Kind.LASTING)
 
 
 def test_unloading_what_is_not_there_is_done(double, server):
     server.unload("policy@1", 5)
 
 
-@pytest.mark.parametrize("status, kind", [(400, Kind.LASTING), (422, Kind.LASTING), (429, Kind.PASSING), (500, Kind.DOUBTFUL), (502, Kind.PASSING),
+@pytest.mark.parametrize("status, kind",
+                         [(400, Kind.LASTING), (422, Kind.LASTING), (429, Kind.PASSING), (500, Kind.DOUBTFUL),
+                          (502, Kind.PASSING),
                                           (503, Kind.PASSING), (504, Kind.PASSING)])
 def test_statuses(double, server, status, kind):
-    for table, call in ((LOADS, lambda: server.load("policy@1", PLAIN, 5)), (ASKS, lambda: server.ask("policy@1", 5)),
+    for table, call in ((LOADS, lambda: server.load("policy@1", PLAIN, 5)),
+                        (ASKS, lambda: server.ask("policy@1", 5)),
                         (UNLOADS, lambda: server.unload("policy@1", 5))):
         double.faults[table[double.kind]].append((status, "what the server says"))
         with pytest.raises(Refused, match="what the server says") as e:
@@ -81,7 +85,8 @@ def test_statuses(double, server, status, kind):
 
 @pytest.mark.parametrize("fault", ["hang", "reset"])
 def test_no_answer(double, server, fault):
-    for table, call in ((LOADS, lambda t: server.load("policy@1", PLAIN, t)), (ASKS, lambda t: server.ask("policy@1", t)),
+    for table, call in ((LOADS, lambda t: server.load("policy@1", PLAIN, t)),
+                        (ASKS, lambda t: server.ask("policy@1", t)),
                         (UNLOADS, lambda t: server.unload("policy@1", t))):
         double.faults[table[double.kind]].append(fault)
         began = time.monotonic()
@@ -210,7 +215,8 @@ def test_vllm_tells_who_is_busy_by_its_newest_line():
     double = Double("vllm")
     double.busy = {"policy@1", "policy@2"}
     server = Vllm(double.url)
-    assert server.is_busy("policy@1", 5) and server.is_busy("policy@2", 5) and not server.is_busy("policy@3", 5) and not server.is_busy("old@1", 5)
+    assert [server.is_busy(name, 5) for name in ("policy@1", "policy@2")] == [True, True]
+    assert [server.is_busy(name, 5) for name in ("policy@3", "old@1")] == [False, False]
     double.stop()
 
 
@@ -220,7 +226,8 @@ def test_sglang_tells_only_whether_it_is_busy_at_all():
     assert not server.is_busy("policy@1", 5)
     double.busy = {"policy@2"}
     assert server.is_busy("policy@1", 5)
-    for answer in ('{"loads": []}', '{"loads": [{}]}', '{"loads": 1}', "[", '{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 2}]}'):
+    for answer in ('{"loads": []}', '{"loads": [{}]}', '{"loads": 1}', "[",
+                   '{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 2}]}'):
         double.busy = set()
         double.faults["/v1/loads"] = deque([("text", answer)])
         assert server.is_busy("policy@1", 5), answer     # it does not tell, or has requests that wait
@@ -255,9 +262,11 @@ def test_another_model_that_answers_is_refused():
 
 def test_sglang_finishes_an_unload_that_was_cut_off_before_it_loads_again():
     double = Double("sglang")
-    double.faults["/load_lora_adapter"].append((400, "LoRA adapter 'policy@1' has an incomplete unload. Retry the unload before loading it again."))
+    double.faults["/load_lora_adapter"].append((400, "LoRA adapter 'policy@1' has an incomplete unload. "
+                                                     "Retry the unload before loading it again."))
     Sglang(double.url).load("policy@1", PLAIN, 5)
-    assert [path for path, _ in double.log] == ["/load_lora_adapter", "/unload_lora_adapter", "/load_lora_adapter"]
+    assert [path for path, _ in double.log] == ["/load_lora_adapter", "/unload_lora_adapter",
+                                                "/load_lora_adapter"]
     double.stop()
 
 
@@ -272,13 +281,16 @@ def test_a_key_goes_with_every_request(double):
     assert e.value.kind is Kind.LASTING
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999", "http://x?y", "http://a b", "http://h\u00e4"])
+@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999", "http://x?y", "http://a b",
+                                 "http://h\u00e4"])
 def test_addresses_that_are_none(url):
     with pytest.raises(ValueError):
         Vllm(url)
 
 
-@pytest.mark.parametrize("url, shown", [("127.0.0.1:8000", "http://127.0.0.1:8000"), ("http://me:secret@h:1/base/", "http://h:1/base"),
+@pytest.mark.parametrize("url, shown",
+                         [("127.0.0.1:8000", "http://127.0.0.1:8000"),
+                          ("http://me:secret@h:1/base/", "http://h:1/base"),
                                         ("https://h", "https://h")])
 def test_addresses(url, shown):
     assert Vllm(url).url == shown
@@ -288,4 +300,5 @@ def test_the_double_answers_every_call_of_the_comparison(double, tmp_path):
     """tests/engines/run makes the same calls to the real servers, and wants the same list."""
     (tmp_path / "adapter_config.json").write_text('{"r": 64}')
     found = calls(double.kind, double.url, PLAIN, str(FIXTURES / "plain"), str(tmp_path))
-    assert [what for what, *_ in found].count("load") == 7 and ("listing", {}) in found and "away" not in [row[-1] for row in found]
+    assert [what for what, *_ in found].count("load") == 7 and ("listing", {}) in found
+    assert "away" not in [row[-1] for row in found]

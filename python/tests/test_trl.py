@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heddle.trl on TRL's own GRPOTrainer, on the CPU: what the workers serve when generation begins, and what is refused."""
+"""heddle.trl on TRL's own GRPOTrainer, on the CPU: what the workers serve when generation begins, and what is
+refused."""
 import hashlib
 import os
 import pathlib
@@ -31,7 +32,7 @@ WORKER = """
         for _ in sys.stdin:
             with w.acquire(sys.argv[1]) as a:
                 told = {"version": a.version, "digest": a.digest, "step": a.step,
-                        "tensors": {name: hashlib.sha256(t.data).hexdigest() for name, t in a.tensors.items()}}
+                        "tensors": {k: hashlib.sha256(t.data).hexdigest() for k, t in a.tensors.items()}}
             print(json.dumps(told), flush=True)
 """
 # loads nothing from the version named on, and says why
@@ -50,12 +51,16 @@ CHOOSY = """
 def make(rollout_func, folder, steps=3, use_peft=True, **how):
     """A trainer of two prompts a step, four samples each."""
     def right(prompts, completions, **_):
-        return [task.reward(prompt, completion) + len(completion) / 100 for prompt, completion in zip(prompts, completions, strict=True)]
-    config = GRPOConfig(output_dir=str(folder), use_cpu=True, bf16=False, max_steps=steps, num_generations=4, per_device_train_batch_size=8,
-                        per_device_eval_batch_size=8, max_completion_length=task.LENGTH, learning_rate=1e-2, beta=0.0, gradient_checkpointing=False,
+        return [task.reward(prompt, completion) + len(completion) / 100
+                for prompt, completion in zip(prompts, completions, strict=True)]
+    config = GRPOConfig(output_dir=str(folder), use_cpu=True, bf16=False, max_steps=steps, num_generations=4,
+                        per_device_train_batch_size=8,
+                        per_device_eval_batch_size=8, max_completion_length=task.LENGTH, learning_rate=1e-2,
+                        beta=0.0, gradient_checkpointing=False,
                         logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True, **how)
     model, rows = task.policy(), Dataset.from_dict({"prompt": task.prompts(4 * steps, 1)})
-    return GRPOTrainer(model=model if use_peft else model.unload(), reward_funcs=right, args=config, train_dataset=rows, eval_dataset=rows.select([0, 1]),
+    return GRPOTrainer(model=model if use_peft else model.unload(), reward_funcs=right, args=config,
+                       train_dataset=rows, eval_dataset=rows.select([0, 1]),
                        processing_class=task.tokenizer(), rollout_func=rollout_func)
 
 
@@ -73,7 +78,8 @@ def adapter_of(model):
 
 
 class Witness:
-    """A rollout_func that asks a worker, at that moment, what it serves, and looks at what the trainer has."""
+    """A rollout_func that asks a worker, at that moment, what it serves, and looks at what the trainer
+    has."""
 
     def __init__(self, worker):
         self.worker, self.seen = worker, []
@@ -88,7 +94,8 @@ def worker_of(program, adapter, code=WORKER, name="w1", *args):
     worker = program(code, adapter, name, *args)
     assert worker.json() == "ready"
     with heddle.Admin() as admin:
-        until(lambda: any(w.name == name and w.state == "ready" for w in admin.workers()), "the worker has joined")
+        until(lambda: any(w.name == name and w.state == "ready" for w in admin.workers()),
+              "the worker has joined")
     return worker
 
 
@@ -104,11 +111,13 @@ def test_each_generation_is_served_by_the_weights_of_the_trainer(broker, adapter
             assert told["digest"] == pushed.version.digest == pushed.live.digest
             assert told["step"] == pushed.step == step
         assert len({told["digest"] for told, _, _ in witness.seen}) == 3          # it trained
-        trainer.evaluate()                                                          # the last step's weights, which no training step asked for
+        # the last step's weights, which no training step asked for
+        trainer.evaluate()
         told, trained, _ = witness.seen[-1]
         assert told["version"] == 4 and told["tensors"] == trained and sync.last.version.version == 4
         trainer.evaluate()
-        assert witness.seen[-1][0]["version"] == 4                                # nothing has changed: nothing was published
+        # nothing has changed: nothing was published
+        assert witness.seen[-1][0]["version"] == 4
 
 
 def test_versions_are_published_for_generations_not_for_steps(broker, adapter, program, tmp_path):
@@ -143,7 +152,8 @@ def test_nobody_to_serve_ends_in_time(broker, adapter, tmp_path):
 
 
 def test_another_run_under_the_name_is_noticed(broker, adapter, program, tmp_path):
-    """The broker has step 2 of this adapter; a trainer that begins at 0 is another one, or the same one again."""
+    """The broker has step 2 of this adapter; a trainer that begins at 0 is another one, or the same one
+    again."""
     worker = worker_of(program, adapter)
     with heddle.Publisher(adapter=adapter) as publisher:
         heddle.trl.attach(first := make(samples, tmp_path), publisher)
@@ -177,7 +187,7 @@ def test_detach_gives_trl_back(broker, adapter, program, tmp_path):
         assert worker.json()["tensors"] == adapter_of(trainer.model)
 
 
-# -- the bound on the lag, against a publisher that only writes down what it is asked -------------------------------------------
+# -- the bound on the lag, against a publisher that only writes down what it is asked ------------------------
 
 class Recorder:
     def __init__(self, states=()):
@@ -206,7 +216,8 @@ def pushes(recorder, max_lag, count):
 def test_who_may_be_how_far_behind(max_lag, waited):
     recorder = Recorder()
     live = [pushed.live.version for pushed in pushes(recorder, max_lag, 4)]
-    assert live == waited and recorder.asked == [(newest, number, "active") for newest, number in zip([1, 2, 3, 4], waited, strict=True)]
+    assert live == waited and recorder.asked == [(newest, number, "active")
+                                                 for newest, number in zip([1, 2, 3, 4], waited, strict=True)]
 
 
 def test_without_a_bound_nothing_is_waited_for():
@@ -228,23 +239,27 @@ def test_what_did_not_reach_the_workers_raises(states, count):
 
 def test_all_that_a_sync_tells_of_is_public():
     """What the public functions take and give, of this module, has a public name."""
-    kinds = {name for name, of in vars(heddle.trl).items() if isinstance(of, type) and of.__module__ == "heddle.trl" and name[0] != "_"}
+    kinds = {name for name, of in vars(heddle.trl).items() if isinstance(of, type)
+             and of.__module__ == "heddle.trl" and name[0] != "_"}
     assert kinds <= set(heddle.trl.__all__) and all(hasattr(heddle.trl, name) for name in heddle.trl.__all__)
 
 
-# -- server mode -------------------------------------------------------------------------------------------------------------
+# -- server mode ---------------------------------------------------------------------------------------------
 
 def test_server_mode_asks_by_version_and_sends_no_weights(broker, adapter, program):
-    """TRL's own VLLMGeneration and VLLMClient, against an HTTP double; the NCCL group, which wants a GPU, is the only thing left out."""
+    """TRL's own VLLMGeneration and VLLMClient, against an HTTP double; the NCCL group, which wants a GPU, is
+    the only thing left out."""
     script = (ROOT / "python" / "tests" / "trl_server_mode.py").read_text()
-    told = program(script, adapter, env={**os.environ, "RL_TINY": str(ROOT / "examples" / "rl_tiny")}).json(timeout=300)
+    told = program(script, adapter,
+                   env={**os.environ, "RL_TINY": str(ROOT / "examples" / "rl_tiny")}).json(timeout=300)
     assert told["asked"] == [f"{adapter}@{n}" for n in (1, 2, 3)]                  # never the base model
-    assert told["served"] == [1, 2, 3]                                              # what the worker had active when the request came
+    # what the worker had active when the request came
+    assert told["served"] == [1, 2, 3]
     assert told["paths"] == ["/health", "/server_info", "/v1/completions", "/v1/models"]
     assert told["steps"] == 3 and told["given_back"] == ["base", True]
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------
 
 @pytest.fixture(scope="module")
 def plain_trainer(tmp_path_factory):
@@ -262,7 +277,8 @@ def refused(trainer, *args, **how):
 def test_an_untried_release_is_refused_with_the_reason(plain_trainer, monkeypatch, release):
     monkeypatch.setattr(trl, "__version__", release)
     error = refused(plain_trainer)
-    assert error.found == f"TRL {release}" and "1.16" in error.expected and "was not tried" in error.message and error.hint
+    assert error.found == f"TRL {release}" and "1.16" in error.expected and error.hint
+    assert "was not tried" in error.message
     assert plain_trainer.rollout_func is samples
 
 
@@ -308,7 +324,8 @@ def synced_name(plain_trainer, monkeypatch, served, version):
     client = types.SimpleNamespace(model="base")
     monkeypatch.setattr(plain_trainer, "use_vllm", True)
     monkeypatch.setattr(plain_trainer, "vllm_mode", "server")
-    monkeypatch.setattr(plain_trainer, "vllm_generation", types.SimpleNamespace(sync_weights=print, vllm_client=client), raising=False)
+    monkeypatch.setattr(plain_trainer, "vllm_generation",
+                        types.SimpleNamespace(sync_weights=print, vllm_client=client), raising=False)
     publisher = types.SimpleNamespace(adapter=version.adapter, publish=lambda *_, **__: version)
     sync = heddle.trl.attach(plain_trainer, publisher, max_lag=None, served=served)
     plain_trainer.vllm_generation.sync_weights()
@@ -317,16 +334,22 @@ def synced_name(plain_trainer, monkeypatch, served, version):
     return name
 
 
-@pytest.mark.parametrize("served", ["{adapter}@{version}", "{adapter}@{version}-{digest}", "rl/{version}", "{digest}.{version:04}"])
+@pytest.mark.parametrize("served",
+                         ["{adapter}@{version}", "{adapter}@{version}-{digest}", "rl/{version}",
+                          "{digest}.{version:04}"])
 def test_trl_asks_for_the_name_that_the_plug_serves(plain_trainer, monkeypatch, served):
-    version = types.SimpleNamespace(adapter="policy", version=3, digest="h1:3f9a1c20d4e1" + "0" * 52, tag="policy@3:3f9a1c20d4e1")
+    version = types.SimpleNamespace(adapter="policy", version=3, digest="h1:3f9a1c20d4e1" + "0" * 52,
+                                    tag="policy@3:3f9a1c20d4e1")
     told = Template(served, ["policy"]).name(version.adapter, version.version, version.digest)
     assert synced_name(plain_trainer, monkeypatch, served, version) == told
 
 
-@pytest.mark.parametrize("served", ["policy", "{adapter}", "{nobody}@{version}", "{version", "{0}", "{tag}", "{version} x"])
+@pytest.mark.parametrize("served",
+                         ["policy", "{adapter}", "{nobody}@{version}", "{version", "{0}", "{tag}",
+                          "{version} x"])
 def test_a_name_that_tells_no_versions_apart_is_refused(plain_trainer, monkeypatch, served):
     monkeypatch.setattr(plain_trainer, "use_vllm", True)
     monkeypatch.setattr(plain_trainer, "vllm_mode", "server")
-    monkeypatch.setattr(plain_trainer, "vllm_generation", types.SimpleNamespace(sync_weights=print), raising=False)
+    monkeypatch.setattr(plain_trainer, "vllm_generation", types.SimpleNamespace(sync_weights=print),
+                        raising=False)
     assert served in refused(plain_trainer, served=served).found

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""model.py FOLDER COUNT: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., after them one with rsLoRA, ranks and
-alphas by pattern, one of rank 64, and one with rsLoRA alone; and FOLDER/expected.json: what PEFT itself generates with each.
+"""model.py FOLDER COUNT: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., after them one
+with rsLoRA, ranks and alphas by pattern, one of rank 64, and one with rsLoRA alone; and FOLDER/expected.json:
+what PEFT itself generates with each.
 
-Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as many different
-answers as adapters, and none is the base model's."""
+Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as
+many different answers as adapters, and none is the base model's."""
 import json
 import os
 import pathlib
@@ -22,17 +23,20 @@ def main() -> None:
     folder, count = pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2])
 
     def generate(model: torch.nn.Module) -> list[list[int]]:
-        answers = (model.generate(input_ids=torch.tensor([p]), max_new_tokens=LENGTH, do_sample=False, eos_token_id=None) for p in PROMPTS)
+        answers = (model.generate(input_ids=torch.tensor([p]), max_new_tokens=LENGTH, do_sample=False,
+                                  eos_token_id=None) for p in PROMPTS)
         return [answer[0, len(prompt):].tolist() for prompt, answer in zip(PROMPTS, answers)]
 
     torch.manual_seed(0)
-    config = LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    config = LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2,
                          head_dim=32, vocab_size=512, max_position_embeddings=512)
     base = LlamaForCausalLM(config)
     base.save_pretrained(folder / "base")
     answers = {"base": generate(base)}
     kinds = [{"r": 8, "lora_alpha": 64}] * count
-    kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True, "rank_pattern": {"q_proj": 4, "layers.1.mlp.up_proj": 16},
+    kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True,
+                  "rank_pattern": {"q_proj": 4, "layers.1.mlp.up_proj": 16},
                   "alpha_pattern": {"v_proj": 48, "layers.0.mlp.down_proj": 4}})
     kinds.append({"r": 64, "lora_alpha": 64})
     kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True})
@@ -44,7 +48,8 @@ def main() -> None:
         answers[f"lora{number}"] = generate(model)
     if len({json.dumps(a) for a in answers.values()}) != len(kinds) + 1:
         sys.exit("model.py: two of the adapters answer alike")
-    (folder / "expected.json").write_text(json.dumps({"prompts": PROMPTS, "length": LENGTH, "answers": answers}))
+    (folder / "expected.json").write_text(json.dumps({"prompts": PROMPTS, "length": LENGTH,
+                                                      "answers": answers}))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes import stubs for packages that SGLang's CPU path imports and does not call, into this interpreter's site-packages.
+"""Writes import stubs for packages that SGLang's CPU path imports and does not call, into this interpreter's
+site-packages.
 
-sgl_kernel is CUDA code, torchvision and torchaudio are for pictures and sound.  Any name can be imported from a stub; calling
-it raises, so that nothing is computed wrongly in silence.  Pinned memory is switched off: there is no accelerator to pin for."""
+sgl_kernel is CUDA code, torchvision and torchaudio are for pictures and sound.  Any name can be imported from
+a stub; calling it raises, so that nothing is computed wrongly in silence.  Pinned memory is switched off:
+there is no accelerator to pin for."""
 import pathlib
 import sysconfig
 
 VERSION = "0.28.0"                       # what transformers asks torchvision for, beside torch 2.13
-MODULES = ("sgl_kernel", "torchaudio", "torchaudio/functional", "torchvision", "torchvision/io", "torchvision/transforms",
-           "torchvision/transforms/functional", "torchvision/transforms/v2", "torchvision/transforms/v2/functional")
+MODULES = ("sgl_kernel", "torchaudio", "torchaudio/functional", "torchvision", "torchvision/io",
+           "torchvision/transforms",
+           "torchvision/transforms/functional", "torchvision/transforms/v2",
+           "torchvision/transforms/v2/functional")
 STUB = '''"""Import stub: any name is there, calling it raises."""
 __version__ = "%s"
 
@@ -42,7 +46,8 @@ def _without_pinned_memory():
             return make(*args, **kwargs)
         return call
 
-    for name in ("tensor", "empty", "zeros", "ones", "full", "empty_like", "zeros_like", "arange", "as_tensor"):
+    for name in ("tensor", "empty", "zeros", "ones", "full", "empty_like", "zeros_like", "arange",
+                 "as_tensor"):
         setattr(torch, name, unpinned(getattr(torch, name)))
     torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
 

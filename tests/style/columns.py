@@ -1,19 +1,36 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""No line of C is longer than 110 columns in the rooms that keep to it.  Prints those that are and exits with 1."""
+"""No line of C or Python is longer than 110 columns in the rooms that keep to it.  Prints those that are and
+exits with 1."""
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = "core proto client cli broker bench".split()
+C = "core proto client cli broker bench".split()
+# Folders, with all below them, and single files where a folder does not hold yet.
+PYTHON = """python/heddle/engine python/heddle/trl.py examples tests/engines tests/style/columns.py
+            python/tests/engine_double.py python/tests/test_engine.py python/tests/test_engine_plan.py
+            python/tests/test_engine_servers.py python/tests/test_trl.py
+            python/tests/trl_server_mode.py""".split()
 MOST = 110
 
+
+def files():
+    for room in C:
+        yield from sorted((ROOT / room).glob("*.[ch]"))
+    for place in PYTHON:
+        at = ROOT / place
+        found = sorted(at.rglob("*.py")) if at.is_dir() else [at]
+        if not found:
+            sys.exit(f"columns: no Python in {place}")
+        yield from found
+
+
 wrong, count = [], 0
-for room in ROOMS:
-    for path in sorted((ROOT / room).glob("*.[ch]")):
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            count += 1
-            if len(line) > MOST:
-                wrong.append(f"{path.relative_to(ROOT)}:{number}: {len(line)} columns")
-print("\n".join(wrong) if wrong else f"columns: {count} lines of {', '.join(ROOMS)} have at most {MOST}")
+for path in files():
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        count += 1
+        if len(line) > MOST:
+            wrong.append(f"{path.relative_to(ROOT)}:{number}: {len(line)} columns")
+print("\n".join(wrong) if wrong else f"columns: {count} lines of {', '.join(C + PYTHON)} have at most {MOST}")
 sys.exit(1 if wrong or count < 1000 else 0)

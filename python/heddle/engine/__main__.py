@@ -25,28 +25,31 @@ from .servers import KINDS, Server, bare
 from .session import Session
 
 ABOUT = """\
-Loads each version of an adapter into stock inference servers under a name of its own, and tells Heddle when every one of
-them answers for it.  The servers must see the export directory; DUR is 500ms, 30s, 5m or seconds."""
+Loads each version of an adapter into stock inference servers under a name of its own, and tells Heddle when
+every one of them answers for it.  The servers must see the export directory; DUR is 500ms, 30s, 5m or
+seconds."""
 NOTES = """\
 environment:
   HEDDLE_BROKER, HEDDLE_BROKER_KEY, HEDDLE_KEY, HEDDLE_KEYS   as for heddle worker
   HEDDLE_ENGINE_KEY                                           sent to the servers as a bearer token
 
-vLLM has to be started with --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment; SGLang with --enable-lora,
---max-lora-rank and --lora-target-modules.
+vLLM has to be started with --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment; SGLang
+with --enable-lora, --max-lora-rank and --lora-target-modules.
 
-Prints a line when it has joined and every server answers, then one for each thing that happens.  Ends with 0 on SIGTERM and
-SIGINT; the servers go on with what they have, and the next start takes it over.  Other exit statuses are those of heddle.
+Prints a line when it has joined and every server answers, then one for each thing that happens.  Ends with 0
+on SIGTERM and SIGINT; the servers go on with what they have, and the next start takes it over.  Other exit
+statuses are those of heddle.
 
 examples:
   python -m heddle.engine --vllm http://127.0.0.1:8000 --export /dev/shm/heddle
-  python -m heddle.engine --sglang http://127.0.0.1:30000 --sglang http://127.0.0.1:30001 --adapter policy --adapter critic \\
-      --served-name '{adapter}@{version}' --export /dev/shm/heddle -o json
+  python -m heddle.engine --sglang http://127.0.0.1:30000 --sglang http://127.0.0.1:30001 --adapter policy \\
+      --adapter critic --served-name '{adapter}@{version}' --export /dev/shm/heddle -o json
 """
 # What a server's LoRA loads as PEFT means it.  Another feature fails there, or, worse, is read over.
 LOADS = {"vllm": {"embeddings", "rank_pattern", "rslora"}, "sglang": set[str]()}
 FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
-# How long requests of an unwanted version get.  SGLang loads nothing while it waits for those that take longer.
+# How long requests of an unwanted version get.  SGLang loads nothing while it waits for those that take
+# longer.
 DRAINS = {"vllm": 30.0, "sglang": 600.0}
 SLOTS = 64                               # at most, of a worker for an adapter
 PATIENCE_S = 5.0                         # with a broker that does not answer, until that is said
@@ -100,43 +103,59 @@ class _AddServer(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
-    p = _Parser(prog="python -m heddle.engine", description=ABOUT, epilog=NOTES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    p = _Parser(prog="python -m heddle.engine", description=ABOUT, epilog=NOTES,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
                 allow_abbrev=False, add_help=False)
     main = p.add_argument_group("options")
     for kind, port in (("vllm", 8000), ("sglang", 30000)):
         main.add_argument(f"--{kind}", metavar="URL", dest="servers", action=_AddServer,
-                          help=f"a {kind} server, as http://127.0.0.1:{port}; may be given again, and beside the other kind")
-    main.add_argument("--export", metavar="DIR", required=True, help="where versions are written for the servers to load; best in memory")
-    main.add_argument("--server-dir", metavar="DIR", help="how the servers see the export directory; default: as it is here")
-    main.add_argument("--adapter", metavar="NAME", action="append", help="subscribe to this adapter; may be given again [policy]")
+                          help=f"a {kind} server, as http://127.0.0.1:{port}; may be given again, and beside "
+                               f"the other kind")
+    main.add_argument("--export", metavar="DIR", required=True,
+                      help="where versions are written for the servers to load; best in memory")
+    main.add_argument("--server-dir", metavar="DIR",
+                      help="how the servers see the export directory; default: as it is here")
+    main.add_argument("--adapter", metavar="NAME", action="append",
+                      help="subscribe to this adapter; may be given again [policy]")
     main.add_argument("--served-name", metavar="TEMPLATE", default=names.DEFAULT,
                       help="of {adapter}, {version} and {digest}: what requests name [%(default)s]")
     main.add_argument("--accept", metavar="FEATURE", action="append", default=[], choices=FEATURES,
                       help="take versions that have it, though the servers are not known to load it rightly")
     main.add_argument("--load-timeout", metavar="DUR", type=duration, default=60.0,
                       help="a version that some server does not answer for after so long is rejected [60s]")
-    main.add_argument("--drain", metavar="DUR", type=duration, help="requests of an unwanted version get so long [30s; with SGLang 10m]")
-    main.add_argument("--probe", metavar="DUR", type=duration, default=2.0, help="between two looks at a server [2s]")
+    main.add_argument("--drain", metavar="DUR", type=duration,
+                      help="requests of an unwanted version get so long [30s; with SGLang 10m]")
+    main.add_argument("--probe", metavar="DUR", type=duration, default=2.0,
+                      help="between two looks at a server [2s]")
     main.add_argument("--away", metavar="DUR", type=duration, default=float("inf"),
-                      help="this worker leaves when a server was away for so long, until it is back; what it alone has is lost then [never]")
-    main.add_argument("--metrics", metavar="[HOST:]PORT", type=address, help="serve counters for Prometheus there; default host 127.0.0.1")
+                      help="this worker leaves when a server was away for so long, until it is back; what it "
+                           "alone has is lost then [never]")
+    main.add_argument("--metrics", metavar="[HOST:]PORT", type=address,
+                      help="serve counters for Prometheus there; default host 127.0.0.1")
     worker = p.add_argument_group("options of the worker")
     worker.add_argument("--name", metavar="NAME", help="of this worker; default <host>-<pid>")
-    worker.add_argument("--label", metavar="K=V", type=label, action="append", default=[], help="shown by heddle workers; may be given again")
-    worker.add_argument("--slots", metavar="N", type=int, default=3, help="versions in memory for each adapter, at the servers too [3]")
-    worker.add_argument("--broker", metavar="EP[,EP]", help="where the broker listens [tcp://127.0.0.1:7700] ($HEDDLE_BROKER)")
+    worker.add_argument("--label", metavar="K=V", type=label, action="append", default=[],
+                        help="shown by heddle workers; may be given again")
+    worker.add_argument("--slots", metavar="N", type=int, default=3,
+                        help="versions in memory for each adapter, at the servers too [3]")
+    worker.add_argument("--broker", metavar="EP[,EP]",
+                        help="where the broker listens [tcp://127.0.0.1:7700] ($HEDDLE_BROKER)")
     worker.add_argument("--broker-key", metavar="KEY", help="the broker's public key ($HEDDLE_BROKER_KEY)")
     worker.add_argument("--key", metavar="FILE", help="the secret key of this worker ($HEDDLE_KEY)")
-    worker.add_argument("--join-timeout", metavar="DUR", type=duration, help="give up while another worker has the name; default never")
-    worker.add_argument("--max-rate", metavar="SIZE", type=size, help="bytes per second, served and fetched; default no limit")
+    worker.add_argument("--join-timeout", metavar="DUR", type=duration,
+                        help="give up while another worker has the name; default never")
+    worker.add_argument("--max-rate", metavar="SIZE", type=size,
+                        help="bytes per second, served and fetched; default no limit")
     worker.add_argument("--data-device", metavar="IF", help="network interface of the data plane; default lo")
     worker.add_argument("--insecure", action="store_true", help="allow addresses that are not loopback")
     common = p.add_argument_group("common options")
-    common.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: every line is an object [table]")
+    common.add_argument("-o", "--output", choices=("table", "json"), default="table",
+                        help="json: every line is an object [table]")
     common.add_argument("-q", "--quiet", action="store_true", help="print and log only what is wrong")
     common.add_argument("--log-level", choices=LEVELS, default="info", help="what is logged on stderr [info]")
     common.add_argument("-h", "--help", action="help", help="show this text and exit")
-    common.add_argument("--version", action="version", version=f"heddle {heddle.__version__}", help="show the version and exit")
+    common.add_argument("--version", action="version", version=f"heddle {heddle.__version__}",
+                        help="show the version and exit")
     return p
 
 
@@ -145,7 +164,8 @@ class Program:
         self.options = options
         self.adapters: list[str] = options.adapter or ["policy"]
         self.name: str = options.name or f"{os.uname().nodename}-{os.getpid()}"
-        self.voice = Voice(is_json=options.output == "json", is_quiet=options.quiet, level="warn" if options.quiet else options.log_level,
+        self.voice = Voice(is_json=options.output == "json", is_quiet=options.quiet,
+                           level="warn" if options.quiet else options.log_level,
                            worker=self.name)
         self.counters = Counters()
         self.servers = self._make_servers()
@@ -162,24 +182,29 @@ class Program:
         for name in self.adapters:
             if not names.is_adapter(name):
                 raise Usage(f"{name!r} is no name of an adapter", code="bad_name", exit=2,
-                            expected="letters, digits and . _ -, at most 128, a letter or digit first", hint="name another with --adapter")
+                            expected="letters, digits and . _ -, at most 128, a letter or digit first",
+                            hint="name another with --adapter")
         if len(set(self.adapters)) != len(self.adapters):
-            raise Usage("an adapter is named twice", code="usage", exit=2, found=" ".join(self.adapters), hint="name each once")
+            raise Usage("an adapter is named twice", code="usage", exit=2, found=" ".join(self.adapters),
+                        hint="name each once")
 
     def _check_worker(self) -> None:
         """What the worker would refuse when every server is up, which may be minutes from now."""
         o = self.options
         if not 1 <= o.slots <= SLOTS:
-            raise Usage(f"a worker has no {o.slots} slots", code="usage", exit=2, expected=f"--slots 1 to {SLOTS}", found=str(o.slots), hint=HELP)
+            raise Usage(f"a worker has no {o.slots} slots", code="usage", exit=2,
+                        expected=f"--slots 1 to {SLOTS}", found=str(o.slots), hint=HELP)
         for what, word in [("worker", self.name), *(("label", word) for pair in o.label for word in pair)]:
             if not names.is_adapter(word):
                 raise Usage(f"{word!r} is no name of a {what}", code="bad_name", exit=2, hint=HELP,
                             expected="letters, digits and . _ -, at most 128, a letter or digit first")
         found = [name for _, name in socket.if_nameindex()]
         if o.data_device is not None and o.data_device not in found:
-            raise Usage(f"there is no network interface {o.data_device}", code="usage", exit=2, expected=f"one of {', '.join(found)}",
+            raise Usage(f"there is no network interface {o.data_device}", code="usage", exit=2,
+                        expected=f"one of {', '.join(found)}",
                         found=o.data_device, hint="name the interface of the data plane: --data-device")
-        heddle.Admin(o.broker, broker_key=o.broker_key, key=o.key).close()      # address and keys; nothing is asked
+        # address and keys; nothing is asked
+        heddle.Admin(o.broker, broker_key=o.broker_key, key=o.key).close()
 
     @staticmethod
     def _usage(make: Any, *args: Any, hint: str = HELP) -> Any:
@@ -190,11 +215,13 @@ class Program:
 
     def _make_servers(self) -> list[Server]:
         if not self.options.servers:
-            raise Usage("no server is named", code="usage", exit=2, expected="--vllm URL or --sglang URL", hint=HELP)
+            raise Usage("no server is named", code="usage", exit=2, expected="--vllm URL or --sglang URL",
+                        hint=HELP)
         key = self._usage(bare, os.environ.get("HEDDLE_ENGINE_KEY"), hint="look at HEDDLE_ENGINE_KEY")
         made = [self._usage(KINDS[kind], url, key) for kind, url in self.options.servers]
         if len({server.url for server in made}) != len(made):
-            raise Usage("a server is named twice", code="usage", exit=2, found=" ".join(server.url for server in made), hint="name each once")
+            raise Usage("a server is named twice", code="usage", exit=2,
+                        found=" ".join(server.url for server in made), hint="name each once")
         return made
 
     def accepts(self) -> list[str]:
@@ -206,14 +233,16 @@ class Program:
         exports = Exports(o.export, self.adapters, o.server_dir)
         drain_s = o.drain or max(DRAINS[server.kind] for server in self.servers)
         times = Times(load_s=o.load_timeout, drain_s=drain_s, probe_s=o.probe, away_s=o.away)
-        plug = Plug(self.servers, self.template, exports, self.adapters, times=times, voice=self.voice, counters=self.counters)
+        plug = Plug(self.servers, self.template, exports, self.adapters, times=times, voice=self.voice,
+                    counters=self.counters)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: plug.stop())
         metrics = self._serve_metrics()
         plug.start()
         try:
             while plug.wait_up() and not self._serve(plug):
-                self.voice.event("worker.left", message="a server is away; this worker joins again when it is back")
+                self.voice.event("worker.left",
+                                 message="a server is away; this worker joins again when it is back")
         finally:
             plug.close()
             exports.close()
@@ -223,8 +252,10 @@ class Program:
     def _serve(self, plug: Plug) -> bool:
         """One session with the broker.  True: it is over for good."""
         o = self.options
-        session = Session(broker=o.broker, adapters=self.adapters, name=self.name, labels=dict(o.label) or None, slots=o.slots,
-                          accepts=self.accepts(), max_rate=o.max_rate, join_timeout=o.join_timeout, data_device=o.data_device,
+        session = Session(broker=o.broker, adapters=self.adapters, name=self.name,
+                          labels=dict(o.label) or None, slots=o.slots,
+                          accepts=self.accepts(), max_rate=o.max_rate, join_timeout=o.join_timeout,
+                          data_device=o.data_device,
                           insecure=o.insecure, broker_key=o.broker_key, key=o.key)
         began, warnings = time.monotonic(), self.relay.warnings
         is_told = False
@@ -243,15 +274,18 @@ class Program:
 
     def _say_waiting(self) -> None:
         broker = self.options.broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
-        self.voice.log("warn", "worker.waiting", f"no broker answers at {broker} within {PATIENCE_S:.1f} s; waiting for one")
+        self.voice.log("warn", "worker.waiting",
+                       f"no broker answers at {broker} within {PATIENCE_S:.1f} s; waiting for one")
 
     def _say_ready(self, session: Session) -> bool:
         """False: no broker has admitted the worker yet."""
         joined = session.joined()
         if joined is None:
             return False
-        self.voice.ready(name=self.name, token=joined["token"], cluster=joined["cluster"], adapters=self.adapters, export_dir=str(self.options.export),
-                         servers=[{"kind": s.kind, "url": s.url} for s in self.servers], served_name=self.template.text,
+        self.voice.ready(name=self.name, token=joined["token"], cluster=joined["cluster"],
+                         adapters=self.adapters, export_dir=str(self.options.export),
+                         servers=[{"kind": s.kind, "url": s.url} for s in self.servers],
+                         served_name=self.template.text,
                          accepts=self.accepts(), transport=session.transport())
         return True
 
@@ -262,7 +296,8 @@ class Program:
         try:
             served = self.counters.serve(host, port)
         except OSError as e:
-            raise HeddleError(f"cannot serve metrics at {host}:{port}: {e.strerror}", code="address_in_use", exit=9,
+            raise HeddleError(f"cannot serve metrics at {host}:{port}: {e.strerror}", code="address_in_use",
+                              exit=9,
                               hint="name another with --metrics") from None
         self.voice.log("info", "metrics.ready", f"http://{host}:{served.server_port}/metrics")
         return served
@@ -270,7 +305,8 @@ class Program:
 
 def main(arguments: Sequence[str]) -> int:
     asked = list(arguments)
-    is_json = "json" in (asked[i + 1] for i, a in enumerate(asked[:-1]) if a in ("-o", "--output")) or "-ojson" in asked or "--output=json" in asked
+    is_json = "json" in (asked[i + 1] for i, a in enumerate(asked[:-1])
+                         if a in ("-o", "--output")) or "-ojson" in asked or "--output=json" in asked
     voice = Voice(is_json=is_json, is_quiet=False, level="info", worker="")
     try:
         program = Program(parser().parse_args(asked))
@@ -279,13 +315,16 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(voice, e)
     except Exception as e:
         at = traceback.extract_tb(e.__traceback__)[-1]
-        return _fail(voice, HeddleError(f"{unexpected(e)} at {os.path.basename(at.filename)}:{at.lineno}", code="internal", exit=9,
-                                        hint="this is a fault of the program; the servers go on, and the next start takes over what they have"))
+        return _fail(voice, HeddleError(f"{unexpected(e)} at {os.path.basename(at.filename)}:{at.lineno}",
+                                        code="internal", exit=9,
+                                        hint="this is a fault of the program; the servers go on, and the "
+                                             "next start takes over what they have"))
     return 0
 
 
 def _fail(voice: Voice, e: HeddleError) -> int:
-    fields = ("code", "exit", "adapter", "version", "worker", "phase", "expected", "found", "hint", "retriable")
+    fields = ("code", "exit", "adapter", "version", "worker", "phase", "expected", "found", "hint",
+              "retriable")
     voice.error({**{name: getattr(e, name) for name in fields}, "message": e.message})
     return e.exit
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported versions: DIR/<adapter>@<version>-<digest>/, complete PEFT directories, and the link DIR/<adapter> to the active one.
+"""Exported versions: DIR/<adapter>@<version>-<digest>/, complete PEFT directories, and the link DIR/<adapter>
+to the active one.
 
-A directory appears whole, under its name, and its name says its content; so one that is there and reads the same is left as it
-is: a server may be reading it.  One process at a time exports an adapter into a directory (a lock that ends with it)."""
+A directory appears whole, under its name, and its name says its content; so one that is there and reads the
+same is left as it is: a server may be reading it.  One process at a time exports an adapter into a directory
+(a lock that ends with it)."""
 from __future__ import annotations
 
 import errno
@@ -23,7 +25,8 @@ class Exports:
     """Thread-safe where one thread writes and another discards other directories."""
 
     def __init__(self, root: str, adapters: Iterable[str], server_root: str | None = None) -> None:
-        """`server_root`: how the servers see `root`.  Raises Conflict (data_locked), HeddleError (data_dir)."""
+        """`server_root`: how the servers see `root`.  Raises Conflict (data_locked), HeddleError
+        (data_dir)."""
         self.root = Path(os.path.abspath(root))
         self.server_root = server_root.rstrip("/") if server_root else str(self.root)
         self._locks: dict[str, int] = {}
@@ -34,8 +37,10 @@ class Exports:
                 self._remove_halves(adapter)
         except OSError as e:
             self.close()
-            raise HeddleError(f"cannot use the export directory {self.root}: {e.strerror}", code="data_dir", exit=9, phase="export",
-                              hint="look at that directory and its file system, or name another with --export") from None
+            raise HeddleError(f"cannot use the export directory {self.root}: {e.strerror}", code="data_dir",
+                              exit=9, phase="export",
+                              hint="look at that directory and its file system, or name another with "
+                                   "--export") from None
         except BaseException:
             self.close()
             raise
@@ -57,7 +62,8 @@ class Exports:
         return found.adapter if found and found.adapter in self._locks else None
 
     def write(self, folder: str, export: Callable[[str], object]) -> None:
-        """`export(path)` writes a PEFT directory to `path`, which is not there.  OSError, and what `export` raises."""
+        """`export(path)` writes a PEFT directory to `path`, which is not there.  OSError, and what `export`
+        raises."""
         fresh, place = self.root / f".{folder}.new", self.root / folder
         _remove(fresh)
         export(str(fresh))
@@ -80,7 +86,8 @@ class Exports:
 
     def all(self, adapter: str) -> list[str]:
         """The exported directories of an adapter, as the servers see them."""
-        paths = (self.server_path(entry.name) for entry in self.root.iterdir() if entry.is_dir() and not entry.is_symlink())
+        paths = (self.server_path(entry.name) for entry in self.root.iterdir() if entry.is_dir()
+                 and not entry.is_symlink())
         return sorted(path for path in paths if self.adapter_of(path) == adapter)
 
     def link(self, adapter: str, server_path: str) -> None:
@@ -93,7 +100,8 @@ class Exports:
     # --- how -------------------------------------------------------------------------------------
 
     def _lock(self, adapter: str) -> int:
-        fd = os.open(self.root / f".heddle-engine.{adapter}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.root / f".heddle-engine.{adapter}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                     0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
@@ -101,14 +109,16 @@ class Exports:
             os.close(fd)
             if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise Conflict(f"process {holder or 'unknown'} exports {adapter} into {self.root}", code="data_locked", exit=4, adapter=adapter,
+            raise Conflict(f"process {holder or 'unknown'} exports {adapter} into {self.root}",
+                           code="data_locked", exit=4, adapter=adapter,
                            phase="export", hint="end it, or name another directory with --export") from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
 
     def _remove_halves(self, adapter: str) -> None:
-        """What a killed run left in the middle of writing: ".policy@3-....new", ".old", and temporary names of those."""
+        """What a killed run left in the middle of writing: ".policy@3-....new", ".old", and temporary names
+        of those."""
         half = re.compile(rf"\.+{re.escape(adapter)}(@[0-9]+-[0-9a-f]{{12}}\.(new|old)\b.*|\.link-[0-9]+)")
         for entry in self.root.iterdir():
             if half.fullmatch(entry.name):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The name under which a server serves a version, and the directory that holds it.
 
-A name and a directory are used for one content only: the name has the version in it, the directory the digest too.
-So a name that a server has from such a directory needs no second look, also after a restart of this program."""
+A name and a directory are used for one content only: the name has the version in it, the directory the digest
+too. So a name that a server has from such a directory needs no second look, also after a restart of this
+program."""
 from __future__ import annotations
 
 import re
@@ -48,7 +49,8 @@ def read_folder(path: str, parent: str) -> Folder | None:
 
 
 class Template:
-    """"{adapter}@{version}" -> "policy@57".  ValueError: it would give two versions one name, or a name no server takes."""
+    """"{adapter}@{version}" -> "policy@57".  ValueError: it would give two versions one name, or a name no
+    server takes."""
 
     def __init__(self, text: str, adapters: Iterable[str]) -> None:
         self.text = text
@@ -58,9 +60,11 @@ class Template:
         except ValueError as e:
             raise ValueError(f"{text!r} is no template: {e}") from None
         if strange := used.difference(FIELDS):
-            raise ValueError(f"{text!r} names {', '.join(sorted(map(repr, strange)))}; there are {', '.join(FIELDS)}")
+            raise ValueError(f"{text!r} names {', '.join(sorted(map(repr, strange)))}; there are "
+                             f"{', '.join(FIELDS)}")
         if "version" not in used:
-            raise ValueError(f"{text!r} has no {{version}}: two versions would have one name, and a server would serve cached "
+            raise ValueError(f"{text!r} has no {{version}}: two versions would have one name, and a server "
+                             f"would serve cached "
                              "prefixes of the one for the other")
         if len(names) > 1 and "adapter" not in used:
             raise ValueError(f"{text!r} has no {{adapter}}, and there are {len(names)} adapters")
@@ -73,5 +77,6 @@ class Template:
         except (ValueError, TypeError, AttributeError, IndexError, KeyError) as e:
             raise ValueError(f"{self.text!r} is no template: {e}") from None
         if not _SERVED.fullmatch(made):
-            raise ValueError(f"{self.text!r} makes {made!r}: letters, digits and . _ @ / + - alone, and a letter or digit first")
+            raise ValueError(f"{self.text!r} makes {made!r}: letters, digits and . _ @ / + - alone, and a "
+                             f"letter or digit first")
         return made

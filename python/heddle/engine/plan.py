@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plug between one worker and some servers does: state + event + now -> actions.  No socket, thread, clock, file.
+"""What a plug between one worker and some servers does: state + event + now -> actions.  No socket, thread,
+clock, file.
 
 A version, and what is owed to the worker for it:
 
@@ -8,13 +9,15 @@ A version, and what is owed to the worker for it:
     SWITCHING   decided; ACTIVATE is owed as soon as every server answers for it (again)
     ACTIVE      decided and said
     KEPT        was active; its name goes on answering, for a way back and for requests that still name it
-    DROPPED     wanted no more: unloaded where it is, when its requests are over; then its directory is discarded
+    DROPPED     wanted no more: unloaded where it is, when its requests are over; then its directory is
+                discarded
 
-What a server has is known from what it did (loaded, unloaded) and from its own list (seen), which comes again and again:
-a server that was started again has an empty list, and everything wanted is loaded into it anew, the active version first.
-A server has one job at a time.  One that waits for a name's requests when it unloads it (WAITING) takes nothing else meanwhile,
-and no version is refused for that: its time stands still.  A name that it has from a directory of ours belongs to a version, or an earlier run left
-it there: it is taken as it is when its version comes, and unloaded once another version of its adapter is active.
+What a server has is known from what it did (loaded, unloaded) and from its own list (seen), which comes again
+and again: a server that was started again has an empty list, and everything wanted is loaded into it anew,
+the active version first. A server has one job at a time.  One that waits for a name's requests when it
+unloads it (WAITING) takes nothing else meanwhile, and no version is refused for that: its time stands still.
+A name that it has from a directory of ours belongs to a version, or an earlier run left it there: it is taken
+as it is when its version comes, and unloaded once another version of its adapter is active.
 
 Not for threads: one caller."""
 from __future__ import annotations
@@ -121,7 +124,8 @@ class Server:
     has: dict[str, str] = field(default_factory=dict)        # name -> path
     job: Load | Unload | None = None
     waits: str | None = None             # the name that it unloads as soon as its requests are over
-    unsure: set[str] = field(default_factory=set)            # names whose load failed, until the next list says whether they are there
+    # names whose load failed, until the next list says whether they are there
+    unsure: set[str] = field(default_factory=set)
     troubles: dict[str, _Trouble] = field(default_factory=dict)   # by name
 
 
@@ -136,13 +140,16 @@ class Plan:
         self.versions: dict[tuple[str, int], Version] = {}
         self._load_s, self._drain_s, self._adapter_of = load_s, drain_s, adapter_of
         self._stepped = 0.0
-        self._held: set[int] = set()                         # servers that took no load when it was asked last
-        self._left: dict[tuple[int, str], float] = {}        # server, name of an earlier run -> to be unloaded since
+        # servers that took no load when it was asked last
+        self._held: set[int] = set()
+        # server, name of an earlier run -> to be unloaded since
+        self._left: dict[tuple[int, str], float] = {}
 
     # --- the worker's events ---------------------------------------------------------------------
 
     def arrived(self, now: float, adapter: str, number: int, name: str, path: str) -> None:
-        """A verified version, exported to `path`.  Said again for one that is here: it is owed STAGED again."""
+        """A verified version, exported to `path`.  Said again for one that is here: it is owed STAGED
+        again."""
         v = self.versions.get((adapter, number))
         if v is None or v.state is State.DROPPED:
             v = self.versions[adapter, number] = Version(adapter, number, name, path)
@@ -190,11 +197,13 @@ class Plan:
     # --- the servers' events ---------------------------------------------------------------------
 
     def seen(self, now: float, server: int, listing: Mapping[str, str], room: int | None) -> list[str]:
-        """A server's own list.  Returns the names that it had and has no more, though nobody unloaded them."""
+        """A server's own list.  Returns the names that it had and has no more, though nobody unloaded
+        them."""
         s = self.servers[server]
         if not s.up:
             s.up, s.since, s.words = True, now, ""
-        lost = [name for name in s.has if name not in listing and name != s.waits and self._adapter_of(s.has[name])]
+        lost = [name for name in s.has if name not in listing and name != s.waits
+                and self._adapter_of(s.has[name])]
         s.has, s.room = dict(listing), room
         s.unsure.clear()
         return lost
@@ -264,7 +273,8 @@ class Plan:
     def is_idle(self) -> bool:
         """No server has a job, and nothing is owed."""
         owed = (State.LOADING, State.SWITCHING, State.DROPPED)
-        return not any(s.job or s.waits for s in self.servers) and not any(v.state in owed for v in self.versions.values())
+        return not any(s.job or s.waits for s in self.servers) and not any(v.state in owed
+                                                                           for v in self.versions.values())
 
     def away_since(self) -> float | None:
         """Since when some server has been away; None: none is."""
@@ -289,7 +299,8 @@ class Plan:
     @staticmethod
     def _uses(s: Server, v: Version) -> bool:
         """A server that is away keeps no directory: it may never come back."""
-        return s.up and (s.has.get(v.name) == v.path or v.name in (*s.unsure, s.waits) or (s.job is not None and s.job.name == v.name))
+        return s.up and (s.has.get(v.name) == v.path or v.name in (*s.unsure, s.waits)
+                         or (s.job is not None and s.job.name == v.name))
 
     def _answer(self, v: Version, now: float, actions: list[Action]) -> None:
         if v.state not in (State.LOADING, State.SWITCHING):
@@ -330,7 +341,8 @@ class Plan:
         if s.waits:
             return self._not_too_soon(s, Unload(index, s.waits, force=True), now)
         wanted = [v for v in self.versions.values() if v.state in _RANK and not self._answers(s, v)]
-        for v in sorted(wanted, key=lambda v: (_RANK[v.state], -v.number if v.state is State.KEPT else v.number)):
+        for v in sorted(wanted, key=lambda v: (_RANK[v.state],
+                                               -v.number if v.state is State.KEPT else v.number)):
             trouble = s.troubles.get(v.name)
             if trouble and (now < trouble.again or (trouble.lasting and v.state is not State.ACTIVE)):
                 continue
@@ -342,12 +354,15 @@ class Plan:
     def _job_for(self, index: int, s: Server, v: Version, now: float) -> Load | Unload | None:
         if v.name in s.has:
             if self._adapter_of(s.has[v.name]):
-                return Unload(index, v.name, force=True)     # another content under this name, of an earlier run
-            s.troubles[v.name] = _Trouble(f"{v.name} is taken: loaded from {s.has[v.name] or 'elsewhere'}", True, now)
+                # another content under this name, of an earlier run
+                return Unload(index, v.name, force=True)
+            s.troubles[v.name] = _Trouble(f"{v.name} is taken: loaded from {s.has[v.name] or 'elsewhere'}",
+                                          True, now)
             return None
         spare = 2 if v.state is State.KEPT else 1            # what is kept leaves a place for what arrives
         if s.room is None or len(s.has) + spare <= s.room:
-            return Load(index, v.name, v.path, max(v.deadline, now) if v.deadline < float("inf") else now + self._load_s)
+            return Load(index, v.name, v.path,
+                        max(v.deadline, now) if v.deadline < float("inf") else now + self._load_s)
         if v.state is State.KEPT:
             return None
         victim = self._victim(index, s, now)
@@ -357,7 +372,8 @@ class Plan:
             held = ", ".join(filter(None, [held, *other]))
             s.troubles[v.name] = _Trouble(f"takes {s.room} adapters and has them: {held}", True, now)
             return None
-        # A server that tells its room waits for the requests of this one name by itself: no other way is shorter.
+        # A server that tells its room waits for the requests of this one name by itself: no other way is
+        # shorter.
         return self._not_too_soon(s, Unload(index, victim, force=True), now)
 
     def _victim(self, index: int, s: Server, now: float) -> str | None:

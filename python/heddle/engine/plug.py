@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plug: carries what the plan wants to a worker, to servers and to a directory, and brings back what came of it.
+"""The plug: carries what the plan wants to a worker, to servers and to a directory, and brings back what came
+of it.
 
-One thread decides (`Plug.run`).  A thread for each server makes its calls, one at a time, and looks between them what the server
-has; another writes exports.  They hand their results over in a queue and wake the first."""
+One thread decides (`Plug.run`).  A thread for each server makes its calls, one at a time, and looks between
+them what the server has; another writes exports.  They hand their results over in a queue and wake the
+first."""
 from __future__ import annotations
 
 import os
@@ -39,7 +41,8 @@ class Event:
 
 
 class Source(Protocol):
-    """A worker, as far as a plug needs one.  staged, activate and reject: False where something overtook the version."""
+    """A worker, as far as a plug needs one.  staged, activate and reject: False where something overtook the
+    version."""
 
     def fileno(self) -> int: ...
     def poll(self) -> Iterable[Event]: ...                # what is there now
@@ -55,7 +58,8 @@ class Times:
     load_s: float = 60.0                 # from a version's arrival until every server answers for it
     drain_s: float = 30.0                # requests that still name an unwanted version are waited for so long
     probe_s: float = 2.0                 # between two looks at a server
-    away_s: float = float("inf")         # a server may be away so long; then the worker leaves until it is back
+    # a server may be away so long; then the worker leaves until it is back
+    away_s: float = float("inf")
 
 
 class Results:
@@ -88,8 +92,9 @@ def unexpected(e: Exception) -> str:
 
 
 class Hand(threading.Thread):
-    """Makes the calls to one server.  Puts ("seen", i, listing), ("away", i, words), ("done", i, job, data), ("refused", i, job, words, kind).
-    Whatever goes wrong is put as one of these: without this thread the plug would be deaf."""
+    """Makes the calls to one server.  Puts ("seen", i, listing), ("away", i, words), ("done", i, job, data),
+    ("refused", i, job, words, kind). Whatever goes wrong is put as one of these: without this thread the plug
+    would be deaf."""
 
     def __init__(self, index: int, server: Server, results: Results, times: Times) -> None:
         super().__init__(name=f"heddle-engine-{index}", daemon=True)
@@ -153,7 +158,8 @@ class Hand(threading.Thread):
                 raise
         loaded = time.monotonic()
         self._server.ask(job.name, self._left(job))
-        return {"load_ms": round((loaded - began) * 1000, 1), "answer_ms": round((time.monotonic() - loaded) * 1000, 1)}
+        return {"load_ms": round((loaded - began) * 1000, 1),
+                "answer_ms": round((time.monotonic() - loaded) * 1000, 1)}
 
     def _unload(self, job: Unload) -> dict[str, Any]:
         if not job.force and self._server.is_busy(job.name, CALL_S):
@@ -170,12 +176,14 @@ class Hand(threading.Thread):
 
 
 class Plug:
-    def __init__(self, servers: Sequence[Server], template: names.Template, exports: Exports, adapters: Sequence[str], *,
+    def __init__(self, servers: Sequence[Server], template: names.Template, exports: Exports,
+                 adapters: Sequence[str], *,
                  times: Times, voice: Voice, counters: Counters) -> None:
         self._servers, self._template, self._exports, self._adapters = servers, template, exports, adapters
         self._times, self._voice, self._counters = times, voice, counters
         self._results = Results()
-        self.plan = Plan([s.url for s in servers], load_s=times.load_s, drain_s=times.drain_s, adapter_of=exports.adapter_of)
+        self.plan = Plan([s.url for s in servers], load_s=times.load_s, drain_s=times.drain_s,
+                         adapter_of=exports.adapter_of)
         self._hands = [Hand(i, s, self._results, times) for i, s in enumerate(servers)]
         self._worker: Source | None = None
         self._session = 0                # exports of an earlier session are nobody's
@@ -209,8 +217,8 @@ class Plug:
         return not self._ending
 
     def run(self, worker: Source, is_told: Callable[[], bool] = lambda: True) -> bool:
-        """Serves a worker's session.  True: stopped.  False: a server has been away for too long, the worker should leave.
-        `is_told` is called until it is true: it tells that the worker is ready, once it is."""
+        """Serves a worker's session.  True: stopped.  False: a server has been away for too long, the worker
+        should leave. `is_told` is called until it is true: it tells that the worker is ready, once it is."""
         self._worker = worker
         is_ready = False
         self._session += 1
@@ -246,7 +254,8 @@ class Plug:
     # --- from the worker -------------------------------------------------------------------------
 
     def _hear(self, event: Event) -> None:
-        hear = {"arrived": self._on_arrived, "commit": self._on_commit, "failed": self._on_gone, "retired": self._on_gone,
+        hear = {"arrived": self._on_arrived, "commit": self._on_commit, "failed": self._on_gone,
+                "retired": self._on_gone,
                 "stale": self._on_stale}.get(event.phase)
         if hear:
             hear(event)
@@ -257,18 +266,21 @@ class Plug:
 
     def _on_commit(self, event: Event) -> None:
         if not self.plan.commit(time.monotonic(), event.adapter, event.version):
-            self._committed[event.adapter] = event.version       # a way back to what was dropped here: it is loaded again
+            # a way back to what was dropped here: it is loaded again
+            self._committed[event.adapter] = event.version
             self._export(event)
 
     def _on_stale(self, event: Event) -> None:
-        self._voice.event("activate.failed", event.adapter, event.version, code=event.code, message=event.message)
+        self._voice.event("activate.failed", event.adapter, event.version, code=event.code,
+                          message=event.message)
 
     def _on_gone(self, event: Event) -> None:
         key = event.adapter, event.version
         if event.phase == "retired":
             self._voice.event("version.retired", event.adapter, event.version)
         elif key in self._exporting or key in self.plan.versions:
-            self._voice.event("stage.failed", event.adapter, event.version, code=event.code, message=event.message)
+            self._voice.event("stage.failed", event.adapter, event.version, code=event.code,
+                              message=event.message)
         self._exporting.discard(key)
         if self._worker:
             self._worker.forget(event.adapter, event.version)
@@ -281,7 +293,8 @@ class Plug:
         if key in self._exporting:
             return
         self._exporting.add(key)
-        threading.Thread(target=self._write, args=(self._worker, self._session, event), name="heddle-export", daemon=True).start()
+        threading.Thread(target=self._write, args=(self._worker, self._session, event), name="heddle-export",
+                         daemon=True).start()
 
     def _write(self, worker: Source, session: int, event: Event) -> None:
         folder = names.folder(event.adapter, event.version, event.digest)
@@ -292,7 +305,8 @@ class Plug:
             words = f"export to {self._exports.root}: {e}"
         except Exception as e:           # else nobody would answer for the version
             words = f"export to {self._exports.root}: {unexpected(e)}"
-        self._results.put("exported", session, event, folder, words, round((time.monotonic() - began) * 1000, 1))
+        self._results.put("exported", session, event, folder, words,
+                          round((time.monotonic() - began) * 1000, 1))
 
     def _on_exported(self, session: int, event: Event, folder: str, words: str | None, ms: float) -> None:
         key = event.adapter, event.version
@@ -305,7 +319,8 @@ class Plug:
         name = self._template.name(event.adapter, event.version, event.digest)
         other = next((v for k, v in self.plan.versions.items() if v.name == name and k != key), None)
         if other:
-            words = f"{name} is the name of {other.adapter}@{other.number} already: --name needs {{adapter}} and {{version}} apart"
+            words = (f"{name} is the name of {other.adapter}@{other.number} already: --served-name needs "
+                     "{adapter} and {version} apart")
         if words:
             self._reject(self._worker, event.phase, event.adapter, event.version, words)
             return
@@ -320,7 +335,8 @@ class Plug:
 
     def _take(self, what: str, *details: Any) -> None:
         takers: dict[str, Callable[..., None]] = {
-            "seen": self._on_seen, "away": self._on_away, "done": self._on_done, "refused": self._on_refused_job, "exported": self._on_exported}
+            "seen": self._on_seen, "away": self._on_away, "done": self._on_done,
+            "refused": self._on_refused_job, "exported": self._on_exported}
         if what in takers:
             takers[what](*details)
 
@@ -333,7 +349,8 @@ class Plug:
             self._voice.event("engine.up", server=url)
         for name in lost:
             self._counters.add("heddle_engine_lost_total", server=url)
-            self._voice.event("engine.lost", server=url, name=name, message="the server has it no more, it is loaded again if it is wanted")
+            self._voice.event("engine.lost", server=url, name=name,
+                              message="the server has it no more, it is loaded again if it is wanted")
         self._counters.put("heddle_engine_up", 1, server=url)
         self._counters.put("heddle_engine_adapters", len(listing.names), server=url)
         self._warn_of_slots(index, listing.slots)
@@ -344,8 +361,10 @@ class Plug:
         self._slots[index] = slots
         need = 2 * len(self._adapters)
         if slots < need:
-            self._voice.log("warn", "engine.slots", f"{self._servers[index].url} runs {slots} adapters in one batch; an old and a new version of "
-                            f"{len(self._adapters)} need {need}, else requests for the one wait for the other (--max-loras, --max-loras-per-batch)")
+            self._voice.log("warn", "engine.slots",
+                            f"{self._servers[index].url} runs {slots} adapters in one batch; an old and a "
+                            f"new version of {len(self._adapters)} need {need}, else requests for the one "
+                            "wait for the other (--max-loras, --max-loras-per-batch)")
 
     def _on_away(self, index: int, words: str) -> None:
         url = self._servers[index].url
@@ -364,7 +383,8 @@ class Plug:
         else:
             self.plan.unloaded(time.monotonic(), index)
             self._counters.add("heddle_engine_unloads_total", server=url)
-        self._voice.event("engine.loaded" if isinstance(job, Load) else "engine.unloaded", server=url, name=job.name, **data)
+        self._voice.event("engine.loaded" if isinstance(job, Load) else "engine.unloaded", server=url,
+                          name=job.name, **data)
         if isinstance(job, Unload):
             self._waits.pop(index, None)
             self._sweep()
@@ -375,14 +395,17 @@ class Plug:
         if kind is Kind.WAITING and isinstance(job, Unload):
             if self._waits.get(index) != job.name:
                 self._waits[index] = job.name
-                self._voice.log("warn", "engine.waits", f"{url} unloads {job.name} when its requests are over, and loads nothing until then; "
-                                "a --drain longer than they take, or more --max-loaded-loras, and it would not have had to")
+                self._voice.log("warn", "engine.waits",
+                                f"{url} unloads {job.name} when its requests are over, and loads nothing "
+                                "until then; a --drain longer than they take, or more --max-loaded-loras, "
+                                "and it would not have had to")
             return
         if kind is Kind.PASSING and isinstance(job, Unload):
             self._voice.log("debug", "engine.busy", f"{url} {job.name}: {words}")
             return
         self._counters.add("heddle_engine_refusals_total", server=url)
-        self._voice.log("warn", "engine.refused", f"{url} {'load' if isinstance(job, Load) else 'unload'} {job.name}: {words} ({kind.value})")
+        self._voice.log("warn", "engine.refused", f"{url} {'load' if isinstance(job, Load) else 'unload'} "
+                                                  f"{job.name}: {words} ({kind.value})")
 
     # --- what the plan wants ---------------------------------------------------------------------
 
@@ -409,7 +432,8 @@ class Plug:
         now = time.monotonic()
         version = self.plan.versions[action.adapter, action.number]
         if not worker.activate(action.adapter, action.number):
-            self._voice.log("info", "activate.overtaken", f"{action.adapter}@{action.number}: another decision follows")
+            self._voice.log("info", "activate.overtaken",
+                            f"{action.adapter}@{action.number}: another decision follows")
             self.plan.overtaken(now, action.adapter, action.number)
             return
         self.plan.activated(now, action.adapter, action.number)
@@ -418,7 +442,8 @@ class Plug:
         try:
             self._exports.link(action.adapter, version.path)
         except OSError as e:
-            self._voice.log("warn", "export.link", f"{self._exports.root}/{action.adapter} stays as it was: {e.strerror}")
+            self._voice.log("warn", "export.link",
+                            f"{self._exports.root}/{action.adapter} stays as it was: {e.strerror}")
         self._sweep()
 
     def _reject(self, worker: Source, phase: str, adapter: str, number: int, words: str) -> None:
@@ -454,7 +479,8 @@ class Plug:
         """What should go stays: said once, and tried again with the next version."""
         if path not in self._stuck:
             self._stuck.add(path)
-            self._voice.log("warn", "export.discard", f"{path}: {e.strerror or e}; tried again when the next version is active")
+            self._voice.log("warn", "export.discard",
+                            f"{path}: {e.strerror or e}; tried again when the next version is active")
 
     def _served_paths(self) -> set[str]:
         return {path for s in self.plan.servers if s.up for path in s.has.values()}

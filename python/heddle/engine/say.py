@@ -19,7 +19,8 @@ LEVELS = ("error", "warn", "info", "debug")
 
 
 def now_text() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Voice:
@@ -32,16 +33,21 @@ class Voice:
         self._dropped = 0
 
     def ready(self, **fields: Any) -> None:
-        line = {"schema": "heddle/1", "kind": "ready", "ok": True, "role": "engine", "pid": os.getpid(), **fields}
+        line = {"schema": "heddle/1", "kind": "ready", "ok": True, "role": "engine", "pid": os.getpid(),
+                **fields}
         adapters, servers = ", ".join(fields["adapters"]), ", ".join(s["url"] for s in fields["servers"])
         self._print(line, f"ready: {adapters} for {servers}")
 
-    def event(self, type: str, adapter: str | None = None, version: int | None = None, *, code: str | None = None,
+    def event(self, type: str, adapter: str | None = None, version: int | None = None, *,
+              code: str | None = None,
               message: str | None = None, **data: Any) -> None:
-        line = {"schema": "heddle/1", "kind": "event", "ok": code is None, "origin": "engine", "at": now_text(), "type": type,
-                "adapter": adapter, "version": version, "worker": self._worker, "code": code, "message": message, "data": data}
+        line = {"schema": "heddle/1", "kind": "event", "ok": code is None, "origin": "engine",
+                "at": now_text(), "type": type,
+                "adapter": adapter, "version": version, "worker": self._worker, "code": code,
+                "message": message, "data": data}
         subject = f" {adapter}@{version}" if adapter and version else f" {adapter}" if adapter else ""
-        details = " ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in data.items())
+        details = " ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+                           for key, value in data.items())
         self._print(line, f"{type}{subject}  {details}".rstrip() + (f"  {message}" if message else ""))
 
     def log(self, level: str, id: str, text: str) -> None:
@@ -54,12 +60,15 @@ class Voice:
         if self._is_json:
             self._print({"schema": "heddle/1", "kind": "engine", "ok": False, "error": dict(error)}, "")
         else:
-            found = "".join(f"\n  {key}: {error[key]}" for key in ("expected", "found", "hint") if error.get(key))
+            found = "".join(f"\n  {key}: {error[key]}" for key in ("expected", "found", "hint")
+                            if error.get(key))
             with self._lock:
-                print(f"heddle.engine: {error['code']}: {error['message']}{found}", file=sys.stderr, flush=True)
+                print(f"heddle.engine: {error['code']}: {error['message']}{found}", file=sys.stderr,
+                      flush=True)
 
     def _print(self, line: Mapping[str, Any], text: str) -> None:
-        """A reader who stopped reading holds up nobody: lines are dropped and counted, and a gap is said when it reads again."""
+        """A reader who stopped reading holds up nobody: lines are dropped and counted, and a gap is said when
+        it reads again."""
         if self._is_quiet and not self._is_json:
             return
         with self._lock:
@@ -68,7 +77,8 @@ class Voice:
                     self._dropped += 1
                     return
                 if self._dropped and self._is_json:
-                    gap = {"schema": "heddle/1", "kind": "event", "ok": True, "origin": "engine", "type": "gap", "data": {"dropped": self._dropped}}
+                    gap = {"schema": "heddle/1", "kind": "event", "ok": True, "origin": "engine",
+                           "type": "gap", "data": {"dropped": self._dropped}}
                     print(json.dumps(gap), flush=True)
                 self._dropped = 0
                 print(json.dumps(line) if self._is_json else text, flush=True)
@@ -98,7 +108,8 @@ class Counters:
 
     HELP = {
         "heddle_engine_loads_total": "counter: adapters that a server loaded and answered for",
-        "heddle_engine_load_seconds_total": "counter: time that those took, from the request to the first token",
+        "heddle_engine_load_seconds_total": "counter: time that those took, from the request to the first "
+                                            "token",
         "heddle_engine_unloads_total": "counter: adapters that a server unloaded",
         "heddle_engine_refusals_total": "counter: loads and unloads that a server refused or did not answer",
         "heddle_engine_lost_total": "counter: adapters that a server had and has no more, as after a restart",
@@ -130,7 +141,8 @@ class Counters:
             lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
             for (series, labels), value in values:
                 if series == name:
-                    lines.append(f"{name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels)}}} {value:.15g}")
+                    lines.append(f"{name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels)}}} "
+                                 f"{value:.15g}")
         return "\n".join(lines) + "\n"
 
     def serve(self, host: str, port: int) -> http.server.ThreadingHTTPServer:

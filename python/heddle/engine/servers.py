@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stock inference servers, by their own HTTP interfaces: list, load, ask, unload.
 
-    vLLM     GET /v1/models, POST /v1/load_lora_adapter, /v1/unload_lora_adapter, /v1/completions, GET /metrics
+    vLLM     GET /v1/models, /metrics, POST /v1/load_lora_adapter, /v1/unload_lora_adapter, /v1/completions
     SGLang   GET /v1/models, /server_info, /v1/loads, POST /load_lora_adapter, /unload_lora_adapter, /generate
 
-Calls block, each until its `timeout_s`, and are for one thread at a time.  Whatever a server does ends in a result, in
-Refused (it answered, with its own words) or in Away (there was no answer)."""
+Calls block, each until its `timeout_s`, and are for one thread at a time.  Whatever a server does ends in a
+result, in Refused (it answered, with its own words) or in Away (there was no answer)."""
 from __future__ import annotations
 
 import http.client
@@ -50,7 +50,8 @@ class Unfit(Exception):
 @dataclass(frozen=True)
 class Listing:
     names: dict[str, str]                # adapters that it serves -> the path each came from
-    room: int | None                     # how many it takes before it drops one by itself; None: no such limit
+    # how many it takes before it drops one by itself; None: no such limit
+    room: int | None
     slots: int | None                    # how many can be used in one batch; None: not said
 
 
@@ -64,7 +65,8 @@ def bare(key: str | None) -> str:
     """Without what is blank around it.  ValueError, which does not show it: no header takes such a key."""
     token = (key or "").strip()
     if not all("!" <= c <= "~" for c in token):
-        raise ValueError("the key for the servers has blanks, control characters or others that are not ASCII in it")
+        raise ValueError("the key for the servers has blanks, control characters or others that are not "
+                         "ASCII in it")
     return token
 
 
@@ -77,12 +79,15 @@ class Server:
     not_there = ""                       # hint where these paths are missing
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        """ValueError: `url` is no address of a server, or `key` no key.  It goes with every request as a bearer token."""
+        """ValueError: `url` is no address of a server, or `key` no key.  It goes with every request as a
+        bearer token."""
         parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or not url.isascii() or url.split() != [url]:
+        if (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
+                or not url.isascii() or url.split() != [url]):
             raise ValueError(f"{url!r} is no address of a server; expected http://HOST:PORT")
         if parts.path.rstrip("/").endswith("/v1"):
-            raise ValueError(f"{url!r} is the address for OpenAI's clients; expected that of the server, without /v1")
+            raise ValueError(f"{url!r} is the address for OpenAI's clients; expected that of the server, "
+                             f"without /v1")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self._is_tls = parts.scheme == "https"
@@ -105,7 +110,8 @@ class Server:
         cards = _parse(self._get("/v1/models", timeout_s), "/v1/models").get("data")
         if not isinstance(cards, list):
             raise Refused("/v1/models: no list of models", Kind.PASSING)
-        names = {str(c["id"]): str(c.get("root") or "") for c in cards if isinstance(c, dict) and c.get("parent") and c.get("id")}
+        names = {str(c["id"]): str(c.get("root") or "") for c in cards if isinstance(c, dict)
+                 and c.get("parent") and c.get("id")}
         return Listing(names, self._room, self._slots)
 
     def load(self, name: str, path: str, timeout_s: float) -> None:
@@ -113,8 +119,8 @@ class Server:
         self._post(self.load_path, {"lora_name": name, "lora_path": path}, timeout_s)
 
     def unload(self, name: str, timeout_s: float) -> None:
-        """New requests for the name are refused from now on.  A name that is not there is no failure.  Refused (WAITING): the server
-        does it when the requests that name it are over; ask again."""
+        """New requests for the name are refused from now on.  A name that is not there is no failure.
+        Refused (WAITING): the server does it when the requests that name it are over; ask again."""
         try:
             self._post(self.unload_path, {"lora_name": name}, timeout_s)
         except Refused as e:
@@ -133,7 +139,8 @@ class Server:
 
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._is_tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=ssl.create_default_context())
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s,
+                                               context=ssl.create_default_context())
         return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
 
     def _call(self, method: str, path: str, body: object | None, timeout_s: float) -> tuple[int, str]:
@@ -150,7 +157,8 @@ class Server:
         except TimeoutError:
             raise Late(f"no answer to {path} within {timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as e:
-            raise Away(f"{path}: {(e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__}") from None
+            words = (e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__
+            raise Away(f"{path}: {words}") from None
         finally:
             connection.close()
 
@@ -169,13 +177,15 @@ class Server:
     def _refusal(self, status: int, path: str, text: str) -> Refused:
         words = self._words(text)
         if status in (401, 403):
-            return Refused(f"{path}: {status}, {words or 'not allowed'} (HEDDLE_ENGINE_KEY is its key)", Kind.LASTING)
+            return Refused(f"{path}: {status}, {words or 'not allowed'} (HEDDLE_ENGINE_KEY is its key)",
+                           Kind.LASTING)
         if status == 404 and path in (self.load_path, self.unload_path) and words == "Not Found":
             return Refused(f"there is no {path}: {self.not_there}", Kind.LASTING)
         if status in (408, 425, 429, 502, 503, 504):
             return Refused(f"{path}: {status}, {words or http.client.responses[status]}", Kind.PASSING)
         kind = Kind.DOUBTFUL if status >= 500 else Kind.LASTING
-        return Refused(words or f"{path}: status {status}", kind, taken="already" in words and "loaded" in words)
+        return Refused(words or f"{path}: status {status}", kind,
+                       taken="already" in words and "loaded" in words)
 
     @staticmethod
     def _words(text: str) -> str:
@@ -219,7 +229,8 @@ def _parse(text: str, path: str) -> dict[str, Any]:
 
 
 class Vllm(Server):
-    """Forgets a name at once when told to unload it; requests that were let in go on, and may load it from its path again."""
+    """Forgets a name at once when told to unload it; requests that were let in go on, and may load it from
+    its path again."""
 
     kind = "vllm"
     load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -243,7 +254,8 @@ class Vllm(Server):
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
         info = self._lora_info(timeout_s)
-        return any(name in info.get(f"{what}_lora_adapters", "").split(",") for what in ("running", "waiting"))
+        return any(name in info.get(f"{what}_lora_adapters", "").split(",")
+                   for what in ("running", "waiting"))
 
     def _lora_info(self, timeout_s: float) -> dict[str, str]:
         """The labels of the newest lora_requests_info; empty where there are no metrics, or none yet."""
@@ -256,8 +268,9 @@ class Vllm(Server):
 
 
 class Sglang(Server):
-    """Waits, when told to unload a name, until its requests are over; loads and unloads of others wait meanwhile, and a client that
-    hangs up ends none of that.  It tells how many requests it has, and not which adapters they name."""
+    """Waits, when told to unload a name, until its requests are over; loads and unloads of others wait
+    meanwhile, and a client that hangs up ends none of that.  It tells how many requests it has, and not which
+    adapters they name."""
 
     kind = "sglang"
     load_path, unload_path = "/load_lora_adapter", "/unload_lora_adapter"
@@ -271,7 +284,8 @@ class Sglang(Server):
         except Refused:
             return                       # it does not tell
         if info.get("enable_lora") is False:
-            raise Unfit(f"{self.url} serves no adapters", "start it with --enable-lora, --max-lora-rank and --lora-target-modules")
+            raise Unfit(f"{self.url} serves no adapters",
+                        "start it with --enable-lora, --max-lora-rank and --lora-target-modules")
         room, slots = info.get("max_loaded_loras"), info.get("max_loras_per_batch")
         self._room = room if isinstance(room, int) else None
         self._slots = slots if isinstance(slots, int) else None
@@ -304,7 +318,8 @@ class Sglang(Server):
                    for count in ("num_running_reqs", "num_waiting_reqs"))
 
     def ask(self, name: str, timeout_s: float) -> None:
-        request = {"input_ids": [0], "lora_path": name, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        request = {"input_ids": [0], "lora_path": name,
+                   "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         if "meta_info" not in _parse(self._post("/generate", request, timeout_s), "/generate"):
             raise Refused(f"/generate: no answer for {name}", Kind.DOUBTFUL)
 

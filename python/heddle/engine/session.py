@@ -15,7 +15,8 @@ class Session:
 
     def __init__(self, **options: Any) -> None:
         self._worker = heddle.Worker(apply="app", **options)
-        self._owed: dict[tuple[str, str, int], Update] = {}      # an update that is dropped without an answer would be rejected
+        # an update that is dropped without an answer would be rejected
+        self._owed: dict[tuple[str, str, int], Update] = {}
 
     def close(self) -> None:
         for update in self._owed.values():
@@ -41,7 +42,8 @@ class Session:
             if not update.answered:
                 self._forget(update.phase, update.adapter, update.version)
                 self._owed[update.phase, update.adapter, update.version] = update.defer()
-            found.append(Event(update.phase, update.adapter, update.version, update.digest, update.tag, update.code, update.message or ""))
+            found.append(Event(update.phase, update.adapter, update.version, update.digest, update.tag,
+                               update.code, update.message or ""))
         return found
 
     def export(self, adapter: str, version: int, path: str) -> None:
