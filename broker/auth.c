@@ -180,15 +180,26 @@ static const char *role_name(auth_role_t role)
     return "";
 }
 
+static const struct { const char *op, *what; } ADMINS[] = {
+    {"activate", "activate versions"}, {"keys", "list keys"}, {"key_add", "add keys"}, {"key_revoke", "revoke keys"}};
+enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
+
+/* Of a key, in the words of who wanted it. */
+static const char *what_is_wanted(const msg_t *m, auth_role_t role)
+{
+    for (int i = 0; i < ADMIN_COUNT && m->type == MSG_QUERY; i++)
+        if (!strcmp(m->query.op, ADMINS[i].op)) return ADMINS[i].what;
+    return role == AUTH_PUBLISHER ? "publish" : "be a worker";
+}
+
 static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const char *adapter,
                 heddle_error_t *error)
 {
     if (may(k, role, adapter)) return HEDDLE_OK;
     const char *name = role_name(role), *colon = role == AUTH_ADMIN ? "" : ":";
     const char *of = role == AUTH_ADMIN ? "" : adapter ? adapter : "ADAPTER";
-    int rc = error_fail(error, HEDDLE_ERR_DENIED, "the key %s may not: %s%s%s needs the role %s%s%s",
-                        k->name, msg_name((int)m->type), m->type == MSG_QUERY ? " " : "",
-                        m->type == MSG_QUERY ? m->query.op : "", name, colon, of);
+    int rc = error_fail(error, HEDDLE_ERR_DENIED, "the key %s may not %s: it needs the role %s%s%s", k->name,
+                        what_is_wanted(m, role), name, colon, of);
     error_where(error, adapter, 0, NULL, NULL);
     error_expected(error, "%s%s%s", name, colon, of);
     error_found(error, "%s", k->roles);
@@ -218,9 +229,8 @@ static int check_join(const auth_key_t *k, const msg_t *m, heddle_error_t *error
 
 static int check_query(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 {
-    static const char *const ADMIN[] = {"activate", "keys", "key_add", "key_revoke"};
-    for (size_t i = 0; i < sizeof ADMIN / sizeof *ADMIN; i++)
-        if (!strcmp(m->query.op, ADMIN[i])) return need(k, m, AUTH_ADMIN, NULL, error);
+    for (int i = 0; i < ADMIN_COUNT; i++)
+        if (!strcmp(m->query.op, ADMINS[i].op)) return need(k, m, AUTH_ADMIN, NULL, error);
     return HEDDLE_OK;
 }
 

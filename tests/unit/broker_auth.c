@@ -124,6 +124,23 @@ static const struct { const char *may; msg_t m; } ROWS[] = {
 };
 /* clang-format on */
 
+/* In the words of who was refused, not in those of the wire. */
+Test(auth, a_refusal_says_what_may_not_be_done)
+{
+    static const struct { msg_t m; const char *told; } TOLD[] = {
+        {QUERY("activate"), "may not activate versions: it needs the role admin"},
+        {QUERY("keys"), "may not list keys: it needs the role admin"},
+        {QUERY("key_add"), "may not add keys: it needs the role admin"},
+        {QUERY("key_revoke"), "may not revoke keys: it needs the role admin"},
+        {{.type = MSG_OPEN, .open = {.adapter = "policy"}}, "may not publish: it needs the role publisher:policy"},
+        {{.type = MSG_HELLO, .hello = {.role = ROLE_WORKER}}, "may not be a worker: it needs the role worker:ADAPTER"}};
+    const auth_key_t *reader = add(0, "", "reader");
+    for (size_t i = 0; i < sizeof TOLD / sizeof *TOLD; i++) {
+        cr_assert_eq(auth_check(reader, &TOLD[i].m, &e), HEDDLE_ERR_DENIED);
+        cr_assert(strstr(e.message, TOLD[i].told), "%s", e.message);
+    }
+}
+
 Test(auth, matrix_of_roles_and_messages)
 {
     enum { ROLE_COUNT = sizeof ROLES / sizeof *ROLES };
