@@ -125,25 +125,16 @@ static int default_data(char *to, size_t size, heddle_error_t *error)
     return rc;
 }
 
-static int refuse_range(const char *option, const char *range, long long found, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle-broker: %s is out of range", option);
-    error_expected(error, "%s", range);
-    error_found(error, "%lld", found);
-    error_hint(error, "see heddle-broker --help");
-    return rc;
-}
-
 static int check(const args_t *args, heddle_error_t *error)
 {
     char range[64];
     snprintf(range, sizeof range, "%d to %d ms", LEASE_MIN_MS, LEASE_MAX_MS);
     if (args->lease_ms < LEASE_MIN_MS || args->lease_ms > LEASE_MAX_MS)
-        return refuse_range("--lease", range, args->lease_ms, error);
-    if (args->timeout_ms == 0) return refuse_range("--timeout", "more than 0", 0, error);
+        return option_refuse(&SET, "--lease", range, args->lease_ms, error);
+    if (args->timeout_ms == 0) return option_refuse(&SET, "--timeout", "more than 0", 0, error);
     snprintf(range, sizeof range, "0 to %u", REGISTRY_KEEP_MAX);
     if (args->keep < 0 || args->keep > REGISTRY_KEEP_MAX)
-        return refuse_range("--keep", range, args->keep, error);
+        return option_refuse(&SET, "--keep", range, args->keep, error);
     return HEDDLE_OK;
 }
 

@@ -19,6 +19,13 @@ typedef struct {
 } common_t;
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 extern const option_t CLI_COMMON[];
+/* Those of them that a command without a broker has. */
+#define CLI_OUTPUT \
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object", \
+     offsetof(common_t, output)}, \
+    {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)}, \
+    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr", \
+     offsetof(common_t, log_level)}
 
 /* Parts of --help. */
 #define CLI_DUR "DUR: 500ms, 30s, 5m; a bare number is seconds."

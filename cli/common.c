@@ -20,11 +20,7 @@ const option_t CLI_COMMON[] = {
      offsetof(common_t, key)},
     {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s", "to connect and to get a reply",
      offsetof(common_t, timeout_ms)},
-    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object",
-     offsetof(common_t, output)},
-    {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)},
-    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr",
-     offsetof(common_t, log_level)},
+    CLI_OUTPUT,
     {0}};
 
 int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
@@ -80,9 +76,9 @@ static void print_json(json_t *value)
 static void say(const char *kind, const heddle_error_t *e)
 {
     const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
-    bool named = !strncmp(message, "heddle ", 7); /* the option parser names the command itself */
-    if (named) fprintf(stderr, "%s\n", message);
-    else fprintf(stderr, "heddle%s%s: %s: %s\n", kind[0] ? " " : "", kind, heddle_err_name(e->code), message);
+    const char *rest = strncmp(message, "heddle ", 7) ? NULL : strstr(message, ": ");
+    if (rest) message = rest + 2; /* the option parser names the command itself */
+    fprintf(stderr, "heddle%s%s: %s: %s\n", kind[0] ? " " : "", kind, heddle_err_name(e->code), message);
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);

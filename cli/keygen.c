@@ -10,6 +10,8 @@ typedef struct {
     const char *out;
 } args_t;
 
+/* No broker is asked. */
+static const option_t COMMON[] = {CLI_OUTPUT, {0}};
 static const option_t OPTIONS[] = {{"out", 0, OPTION_TEXT, "FILE", NULL, NULL,
                                     "where it goes; default client.key of the key ring",
                                     offsetof(args_t, out)},
@@ -19,13 +21,13 @@ static const option_set_t SET = {
     "[--out FILE] [OPTION...]",
     "Makes a key pair in a file that only you can read, and prints the public key.",
     "An admin lets it in with `heddle keys add KEY --role ROLE`.  A key that is there already is never "
-    "overwritten.\n" CLI_DUR,
+    "overwritten.",
     OPTIONS,
-    CLI_COMMON,
+    COMMON,
     NULL,
     0,
-    CLI_EXITS ", the file is there; 9 it was there before, or cannot be written.\n" CLI_EXITS_COMMON
-    ".\n\nExamples:\n  heddle keygen\n  heddle keygen --out node7.key"};
+    CLI_EXITS ", the file is there; 9 it was there before, or cannot be written.\n"
+    "As everywhere: 2 usage, 130 or 143 interrupted.\n\nExamples:\n  heddle keygen\n  heddle keygen --out node7.key"};
 
 static void render(const common_t *c, json_t *answer)
 {

@@ -88,7 +88,7 @@ static void render_change(const common_t *c, json_t *answer)
 static int misused(const args_t *a, const char *what)
 {
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_USAGE, "heddle keys: %s", what);
+    error_fail(&error, HEDDLE_ERR_USAGE, "%s", what);
     error_expected(&error, "heddle keys %s", SET.usage);
     error_hint(&error, "see heddle keys --help");
     return cli_fail(&a->common, "keys", &error);

@@ -423,7 +423,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
 static int check_args(const args_t *args, heddle_error_t *error)
 {
     if (!args->adapter) {
-        error_fail(error, HEDDLE_ERR_USAGE, "heddle publish: --adapter is missing");
+        error_fail(error, HEDDLE_ERR_USAGE, "--adapter is missing");
         error_expected(error, "heddle publish DIR --adapter NAME");
         error_hint(error, "an adapter is what workers subscribe to; a name that is new makes a new one");
         return HEDDLE_ERR_USAGE;

@@ -237,6 +237,16 @@ bool option_wants_json(int argc, char **argv)
     return false;
 }
 
+int option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,
+                  heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s is out of range", option);
+    error_expected(error, "%s", expected);
+    error_found(error, "%lld", found);
+    error_hint(error, "see %s --help", set->program);
+    return rc;
+}
+
 void option_fini(const option_set_t *set, void *into)
 {
     const option_t *tables[] = {set->options, set->common};

@@ -106,26 +106,17 @@ typedef struct {
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-static int refuse(const char *option, const char *expected, long long found, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle-worker: %s is out of range", option);
-    error_expected(error, "%s", expected);
-    error_found(error, "%lld", found);
-    error_hint(error, "see heddle-worker --help");
-    return rc;
-}
-
 static int check(const args_t *a, heddle_error_t *error)
 {
     char range[32];
     snprintf(range, sizeof range, "0 to %u", LIMIT_SLOTS);
-    if (a->slots < 0 || a->slots > LIMIT_SLOTS) return refuse("--slots", range, a->slots, error);
+    if (a->slots < 0 || a->slots > LIMIT_SLOTS) return option_refuse(&SET, "--slots", range, a->slots, error);
     if (a->export_keep < 0 || a->export_keep > 1000000)
-        return refuse("--export-keep", "0 to 1000000", a->export_keep, error);
-    if (a->timeout_ms == 0) return refuse("--timeout", "more than 0", 0, error);
-    if (a->hook_timeout_ms == 0) return refuse("--hook-timeout", "more than 0", 0, error);
+        return option_refuse(&SET, "--export-keep", "0 to 1000000", a->export_keep, error);
+    if (a->timeout_ms == 0) return option_refuse(&SET, "--timeout", "more than 0", 0, error);
+    if (a->hook_timeout_ms == 0) return option_refuse(&SET, "--hook-timeout", "more than 0", 0, error);
     if (a->adapters) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "heddle-worker: --adapter is missing");
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "--adapter is missing");
     error_expected(error, "--adapter NAME, once or more");
     error_hint(error, "see heddle-worker --help");
     return rc;

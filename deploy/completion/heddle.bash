@@ -15,7 +15,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     wait) echo '--phase --quorum --min --worker --exact --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     activate) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    keygen) echo '--out --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    keygen) echo '--out -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     bench) echo '--row --repeat --smoke --alone --python --data -o --output -q --quiet --log-level -h --help --version' ;;
   esac
@@ -26,8 +26,8 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '' ;;
     broker:--admin-key) echo '' ;;
-    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker|keygen:--broker|keys:--broker) echo '' ;;
-    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|verify:--broker-key|keygen:--broker-key|keys:--broker-key) echo '' ;;
+    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker|keys:--broker) echo '' ;;
+    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|verify:--broker-key|keys:--broker-key) echo '' ;;
     broker:--data|bench:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device) echo '' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|verify:--deadline) echo '' ;;
@@ -38,7 +38,7 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
-    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|verify:--key|keygen:--key|keys:--key) echo '' ;;
+    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|verify:--key|keys:--key) echo '' ;;
     broker:--keys) echo '@dir' ;;
     worker:--label) echo '' ;;
     events:--last) echo '' ;;
@@ -64,7 +64,7 @@ _heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a d
     events:--since) echo '' ;;
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;
-    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|verify:--timeout|keygen:--timeout|keys:--timeout) echo '' ;;
+    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
     publish:--wait|activate:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '' ;;
     publish:--writer) echo '' ;;
