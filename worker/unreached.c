@@ -65,7 +65,8 @@ static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, cons
     buf_t names = {0};
     if (name_sources(u, w, lost, count, &names)) {
         describe(u, io, w, buf_text(&names));
-        log_emit(LOG_WARN, "fetch.unreached", "version %llu: %s%s%s", (unsigned long long)w->version,
+        bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
+        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s%s", (unsigned long long)w->version,
                  u->error.message, u->error.hint[0] ? "; " : "", u->error.hint);
     }
     buf_fini(&names);
