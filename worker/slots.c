@@ -4,6 +4,7 @@
 #include "core/errors.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Bits of slot->refs above the count of readers. */
@@ -175,6 +176,19 @@ int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_s
         slot_release(&slot);
     }
     return HEDDLE_ERR_NOT_FOUND;
+}
+
+void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size)
+{
+    size_t used = 0;
+    snprintf(to, size, "none");
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        slot_t *slot = atomic_load(&s->shelves[adapter].slots[i]);
+        uint64_t version = slot ? atomic_load(&slot->version) : 0;
+        if (version && used < size)
+            used += (size_t)snprintf(to + used, size - used, "%s%llu", used ? " " : "",
+                                     (unsigned long long)version);
+    }
 }
 
 /* Whoever will wake the loop says so before it lets go: after that, only `wakers` keeps the table alive. */

@@ -88,6 +88,15 @@ static int split_path(const char *dir, char parent[PATH_MAX], char name[256], he
     return HEDDLE_OK;
 }
 
+static int fail_occupied(heddle_error_t *error, const char *dir)
+{
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "cannot export to %.300s: it is there already", dir);
+    error_contrast(error, "a path that does not exist", "one that does");
+    error_where(error, NULL, 0, NULL, "export");
+    error_hint(error, "move it away, or export to another path");
+    return rc;
+}
+
 static int begin(export_t *e, const char *dir, heddle_error_t *error)
 {
     static atomic_uint count;
@@ -96,10 +105,7 @@ static int begin(export_t *e, const char *dir, heddle_error_t *error)
     if (rc) return rc;
     e->parent = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (e->parent < 0) return fail_errno(error, "cannot open", parent);
-    if (faccessat(e->parent, e->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
-        errno = EEXIST;
-        return fail_errno(error, "cannot export to", dir);
-    }
+    if (faccessat(e->parent, e->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) return fail_occupied(error, dir);
     snprintf(e->temporary, sizeof e->temporary, ".%s.tmp-%ld.%u", e->name, (long)getpid(),
              atomic_fetch_add(&count, 1));
     if (mkdirat(e->parent, e->temporary, 0755) != 0) {
@@ -121,7 +127,9 @@ static int rename_new(int parent, const char *from, const char *to)
 static int finish(export_t *e, const char *dir, heddle_error_t *error)
 {
     if (fsync(e->dir) != 0) return fail_errno(error, "cannot sync", dir);
-    if (rename_new(e->parent, e->temporary, e->name) != 0) return fail_errno(error, "cannot rename to", dir);
+    if (rename_new(e->parent, e->temporary, e->name) != 0)
+        return errno == EEXIST || errno == ENOTEMPTY ? fail_occupied(error, dir)
+                                                     : fail_errno(error, "cannot rename to", dir);
     e->temporary[0] = 0;
     return fsync(e->parent) != 0 ? fail_errno(error, "cannot sync the parent of", dir) : HEDDLE_OK;
 }

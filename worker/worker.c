@@ -238,12 +238,25 @@ static int fail_version(int code, const char *adapter, uint64_t version, const c
     return error_publish(&error);
 }
 
+static int fail_adapter(const heddle_worker_t *w, const char *adapter)
+{
+    char names[sizeof ((heddle_error_t *)0)->expected] = "";
+    size_t used = 0;
+    for (char **name = w->adapters; *name && used < sizeof names; name++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? " " : "", *name);
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_NOT_FOUND, "this worker did not subscribe to %.128s",
+               adapter ? adapter : "an adapter without a name");
+    error_where(&error, adapter, 0, NULL, NULL);
+    error_contrast(&error, names, adapter ? adapter : "NULL");
+    error_hint(&error, "name it when the worker is opened");
+    return error_publish(&error);
+}
+
 static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t *ret_index)
 {
     int index = adapter ? slots_find(w->slots, adapter) : -1;
-    if (index < 0)
-        return fail_version(HEDDLE_ERR_NOT_FOUND, adapter, 0,
-                            "this worker did not subscribe to the adapter");
+    if (index < 0) return fail_adapter(w, adapter);
     *ret_index = (uint32_t)index;
     return HEDDLE_OK;
 }
@@ -351,6 +364,27 @@ int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t ver
 
 /* --- any thread ------------------------------------------------------------------------------- */
 
+static int fail_acquire(const heddle_worker_t *w, int rc, uint32_t adapter, uint64_t version)
+{
+    char here[64];
+    slots_tell(w->slots, adapter, here, sizeof here);
+    const char *name = slots_adapter(w->slots, adapter);
+    heddle_error_t error;
+    if (version) {
+        error_fail(&error, rc, "%s@%llu is not here", name, (unsigned long long)version);
+        error_expected(&error, "version %llu", (unsigned long long)version);
+        error_hint(&error, "a version is here from when it arrived until it is retired; without a number, the active one "
+                           "is meant");
+    } else {
+        error_fail(&error, rc, "no version of %s is active here yet", name);
+        error_expected(&error, "an active version");
+        error_hint(&error, "wait until one is; `heddle versions %s` tells what there is", name);
+    }
+    error_found(&error, "%s", here);
+    error_where(&error, name, version, NULL, NULL);
+    return error_publish(&error);
+}
+
 int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version,
                           heddle_snapshot_t **ret_snapshot)
 {
@@ -358,9 +392,7 @@ int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t vers
     int rc = find_adapter(w, adapter, &index);
     if (rc) return rc;
     rc = slots_acquire(w->slots, index, version, ret_snapshot);
-    return rc ? fail_version(rc, adapter, version,
-                             version ? "the version is not resident here" : "no version is active here yet")
-              : HEDDLE_OK;
+    return rc ? fail_acquire(w, rc, index, version) : HEDDLE_OK;
 }
 
 /* --- for people ------------------------------------------------------------------------------- */

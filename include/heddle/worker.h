@@ -80,7 +80,8 @@ HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index
 /* [any] Hashes the slot's bytes again; writes the digest found. */
 HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT]);
 /* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent of `dir` and
- * renamed to `dir`, which must not exist.  Nothing is left on failure.  Errors: NO_SPACE, INTERNAL (errno in message). */
+ * renamed to `dir`, which must not exist (USAGE).  Nothing is left on failure.  Errors: NO_SPACE, INTERNAL (errno in
+ * message). */
 HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir);
 
 /* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with heddle_free. */

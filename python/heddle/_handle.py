@@ -52,8 +52,14 @@ class Handle:
         self._is_closed = True
         self._freed.set()
 
+    def _where(self) -> dict[str, Any]:
+        """What an exception of this handle is about: adapter, worker."""
+        return {}
+
     def _closed(self) -> Closed:
-        return Closed(f"the {self._what} is closed", code="closed", exit=2)
+        about = " ".join(self._where().values())
+        return Closed(f"the {self._what}{' of ' + about if about else ''} is closed", code="closed", exit=2, **self._where(),
+                      hint="open another one, or close this one later")
 
     def _live(self) -> Any:
         """The C handle.  Hold the lock."""

@@ -47,11 +47,14 @@ class Hold:
     def live(self) -> bool:
         return bool(self._snapshot is not None)
 
+    def _released(self) -> Closed:
+        return Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version,
+                      hint="take its tensors within the block, or acquire it again")
+
     def buffer(self, name: str, address: int, size: int) -> Any:
         with self._lock:
             if self._snapshot is None:
-                raise Closed(f"{self.tag} was released: take its tensors within the block", code="closed", exit=2, adapter=self.adapter,
-                             version=self.version)
+                raise self._released()
             self.views[name] += 1
         view = ffi.gc(ffi.cast("char *", address), lambda _: self.drop(name))
         return ffi.buffer(view, size)
@@ -81,7 +84,7 @@ class Hold:
     def tensors(self) -> Tensors:
         with self._lock:
             if self._snapshot is None:
-                raise Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version)
+                raise self._released()
             rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
             for i in range(self.count):
                 _native.check(lib.heddle_snapshot_tensor(self._snapshot, i, row))
@@ -96,7 +99,7 @@ class Hold:
     def call(self, function: Any, *args: Any) -> None:
         with self._lock:
             if self._snapshot is None:
-                raise Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version)
+                raise self._released()
             snapshot = self._snapshot
         _native.check(function(snapshot, *args))
 

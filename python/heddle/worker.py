@@ -104,6 +104,9 @@ class Worker(Handle):
         self._fd = int(lib.heddle_worker_fd(place[0]))         # asked once: the handle may be freed before a later question
         self._opened(place[0])
 
+    def _where(self) -> dict[str, Any]:
+        return {"adapter": self.adapters[0]} if len(self.adapters) == 1 else {}
+
     def _interrupt_native(self, ptr: Any) -> None:
         lib.heddle_worker_interrupt(ptr)
 
@@ -154,7 +157,7 @@ class Worker(Handle):
         if rc in (lib.HEDDLE_ERR_AGAIN, lib.HEDDLE_ERR_INTERRUPTED):
             return False
         if rc == lib.HEDDLE_ERR_CLOSED:
-            raise Closed("the worker has left", code="closed", exit=2)
+            raise self._closed()
         _native.check(rc)
         self._note(event)
         return True

@@ -129,6 +129,29 @@ def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
     assert e.value.code == "no_workers" and isinstance(e.value, TimeoutError) and e.value.rollout.eligible_count == 0
 
 
+def test_a_wait_where_nobody_is_says_so(pub):
+    ver = pub.publish_dir(FIXTURES / "plain")
+    with pytest.raises(heddle.Deadline) as e:
+        ver.wait(timeout=0.2)
+    assert e.value.code == "no_workers" and e.value.rollout.state == "staging"
+    assert "heddle worker --adapter" in e.value.hint and e.value.expected == "active on 1 worker"
+
+
+def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="picky") as picky:
+        until(lambda: [w for w in heddle.Admin().workers() if w.name == "picky"], "the worker joined")
+        ver = pub.publish_dir(FIXTURES / "plain")
+        for u in picky.updates(timeout=30):
+            if u.phase == "arrived":
+                break
+        with pytest.raises(heddle.Deadline) as e:
+            ver.wait("staged", quorum=2, timeout=0.2)
+        assert e.value.code == "deadline" and e.value.worker == "picky" and "picky: " in str(e.value)
+        u.reject("rank 64 is more than max_lora_rank 16")
+        with pytest.raises(heddle.HeddleError, match="picky.*rank 64 is more than max_lora_rank 16"):
+            ver.wait("staged", quorum=2, timeout=5)
+
+
 # -- conflicts -------------------------------------------------------------------------------------------------------------
 
 def test_two_publishers(broker, adapter):
@@ -259,8 +282,13 @@ def test_closed_objects(broker, adapter, numpy):
              lambda: w.acquire(adapter), w.stats, w.fileno, lambda: w.current(adapter), lambda: w.updates(), lambda: w.wait_current(1), adm.status,
              adm.workers, lambda: adm.wait(adapter), lambda: next(adm.events()), lambda: pub.__enter__()]
     for call in calls:
-        with pytest.raises(heddle.Closed):
+        with pytest.raises(heddle.Closed) as e:
             call()
+        assert e.value.hint
+    for it in (pub, w):
+        with pytest.raises(heddle.Closed, match=adapter) as e:
+            it.__enter__()
+        assert e.value.adapter == adapter
     assert numpy.array_equal(view, tensors(numpy)[KEY.format("A")]), "what was held stays, the worker's end notwithstanding"
     del view
     a.release()
@@ -288,6 +316,28 @@ def _raises(got, call):
         call(timeout=60)
     except heddle.Closed as e:
         got.append(e.code)
+
+
+def test_what_is_not_here_is_told_in_full(broker, adapter, tmp_path):
+    with heddle.Worker(adapters=[adapter, adapter + "-2"], name="whole", apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
+        with pytest.raises(heddle.NotFound, match=f"no version of {adapter} is active") as e:
+            w.acquire(adapter)
+        assert e.value.adapter == adapter and e.value.found == "none" and e.value.expected and e.value.hint
+        pub.publish_dir(FIXTURES / "plain").wait(min=1, timeout=60)
+        with pytest.raises(heddle.NotFound, match=f"{adapter}@7 is not here") as e:
+            w.acquire(adapter, 7)
+        assert (e.value.adapter, e.value.version, e.value.expected, e.value.found) == (adapter, 7, "version 7", "1") and e.value.hint
+        with pytest.raises(heddle.NotFound, match="did not subscribe to zz") as e:
+            w.acquire("zz")
+        assert (e.value.expected, e.value.found) == (f"{adapter} {adapter}-2", "zz") and e.value.hint
+        with w.acquire(adapter) as a:
+            a.export(tmp_path / "out")
+            with pytest.raises(heddle.UsageError, match="it is there already") as e:
+                a.export(tmp_path / "out")
+            assert e.value.phase == "export" and e.value.hint
+        with pytest.raises(heddle.Closed, match="was released") as e:
+            a.tensors
+        assert e.value.adapter == adapter and e.value.hint
 
 
 def test_descriptors_are_asked_for_once(broker, adapter, monkeypatch):

@@ -370,7 +370,8 @@ Test(exports, export_refuses_what_is_there_and_leaves_nothing)
 {
     heddle_snapshot_t *s = snapshot(1);
     write_version(2);
-    cr_assert_eq(heddle_snapshot_export(s, in_root("policy@2")), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(heddle_snapshot_export(s, in_root("policy@2")), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(heddle_last_error()->message, "policy@2") && *heddle_last_error()->hint);
     cr_assert_eq(heddle_snapshot_export(s, in_root("no/such/parent")), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(heddle_snapshot_export(s, ""), HEDDLE_ERR_USAGE);
     cr_assert_eq(heddle_snapshot_export(s, ".."), HEDDLE_ERR_USAGE);
