@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Update", "Updates", "Snapshot"]
 
 
+FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
+
+
 class Hold:
     """One hold of the C library on a version, released when its block has ended and the last view of its memory is gone."""
 
@@ -140,7 +143,7 @@ class HeldVersion:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """bias dora embeddings modules_to_save rank_pattern rslora target_parameters: those that this version has."""
+        """Those of FEATURES that this version has."""
         return self._held().features
 
     def numpy(self) -> dict[str, Any]:
@@ -334,7 +337,7 @@ class Updates:
         until = Until(self._timeout)
         try:
             while (found := self._next()) is None and not until.over:
-                self._worker._poll(self._worker.fileno(), until.left())
+                self._worker._poll(self._worker.fileno(), self._worker._heard(until.left()))
         except Closed:
             found = None
         if found is None:
@@ -349,7 +352,7 @@ class Updates:
         until = Until(self._timeout)
         try:
             while (found := self._next()) is None and not until.over:
-                await self._readable(until.left())
+                await self._readable(self._worker._heard(until.left()))
         except Closed:
             found = None
         if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -15,13 +16,15 @@ from heddle import _native
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle.errors import Closed, HeddleError
-from heddle.updates import EVENT_PHASE, Hold, Snapshot, Update, Updates
+from heddle.updates import EVENT_PHASE, FEATURES, Hold, Snapshot, Update, Updates
 
 __all__ = ["Worker", "Update", "Updates", "Snapshot", "Current"]
 
 _log = logging.getLogger("heddle")
+_HINT = "start one with `heddle broker`, or name it: Worker(broker=...) or HEDDLE_BROKER"
 _APPLY = {"auto": 0, "app": 1}
 _PENDING_MAX = 256
+_ALONE_S = 5.0          # without an answer of a broker, until that is told
 _SLICE = 0.05           # seconds between looks, where what is waited for may be done by another thread
 
 
@@ -46,6 +49,7 @@ class Worker(Handle):
     max_rate   bytes per second, served and fetched    join_timeout  seconds to give up joining under a name that is alive; None: never
     group, rank, ranks   the ranks of one engine: in this release each rank is a worker of its own (ranks=1)
 
+    Where no broker answers, updates() and wait_current() go on, and say so after 5 s: `worker.waiting`, a warning of the logger "heddle".
     Any thread; `fileno()` is readable while `updates(timeout=0)` has something.  Raises UsageError, HeddleError (internal: no UCX; see doctor()).
     """
 
@@ -60,12 +64,18 @@ class Worker(Handle):
         self._pending: deque[Update] = deque()          # read from the library, not yet by the application
         self._refused: HeddleError | None = None
         self._joined: dict[str, Any] | None = None      # token, epoch, cluster; None while no broker knows this worker
+        self._alone_since = time.monotonic()
+        self._is_told = False                           # that it is alone
         self._stale: set[str] = set()
         try:
             self._check(group, rank, ranks, apply, accepts)
             self.adapters = _native.names(adapters, "adapters")
             self._app = apply == "app"
             self._accepts = None if accepts is None else frozenset(_native.names(accepts, "accepts"))
+            for feature in self._accepts or ():
+                if feature not in FEATURES:
+                    raise _native.error("usage", "accepts has what is no feature", expected=" ".join(FEATURES), found=repr(feature))
+            self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure, broker_key, key)
         except BaseException:
             self._failed()
@@ -166,9 +176,10 @@ class Worker(Handle):
         kind = _native.text(lib.heddle_event_name(event.type)) or "unknown"
         if kind == "worker.joined":
             self._joined = {"token": int(event.token), "epoch": int(event.epoch), "cluster": _native.text(event.cluster) or ""}
-            self._refused = None
+            self._refused, self._is_told = None, False
         elif kind in ("broker.lost", "worker.fenced", "worker.left"):
-            self._joined = None
+            if self._joined is not None:
+                self._joined, self._alone_since = None, time.monotonic()
             _log.info("%s: %s", kind, _native.text(event.message))
         elif kind == "worker.refused":
             self._refused = _native.error_of(event.code)
@@ -261,14 +272,31 @@ class Worker(Handle):
             if not lacking and self._joined is not None:
                 return {name: it for name, it in found.items() if it is not None}
             if until.over:
-                raise _native.error("deadline", f"not current within {timeout} s", retriable=True,
-                                    expected="an active version of every adapter", found=self._lack(lacking))
-            self._poll(self._fd, until.left(_SLICE if self._app else None))
+                raise self._not_current(lacking, timeout)
+            self._poll(self._fd, self._heard(until.left(_SLICE if self._app else None)))
 
-    def _lack(self, lacking: list[str]) -> str:
+    def _not_current(self, lacking: list[str], timeout: float | None) -> HeddleError:
+        about = {"adapter": lacking[0]} if len(lacking) == 1 else self._where()
+        names = " ".join(lacking or self.adapters)
         if self._joined is None:
-            return f"no broker has admitted this worker{f': {self._refused}' if self._refused else ''}"
-        return "none of " + " ".join(lacking)
+            return _native.error("deadline", f"{names} not current within {timeout} s: no broker has admitted this worker", **about,
+                                 expected=f"a broker at {self._endpoint}", hint=_HINT, retriable=True,
+                                 found=str(self._refused) if self._refused else "no answer")
+        return _native.error("deadline", f"{names} not current within {timeout} s", **about, retriable=True,
+                             expected="an active version of every adapter", found=f"none of {names}",
+                             hint=f"`heddle versions {(lacking or list(self.adapters))[0]}` tells what there is, `heddle workers` why it is not here")
+
+    def _heard(self, left: float | None) -> float | None:
+        """While no broker has answered: tells that, once it has lasted.  -> how long to wait before looking again, `left` at most."""
+        if self._joined is not None or self._is_told:
+            return left
+        due = self._alone_since + _ALONE_S - time.monotonic()
+        if due > 0:
+            return due if left is None else min(due, left)
+        self._is_told = True
+        _log.warning("worker.waiting: no broker at %s has admitted this worker within %g s%s; waiting for one: %s", self._endpoint,
+                     _ALONE_S, f" ({self._refused})" if self._refused else "", _HINT)
+        return left
 
     def _drain(self) -> None:
         with self._lock:

@@ -88,6 +88,7 @@ WRONG_KINDS = [
     ("worker", {"labels": ["a=b"]}, "labels"), ("worker", {"labels": "a=b"}, "labels"), ("worker", {"adapters": 5}, "adapters"),
     ("worker", {"adapters": [5]}, "adapters"), ("worker", {"name": 5}, "text"), ("worker", {"apply": ["app"]}, "apply"),
     ("worker", {"join_timeout": True}, "join_timeout"), ("worker", {"name": "\ud800"}, "text"),
+    ("worker", {"accepts": "dora"}, "accepts"), ("worker", {"accepts": ["dorra"]}, "accepts"),
     ("acquire", {"version": 2**70}, "version"), ("acquire", {"version": True}, "version"), ("acquire", {"version": "1"}, "version"),
     ("acquire", {"version": 0}, "version"), ("acquire", {"adapter": 5}, "text"),
     ("wait_current", {"timeout": "3"}, "timeout"), ("updates", {"timeout": -1}, "timeout"),
@@ -382,6 +383,31 @@ def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):
         assert e.value.rollout.missing[0].code == "no_slot"
         for a in kept:
             a.release()
+
+
+def test_a_worker_without_a_broker_says_so_once(own_keys, broker, adapter, monkeypatch, caplog):
+    import asyncio
+    import logging
+    monkeypatch.setattr("heddle.worker._ALONE_S", 0.3)
+    caplog.set_level(logging.WARNING, "heddle")
+
+    async def listen(w):
+        return [u async for u in w.updates(timeout=1)]
+    for wait in (lambda w: list(w.updates(timeout=1)), lambda w: asyncio.run(listen(w))):
+        caplog.clear()
+        with heddle.Worker("tcp://127.0.0.1:9", [adapter]) as w:
+            assert wait(w) == [] and list(w.updates(timeout=0.5)) == []
+            with pytest.raises(heddle.Deadline, match="no broker has admitted") as e:
+                w.wait_current(0.1)
+        said = [r.getMessage() for r in caplog.records if "worker.waiting" in r.getMessage()]
+        assert len(said) == 1 and "tcp://127.0.0.1:9" in said[0] and "HEDDLE_BROKER" in said[0], said
+        assert e.value.adapter == adapter and "tcp://127.0.0.1:9" in e.value.expected and "Worker(broker=...)" in e.value.hint
+    caplog.clear()
+    with heddle.Worker(adapters=[adapter]) as w:
+        with pytest.raises(heddle.Deadline, match="not current") as e:
+            w.wait_current(1)
+        assert e.value.adapter == adapter and e.value.hint and "admitted" not in str(e.value)
+    assert not [r for r in caplog.records if "worker.waiting" in r.getMessage()]
 
 
 def test_broker_away(tmp_path, numpy):

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import heddle
 from heddle.errors import HeddleError
+from heddle.updates import FEATURES
 
 from . import names
 from .exports import Exports
@@ -47,7 +48,6 @@ examples:
 """
 # What a server's LoRA loads as PEFT means it.  Another feature fails there, or, worse, is read over.
 LOADS = {"vllm": {"embeddings", "rank_pattern", "rslora"}, "sglang": set[str]()}
-FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
 # How long requests of an unwanted version get.  SGLang loads nothing while it waits for those that take
 # longer.
 DRAINS = {"vllm": 30.0, "sglang": 600.0}
