@@ -76,8 +76,8 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
 
     Before a byte moves everything is checked: names, shapes, types (a type that holds every value of the version's will do: PEFT keeps bf16
     adapters as f32), and of a Snapshot or Update the fields of the configuration that decide what the tensors compute (r, lora_alpha,
-    rank_pattern, alora_invocation_tokens, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling thread does the copy;
-    no forward pass may run meanwhile.
+    rank_pattern, alora_invocation_tokens, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling
+    thread does the copy; no forward pass may run meanwhile.
 
     So is memory: tensors that were freed or are on "meta", parameters that torch lets nobody write to (inference tensors) or with elements at one
     place (expanded), tied parameters that would get different values.  What is loaded may lie in the model's own memory (parameters that change
@@ -116,7 +116,8 @@ def _meaning(config: dict[str, Any], field: str) -> Any:
     how = str(config.get("init_lora_weights")).lower()
     if field == "init_lora_weights":
         return how if how.startswith(_ON_THE_BASE) else None
-    if field == "loftq_config" and how != "loftq" or field == "qalora_group_size" and not config.get("use_qalora") or field == "bias" and value == "none":
+    unused = {"loftq_config": how != "loftq", "qalora_group_size": not config.get("use_qalora"), "bias": value == "none"}
+    if unused.get(field):
         return None
     return value is not None if field == "kasa_config" else value       # what is in it steers the training
 
@@ -171,7 +172,8 @@ def _as_torch(tensor: Any, kind: str) -> Any:
     import torch
     if tensor.dtype.name == "bfloat16" or tensor.dtype.name.startswith("float8"):           # ml_dtypes: the same bytes
         return torch.from_numpy(tensor.view(f"u{tensor.dtype.itemsize}").copy()).view(torch_dtype(kind))
-    return torch.from_numpy(numpy.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C"))   # torch takes no steps back, nor foreign byte orders
+    own = numpy.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C")      # torch takes neither steps back nor other byte orders
+    return torch.from_numpy(own)
 
 
 # -- what would end the copy half-way, or write over what is still to be read ------------------------------------------------
@@ -187,7 +189,8 @@ def _check_targets(plan: _model.Plan, sources: list[Any]) -> None:
                                 hint="make the model outside of torch.inference_mode(), or call load_into in it")
         if _repeats(p):
             raise _native.error("usage", f"tensor {name} of the model has several elements at one place in memory",
-                                expected="memory for each element", found=f"shape {list(p.shape)}, strides {list(p.stride())}", hint="give the model a contiguous() copy of it")
+                                expected="memory for each element", found=f"shape {list(p.shape)}, strides {list(p.stride())}",
+                                hint="give the model a contiguous() copy of it")
     last: tuple[tuple[str, int, int], int] | None = None         # of those before, what ends last
     for place, i in _places(plan.parameters):
         if last is not None and last[0][0] == place[0] and place[1] < last[0][2]:
