@@ -79,9 +79,9 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
     rank_pattern, alora_invocation_tokens, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling
     thread does the copy; no forward pass may run meanwhile.
 
-    So is memory: tensors that were freed or are on "meta", parameters that torch lets nobody write to (inference tensors) or with elements at one
-    place (expanded), tied parameters that would get different values.  What is loaded may lie in the model's own memory (parameters that change
-    places): it is copied first.
+    Memory is checked too: tensors that were freed or are on "meta", parameters that torch lets nobody write to (inference tensors) or with
+    elements at one place (expanded), tied parameters that would get different values.  What is loaded may lie in the model's own memory
+    (parameters that change places): it is copied first.
 
     Raises BadAdapter (bad_adapter: names, shapes, configuration, tied parameters), UsageError (types; memory; a merged or sharded adapter; no
     PeftModel), NotFound.
