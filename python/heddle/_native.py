@@ -10,6 +10,7 @@ import json
 import operator
 import os
 import pathlib
+import re
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -183,6 +184,27 @@ def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
     return found
 
 
+# What hints of the library call things by, which the command line and C share, in words of this package.
+_SPOKEN = [(re.compile(pattern), said) for pattern, said in (
+    (r"heddle_publisher_wait for HEDDLE_PHASE_STAGED", 'Version.wait(phase="staged")'),
+    (r"--broker or HEDDLE_BROKER", "broker= or HEDDLE_BROKER"), (r"--key or HEDDLE_KEY", "key= or HEDDLE_KEY"),
+    (r"\(--key, HEDDLE_KEY\)", "(key=, HEDDLE_KEY)"),
+    (r"--takeover", "Publisher(takeover=True)"), (r"--allow-step-back", "allow_step_back=True"),
+    (r"--if-unchanged (\w+) takes that version, publish makes",
+     r'Publisher(if_unchanged="\1") takes that version, if_unchanged="publish" makes'),
+    (r"(?<!with )(?<!without )--insecure", "insecure=True"), (r"--adapter ([^\s,]+)", r'adapters=["\1"]'), (r"with --adapter", "with adapters=[...]"),
+    (r"--slots (\d+)", r"slots=\1"), (r"more --slots", "more slots"), (r"--name\b", "name="), (r"--deadline\b", "deadline="),
+    (r"--(broker-key|data-device|broker|key)\b", lambda m: m[1].replace("-", "_") + "="))]
+
+
+def spoken(hint: str) -> str:
+    """A hint of the library to whoever writes Python.  Commands in `...`, and options of another program, stay as they are."""
+    parts = re.split(r"(`[^`]*`)", hint)
+    for pattern, said in _SPOKEN:
+        parts[::2] = [pattern.sub(said, part) for part in parts[::2]]
+    return "".join(parts)
+
+
 def error(code: str, message: str, **fields: Any) -> HeddleError:
     """An exception of our own with a code of the list."""
     exit_status = lib.heddle_err_exit(lib.heddle_err_from_name(code.encode()))
@@ -198,7 +220,7 @@ def error_of(rc: int, described: Any = None) -> HeddleError:
         return kind(text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status)
     return kind(text(e.message) or text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status, adapter=text(e.adapter) or None,
                 version=e.version or None, worker=text(e.worker) or None, phase=text(e.phase) or None, expected=text(e.expected) or None,
-                found=text(e.found) or None, hint=text(e.hint) or None, retriable=bool(e.retriable))
+                found=text(e.found) or None, hint=spoken(text(e.hint) or "") or None, retriable=bool(e.retriable))
 
 
 def check(rc: int) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong, and how it is said."""
 import pickle
+import re
 import threading
 import time
 import warnings
@@ -8,7 +9,7 @@ import warnings
 import pytest
 
 import heddle
-from conftest import FIXTURES, Broker, until
+from conftest import FIXTURES, ROOT, Broker, until
 
 CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": {"v_proj", "q_proj"}}
 KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
@@ -435,6 +436,38 @@ def _try(call):
         return call()
     except heddle.Unavailable:
         return None
+
+
+def _hints():
+    """Those of the library, and of a broker to its members, as the sources have them."""
+    daemon = ("sidecar", "main", "datadir", "store", "node_keys", "option")         # of a program to who starts it
+    for room in ("client", "trainer_client", "worker", "transfer", "broker", "core", "wire"):
+        for path in sorted((ROOT / room).glob("*.c")):
+            if not path.stem.startswith(daemon):
+                for call in re.findall(r'error_hint\(((?:"(?:[^"\\]|\\.)*"|[^";])*);', path.read_text()):
+                    hint = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call))
+                    yield f"{room}/{path.name}", re.sub(r"%[.\d]*l*[us]", "7", hint)
+
+
+def test_hints_speak_python():
+    from heddle import _native
+    told = dict(_hints())
+    assert len(told) > 15
+    for where, hint in _hints():
+        said = re.sub(r"`[^`]*`|heddle keys add .*|--(data|keep|help|keys)\b|with(out)? --insecure", "", _native.spoken(hint))   # commands, the broker's own
+        assert not re.search(r"--[a-z]|heddle_[a-z]|HEDDLE_PHASE", said), f"{where}: {said}"
+    assert "Publisher(takeover=True)" in _native.spoken("it ends with its session; --takeover fences it now")
+
+
+def test_a_conflict_says_what_to_do_in_python(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub:
+        with pytest.raises(heddle.Conflict) as e:
+            heddle.Publisher(adapter=adapter)
+        assert "Publisher(takeover=True)" in e.value.hint and "--" not in e.value.hint
+        pub.publish_dir(FIXTURES / "plain", step=5)
+        with pytest.raises(heddle.Conflict) as e:
+            pub.publish_dir(FIXTURES / "dora", step=4)
+        assert "allow_step_back=True" in e.value.hint and "--" not in e.value.hint
 
 
 def test_errors_travel():
