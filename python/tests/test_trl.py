@@ -251,7 +251,8 @@ def test_server_mode_asks_by_version_and_sends_no_weights(broker, adapter, progr
     the only thing left out."""
     script = (ROOT / "python" / "tests" / "trl_server_mode.py").read_text()
     told = program(script, adapter,
-                   env={**os.environ, "RL_TINY": str(ROOT / "examples" / "rl_tiny")}).json(timeout=300)
+                   env={**os.environ, "RL_TINY": str(ROOT / "examples" / "rl_tiny"),
+                        "HEDDLE_TESTS": str(ROOT / "python" / "tests")}).json(timeout=300)
     assert told["asked"] == [f"{adapter}@{n}" for n in (1, 2, 3)]                  # never the base model
     # what the worker had active when the request came
     assert told["served"] == [1, 2, 3]

@@ -11,7 +11,7 @@ C = "core proto client cli broker bench".split()
 PYTHON = """python/heddle/engine python/heddle/trl.py examples tests/engines tests/style/columns.py
             python/tests/engine_double.py python/tests/test_engine.py python/tests/test_engine_plan.py
             python/tests/test_engine_servers.py python/tests/test_trl.py
-            python/tests/trl_server_mode.py""".split()
+            python/tests/trl_server_mode.py python/tests/vllm_stub.py""".split()
 MOST = 110
 
 
