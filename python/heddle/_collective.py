@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One publisher for all ranks of a training job: the gather goes to rank 0, and rank 0's outcome, exception included,
-reaches every rank.
+"""One publisher for all ranks of a training job.
 
-Every rank makes every call, in the same order.  Whatever can fail on one rank alone (making plans, allocating, copying)
+The gather goes to rank 0, and rank 0's outcome, exception included, reaches every rank.  Every rank makes
+every call, in the same order.  Whatever can fail on one rank alone (making plans, allocating, copying)
 is done between two words of all ranks to all: one that cannot ends the call everywhere with its exception, and nobody
 waits in a transfer that the others never enter.  A rank that is gone is told by the process group: Unavailable.
 
     agree(prepare)  ->  [agree(pieces), of a new plan]  ->  agree(pack)  ->  transfer  ->  lead(place, commit)
 
-While rank 0 is in a call that may take long, the others are not in one long collective but in many short ones: the
-timeout of the process group does not matter, and a Ctrl-C on any rank is told to all of them.
+While rank 0 is in a call that may take long, the others are not in one long collective but in many short
+ones: the timeout of the process group does not matter, and a Ctrl-C on any rank is told to all of them.
 """
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 Piece = tuple[tuple[int, ...], tuple[int, ...]]         # shape, offset
 
-TURN_S = 0.04               # how long rank 0 is silent in a call: twice that is what a Ctrl-C on another one takes
+# how long rank 0 is silent in a call: twice that is what a Ctrl-C on another one takes
+TURN_S = 0.04
 
 
 class Collective:
@@ -44,7 +45,7 @@ class Collective:
             raise _native.error("usage", "this process is not of the process_group")
         self._caught: BaseException | None = None       # a Ctrl-C that came while the ranks talked; told next
 
-    # -- words of all ranks to all ---------------------------------------------------------------------------------
+    # -- words of all ranks to all ---------------------------------------------------------------------------
 
     def tell_all(self, value: T) -> list[T]:
         """Every rank's value, in order of rank."""
@@ -53,7 +54,10 @@ class Collective:
         return told
 
     def agree(self, call: Callable[[], tuple[T, U]]) -> tuple[T, list[U]]:
-        """call() on every rank: its own first value, and everybody's second.  If it fails on one, that exception on all."""
+        """call() on every rank: its own first value, and everybody's second.
+
+        If it fails on one, that exception on all.
+        """
         ok, value = self._attempt(call)
         told = self.tell_all((ok, value[1] if ok else portable(value)))
         if not ok:
@@ -90,7 +94,8 @@ class Collective:
     def in_turns(self, turn: Callable[[], tuple[T] | None], abandon: Callable[[], None] = lambda: None) -> T:
         """turn() on rank 0 alone, each TURN_S at most, until it gives (value,) or raises: that on every rank.
 
-        A Ctrl-C on any rank ends it on all: itself there, `interrupted` on the others, after abandon() on rank 0.
+        A Ctrl-C on any rank ends it on all: itself there, `interrupted` on the others, after abandon() on
+        rank 0.
         """
         while True:
             ok, found = self._attempt(turn) if self.rank == 0 else self._attempt(lambda: None)
@@ -130,7 +135,7 @@ class Collective:
         """A collective of somebody else's, which every rank is about to enter."""
         self._all_enter(call)
 
-    # -- what ends them ---------------------------------------------------------------------------------------------
+    # -- what ends them --------------------------------------------------------------------------------------
 
     def _attempt(self, call: Callable[[], Any]) -> tuple[bool, Any]:
         """call(), and whether it succeeded: the others are told before its exception goes on."""
@@ -147,7 +152,9 @@ class Collective:
         return caught
 
     def _all_enter(self, call: Callable[[], None]) -> None:
-        """A collective, to its end: who left half-way would leave the others in it.  A Ctrl-C is kept for the next word.
+        """A collective, to its end: who left half-way would leave the others in it.
+
+        A Ctrl-C is kept for the next word.
 
         A second one goes through, for ranks that stand still.
         """
@@ -166,7 +173,8 @@ class Collective:
     def _entered(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except RuntimeError as e:               # torch's for a peer that is gone, and for the time of the group
+        # torch's for a peer that is gone, and for the time of the group
+        except RuntimeError as e:
             self._lost(e)
 
     def _lost(self, e: RuntimeError) -> NoReturn:
@@ -174,14 +182,17 @@ class Collective:
         raise _native.error("unavailable", f"the ranks of the process_group cannot reach each other: {first}",
                             expected=f"all {self.size} ranks in the same call",
                             found=f"{type(e).__name__} on rank {self.rank}",
-                            hint="a rank has ended, or is elsewhere: see its log; the process_group is of no more use") from e
+                            hint="a rank has ended, or is elsewhere: see its log; "
+                                 "the process_group is of no more use") from e
 
     def device_for(self, parameter: Any) -> Any:
         """Where this group moves bytes: gloo from the CPU, others from where the parameter is."""
         import torch
         if "gloo" in str(self._dist.get_backend(self.group)):
             return torch.device("cpu")
-        return parameter.device if parameter.device.type != "cpu" else torch.device("cuda", torch.cuda.current_device())
+        if parameter.device.type != "cpu":
+            return parameter.device
+        return torch.device("cuda", torch.cuda.current_device())
 
 
 def _on_this_stream(call: Callable[[], T]) -> Callable[[], T]:
@@ -198,10 +209,13 @@ def _on_this_stream(call: Callable[[], T]) -> Callable[[], T]:
 
 
 def portable(value: Any) -> Any:
-    """What can be sent: exceptions that cannot travel become a HeddleError with their text; of a Ctrl-C the others learn as
-    interrupted."""
+    """What can be sent: exceptions that cannot travel become a HeddleError with their text.
+
+    Of a Ctrl-C the others learn as interrupted.
+    """
     if isinstance(value, BaseException) and not isinstance(value, Exception):
-        return HeddleError(f"another rank was interrupted ({type(value).__name__})", code="interrupted", exit=130,
+        return HeddleError(f"another rank was interrupted ({type(value).__name__})", code="interrupted",
+                           exit=130,
                            retriable=True)
     try:
         pickle.loads(pickle.dumps(value))
@@ -210,7 +224,7 @@ def portable(value: Any) -> Any:
         return HeddleError(f"{type(value).__name__}: {value}", code="internal", exit=9)
 
 
-# -- the same on every rank ----------------------------------------------------------------------------------------
+# -- the same on every rank ----------------------------------------------------------------------------------
 
 def outline(plan: _model.Plan, config: bytes) -> tuple[bytes, bytes]:
     """Digests of what must be the same everywhere: names, types and shapes; the configuration."""
@@ -225,12 +239,14 @@ def compare(plan: _model.Plan, config: bytes, outlines: list[tuple[bytes, bytes]
         said = group.tell_all(plan.table.rows)
         rank, ours, theirs = _first_other(said)
         raise _native.error("usage", f"rank {rank} has another adapter than rank 0", expected=_row_text(ours),
-                            found=_row_text(theirs), phase="pack", hint="give every rank the same model, in the same types")
+                            found=_row_text(theirs), phase="pack",
+                            hint="give every rank the same model, in the same types")
     if len({words for _, words in outlines}) > 1:
         texts = group.tell_all(config)
         rank = next(i for i, text in enumerate(texts) if text != texts[0])
         raise _native.error("usage", f"rank {rank} has another adapter_config.json than rank 0", phase="pack",
-                            expected="the same on every rank", found=_config_difference(texts[0], texts[rank]),
+                            expected="the same on every rank",
+                            found=_config_difference(texts[0], texts[rank]),
                             hint="give every rank the same configuration, or the same config=")
 
 
@@ -250,12 +266,13 @@ def _row_text(row: Any) -> str:
 def _config_difference(ours: bytes, theirs: bytes) -> str:
     try:
         a, b = json.loads(ours), json.loads(theirs)
-        return "other values of " + ", ".join(sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k))[:8])
+        other = sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k))
+        return "other values of " + ", ".join(other[:8])
     except (ValueError, AttributeError):
         return "other bytes"
 
 
-# -- shards --------------------------------------------------------------------------------------------------------
+# -- shards --------------------------------------------------------------------------------------------------
 
 class Shards:
     """Which piece of which tensor lies on which rank, and who sends it: of equal pieces the lowest rank's."""
@@ -263,7 +280,8 @@ class Shards:
     def __init__(self, plan: _model.Plan, group: Collective) -> None:
         def mine() -> tuple[None, list[Piece | None]]:
             return None, [_piece(p) for p in plan.parameters]
-        _, pieces = group.agree(mine)                       # [rank][tensor]; None: its pieces do not lie side by side
+        # [rank][tensor]; None: its pieces do not lie side by side
+        _, pieces = group.agree(mine)
         self.pieces = pieces
         self.whole = [i for i in range(len(plan.parameters)) if any(row[i] is None for row in pieces)]
         self.sent = [self._sent_by(rank, plan) for rank in range(group.size)]
@@ -302,7 +320,8 @@ class Shards:
         if not rows:
             return None, {}
         with torch.no_grad():
-            flat = torch.cat([_local(plan.parameters[i]).contiguous().reshape(-1).view(torch.uint8) for i in rows])
+            flat = torch.cat([_local(plan.parameters[i]).contiguous().reshape(-1).view(torch.uint8)
+                              for i in rows])
             if flat.numel() != self.sizes[group.rank]:
                 raise _native.error("usage", "a shard is not of the size that its layout says", phase="pack",
                                     expected=f"{self.sizes[group.rank]} bytes", found=f"{flat.numel()} bytes")
@@ -344,7 +363,7 @@ def _local(parameter: Any) -> Any:
 
 
 def _piece(parameter: Any) -> Piece | None:
-    """(shape, offset) of this rank's piece; None where the pieces of the ranks do not make the tensor by lying side by side."""
+    """(shape, offset) of this rank's piece; None where the pieces do not make the tensor side by side."""
     if not hasattr(parameter, "device_mesh"):
         shape = tuple(parameter.shape)
         return shape, (0,) * len(shape)
@@ -352,7 +371,8 @@ def _piece(parameter: Any) -> Piece | None:
     if any(type(p) not in (Shard, Replicate) for p in parameter.placements):
         return None
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh,
+                                                          parameter.placements)
     return tuple(int(n) for n in shape), tuple(int(n) for n in offset)
 
 
@@ -370,7 +390,10 @@ class Load:
 
 
 def gather(plan: _model.Plan, is_new: bool, group: Collective) -> Load:
-    """The tensors of all ranks, on their way to rank 0; every rank calls it with its own plan, and `is_new` of all."""
+    """The tensors of all ranks, on their way to rank 0.
+
+    Every rank calls it with its own plan, and `is_new` of all.
+    """
     if any(hasattr(p, "ds_id") for p in plan.parameters):
         return _gather_zero3(plan, group)
     if is_new:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapter of a live PeftModel: which parameter goes where, worked out once and used for every version.
 
-The names and types are those that PEFT's save_pretrained would write: PEFT's own get_peft_model_state_dict says which, asked once with the
-parameters themselves instead of copies.  What is remembered is checked each time against the model: its tree of modules, the place of each
-parameter, its shape and type, and the adapter's configuration.  Whatever changed, the plan is made anew.  Nothing is ever merged, and nothing of
+The names and types are those that PEFT's save_pretrained would write: PEFT's own get_peft_model_state_dict
+says which, asked once with the parameters themselves instead of copies.  What is remembered is checked each
+time against the model: its tree of modules, the place of each parameter, its shape and type, and the
+adapter's
+configuration.  Whatever changed, the plan is made anew.  Nothing is ever merged, and nothing of
 the model is changed.
 """
 from __future__ import annotations
@@ -25,13 +27,15 @@ _TARGETS_MAX = 4            # regions of a publisher that are remembered; it has
 def unwrapped(model: Any) -> Any:
     """The PeftModel inside of what DistributedDataParallel, DeepSpeed or torch.compile made of it."""
     seen = 0
-    while not hasattr(type(model), "get_base_model") and seen < 8:      # of the class: wrappers pass attributes on
+    # of the class: wrappers pass attributes on
+    while not hasattr(type(model), "get_base_model") and seen < 8:
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if inner is None:
             break
         model, seen = inner, seen + 1
     if not hasattr(type(model), "get_base_model") or not hasattr(model, "peft_config"):
-        raise _native.error("usage", "that is no PeftModel", expected="peft.PeftModel", found=type(model).__name__,
+        raise _native.error("usage", "that is no PeftModel", expected="peft.PeftModel",
+                            found=type(model).__name__,
                             hint="wrap the model with peft.get_peft_model, or use publish_tensors")
     return model
 
@@ -39,20 +43,27 @@ def unwrapped(model: Any) -> Any:
 def lora_config(model: Any, name: str) -> Any:
     """The LoraConfig of an adapter; clear errors for what is not there, or is no LoRA."""
     if name not in model.peft_config:
-        raise _native.error("not_found", f"the model has no adapter {name!r}", expected=" ".join(sorted(model.peft_config)) or "an adapter",
+        raise _native.error("not_found", f"the model has no adapter {name!r}",
+                            expected=" ".join(sorted(model.peft_config)) or "an adapter",
                             found=name, hint="name it: publish(model, peft_adapter=...)")
     config = model.peft_config[name]
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind != "LORA":
-        raise _native.error("unsupported_peft_type", f"the adapter {name!r} is of type {kind}, and only LoRA is published", expected="LORA",
+        raise _native.error("unsupported_peft_type",
+                            f"the adapter {name!r} is of type {kind}, and only LoRA is published",
+                            expected="LORA",
                             found=kind)
     return config
 
 
 def config_of(model: Any, name: str) -> bytes:
-    """adapter_config.json as save_pretrained would write it, but for the order of sets: PEFT's follows the hash seed, ours is sorted."""
+    """adapter_config.json as save_pretrained would write it, but for the order of sets.
+
+    PEFT's follows the hash seed, ours is sorted.
+    """
     config = model.peft_config[name]
-    fields = {key: sorted(value) if isinstance(value, (set, frozenset)) else value for key, value in config.to_dict().items()}
+    fields = {key: sorted(value) if isinstance(value, (set, frozenset)) else value
+              for key, value in config.to_dict().items()}
     if fields.get("base_model_name_or_path") is None:
         fields["base_model_name_or_path"] = model.base_model.model.__dict__.get("name_or_path", None) or None
     fields["inference_mode"] = True
@@ -73,8 +84,9 @@ _NOTHING = _Nothing()
 def _tree(model: Any) -> list[Any]:
     """All modules and their names, level by level: another tree has another list.
 
-    The modules are weak references, which compare as their modules do, and one whose module is gone equals no other.  (An address would: that of a
-    module that is gone is the next one's.  And strong ones would keep what the model has dropped, or the model itself.)
+    The modules are weak references, which compare as their modules do, and one whose module is gone equals no
+    other.  (An address would: that of a module that is gone is the next one's.  And strong ones would keep
+    what the model has dropped, or the model itself.)
     """
     found: list[Any] = []
     level = [model]
@@ -101,23 +113,29 @@ class Plan:
         rows = _saved(model, name)
         self.parameters = [p for _, p in rows]
         self._owners = _owners(model, self.parameters)
-        self._looks = [(p.dtype, p.shape) for p in self.parameters]         # of ZeRO-3's: empty, and so they stay
+        # of ZeRO-3's: empty, and so they stay
+        self._looks = [(p.dtype, p.shape) for p in self.parameters]
         self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
         self._targets: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
-        self.shards: Any = None                 # what the ranks hold of it, and a digest of what it is (_collective)
+        # what the ranks hold of it, and a digest of what it is (_collective)
+        self.shards: Any = None
         self.outline: bytes | None = None
 
     def fits(self, model: Any, config: bytes) -> bool:
         """Whether the model is still the one that this was made of."""
         return (config == self.config and _tree(model) == self._tree
-                and all(getattr(owner(), kind).get(slot) is p for (owner, kind, slot), p in zip(self._owners, self.parameters, strict=True))
-                and all(p.dtype is dtype and p.shape == shape for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True)))
+                and all(getattr(owner(), kind).get(slot) is p
+                        for (owner, kind, slot), p in zip(self._owners, self.parameters, strict=True))
+                and all(p.dtype is dtype and p.shape == shape
+                        for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True)))
 
     def targets(self, publication: Any, rows: Sequence[int] | None = None) -> list[Any]:
-        """A torch tensor over the place in the region of each of these rows (rule: all).  None for other rows, and where there are no bytes.
+        """A torch tensor over the place in the region of each of these rows (rule: all).
 
-        Regions take turns, and are known again.  Each place is asked for nevertheless: the library makes no version with a tensor that was neither
-        written nor asked for.
+        None for other rows, and where there are no bytes.
+
+        Regions take turns, and are known again.  Each place is asked for nevertheless: the library makes no
+        version with a tensor that was neither written nor asked for.
         """
         wanted = tuple(range(len(self.table)) if rows is None else rows)
         places = {i: lib.heddle_publication_tensor(publication, i) for i in wanted}
@@ -125,21 +143,26 @@ class Plan:
         found = self._targets.get(key)
         if found is None:       # a table is laid out in one way: where one tensor is again, everything is
             found = [torch_target(places[i], size, dtype, shape) if size and i in places else None
-                     for i, (size, (_, dtype, shape)) in enumerate(zip(self.table.sizes, self.table.rows, strict=True))]
+                     for i, (size, (_, dtype, shape)) in
+                     enumerate(zip(self.table.sizes, self.table.rows, strict=True))]
             if len(self._targets) >= _TARGETS_MAX:
                 self._targets.clear()
             self._targets[key] = found
         return found
 
     def check_memory(self, phase: str | None) -> None:
-        """A parameter whose storage was freed (offloading; FSDP between steps), or that never had one, has nothing to publish."""
+        """A parameter whose storage was freed (offloading; FSDP between steps) has nothing to publish."""
         for p, (key, _, _) in zip(self.parameters, self.table.rows, strict=True):
             check_memory(key, p, phase)
 
     def fill(self, publication: Any, _table: Table) -> None:
-        """Copies every parameter to its place, once: what lies on the CPU as it will lie there in one call of the library, the rest by torch."""
+        """Copies every parameter to its place, once.
+
+        What lies on the CPU as it will lie there in one call of the library, the rest by torch.
+        """
         plain = [is_plain(p) for p in self.parameters]
-        sources = array.array("Q", [p.data_ptr() if as_it_lies else 0 for p, as_it_lies in zip(self.parameters, plain, strict=True)])
+        sources = array.array("Q", [p.data_ptr() if as_it_lies else 0
+                                    for p, as_it_lies in zip(self.parameters, plain, strict=True)])
         _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
         rest = [i for i, as_it_lies in enumerate(plain) if not as_it_lies]
         if rest:
@@ -168,8 +191,10 @@ def _saved(model: Any, name: str) -> list[tuple[str, Any]]:
 
     from peft import get_peft_model_state_dict
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")         # "Setting `save_embedding_layers` to `True`": as when it is saved
-        found = get_peft_model_state_dict(model, state_dict=model.state_dict(keep_vars=True), adapter_name=name)
+        # "Setting `save_embedding_layers` to `True`": as when it is saved
+        warnings.simplefilter("ignore")
+        found = get_peft_model_state_dict(model, state_dict=model.state_dict(keep_vars=True),
+                                          adapter_name=name)
     return list(found.items())
 
 
@@ -183,7 +208,8 @@ def _owners(model: Any, parameters: list[Any]) -> list[tuple[weakref.ref[Any], s
                     places.setdefault(id(value), (weakref.ref(module), kind, slot))
     lost = [i for i, p in enumerate(parameters) if id(p) not in places]
     if lost:
-        raise _native.error("unsupported_feature", f"{len(lost)} tensors that PEFT would save are no parameters of the model",
+        raise _native.error("unsupported_feature",
+                            f"{len(lost)} tensors that PEFT would save are no parameters of the model",
                             hint="save the adapter and use publish_dir, or publish_tensors")
     return [places[id(p)] for p in parameters]
 
@@ -191,7 +217,8 @@ def _owners(model: Any, parameters: list[Any]) -> list[tuple[weakref.ref[Any], s
 def _dtype(key: str, parameter: Any) -> str:
     found = _FROM_TORCH.get(str(parameter.dtype))
     if found is None:
-        raise _native.error("usage", f"tensor {key} has a type that no adapter has", found=str(parameter.dtype), expected="a type of safetensors")
+        raise _native.error("usage", f"tensor {key} has a type that no adapter has",
+                            found=str(parameter.dtype), expected="a type of safetensors")
     return found
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether names are those that PEFT writes to disk, and not those of a live model's parameters.
 
-An engine finds no place for a live name ("...lora_A.default.weight"), loads nothing for it, and serves the base model.
+An engine finds no place for a live name ("...lora_A.default.weight"), loads nothing for it, and serves the
+base model.
 """
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from heddle.errors import HeddleError
 
 # what comes after the LoRA part, on disk: lora_A.weight, lora_B.bias, lora_embedding_A, lora_magnitude_vector
 _PART = re.compile(r"(?:^|\.)(lora_(?:A|B|embedding_A|embedding_B|magnitude_vector))(?:\.(.*))?$")
-_ENDS = {"lora_A": ("weight",), "lora_B": ("weight", "bias"), "lora_embedding_A": (None,), "lora_embedding_B": (None,),
+_ENDS = {"lora_A": ("weight",), "lora_B": ("weight", "bias"), "lora_embedding_A": (None,),
+         "lora_embedding_B": (None,),
          "lora_magnitude_vector": (None, "weight")}
 _OTHER = {"lora_A": "lora_B", "lora_B": "lora_A", "lora_embedding_A": "lora_embedding_B",
           "lora_embedding_B": "lora_embedding_A"}
@@ -22,7 +24,8 @@ _HINT = "use peft.get_peft_model_state_dict(model), or publish(model)"
 
 
 def _refuse(name: str, why: str, expected: str) -> HeddleError:
-    return _native.error("bad_adapter", f"tensor {name} {why}", expected=expected, found=name, phase="pack", hint=_HINT)
+    return _native.error("bad_adapter", f"tensor {name} {why}", expected=expected, found=name, phase="pack",
+                         hint=_HINT)
 
 
 def check(names: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from heddle import _calls, _names, _native
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
+from heddle._words import Activation, IfUnchanged, Phase
 from heddle.errors import HeddleError
 from heddle.tensors import Table, describe, write
 
@@ -57,13 +58,15 @@ class Rollout:
     _ask: InitVar[Callable[[Rollout], tuple[str, ...]] | None] = None
 
     def __post_init__(self, _ask: Callable[[Rollout], tuple[str, ...]] | None) -> None:
-        self.__dict__["_ask"] = _ask            # no field: dataclasses.asdict copies those, and a publisher cannot be copied
+        # no field: dataclasses.asdict copies those, and a publisher cannot be copied
+        self.__dict__["_ask"] = _ask
 
     @cached_property
     def workers(self) -> tuple[str, ...]:
         """Names of those that have reached the phase, as the broker lists them when this is looked at first.
 
-        Empty where it does not answer within the Publisher's timeout, and in another process than the Publisher's.
+        Empty where it does not answer within the Publisher's timeout, and in another process than the
+        Publisher's.
         """
         ask: Callable[[Rollout], tuple[str, ...]] | None = self.__dict__["_ask"]
         return ask(self) if ask is not None else ()
@@ -88,11 +91,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Version:
-    """A version that was published: its record is on the broker's disk, and this process is a source of its bytes.
+    """A version that was published: its record is on the broker's disk, and this process is a source of its
+    bytes.
 
-    created False: an earlier version stands for it (`reason` "unchanged" or "replayed"); `step` is that one's then, asked
-    of the broker (None where it does not answer).  Times are milliseconds since the call: `pack_ms` region
-    filled and sealed, `commit_ms` record durable.
+    created False: an earlier version stands for it (`reason` "unchanged" or "replayed"); `step` is that one's
+    then, asked of the broker (None where it does not answer).  Times are milliseconds since the call:
+    `pack_ms` region filled and sealed, `commit_ms` record durable.
     """
     adapter: str
     version: int
@@ -113,12 +117,15 @@ class Version:
     def __post_init__(self, _publisher: Publisher | None) -> None:
         self.__dict__["_publisher"] = _publisher        # no field: as Rollout's
 
-    def wait(self, phase: str = "active", quorum: str | int = "all", min: int = 1, timeout: float | None = 30.0) -> Rollout:
-        """Until `quorum` of the eligible workers, and at least `min`, reached the phase ("staged" or "active").
+    def wait(self, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
+             timeout: float | None = 30.0) -> Rollout:
+        """Until `quorum` of the eligible workers, and at least `min`, reached the phase ("staged" or
+        "active").
 
         quorum   "all", a count, or "N%"
         timeout  seconds; None: for ever
-        Raises Deadline (`e.rollout.missing` names who lacks it), RolloutFailed (failed or lost), Held, Fenced, Closed.  May be interrupted.
+        Raises Deadline (`e.rollout.missing` names who lacks it), RolloutFailed (failed or lost), Held,
+        Fenced, Closed.  May be interrupted.
         """
         publisher: Publisher | None = self.__dict__["_publisher"]
         if publisher is None:
@@ -143,7 +150,8 @@ def parse_quorum(quorum: str | int) -> Any:
     elif _is_number(words) and int(words) < 2**31:
         kind, n = lib.HEDDLE_QUORUM_COUNT, int(words)
     else:
-        raise _native.error("usage", "that is no quorum", expected='"all", "none", a count, or "N%"', found=repr(quorum))
+        raise _native.error("usage", "that is no quorum", expected='"all", "none", a count, or "N%"',
+                            found=repr(quorum))
     return ffi.new("heddle_quorum_t *", {"kind": kind, "n": n})[0]
 
 
@@ -158,17 +166,20 @@ def choose(what: str, value: str, choices: Mapping[str, int]) -> int:
 
 
 def config_bytes(config: Config) -> bytes:
-    """What adapter_config.json will hold: bytes and str as they are; a mapping as PEFT would write it, sets sorted."""
+    """adapter_config.json: bytes and str as they are; a mapping as PEFT would write it, sets sorted."""
     if isinstance(config, bytes):
         return config
     if isinstance(config, str):
         return config.encode()
     if not isinstance(config, Mapping):
-        raise _native.error("usage", "that is no adapter_config", expected="a mapping, bytes or str", found=type(config).__name__)
+        raise _native.error("usage", "that is no adapter_config", expected="a mapping, bytes or str",
+                            found=type(config).__name__)
     try:
         return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()
-    except (TypeError, ValueError, RecursionError) as e:       # keys that are no words, a mapping inside of itself
-        raise _native.error("usage", f"adapter_config is not JSON: {e}", expected="texts, numbers, lists, mappings of texts",
+    # keys that are no words, a mapping inside of itself
+    except (TypeError, ValueError, RecursionError) as e:
+        raise _native.error("usage", f"adapter_config is not JSON: {e}",
+                            expected="texts, numbers, lists, mappings of texts",
                             found=type(config).__name__) from e
 
 
@@ -194,23 +205,28 @@ class Publisher(Handle):
     """The writer of one adapter.  Opening waits for the broker, at most `timeout` seconds.
 
     broker         "tcp://host:port[,...]"; None: $HEDDLE_BROKER, else tcp://127.0.0.1:7700
-    activation     "all": everybody switches when all have it; "as-ready": each when it has it; "manual": `Admin.activate` decides
+    activation     "all": everybody switches when all have it; "as-ready": each when it has it; "manual":
+                   `Admin.activate` decides
     takeover       fences a live writer of this adapter now
-    if_unchanged   what to do when the bytes equal the newest version's: "skip" (the Version of that one, created False), "fail", "publish"
+    if_unchanged   what to do when the bytes equal the newest version's: "skip" (the Version of that one,
+                   created False), "fail", "publish"
     max_rate       bytes per second served; None: no limit
-    process_group  a torch.distributed group: every rank makes the publisher and makes every call; rank 0 is the one that
-                   talks to the broker, and its outcome, exception included, is everybody's.  A rank that is gone is
-                   Unavailable on the others; ranks that hold different adapters are a UsageError on all
+    process_group  a torch.distributed group: every rank makes the publisher and makes every call; rank 0 is
+                   the one that talks to the broker, and its outcome, exception included, is everybody's.
+                   A rank that is gone is Unavailable on the others; ranks that hold different adapters are a
+                   UsageError on all
     close_timeout  seconds that `close` may wait for a worker that is fetching the last version
 
-    One thread at a time is in a call; others wait for it.  Raises Conflict (writer_held names who), Unavailable, UsageError, Denied.
+    One thread at a time is in a call; others wait for it.  Raises Conflict (writer_held names who),
+    Unavailable, UsageError, Denied.
     """
 
     _what = "publisher"
 
-    def __init__(self, broker: str | None = None, adapter: str = "policy", *, writer: str | None = None, activation: str = "all",
-                 takeover: bool = False, if_unchanged: str = "skip", max_rate: int | None = None, process_group: Any = None,
-                 timeout: float = 5.0, close_timeout: float = 3.0, data_device: str | None = None, insecure: bool = False,
+    def __init__(self, broker: str | None = None, adapter: str = "policy", *, writer: str | None = None,
+                 activation: Activation = "all", takeover: bool = False, if_unchanged: IfUnchanged = "skip",
+                 max_rate: int | None = None, process_group: Any = None, timeout: float = 5.0,
+                 close_timeout: float = 3.0, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None) -> None:
         super().__init__()
         self.adapter = adapter
@@ -219,13 +235,16 @@ class Publisher(Handle):
         self._callbacks: list[Callable[[Progress], None]] = []
         self._ranks: Collective | None = None
         self._asking = threading.Lock()        # for the next; never held while the broker is asked
-        self._asked: Any = None                # an Admin handle for the names of workers, made when it is wanted
-        self._asked_opts: dict[str, Any] = {"broker": broker, "broker_key": broker_key, "key": key, "timeout": timeout}
+        # an Admin handle for the names of workers, made when it is wanted
+        self._asked: Any = None
+        self._asked_opts: dict[str, Any] = {"broker": broker, "broker_key": broker_key, "key": key,
+                                            "timeout": timeout}
         try:
             if process_group is not None:
                 from heddle._collective import Collective
                 self._ranks = Collective(process_group)
-            self._together(lambda: self._open(broker, writer, takeover, max_rate, timeout, close_timeout, data_device, insecure, broker_key, key))
+            self._together(lambda: self._open(broker, writer, takeover, max_rate, timeout, close_timeout,
+                                              data_device, insecure, broker_key, key))
         except BaseException:
             if self._ptr is None:
                 self._failed()
@@ -233,23 +252,29 @@ class Publisher(Handle):
                 self.close()
             raise
 
-    def _open(self, broker: str | None, writer: str | None, takeover: bool, max_rate: int | None, timeout: float, close_timeout: float,
+    def _open(self, broker: str | None, writer: str | None, takeover: bool, max_rate: int | None,
+              timeout: float, close_timeout: float,
               data_device: str | None, insecure: bool, broker_key: str | None, key: str | None) -> None:
-        texts = {"broker": broker, "adapter": self.adapter, "writer": writer, "data_device": data_device, "broker_key": broker_key, "key": key}
+        texts = {"broker": broker, "adapter": self.adapter, "writer": writer, "data_device": data_device,
+                 "broker_key": broker_key, "key": key}
         kept = {name: _native.c_text(value) for name, value in texts.items()}
         opts = ffi.new("heddle_publisher_opts_t *", {
-            **kept, "size": ffi.sizeof("heddle_publisher_opts_t"), "takeover": bool(takeover), "insecure": bool(insecure),
-            "timeout_ms": _native.milliseconds(timeout, "timeout", 1), "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX),
+            **kept, "size": ffi.sizeof("heddle_publisher_opts_t"), "takeover": bool(takeover),
+            "insecure": bool(insecure),
+            "timeout_ms": _native.milliseconds(timeout, "timeout", 1),
+            "max_rate_bytes": (0 if max_rate is None
+                               else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX)),
             "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1)})
         place = ffi.new("heddle_publisher_t **")
         _native.load_transport()
         _native.check(lib.heddle_publisher_start(opts, place))
-        self._fd = int(lib.heddle_publisher_fd(place[0]))      # asked once: the handle may be freed before a later question
+        # asked once: the handle may be freed before a later question
+        self._fd = int(lib.heddle_publisher_fd(place[0]))
         self._opened(place[0])
         with self._lock:
             self._call(lambda: _native.check(lib.heddle_publisher_opened(place[0])))
 
-    # -- the handle ------------------------------------------------------------------------------------------------------
+    # -- the handle ------------------------------------------------------------------------------------------
 
     def _call(self, call: Callable[[], Any]) -> Any:
         """A call that may block; hold the lock."""
@@ -284,22 +309,27 @@ class Publisher(Handle):
     def __repr__(self) -> str:
         return f"<heddle.Publisher of {self.adapter}{' (closed)' if self._is_closed else ''}>"
 
-    # -- publishing ------------------------------------------------------------------------------------------------------
+    # -- publishing ------------------------------------------------------------------------------------------
 
-    def publish(self, model: Any, *, step: int | None = None, peft_adapter: str = "default", request_id: str | None = None,
+    def publish(self, model: Any, *, step: int | None = None, peft_adapter: str = "default",
+                request_id: str | None = None,
                 meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False,
                 config: Config | None = None) -> Version:
-        """Publishes the LoRA of a live model: every tensor that `save_pretrained` would write, under the same key, of the same shape and type.
+        """Publishes the LoRA of a live model: every tensor that `save_pretrained` would write, under the same
+        key, of the same shape and type.
 
-        model         a PeftModel, also inside of DistributedDataParallel, torch.compile or FSDP2 (fully_shard); with `process_group` every rank
+        model         a PeftModel, also inside of DistributedDataParallel, torch.compile or FSDP2
+                      (fully_shard); with `process_group` every rank
                       calls this.  Nothing is merged, and nothing of the model is changed or kept.
         peft_adapter  which of its adapters
-        config        adapter_config.json; None: what save_pretrained writes, with sets sorted (PEFT's order follows the hash seed).  With the bytes of
-                      a saved file the digest is that of the saved directory.
-        The tensors are copied once, into Heddle's region (those that other ranks send: through a buffer on either side):
-        `optimizer.step()` may follow at once.  What goes where is worked out at the first call for a model, and again when
-        its structure, types or configuration changed.
-        Raises as publish_tensors, and BadAdapter (unsupported_peft_type) with the type's name, NotFound for a missing adapter.
+        config        adapter_config.json; None: what save_pretrained writes, with sets sorted (PEFT's order
+                      follows the hash seed).  With the bytes of a saved file the digest is that of the saved
+                      directory.
+        The tensors are copied once, into Heddle's region (those that other ranks send: through a buffer on
+        either side): `optimizer.step()` may follow at once.  What goes where is worked out at the first call
+        for a model, and again when its structure, types or configuration changed.
+        Raises as publish_tensors, and BadAdapter (unsupported_peft_type) with the type's name, NotFound for a
+        missing adapter.
         """
         from heddle import _model
         how = (step, request_id, meta, deadline, allow_step_back)
@@ -307,13 +337,17 @@ class Publisher(Handle):
             return self._publish_together(model, peft_adapter, config, how)
         plan, _ = _model.plan_of(_model.unwrapped(model), peft_adapter)
         if any(_model.is_sharded(p) for p in plan.parameters):
-            raise _native.error("usage", "the model is sharded over ranks", expected="Publisher(process_group=...)", found="no process_group",
-                                hint="give every rank's Publisher the group (torch.distributed.group.WORLD), and call publish on every rank")
+            raise _native.error("usage", "the model is sharded over ranks",
+                                expected="Publisher(process_group=...)", found="no process_group",
+                                hint="give every rank's Publisher the group (torch.distributed.group.WORLD), "
+                                     "and call publish on every rank")
         is_on_cpu = all(p.is_cpu for p in plan.parameters)
-        return self._publish(plan.table, plan.config if config is None else config_bytes(config), plan.fill, is_on_cpu, *how)
+        return self._publish(plan.table, plan.config if config is None else config_bytes(config), plan.fill,
+                             is_on_cpu, *how)
 
-    def _publish_together(self, model: Any, peft_adapter: str, config: Config | None, how: tuple[Any, ...]) -> Version:
-        """Every rank: all can, else none; gather to rank 0; rank 0 commits, and its outcome is everybody's."""
+    def _publish_together(self, model: Any, peft_adapter: str, config: Config | None,
+                          how: tuple[Any, ...]) -> Version:
+        """Every rank: all can, else none; gather to rank 0, which commits, and its outcome is everybody's."""
         from heddle import _collective, _model
         assert self._ranks is not None
         ranks = self._ranks
@@ -348,37 +382,52 @@ class Publisher(Handle):
 
     def _together(self, call: Callable[[], Any]) -> Any:
         """A call of rank 0's for all ranks; alone: the call."""
-        return call() if self._ranks is None else self._ranks.lead(call, self._interrupt, self._forget_interrupt)
+        if self._ranks is None:
+            return call()
+        return self._ranks.lead(call, self._interrupt, self._forget_interrupt)
 
-    def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None, request_id: str | None = None,
-                        meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
+    def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None,
+                        request_id: str | None = None,
+                        meta: Mapping[str, str] | None = None, deadline: float = 60.0,
+                        allow_step_back: bool = False) -> Version:
         """Publishes tensors under PEFT's on-disk names ("base_model.model....lora_A.weight"): what
-        `peft.get_peft_model_state_dict` gives, and not the names of the live parameters ("...lora_A.default.weight").
+        `peft.get_peft_model_state_dict` gives, and not the names of the live parameters
+        ("...lora_A.default.weight").
 
-        tensors   name -> torch.Tensor (any device, any strides) or numpy.ndarray; copied once, into Heddle's region: change them as soon as this
+        tensors   name -> torch.Tensor (any device, any strides) or numpy.ndarray; copied once, into Heddle's
+                  region: change them as soon as this
                   returns.  Types: those of safetensors; ml_dtypes' bfloat16 and float8 count as such.
         config    adapter_config.json: bytes or str as they are, or a mapping
         step      the trainer's step, >= 0        meta   up to 32 pairs of words
         deadline  seconds for the whole rollout; past it the version fails everywhere and the old one stays
-        Returns when the record is durable.  Raises UsageError, BadAdapter, Conflict, Fenced, Unavailable, Deadline.
+        Returns when the record is durable.  Raises UsageError, BadAdapter, Conflict, Fenced, Unavailable,
+        Deadline.
         """
         def alone() -> Version:
             if not isinstance(tensors, Mapping):
-                raise _native.error("usage", "the tensors are no mapping", expected="{name: tensor}", found=type(tensors).__name__)
+                raise _native.error("usage", "the tensors are no mapping", expected="{name: tensor}",
+                                    found=type(tensors).__name__)
             _names.check(_native.names(tensors, "the names of the tensors"))
             rows = [(name, *describe(name, value)) for name, value in tensors.items()]
             values = list(tensors.values())
 
             def fill(publication: Any, table: Table) -> None:
-                for i, (value, size, (_, dtype, shape)) in enumerate(zip(values, table.sizes, table.rows, strict=True)):
+                rows = zip(values, table.sizes, table.rows, strict=True)
+                for i, (value, size, (_, dtype, shape)) in enumerate(rows):
                     write(lib.heddle_publication_tensor(publication, i), size, dtype, shape, value)
             is_on_cpu = all(getattr(getattr(v, "device", None), "type", "cpu") == "cpu" for v in values)
-            return self._publish(Table(rows), config_bytes(config), fill, is_on_cpu, step, request_id, meta, deadline, allow_step_back)
+            return self._publish(Table(rows), config_bytes(config), fill, is_on_cpu, step, request_id, meta,
+                                 deadline, allow_step_back)
         return self._ours(self._together(alone))
 
-    def publish_dir(self, path: str | os.PathLike[str], *, step: int | None = None, request_id: str | None = None,
-                    meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False) -> Version:
-        """Publishes a directory that PEFT saved (adapter_config.json and adapter_model.safetensors).  As publish_tensors; NotFound without it."""
+    def publish_dir(self, path: str | os.PathLike[str], *, step: int | None = None,
+                    request_id: str | None = None,
+                    meta: Mapping[str, str] | None = None, deadline: float = 60.0,
+                    allow_step_back: bool = False) -> Version:
+        """Publishes a directory that PEFT saved (adapter_config.json and adapter_model.safetensors).
+
+        As publish_tensors; NotFound without it.
+        """
         def alone() -> Version:
             with self._lock:
                 ptr = self._live()
@@ -390,9 +439,14 @@ class Publisher(Handle):
                 return self._version(done, step)
         return self._ours(self._together(alone))
 
-    def _publish(self, table: Table, config: bytes, fill: Callable[[Any, Table], None], is_on_cpu: bool, step: int | None,
-                 request_id: str | None, meta: Mapping[str, str] | None, deadline: float, allow_step_back: bool) -> Version:
-        """`is_on_cpu`: all of it may be done on a helper thread, in one go; an accelerator's copies belong to the caller's stream."""
+    def _publish(self, table: Table, config: bytes, fill: Callable[[Any, Table], None], is_on_cpu: bool,
+                 step: int | None,
+                 request_id: str | None, meta: Mapping[str, str] | None, deadline: float,
+                 allow_step_back: bool) -> Version:
+        """`is_on_cpu`: all of it may be done on a helper thread, in one go.
+
+        An accelerator's copies belong to the caller's stream.
+        """
         def whole() -> Version:
             publication = self._begin(table, config)
             try:
@@ -410,7 +464,8 @@ class Publisher(Handle):
         ptr = self._live()
         publication = ffi.new("heddle_publication_t **")
         self._call(lambda: _native.check(
-            lib.heddle_publication_begin(ptr, table.c, len(table), config, len(config), _native.NULL, publication)))
+            lib.heddle_publication_begin(ptr, table.c, len(table), config, len(config), _native.NULL,
+                                         publication)))
         return publication
 
     def _commit(self, publication: Any, opts: Any, step: int | None) -> Version:
@@ -418,13 +473,15 @@ class Publisher(Handle):
         self._call(lambda: _native.check(lib.heddle_publication_commit(publication, opts, done)))
         return self._version(done, step)
 
-    def _publish_opts(self, step: int | None, request_id: str | None, meta: Mapping[str, str] | None, deadline: float,
+    def _publish_opts(self, step: int | None, request_id: str | None, meta: Mapping[str, str] | None,
+                      deadline: float,
                       allow_step_back: bool) -> tuple[Any, Any]:
         pairs, kept = _native.c_list(_native.pairs(meta, "meta"), "meta")
         name = _native.c_text(request_id)
         number = -1 if step is None else _native.count(step, "step", 0, _native.NUMBER_MAX)
         opts = ffi.new("heddle_publish_opts_t *", {
-            "size": ffi.sizeof("heddle_publish_opts_t"), "step": number, "request_id": name, "activation": self._activation,
+            "size": ffi.sizeof("heddle_publish_opts_t"), "step": number, "request_id": name,
+            "activation": self._activation,
             "if_unchanged": self._unchanged, "allow_step_back": bool(allow_step_back),
             "deadline_ms": _native.milliseconds(deadline, "deadline", 1), "meta": pairs})
         return opts, (pairs, kept, name)
@@ -434,11 +491,14 @@ class Publisher(Handle):
         reason = "replayed" if done.replayed else "unchanged" if done.unchanged else None
         if reason is not None:
             step = self._stored_step(done.version)
-        return Version(adapter=self.adapter, version=done.version, tag=_native.text(done.tag) or "", digest=_native.text(done.digest) or "",
+        return Version(adapter=self.adapter, version=done.version, tag=_native.text(done.tag) or "",
+                       digest=_native.text(done.digest) or "",
                        created=bool(done.created), reason=reason, step=None if step is None else int(step),
-                       request_id=_native.text(done.request_id) or "", features=tuple(words.split(",")) if words else (),
+                       request_id=_native.text(done.request_id) or "",
+                       features=tuple(words.split(",")) if words else (),
                        data_bytes=done.data_bytes, tensor_count=done.tensor_count,
-                       chunk_count=done.chunk_count, pack_ms=done.pack_ms, commit_ms=done.commit_ms, _publisher=self)
+                       chunk_count=done.chunk_count, pack_ms=done.pack_ms, commit_ms=done.commit_ms,
+                       _publisher=self)
 
     def _stored_step(self, version: int) -> int | None:
         try:
@@ -447,12 +507,16 @@ class Publisher(Handle):
             return None
         return told[0].step if told else None
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------------------
 
     def on_progress(self, callback: Callable[[Progress], None]) -> None:
-        """`callback(progress)` is called inside `Version.wait` alone, on the thread that waits.  What it raises ends the wait."""
+        """`callback(progress)` is called inside `Version.wait` alone, on the thread that waits.
+
+        What it raises ends the wait.
+        """
         if not callable(callback):
-            raise _native.error("usage", "on_progress takes a function", expected="callback(progress)", found=repr(callback)[:80])
+            raise _native.error("usage", "on_progress takes a function", expected="callback(progress)",
+                                found=repr(callback)[:80])
         self._callbacks.append(callback)
 
     def report(self, version: int) -> Rollout:
@@ -466,10 +530,12 @@ class Publisher(Handle):
         found: Rollout = self._together(alone)
         return replace(found, _ask=self._who)
 
-    def _wait(self, version: Version, phase: str, quorum: str | int, least: int, timeout: float | None) -> Rollout:
+    def _wait(self, version: Version, phase: str, quorum: str | int, least: int,
+              timeout: float | None) -> Rollout:
         want, number = parse_quorum(quorum), choose("phase", phase, _PHASE)
         if want.kind == lib.HEDDLE_QUORUM_NONE:
-            raise _native.error("usage", "a wait for none is no wait", expected='"all", a count, or "N%"', found='"none"',
+            raise _native.error("usage", "a wait for none is no wait", expected='"all", a count, or "N%"',
+                                found='"none"',
                                 hint="leave the wait out")
         least = _native.count(least, "min")
         wanted = _Wanted(version, phase, number, want, least, Until(timeout), _new_report())
@@ -487,7 +553,8 @@ class Publisher(Handle):
         have = report.active_count if wanted.number == _PHASE["active"] else report.staged_count
         if failure is None and have >= wanted.least:
             return (self._rollout(report, wanted.phase),)
-        is_over = failure is not None and (failure.code not in _NOT_YET or _native.text(report.state) in _ENDED)
+        has_ended = _native.text(report.state) in _ENDED
+        is_over = failure is not None and (has_ended or failure.code not in _NOT_YET)
         if is_over or wanted.until.over:
             failure = failure or _native.error(
                 "deadline", f"{version.tag} is not {wanted.phase} on enough workers", adapter=self.adapter,
@@ -515,7 +582,10 @@ class Publisher(Handle):
                 callback(_progress(event))
 
     def _who(self, rollout: Rollout) -> tuple[str, ...]:
-        """Names of the workers that have it.  Nothing rests on them: without an answer there are none.  Holds no lock of ours."""
+        """Names of the workers that have it.  Holds no lock of ours.
+
+        Nothing rests on them: without an answer there are none.
+        """
         states = ("active",) if rollout.phase == "active" else ("staged", "committed", "active", "kept")
         try:
             told = self._admin().versions(f"{self.adapter}@{rollout.version}")
@@ -534,11 +604,17 @@ class Publisher(Handle):
             return self._asked
 
     def _rollout(self, r: Any, phase: str) -> Rollout:
-        missing = tuple(Missing(_native.text(m.worker) or "", _native.text(m.phase) or "", _native.text(lib.heddle_err_name(m.code)) or "",
-                                _native.text(m.message) or "") for m in (r.missing[i] for i in range(min(r.missing_count, len(r.missing)))))
-        return Rollout(adapter=self.adapter, version=r.version, phase=phase, state=_native.text(r.state) or "", eligible_count=r.eligible_count,
-                       staged_count=r.staged_count, active_count=r.active_count, decision=r.decision, missing=missing, _ask=self._who,
-                       staged_ms=None if r.staged_ms < 0 else r.staged_ms, active_ms=None if r.active_ms < 0 else r.active_ms)
+        rows = (r.missing[i] for i in range(min(r.missing_count, len(r.missing))))
+        missing = tuple(Missing(_native.text(m.worker) or "", _native.text(m.phase) or "",
+                                _native.text(lib.heddle_err_name(m.code)) or "",
+                                _native.text(m.message) or "")
+                        for m in rows)
+        return Rollout(adapter=self.adapter, version=r.version, phase=phase,
+                       state=_native.text(r.state) or "", eligible_count=r.eligible_count,
+                       staged_count=r.staged_count, active_count=r.active_count, decision=r.decision,
+                       missing=missing, _ask=self._who,
+                       staged_ms=None if r.staged_ms < 0 else r.staged_ms,
+                       active_ms=None if r.active_ms < 0 else r.active_ms)
 
 
 def _sized(kind: str) -> Any:
@@ -561,5 +637,6 @@ def _new_report() -> Any:
 
 def _progress(event: Any) -> Progress:
     name = (_native.text(lib.heddle_event_name(event.type)) or "unknown").rsplit(".", 1)[-1]
-    return Progress(type=name, adapter=_native.text(event.adapter) or "", version=event.version or None, bytes_done=event.bytes_done,
+    return Progress(type=name, adapter=_native.text(event.adapter) or "", version=event.version or None,
+                    bytes_done=event.bytes_done,
                     data_bytes=event.data_bytes, message=_native.text(event.message) or "")

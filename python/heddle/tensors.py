@@ -15,18 +15,24 @@ from heddle._native import ffi
 __all__ = ["Tensor", "Tensors"]
 
 # safetensors' name -> torch's attribute; sub-byte types that torch cannot name are absent
-TORCH = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
-         "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "I16": "int16", "U16": "uint16", "F16": "float16",
-         "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "C64": "complex64", "F64": "float64", "I64": "int64",
+TORCH = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn",
+         "F8_E8M0": "float8_e8m0fnu",
+         "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "I16": "int16", "U16": "uint16",
+         "F16": "float16",
+         "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "C64": "complex64",
+         "F64": "float64", "I64": "int64",
          "U64": "uint64"}
 # ... -> numpy's; where numpy has no such type, the unsigned integers of its size
-NUMPY = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "uint8", "F8_E4M3": "uint8", "F8_E8M0": "uint8", "F8_E4M3FNUZ": "uint8",
-         "F8_E5M2FNUZ": "uint8", "I16": "int16", "U16": "uint16", "F16": "float16", "BF16": "uint16", "I32": "int32", "U32": "uint32",
+NUMPY = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "uint8", "F8_E4M3": "uint8",
+         "F8_E8M0": "uint8", "F8_E4M3FNUZ": "uint8",
+         "F8_E5M2FNUZ": "uint8", "I16": "int16", "U16": "uint16", "F16": "float16", "BF16": "uint16",
+         "I32": "int32", "U32": "uint32",
          "F32": "float32", "C64": "complex64", "F64": "float64", "I64": "int64", "U64": "uint64"}
 _FROM_TORCH = {f"torch.{there}": here for here, there in TORCH.items()}
 # numpy's names, and those of ml_dtypes
 _FROM_NUMPY = {there: here for here, there in NUMPY.items() if there == TORCH[here]}
-_FROM_NUMPY |= {"bfloat16": "BF16", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0",
+_FROM_NUMPY |= {"bfloat16": "BF16", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3",
+                "float8_e8m0fnu": "F8_E8M0",
                 "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
 
 
@@ -35,11 +41,12 @@ def torch_dtype(name: str) -> Any:
     import torch
     found = getattr(torch, TORCH.get(name, ""), None)
     if found is None:
-        raise _native.error("usage", f"this torch has no type for {name}", found=name, hint="take .data, the bytes as they are")
+        raise _native.error("usage", f"this torch has no type for {name}", found=name,
+                            hint="take .data, the bytes as they are")
     return found
 
 
-# -- in ------------------------------------------------------------------------------------------------------------------
+# -- in ------------------------------------------------------------------------------------------------------
 
 def is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
@@ -58,21 +65,25 @@ def describe(name: str, value: Any) -> tuple[str, tuple[int, ...]]:
     elif is_numpy(value):
         dtype = _FROM_NUMPY.get(value.dtype.name)
     else:
-        raise _native.error("usage", f"tensor {name} is neither torch's nor numpy's", expected="torch.Tensor or numpy.ndarray",
+        raise _native.error("usage", f"tensor {name} is neither torch's nor numpy's",
+                            expected="torch.Tensor or numpy.ndarray",
                             found=type(value).__name__)
     if dtype is None:
-        raise _native.error("usage", f"tensor {name} has a type that no adapter has", expected="a type of safetensors",
+        raise _native.error("usage", f"tensor {name} has a type that no adapter has",
+                            expected="a type of safetensors",
                             found=str(value.dtype), hint="cast it before publishing")
     if is_torch(value):
         if hasattr(value, "device_mesh"):
-            raise _native.error("usage", f"tensor {name} is sharded over ranks", expected="the whole tensor", found=type(value).__name__,
+            raise _native.error("usage", f"tensor {name} is sharded over ranks", expected="the whole tensor",
+                                found=type(value).__name__,
                                 hint="take its full_tensor(), on every rank")
         check_memory(name, value)
     return dtype, tuple(int(n) for n in value.shape)
 
 
 def check_memory(name: str, tensor: Any, phase: str | None = None) -> None:
-    """Refuses a torch tensor whose bytes cannot be read: sparse; on "meta"; its storage freed, or less than what it spans.
+    """Refuses a torch tensor whose bytes cannot be read: sparse; on "meta"; its storage freed, or less than
+    what it spans.
 
     The address of its first element tells nothing: that of a view into a freed storage is its offset.
     """
@@ -90,7 +101,8 @@ def check_memory(name: str, tensor: Any, phase: str | None = None) -> None:
     count, have = extent(tensor), storage.nbytes()
     need = (int(tensor.storage_offset()) + count) * tensor.itemsize
     if count and (have < need or storage.data_ptr() == 0):
-        raise _native.error("usage", f"tensor {name} has no memory", expected=f"a storage of {need} bytes or more", phase=phase,
+        raise _native.error("usage", f"tensor {name} has no memory",
+                            expected=f"a storage of {need} bytes or more", phase=phase,
                             found=f"{have if storage.data_ptr() else 0} bytes, device {tensor.device}",
                             hint="it was freed or never had any: load or gather it first")
 
@@ -104,7 +116,10 @@ def extent(tensor: Any) -> int:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether a torch tensor's bytes lie on the CPU as they are published: dense, row-major, and nothing that torch works out later."""
+    """Whether a torch tensor's bytes lie on the CPU as they are published.
+
+    Dense, row-major, and nothing that torch works out later.
+    """
     return bool(tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
                 and not hasattr(tensor, "__tensor_flatten__"))
 
@@ -123,8 +138,10 @@ def write(place: Any, size: int, dtype: str, shape: tuple[int, ...], value: Any)
         torch_target(place, size, dtype, shape).copy_(value.detach())
     else:
         import numpy
-        source = value.view(NUMPY[dtype]) if value.dtype.name != NUMPY[dtype] else value      # ml_dtypes: the same bytes
-        numpy.copyto(numpy.frombuffer(ffi.buffer(place, size), dtype=NUMPY[dtype]).reshape(shape), source, casting="equiv")
+        # ml_dtypes: the same bytes
+        source = value.view(NUMPY[dtype]) if value.dtype.name != NUMPY[dtype] else value
+        numpy.copyto(numpy.frombuffer(ffi.buffer(place, size), dtype=NUMPY[dtype]).reshape(shape), source,
+                     casting="equiv")
 
 
 class Table:
@@ -144,8 +161,10 @@ class Table:
         try:
             name.encode()
         except UnicodeError:
-            raise _native.error("usage", f"the name of tensor {name!r} is no text", expected="what UTF-8 has", found="half of a surrogate pair") from None
-        kept = _native.c_text(name), ffi.new("uint64_t[]", list(shape) or [0])      # a field read back owns nothing
+            raise _native.error("usage", f"the name of tensor {name!r} is no text", expected="what UTF-8 has",
+                                found="half of a surrogate pair") from None
+        # a field read back owns nothing
+        kept = _native.c_text(name), ffi.new("uint64_t[]", list(shape) or [0])
         c.name, c.dims = kept
         c.ndim = len(shape)
         self._kept += kept
@@ -158,7 +177,7 @@ class Table:
         return len(self.rows)
 
 
-# -- out -----------------------------------------------------------------------------------------------------------------
+# -- out -----------------------------------------------------------------------------------------------------
 
 class Tensor:
     """One tensor of a version: read-only, in the worker's slot, nothing copied.
@@ -172,7 +191,8 @@ class Tensor:
 
     __slots__ = ("name", "dtype", "shape", "nbytes", "_buffer")
 
-    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int, buffer: Callable[[str], Any]) -> None:
+    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int,
+                 buffer: Callable[[str], Any]) -> None:
         self.name, self.dtype, self.shape, self.nbytes, self._buffer = name, dtype, shape, nbytes, buffer
 
     @property
@@ -181,22 +201,30 @@ class Tensor:
         return memoryview(self._buffer(self.name)).toreadonly()
 
     def numpy(self) -> Any:
-        """A read-only numpy array.  bf16 comes as uint16 and fp8 as uint8 (the bits as they are): numpy has no such types."""
+        """A read-only numpy array.
+
+        bf16 comes as uint16 and fp8 as uint8 (the bits as they are): numpy has no such types.
+        """
         import numpy
         kind = NUMPY.get(self.dtype)
         if kind is None:
-            raise _native.error("usage", f"numpy has no type for {self.dtype}", found=self.dtype, hint="take .data, the bytes as they are")
+            raise _native.error("usage", f"numpy has no type for {self.dtype}", found=self.dtype,
+                                hint="take .data, the bytes as they are")
         if self.nbytes == 0:
             return numpy.empty(self.shape, dtype=kind)
         return numpy.frombuffer(self.data, dtype=kind).reshape(self.shape)
 
     def torch(self) -> Any:
-        """A torch tensor on the CPU, over the slot's memory.  torch has no read-only tensors: writing to this one ends the process (SIGSEGV)."""
+        """A torch tensor on the CPU, over the slot's memory.
+
+        torch has no read-only tensors: writing to this one ends the process (SIGSEGV).
+        """
         import torch
         kind = torch_dtype(self.dtype)
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=kind)
-        return torch.frombuffer(self._buffer(self.name), dtype=kind).view(self.shape)      # of a read-only buffer torch warns each time
+        # of a read-only buffer torch warns each time
+        return torch.frombuffer(self._buffer(self.name), dtype=kind).view(self.shape)
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.dtype}, {list(self.shape)})"
