@@ -25,10 +25,13 @@ from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fence
                            Unavailable, UsageError)
 from heddle.publisher import Missing, Progress, Publisher, Rollout, Version
 from heddle.tensors import Tensor, Tensors
-from heddle.worker import Current, Snapshot, Update, Updates, Worker
+from heddle.updates import Snapshot, Update, Updates
+from heddle.worker import Current, Worker
 
 if TYPE_CHECKING:
-    from heddle import peft, safetensors
+    from heddle import engine, peft, safetensors, trl
+
+__version__: str
 
 __all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current", "Deadline", "Denied", "Diagnosis", "Fenced", "ForkError",
            "HeddleError", "Held", "Missing", "NotFound", "Progress", "Publisher", "Rollout", "RolloutFailed", "Snapshot", "Tensor", "Tensors",
@@ -37,9 +40,10 @@ __all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current",
 _LATER = ("peft", "safetensors", "trl", "engine")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _release()
-    if name in _LATER:
-        return importlib.import_module(f"heddle.{name}")
-    raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+if not TYPE_CHECKING:                   # a name that is none is an error to whoever checks types
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return _release()
+        if name in _LATER:
+            return importlib.import_module(f"heddle.{name}")
+        raise AttributeError(f"module 'heddle' has no attribute {name!r}")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from heddle import _calls, _native
 from heddle._handle import Handle
 from heddle._native import ffi, lib
+from heddle._words import Phase
 from heddle.errors import HeddleError, Unavailable
 from heddle.publisher import _PHASE, choose, parse_quorum
 from heddle.records import (ActivateResult, AdapterInfo, Event, Status, VerifyResult, VersionInfo, WaitResult, WorkerInfo, decode)
@@ -142,13 +143,16 @@ class Admin(Handle):
         answer = self._ask(lambda a, told: int(lib.heddle_admin_workers(a, of, told)))
         return tuple(decode(WorkerInfo, w) for w in answer["workers"])
 
-    def wait(self, ref: str, *, phase: str = "active", quorum: str | int = "all", min: int = 1, workers: Iterable[str] | None = None,
-             exact: bool = False, deadline: float = 30.0) -> WaitResult:
+    def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
+             workers: Iterable[str] | None = None, exact: bool = False, deadline: float = 30.0) -> WaitResult:
         """Until the quorum of READY subscribers, at least `min`, has the version (or one by a later decision, unless `exact`).
 
         ref      NAME (the newest when asked) or NAME@V       workers   only these        deadline  seconds
+        quorum   "all", a count, or "N%"; not "none": waiting for nobody is no waiting
         Raises Deadline, RolloutFailed, NotFound; `e.answer.missing` names who lacks it.
         """
+        if quorum == "none":
+            raise _native.error("usage", "waiting for nobody is no waiting", expected='"all", a count, or "N%"', found="'none'")
         names, kept = _native.c_list(workers, "workers")
         opts = ffi.new("heddle_wait_opts_t *", {"size": ffi.sizeof("heddle_wait_opts_t"), "phase": choose("phase", phase, _PHASE),
                                                 "min": _native.count(min, "min"),
@@ -289,17 +293,20 @@ class AsyncAdmin:
         """As Admin.workers."""
         return await self._run(lambda: self._admin.workers(name))
 
-    async def wait(self, ref: str, **how: Any) -> WaitResult:
-        """As Admin.wait, with its keywords."""
-        return await self._run(lambda: self._admin.wait(ref, **how))
+    async def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
+                   workers: Iterable[str] | None = None, exact: bool = False, deadline: float = 30.0) -> WaitResult:
+        """As Admin.wait."""
+        return await self._run(lambda: self._admin.wait(ref, phase=phase, quorum=quorum, min=min, workers=workers, exact=exact,
+                                                        deadline=deadline))
 
-    async def activate(self, ref: str, **how: Any) -> ActivateResult:
-        """As Admin.activate, with its keywords."""
-        return await self._run(lambda: self._admin.activate(ref, **how))
+    async def activate(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0, dry_run: bool = False,
+                       by: str | None = None) -> ActivateResult:
+        """As Admin.activate."""
+        return await self._run(lambda: self._admin.activate(ref, quorum=quorum, deadline=deadline, dry_run=dry_run, by=by))
 
-    async def verify(self, ref: str, **how: Any) -> VerifyResult:
-        """As Admin.verify, with its keywords."""
-        return await self._run(lambda: self._admin.verify(ref, **how))
+    async def verify(self, ref: str, *, expected: str | None = None, deadline: float = 30.0) -> VerifyResult:
+        """As Admin.verify."""
+        return await self._run(lambda: self._admin.verify(ref, expected=expected, deadline=deadline))
 
     async def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None, worker: str | None = None,
                      limit: int | None = None) -> AsyncIterator[Event]:

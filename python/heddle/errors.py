@@ -7,7 +7,10 @@ Every exception of Heddle is a `HeddleError` and also the standard exception tha
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heddle.publisher import Rollout
 
 __all__ = ["HeddleError", "UsageError", "NotFound", "Conflict", "Fenced", "Held", "Deadline", "Denied", "Unavailable", "BadAdapter",
            "RolloutFailed", "Closed", "ForkError", "error_class"]
@@ -34,7 +37,7 @@ class HeddleError(Exception):
         self.message, self.code, self.exit = message, code, exit
         self.adapter, self.version, self.worker, self.phase = adapter, version, worker, phase
         self.expected, self.found, self.hint, self.retriable = expected, found, hint, retriable
-        self.rollout: Any = None
+        self.rollout: Rollout | None = None
         self.answer: Any = None
 
     def __str__(self) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from heddle import _native
 from heddle._native import ffi, lib
 from heddle.publisher import Publisher, Version
+from heddle.updates import Snapshot, Update
 
 __all__ = ["AdapterDir", "check", "publish", "export"]
 
@@ -39,12 +40,15 @@ def check(path: str | os.PathLike[str]) -> AdapterDir:
                       data_bytes=info.data_bytes, tensor_count=info.tensor_count, chunk_count=info.chunk_count, chunk_bytes=info.chunk_bytes)
 
 
-def publish(publisher: Publisher, path: str | os.PathLike[str], **how: Any) -> Version:
-    """publisher.publish_dir(path, **how): a directory in."""
-    return publisher.publish_dir(path, **how)
+def publish(publisher: Publisher, path: str | os.PathLike[str], *, step: int | None = None,
+            request_id: str | None = None, meta: Mapping[str, str] | None = None, deadline: float = 60.0,
+            allow_step_back: bool = False) -> Version:
+    """publisher.publish_dir(path, ...): a directory in."""
+    return publisher.publish_dir(path, step=step, request_id=request_id, meta=meta, deadline=deadline,
+                                 allow_step_back=allow_step_back)
 
 
-def export(held: Any, path: str | os.PathLike[str]) -> None:
+def export(held: Snapshot | Update, path: str | os.PathLike[str]) -> None:
     """A directory out, of a Snapshot or an Update: complete, synced, then renamed to `path`, which must not exist.
 
     A file that PEFT saved comes out identical byte for byte.  HeddleError (no_space, internal) leaves nothing behind.

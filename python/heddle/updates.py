@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from heddle import _native
 from heddle._handle import Until, tell
 from heddle._native import ffi, lib
+from heddle._words import UpdatePhase
 from heddle.errors import Closed, HeddleError
 from heddle.tensors import Tensor, Tensors
 
@@ -206,7 +207,7 @@ class Snapshot(HeldVersion):
         return f"<heddle.Snapshot {self.tag}>"
 
 
-EVENT_PHASE = {"version.arrived": "arrived", "version.commit": "commit", "activate.done": "active", "version.retired": "retired",
+EVENT_PHASE: dict[str, UpdatePhase] = {"version.arrived": "arrived", "version.commit": "commit", "activate.done": "active", "version.retired": "retired",
                 "stage.failed": "failed", "activate.failed": "stale"}
 
 
@@ -227,8 +228,9 @@ class Update(HeldVersion):
     `defer()` says that the answer comes later, from any thread.
     """
 
-    def __init__(self, worker: Worker, phase: str, event: Any) -> None:
-        self._worker, self.phase = worker, phase
+    def __init__(self, worker: Worker, phase: UpdatePhase, event: Any) -> None:
+        self._worker = worker
+        self.phase: UpdatePhase = phase
         self.adapter, self.version, self.decision = _native.text(event.adapter) or "", int(event.version), int(event.decision)
         self.tag, self.digest = _native.text(event.tag) or "", _native.text(event.digest) or ""
         self.step = None if event.step < 0 else int(event.step)

@@ -15,6 +15,7 @@ from typing import Any
 from heddle import _native
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
+from heddle._words import Apply
 from heddle.errors import Closed, HeddleError
 from heddle.updates import EVENT_PHASE, FEATURES, Hold, Snapshot, Update, Updates
 
@@ -56,7 +57,7 @@ class Worker(Handle):
     _what = "worker"
 
     def __init__(self, broker: str | None = None, adapters: Iterable[str] = ("policy",), *, name: str | None = None,
-                 labels: Mapping[str, str] | None = None, slots: int = 3, apply: str = "app", group: str | None = None, rank: int = 0,
+                 labels: Mapping[str, str] | None = None, slots: int = 3, apply: Apply = "app", group: str | None = None, rank: int = 0,
                  ranks: int = 1, accepts: Iterable[str] | None = None, max_rate: int | None = None, join_timeout: float | None = None,
                  data_device: str | None = None, insecure: bool = False, broker_key: str | None = None, key: str | None = None) -> None:
         super().__init__()

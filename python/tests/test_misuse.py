@@ -73,7 +73,7 @@ def test_words_that_are_none(broker, adapter):
         with pytest.raises(heddle.UsageError):
             heddle.Worker(**{"adapters": [adapter], **wrong})
     with heddle.Admin() as adm:
-        for wrong in ({"quorum": "most"}, {"quorum": "101%"}, {"phase": "done"}, {"deadline": -1}):
+        for wrong in ({"quorum": "most"}, {"quorum": "101%"}, {"quorum": "none"}, {"phase": "done"}, {"deadline": -1}):
             with pytest.raises(heddle.UsageError):
                 adm.wait(adapter, **wrong)
         with pytest.raises(heddle.UsageError, match="NUL"):

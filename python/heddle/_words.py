@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words that arguments and fields take, for whoever checks types."""
+from typing import Literal
+
+Phase = Literal["staged", "active"]
+Activation = Literal["all", "as-ready", "manual"]
+IfUnchanged = Literal["skip", "fail", "publish"]
+Apply = Literal["app", "auto"]
+UpdatePhase = Literal["arrived", "commit", "active", "retired", "failed", "stale"]
