@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""trl_server.py SERVER BROKER BASE: TRL's GRPOTrainer in server mode against a real vLLM server, with the plug between them, on the
-CPU.  Run by tests/engines/trl_server; prints one line a check, and exits with 1 when one fails.
+"""trl_server.py SERVER BROKER BASE: TRL's GRPOTrainer in server mode against a real vLLM server, with the
+plug between them, on the CPU.  Run by tests/engines/trl_server; prints one line a check, and exits with 1
+when one fails.
 
 Real: the trainer, its VLLMGeneration and VLLMClient, the server, the plug, the broker.  Left out: TRL's NCCL
-group with the server, which it refuses to open without a GPU.  Every sample's log-probabilities, as the server
-says them, must be those of the trainer's own weights at that moment, and not those of the base model."""
+group with the server, which it refuses to open without a GPU.  Every sample's log-probabilities, as the
+server says them, must be those of the trainer's own weights at that moment, and not those of the base
+model."""
 import os
 import pathlib
 import sys
@@ -37,7 +39,8 @@ def main():
         train_dataset=Dataset.from_dict({"prompt": task.prompts(4 * STEPS, 1)}),
         peft_config=LoraConfig(r=8, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM"),
         reward_funcs=lambda completion_ids, **_: [sum(t % 2 for t in ids) / 6 for ids in completion_ids],
-        args=GRPOConfig(output_dir=f"{BASE}-trl", use_cpu=True, bf16=False, max_steps=STEPS, num_generations=4,
+        args=GRPOConfig(output_dir=f"{BASE}-trl", use_cpu=True, bf16=False, max_steps=STEPS,
+                        num_generations=4,
                         per_device_train_batch_size=8, max_completion_length=6, learning_rate=1e-2,
                         use_vllm=True, vllm_mode="server", vllm_server_base_url=SERVER,
                         gradient_checkpointing=False, logging_strategy="no", save_strategy="no", report_to=[],
@@ -69,9 +72,11 @@ def main():
         trainer.train()
     good = [name for name, _, _ in seen] == [f"policy@{n}" for n in range(1, STEPS + 1)]
     good = good and all(here < ROUNDING for _, here, _ in seen)
-    good = good and all(base > 100 * ROUNDING for _, _, base in seen[1:])        # the first changes nothing yet
+    # the first changes nothing yet
+    good = good and all(base > 100 * ROUNDING for _, _, base in seen[1:])
     for name, here, base in seen:
-        print(f"  {'ok  ' if good else 'FAIL'}  {name}: the server's log-probabilities are within {here:.1e} of "
+        print(f"  {'ok  ' if good else 'FAIL'}  {name}: the server's log-probabilities are within {here:.1e} "
+              f"of "
               f"the trainer's, {base:.1e} of the base model's", file=RESULT, flush=True)
     return 0 if good else 1
 
