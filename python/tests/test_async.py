@@ -24,23 +24,21 @@ def test_async_updates(broker, adapter):
                     return
 
     async def main():
-        seen, beats = [], 0
+        seen = []
         with heddle.Worker(adapters=[adapter], name="async") as w, heddle.Publisher(adapter=adapter) as pub:
             task = asyncio.create_task(engine(w, seen))
             for n, name in enumerate(("plain", "dora", "bf16"), 1):
                 ver = pub.publish_dir(FIXTURES / name)
-                while len(seen) < n:            # the loop is free meanwhile
-                    beats += 1
-                    await asyncio.sleep(0.001)
+                await _until(lambda: len(seen) >= n, "the engine switched")
                 await asyncio.to_thread(ver.wait, min=1, timeout=60)
             await task
-            assert seen == [1, 2, 3] and beats > 0
+            assert seen == [1, 2, 3]
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(engine(w, seen), 0.1)        # cancelled in the midst of its wait
             start = time.monotonic()
             assert [u async for u in w.updates(timeout=0.1)] == [] and time.monotonic() - start >= 0.1
             ending = asyncio.create_task(engine(w, seen))
-            await asyncio.sleep(0.05)
+            await _until(lambda: ending._fut_waiter is not None, "it waits")
             w.close()
             await asyncio.wait_for(ending, 10)
     asyncio.run(main())
@@ -81,7 +79,7 @@ def test_async_admin(broker, adapter):
         async with heddle.AsyncAdmin() as adm:
             with heddle.Worker(adapters=[adapter], name="async-admin", apply="auto"), heddle.Publisher(adapter=adapter) as pub:
                 asked = asyncio.create_task(adm.wait(adapter + "@1", deadline=60))
-                await asyncio.sleep(0.05)
+                await _until(lambda: adm._admin._current or asked.done(), "the call is in the library")
                 asked.cancel()
                 start = time.monotonic()
                 with pytest.raises((asyncio.CancelledError, heddle.NotFound)):
@@ -97,7 +95,7 @@ def test_async_admin(broker, adapter):
                     if event.type == "version.activated":
                         break
                 slow = asyncio.create_task(adm.wait(adapter, quorum=9, deadline=60))
-                await asyncio.sleep(0.2)
+                await _until(lambda: adm._admin._current, "the call is in the library")
                 slow.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await slow
