@@ -2,9 +2,10 @@
 """One publisher for all ranks of a training job.
 
 The gather goes to rank 0, and rank 0's outcome, exception included, reaches every rank.  Every rank makes
-every call, in the same order.  Whatever can fail on one rank alone (making plans, allocating, copying)
-is done between two words of all ranks to all: one that cannot ends the call everywhere with its exception, and nobody
-waits in a transfer that the others never enter.  A rank that is gone is told by the process group: Unavailable.
+every call, in the same order.  Whatever can fail on one rank alone (making plans, allocating, copying) is
+done between two words of all ranks to all: one that cannot ends the call everywhere with its exception, and
+nobody waits in a transfer that the others never enter.  A rank that is gone is told by the process group:
+Unavailable.
 
     agree(prepare)  ->  [agree(pieces), of a new plan]  ->  agree(pack)  ->  transfer  ->  lead(place, commit)
 

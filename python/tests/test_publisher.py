@@ -25,11 +25,13 @@ def pub(broker, adapter):
         yield it
 
 
-# -- arguments -------------------------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("how,named", [
-    ({"max_rate": -1}, "max_rate"), ({"max_rate": 0}, "max_rate"), ({"max_rate": 1.5e9}, "max_rate"), ({"max_rate": 2**70}, "max_rate"),
-    ({"max_rate": True}, "max_rate"), ({"adapter": 5}, "text"), ({"activation": ["all"]}, "activation"), ({"timeout": "5"}, "timeout"),
+    ({"max_rate": -1}, "max_rate"), ({"max_rate": 0}, "max_rate"), ({"max_rate": 1.5e9}, "max_rate"),
+    ({"max_rate": 2**70}, "max_rate"),
+    ({"max_rate": True}, "max_rate"), ({"adapter": 5}, "text"), ({"activation": ["all"]}, "activation"),
+    ({"timeout": "5"}, "timeout"),
     ({"writer": 5}, "text")], ids=str)
 def test_a_publisher_of_wrong_arguments(broker, adapter, how, named):
     with pytest.raises(heddle.UsageError, match=named):
@@ -37,9 +39,11 @@ def test_a_publisher_of_wrong_arguments(broker, adapter, how, named):
 
 
 @pytest.mark.parametrize("how,named", [
-    ({"step": 2**70}, "step"), ({"step": "1"}, "step"), ({"step": True}, "step"), ({"step": -2}, "step"), ({"meta": "a=b"}, "meta"),
+    ({"step": 2**70}, "step"), ({"step": "1"}, "step"), ({"step": True}, "step"), ({"step": -2}, "step"),
+    ({"meta": "a=b"}, "meta"),
     ({"meta": [("a", "b")]}, "meta"), ({"request_id": 5}, "text"), ({"deadline": "5"}, "deadline"),
-    ({"tensors": list(PAIR.items())}, "tensors"), ({"tensors": {5: PAIR[KEY.format("A")]}}, "names"), ({"config": {(1, 2): 3}}, "adapter_config"),
+    ({"tensors": list(PAIR.items())}, "tensors"), ({"tensors": {5: PAIR[KEY.format("A")]}}, "names"),
+    ({"config": {(1, 2): 3}}, "adapter_config"),
     ({"config": ["r"]}, "adapter_config")], ids=str)
 def test_a_version_of_wrong_arguments(pub, how, named):
     with pytest.raises(heddle.UsageError, match=named):
@@ -48,8 +52,10 @@ def test_a_version_of_wrong_arguments(pub, how, named):
 
 
 @pytest.mark.parametrize("how,named", [
-    ({"min": "1"}, "min"), ({"min": -1}, "min"), ({"min": 1.5}, "min"), ({"quorum": "none"}, "none"), ({"quorum": "\u00b2"}, "quorum"),
-    ({"quorum": -1}, "quorum"), ({"quorum": "101%"}, "quorum"), ({"quorum": "9" * 5000}, "quorum"), ({"phase": ["active"]}, "phase"),
+    ({"min": "1"}, "min"), ({"min": -1}, "min"), ({"min": 1.5}, "min"), ({"quorum": "none"}, "none"),
+    ({"quorum": "\u00b2"}, "quorum"),
+    ({"quorum": -1}, "quorum"), ({"quorum": "101%"}, "quorum"), ({"quorum": "9" * 5000}, "quorum"),
+    ({"phase": ["active"]}, "phase"),
     ({"timeout": "1"}, "timeout")], ids=lambda v: str(v)[:40])
 def test_a_wait_of_wrong_arguments(pub, how, named):
     ver = pub.publish_tensors(PAIR, CONFIG)
@@ -61,37 +67,43 @@ def test_a_wait_of_wrong_arguments(pub, how, named):
         pub.on_progress(5)
 
 
-# -- names -----------------------------------------------------------------------------------------------------------
+# -- names ---------------------------------------------------------------------------------------------------
 
 A, B = KEY.format("A"), KEY.format("B")
 HERE = "base_model.model.model.layers.0.self_attn.q_proj."
 
 
 @pytest.mark.parametrize("names,says", [
-    ([HERE + "lora_A.default.weight", HERE + "lora_B.default.weight"], "live model"), ([A], "without its lora_B"), ([B], "without its lora_A"),
+    ([HERE + "lora_A.default.weight", HERE + "lora_B.default.weight"], "live model"),
+    ([A], "without its lora_B"), ([B], "without its lora_A"),
     ([A, HERE + "lora_B.bias"], "without its lora_B"), (["lora_A.weight", "lora_B.weight"], "no module"),
-    (["q_proj.lora_A.weight", "q_proj.lora_B.weight"], "no module"), ([HERE + "lora_embedding_A"], "without its lora_embedding_B"),
+    (["q_proj.lora_A.weight", "q_proj.lora_B.weight"], "no module"),
+    ([HERE + "lora_embedding_A"], "without its lora_embedding_B"),
     ([HERE + "lora_embedding_A.default", HERE + "lora_embedding_B.default"], "live model"),
     ([A, B, HERE + "lora_magnitude_vector.default.weight"], "live model"),
-    ([A, B, "base_model.model.model.norm.modules_to_save.default.weight"], "live model")], ids=lambda v: v[0] if isinstance(v, list) else "")
+    ([A, B, "base_model.model.model.norm.modules_to_save.default.weight"], "live model")],
+                         ids=lambda v: v[0] if isinstance(v, list) else "")
 def test_names_of_a_live_model_are_refused(pub, names, says):
     with pytest.raises(heddle.BadAdapter, match=says) as e:
         pub.publish_tensors({name: np.ones((8, 8), "float32") for name in names}, CONFIG)
-    assert e.value.code == "bad_adapter" and e.value.phase == "pack" and "get_peft_model_state_dict" in e.value.hint
+    assert e.value.code == "bad_adapter" and e.value.phase == "pack"
+    assert "get_peft_model_state_dict" in e.value.hint
 
 
-@pytest.mark.parametrize("kind", ["plain", "dora", "bias_all", "lora_bias", "modules_to_save", "embeddings", "target_parameters", "regex"])
+@pytest.mark.parametrize("kind", ["plain", "dora", "bias_all", "lora_bias", "modules_to_save", "embeddings",
+                                  "target_parameters", "regex"])
 def test_what_peft_gives_is_taken(pub, kind):
     peft = pytest.importorskip("peft")
     import models
     model = models.lora(kind)
     given = peft.get_peft_model_state_dict(model)
-    assert pub.publish_tensors(given, b'{"peft_type": "LORA"}').digest == pub.publish(model, config=b'{"peft_type": "LORA"}').digest
+    config = b'{"peft_type": "LORA"}'
+    assert pub.publish_tensors(given, config).digest == pub.publish(model, config=config).digest
     with pytest.raises(heddle.BadAdapter):
         pub.publish_tensors({k: v for k, v in model.state_dict().items() if "lora_" in k}, CONFIG)
 
 
-# -- what a version tells --------------------------------------------------------------------------------------------
+# -- what a version tells ------------------------------------------------------------------------------------
 
 def test_the_step_is_the_versions_own(pub):
     first = pub.publish_tensors(PAIR, CONFIG, step=1, request_id="one")
@@ -103,7 +115,7 @@ def test_the_step_is_the_versions_own(pub):
     assert pub.publish_dir(FIXTURES / "plain").step is None
 
 
-# -- waits -----------------------------------------------------------------------------------------------------------
+# -- waits ---------------------------------------------------------------------------------------------------
 
 def test_a_wait_where_nobody_is_says_so(pub):
     ver = pub.publish_dir(FIXTURES / "plain")
@@ -114,7 +126,8 @@ def test_a_wait_where_nobody_is_says_so(pub):
 
 
 def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="picky") as picky, heddle.Admin() as adm:
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm, \
+            heddle.Worker(adapters=[adapter], name="picky") as picky:
         until(lambda: [w for w in adm.workers() if w.name == "picky"], "the worker joined")
         ver = pub.publish_dir(FIXTURES / "plain")
         u = next(u for u in picky.updates(timeout=30) if u.phase == "arrived")
@@ -129,7 +142,8 @@ def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
 def test_a_wait_asks_the_broker_nothing(tmp_path, adapter):
     """Names are asked for when they are looked at: a wait that is over is over, wherever the broker is."""
     it = Broker(tmp_path, "--lease", "60s")
-    with heddle.Worker(it.endpoint, [adapter], apply="auto", name="one"), heddle.Publisher(it.endpoint, adapter, timeout=4, close_timeout=0.2) as pub:
+    with heddle.Worker(it.endpoint, [adapter], apply="auto", name="one"), \
+            heddle.Publisher(it.endpoint, adapter, timeout=4, close_timeout=0.2) as pub:
         ver = pub.publish_tensors(PAIR, CONFIG)
         assert ver.wait(timeout=30).workers == ("one",)
         it.process.send_signal(signal.SIGSTOP)
@@ -148,13 +162,14 @@ def test_a_wait_asks_the_broker_nothing(tmp_path, adapter):
     assert it.end() == 0
 
 
-# -- what people log ---------------------------------------------------------------------------------------------------
+# -- what people log -----------------------------------------------------------------------------------------
 
 def test_versions_and_rollouts_are_data(pub):
     """dataclasses.asdict copies every field, and json writes what it gives: the publisher is none of them."""
     ver = pub.publish_tensors(PAIR, CONFIG, step=np.int64(3))
     logged = json.loads(json.dumps(dataclasses.asdict(ver)))
-    assert (logged["tag"], logged["step"], type(ver.step)) == (ver.tag, 3, int) and not any(key.startswith("_") for key in logged)
+    assert (logged["tag"], logged["step"], type(ver.step)) == (ver.tag, 3, int)
+    assert not any(key.startswith("_") for key in logged)
     rollout = pub.report(ver.version)
     assert json.loads(json.dumps(dataclasses.asdict(rollout)))["state"] == rollout.state
     with pytest.raises(heddle.Deadline):        # a copy of it waits too
@@ -171,7 +186,7 @@ def test_a_name_that_is_no_text_is_told(pub):
     assert r"\ud800" in str(e.value)
 
 
-# -- rates and the end -----------------------------------------------------------------------------------------------
+# -- rates and the end ---------------------------------------------------------------------------------------
 
 RATE = 4 << 20              # bytes per second
 BULK = 8 << 20
@@ -184,7 +199,8 @@ def bulk(value, size=BULK):
 
 def staged_ms(adapter, value, publisher=None, worker=None):
     """How long one transfer takes, to a worker that is there already."""
-    with heddle.Worker(adapters=[adapter], apply="auto", name="takes", **(worker or {})), heddle.Admin() as adm, \
+    with heddle.Worker(adapters=[adapter], apply="auto", name="takes",
+                       **(worker or {})), heddle.Admin() as adm, \
             heddle.Publisher(adapter=adapter, **(publisher or {})) as pub:
         until(lambda: [w for w in adm.workers("takes") if w.state == "ready"], "the worker joined")
         return pub.publish_tensors(bulk(value), CONFIG).wait("staged", timeout=60).staged_ms
@@ -195,7 +211,7 @@ def test_max_rate_is_bytes_per_second(broker, adapter, who):
     """No machine is too busy for this: at that rate the bytes cannot be there sooner."""
     free = staged_ms(adapter, 1.0)
     held = staged_ms(adapter, 2.0, **{who: {"max_rate": RATE}})
-    assert held > BULK / RATE * 1000 / 2, f"{held:.0f} ms at {RATE} bytes per second; {free:.0f} ms without a limit"
+    assert held > BULK / RATE * 1000 / 2, f"{held:.0f} ms at {RATE} bytes/s; {free:.0f} ms without a limit"
 
 
 @pytest.mark.parametrize("seconds,size,state", [(0.1, BULK, None), (60.0, 5 * BULK // 2, "active")])
@@ -205,7 +221,8 @@ def test_close_timeout_is_how_long_close_waits(broker, adapter, seconds, size, s
         with heddle.Publisher(adapter=adapter, max_rate=RATE, close_timeout=seconds) as pub:
             until(lambda: [one for one in adm.workers("slow") if one.state == "ready"], "the worker joined")
             ver = pub.publish_tensors(bulk(3.0, size), CONFIG)
-            until(lambda: [a for a in adm.workers("slow")[0].adapters if a.fetching is not None], "it is fetching")
+            until(lambda: [a for a in adm.workers("slow")[0].adapters if a.fetching is not None],
+                  "it is fetching")
         if state is None:
             until(lambda: adm.versions(ver.tag.split(":")[0])[0].state in ("failed", "lost"), "nobody has it")
             assert w.current(adapter) is None
