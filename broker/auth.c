@@ -181,7 +181,8 @@ static const char *role_name(auth_role_t role)
 }
 
 static const struct { const char *op, *what; } ADMINS[] = {
-    {"activate", "activate versions"}, {"keys", "list keys"}, {"key_add", "add keys"}, {"key_revoke", "revoke keys"}};
+    {"activate", "activate versions"}, {"keys", "list keys"},
+    {"key_add", "add keys"}, {"key_revoke", "revoke keys"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
 
 /* Of a key, in the words of who wanted it. */

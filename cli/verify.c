@@ -72,7 +72,8 @@ static void render(const common_t *c, json_t *a)
     table_print(&t);
 }
 
-enum { LOOK_UP_MS = 1500 };    /* for the list of versions, before the deadline's own question: however short it is */
+/* For the list of versions, before the deadline's own question: however short it is. */
+enum { LOOK_UP_MS = 1500 };
 
 /* ---- --dir: what the files are, beside what the registry says ---- */
 
@@ -128,7 +129,8 @@ static int look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
     return HEDDLE_OK;
 }
 
-/* The workers were asked, so that the answer does not rest on the registry: a broker that settles asks nobody.  Those with its
+/* The workers were asked, so that the answer does not rest on the registry: a broker that settles
+ * asks nobody.  Those with its
  * bytes all differ from DIR then, and none of them is at fault. */
 static void tell_other(const args_t *args, const registered_t *r, const char *digest, const json_t *answer,
                        heddle_error_t *error)
@@ -151,7 +153,8 @@ static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref
     registered_t r;
     char *json = NULL;
     uint64_t began_us = clock_now(clock_system());
-    if (look_up(admin, ref, &r) == HEDDLE_ERR_UNAVAILABLE) return cli_fail(&args->common, "verify", heddle_last_error());
+    if (look_up(admin, ref, &r) == HEDDLE_ERR_UNAVAILABLE)
+        return cli_fail(&args->common, "verify", heddle_last_error());
     int rc = heddle_admin_verify(admin, r.ref, digest, cli_left_ms(args->deadline_ms, began_us), &json);
     heddle_error_t error = *cli_error(rc);
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;

@@ -16,7 +16,8 @@
 enum {
     RESEND_US = 20000,                 /* before a question that could not be sent is tried again */
     ANSWER_MS = 1500,                  /* what a deadline's end may take to be heard of */
-    FREE_MS = 400,                     /* what connecting may take of a deadline for nothing: the answer names that deadline */
+    FREE_MS = 400,                     /* what connecting may take of a deadline for nothing: the answer names
+                                        * that deadline */
     LATE_MS = FREE_MS + ANSWER_MS      /* after a deadline there is nothing to wait for */
 };
 
@@ -246,8 +247,8 @@ static void ask(query_t *q)
 static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t greater(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Until it was asked once, only the timeout counts, and the deadline, which may be "now": a broker that is not there will
- * not begin to think.  A broker that has a deadline keeps it, so that little time is left after it. */
+/* Until it was asked once, only the timeout counts, and the deadline, which may be "now": a broker that is
+ * not there will not begin to think.  A broker that has a deadline keeps it, so that little time is left after it. */
 static uint64_t give_up_us(const query_t *q)
 {
     uint64_t timeout_ms = q->timeout_ms, deadline_ms = q->page.deadline_ms;

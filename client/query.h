@@ -6,7 +6,8 @@
  *   asked --(connection lost, broker restarted)--> not asked: asked again with what is left of its patience
  *
  * Threads: one at a time; query_interrupt by any, signal handlers too.  query_ask blocks at most for
- * the timeout plus the question's own patience; with a deadline, which counts from the call, at most until 2 s after it. */
+ * the timeout plus the question's own patience; with a deadline, which counts from the call, at most until
+ * 2 s after it. */
 #ifndef CLIENT_QUERY_H
 #define CLIENT_QUERY_H
 

@@ -62,7 +62,8 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
                  heddle_error_t *error);
 /* Whether -o json is among the arguments, which may be wrong before it is reached: how to tell that. */
 bool option_wants_json(int argc, char **argv);
-/* USAGE, where a value is none that the program takes: "--keep is out of range"; expected, found and the hint too. */
+/* USAGE, where a value is none that the program takes: "--keep is out of range"; expected, found and
+ * the hint too. */
 int  option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,
                    heddle_error_t *error);
 /* Frees lists that the parse allocated. */
