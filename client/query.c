@@ -248,7 +248,8 @@ static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t greater(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Until it was asked once, only the timeout counts, and the deadline, which may be "now": a broker that is
- * not there will not begin to think.  A broker that has a deadline keeps it, so that little time is left after it. */
+ * not there will not begin to think.  A broker that has a deadline keeps it, so that little time is left
+ * after it. */
 static uint64_t give_up_us(const query_t *q)
 {
     uint64_t timeout_ms = q->timeout_ms, deadline_ms = q->page.deadline_ms;
