@@ -407,8 +407,8 @@ void on_heartbeat(const call_t *c)
     if (c->member->needs_resync) call_again(c);
 }
 
-/* On disk before BYE, and while the broker settles too: whoever left does not come back, and the next one is not
- * to wait for it.  A disk that refuses puts it off. */
+/* On disk before BYE, and while the broker settles too: whoever left does not come back, and the next one is
+ * not to wait for it.  A disk that refuses puts it off. */
 static void close_writer(const call_t *c, uint64_t token, const char *adapter)
 {
     heddle_error_t error;

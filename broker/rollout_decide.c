@@ -75,7 +75,8 @@ static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row
         t->sourceless_us = s->v.now.us;
         t->lost_ms = s->v.now.wall_ms;
     }
-    if (!has_source && row->state == VERSION_COMMITTED && !t->is_lost && s->ro->is_settled) say_lost(s, t);
+    bool is_somewhere = has_source || t->loaded_until_us; /* who loads it has its bytes */
+    if (!is_somewhere && row->state == VERSION_COMMITTED && !t->is_lost && s->ro->is_settled) say_lost(s, t);
 }
 
 static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)

@@ -310,6 +310,25 @@ Test(keep, what_somebody_loads_is_not_what_goes_for_room)
     cr_assert_str_eq(rig_state(3), "kept");
 }
 
+/* Its publisher has left, and the others have put it away: who loads it has it still. */
+Test(keep, what_somebody_loads_is_not_lost)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 5000);
+    for (uint64_t v = 4; v <= 6; v++) w1_goes_on_to(v);
+    cr_assert_eq(track_holder_count(rollout_track(&R.b->rollout, "policy", 2)), 0);
+    rig_leave(T);
+    for (int i = 0; i < 8; i++) {
+        says_it_fetches(W2, 2, 5000);
+        rig_pass(1000);
+    }
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 0);
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_staged(W2, 2, 2);
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(rig_copy_state(2, "w2"), "stale", "it serves it, and is behind");
+}
+
 Test(keep, what_somebody_loads_may_go_where_others_have_it_too)
 {
     rig_worker(W4, "w4");
