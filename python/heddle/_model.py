@@ -115,6 +115,7 @@ class Plan:
         self._owners = _owners(model, self.parameters)
         # of ZeRO-3's: empty, and so they stay
         self._looks = [(p.dtype, p.shape) for p in self.parameters]
+        self.is_sharded = any(map(is_sharded, self.parameters))     # of other ones there is another plan
         self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
         self._targets: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
         # what the ranks hold of it, and a digest of what it is (_collective)

@@ -336,7 +336,7 @@ class Publisher(Handle):
         if self._ranks is not None:
             return self._publish_together(model, peft_adapter, config, how)
         plan, _ = _model.plan_of(_model.unwrapped(model), peft_adapter)
-        if any(_model.is_sharded(p) for p in plan.parameters):
+        if plan.is_sharded:
             raise _native.error("usage", "the model is sharded over ranks",
                                 expected="Publisher(process_group=...)", found="no process_group",
                                 hint="give every rank's Publisher the group (torch.distributed.group.WORLD), "
