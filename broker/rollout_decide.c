@@ -215,7 +215,7 @@ static void fail_late(const adapter_row_t *a, const version_row_t *row, const tr
     char missing[600] = "";
     heddle_error_t e;
     name_missing(t, missing, sizeof missing);
-    unsigned long long ms = row->deadline_ms;
+    unsigned long long ms = row->asked_ms;
     uint32_t present = track_present(t, false), eligible = track_present(t, true);
     if (!present)
         error_fail(&e, HEDDLE_ERR_NO_WORKERS, "no worker took %s@%llu within %llu ms", a->name,
@@ -269,7 +269,7 @@ static void fail_waiting(const adapter_row_t *a, const version_row_t *row, insta
     heddle_error_t e;
     error_fail(&e, HEDDLE_ERR_DEADLINE, "%s@%llu waited for %s@%llu, which was not decided within %llu ms",
                a->name, (unsigned long long)row->version, a->name, first,
-               (unsigned long long)row->deadline_ms);
+               (unsigned long long)row->asked_ms);
     error_where(&e, a->name, row->version, NULL, "announce");
     registry_decide_end(a, row, VERSION_FAILED, &e, now, out);
 }
