@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heddle: LoRA adapters from an RL trainer to every rollout worker, by version, verified, switched when everybody has them.
+"""Heddle: LoRA adapters from an RL trainer to every rollout worker, by version, verified, switched when
+everybody has them.
 
     pub = heddle.Publisher(adapter="policy")                  # trainer, once
-    ver = pub.publish(model, step=step)                       # trainer, each version: copies, returns when the record is durable
+    ver = pub.publish(model, step=step)                       # trainer, each version: returns when durable
 
     w = heddle.Worker(adapters=["policy"], apply="auto")      # engine, once
     w.wait_current()
-    with w.acquire("policy") as a:                            # engine, each batch: read-only views, and the tag of every sample
+    with w.acquire("policy") as a:                            # engine, each batch: read-only views, the tag
         use(a.torch(), a.tag)
 
-Times are seconds (float), sizes bytes, shapes tuples, types safetensors' names ("BF16").  Every failure is a HeddleError.  Every wait releases the
-GIL and ends at once on Ctrl-C.  torch, numpy and peft are imported only by what needs them.
+Times are seconds (float), sizes bytes, shapes tuples, types safetensors' names ("BF16").  Every failure is a
+HeddleError.  Every wait releases the GIL and ends at once on Ctrl-C.  torch, numpy and peft are imported only
+by what needs them.
 """
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from heddle import records
 from heddle._doctor import Diagnosis, doctor
 from heddle._native import release as _release
 from heddle.admin import Admin, AsyncAdmin
-from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fenced, ForkError, HeddleError, Held, NotFound, RolloutFailed,
-                           Unavailable, UsageError)
+from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fenced, ForkError, HeddleError,
+                           Held, NotFound, RolloutFailed, Unavailable, UsageError)
 from heddle.publisher import Missing, Progress, Publisher, Rollout, Version
 from heddle.tensors import Tensor, Tensors
 from heddle.updates import Snapshot, Update, Updates
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
 
 __version__: str
 
-__all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current", "Deadline", "Denied", "Diagnosis", "Fenced", "ForkError",
-           "HeddleError", "Held", "Missing", "NotFound", "Progress", "Publisher", "Rollout", "RolloutFailed", "Snapshot", "Tensor", "Tensors",
-           "Unavailable", "Update", "Updates", "UsageError", "Version", "Worker", "__version__", "doctor", "peft", "records", "safetensors"]
+__all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current", "Deadline", "Denied",
+           "Diagnosis", "Fenced", "ForkError", "HeddleError", "Held", "Missing", "NotFound", "Progress",
+           "Publisher", "Rollout", "RolloutFailed", "Snapshot", "Tensor", "Tensors", "Unavailable", "Update",
+           "Updates", "UsageError", "Version", "Worker", "__version__", "doctor", "peft", "records",
+           "safetensors"]
 
 _LATER = ("peft", "safetensors", "trl", "engine")
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls into C that block, and the Ctrl-C that must not wait for them.
 
-Python runs signal handlers on the main thread, between two of its instructions: a main thread that is inside C runs none.  So a call that may
-block is made on a helper thread while the main thread waits for it in Python, where a handler runs at once; if the handler raises, the call is
-interrupted in C, its end awaited, and the exception goes on.  On other threads the call is made directly.
+Python runs signal handlers on the main thread, between two of its instructions: a main thread that is inside
+C runs none.  So a call that may block is made on a helper thread while the main thread waits for it in
+Python, where a handler runs at once; if the handler raises, the call is interrupted in C, its end awaited,
+and the exception goes on.  On other threads the call is made directly.
 """
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ class Line(threading.Thread):
 
 
 _idle: list[_Helper] = []
-detached: set[_Job] = set()             # calls that were left to finish by themselves; the end of the program waits for them
+# calls that were left to finish by themselves; the end of the program waits for them
+detached: set[_Job] = set()
 
 
 def _start(job: _Job) -> None:
@@ -97,8 +99,11 @@ def _start(job: _Job) -> None:
     helper.jobs.put(job)
 
 
-def interruptible(call: Callable[[], T], interrupt: Callable[[], None], forget: Callable[[], None] = lambda: None) -> T:
-    """call(), which blocks in C until `interrupt()` ends it; `forget()` takes back an interrupt that came too late to end anything."""
+def interruptible(call: Callable[[], T], interrupt: Callable[[], None],
+                  forget: Callable[[], None] = lambda: None) -> T:
+    """call(), which blocks in C until `interrupt()` ends it; `forget()` takes back an interrupt that came
+    too late to end anything.
+    """
     if threading.current_thread() is not threading.main_thread():
         return call()
     job = _Job(call)
@@ -120,7 +125,9 @@ def interruptible(call: Callable[[], T], interrupt: Callable[[], None], forget: 
 
 
 def detachable(call: Callable[[], T]) -> T:
-    """call(), which blocks in C for a bounded time and cannot be ended: an exception of a handler leaves it to finish by itself."""
+    """call(), which blocks in C for a bounded time and cannot be ended: an exception of a handler leaves it
+    to finish by itself.
+    """
     if threading.current_thread() is not threading.main_thread():
         return call()
     job = detach(call)

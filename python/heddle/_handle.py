@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Publisher, Worker and Admin share: one C handle, closed once, by one thread at a time, never in a forked child."""
+"""What Publisher, Worker and Admin share: one C handle, closed once, by one thread at a time, never in a
+forked child.
+"""
 from __future__ import annotations
 
 import atexit
@@ -22,10 +24,12 @@ _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 class Handle:
-    """Context manager.  `close()` may be called twice; every other call after it raises Closed, in a forked child ForkError.
+    """Context manager.  `close()` may be called twice; every other call after it raises Closed, in a forked
+    child ForkError.
 
-    `close()` may come from anywhere, a signal handler within a call of the same handle included: it marks the handle closed and interrupts what is
-    under way.  The C handle is freed when nobody is in it: by close() itself, or, where its own thread is in it further down, by a helper thread.
+    `close()` may come from anywhere, a signal handler within a call of the same handle included: it marks the
+    handle closed and interrupts what is under way.  The C handle is freed when nobody is in it: by close()
+    itself, or, where its own thread is in it further down, by a helper thread.
     """
 
     _what = "handle"
@@ -34,7 +38,8 @@ class Handle:
         _native.use()
         self._ptr: Any = None
         self._lock = threading.RLock()      # one thread at a time is in the library with this handle
-        self._guard = threading.RLock()     # for a moment: the C handle is interrupted, or taken away to be freed
+        # for a moment: the C handle is interrupted, or taken away to be freed
+        self._guard = threading.RLock()
         self._is_closed = False             # set before anything is waited for
         self._in_hurry = False              # closing waits for nobody
         self._freer = 0                     # thread that frees it
@@ -58,8 +63,8 @@ class Handle:
 
     def _closed(self) -> Closed:
         about = " ".join(self._where().values())
-        return Closed(f"the {self._what}{' of ' + about if about else ''} is closed", code="closed", exit=2, **self._where(),
-                      hint="open another one, or close this one later")
+        return Closed(f"the {self._what}{' of ' + about if about else ''} is closed", code="closed", exit=2,
+                      **self._where(), hint="open another one, or close this one later")
 
     def _live(self) -> Any:
         """The C handle.  Hold the lock."""
@@ -73,10 +78,12 @@ class Handle:
     def closed(self) -> bool:
         return self._is_closed
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------------------
 
     def _poll(self, fd: int, timeout: float | None) -> None:
-        """Until fd is readable, the handle is closed, or the time is over.  Signal handlers run meanwhile, and may raise."""
+        """Until fd is readable, the handle is closed, or the time is over.  Signal handlers run meanwhile,
+        and may raise.
+        """
         me = (threading.get_ident(), object())
         try:
             with self._lock:
@@ -92,7 +99,9 @@ class Handle:
                 self._quiet.notify_all()
 
     def _interruptible(self, call: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-        """A call that may block in C; hold the lock.  One that was interrupted because the handle is closed says that."""
+        """A call that may block in C; hold the lock.  One that was interrupted because the handle is closed
+        says that.
+        """
         try:
             return _calls.interruptible(call, self._interrupt, forget)
         except HeddleError as e:
@@ -100,7 +109,7 @@ class Handle:
                 raise self._closed() from None
             raise
 
-    # -- closing ---------------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------
 
     def _close_native(self, ptr: Any) -> None:
         raise NotImplementedError
@@ -109,7 +118,9 @@ class Handle:
         raise NotImplementedError
 
     def _forget_interrupt(self) -> None:
-        """Under the lock: takes back an interrupt that came too late to end a call, and would end the next."""
+        """Under the lock: takes back an interrupt that came too late to end a call, and would end the
+        next.
+        """
 
     def _before_close(self, ptr: Any) -> None:
         """Under the lock, before the C handle goes."""
@@ -121,13 +132,17 @@ class Handle:
                 self._interrupt_native(self._ptr)
 
     def _is_inside(self) -> bool:
-        """Whether this very thread is in a call, a poll or an interrupt further down: this is its signal handler."""
+        """Whether this very thread is in a call, a poll or an interrupt further down: this is its signal
+        handler.
+        """
         me = threading.get_ident()
-        is_owner = self._lock._is_owned() or self._guard._is_owned()        # type: ignore[attr-defined]     # as Condition asks
-        return bool(is_owner) or any(thread == me for thread, _ in tuple(self._pollers))
+        owned = (lock._is_owned() for lock in (self._lock, self._guard))        # type: ignore[attr-defined]
+        return any(owned) or any(thread == me for thread, _ in tuple(self._pollers))
 
     def close(self) -> None:
-        """Leaves, and frees.  Idempotent; from any thread, and from a signal handler.  Calls and waits that are under way end with Closed."""
+        """Leaves, and frees.  Idempotent; from any thread, and from a signal handler.  Calls and waits that
+        are under way end with Closed.
+        """
         if _native.forked or self._freed.is_set():
             return
         self._is_closed = True
@@ -182,7 +197,7 @@ class Handle:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        self._in_hurry = kind is not None and not issubclass(kind, Exception)       # Ctrl-C: leave without waiting for workers
+        self._in_hurry = kind is not None and not issubclass(kind, Exception)       # Ctrl-C: waits for nobody
         self.close()
 
     def __del__(self) -> None:
@@ -197,7 +212,9 @@ class Handle:
 
 
 def tell(text: str, kind: type[Warning], **how: Any) -> None:
-    """warnings.warn for a place where nobody hears an exception, such as __del__; at the ends of the interpreter there may be nobody to warn."""
+    """warnings.warn where nobody hears an exception, as in __del__; an interpreter that ends has nobody to
+    warn.
+    """
     try:
         warnings.warn(text, kind, **how)
     except Warning:             # -W error: it is shown as one that was ignored

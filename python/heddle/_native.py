@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libheddle as Python sees it: found, loaded at the first use, its errors as exceptions, and the fork that ends it.
+"""libheddle as Python sees it: found, loaded at the first use, its errors as exceptions, and the fork that
+ends it.
 
 Every call of the library releases the GIL.  Nothing here is public.
 """
@@ -20,7 +21,8 @@ from heddle.errors import ForkError, HeddleError, error_class
 try:
     from heddle._abi import ffi as _ffi
 except ImportError as e:      # a checkout that was never built
-    raise ImportError("heddle is not built: `pip install ./python` in the checkout makes heddle/_abi.py and the library") from e
+    raise ImportError("heddle is not built: `pip install ./python` in the checkout makes heddle/_abi.py and "
+                      "the library") from e
 
 ffi: Any = _ffi
 NULL = ffi.NULL
@@ -44,7 +46,9 @@ def release() -> str:
 
 
 class _Library:
-    """Loads on the first attribute, so that `import heddle` costs nothing and cannot fail for want of a library."""
+    """Loads on the first attribute, so that `import heddle` costs nothing and cannot fail for want of a
+    library.
+    """
 
     def __getattr__(self, name: str) -> Any:
         opened = _open()
@@ -68,15 +72,17 @@ def _open() -> Any:
                 found.heddle_transport_load           # the youngest function that is needed
             except (OSError, AttributeError) as e:
                 raise HeddleError(f"libheddle cannot be used: {e}", code="internal", exit=9, found=path,
-                                  hint="install heddle-sync again, or name the library of the same release: HEDDLE_LIBRARY") from e
+                                  hint="install heddle-sync again, or name the library of the same release: "
+                                       "HEDDLE_LIBRARY") from e
             from importlib import metadata
             try:
                 want = metadata.version("heddle-sync")
             except metadata.PackageNotFoundError:
                 want = have
             if have.split(".")[:2] != want.split(".")[:2]:
-                raise HeddleError("libheddle is of another release than this package", code="internal", exit=9, expected=want,
-                                  found=f"{have} ({path})", hint="name the library of the same release: HEDDLE_LIBRARY")
+                raise HeddleError("libheddle is of another release than this package", code="internal",
+                                  exit=9, expected=want, found=f"{have} ({path})",
+                                  hint="name the library of the same release: HEDDLE_LIBRARY")
             _opened = found
     return _opened
 
@@ -88,7 +94,7 @@ def version() -> str:
     return text(lib.heddle_version()) or ""
 
 
-# -- fork --------------------------------------------------------------------------------------------------------------
+# -- fork ----------------------------------------------------------------------------------------------------
 
 used = False        # a handle was opened: threads, sockets and UCX belong to this process
 forked = False      # ... and this is a child of it
@@ -110,7 +116,7 @@ def use() -> None:
     used = True
 
 
-# -- texts and errors --------------------------------------------------------------------------------------------------
+# -- texts and errors ----------------------------------------------------------------------------------------
 
 def text(c: Any) -> str | None:
     return None if c == NULL else ffi.string(c).decode("utf-8", "replace")
@@ -148,10 +154,12 @@ def names(values: Any, what: str) -> tuple[str, ...]:
     try:
         found = tuple(values)
     except TypeError:
-        raise error("usage", f"{what} is no list", expected="a list of texts", found=repr(values)[:80]) from None
+        raise error("usage", f"{what} is no list", expected="a list of texts",
+                    found=repr(values)[:80]) from None
     for value in found:
         if not isinstance(value, str):
-            raise error("usage", f"{what} has something that is no text", expected="texts", found=repr(value)[:80])
+            raise error("usage", f"{what} has something that is no text", expected="texts",
+                        found=repr(value)[:80])
     return found
 
 
@@ -179,7 +187,8 @@ def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
     except TypeError:
         found = None
     if found is None or isinstance(value, bool) or not least <= found <= most:
-        raise error("usage", f"{what} is out of bounds" if found is not None and not isinstance(value, bool) else f"{what} is no count",
+        is_count = found is not None and not isinstance(value, bool)
+        raise error("usage", f"{what} is {'out of bounds' if is_count else 'no count'}",
                     expected=f"an integer, {least} to {most}", found=repr(value)[:80])
     return found
 
@@ -187,18 +196,21 @@ def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
 # What hints of the library call things by, which the command line and C share, in words of this package.
 _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
     (r"heddle_publisher_wait for HEDDLE_PHASE_STAGED", 'Version.wait(phase="staged")'),
-    (r"--broker or HEDDLE_BROKER", "broker= or HEDDLE_BROKER"), (r"--key or HEDDLE_KEY", "key= or HEDDLE_KEY"),
-    (r"\(--key, HEDDLE_KEY\)", "(key=, HEDDLE_KEY)"),
+    (r"--broker or HEDDLE_BROKER", "broker= or HEDDLE_BROKER"),
+    (r"--key or HEDDLE_KEY", "key= or HEDDLE_KEY"), (r"\(--key, HEDDLE_KEY\)", "(key=, HEDDLE_KEY)"),
     (r"--takeover", "Publisher(takeover=True)"), (r"--allow-step-back", "allow_step_back=True"),
     (r"--if-unchanged (\w+) takes that version, publish makes",
      r'Publisher(if_unchanged="\1") takes that version, if_unchanged="publish" makes'),
-    (r"(?<!with )(?<!without )--insecure", "insecure=True"), (r"--adapter ([^\s,]+)", r'adapters=["\1"]'), (r"with --adapter", "with adapters=[...]"),
-    (r"--slots (\d+)", r"slots=\1"), (r"more --slots", "more slots"), (r"--name\b", "name="), (r"--deadline\b", "deadline="),
+    (r"(?<!with )(?<!without )--insecure", "insecure=True"), (r"--adapter ([^\s,]+)", r'adapters=["\1"]'),
+    (r"with --adapter", "with adapters=[...]"), (r"--slots (\d+)", r"slots=\1"),
+    (r"more --slots", "more slots"), (r"--name\b", "name="), (r"--deadline\b", "deadline="),
     (r"--(broker-key|data-device|broker|key)\b", lambda m: m[1].replace("-", "_") + "="))]
 
 
 def spoken(hint: str) -> str:
-    """A hint of the library to whoever writes Python.  Commands in `...`, and options of another program, stay as they are."""
+    """A hint of the library to whoever writes Python.  Commands in `...`, and options of another program,
+    stay as they are.
+    """
     parts = re.split(r"(`[^`]*`)", hint)
     for pattern, said in _SPOKEN:
         parts[::2] = [pattern.sub(said, part) for part in parts[::2]]
@@ -218,9 +230,10 @@ def error_of(rc: int, described: Any = None) -> HeddleError:
     kind = error_class(name, exit_status)
     if e.code != rc:
         return kind(text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status)
-    return kind(text(e.message) or text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status, adapter=text(e.adapter) or None,
-                version=e.version or None, worker=text(e.worker) or None, phase=text(e.phase) or None, expected=text(e.expected) or None,
-                found=text(e.found) or None, hint=spoken(text(e.hint) or "") or None, retriable=bool(e.retriable))
+    return kind(text(e.message) or text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status,
+                adapter=text(e.adapter) or None, version=e.version or None, worker=text(e.worker) or None,
+                phase=text(e.phase) or None, expected=text(e.expected) or None, found=text(e.found) or None,
+                hint=spoken(text(e.hint) or "") or None, retriable=bool(e.retriable))
 
 
 def check(rc: int) -> None:
@@ -232,15 +245,18 @@ def milliseconds(seconds: float | None, what: str, least: int = 0) -> int:
     """Seconds as a count of milliseconds that fits; None: -1 (for ever)."""
     if seconds is None:
         return -1
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds != seconds or seconds < 0:
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or seconds != seconds or seconds < 0:
         raise error("usage", f"{what} is no time", expected="seconds, 0 or more", found=repr(seconds)[:80])
     return max(least, min(int(min(seconds, 2**31) * 1000 + 0.999), 2**31 - 1))
 
 
-# -- the data plane ----------------------------------------------------------------------------------------------------
+# -- the data plane ------------------------------------------------------------------------------------------
 
 def ucx_of_environment() -> str | None:
-    """The directory of UCX's libraries in PyPI's libucx-cu12 or -cu13, where that is installed and its files are there."""
+    """The directory of UCX's libraries in PyPI's libucx-cu12 or -cu13, where that is installed and its files
+    are there.
+    """
     try:
         spec = importlib.util.find_spec("libucx")
     except (ImportError, ValueError):
@@ -265,7 +281,9 @@ def _is_loaded(name: str) -> bool:
 
 
 def load_transport() -> dict[str, str]:
-    """Loads plugin and UCX: the system's UCX, else that of PyPI's libucx.  -> backend, ucx, plugin, library."""
+    """Loads plugin and UCX: the system's UCX, else that of PyPI's libucx.  -> backend, ucx, plugin,
+    library.
+    """
     from_wheel = None if system_has_ucx() else ucx_of_environment()
     told = ffi.new("char **")
     check(lib.heddle_transport_load(c_text(from_wheel), told))

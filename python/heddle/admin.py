@@ -14,7 +14,8 @@ from heddle._native import ffi, lib
 from heddle._words import Phase
 from heddle.errors import HeddleError, Unavailable
 from heddle.publisher import _PHASE, choose, parse_quorum
-from heddle.records import (ActivateResult, AdapterInfo, Event, Status, VerifyResult, VersionInfo, WaitResult, WorkerInfo, decode)
+from heddle.records import (ActivateResult, AdapterInfo, Event, Status, VerifyResult, VersionInfo, WaitResult,
+                            WorkerInfo, decode)
 
 __all__ = ["Admin", "AsyncAdmin"]
 
@@ -32,12 +33,14 @@ class _Call:
 
 
 class Admin(Handle):
-    """Questions to the broker.  The first one connects; each blocks at most `timeout` seconds, plus its own deadline.
+    """Questions to the broker.  The first one connects; each blocks at most `timeout` seconds, plus its own
+    deadline.
 
     broker   as for Publisher          timeout  seconds to connect and to reply
-    One thread at a time is in a call; others wait for it, but not for `events(follow=True)`, which has a connection of its own.  Every call may be
-    interrupted, and ends with Closed when the handle is closed meanwhile.  Raises NotFound, Denied, Unavailable, UsageError.
-    An answer that is "no" (a wait that ended by its deadline, a verify with a mismatch) is an exception whose `answer` has the whole object.
+    One thread at a time is in a call; others wait for it, but not for `events(follow=True)`, which has a
+    connection of its own.  Every call may be interrupted, and ends with Closed when the handle is closed
+    meanwhile.  Raises NotFound, Denied, Unavailable, UsageError. An answer that is "no" (a wait that ended by
+    its deadline, a verify with a mismatch) is an exception whose `answer` has the whole object.
     """
 
     _what = "admin handle"
@@ -46,9 +49,11 @@ class Admin(Handle):
                  key: str | None = None) -> None:
         super().__init__()
         self._current: _Call | None = None      # in C, or on its way in or out
-        self._is_stale = False                  # an interrupt came too late for its call: it ends the next one
+        # an interrupt came too late for its call: it ends the next one
+        self._is_stale = False
         self._followers: weakref.WeakSet[Admin] = weakref.WeakSet()
-        self._how: dict[str, Any] = {"broker": broker, "timeout": timeout, "broker_key": broker_key, "key": key}
+        self._how: dict[str, Any] = {"broker": broker, "timeout": timeout, "broker_key": broker_key,
+                                     "key": key}
         kept = {what: _native.c_text(self._how[what]) for what in ("broker", "broker_key", "key")}
         opts = ffi.new("heddle_admin_opts_t *", {**kept, "size": ffi.sizeof("heddle_admin_opts_t"),
                                                  "timeout_ms": _native.milliseconds(timeout, "timeout", 1)})
@@ -108,12 +113,16 @@ class Admin(Handle):
             if not again:
                 return failure, _native.take_json(told) if told[0] != _native.NULL else None
 
-    def _ask(self, query: Callable[[Any, Any], int], kind: type[T] | None = None, call: _Call | None = None) -> Any:
-        """query(handle, char **) -> the decoded object, or the exception that it means (with the answer, where there is one)."""
+    def _ask(self, query: Callable[[Any, Any], int], kind: type[T] | None = None,
+             call: _Call | None = None) -> Any:
+        """query(handle, char **) -> the decoded object, or the exception that it means (with the answer,
+        where there is one).
+        """
         this = call or getattr(_asked, "call", None) or _Call()
         with self._lock:
             ptr = self._live()
-            failure, answer = _calls.interruptible(lambda: self._run(ptr, query, this), lambda: self._end(this))
+            failure, answer = _calls.interruptible(lambda: self._run(ptr, query, this),
+                                                   lambda: self._end(this))
         if failure is None:
             return answer if kind is None else decode(kind, answer)
         if failure.code == "interrupted" and self._is_closed:
@@ -127,7 +136,9 @@ class Admin(Handle):
         return found
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
-        """Every adapter, by name: what is active, what is newest, who writes it, how many workers are current."""
+        """Every adapter, by name: what is active, what is newest, who writes it, how many workers are
+        current.
+        """
         answer = self._ask(lib.heddle_admin_adapters)
         return tuple(decode(AdapterInfo, a) for a in answer["adapters"])
 
@@ -138,57 +149,71 @@ class Admin(Handle):
         return tuple(decode(VersionInfo, v) for v in answer["versions"])
 
     def workers(self, name: str | None = None) -> tuple[WorkerInfo, ...]:
-        """What each worker (or one) serves and fetches, by name; those that are lost or left are listed for 10 minutes."""
+        """What each worker (or one) serves and fetches, by name; those that are lost or left are listed for
+        10 minutes.
+        """
         of = _native.c_text(name)
         answer = self._ask(lambda a, told: int(lib.heddle_admin_workers(a, of, told)))
         return tuple(decode(WorkerInfo, w) for w in answer["workers"])
 
     def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
              workers: Iterable[str] | None = None, exact: bool = False, deadline: float = 30.0) -> WaitResult:
-        """Until the quorum of READY subscribers, at least `min`, has the version (or one by a later decision, unless `exact`).
+        """Until the quorum of READY subscribers, at least `min`, has the version (or one by a later decision,
+        unless `exact`).
 
         ref      NAME (the newest when asked) or NAME@V       workers   only these        deadline  seconds
         quorum   "all", a count, or "N%"; not "none": waiting for nobody is no waiting
         Raises Deadline, RolloutFailed, NotFound; `e.answer.missing` names who lacks it.
         """
         if quorum == "none":
-            raise _native.error("usage", "waiting for nobody is no waiting", expected='"all", a count, or "N%"', found="'none'")
+            raise _native.error("usage", "waiting for nobody is no waiting",
+                                expected='"all", a count, or "N%"', found="'none'")
         names, kept = _native.c_list(workers, "workers")
-        opts = ffi.new("heddle_wait_opts_t *", {"size": ffi.sizeof("heddle_wait_opts_t"), "phase": choose("phase", phase, _PHASE),
-                                                "min": _native.count(min, "min"),
-                                                "workers": names, "exact": bool(exact),
+        opts = ffi.new("heddle_wait_opts_t *", {"size": ffi.sizeof("heddle_wait_opts_t"),
+                                                "phase": choose("phase", phase, _PHASE),
+                                                "min": _native.count(min, "min"), "workers": names,
+                                                "exact": bool(exact),
                                                 "deadline_ms": _native.milliseconds(deadline, "deadline", 1)})
         opts.quorum = parse_quorum(quorum)
         name = _native.c_text(ref)
-        found: WaitResult = self._ask(lambda a, told: int(lib.heddle_admin_wait(a, name, opts, told)), WaitResult)
+        found: WaitResult = self._ask(lambda a, told: int(lib.heddle_admin_wait(a, name, opts, told)),
+                                      WaitResult)
         del kept
         return found
 
     def activate(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0, dry_run: bool = False,
                  by: str | None = None) -> ActivateResult:
-        """Decides that NAME@V is the one to serve, and waits for the quorum.  One older than the newest holds the adapter there.
+        """Decides that NAME@V is the one to serve, and waits for the quorum.  One older than the newest holds
+        the adapter there.
 
         Raises Conflict (not_activatable), Deadline (the decision stands), NotFound, Denied.
         """
         who, name = _native.c_text(by), _native.c_text(ref)
-        opts = ffi.new("heddle_activate_opts_t *", {"size": ffi.sizeof("heddle_activate_opts_t"), "dry_run": bool(dry_run), "by": who,
-                                                    "deadline_ms": _native.milliseconds(deadline, "deadline", 1)})
+        opts = ffi.new("heddle_activate_opts_t *", {"size": ffi.sizeof("heddle_activate_opts_t"),
+                                                    "dry_run": bool(dry_run), "by": who,
+                                                    "deadline_ms": _native.milliseconds(deadline, "deadline",
+                                                                                        1)})
         opts.quorum = parse_quorum(quorum)
-        found: ActivateResult = self._ask(lambda a, told: int(lib.heddle_admin_activate(a, name, opts, told)), ActivateResult)
+        found: ActivateResult = self._ask(lambda a, told: int(lib.heddle_admin_activate(a, name, opts, told)),
+                                          ActivateResult)
         return found
 
     def verify(self, ref: str, *, expected: str | None = None, deadline: float = 30.0) -> VerifyResult:
-        """Every holder hashes its bytes again.  `expected`: a digest computed elsewhere; None: the registry's.
+        """Every holder hashes its bytes again.  `expected`: a digest computed elsewhere; None: the
+        registry's.
 
         Raises RolloutFailed (digest_mismatch) or Deadline; `e.answer.workers` tells of each.
         """
-        name, digest, ms = _native.c_text(ref), _native.c_text(expected), _native.milliseconds(deadline, "deadline", 1)
-        found: VerifyResult = self._ask(lambda a, told: int(lib.heddle_admin_verify(a, name, digest, ms, told)), VerifyResult)
+        name, digest = _native.c_text(ref), _native.c_text(expected)
+        ms = _native.milliseconds(deadline, "deadline", 1)
+        found: VerifyResult = self._ask(lambda a, told: int(lib.heddle_admin_verify(a, name, digest, ms,
+                                                                                    told)), VerifyResult)
         return found
 
-    def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None, worker: str | None = None,
-               limit: int | None = None) -> Iterator[Event]:
-        """Events that the broker keeps, from number `since` on (0: the oldest kept), then with `follow` what happens, across restarts of the broker.
+    def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None,
+               worker: str | None = None, limit: int | None = None) -> Iterator[Event]:
+        """Events that the broker keeps, from number `since` on (0: the oldest kept), then with `follow` what
+        happens, across restarts of the broker.
 
         A gap is an Event of type "gap".  Ends after `limit` events, or without `follow` when all were given.
         """
@@ -202,11 +227,15 @@ class Admin(Handle):
 class _Pager:
     """The cursor of one iteration over events."""
 
-    def __init__(self, admin: Admin, since: int, adapter: str | None, worker: str | None, limit: int | None) -> None:
-        self._admin, self._left, self._heard = admin, None if limit is None else _native.count(limit, "limit"), False
+    def __init__(self, admin: Admin, since: int, adapter: str | None, worker: str | None,
+                 limit: int | None) -> None:
+        self._admin, self._heard = admin, False
+        self._left = None if limit is None else _native.count(limit, "limit")
         self._kept = [_native.c_text(adapter), _native.c_text(worker)]
-        self._opts = ffi.new("heddle_events_opts_t *", {"size": ffi.sizeof("heddle_events_opts_t"), "adapter": self._kept[0],
-                                                        "since": _native.count(since, "since", 0, _native.NUMBER_MAX),
+        self._opts = ffi.new("heddle_events_opts_t *", {"size": ffi.sizeof("heddle_events_opts_t"),
+                                                        "adapter": self._kept[0],
+                                                        "since": _native.count(since, "since", 0,
+                                                                               _native.NUMBER_MAX),
                                                         "worker": self._kept[1]})
         self.is_over = self._left == 0
 
@@ -233,7 +262,8 @@ class _Pager:
 
 
 class AsyncAdmin:
-    """Admin for asyncio: the same calls as coroutines, made one after the other on a thread of its own; `events(follow=True)` has another.
+    """Admin for asyncio: the same calls as coroutines, made one after the other on a thread of its own;
+    `events(follow=True)` has another.
 
     Cancelling a call ends it in C, and never blocks the loop.  `async with` closes it.
     """
@@ -265,12 +295,14 @@ class AsyncAdmin:
                 _asked.call = None
         queued = self._thread.submit(run)
         job = asyncio.wrap_future(queued)
-        job.add_done_callback(lambda f: f.cancelled() or f.exception())      # of a call that was cancelled nobody asks
+        # nobody asks for a cancelled one's
+        job.add_done_callback(lambda f: f.cancelled() or f.exception())
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             self._admin._end(call)
-            while not queued.cancel() and not job.done():       # it comes at once, and the next call finds the handle free
+            # it comes at once; the next call finds it free
+            while not queued.cancel() and not job.done():
                 try:
                     await asyncio.wait([job])
                 except asyncio.CancelledError:
@@ -294,22 +326,24 @@ class AsyncAdmin:
         return await self._run(lambda: self._admin.workers(name))
 
     async def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
-                   workers: Iterable[str] | None = None, exact: bool = False, deadline: float = 30.0) -> WaitResult:
+                   workers: Iterable[str] | None = None, exact: bool = False,
+                   deadline: float = 30.0) -> WaitResult:
         """As Admin.wait."""
-        return await self._run(lambda: self._admin.wait(ref, phase=phase, quorum=quorum, min=min, workers=workers, exact=exact,
-                                                        deadline=deadline))
+        return await self._run(lambda: self._admin.wait(ref, phase=phase, quorum=quorum, min=min,
+                                                        workers=workers, exact=exact, deadline=deadline))
 
-    async def activate(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0, dry_run: bool = False,
-                       by: str | None = None) -> ActivateResult:
+    async def activate(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0,
+                       dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """As Admin.activate."""
-        return await self._run(lambda: self._admin.activate(ref, quorum=quorum, deadline=deadline, dry_run=dry_run, by=by))
+        return await self._run(lambda: self._admin.activate(ref, quorum=quorum, deadline=deadline,
+                                                            dry_run=dry_run, by=by))
 
     async def verify(self, ref: str, *, expected: str | None = None, deadline: float = 30.0) -> VerifyResult:
         """As Admin.verify."""
         return await self._run(lambda: self._admin.verify(ref, expected=expected, deadline=deadline))
 
-    async def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None, worker: str | None = None,
-                     limit: int | None = None) -> AsyncIterator[Event]:
+    async def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None,
+                     worker: str | None = None, limit: int | None = None) -> AsyncIterator[Event]:
         """As Admin.events: `async for e in adm.events(follow=True)`."""
         own = AsyncAdmin._follower(self._admin) if follow else self
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can go wrong, in one list: the codes of `heddle/error.h` as exceptions.
 
-Every exception of Heddle is a `HeddleError` and also the standard exception that a program would catch anyway (`TimeoutError`, `ConnectionError`,
-...).  `code` is the stable name that the command line prints, `exit` the status that it would end with.  Exceptions travel between processes
-(pickle) with all of their fields.
+Every exception of Heddle is a `HeddleError` and also the standard exception that a program would catch anyway
+(`TimeoutError`, `ConnectionError`, ...).  `code` is the stable name that the command line prints, `exit` the
+status that it would end with.  Exceptions travel between processes (pickle) with all of their fields.
 """
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from heddle.publisher import Rollout
 
-__all__ = ["HeddleError", "UsageError", "NotFound", "Conflict", "Fenced", "Held", "Deadline", "Denied", "Unavailable", "BadAdapter",
-           "RolloutFailed", "Closed", "ForkError", "error_class"]
+__all__ = ["HeddleError", "UsageError", "NotFound", "Conflict", "Fenced", "Held", "Deadline", "Denied",
+           "Unavailable", "BadAdapter", "RolloutFailed", "Closed", "ForkError", "error_class"]
 
 FIELDS = ("code", "exit", "adapter", "version", "worker", "phase", "expected", "found", "hint", "retriable")
 
@@ -23,16 +23,17 @@ class HeddleError(Exception):
 
     code       stable name, e.g. "no_slot"                exit       0..9 or 130, as the command's exit status
     adapter, version, worker, phase                       where it happened; None where unknown
-    expected, found, hint                                 what should have been, what was, what to do; None where unknown
+    expected, found, hint      what should have been, what was, what to do; None where unknown
     retriable  True: the same call may succeed later without a change
     message    one line: what, and where (also `str(e)`, with expected, found and hint appended)
     rollout    of `Version.wait`: the Rollout, with who is missing; else None
     answer     of `Admin`: the object of an answer that is "no"; else None
     """
 
-    def __init__(self, message: str, *, code: str = "internal", exit: int = 9, adapter: str | None = None, version: int | None = None,
-                 worker: str | None = None, phase: str | None = None, expected: str | None = None, found: str | None = None,
-                 hint: str | None = None, retriable: bool = False) -> None:
+    def __init__(self, message: str, *, code: str = "internal", exit: int = 9, adapter: str | None = None,
+                 version: int | None = None, worker: str | None = None, phase: str | None = None,
+                 expected: str | None = None, found: str | None = None, hint: str | None = None,
+                 retriable: bool = False) -> None:
         Exception.__init__(self, message)
         self.message, self.code, self.exit = message, code, exit
         self.adapter, self.version, self.worker, self.phase = adapter, version, worker, phase
@@ -55,7 +56,8 @@ class HeddleError(Exception):
         return _rebuild, (type(self), self.message, fields, self.rollout, self.answer)
 
 
-def _rebuild(kind: type[HeddleError], message: str, fields: dict[str, Any], rollout: Any, answer: Any) -> HeddleError:
+def _rebuild(kind: type[HeddleError], message: str, fields: dict[str, Any], rollout: Any,
+             answer: Any) -> HeddleError:
     made = kind(message, **fields)
     made.rollout, made.answer = rollout, answer
     return made
@@ -70,7 +72,9 @@ class NotFound(HeddleError, LookupError):
 
 
 class Conflict(HeddleError):
-    """Somebody or something else stands against it (exit 4): `writer_held`, `unchanged`, `request_conflict`, `step_back`, ..."""
+    """Somebody or something else stands against it (exit 4): `writer_held`, `unchanged`, `request_conflict`,
+    `step_back`, ...
+    """
 
 
 class Fenced(Conflict):
@@ -108,16 +112,17 @@ class Closed(HeddleError):
 class ForkError(HeddleError):
     """The process was forked after Heddle was used: nothing of it works in the child."""
 
-    def __init__(self, message: str = "Heddle was used before this process was forked, and works in the parent alone", **fields: Any) -> None:
+    def __init__(self, message: str = "Heddle was used before this fork, and works in the parent alone",
+                 **fields: Any) -> None:
         fields.setdefault("code", "usage")
         fields.setdefault("exit", 2)
-        fields.setdefault("hint", "start workers with the method spawn, or open Heddle's handles after the fork")
+        fields.setdefault("hint", "start workers with the method spawn, or open handles after the fork")
         super().__init__(message, **fields)
 
 
 _BY_CODE: dict[str, type[HeddleError]] = {"fenced": Fenced, "held": Held, "closed": Closed}
-_BY_EXIT: dict[int, type[HeddleError]] = {1: RolloutFailed, 2: UsageError, 3: NotFound, 4: Conflict, 5: Deadline, 6: Denied, 7: Unavailable,
-                                          8: BadAdapter}
+_BY_EXIT: dict[int, type[HeddleError]] = {1: RolloutFailed, 2: UsageError, 3: NotFound, 4: Conflict,
+                                          5: Deadline, 6: Denied, 7: Unavailable, 8: BadAdapter}
 
 
 def error_class(code: str, exit: int) -> type[HeddleError]:

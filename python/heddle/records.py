@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `Admin` answers: the objects of `heddle ... -o json` as frozen dataclasses, field for field.
 
-Types: `*_ms` float, `*_bytes` and `*_count` int, `*_at` str (RFC 3339, UTC, milliseconds), digest "h1:...", tag "policy@3:3f9a1c20d4e1".
-None where unknown; lists are tuples, sorted by name or version.  A field of a newer broker that is not known here is left out.
+Types: `*_ms` float, `*_bytes` and `*_count` int, `*_at` str (RFC 3339, UTC, milliseconds), digest "h1:...",
+tag "policy@3:3f9a1c20d4e1". None where unknown; lists are tuples, sorted by name or version.  A field of a
+newer broker that is not known here is left out.
 """
 from __future__ import annotations
 
@@ -185,7 +186,9 @@ class Copy:
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """config, request_id, writer, rollout and workers are those of NAME@V alone; None in a list of versions."""
+    """config, request_id, writer, rollout and workers are those of NAME@V alone; None in a list of
+    versions.
+    """
     version: int
     tag: str
     digest: str

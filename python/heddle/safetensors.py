@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories in, directories out: adapters as PEFT saves them (adapter_config.json + adapter_model.safetensors), without torch."""
+"""Directories in, directories out: adapters as PEFT saves them (adapter_config.json +
+adapter_model.safetensors), without torch.
+"""
 from __future__ import annotations
 
 import os
@@ -28,16 +30,20 @@ class AdapterDir:
 
 
 def check(path: str | os.PathLike[str]) -> AdapterDir:
-    """Reads a directory as publish_dir would, digests it, and tells what it found.  Needs no broker; the tensors are never in memory as a whole.
+    """Reads a directory as publish_dir would, digests it, and tells what it found.  Needs no broker; the
+    tensors are never in memory as a whole.
 
-    NotFound: no such directory; BadAdapter: anything wrong inside, with the file, what was expected and found.
+    NotFound: no such directory; BadAdapter: anything wrong inside, with the file, what was expected and
+    found.
     """
     info = ffi.new("heddle_adapter_info_t *", {"size": ffi.sizeof("heddle_adapter_info_t")})
     _native.check(lib.heddle_adapter_check(_native.c_text(path), info))
     words = _native.text(info.features) or ""
     return AdapterDir(digest=_native.text(info.digest) or "", kind=_native.text(info.kind) or "",
-                      features=tuple(words.split(",")) if words else (), base_model=_native.text(info.base_model) or None,
-                      data_bytes=info.data_bytes, tensor_count=info.tensor_count, chunk_count=info.chunk_count, chunk_bytes=info.chunk_bytes)
+                      features=tuple(words.split(",")) if words else (),
+                      base_model=_native.text(info.base_model) or None, data_bytes=info.data_bytes,
+                      tensor_count=info.tensor_count, chunk_count=info.chunk_count,
+                      chunk_bytes=info.chunk_bytes)
 
 
 def publish(publisher: Publisher, path: str | os.PathLike[str], *, step: int | None = None,
@@ -49,8 +55,10 @@ def publish(publisher: Publisher, path: str | os.PathLike[str], *, step: int | N
 
 
 def export(held: Snapshot | Update, path: str | os.PathLike[str]) -> None:
-    """A directory out, of a Snapshot or an Update: complete, synced, then renamed to `path`, which must not exist.
+    """A directory out, of a Snapshot or an Update: complete, synced, then renamed to `path`, which must not
+    exist.
 
-    A file that PEFT saved comes out identical byte for byte.  HeddleError (no_space, internal) leaves nothing behind.
+    A file that PEFT saved comes out identical byte for byte.  HeddleError (no_space, internal) leaves nothing
+    behind.
     """
     held.export(path)

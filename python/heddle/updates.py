@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions in the hands of an application: Snapshot and Update, the hold on the slot behind both, and the iterator of updates."""
+"""Versions in the hands of an application: Snapshot and Update, the hold on the slot behind both, and the
+iterator of updates.
+"""
 from __future__ import annotations
 
 import asyncio
@@ -29,7 +31,9 @@ FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rs
 
 
 class Hold:
-    """One hold of the C library on a version, released when its block has ended and the last view of its memory is gone."""
+    """One hold of the C library on a version, released when its block has ended and the last view of its
+    memory is gone.
+    """
 
     def __init__(self, worker: Worker, snapshot: Any, where: str) -> None:
         manifest = lib.heddle_snapshot_manifest(snapshot)
@@ -52,8 +56,8 @@ class Hold:
         return bool(self._snapshot is not None)
 
     def _released(self) -> Closed:
-        return Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter, version=self.version,
-                      hint="take its tensors within the block, or acquire it again")
+        return Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter,
+                      version=self.version, hint="take its tensors within the block, or acquire it again")
 
     def buffer(self, name: str, address: int, size: int) -> Any:
         with self._lock:
@@ -98,7 +102,8 @@ class Hold:
     def _tensor(self, row: Any) -> Tensor:
         address, size = int(ffi.cast("uintptr_t", row.data)), int(row.data_bytes)
         return Tensor(_native.text(row.name) or "", _native.text(lib.heddle_dtype_name(row.dtype)) or "",
-                      tuple(int(row.dims[k]) for k in range(row.ndim)), size, lambda name: self.buffer(name, address, size))
+                      tuple(int(row.dims[k]) for k in range(row.ndim)), size,
+                      lambda name: self.buffer(name, address, size))
 
     def call(self, function: Any, *args: Any) -> None:
         with self._lock:
@@ -108,8 +113,9 @@ class Hold:
         _native.check(function(snapshot, *args))
 
     def described(self) -> dict[str, Any]:
-        return {"adapter": self.adapter, "version": self.version, "tag": self.tag, "age_s": time.monotonic() - self.since,
-                "in_block": self.in_block, "views": sorted(self.views), "where": self.where}
+        return {"adapter": self.adapter, "version": self.version, "tag": self.tag,
+                "age_s": time.monotonic() - self.since, "in_block": self.in_block,
+                "views": sorted(self.views), "where": self.where}
 
 
 class HeldVersion:
@@ -124,7 +130,9 @@ class HeldVersion:
 
     @property
     def tensors(self) -> Tensors:
-        """Tensors by name, in order of name: read-only views of the slot, made when asked for (`heddle.tensors.Tensor`)."""
+        """Tensors by name, in order of name: read-only views of the slot, made when asked for
+        (`heddle.tensors.Tensor`).
+        """
         hold = self._held()
         if self._tensors is None:
             self._tensors = hold.tensors()
@@ -152,7 +160,9 @@ class HeldVersion:
         return self.tensors.numpy()
 
     def torch(self) -> dict[str, Any]:
-        """name -> torch tensor over the slot.  Never write to one: torch knows no read-only tensors, the memory is."""
+        """name -> torch tensor over the slot.  Never write to one: torch knows no read-only tensors, the
+        memory is.
+        """
         return self.tensors.torch()
 
     def export(self, path: str | os.PathLike[str]) -> None:
@@ -167,22 +177,26 @@ class HeldVersion:
 
 
 class Snapshot(HeldVersion):
-    """A hold on one version: `with worker.acquire("policy") as a`.  Its memory does not change, and stays, while the block or a view of it lasts.
+    """A hold on one version: `with worker.acquire("policy") as a`.  Its memory does not change, and stays,
+    while the block or a view of it lasts.
 
-    adapter version tag digest step features data_bytes   config config_bytes   tensors numpy() torch()   export() rehash()
+    adapter version tag digest step features data_bytes   config config_bytes   tensors numpy() torch()
+    export() rehash()
     """
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
-        self.adapter, self.version, self.tag, self.digest, self.step = hold.adapter, hold.version, hold.tag, hold.digest, hold.step
-        self.data_bytes = hold.data_bytes
+        self.adapter, self.version, self.tag = hold.adapter, hold.version, hold.tag
+        self.digest, self.step, self.data_bytes = hold.digest, hold.step, hold.data_bytes
 
     def _held(self) -> Hold:
         assert self._hold is not None
         return self._hold
 
     def release(self) -> None:
-        """Ends the block.  Views that are still there keep the slot, and are named in a ResourceWarning and in `Worker.stats()`."""
+        """Ends the block.  Views that are still there keep the slot, and are named in a ResourceWarning and
+        in `Worker.stats()`.
+        """
         hold = self._held()
         if not hold.in_block:
             return
@@ -190,7 +204,8 @@ class Snapshot(HeldVersion):
         left = hold.end_block()
         if left:
             some = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-            warnings.warn(f"views of {self.tag} outlive their block and keep its slot: {some}", ResourceWarning, stacklevel=3, source=self)
+            warnings.warn(f"views of {self.tag} outlive their block and keep its slot: {some}",
+                          ResourceWarning, stacklevel=3, source=self)
 
     def __enter__(self) -> Snapshot:
         return self
@@ -207,31 +222,37 @@ class Snapshot(HeldVersion):
         return f"<heddle.Snapshot {self.tag}>"
 
 
-EVENT_PHASE: dict[str, UpdatePhase] = {"version.arrived": "arrived", "version.commit": "commit", "activate.done": "active", "version.retired": "retired",
-                "stage.failed": "failed", "activate.failed": "stale"}
+EVENT_PHASE: dict[str, UpdatePhase] = {
+    "version.arrived": "arrived", "version.commit": "commit", "activate.done": "active",
+    "version.retired": "retired", "stage.failed": "failed", "activate.failed": "stale"}
 
 
 class Update(HeldVersion):
     """One step in the life of a version on this worker.
 
-    phase      "arrived"  verified, in a slot: load it beside the old one, then staged() or reject(reason)           (apply="app")
-               "commit"   decided: switch between two steps, then activate() or reject(reason)                         (apply="app")
-               "active"   acquire() gives this one from now on                                                        (apply="auto")
+    phase      "arrived"  verified, in a slot: load it beside the old one, then staged() or reject(reason)
+               (apply="app")
+               "commit"   decided: switch between two steps, then activate() or reject(reason)
+               (apply="app")
+               "active"   acquire() gives this one from now on
+               (apply="auto")
                "retired"  no longer kept: unload it when its requests are done
                "failed"   failed on this worker, or as a whole (code, message): drop what was loaded
                "stale"    the decision is newer than what is served here (code, message)
     adapter version tag digest step decision
     code message                                       of "failed" and "stale", else None
-    config config_bytes features tensors numpy() torch() export()      while the version is here (NotFound after)
+    config config_bytes features tensors numpy() torch() export()
+    while the version is here (NotFound after)
 
-    An update that wants an answer and gets none before the next one is asked for, or before it is dropped, is rejected with a RuntimeWarning;
-    `defer()` says that the answer comes later, from any thread.
+    An update that wants an answer and gets none before the next one is asked for, or before it is dropped, is
+    rejected with a RuntimeWarning; `defer()` says that the answer comes later, from any thread.
     """
 
     def __init__(self, worker: Worker, phase: UpdatePhase, event: Any) -> None:
         self._worker = worker
         self.phase: UpdatePhase = phase
-        self.adapter, self.version, self.decision = _native.text(event.adapter) or "", int(event.version), int(event.decision)
+        self.adapter = _native.text(event.adapter) or ""
+        self.version, self.decision = int(event.version), int(event.decision)
         self.tag, self.digest = _native.text(event.tag) or "", _native.text(event.digest) or ""
         self.step = None if event.step < 0 else int(event.step)
         self.code = (_native.text(lib.heddle_err_name(event.code)) if event.code else None)
@@ -246,7 +267,8 @@ class Update(HeldVersion):
 
     def _answer(self, what: str, call: Any, *args: Any) -> bool:
         if self.answered:
-            raise _native.error("usage", f"{self.tag} was answered already, or wants no answer", adapter=self.adapter, version=self.version)
+            raise _native.error("usage", f"{self.tag} was answered already, or wants no answer",
+                                adapter=self.adapter, version=self.version)
         self.answered = True
         try:
             return self._worker._say(what, call, self.adapter, self.version, *args)
@@ -261,17 +283,22 @@ class Update(HeldVersion):
     def staged(self) -> bool:
         """Loaded beside the old one.  False: the version is not wanted any more: drop what was loaded."""
         if self.phase != "arrived":
-            raise _native.error("usage", f"staged() answers an update that arrived; {self.tag} is {self.phase}")
+            raise _native.error("usage",
+                                f"staged() answers an update that arrived; {self.tag} is {self.phase}")
         return self._answer("staged", lib.heddle_worker_staged)
 
     def activate(self) -> bool:
-        """Switched: acquire() gives this version when it returns.  False: overtaken; the next commit tells what to serve."""
+        """Switched: acquire() gives this version when it returns.  False: overtaken; the next commit tells
+        what to serve.
+        """
         if self.phase != "commit":
             raise _native.error("usage", f"activate() answers a commit; {self.tag} is {self.phase}")
         return self._answer("activate", lib.heddle_worker_activate)
 
     def reject(self, reason: str) -> bool:
-        """Refuses a version that arrived, or says that a commit could not be carried out; up to 640 bytes reach whoever waits for the version."""
+        """Refuses a version that arrived, or says that a commit could not be carried out; up to 640 bytes
+        reach whoever waits for the version.
+        """
         return self._answer("reject", lib.heddle_worker_reject, _native.c_text(reason))
 
     def defer(self) -> Update:
@@ -311,7 +338,9 @@ class Update(HeldVersion):
 
 
 class Updates:
-    """What `Worker.updates` gives: an iterator, plain and asynchronous, of what comes from now on (one reader at a time)."""
+    """What `Worker.updates` gives: an iterator, plain and asynchronous, of what comes from now on (one
+    reader at a time).
+    """
 
     def __init__(self, worker: Worker, timeout: float | None) -> None:
         if timeout is not None:
@@ -362,7 +391,9 @@ class Updates:
         return found
 
     async def _readable(self, timeout: float | None) -> None:
-        """Until there may be something.  A descriptor of our own: a loop knows a descriptor once, and other iterators wait too."""
+        """Until there may be something.  A descriptor of our own: a loop knows a descriptor once, and other
+        iterators wait too.
+        """
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
         fd = os.dup(self._worker.fileno())

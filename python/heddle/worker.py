@@ -40,31 +40,40 @@ class Current:
 
 
 class Worker(Handle):
-    """Receives versions of adapters; a thread of the library fetches and verifies them.  Opening does not wait for the broker.
+    """Receives versions of adapters; a thread of the library fetches and verifies them.  Opening does not
+    wait for the broker.
 
     adapters   names, at least one                     name    as others see it; None: <host>-<pid>
-    labels     up to 32 pairs of words                 slots   versions in memory, for each adapter: active, kept, arriving
-    apply      "app": the application loads and switches (`updates`); "auto": staged when verified, active when decided
-    accepts    features that the engine can load, of bias dora embeddings modules_to_save rank_pattern rslora target_parameters; a version with
-               another one is rejected (unsupported_feature) before the application sees it.  None: all.  With apply="app"
-    max_rate   bytes per second, served and fetched    join_timeout  seconds to give up joining under a name that is alive; None: never
+    labels     up to 32 pairs of words
+    slots      versions in memory, for each adapter: active, kept, arriving
+    apply      "app": the application loads and switches (`updates`); "auto": staged when verified, active
+               when decided
+    accepts    features that the engine can load, of bias dora embeddings modules_to_save rank_pattern rslora
+               target_parameters; a version with another one is rejected (unsupported_feature) before the
+               application sees it.  None: all.  With apply="app"
+    max_rate   bytes per second, served and fetched
+    join_timeout         seconds to give up joining under a name that is alive; None: never
     group, rank, ranks   the ranks of one engine: in this release each rank is a worker of its own (ranks=1)
 
-    Where no broker answers, updates() and wait_current() go on, and say so after 5 s: `worker.waiting`, a warning of the logger "heddle".
-    Any thread; `fileno()` is readable while `updates(timeout=0)` has something.  Raises UsageError, HeddleError (internal: no UCX; see doctor()).
+    Where no broker answers, updates() and wait_current() go on, and say so after 5 s: `worker.waiting`, a
+    warning of the logger "heddle". Any thread; `fileno()` is readable while `updates(timeout=0)` has
+    something.  Raises UsageError, HeddleError (internal: no UCX; see doctor()).
     """
 
     _what = "worker"
 
-    def __init__(self, broker: str | None = None, adapters: Iterable[str] = ("policy",), *, name: str | None = None,
-                 labels: Mapping[str, str] | None = None, slots: int = 3, apply: Apply = "app", group: str | None = None, rank: int = 0,
-                 ranks: int = 1, accepts: Iterable[str] | None = None, max_rate: int | None = None, join_timeout: float | None = None,
-                 data_device: str | None = None, insecure: bool = False, broker_key: str | None = None, key: str | None = None) -> None:
+    def __init__(self, broker: str | None = None, adapters: Iterable[str] = ("policy",), *,
+                 name: str | None = None, labels: Mapping[str, str] | None = None, slots: int = 3,
+                 apply: Apply = "app", group: str | None = None, rank: int = 0, ranks: int = 1,
+                 accepts: Iterable[str] | None = None, max_rate: int | None = None,
+                 join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,
+                 broker_key: str | None = None, key: str | None = None) -> None:
         super().__init__()
         self._holds: set[Hold] = set()
         self._pending: deque[Update] = deque()          # read from the library, not yet by the application
         self._refused: HeddleError | None = None
-        self._joined: dict[str, Any] | None = None      # token, epoch, cluster; None while no broker knows this worker
+        # token, epoch, cluster; None while no broker knows this worker
+        self._joined: dict[str, Any] | None = None
         self._alone_since = time.monotonic()
         self._is_told = False                           # that it is alone
         self._stale: set[str] = set()
@@ -75,9 +84,11 @@ class Worker(Handle):
             self._accepts = None if accepts is None else frozenset(_native.names(accepts, "accepts"))
             for feature in self._accepts or ():
                 if feature not in FEATURES:
-                    raise _native.error("usage", "accepts has what is no feature", expected=" ".join(FEATURES), found=repr(feature))
+                    raise _native.error("usage", "accepts has what is no feature",
+                                        expected=" ".join(FEATURES), found=repr(feature))
             self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
-            self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure, broker_key, key)
+            self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
+                       broker_key, key)
         except BaseException:
             self._failed()
             raise
@@ -89,30 +100,39 @@ class Worker(Handle):
     @staticmethod
     def _check(group: str | None, rank: int, ranks: int, apply: str, accepts: Iterable[str] | None) -> None:
         if group is not None or rank != 0 or ranks != 1:
-            raise _native.error("usage", "groups of ranks are not in this release", expected="group=None, rank=0, ranks=1",
-                                found=f"group={group!r}, rank={rank}, ranks={ranks}",
-                                hint="make each rank a worker of its own; rank 0 picks the version of a batch, the others acquire(adapter, version)")
+            raise _native.error(
+                "usage", "groups of ranks are not in this release", expected="group=None, rank=0, ranks=1",
+                found=f"group={group!r}, rank={rank}, ranks={ranks}",
+                hint="make each rank a worker of its own; rank 0 picks the version of a batch, the others "
+                     "acquire(adapter, version)")
         if not isinstance(apply, str) or apply not in _APPLY:
-            raise _native.error("usage", "apply is neither app nor auto", expected="app auto", found=repr(apply))
+            raise _native.error("usage", "apply is neither app nor auto", expected="app auto",
+                                found=repr(apply))
         if accepts is not None and apply != "app":
-            raise _native.error("usage", 'accepts needs apply="app": else a version is staged before anybody looks at it')
+            raise _native.error("usage",
+                                'accepts needs apply="app": else a version is staged before anybody looks')
 
-    def _open(self, broker: str | None, name: str | None, labels: Mapping[str, str] | None, slots: int, apply: str, max_rate: int | None,
-              join_timeout: float | None, data_device: str | None, insecure: bool, broker_key: str | None, key: str | None) -> None:
-        texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key, "key": key}
+    def _open(self, broker: str | None, name: str | None, labels: Mapping[str, str] | None, slots: int,
+              apply: str, max_rate: int | None, join_timeout: float | None, data_device: str | None,
+              insecure: bool, broker_key: str | None, key: str | None) -> None:
+        texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key,
+                 "key": key}
         kept = {what: _native.c_text(value) for what, value in texts.items()}
         names, kept_names = _native.c_list(self.adapters, "adapters")
         pairs, kept_pairs = _native.c_list(_native.pairs(labels, "labels"), "labels")
         opts = ffi.new("heddle_worker_opts_t *", {
-            **kept, "size": ffi.sizeof("heddle_worker_opts_t"), "adapters": names, "labels": pairs, "apply": _APPLY[apply],
-            "slots": _native.count(slots, "slots"),
-            "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX), "insecure": bool(insecure),
-            "join_timeout_ms": 0 if join_timeout is None else _native.milliseconds(join_timeout, "join_timeout", 1)})
+            **kept, "size": ffi.sizeof("heddle_worker_opts_t"), "adapters": names, "labels": pairs,
+            "apply": _APPLY[apply], "slots": _native.count(slots, "slots"),
+            "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1,
+                                                                       _native.NUMBER_MAX),
+            "insecure": bool(insecure),
+            "join_timeout_ms": 0 if join_timeout is None else _native.milliseconds(join_timeout,
+                                                                                   "join_timeout", 1)})
         place = ffi.new("heddle_worker_t **")
         _native.load_transport()
         _native.check(lib.heddle_worker_open(opts, place))
         del kept_names, kept_pairs
-        self._fd = int(lib.heddle_worker_fd(place[0]))         # asked once: the handle may be freed before a later question
+        self._fd = int(lib.heddle_worker_fd(place[0]))         # asked once: the handle may be freed later
         self._opened(place[0])
 
     def _where(self) -> dict[str, Any]:
@@ -129,9 +149,10 @@ class Worker(Handle):
         os.close(self._pending_fd)
 
     def __repr__(self) -> str:
-        return f"<heddle.Worker of {', '.join(getattr(self, 'adapters', ()))}{' (closed)' if self._is_closed else ''}>"
+        names = ", ".join(getattr(self, "adapters", ()))
+        return f"<heddle.Worker of {names}{' (closed)' if self._is_closed else ''}>"
 
-    # -- events ----------------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
         """Readable while `updates(timeout=0)` has something.  Poll it; never read or close it."""
@@ -142,8 +163,10 @@ class Worker(Handle):
     def updates(self, timeout: float | None = None) -> Updates:
         """`for u in w.updates()`, `async for u in w.updates()`: each Update, in order.
 
-        timeout   seconds that the next one is waited for; then the iteration ends (0: what is there, say between two steps).  None: for ever.
-        Ends when the worker is closed.  Raises what the broker refused the join for, where it stays so (Conflict, Denied).
+        timeout   seconds that the next one is waited for; then the iteration ends (0: what is there, say
+                  between two steps).  None: for ever.
+        Ends when the worker is closed.  Raises what the broker refused the join for, where it stays so
+        (Conflict, Denied).
         """
         with self._lock:
             self._live()
@@ -161,7 +184,9 @@ class Worker(Handle):
             return found
 
     def _read(self) -> bool:
-        """One event of the library into _pending, or into what is known of the session.  False: there was none."""
+        """One event of the library into _pending, or into what is known of the session.  False: there was
+        none.
+        """
         ptr = self._live()
         event = ffi.new("heddle_event_t *", {"size": ffi.sizeof("heddle_event_t")})
         rc = lib.heddle_worker_next_event(ptr, 0, event)
@@ -176,7 +201,8 @@ class Worker(Handle):
     def _note(self, event: Any) -> None:
         kind = _native.text(lib.heddle_event_name(event.type)) or "unknown"
         if kind == "worker.joined":
-            self._joined = {"token": int(event.token), "epoch": int(event.epoch), "cluster": _native.text(event.cluster) or ""}
+            self._joined = {"token": int(event.token), "epoch": int(event.epoch),
+                            "cluster": _native.text(event.cluster) or ""}
             self._refused, self._is_told = None, False
         elif kind in ("broker.lost", "worker.fenced", "worker.left"):
             if self._joined is not None:
@@ -197,7 +223,8 @@ class Worker(Handle):
             self._stale.add(update.adapter)
         if update.phase == "arrived" and self._accepts is not None and not self._is_acceptable(update):
             return
-        if len(self._pending) >= _PENDING_MAX:          # read by wait_current() alone: what is only told makes room
+        # read by wait_current() alone: what is only told makes room
+        if len(self._pending) >= _PENDING_MAX:
             told = next((u for u in self._pending if u.answered), None)
             if told is not None:
                 self._pending.remove(told)
@@ -212,9 +239,11 @@ class Worker(Handle):
             return True
         if not foreign:
             return True
+        message = f"{update.tag} has what this engine cannot load: {' '.join(foreign)}"
+        wanted = " ".join(sorted(self._accepts or ())) or "a plain LoRA"
         why = ffi.new("heddle_error_t *", {"code": lib.HEDDLE_ERR_UNSUPPORTED_FEATURE, "phase": b"stage",
-                                           "message": f"{update.tag} has what this engine cannot load: {' '.join(foreign)}".encode()[:640],
-                                           "expected": (" ".join(sorted(self._accepts or ())) or "a plain LoRA").encode()[:191],
+                                           "message": message.encode()[:640],
+                                           "expected": wanted.encode()[:191],
                                            "found": " ".join(foreign).encode()[:191]})
         update._answer("reject", lib.heddle_worker_reject_error, why)
         return False
@@ -230,7 +259,7 @@ class Worker(Handle):
                 self._stale.discard(adapter)
         return True
 
-    # -- versions --------------------------------------------------------------------------------------------------------
+    # -- versions --------------------------------------------------------------------------------------------
 
     def _hold(self, adapter: str, version: int, where: str = "") -> Hold:
         place, name = ffi.new("heddle_snapshot_t **"), _native.c_text(adapter)
@@ -241,7 +270,8 @@ class Worker(Handle):
     def acquire(self, adapter: str, version: int | None = None) -> Snapshot:
         """A hold on the active version (None), or on a given one while it is here.  `with` releases it.
 
-        Never waits for the broker or for other readers; any thread.  NotFound: nothing is active yet, or the version is not here.
+        Never waits for the broker or for other readers; any thread.  NotFound: nothing is active yet, or the
+        version is not here.
         """
         wanted = 0 if version is None else _native.count(version, "version", 1, _native.NUMBER_MAX)
         caller = traceback.extract_stack(limit=2)[0]
@@ -261,9 +291,11 @@ class Worker(Handle):
             hold.end_block()
 
     def wait_current(self, timeout: float | None = 30.0) -> dict[str, Current]:
-        """Until every adapter has an active version here, and none is stale, as far as this worker knows.  -> {adapter: Current}
+        """Until every adapter has an active version here, and none is stale, as far as this worker knows.  ->
+        {adapter: Current}
 
-        With apply="app" somebody else (a thread, a task) answers the updates meanwhile.  Raises Deadline, which names the adapters.
+        With apply="app" somebody else (a thread, a task) answers the updates meanwhile.  Raises Deadline,
+        which names the adapters.
         """
         until = Until(timeout)
         while True:
@@ -279,24 +311,29 @@ class Worker(Handle):
     def _not_current(self, lacking: list[str], timeout: float | None) -> HeddleError:
         about = {"adapter": lacking[0]} if len(lacking) == 1 else self._where()
         names = " ".join(lacking or self.adapters)
+        late = f"{names} not current within {timeout} s"
         if self._joined is None:
-            return _native.error("deadline", f"{names} not current within {timeout} s: no broker has admitted this worker", **about,
-                                 expected=f"a broker at {self._endpoint}", hint=_HINT, retriable=True,
+            return _native.error("deadline", f"{late}: no broker has admitted this worker", **about,
+                                 retriable=True, expected=f"a broker at {self._endpoint}", hint=_HINT,
                                  found=str(self._refused) if self._refused else "no answer")
-        return _native.error("deadline", f"{names} not current within {timeout} s", **about, retriable=True,
-                             expected="an active version of every adapter", found=f"none of {names}",
-                             hint=f"`heddle versions {(lacking or list(self.adapters))[0]}` tells what there is, `heddle workers` why it is not here")
+        return _native.error("deadline", late, **about, retriable=True, found=f"none of {names}",
+                             expected="an active version of every adapter",
+                             hint=f"`heddle versions {names.split()[0]}` tells what there is, and "
+                                  "`heddle workers` why it is not here")
 
     def _heard(self, left: float | None) -> float | None:
-        """While no broker has answered: tells that, once it has lasted.  -> how long to wait before looking again, `left` at most."""
+        """While no broker has answered: tells that, once it has lasted.  -> how long to wait before looking
+        again, `left` at most.
+        """
         if self._joined is not None or self._is_told:
             return left
         due = self._alone_since + _ALONE_S - time.monotonic()
         if due > 0:
             return due if left is None else min(due, left)
         self._is_told = True
-        _log.warning("worker.waiting: no broker at %s has admitted this worker within %g s%s; waiting for one: %s", self._endpoint,
-                     _ALONE_S, f" ({self._refused})" if self._refused else "", _HINT)
+        why = f" ({self._refused})" if self._refused else ""
+        _log.warning("worker.waiting: no broker at %s has admitted this worker within %g s%s; waiting: %s",
+                     self._endpoint, _ALONE_S, why, _HINT)
         return left
 
     def _drain(self) -> None:
@@ -304,16 +341,18 @@ class Worker(Handle):
             while self._read():
                 pass
 
-    # -- for people ------------------------------------------------------------------------------------------------------
+    # -- for people ------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """bytes_in bytes_out chunks_bad retries fenced (as `heddle workers`), joined (token, epoch, cluster; None: no broker), and
-        held: one entry for each hold: adapter version tag age_s in_block views (names of tensors) where (file:line of acquire)."""
+        """bytes_in bytes_out chunks_bad retries fenced (as `heddle workers`), joined (token, epoch, cluster;
+        None: no broker), and held: one entry for each hold: adapter version tag age_s in_block views (names
+        of tensors) where (file:line of acquire)."""
         told = ffi.new("char **")
         with self._lock:
             _native.check(lib.heddle_worker_stats(self._live(), told))
         counters: dict[str, Any] = _native.take_json(told)
-        held = sorted((hold.described() for hold in list(self._holds)), key=lambda h: (h["adapter"], h["version"]))
+        held = sorted((hold.described() for hold in list(self._holds)),
+                      key=lambda h: (h["adapter"], h["version"]))
         return {**counters, "joined": self._joined, "held": held}
 
     def transport(self) -> dict[str, Any]:

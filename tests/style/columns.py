@@ -8,7 +8,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 C = "core proto client cli broker bench".split()
 # Folders, with all below them, and single files where a folder does not hold yet.
-PYTHON = """python/heddle/engine python/heddle/trl.py examples tests/engines tests/style/columns.py
+PYTHON = """python/heddle/engine python/heddle/trl.py python/heddle/admin.py python/heddle/errors.py
+            python/heddle/_calls.py python/heddle/_handle.py python/heddle/_native.py python/heddle/_words.py
+            python/heddle/__init__.py python/heddle/records.py python/heddle/safetensors.py
+            python/heddle/updates.py python/heddle/worker.py examples tests/engines tests/style/columns.py
             python/tests/engine_double.py python/tests/test_engine.py python/tests/test_engine_plan.py
             python/tests/test_engine_servers.py python/tests/test_trl.py
             python/tests/trl_server_mode.py python/tests/vllm_stub.py""".split()
