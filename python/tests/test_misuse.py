@@ -65,6 +65,18 @@ def test_a_mapping_as_config_has_its_sets_sorted(pub, numpy):
         assert adm.versions(f"{pub.adapter}@{ver.version}")[0].config["target_modules"] == ["q_proj", "v_proj"]
 
 
+def test_names_that_do_not_fit_a_model_are_told_by_side():
+    import types
+
+    from heddle import peft
+    plan = types.SimpleNamespace(table=types.SimpleNamespace(rows=[("a", "F32", (1,)), ("b", "F32", (1,))]))
+    for have, expected, found in (({"a": 0}, "also b", "1 tensors, without those"),
+                                  ({"a": 0, "b": 0, "c": 0}, "these 2 tensors and no others", "also c")):
+        with pytest.raises(heddle.BadAdapter) as e:
+            peft._check_names(plan, have, "default")
+        assert (e.value.expected, e.value.found) == (expected, found) and "expected" not in e.value.hint
+
+
 def test_words_that_are_none(broker, adapter):
     for wrong in ({"activation": "some"}, {"if_unchanged": "maybe"}, {"timeout": -1}, {"timeout": float("nan")}, {"adapter": "no spaces"}):
         with pytest.raises(heddle.UsageError):
