@@ -4,6 +4,7 @@
 
 #include "core/digest.h"
 #include "core/log.h"
+#include "core/sized.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -102,7 +103,7 @@ int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher
     heddle_publisher_t *p = NULL;
     if (!ret_publisher)
         return handle_misuse("heddle_publisher_start", "there is nowhere to put the handle");
-    int rc = handle_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
+    int rc = sized_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
     if (!rc) rc = check_opts(&o, &error);
     if (!rc) rc = make_handle(&o, &p, &error);
     if (!rc) rc = start(p, &o, &error);
@@ -231,9 +232,9 @@ typedef struct {
 } look_t;
 
 /* Of a version that is not ours the report is empty, but for what is the broker's. */
-static const report_row_t *copy_report(publisher_node_t *n, const look_t *l, uint64_t now_us)
+static report_row_t *copy_report(publisher_node_t *n, const look_t *l, uint64_t now_us)
 {
-    const report_row_t *row = reports_find(publisher_node_reports(n), l->version);
+    report_row_t *row = reports_find(publisher_node_reports(n), l->version);
     if (row) reports_copy(row, l->report);
     else *l->report = (heddle_report_t){.size = sizeof *l->report, .version = l->version,
                                         .staged_ms = -1, .active_ms = -1};
@@ -252,9 +253,11 @@ static int ask_judge(question_t *q, publisher_node_t *n, uint64_t now_us)
 static int ask_late(question_t *q, publisher_node_t *n, uint64_t now_us)
 {
     look_t *l = (look_t *)q;
-    const report_row_t *row = copy_report(n, l, now_us);
-    return row ? reports_late(publisher_node_reports(n), row, &l->want, l->waited_ms, q->error)
+    report_row_t *row = reports_find(publisher_node_reports(n), l->version);
+    int rc = row ? reports_late(publisher_node_reports(n), row, &l->want, l->waited_ms, q->error)
         : ask_judge(q, n, now_us);
+    copy_report(n, l, now_us); /* of the same moment */
+    return rc;
 }
 
 static int ask_report(question_t *q, publisher_node_t *n, uint64_t now_us)
@@ -287,7 +290,7 @@ static int look_and_tell(heddle_publisher_t *p, look_t *l, int timeout_ms, heddl
     l->q.error = &error;
     l->waited_ms = timeout_ms > 0 ? (uint32_t)timeout_ms : 0;
     int rc = look(p, l, timeout_ms);
-    handle_give(ret_report, l->report, sizeof *l->report);
+    sized_give(ret_report, l->report, sizeof *l->report);
     free(l->report);
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
@@ -330,6 +333,6 @@ int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_ev
                    p->adapter);
         return error_publish(&error);
     }
-    handle_give(ret_event, &event, sizeof event);
+    sized_give(ret_event, &event, sizeof event);
     return HEDDLE_OK;
 }

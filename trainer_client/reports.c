@@ -80,6 +80,7 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     r->code = m->code[0] ? heddle_err_from_name(m->code) : HEDDLE_OK;
     error_text(r->state, sizeof r->state, m->state);
     error_text(r->message, sizeof r->message, m->message);
+    if (row->staged_most < staged_count(r)) row->staged_most = staged_count(r);
     if (row->active_most < r->active_count) row->active_most = r->active_count;
     copy_missing(r, m);
     row->heard_us = now_us;
@@ -262,9 +263,13 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
     return HEDDLE_ERR_VERSION_FAILED;
 }
 
+/* A count is compared with what was heard; that a version was active once, which an answer of the broker may
+ * tell without a count, does for the others. */
 static bool was_there(const report_row_t *row, const wait_for_t *want)
 {
     bool staged = want->phase == HEDDLE_PHASE_STAGED;
+    uint32_t most = staged ? row->staged_most : row->active_most;
+    if (want->quorum.kind == HEDDLE_QUORUM_COUNT && most > 0) return most >= need_count(row, want);
     return (staged ? row->report.staged_ms : row->report.active_ms) >= 0
         || (staged ? row->staged_ms : row->active_ms) >= 0;
 }
@@ -304,9 +309,11 @@ static int late_missing(const reports_t *r, const report_row_t *row, const char 
     return HEDDLE_ERR_DEADLINE;
 }
 
-int reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want,
+int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
                  uint32_t waited_ms, heddle_error_t *error)
 {
+    int judged = reports_judge(r, row, want, error); /* the broker may have spoken since it was asked last */
+    if (judged != HEDDLE_ERR_AGAIN) return judged;
     char why[96];
     uint32_t eligible = row->report.eligible_count, need = need_count(row, want);
     const char *word = phase_word(want);

@@ -14,7 +14,7 @@
 typedef struct report_row {
     heddle_report_t report;            /* version 0: a free row; its times are those of all eligible */
     double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
-    uint32_t active_most;              /* that were active at one time, as far as was heard */
+    uint32_t staged_most, active_most; /* that were staged, active at one time, as far as was heard */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
 } report_row_t;
 typedef struct reports { char adapter[HEDDLE_NAME_MAX + 1]; report_row_t *rows; } reports_t;
@@ -48,12 +48,13 @@ bool report_is_over(const report_row_t *row);
 /* OK: reached · AGAIN: not yet · DEADLINE NO_WORKERS VERSION_FAILED VERSION_LOST HELD: it will not
  * be: the version ended, or so many workers refused it that too few are left (VERSION_FAILED; it may be
  * the active version nevertheless).  The quorum is of the eligible workers, at least one; a
- * count of active ones stays reached when they leave.  HEDDLE_QUORUM_NONE is always reached. */
+ * count of active ones stays reached when they leave, and when the version retires: another count is not.
+ * HEDDLE_QUORUM_NONE is always reached. */
 typedef struct { heddle_phase_t phase; heddle_quorum_t quorum; } wait_for_t;
 int  reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error);
-/* The wait's own time ran out: NO_WORKERS where nobody is there, else DEADLINE, with what the first of those
- * that are missing said. */
-int  reports_late(const reports_t *r, const report_row_t *row, const wait_for_t *want,
+/* The wait's own time ran out: what reports_judge says now, and where that is AGAIN, NO_WORKERS where nobody
+ * is there, else DEADLINE, with what the first of those that are missing said. */
+int  reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
                   uint32_t waited_ms, heddle_error_t *error);
 
 #endif

@@ -130,8 +130,9 @@ HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *d
                                             heddle_published_t *ret_published);
 
 /* Waits until `quorum` of the version's eligible workers (at least one) reached the phase.  A worker that leaves is not
- * eligible any more; a count that was active, as far as this publisher heard, stays reached, and one that is greater than
- * those who are left is waited for until the deadline.  *ret_report is written in every case.  Errors: DEADLINE,
+ * eligible any more; a count that was active, as far as this publisher heard, stays reached (also when the version
+ * has retired since: VERSION_FAILED where it was not), and one that is greater than those who are left is waited for until
+ * the deadline.  *ret_report is written in every case.  Errors: DEADLINE,
  * NO_WORKERS (nobody is there; where the report's state is not "failed" it may be waited for again, as after DEADLINE),
  * VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED (heddle_publisher_interrupt). */
 HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum,

@@ -151,6 +151,18 @@ def test_a_wait_where_nobody_is_says_so(pub):
     assert "heddle worker --adapter" in e.value.hint and e.value.expected == "active on 1 worker"
 
 
+def test_a_count_that_was_never_there_is_no_success_of_a_retired_version(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="one", apply="auto"):
+        first = pub.publish_dir(FIXTURES / "plain")
+        first.wait(timeout=60)
+        for other in ("dora", "bf16"):                      # --keep 1: the first one retires
+            pub.publish_dir(FIXTURES / other).wait(timeout=60)
+        until(lambda: pub.report(first.version).state == "retired", "the first version retired")
+        for phase in ("staged", "active"):
+            with pytest.raises(heddle.RolloutFailed, match="retired"):
+                first.wait(phase, quorum=5, timeout=5)
+
+
 def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
     with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="picky") as picky:
         until(lambda: [w for w in heddle.Admin().workers() if w.name == "picky"], "the worker joined")

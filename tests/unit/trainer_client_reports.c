@@ -59,6 +59,9 @@ static const struct { const char *state, *code; uint32_t eligible, staged,
     {"lost", "version_lost", 4, 4, 4, A, ALL, E(VERSION_LOST)},
         {"superseded", "", 4, 1, 0, A, ALL, E(VERSION_FAILED)},
     {"retired", "", 4, 4, 2, A, ALL, E(VERSION_FAILED)},        {"retired", "", 4, 4, 4, A, ALL, 0},
+    {"retired", "", 4, 4, 4, A, COUNT(4), 0},           {"retired", "", 4, 4, 2, A, COUNT(2), 0},
+    {"retired", "", 4, 4, 4, A, COUNT(5), E(VERSION_FAILED)},   {"retired", "", 4, 4, 4, S, COUNT(4), 0},
+    {"retired", "", 4, 4, 4, S, COUNT(5), E(VERSION_FAILED)},
     {"staged", "held", 4, 4, 0, A, ALL, E(HELD)},               {"staged", "held", 4, 4, 0, S, ALL, 0},
     {"staging", "held", 4, 3, 0, S, ALL, E(AGAIN)},
 };
@@ -121,7 +124,7 @@ Test(reports, late_tells_what_the_first_that_speaks_said, .init = start, .fini =
 {
     heddle_error_t error;
     msg_missing_t missing[] = {{.worker = "w1", .phase = "fetch", .code = "", .message = ""},
-                               {.worker = "w2", .phase = "stage", .code = "version_failed",
+                               {.worker = "w2", .phase = "stage", .code = "slow",
                                 .message = "rank 64 is more than max_lora_rank 16"}};
     msg_rollout_t m = {.version = 7, .eligible_count = 2, .adapter = "policy", .state = "staging", .code = "",
                        .message = "", .missing = missing, .missing_count = 2};
@@ -136,6 +139,26 @@ Test(reports, late_tells_what_the_first_that_speaks_said, .init = start, .fini =
     reports_update(row, &m, 6000);
     reports_late(&r, row, &(wait_for_t){S, ALL}, 0, &error);
     cr_assert(strstr(error.message, "w1: has not answered"), "%s", error.message);
+}
+
+/* The broker may have spoken between the question whether it is over and this one. */
+Test(reports, late_is_no_deadline_where_it_is_over, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("failed", "", 1, 0, 0);
+    cr_assert_eq(reports_late(&r, row, &(wait_for_t){A, ALL}, 0, &error), HEDDLE_ERR_VERSION_FAILED);
+    cr_assert_eq(error.code, HEDDLE_ERR_VERSION_FAILED);
+    row = row_with("active", "", 1, 1, 1);
+    cr_assert_eq(reports_late(&r, row, &(wait_for_t){A, ALL}, 0, &error), HEDDLE_OK);
+}
+
+/* The broker may tell that a version was active, and not how many had it. */
+Test(reports, one_that_retired_unheard_was_active, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("retired", "", 0, 0, 0);
+    reports_was_active(row);
+    cr_assert_eq(reports_judge(&r, row, &(wait_for_t){A, COUNT(5)}, &error), HEDDLE_OK);
 }
 
 Test(reports, late_with_nobody_there_is_no_workers, .init = start, .fini = stop)
