@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m heddle.engine as a process, between a real broker and publisher and servers that stand in for
 vLLM and SGLang."""
+import contextlib
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import pytest
 import heddle
 from conftest import BIN, FIXTURES, Process, until
 from engine_double import LOADS, UNLOADS, Double
+from heddle.engine.exports import Exports
 from heddle.engine.plan import Kind, Load, Unload
 from heddle.engine.plug import Hand, Results, Times
 from heddle.engine.servers import Sglang
@@ -161,6 +163,30 @@ def test_a_refusal_reaches_the_publisher_in_the_servers_words(plugs, doubles, pu
     assert good.names.keys() == small.names.keys() == {f"{adapter}@1"}
     assert publisher.publish_dir(made(3)).wait(min=1).active_count == 1      # and the next one goes through
     plug.wait("activate.done", version=3)
+
+
+@pytest.mark.parametrize("said, heard", [("bad \0 rank", "bad rank"), ("bad \ud800 rank", r"bad \? rank")])
+def test_words_that_no_line_takes_fail_the_version_at_once_and_once(plugs, doubles, publisher, adapter, made,
+                                                                    said, heard):
+    good, double = doubles("vllm", "vllm")
+    plug = plugs(good, double)
+    double.faults[LOADS["vllm"]].append((400, said))
+    good.busy = {f"{adapter}@1"}         # so that it is still there when its end is heard of
+    with pytest.raises(heddle.RolloutFailed, match=heard):
+        publisher.publish_dir(made(1)).wait(min=1)
+    assert publisher.publish_dir(made(2)).wait(min=1).active_count == 1
+    plug.wait("activate.done", version=2)
+    failed = [line for line in plug.lines if line.get("type") == "stage.failed"]
+    assert [line["version"] for line in failed] == [1] and re.search(heard, failed[0]["message"])
+
+
+def test_a_path_of_a_server_is_shown_without_what_no_line_takes(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    double.names[f"{adapter}@1"] = "/else\0where"
+    plugs(double)
+    with pytest.raises(heddle.RolloutFailed, match="loaded from /elsewhere"):
+        publisher.publish_dir(made(1)).wait(min=1)
+    assert publisher.publish_dir(made(2)).wait(min=1).active_count == 1
 
 
 def test_a_name_that_does_not_answer_is_not_staged(plugs, doubles, publisher, adapter, made):
@@ -349,6 +375,24 @@ def test_what_cannot_be_removed_is_said_and_ends_nothing(plugs, doubles, publish
     assert publisher.publish_dir(made(3)).wait(phase="staged", min=1).staged_count == 1
 
 
+def test_a_directory_that_somebody_else_removes_too_is_removed(tmp_path, monkeypatch):
+    with contextlib.closing(Exports(str(tmp_path), ["policy"])) as exports:
+        gone = tmp_path / "policy@1-0123456789ab"
+        gone.mkdir()
+        (gone / "adapter_config.json").write_text("{}")
+        real = shutil.rmtree
+        stumbles = iter([FileNotFoundError(2, "No such file")])
+
+        def rmtree(path):
+            for e in stumbles:
+                raise e
+            real(path)
+        monkeypatch.setattr(shutil, "rmtree", rmtree)
+        exports.discard(str(gone))
+        assert not gone.exists()
+        exports.discard(str(gone))       # and it may be gone
+
+
 @pytest.mark.parametrize("what", ["listing", "check", "load", "unload", "is_busy"])
 def test_whatever_a_hand_stumbles_over_is_put_as_a_result(what):
     server, results = Sglang("http://127.0.0.1:9"), Results()
@@ -496,6 +540,9 @@ def test_one_process_exports_an_adapter_into_a_directory(plugs, doubles, tmp_pat
     (["--export", "X", "--vllm", "http://h:1", "--metrics", "x"], "HOST:PORT"),
     (["--export", "X", "--vllm", "http://h:1", "--label", "x"], "KEY=VALUE"),
     (["--export", "X", "--vllm", "http://h:1", "--max-rate", "x"], "no size"),
+    (["--export", "X", "--vllm", "http://a..b:1"], "no address"),
+    (["--export", "X", "--vllm", f"http://{'a' * 64}.com:80"], "no address"),
+    (["--export", "\udcff", "--vllm", "http://127.0.0.1:9"], "not UTF-8"),
     (["--exp", "X", "--vllm", "http://h:1"], "--export"),
     (["--export", "X", "--vllm", "http://h:1", "--adapter", "../x"], "no name"),
     (["--export", "X", "--vllm", "http://h:1/v1"], "without /v1"),

@@ -129,6 +129,40 @@ def test_an_answer_that_drips_ends_at_the_deadline():
     listener.close()
 
 
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nX: ",
+                                       b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"])
+def test_a_head_that_drips_ends_at_the_deadline(beginning):
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip():
+        connection, _ = listener.accept()
+        try:
+            connection.sendall(beginning)
+            while True:
+                connection.sendall(b"a")
+                time.sleep(0.02)
+        except OSError:
+            pass
+
+    server = Vllm(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    found = []
+
+    def load():
+        try:
+            server.load("policy@1", PLAIN, 0.5)
+        except Away as e:
+            found.append(str(e))
+
+    threading.Thread(target=drip, daemon=True).start()
+    caller = threading.Thread(target=load, daemon=True)
+    began = time.monotonic()
+    caller.start()
+    caller.join(10)
+    listener.close()
+    assert not caller.is_alive() and time.monotonic() - began >= 0.4
+    assert found == ["no answer to /v1/load_lora_adapter within 0.5 s"]
+
+
 def test_an_answer_without_end_is_not_taken_in():
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -178,6 +212,36 @@ def test_long_words_are_cut(double, server):
     with pytest.raises(Refused) as e:
         server.load("policy@1", PLAIN, 5)
     assert len(str(e.value)) <= 400 and "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("said, heard", [("bad \0 rank", "bad rank"), ("bad \ud800 rank", "bad ? rank"),
+                                         ("bad\x1b[31m \u202erank\x85", "bad[31m rank"),
+                                         ("Rang zu gro\u00df \u2260 8", "Rang zu gro\u00df \u2260 8")])
+def test_words_that_no_line_takes(double, server, said, heard):
+    double.faults[LOADS[double.kind]].append((400, said))
+    with pytest.raises(Refused) as e:
+        server.load("policy@1", PLAIN, 5)
+    assert str(e.value) == heard
+
+
+def test_names_that_no_line_takes_are_counted_and_none_of_ours(double, server):
+    double.names = {"policy@1": PLAIN, "x\0\ud800": PLAIN, "policy@2\n": PLAIN}
+    assert server.listing(5).names == {"policy@1": PLAIN, "x\\x00\\ud800": "", "policy@2\\n": ""}
+
+
+def test_a_status_line_that_no_line_takes():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        connection, _ = listener.accept()
+        connection.recv(65536)
+        connection.sendall(b"SMTP \0 what?\r\n\r\n")
+        connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(Away, match=r"^/v1/models: SMTP what\?$"):
+        Sglang(f"http://127.0.0.1:{listener.getsockname()[1]}").listing(5)
+    listener.close()
 
 
 def test_vllm_without_runtime_updating_is_unfit_and_says_what_to_do():
@@ -282,7 +346,8 @@ def test_a_key_goes_with_every_request(double):
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999", "http://x?y", "http://a b",
-                                 "http://h\u00e4"])
+                                 "http://h\u00e4", "http://a..b:1", "http://.a:1", f"http://{'a' * 64}.com:80",
+                                 "http://h/\a", "h\t:1"])
 def test_addresses_that_are_none(url):
     with pytest.raises(ValueError):
         Vllm(url)
@@ -290,8 +355,8 @@ def test_addresses_that_are_none(url):
 
 @pytest.mark.parametrize("url, shown",
                          [("127.0.0.1:8000", "http://127.0.0.1:8000"),
-                          ("http://me:secret@h:1/base/", "http://h:1/base"),
-                                        ("https://h", "https://h")])
+                          ("http://me:secret@h:1/base/", "http://h:1/base"), ("https://h", "https://h"),
+                          ("http://h.:1", "http://h.:1"), ("http://[::1%lo]:1", "http://[::1%lo]:1")])
 def test_addresses(url, shown):
     assert Vllm(url).url == shown
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import re
@@ -198,6 +199,10 @@ class Program:
             if not names.is_adapter(word):
                 raise Usage(f"{word!r} is no name of a {what}", code="bad_name", exit=2, hint=HELP,
                             expected="letters, digits and . _ -, at most 128, a letter or digit first")
+        for path in (o.export, o.server_dir or ""):
+            if path != path.encode("utf-8", "replace").decode():
+                raise Usage(f"{ascii(path)} is not UTF-8, and servers are told paths in UTF-8", code="usage",
+                            exit=2, hint="name another directory")
         found = [name for _, name in socket.if_nameindex()]
         if o.data_device is not None and o.data_device not in found:
             raise Usage(f"there is no network interface {o.data_device}", code="usage", exit=2,
@@ -304,6 +309,8 @@ class Program:
 
 
 def main(arguments: Sequence[str]) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):             # a locale that is not UTF-8 ends nothing
+        sys.stdout.reconfigure(errors="backslashreplace")
     asked = list(arguments)
     is_json = "json" in (asked[i + 1] for i, a in enumerate(asked[:-1])
                          if a in ("-o", "--output")) or "-ojson" in asked or "--output=json" in asked

@@ -128,8 +128,11 @@ class Exports:
 def _remove(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
-    elif path.is_dir():
-        shutil.rmtree(path)
+    while path.is_dir() and not path.is_symlink():
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:        # somebody else removes it too: what is left of it
+            continue
 
 
 def _same(one: Path, other: Path) -> bool:

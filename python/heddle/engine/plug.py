@@ -22,7 +22,7 @@ from . import names
 from .exports import Exports
 from .plan import Activate, Discard, Kind, Load, Plan, Reject, Staged, State, Unload
 from .say import Counters, Voice
-from .servers import Away, Refused, Server, Unfit, cut
+from .servers import Away, Refused, Server, Unfit, clean, cut
 
 CALL_S = 10.0                            # for calls that take no time at a server that lives
 
@@ -192,6 +192,7 @@ class Plug:
         self._told: dict[int, str] = {}  # server -> what was said last of it
         self._slots: dict[int, int] = {}
         self._stuck: set[str] = set()    # what could not be removed
+        self._refused: set[tuple[str, int]] = set()      # said to have failed, by this plug
         self._waits: dict[int, str] = {}         # server -> the name whose requests it waits for
         self._ending = False
 
@@ -234,6 +235,7 @@ class Plug:
             self._worker = None
             self._committed.clear()
             self._exporting.clear()
+            self._refused.clear()
             self.plan.left(time.monotonic())
 
     def _turn(self, worker: Source | None, at_most_s: float = 1.0) -> None:
@@ -261,6 +263,7 @@ class Plug:
             hear(event)
 
     def _on_arrived(self, event: Event) -> None:
+        self._refused.discard((event.adapter, event.version))
         self._voice.event("stage.started", event.adapter, event.version, tag=event.tag)
         self._export(event)
 
@@ -278,10 +281,11 @@ class Plug:
         key = event.adapter, event.version
         if event.phase == "retired":
             self._voice.event("version.retired", event.adapter, event.version)
-        elif key in self._exporting or key in self.plan.versions:
+        elif key not in self._refused and (key in self._exporting or key in self.plan.versions):
             self._voice.event("stage.failed", event.adapter, event.version, code=event.code,
                               message=event.message)
         self._exporting.discard(key)
+        self._refused.discard(key)
         if self._worker:
             self._worker.forget(event.adapter, event.version)
         self.plan.gone(time.monotonic(), event.adapter, event.version)
@@ -447,8 +451,10 @@ class Plug:
         self._sweep()
 
     def _reject(self, worker: Source, phase: str, adapter: str, number: int, words: str) -> None:
+        words = clean(words)             # paths and names of a server may be in them
         self._counters.add("heddle_engine_rejects_total", adapter=adapter)
         if phase == "arrived":
+            self._refused.add((adapter, number))
             self._voice.event("stage.failed", adapter, number, code="version_failed", message=words)
         worker.reject(phase, adapter, number, words)
 
@@ -472,6 +478,7 @@ class Plug:
     def _discard(self, path: str) -> None:
         try:
             self._exports.discard(path)
+            self._stuck.discard(path)
         except OSError as e:
             self._untidy(path, e)
 

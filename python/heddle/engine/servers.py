@@ -9,6 +9,7 @@ result, in Refused (it answered, with its own words) or in Away (there was no an
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import re
 import socket
@@ -55,9 +56,15 @@ class Listing:
     slots: int | None                    # how many can be used in one batch; None: not said
 
 
+def clean(words: str) -> str:
+    """On one line, and without what no line takes: control characters, and halves of characters."""
+    whole = words.encode("utf-8", "replace").decode()
+    return " ".join("".join(c for c in whole if c.isprintable() or c.isspace()).split())
+
+
 def cut(words: str) -> str:
     """A server's words on one line, and not too many of them."""
-    line = " ".join(words.split())
+    line = clean(words)
     return line if len(line) <= WORDS else line[: WORDS - 3] + "..."
 
 
@@ -83,7 +90,7 @@ class Server:
         bearer token."""
         parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
         if (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
-                or not url.isascii() or url.split() != [url]):
+                or not url.isascii() or not url.isprintable() or " " in url or not _is_host(parts.hostname)):
             raise ValueError(f"{url!r} is no address of a server; expected http://HOST:PORT")
         if parts.path.rstrip("/").endswith("/v1"):
             raise ValueError(f"{url!r} is the address for OpenAI's clients; expected that of the server, "
@@ -110,8 +117,8 @@ class Server:
         cards = _parse(self._get("/v1/models", timeout_s), "/v1/models").get("data")
         if not isinstance(cards, list):
             raise Refused("/v1/models: no list of models", Kind.PASSING)
-        names = {str(c["id"]): str(c.get("root") or "") for c in cards if isinstance(c, dict)
-                 and c.get("parent") and c.get("id")}
+        names = dict(_name_and_path(str(c["id"]), str(c.get("root") or "")) for c in cards
+                     if isinstance(c, dict) and c.get("parent") and c.get("id"))
         return Listing(names, self._room, self._slots)
 
     def load(self, name: str, path: str, timeout_s: float) -> None:
@@ -151,14 +158,19 @@ class Server:
             headers = dict(self._headers)
             if body is not None:
                 headers["Content-Type"] = "application/json"
+            connection.connect()
+            sock = connection.sock
+            sock.settimeout(_left(end))
             connection.request(method, self._path + path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            return answer.status, _read(answer, connection.sock, end).decode("utf-8", "replace")
+            answer = http.client.HTTPResponse(sock, method=method)
+            answer.fp = io.BufferedReader(_Punctual(sock, end))
+            answer.begin()
+            return answer.status, _read(answer).decode("utf-8", "replace")
         except TimeoutError:
             raise Late(f"no answer to {path} within {timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as e:
             words = (e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__
-            raise Away(f"{path}: {words}") from None
+            raise Away(f"{path}: {cut(words)}") from None
         finally:
             connection.close()
 
@@ -200,16 +212,47 @@ class Server:
         return cut(found if isinstance(found, str) else json.dumps(found))
 
 
-def _read(answer: http.client.HTTPResponse, sock: socket.socket | None, end: float) -> bytes:
-    """All of it, within the limit and before `end`, however slowly it comes."""
+class _Punctual(io.RawIOBase):
+    """What a socket brings until `end`, then TimeoutError: line by line of the head and of the rest, however
+    slowly it comes."""
+
+    def __init__(self, sock: socket.socket, end: float) -> None:
+        self._sock, self._end = sock, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(_left(self._end))
+        return self._sock.recv_into(buffer)
+
+
+def _left(end: float) -> float:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _is_host(name: str) -> bool:
+    """Whether it can be looked up at all: "a..b" cannot, nor a label of more than 63 letters."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def _name_and_path(name: str, path: str) -> tuple[str, str]:
+    """As a server lists an adapter.  A name that no line takes is none of ours, wherever it came from, and is
+    shown with escapes."""
+    return (name, path) if name.isprintable() else (ascii(name)[1:-1], "")
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """All of it, within the limit."""
     parts: list[bytes] = []
     total = 0
     while total <= ANSWER_BYTES:
-        left = end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if sock is not None:
-            sock.settimeout(left)
         part = answer.read1(65536)
         if not part:
             return b"".join(parts)
@@ -250,7 +293,7 @@ class Vllm(Server):
         request = {"model": name, "prompt": [0], "max_tokens": 1, "temperature": 0, "detokenize": False}
         answered = _parse(self._post("/v1/completions", request, timeout_s), "/v1/completions").get("model")
         if answered != name:
-            raise Refused(f"asked for {name}, {answered} answered", Kind.DOUBTFUL)
+            raise Refused(f"asked for {name}, {cut(str(answered))} answered", Kind.DOUBTFUL)
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
         info = self._lora_info(timeout_s)
