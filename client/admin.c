@@ -4,6 +4,7 @@
 #include "client/query.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/sized.h"
 
 #include <pwd.h>
 #include <stdio.h>
@@ -22,18 +23,10 @@ static int misused(const char *what)
     return error_fail(error_last(), HEDDLE_ERR_USAGE, "%s", what);
 }
 
-/* Options as this release knows them: those of a caller built against an older one are shorter. */
-static int take_opts(void *to, size_t to_size, const void *opts)
-{
-    size_t size;
-    memset(to, 0, to_size);
-    if (!opts) return HEDDLE_OK;
-    memcpy(&size, opts, sizeof size);
-    if (size < sizeof size) return misused("the options do not begin with their size");
-    memcpy(to, opts, size < to_size ? size : to_size);
-    return HEDDLE_OK;
-}
-#define TAKE_OPTS(to, opts) take_opts(&(to), sizeof(to), opts)
+/* No options are those that are all 0. */
+#define TAKE_OPTS(to, opts)                                                                      \
+    sized_take(&(to), sizeof(to), (opts) ? (const void *)(opts) : &(size_t){sizeof(size_t)},     \
+               "the struct of options", error_last())
 
 static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
 {

@@ -96,29 +96,6 @@ int handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us)
     }
 }
 
-/* -- structs of other sizes ------------------------------------------------------------------- */
-
-int handle_take(void *to, size_t size, const void *from, const char *what, heddle_error_t *error)
-{
-    size_t given = from ? *(const size_t *)from : 0;
-    memset(to, 0, size);
-    if (given < sizeof given) {
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s has no size", what);
-        error_hint(error, "set its size to sizeof, and zero the rest");
-        return rc;
-    }
-    memcpy(to, from, given < size ? given : size);
-    return HEDDLE_OK;
-}
-
-void handle_give(void *to, const void *from, size_t size)
-{
-    if (!to) return;
-    size_t given = *(size_t *)to ? *(size_t *)to : size;
-    memcpy(to, from, given < size ? given : size);
-    *(size_t *)to = given;
-}
-
 int handle_misuse(const char *call, const char *why)
 {
     heddle_error_t error;

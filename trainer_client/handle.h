@@ -52,10 +52,6 @@ int  handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us);
 /* OK: fd is readable · AGAIN: until_us came first · INTERRUPTED. */
 int  handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us);
 
-/* Public structs of an older or newer release, by the size that they begin with. USAGE where that
- * is missing. */
-int  handle_take(void *to, size_t size, const void *from, const char *what, heddle_error_t *error);
-void handle_give(void *to, const void *from, size_t size);
 /* Publishes USAGE for a call that makes no sense. */
 int  handle_misuse(const char *call, const char *why);
 

@@ -3,6 +3,7 @@
 #include "trainer_client/handle.h"
 
 #include "core/limits.h"
+#include "core/sized.h"
 #include "core/stop.h"
 #include "proto/peft.h"
 
@@ -349,7 +350,7 @@ static void fill_published(const heddle_publisher_t *p, const publish_t *it, uin
 static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *ret_opts,
                      heddle_error_t *error)
 {
-    int rc = handle_take(ret_opts, sizeof *ret_opts, opts, "heddle_publish_opts_t", error);
+    int rc = sized_take(ret_opts, sizeof *ret_opts, opts, "heddle_publish_opts_t", error);
     if (!rc) rc = check_opts(ret_opts, error);
     if (!ret_opts->deadline_ms) ret_opts->deadline_ms = DEADLINE_MS;
     return rc;
@@ -394,7 +395,7 @@ static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
     int rc = publish(pub, &it, &published, error);
     if (rc) error_where(error, pub->publisher->adapter, 0, NULL, error->phase[0] ? NULL : "commit");
     end(pub);
-    if (!rc) handle_give(ret_published, &published, sizeof published);
+    if (!rc) sized_give(ret_published, &published, sizeof published);
     return rc;
 }
 

@@ -174,7 +174,7 @@ static void on_event(sidecar_t *s, const heddle_event_t *e)
 
 static void take_events(sidecar_t *s)
 {
-    heddle_event_t event;
+    heddle_event_t event = {.size = sizeof event};
     while (!s->is_ending && heddle_worker_next_event(s->worker, 0, &event) == HEDDLE_OK) on_event(s, &event);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a hold on a version offers: its table, its bytes, its digest, and a PEFT directory made of them. */
 #include "core/errors.h"
+#include "core/sized.h"
 #include "proto/peft.h"
 #include "worker/slots.h"
 
@@ -30,14 +31,15 @@ int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_te
     }
     manifest_row_t row;
     manifest_row(&s->manifest, index, &row);
-    *ret_tensor = (heddle_tensor_t){.size = sizeof *ret_tensor,
-                                    .name = s->names + s->name_starts[index],
-                                    .dtype = row.dtype,
-                                    .memory = HEDDLE_MEMORY_HOST,
-                                    .ndim = row.ndim,
-                                    .dims = s->dims + s->manifest.dim_starts[index],
-                                    .data_bytes = row.bytes,
-                                    .data = (const uint8_t *)s->region->view + row.offset};
+    heddle_tensor_t tensor = {.size = sizeof tensor,
+                              .name = s->names + s->name_starts[index],
+                              .dtype = row.dtype,
+                              .memory = HEDDLE_MEMORY_HOST,
+                              .ndim = row.ndim,
+                              .dims = s->dims + s->manifest.dim_starts[index],
+                              .data_bytes = row.bytes,
+                              .data = (const uint8_t *)s->region->view + row.offset};
+    sized_give(ret_tensor, &tensor, sizeof tensor);
     return HEDDLE_OK;
 }
 

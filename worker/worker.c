@@ -3,6 +3,7 @@
 #include "client/descriptors.h"
 #include "client/shell.h"
 #include "core/errors.h"
+#include "core/sized.h"
 #include "worker/node.h"
 
 #include <jansson.h>
@@ -160,13 +161,12 @@ static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error
 int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker)
 {
     heddle_error_t error;
-    if (!opts || !ret_worker || opts->size < sizeof opts->size || opts->size > sizeof *opts) {
-        error_fail(&error, HEDDLE_ERR_USAGE, "heddle_worker_open needs options whose size is set");
-        error_hint(&error, "set opts.size = sizeof opts, and zero the rest");
+    if (!opts || !ret_worker) {
+        error_fail(&error, HEDDLE_ERR_USAGE, "heddle_worker_open needs options, and a place for the worker");
         return error_publish(&error);
     }
-    heddle_worker_opts_t o = {0};
-    memcpy(&o, opts, opts->size);
+    heddle_worker_opts_t o;
+    if (sized_take(&o, sizeof o, opts, "heddle_worker_opts_t", &error)) return error_publish(&error);
     if (check_opts(&o, &error)) return error_publish(&error);
     heddle_worker_t *w = calloc(1, sizeof *w);
     int rc = w ? start(w, &o, &error) : error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
@@ -209,7 +209,7 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
     if (rc) return rc;
     w->left = event.type == HEDDLE_EVENT_LEFT;
     if (event.type == HEDDLE_EVENT_REFUSED) publish_refusal(w, &event);
-    *ret_event = event;
+    sized_give(ret_event, &event, sizeof event);
     return HEDDLE_OK;
 }
 

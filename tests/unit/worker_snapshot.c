@@ -51,6 +51,7 @@ static void end(heddle_snapshot_t *s)
 
 Test(snapshot, tensors_in_order_of_name_with_their_bytes)
 {
+    static char text_of_ours[] = "ours";
     heddle_snapshot_t *s = snapshot();
     char before[200] = "";
     for (uint32_t i = 0; i < heddle_snapshot_manifest(s)->tensor_count; i++) {
@@ -65,9 +66,12 @@ Test(snapshot, tensors_in_order_of_name_with_their_bytes)
         for (uint64_t b = 0; b < t.data_bytes; b += 97)
             cr_assert_eq(((const uint8_t *)t.data)[b], arena_byte(5, offset + b));
     }
-    heddle_tensor_t t;
+    heddle_tensor_t t = {.size = sizeof t};
     cr_assert_eq(heddle_snapshot_tensor(s, 12, &t), HEDDLE_ERR_USAGE);
     cr_assert_str_eq(heddle_last_error()->expected, "0 to 11");
+    t = (heddle_tensor_t){.size = offsetof(heddle_tensor_t, data), .data = text_of_ours};
+    cr_assert_eq(heddle_snapshot_tensor(s, 0, &t), HEDDLE_OK);
+    cr_assert(t.data_bytes == 6400 && t.data == text_of_ours, "an older program has no room for it");
     end(s);
 }
 
@@ -216,7 +220,7 @@ Test(worker, opens_without_a_broker_and_closes_at_once)
     heddle_worker_opts_t opts = {
         .size = sizeof opts, .adapters = ONE, .broker = "tcp://127.0.0.1:1", .name = "w1"};
     heddle_worker_t *w = NULL;
-    heddle_event_t event;
+    heddle_event_t event = {.size = sizeof event};
     heddle_snapshot_t *s = NULL;
     char *text = NULL;
     cr_assert_eq(heddle_worker_open(&opts, &w), HEDDLE_OK, "%s", heddle_last_error()->message);
