@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 - FILE TABLE READERS: today's way, for comparison.  For each line that it reads: save_file of the tensors to FILE, tell READERS
-processes, each of which opens it with safe_open and copies each tensor into an array that was touched before; prints the ms that it took.
-TABLE: a line a tensor, its bytes and its name.  Prints a line with its versions first."""
+"""python3 - FILE TABLE READERS: today's way, for comparison.  For each line that it reads: save_file of the
+tensors to FILE, tell READERS processes, each of which opens it with safe_open and copies each tensor into an
+array that was touched before; prints the ms that it took.  TABLE: a line a tensor, its bytes and its name.
+Prints a line with its versions first."""
 import os
 import pathlib
 import sys
@@ -47,7 +48,8 @@ for _ in range(readers):
 for _, hear in pairs:
     os.read(hear, 1)
 tensors = {name: numpy.arange(count, dtype=numpy.uint16) for name, count in sizes.items()}
-print(f"safetensors {safetensors.__version__}, numpy {numpy.__version__}, Python {sys.version.split()[0]}", flush=True)
+print(f"safetensors {safetensors.__version__}, numpy {numpy.__version__}, Python {sys.version.split()[0]}",
+      flush=True)
 try:
     for _ in sys.stdin:
         start = time.perf_counter()

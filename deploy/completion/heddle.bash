@@ -21,7 +21,8 @@ _heddle_options() { # _heddle_options COMMAND: its options
   esac
 }
 
-_heddle_values() { # _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+# _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+_heddle_values() {
   case $1:$2 in
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '' ;;
@@ -82,7 +83,11 @@ _heddle() {
     *)
       for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
-          -*) if _heddle_values status "${COMP_WORDS[i]}" >/dev/null; then [ "${COMP_WORDS[i + 1]}" = = ] && i=$((i + 1)); i=$((i + 1)); fi ;;
+          -*)
+            if _heddle_values status "${COMP_WORDS[i]}" >/dev/null; then
+              [ "${COMP_WORDS[i + 1]}" = = ] && i=$((i + 1))
+              i=$((i + 1))
+            fi ;;
           *) command=${COMP_WORDS[i]}; break ;;
         esac
       done ;;

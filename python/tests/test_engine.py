@@ -555,7 +555,7 @@ def test_one_process_exports_an_adapter_into_a_directory(plugs, doubles, tmp_pat
 def test_usage(args, what, tmp_path):
     args = [a.replace("X", str(tmp_path)) if a == "X" else a for a in args]
     done = subprocess.run([sys.executable, "-m", "heddle.engine", "-o", "json", *args], capture_output=True,
-                          text=True, timeout=10)
+                          text=True, timeout=10, cwd=tmp_path)
     failure = json.loads(done.stdout)    # one line, before a server is waited for
     assert done.returncode == failure["error"]["exit"] == (3 if "zz" in args
                                                            else 2) and not failure["ok"], done.stderr

@@ -346,8 +346,8 @@ def test_a_key_goes_with_every_request(double):
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999", "http://x?y", "http://a b",
-                                 "http://h\u00e4", "http://a..b:1", "http://.a:1", f"http://{'a' * 64}.com:80",
-                                 "http://h/\a", "h\t:1"])
+                                 "http://h\u00e4", "http://a..b:1", "http://.a:1",
+                                 f"http://{'a' * 64}.com:80", "http://h/\a", "h\t:1"])
 def test_addresses_that_are_none(url):
     with pytest.raises(ValueError):
         Vllm(url)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes heddle/_abi.py: the public headers as cffi wants them (ABI mode, nothing to compile, nothing to parse at import).
+"""Writes heddle/_abi.py: the public headers as cffi wants them (ABI mode, nothing to compile, nothing to
+parse at import).
 
-abi.py HEADERS OUTPUT [--cc CC]: HEADERS is include/, which holds heddle/heddle.h.  The headers are the only source: there is no second list
-of functions or structs to keep.
+abi.py HEADERS OUTPUT [--cc CC]: HEADERS is include/, which holds heddle/heddle.h.  The headers are the only
+source: there is no second list of functions or structs to keep.
 """
 import argparse
 import pathlib
@@ -20,7 +21,8 @@ def preprocessed(headers: pathlib.Path, cc: str) -> str:
     with tempfile.TemporaryDirectory() as empty:
         for name in SYSTEM:
             (pathlib.Path(empty) / name).write_text("")
-        found = subprocess.run([cc, "-E", "-P", "-nostdinc", "-D__attribute__(x)=", "-I", empty, "-I", str(headers), "-x", "c", "-"],
+        found = subprocess.run([cc, "-E", "-P", "-nostdinc", "-D__attribute__(x)=", "-I", empty, "-I",
+                                str(headers), "-x", "c", "-"],
                                input="#include <heddle/heddle.h>\n", capture_output=True, text=True)
     if found.returncode:
         raise SystemExit(f"abi: {cc} -E failed:\n{found.stderr}")

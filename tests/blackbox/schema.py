@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """schema.py KIND [--failed]: every always-there field of the answer on stdin, by presence and type.
 
-Written from the contract's words alone: null where unknown, lists sorted by name or by version, *_ms a number, *_bytes and
-*_count an integer below 2^53, *_at RFC 3339 UTC with milliseconds.  One object, or (event, ready) one a line.
-With --failed every field may be null, and there is an error object with what to do about it."""
+Written from the contract's words alone: null where unknown, lists sorted by name or by version, *_ms a
+number, *_bytes and *_count an integer below 2^53, *_at RFC 3339 UTC with milliseconds.  One object, or
+(event, ready) one a line.  With --failed every field may be null, and there is an error object with what to
+do about it."""
 import json
 import re
 import sys
@@ -38,58 +39,84 @@ TYPES = {
     "version_state": matching("staging|staged|active|kept|superseded|failed|retired|lost"),
     "worker_state": matching("ready|draining|left|lost"),
     "copy_state": matching("announced|fetching|arrived|staged|committed|active|kept|stale|failed"),
-    "event_type": matching(r"broker\.started|worker\.(joined|left|lost|fenced)|writer\.(opened|closed|fenced)|"
+    "event_type": matching(r"broker\.started|worker\.(joined|left|lost|fenced)|"
+                           r"writer\.(opened|closed|fenced)|"
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
-                           r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|adapter\.(held|resumed)|key\.(added|revoked)|gap"),
-    "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|worker_alive|unchanged|step_back|"
-                     "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|no_workers|denied|unavailable|"
-                     "bad_adapter|no_lora|unsupported_peft_type|unsupported_feature|limit|protocol|version_failed|version_lost|"
-                     "digest_mismatch|data_dir|data_newer|no_space|address_in_use|no_memory|no_slot|internal|interrupted|"
+                           r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|"
+                           r"adapter\.(held|resumed)|key\.(added|revoked)|gap"),
+    "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|"
+                     "worker_alive|unchanged|step_back|"
+                     "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|"
+                     "no_workers|denied|unavailable|"
+                     "bad_adapter|no_lora|unsupported_peft_type|unsupported_feature|limit|protocol|"
+                     "version_failed|version_lost|"
+                     "digest_mismatch|data_dir|data_newer|no_space|address_in_use|no_memory|no_slot|"
+                     "internal|interrupted|"
                      "superseded|gone|slow"),
 }
 
-ERROR = {"code": "code", "exit": "int", "message": "text", "adapter": "name?", "version": "int?", "worker": "name?", "phase": "phase?",
+ERROR = {"code": "code", "exit": "int", "message": "text", "adapter": "name?", "version": "int?",
+         "worker": "name?", "phase": "phase?",
          "expected": "text?", "found": "text?", "hint": "text?", "retriable": "bool"}
 MISSING = {"worker": "name", "phase": "phase?", "code": "code?", "message": "text?"}
-ROLLOUT = {"activation": "text", "deadline_ms": "ms", "eligible_count": "int?", "staged_count": "int?", "active_count": "int?",
-           "missing": ["worker", MISSING]}
+ROLLOUT = {"activation": "text", "deadline_ms": "ms", "eligible_count": "int?", "staged_count": "int?",
+           "active_count": "int?", "missing": ["worker", MISSING]}
 ADAPTER = {"name": "name",
-           "active": ({"version": "int", "decision": "int", "tag": "tag", "digest": "digest", "since_at": "at"},),
+           "active": ({"version": "int", "decision": "int", "tag": "tag", "digest": "digest",
+                       "since_at": "at"},),
            "newest": ({"version": "int", "state": "version_state", "digest": "digest?"},),
            "held": ({"by": "text", "at": "at", "version": "int"},),
            "writer": ({"name": "name", "host": "text", "pid": "int", "since_at": "at"},),
-           "base_model": "text?", "version_count": "int", "subscriber_count": "int", "current_count": "int", "max_lag": "int"}
-VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version_state", "reason": (ERROR,), "step": "int?",
-           "created_at": "at", "activated_at": "at?", "data_bytes": "int", "tensor_count": "int", "features": "texts",
-           "holder_count": "int", "active_count": "int", "meta": "map"}
+           "base_model": "text?", "version_count": "int", "subscriber_count": "int", "current_count": "int",
+           "max_lag": "int"}
+VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version_state", "reason": (ERROR,),
+           "step": "int?",
+           "created_at": "at", "activated_at": "at?", "data_bytes": "int", "tensor_count": "int",
+           "features": "texts", "holder_count": "int", "active_count": "int", "meta": "map"}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
-TIMING = {name: "ms?" for name in ("announce_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms", "activate_ms")}
-COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "text?", "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
-ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT, "workers": ["worker", COPY]}
+TIMING = {name: "ms?" for name in ("announce_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms",
+                                   "activate_ms")}
+COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "text?", "since_at": "at",
+        "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
+ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
+                         "workers": ["worker", COPY]}
 FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?"}
-SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?", "state": "copy_state?",
-                "code": "code?", "message": "text?", "lag": "int", "since_at": "at?", "held_count": "int", "fetching": (FETCHING,), "kept": "ints"}
-WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text", "pid": "int", "labels": "map",
-          "joined_at": "at", "heartbeat_age_ms": "ms", "transport": {"backend": "text", "ucx": "text?", "devices": "texts"},
+SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?",
+                "state": "copy_state?",
+                "code": "code?", "message": "text?", "lag": "int", "since_at": "at?", "held_count": "int",
+                "fetching": (FETCHING,), "kept": "ints"}
+WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text",
+          "pid": "int", "labels": "map",
+          "joined_at": "at", "heartbeat_age_ms": "ms",
+          "transport": {"backend": "text", "ucx": "text?", "devices": "texts"},
           "slots": {"total": "int", "free": "int?", "held": "int?"}, "adapters": ["name", SUBSCRIPTION],
           "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
-KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?", "session_count": "int"}
-WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "int?", "phase": matching("staged|active"),
+KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?",
+       "session_count": "int"}
+WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "int?",
+        "phase": matching("staged|active"),
         "need_count": "int", "have_count": "int", "eligible_count": "int", "elapsed_ms": "ms",
-        "workers": ["worker", {"worker": "name", "version": "int?", "digest": "digest?", "state": "copy_state?", "since_at": "at?"}],
-        "missing": ["worker", {"worker": "name", "phase": "phase?", "code": "code?", "heartbeat_age_ms": "ms?"}]}
+        "workers": ["worker", {"worker": "name", "version": "int?", "digest": "digest?",
+                               "state": "copy_state?", "since_at": "at?"}],
+        "missing": ["worker",
+                    {"worker": "name", "phase": "phase?", "code": "code?", "heartbeat_age_ms": "ms?"}]}
 
 KINDS = {
     "publish": {"adapter": "name", "version": "int?", "tag": "tag?", "digest": "digest?", "created": "bool?",
-                "reason": matching("replayed|unchanged"), "state": "version_state?", "step": "int?", "request_id": "name?",
-                "data_bytes": "int?", "tensor_count": "int?", "chunk_count": "int?", "features": "texts?", "rollout": ROLLOUT,
+                "reason": matching("replayed|unchanged"), "state": "version_state?", "step": "int?",
+                "request_id": "name?",
+                "data_bytes": "int?", "tensor_count": "int?", "chunk_count": "int?", "features": "texts?",
+                "rollout": ROLLOUT,
                 "timing": {"pack_ms": "ms?", "commit_ms": "ms?", "staged_ms": "ms?", "active_ms": "ms?"}},
-    "status": {"broker": {"endpoint": "text", "cluster": "name", "epoch": "int", "pid": "int", "heddle": "text",
-                          "wire": {"min": "int", "max": "int"}, "uptime_ms": "ms", "now_at": "at", "state": matching("ready|read_only"),
+    "status": {"broker": {"endpoint": "text", "cluster": "name", "epoch": "int", "pid": "int",
+                          "heddle": "text",
+                          "wire": {"min": "int", "max": "int"}, "uptime_ms": "ms", "now_at": "at",
+                          "state": matching("ready|read_only"),
                           "data_dir": "text", "registry_bytes": "int", "settling_ms": "int",
                           "restored": ({"from": "name", "at": "at", "message": "text"},)},
                "warnings": ["at", {"at": "at", "name": "text", "message": "text"}],
-               "count": {name: "int" for name in ("adapters", "versions", "workers_ready", "workers_lost", "writers")},
+               "count": {name: "int" for name in ("adapters", "versions", "workers_ready", "workers_lost",
+                                                  "writers")},
                "adapters": ["name", ADAPTER]},
     "adapters": {"adapters": ["name", ADAPTER]},
     "versions": {"adapter": "name", "versions": ["version", VERSION]},
@@ -98,23 +125,28 @@ KINDS = {
     "wait": WAIT,
     "activate": WAIT | {"from": "int?", "to": "int", "changed": "bool", "held": "bool", "bytes_moved": "int"},
     "verify": {"adapter": "name", "version": "int", "expected": "digest", "elapsed_ms": "ms",
-               "workers": ["worker", {"worker": "name", "version": "int", "digest": "digest?", "match": "bool", "exported_match": "bool?",
+               "workers": ["worker", {"worker": "name", "version": "int", "digest": "digest?",
+                                      "match": "bool", "exported_match": "bool?",
                                       "hash_ms": "ms?", "code": "code?"}]},
     "keys": {"keys": ["name", KEY]},
     "key": {"changed": "bool", "key": KEY, "session_count": "int"},
     "keygen": {"public_key": "public_key", "file": "text"},
-    "worker event": {"origin": matching("worker"), "seq": "int", "epoch": "int?", "at": "at", "type": "event_type", "adapter": "name?",
+    "worker event": {"origin": matching("worker"), "seq": "int", "epoch": "int?", "at": "at",
+                     "type": "event_type", "adapter": "name?",
                      "version": "int?", "worker": "name", "code": "code?", "message": "text?", "data": "map"},
-    "event": {"seq": "int", "epoch": "int", "at": "at", "type": "event_type", "adapter": "name?", "version": "int?", "worker": "name?",
-              "code": "code?", "message": "text?", "data": "map"},
-    "broker": {"role": matching("broker"), "pid": "int", "endpoint": "text", "cluster": "name", "epoch": "int", "data_dir": "text",
+    "event": {"seq": "int", "epoch": "int", "at": "at", "type": "event_type", "adapter": "name?",
+              "version": "int?", "worker": "name?", "code": "code?", "message": "text?", "data": "map"},
+    "broker": {"role": matching("broker"), "pid": "int", "endpoint": "text", "cluster": "name",
+               "epoch": "int", "data_dir": "text",
                "wire": {"min": "int", "max": "int"}, "heddle": "text", "public_key": "public_key?"},
-    "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name", "adapters": "texts",
+    "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name",
+               "adapters": "texts",
                "export_dir": "text?", "transport": {"backend": "text", "ucx": "text?", "devices": "texts"}},
     "heddle": {},
     "events": {},
 }
-SAID = {"version": "versions", "key": "keys", "worker event": "event", "broker": "ready", "worker": "ready"}   # where the kind on the line is another word
+# where the kind on the line is another word
+SAID = {"version": "versions", "key": "keys", "worker event": "event", "broker": "ready", "worker": "ready"}
 NULLABLE = {"reason"}                                                  # that have a pattern of their own
 
 COMMON = {"schema": "text", "kind": "text", "ok": "bool"}
@@ -148,7 +180,8 @@ def check_object(value, spec, path):
             check(value[name], kind, f"{path}.{name}")
         else:
             problems.append(f"{path}.{name} is not there")
-    problems.extend(f"{path}.{name} is there, and nobody says what it is" for name in value.keys() - spec.keys() - COMMON.keys())
+    problems.extend(f"{path}.{name} is there, and nobody says what it is"
+                    for name in value.keys() - spec.keys() - COMMON.keys())
 
 
 def check_list(value, spec, path):
@@ -186,7 +219,8 @@ def main():
         problems.append(f"{len(lines)} lines, not one object")
     for line in lines:
         o = json.loads(line)
-        expected = {"schema": "heddle/1", "kind": SAID.get(kind, kind) if not failed else kind, "ok": not failed}
+        expected = {"schema": "heddle/1", "kind": SAID.get(kind, kind) if not failed else kind,
+                    "ok": not failed}
         for name, value in expected.items():
             if o.get(name) != value or name not in o:
                 problems.append(f".{name} is {json.dumps(o.get(name))}, not {json.dumps(value)}")

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""count_proxy.py BROKER: stands between a broker and its clients, passes every frame on and counts them by type.
+"""count_proxy.py BROKER: stands between a broker and its clients, passes every frame on and counts them by
+type.
 
-Prints the endpoint for clients, then, for each line that it reads, one JSON object: how many messages of each type there were
-since the one before, type names as in docs/protocol.md.  Each client gets a connection of its own to the broker."""
+Prints the endpoint for clients, then, for each line that it reads, one JSON object: how many messages of each
+type there were since the one before, type names as in docs/protocol.md.  Each client gets a connection of its
+own to the broker."""
 import collections
 import json
 import sys
@@ -11,8 +13,9 @@ import sys
 import msgpack
 import zmq
 
-NAMES = """- HELLO HELLO_OK JOIN OPEN WELCOME HEARTBEAT HEARTBEAT_OK LEAVE BYE PUBLISH PUBLISHED ANNOUNCE SOURCES NEED_SOURCES
-STAGED COMMIT ACTIVE NACK ABORT RETIRE RELEASE ROLLOUT QUERY REPORT VERIFY VERIFIED ERROR PING""".split()
+NAMES = """- HELLO HELLO_OK JOIN OPEN WELCOME HEARTBEAT HEARTBEAT_OK LEAVE BYE PUBLISH PUBLISHED ANNOUNCE
+SOURCES NEED_SOURCES STAGED COMMIT ACTIVE NACK ABORT RETIRE RELEASE ROLLOUT QUERY REPORT VERIFY VERIFIED ERROR
+PING""".split()
 
 context = zmq.Context.instance()
 clients = context.socket(zmq.ROUTER)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""golden.py [--write-frames]: golden bytes against the page, read by nothing of ours: each message and row with each of its keys, each transfer frame; and today's page
-against the tables of wire version 1 as they were."""
+"""golden.py [--write-frames]: golden bytes against the page, read by nothing of ours: each message and row
+with each of its keys, each transfer frame; and today's page against the tables of wire version 1 as they
+were."""
 import re
 import struct
 import sys
@@ -24,11 +25,13 @@ def check(text, wrong):
 
 def write_frames():
     """After a deliberate change of the page's examples."""
-    (GOLDEN / "frames.txt").write_text("".join(f"{name} {example(text).hex()}\n" for name, (_, text) in frame_sections().items()))
+    (GOLDEN / "frames.txt").write_text("".join(f"{name} {example(text).hex()}\n"
+                                               for name, (_, text) in frame_sections().items()))
 
 
 def lines_of(name):
-    return {line.split()[0]: bytes.fromhex(line.split()[1]) for line in (GOLDEN / name).read_text().splitlines()}
+    return {line.split()[0]: bytes.fromhex(line.split()[1])
+            for line in (GOLDEN / name).read_text().splitlines()}
 
 
 # --- messages ---
@@ -37,7 +40,8 @@ def keys_not_as_the_table(table, row):
     if list(row) != [f.key for f in table]:
         return f"keys {list(row)}"
     rows = [(f, r) for f in table if f.kind.startswith("list of ") for r in row[f.key]]
-    return next(filter(None, (keys_not_as_the_table(PAGE.rows[f.kind.removeprefix("list of ")], r) for f, r in rows)), None)
+    return next(filter(None, (keys_not_as_the_table(PAGE.rows[f.kind.removeprefix("list of ")], r)
+                              for f, r in rows)), None)
 
 
 def wrong_message(number, frame):
@@ -66,7 +70,8 @@ def frame_sections():
 
 def example(text):
     """The bytes: pairs of hex digits at the beginning of indented lines."""
-    pairs = [re.match(r"    ((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})(?:$|   )", line) for line in text.splitlines()]
+    pairs = [re.match(r"    ((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})(?:$|   )", line)
+             for line in text.splitlines()]
     return bytes.fromhex("".join(m[1] for m in pairs if m))
 
 
@@ -80,7 +85,8 @@ def wrong_frame(number, text, frame):
         return f"head {(kind, version, count, zero, line)}"
     layout = re.search(r"`head((?:[^`{]|\{[^}]*\})*)`", text)[1]
     fixed, _, row = layout.partition("count × {")
-    wanted = HEAD.size + size_of(fixed.replace("address", "")) + count * (size_of(row.strip(" }")) if row else "address" in fixed)
+    wanted = (HEAD.size + size_of(fixed.replace("address", ""))
+              + count * (size_of(row.strip(" }")) if row else "address" in fixed))
     return None if len(frame) == wanted else f"{len(frame)} bytes, not {wanted}"
 
 
@@ -96,19 +102,26 @@ def incompatible(old, new):
 
 def main():
     messages = lines_of("messages.txt")
-    check("messages.txt has each message of the page, in its order", list(messages) != [m.name for m in PAGE.messages.values()])
+    check("messages.txt has each message of the page, in its order",
+          list(messages) != [m.name for m in PAGE.messages.values()])
     for number, message in PAGE.messages.items():
-        check(f"{message.name}: every key, in order, in the shortest form", message.name not in messages or wrong_message(number, messages[message.name]))
+        check(f"{message.name}: every key, in order, in the shortest form",
+              message.name not in messages or wrong_message(number, messages[message.name]))
     frames, sections = lines_of("frames.txt"), frame_sections()
-    check("frames.txt has each frame of the page, with its bytes", {name: example(text) for name, (_, text) in sections.items()}.items() ^ frames.items())
+    check("frames.txt has each frame of the page, with its bytes",
+          {name: example(text) for name, (_, text) in sections.items()}.items() ^ frames.items())
     for name, (number, text) in sections.items():
         check(f"{name}: its layout", name not in frames or wrong_frame(number, text, frames[name]))
-    check("every number of wire version 1 names the same message", {n: m.name for n, m in OLD.messages.items()}.items() - PAGE.numbered().items())
+    check("every number of wire version 1 names the same message",
+          {n: m.name for n, m in OLD.messages.items()}.items() - PAGE.numbered().items())
     for number, message in OLD.messages.items():
-        check(f"{message.name}: what wire version 1 had", number not in PAGE.messages or incompatible(message.fields, PAGE.messages[number].fields))
+        check(f"{message.name}: what wire version 1 had",
+              number not in PAGE.messages or incompatible(message.fields, PAGE.messages[number].fields))
     for name, row in OLD.rows.items():
-        check(f"row {name}: what wire version 1 had", name not in PAGE.rows or incompatible(row, PAGE.rows[name]))
-    said = {line.split()[2] for line in (GOLDEN / "session-v1.txt").read_text().splitlines() if line[0] != "#" and line.split()[1] != "x"}
+        check(f"row {name}: what wire version 1 had",
+              name not in PAGE.rows or incompatible(row, PAGE.rows[name]))
+    said = {line.split()[2] for line in (GOLDEN / "session-v1.txt").read_text().splitlines()
+            if line[0] != "#" and line.split()[1] != "x"}
     check("session-v1.txt has each message of wire version 1", {m.name for m in OLD.messages.values()} - said)
     return 1 if failed else 0
 

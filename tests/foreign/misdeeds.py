@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""misdeeds.py ENDPOINT PID TOKEN: a client that does what docs/protocol.md, "Misdeeds", lists, and compares each answer with
-the page's.  After each an honest client is answered and two sessions go on; after all rounds the broker has the memory and the
-descriptors that it had after the first.
+"""misdeeds.py ENDPOINT PID TOKEN: a client that does what docs/protocol.md, "Misdeeds", lists, and compares
+each answer with the page's.  After each an honest client is answered and two sessions go on; after all rounds
+the broker has the memory and the descriptors that it had after the first.
 
 The broker, process PID, has policy@1, active, on a worker named w1; TOKEN is of its epoch before."""
 import contextlib
@@ -22,7 +22,8 @@ from peer import *
 
 SLOW = {29, 42, 49, 50}   # done in the first round only
 WARM, ROUNDS = 8, 24      # rounds until the broker's memory has its size; rounds over which it keeps it
-MORE_KIB = 1536           # events and ended versions, which it remembers, take 45 a round: a leak of 300 bytes a bad frame takes more
+# events and ended versions, which it remembers, take 45 a round: a leak of 300 bytes a bad frame takes more
+MORE_KIB = 1536
 IDLE_CONNECTIONS = 1024   # without a session: so many the broker remembers
 NOTHING, CUT_OFF = (0, {}), (-1, {})
 deeds = {}
@@ -33,7 +34,9 @@ deeds = {}
 def rows_of_page():
     """{number: (misdeed, answer, of)} as the page lists them; `of` is "it" or "0" or empty."""
     text = (ROOT / "docs/protocol.md").read_text().split("## Misdeeds", 1)[1].split("\n## ", 1)[0]
-    return {int(n): (what, answer, of) for n, what, answer, of in re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \|(?: (\S+))? +\|$", text, re.M)}
+    return {int(n): (what, answer, of)
+            for n, what, answer, of
+            in re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \|(?: (\S+))? +\|$", text, re.M)}
 
 
 def misdeed(deed):
@@ -59,7 +62,8 @@ def digest_of(text):
 
 def publication(adapter, text, **more):
     part = {"region_bytes": 8192, "manifest_bytes": 100, "manifest_digest": digest_of("manifest of " + text)}
-    return {"adapter": adapter, "request_id": text, "digest": digest_of(text), "parts": [part], "step": -1, "data_bytes": 14, "tensor_count": 2,
+    return {"adapter": adapter, "request_id": text, "digest": digest_of(text), "parts": [part], "step": -1,
+            "data_bytes": 14, "tensor_count": 2,
             "chunk_count": 1, "kind": "lora", "meta": [{"key": "run", "value": "7"}], **more}
 
 
@@ -101,7 +105,8 @@ class Answers(list):
 
     def send(self, client, number, **fields):
         client.send(number, **fields)
-        self.hear(client, number, token=fields["token"], version=0) if "token" in fields else self.hear(client, number)
+        (self.hear(client, number, token=fields["token"], version=0) if "token" in fields
+         else self.hear(client, number))
 
     def raw(self, client, *frames):
         for f in frames:
@@ -120,7 +125,8 @@ class World:
         self.worker.welcomed()
         self.publisher.open("paper", "author", address=b"nowhere")
         self.epoch = self.publisher.welcomed()["epoch"]
-        number, self.published = self.publisher.say(PUBLISH, token=self.publisher.token, **publication("paper", "first", step=10))
+        number, self.published = self.publisher.say(PUBLISH, token=self.publisher.token,
+                                                    **publication("paper", "first", step=10))
         assert number == PUBLISHED, self.published
         self.take("paper", 1, digest_of("first"))
 
@@ -129,7 +135,8 @@ class World:
         token = {"token": self.worker.token, "version": version, "adapter": adapter, "digest": digest}
         self.worker.await_type(ANNOUNCE, version=version)
         self.worker.send(STAGED, **token)
-        self.worker.send(ACTIVE, decision=self.worker.await_type(COMMIT, version=version)["decision"], **token)
+        self.worker.send(ACTIVE, decision=self.worker.await_type(COMMIT, version=version)["decision"],
+                         **token)
         self.publisher.await_type(ROLLOUT, version=version, active_count=1)
 
     def peer(self, role=None, **more):
@@ -177,7 +184,8 @@ def deed_2(world, answers):
     with world.peer() as c:
         for wire_min, wire_max in ((2, 3), (5, 9)):
             c.hello(WORKER, wire_min, wire_max)
-            answers.hear(c, HELLO, expected="1 to 1", found=f"{wire_min} to {wire_max}", hint="upgrade the broker")
+            answers.hear(c, HELLO, expected="1 to 1", found=f"{wire_min} to {wire_max}",
+                         hint="upgrade the broker")
         c.hello(WORKER, 0, 0)
         answers.hear(c, HELLO, expected="1 to 1", found="0 to 0", hint="upgrade the peer")
 
@@ -199,8 +207,8 @@ def deed_3(world, answers):
 def deed_4(world, answers):
     with world.session(WORKER, "eager", "paper") as c:
         about = {"token": c.token, "version": 77, "adapter": "paper"}
-        for number, more in ((STAGED, {"digest": bytes(32)}), (ACTIVE, {"digest": bytes(32), "decision": 1}), (NACK, {"code": "no_slot"}),
-                             (NEED_SOURCES, {})):
+        for number, more in ((STAGED, {"digest": bytes(32)}), (ACTIVE, {"digest": bytes(32), "decision": 1}),
+                             (NACK, {"code": "no_slot"}), (NEED_SOURCES, {})):
             c.send(number, **about, **more)
             answers.hear(c, number, version=77, adapter="paper")
         c.send(STAGED, token=c.token, version=1, adapter="policy", digest=bytes(32))
@@ -217,12 +225,14 @@ def deed_5(world, answers):
 @misdeed
 def deed_6(world, answers):
     """Said twice, or unasked: the next that is heard answers the heartbeat behind it."""
-    c, about = world.worker, {"token": world.worker.token, "version": 1, "adapter": "paper", "digest": digest_of("first")}
+    c, about = world.worker, {"token": world.worker.token, "version": 1, "adapter": "paper",
+                              "digest": digest_of("first")}
     for number, more in ((ACTIVE, {"decision": 1}), (VERIFIED, {"req": 99}), (PING, {})):
         c.send(number, **(about if number != PING else {"nonce": 1}), **more)
         c.send(HEARTBEAT, token=c.token, seq=1)
         number, fields = c.receive()
-        answers.add(NOTHING if (number, fields) == (HEARTBEAT_OK, {"token": c.token, "seq": 1}) else (number, fields))
+        answers.add(NOTHING if (number, fields) == (HEARTBEAT_OK, {"token": c.token, "seq": 1})
+                    else (number, fields))
 
 
 # --- role ---
@@ -249,8 +259,8 @@ def deed_8(world, answers):
 def deed_9(world, answers):
     frames = golden()
     with world.peer(ADMIN) as c:
-        for name in """HELLO_OK WELCOME HEARTBEAT_OK BYE PUBLISHED ANNOUNCE SOURCES COMMIT ABORT RETIRE RELEASE ROLLOUT REPORT VERIFY
-                       ERROR""".split():
+        for name in """HELLO_OK WELCOME HEARTBEAT_OK BYE PUBLISHED ANNOUNCE SOURCES COMMIT ABORT RETIRE
+                       RELEASE ROLLOUT REPORT VERIFY ERROR""".split():
             c.socket.send(frames[name])
             answers.hear(c, peer.PAGE.numbers[name])
 
@@ -258,7 +268,8 @@ def deed_9(world, answers):
 @misdeed
 def deed_10(world, answers):
     c, about = world.publisher, {"token": world.publisher.token, "version": 1, "adapter": "paper"}
-    for number, more in ((STAGED, {"digest": digest_of("first")}), (ACTIVE, {"digest": digest_of("first"), "decision": 1}),
+    for number, more in ((STAGED, {"digest": digest_of("first")}),
+                         (ACTIVE, {"digest": digest_of("first"), "decision": 1}),
                          (NACK, {"code": "no_slot"}), (NEED_SOURCES, {}), (VERIFIED, {})):
         c.send(number, **about, **more)
         answers.hear(c, number)
@@ -281,8 +292,10 @@ def deed_12(world, answers):
 @misdeed
 def deed_13(world, answers):
     with world.peer(ADMIN) as c:
-        for op, more in (("versions", {"name": "nobody"}), ("workers", {"name": "nobody"}), ("wait", {"name": "nobody"}),
-                         ("activate", {"name": "paper", "version": 9999}), ("verify", {"name": "nobody", "version": 1})):
+        for op, more in (("versions", {"name": "nobody"}), ("workers", {"name": "nobody"}),
+                         ("wait", {"name": "nobody"}),
+                         ("activate", {"name": "paper", "version": 9999}),
+                         ("verify", {"name": "nobody", "version": 1})):
             answers.say(c, QUERY, op=op, **more)
 
 
@@ -368,8 +381,11 @@ def deed_21(world, answers):
 def deed_22(world, answers):
     many = [{"adapter": f"a{i}"} for i in range(257)]
     with world.peer(WORKER) as c:
-        for number, fields in ((JOIN, {"name": "wide", "adapters": many}), (JOIN, {"name": "wide", "adapters": many[:1], "labels": ["a=b"] * 33}),
-                               (PUBLISH, {"token": 1, **publication("paper", "x", meta=[{"key": f"k{i}"} for i in range(33)])}),
+        for number, fields in ((JOIN, {"name": "wide", "adapters": many}),
+                               (JOIN, {"name": "wide", "adapters": many[:1], "labels": ["a=b"] * 33}),
+                               (PUBLISH,
+                                {"token": 1,
+                                 **publication("paper", "x", meta=[{"key": f"k{i}"} for i in range(33)])}),
                                (PUBLISH, {"token": 1, **publication("paper", "x", tensor_count=1000001)}),
                                (QUERY, {"op": "wait", "name": "paper", "workers": ["w"] * 1025}),
                                (JOIN, {"name": "wide", "adapters": many[:1], "slots": 65})):
@@ -409,8 +425,10 @@ def deed_26(world, answers):
 def deed_27(world, answers):
     c = world.publisher
     part = publication("paper", "x")["parts"][0]
-    for more in ({"parts": [{**part, "region_bytes": 0}]}, {"parts": [{**part, "manifest_bytes": 0}]}, {"parts": [{**part, "region_bytes": 8191}]},
-                 {"data_bytes": 8193}, {"request_id": ""}, {"step": -2}, {"meta": [{"key": "run"}, {"key": "run", "value": "8"}]}):
+    for more in ({"parts": [{**part, "region_bytes": 0}]}, {"parts": [{**part, "manifest_bytes": 0}]},
+                 {"parts": [{**part, "region_bytes": 8191}]},
+                 {"data_bytes": 8193}, {"request_id": ""}, {"step": -2},
+                 {"meta": [{"key": "run"}, {"key": "run", "value": "8"}]}):
         answers.say(c, PUBLISH, token=c.token, **publication("paper", "malformed", **more))
 
 
@@ -435,7 +453,8 @@ def deed_29(world, answers):
         c.close()
     end = time.monotonic() + PATIENCE_S
     answer = world.admin.say(QUERY, op="wait", name="paper", version=1)
-    while answer[0] == ERROR and answer[1]["code"] == "limit" and answer[1]["retriable"] and time.monotonic() < end:
+    while (answer[0] == ERROR and answer[1]["code"] == "limit" and answer[1]["retriable"]
+           and time.monotonic() < end):
         time.sleep(0.05)   # a closed connection is gone when the broker's side of it has seen so
         answer = world.admin.say(QUERY, op="wait", name="paper", version=1)
     answers.add(answer)
@@ -490,7 +509,8 @@ def deed_33(world, answers):
 @misdeed
 def deed_34(world, answers):
     with world.peer(ADMIN) as c:
-        for fields in ({"token": 1.0, "seq": 1}, {"token": -1, "seq": 1}, {"token": "1", "seq": 1}, {"token": None, "seq": 1}, {"token": True, "seq": 1},
+        for fields in ({"token": 1.0, "seq": 1}, {"token": -1, "seq": 1}, {"token": "1", "seq": 1},
+                       {"token": None, "seq": 1}, {"token": True, "seq": 1},
                        {"token": 1, "seq": 1, "adapters": {}}, {"token": 1, "seq": 1, "adapters": [1]}):
             c.send(HEARTBEAT, **fields)
             answers.hear(c, 0)
@@ -506,7 +526,8 @@ def deed_34(world, answers):
 @misdeed
 def deed_35(world, answers):
     status = msgpack.packb("op") + msgpack.packb("status")
-    flat = [msgpack.packb({"op": "status", **{f"k{i}": 0 for i in range(64)}}), msgpack.packb({"op": "status", "k": [0] * 65536})]
+    flat = [msgpack.packb({"op": "status", **{f"k{i}": 0 for i in range(64)}}),
+            msgpack.packb({"op": "status", "k": [0] * 65536})]
     deep = [b"\x82" + status + b"\xa1k" + b"\x91" * levels + b"\x90" for levels in (6, 3000, 500000)]
     with world.peer(ADMIN) as c:
         answers.raw(c, *(frame(QUERY, fields) for fields in flat + deep))
@@ -527,10 +548,12 @@ def deed_36(world, answers):
 def deed_37(world, answers):
     good = packed_map(("token", 1), ("seq", 1))
     with world.peer(ADMIN) as c:
-        answers.raw(c, b"\xc1", b"\x92\x06\xc1", frame(HEARTBEAT, good) + b"\0", b"\x93\x06" + good + b"\0", b"\x91\x06", good, b"\x06", b"\xa1x",
+        answers.raw(c, b"\xc1", b"\x92\x06\xc1", frame(HEARTBEAT, good) + b"\0", b"\x93\x06" + good + b"\0",
+                    b"\x91\x06", good, b"\x06", b"\xa1x",
                     frame("6", good), frame(-6, good), frame(6.0, good), frame(HEARTBEAT, b"\x90"),
                     frame(HEARTBEAT, packed_map(("token", 1), ("seq", 1), ("k", msgpack.ExtType(5, b"x")))),
-                    frame(HEARTBEAT, packed_map(("token", 1), ("seq", 1), (7, 1))), frame(HEARTBEAT, packed_map(("token", 1), ("seq", 1), (None, 1))),
+                    frame(HEARTBEAT, packed_map(("token", 1), ("seq", 1), (7, 1))),
+                    frame(HEARTBEAT, packed_map(("token", 1), ("seq", 1), (None, 1))),
                     b"\x92\x17\x82\xa2op\xa6status\xa1k\xa2\xff\xfe")
 
 
@@ -545,14 +568,16 @@ def deed_38(world, answers):
 def deed_39(world, answers):
     with world.peer(ADMIN) as c:
         answers.raw(c, frame(HEARTBEAT, packed_map(("token", 1), ("seq", 1), ("seq", 2))),
-                    frame(HEARTBEAT, packed_map(("token", 1), ("seq", 1), ("adapters", []), ("adapters", []))),
+                    frame(HEARTBEAT,
+                          packed_map(("token", 1), ("seq", 1), ("adapters", []), ("adapters", []))),
                     frame(QUERY, packed_map(("op", "status"), ("unknown", 1), ("unknown", 1))))
 
 
 @misdeed
 def deed_40(world, answers):
     with world.peer(ADMIN) as c:
-        answers.raw(c, *(frame(number, b"\x80") for number in (HELLO, JOIN, OPEN, HEARTBEAT, LEAVE, PUBLISH, NEED_SOURCES, STAGED, ACTIVE, NACK,
+        answers.raw(c, *(frame(number, b"\x80") for number in (HELLO, JOIN, OPEN, HEARTBEAT, LEAVE, PUBLISH,
+                                                               NEED_SOURCES, STAGED, ACTIVE, NACK,
                                                                QUERY, VERIFIED)))
 
 
@@ -593,7 +618,8 @@ def deed_44(world, answers):
 
 @misdeed
 def deed_45(world, answers):
-    answers.say(world.publisher, PUBLISH, token=world.publisher.token, **publication("paper", "first", step=10, digest=digest_of("other")))
+    answers.say(world.publisher, PUBLISH, token=world.publisher.token,
+                **publication("paper", "first", step=10, digest=digest_of("other")))
 
 
 @misdeed
@@ -604,13 +630,15 @@ def deed_46(world, answers):
 
 @misdeed
 def deed_47(world, answers):
-    answers.say(world.publisher, PUBLISH, token=world.publisher.token, **publication("paper", "older", step=9))
+    answers.say(world.publisher, PUBLISH, token=world.publisher.token,
+                **publication("paper", "older", step=9))
 
 
 @misdeed
 def deed_48(world, answers):
     text = world.new_text("spoiled")
-    with world.session(WORKER, "liar", "spoiled") as w, world.session(PUBLISHER, "spoiled", "author", address=b"nowhere") as p:
+    with (world.session(WORKER, "liar", "spoiled") as w,
+          world.session(PUBLISHER, "spoiled", "author", address=b"nowhere") as p):
         number, published = p.say(PUBLISH, token=p.token, **publication("spoiled", text))
         version = published["version"]
         w.await_type(ANNOUNCE, version=version)
@@ -633,7 +661,8 @@ def deed_49(world, answers):
 
 @misdeed
 def deed_50(world, answers):
-    """The one that the broker remembers longest without a word goes first: here the first of them, by then."""
+    """The one that the broker remembers longest without a word goes first: here the first of them, by
+    then."""
     with world.peer(ADMIN) as first:
         for _ in range(IDLE_CONNECTIONS):
             world.peer(ADMIN).close()
@@ -668,7 +697,8 @@ def one_round(world, rows, show):
         if wrong:
             print(f"FAIL {n:3} {what}: documented {documented}; {wrong}")
         elif show:
-            print(f"ok   {n:3} {what}: {answer_text(answers[0][0])}{f', {len(answers)} times' if len(answers) > 1 else ''}")
+            print(f"ok   {n:3} {what}: "
+                  f"{answer_text(answers[0][0])}{f', {len(answers)} times' if len(answers) > 1 else ''}")
         peer.astray.clear()
         failed += bool(wrong)
     return failed
@@ -707,7 +737,8 @@ def main(endpoint, pid, stale):
     fds, more = settled_descriptors(pid, before), resident_kib(pid) - kib
     sanitized = "libasan" in pathlib.Path(f"/proc/{pid}/maps").read_text()   # keeps what was freed
     checks = [(f"descriptors: {before} before the first misdeed, {fds} after the last", fds <= before),
-              (f"resident: {kib} KiB after {1 + WARM} rounds, {more} KiB more after {ROUNDS} more{', not judged: sanitized' if sanitized else ''}",
+              (f"resident: {kib} KiB after {1 + WARM} rounds, {more} KiB more after {ROUNDS} "
+               f"more{', not judged: sanitized' if sanitized else ''}",
                sanitized or more <= MORE_KIB)]
     for text, holds in checks:
         print(f"{'ok  ' if holds else 'FAIL'}     {text}")

@@ -16,11 +16,13 @@ def number_of(text):
 
 
 def field_of(key, kind, limit):
-    """A line of a table: `limit` is of a number, the bytes of a text or the rows of a list; `size` of each text in a list."""
+    """A line of a table: `limit` is of a number, the bytes of a text or the rows of a list; `size` of each
+    text in a list."""
     required = kind.endswith(", required")
     kind = kind.removesuffix(", required")
     words = limit.replace(" bytes", "").split(" of ")
-    return Field(key, kind, required, number_of(words[0]) if words[0] else None, number_of(words[1]) if words[1:] else None)
+    return Field(key, kind, required, number_of(words[0]) if words[0] else None,
+                 number_of(words[1]) if words[1:] else None)
 
 
 def tables_of(text):
@@ -29,7 +31,8 @@ def tables_of(text):
     for part in re.split(r"^### ", text, flags=re.M)[1:]:
         heading, _, body = part.partition("\n")
         if "| key | kind | limit |" in body:
-            lines = re.findall(r"^\| `(\w+)` \| ([^|]+?) \| ([^|]*?) +\| ", body.replace("|  |", "|   |"), re.M)
+            lines = re.findall(r"^\| `(\w+)` \| ([^|]+?) \| ([^|]*?) +\| ", body.replace("|  |", "|   |"),
+                               re.M)
             tables[heading.replace("`", "")] = [field_of(*line) for line in lines]
     return tables
 
@@ -46,7 +49,8 @@ class Page:
         return {n: m.name for n, m in self.messages.items()}
 
     def wrong_with(self, number, fields, skip=False):
-        """What in a message that was heard is not as the page says; None where nothing is.  skip: keys that are not known are well."""
+        """What in a message that was heard is not as the page says; None where nothing is.  skip: keys that
+        are not known are well."""
         if number not in self.messages:
             return f"type {number} is not on the page"
         return wrong_row(self, self.messages[number].fields, fields, skip)
@@ -79,15 +83,18 @@ def wrong_value(page, field, value, skip):
     kind = field.kind
     if kind in ("u64", "i64"):
         least = 0 if kind == "u64" else -field.limit
-        return None if type(value) is int and least <= value <= field.limit else f"{value!r} is not in {least}..{field.limit}"
+        return (None if type(value) is int and least <= value <= field.limit
+                else f"{value!r} is not in {least}..{field.limit}")
     if kind == "bool":
         return None if isinstance(value, bool) else f"{value!r} is no bool"
     if kind == "text":
         return wrong_text(value, field.limit, field.required)
     if kind == "name":
-        return None if isinstance(value, str) and (NAME.fullmatch(value) or not (value or field.required)) else f"{value!r} is no name"
+        return (None if isinstance(value, str) and (NAME.fullmatch(value) or not (value or field.required))
+                else f"{value!r} is no name")
     if kind in ("bin", "key16", "digest"):
-        fits = {"key16": lambda n: n == 16, "digest": lambda n: n == 32, "bin": lambda n: n <= (field.limit or 0)}[kind]
+        fits = {"key16": lambda n: n == 16, "digest": lambda n: n == 32,
+                "bin": lambda n: n <= (field.limit or 0)}[kind]
         return None if isinstance(value, bytes) and fits(len(value)) else f"{value!r} is no {kind}"
     if not isinstance(value, list) or len(value) > field.limit:
         return f"{value!r} is no list of at most {field.limit}"
@@ -95,7 +102,8 @@ def wrong_value(page, field, value, skip):
         return next(filter(None, (wrong_text(v, field.size, False) for v in value)), None)
     if kind == "u64s":
         return None if all(type(v) is int and v >= 0 for v in value) else f"{value!r} are no numbers"
-    return next(filter(None, (wrong_row(page, page.rows[kind.removeprefix("list of ")], v, skip) for v in value)), None)
+    return next(filter(None, (wrong_row(page, page.rows[kind.removeprefix("list of ")], v, skip)
+                              for v in value)), None)
 
 
 def load(name="docs/protocol.md"):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection to the broker, from docs/protocol.md alone: one DEALER, one msgpack value a message.
 
-Whatever the broker says to anybody is held against the tables of the page: what is not as they say is kept in `astray`."""
+Whatever the broker says to anybody is held against the tables of the page: what is not as they say is kept in
+`astray`."""
 import contextlib
 import os
 import socket
@@ -62,8 +63,8 @@ class Peer:
         return self.receive()
 
     def hello(self, role, wire_min=1, wire_max=1, **more):
-        self.send(HELLO, wire_min=wire_min, wire_max=wire_max, role=role, pid=os.getpid(), life=self.life, heddle="foreign",
-                  host=socket.gethostname(), **more)
+        self.send(HELLO, wire_min=wire_min, wire_max=wire_max, role=role, pid=os.getpid(), life=self.life,
+                  heddle="foreign", host=socket.gethostname(), **more)
 
     def greet(self, role):
         self.hello(role)
@@ -71,7 +72,8 @@ class Peer:
 
     def join(self, name, *adapters, **more):
         self.req += 1
-        self.send(JOIN, req=self.req, name=name, adapters=[{"adapter": a} for a in adapters], **{"backend": "none", **more})
+        self.send(JOIN, req=self.req, name=name, adapters=[{"adapter": a} for a in adapters],
+                  **{"backend": "none", **more})
 
     def open(self, adapter, writer="stranger", **more):
         self.req += 1
@@ -96,7 +98,8 @@ class Peer:
         rows, part = [], {"more": True}
         while part.get("more"):
             self.req += 1
-            self.send(QUERY, req=self.req, op=op, after=part.get("next", 0), after_name=part.get("next_name", ""), **fields)
+            self.send(QUERY, req=self.req, op=op, after=part.get("next", 0),
+                      after_name=part.get("next_name", ""), **fields)
             part = self.await_type(REPORT, req=self.req)
             body = msgpack.unpackb(part["body"])
             rows += body.get(op, [body])
@@ -114,7 +117,8 @@ class Peer:
         raise Silence("nothing was heard")
 
     def await_type(self, wanted, **values):
-        """The fields of the next message of this type with these values; others are kept for later, an ERROR ends the wait."""
+        """The fields of the next message of this type with these values; others are kept for later, an ERROR
+        ends the wait."""
         fits = lambda number, fields: number == wanted and all(fields.get(k) == v for k, v in values.items())
         for i, message in enumerate(self.passed):
             if fits(*message):
@@ -129,9 +133,11 @@ class Peer:
 
     @contextlib.contextmanager
     def watched(self):
-        """Gives a function: did the broker end the connection?  (A new one is made at once, with nothing said on it.)"""
+        """Gives a function: did the broker end the connection?  (A new one is made at once, with nothing said
+        on it.)"""
         monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        yield lambda: monitor.poll(1000 * PATIENCE_S) and zmq.utils.monitor.recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED
+        yield lambda: (monitor.poll(1000 * PATIENCE_S)
+                       and zmq.utils.monitor.recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED)
         self.socket.disable_monitor()
         monitor.close(0)
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""record.py BROKER FILE: stands between a broker and its clients and, when its standard input ends, writes down what they said:
-the file that replay.py plays (its notation stands there).  A line "cut" on standard input ends all connections.
+"""record.py BROKER FILE: stands between a broker and its clients and, when its standard input ends, writes
+down what they said: the file that replay.py plays (its notation stands there).  A line "cut" on standard
+input ends all connections.
 
-Left out: heartbeats and NEED_SOURCES of a version after the first of a connection.  What comes by time is marked as such, and told
-once: PING, each ROLLOUT but the last of a version, SOURCES after the first.  Where a client says what it was told, a token, an epoch or the number of a
-question, a hole takes the place of the bytes."""
+Left out: heartbeats and NEED_SOURCES of a version after the first of a connection.  What comes by time is
+marked as such, and told once: PING, each ROLLOUT but the last of a version, SOURCES after the first.  Where a
+client says what it was told, a token, an epoch or the number of a question, a hole takes the place of the
+bytes."""
 import sys
 
 import msgpack
@@ -74,7 +76,8 @@ class Writer:
         text = frame.hex()
         for token, owner in self.tokens.items():
             text = text.replace("cf" + token.to_bytes(8, "big").hex(), "{token " + owner + "}")
-        hole = {"VERIFIED": "req", "HEARTBEAT": "seq", "JOIN": "epoch", "OPEN": "epoch"}.get(PAGE.messages[number].name)
+        hole = {"VERIFIED": "req", "HEARTBEAT": "seq", "JOIN": "epoch",
+                "OPEN": "epoch"}.get(PAGE.messages[number].name)
         if hole in fields:
             key = msgpack.packb(hole).hex()
             text = text.replace(key + msgpack.packb(fields[hole]).hex(), key + "{" + f"{hole} {name}" + "}")
@@ -83,7 +86,8 @@ class Writer:
     def is_over(self, passed, at):
         """Nothing is said after this by the client, nor to it, but PING."""
         client = passed[at][0]
-        return not any(c == client and PAGE.messages[msgpack.unpackb(f)[0]].name != "PING" for c, _, f in passed[at + 1:])
+        return not any(c == client and PAGE.messages[msgpack.unpackb(f)[0]].name != "PING"
+                       for c, _, f in passed[at + 1:])
 
     def line(self, passed, at):
         client, direction, frame = passed[at]
@@ -96,9 +100,10 @@ class Writer:
             return None
         if kind == "WELCOME":
             self.tokens[fields["token"]] = name
-        by_time = kind == "PING" or kind == "SOURCES" and not is_first or fields.get("state") == "staging" or kind == "ROLLOUT" and any(
-            c == client and d == "<" and (m := msgpack.unpackb(f))[0] == number and m[1]["version"] == fields["version"]
-            for c, d, f in passed[at + 1:])
+        by_time = (kind == "PING" or kind == "SOURCES" and not is_first or fields.get("state") == "staging"
+                   or kind == "ROLLOUT" and any(
+                       c == client and d == "<" and (m := msgpack.unpackb(f))[0] == number
+                       and m[1]["version"] == fields["version"] for c, d, f in passed[at + 1:]))
         if by_time and (name, kind, "~") in self.said:
             return None
         if by_time:

@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """replay.py ENDPOINT PID TOKEN: the clients of an older release against the broker of today.
 
-tests/golden/session-v1.txt is what our programs and a broker said to each other when wire version 1 was new (tests/foreign/record), a line
-a frame, in the order in which they passed:
+tests/golden/session-v1.txt is what our programs and a broker said to each other when wire version 1 was new
+(tests/foreign/record), a line a frame, in the order in which they passed:
 
     NAME > TYPE HEX   this client says so; every byte is that of then, but for the holes:
-                      {token N} the token of the last WELCOME of client N, {epoch N} the epoch of N's last HELLO_OK, {req N} the number
-                      of the last VERIFY that N heard, {seq N} counts N's heartbeats: msgpack, a token in 9 bytes, others in the fewest
-    NAME < TYPE HEX   this came then, and now the like of it does: readable by the tables of then (tests/golden/wire-v1.md), every field that
-                      there was, of the same value; but tokens are those of now, and what VARIES is only there
+                      {token N} the token of the last WELCOME of client N, {epoch N} the epoch of N's last
+                      HELLO_OK, {req N} the number of the last VERIFY that N heard, {seq N} counts N's
+                      heartbeats: msgpack, a token in 9 bytes, others in the fewest
+    NAME < TYPE HEX   this came then, and now the like of it does: readable by the tables of then
+                      (tests/golden/wire-v1.md), every field that there was, of the same value; but tokens are
+                      those of now, and what VARIES is only there
     NAME ~ TYPE HEX   this comes by time: once, often, not at all; whenever it does it is readable
     NAME x            this connection ends
 
@@ -26,8 +28,8 @@ import page
 from page import ROOT
 
 OLD = page.load("tests/golden/wire-v1.md")
-VARIES = {"epoch", "lease_ms", "pid", "cluster", "heddle", "key", "nonce", "deadline_ms", "retry_ms", "message", "expected", "found", "hint", "next",
-          "req of VERIFY"}
+VARIES = {"epoch", "lease_ms", "pid", "cluster", "heddle", "key", "nonce", "deadline_ms", "retry_ms",
+          "message", "expected", "found", "hint", "next", "req of VERIFY"}
 BEAT_S, PATIENCE_S = 1.0, 30
 HOLE = re.compile(r"\{(\w+) (\w+)\}")
 
@@ -171,15 +173,18 @@ def lacks(old, new, at="body"):
     """A report is JSON: what an older reader finds in it must still be there, of the same kind."""
     if old is None or new is None:
         return None
-    if isinstance(old, bool) != isinstance(new, bool) or isinstance(old, (int, float)) != isinstance(new, (int, float)) or \
-            not isinstance(old, (int, float)) and type(old) is not type(new):
+    if (isinstance(old, bool) != isinstance(new, bool)
+            or isinstance(old, (int, float)) != isinstance(new, (int, float))
+            or not isinstance(old, (int, float)) and type(old) is not type(new)):
         return f"{at} is {new!r}, was {old!r}"
     if isinstance(old, dict):
         keys = [k for k in old if k not in new and at != "body.events[].data"]
-        return f"{at} lacks {keys}" if keys else next(filter(None, (lacks(old[k], new[k], f"{at}.{k}") for k in old if k in new)), None)
+        within = (lacks(old[k], new[k], f"{at}.{k}") for k in old if k in new)
+        return f"{at} lacks {keys}" if keys else next(filter(None, within), None)
     if isinstance(old, list) and old:
         return lacks(old[0], new[0], at + "[]") if new else f"{at} is empty"
-    return f"{at} is {new!r}, was {old!r}" if at in ("body.schema", "body.kind", "body.ok") and old != new else None
+    is_fixed = at in ("body.schema", "body.kind", "body.ok")
+    return f"{at} is {new!r}, was {old!r}" if is_fixed and old != new else None
 
 
 def main(endpoint):
@@ -205,7 +210,8 @@ def main(endpoint):
         said[mark] = said.get(mark, 0) + 1
     kinds = {line[2] for line in lines.values() if line[1] != "x"}
     missing = sorted({m.name for m in OLD.messages.values()} - kinds)
-    print(f"ok   {said['>']} frames of then were said, {said['<']} answers are like those of then, {said['x']} connections, {len(kinds)} types")
+    print(f"ok   {said['>']} frames of then were said, {said['<']} answers are like those of then, "
+          f"{said['x']} connections, {len(kinds)} types")
     if missing:
         print(f"FAIL types that the session does not have: {missing}")
     return 1 if missing else 0

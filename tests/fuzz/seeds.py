@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the hand-made part of tests/fuzz/corpus: from tests/golden, tests/fixtures and what is written here.  Files of the same
-name are replaced; inputs that a fuzzer found (regression-*, found-*) are left alone."""
+"""Makes the hand-made part of tests/fuzz/corpus: from tests/golden, tests/fixtures and what is written here.
+Files of the same name are replaced; inputs that a fuzzer found (regression-*, found-*) are left alone."""
 import json
 import pathlib
 import struct
@@ -23,7 +23,8 @@ def pack(value):
     if isinstance(value, bool):
         return b"\xc3" if value else b"\xc2"
     if isinstance(value, int):
-        return bytes([value]) if 0 <= value < 128 else b"\xcf" + struct.pack(">Q", value) if value >= 0 else b"\xd3" + struct.pack(">q", value)
+        return (bytes([value]) if 0 <= value < 128 else b"\xcf" + struct.pack(">Q", value) if value >= 0
+                else b"\xd3" + struct.pack(">q", value))
     if isinstance(value, float):
         return b"\xcb" + struct.pack(">d", value)
     if isinstance(value, str):
@@ -35,7 +36,8 @@ def pack(value):
     return b"\xde" + struct.pack(">H", len(value)) + b"".join(pack(k) + pack(v) for k, v in value.items())
 
 
-BITS = {"F32": (17, 32), "BF16": (14, 16), "F16": (13, 16), "I64": (20, 64), "U8": (4, 8), "BOOL": (0, 8), "F4": (1, 4)}
+BITS = {"F32": (17, 32), "BF16": (14, 16), "F16": (13, 16), "I64": (20, 64), "U8": (4, 8), "BOOL": (0, 8),
+        "F4": (1, 4)}
 
 
 def manifest(tensors, config=b"{}", metadata=b"", features=()):
@@ -57,9 +59,12 @@ def manifest(tensors, config=b"{}", metadata=b"", features=()):
         sizes += struct.pack("<Q", size)
         at += (size + 4095) // 4096 * 4096
         total += size
-    return pack({"v": 1, "kind": "lora", "features": list(features), "chunk_bytes": 65536, "region_bytes": at, "data_bytes": total,
-                 "count": len(tensors), "config": config, "metadata": metadata, "names": names, "name_ends": ends, "dtypes": dtypes,
-                 "ndims": ndims, "dims": dims, "offsets": offsets, "sizes": sizes, "chunks": bytes(16 * ((at + 65535) // 65536))})
+    return pack({"v": 1, "kind": "lora", "features": list(features), "chunk_bytes": 65536, "region_bytes": at,
+                 "data_bytes": total,
+                 "count": len(tensors), "config": config, "metadata": metadata, "names": names,
+                 "name_ends": ends, "dtypes": dtypes,
+                 "ndims": ndims, "dims": dims, "offsets": offsets, "sizes": sizes,
+                 "chunks": bytes(16 * ((at + 65535) // 65536))})
 
 
 def messages():
@@ -67,12 +72,15 @@ def messages():
         name, text = line.split()
         seed("message", name.lower(), bytes.fromhex(text))
     for number in range(28):
-        seed("message_fields", f"type-{number:02}", bytes([number]) + bytes((i * 37 + number) % 251 for i in range(160)))
+        seed("message_fields", f"type-{number:02}",
+             bytes([number]) + bytes((i * 37 + number) % 251 for i in range(160)))
 
 
 def reports():
-    for name, value in {"status": {"schema": "heddle/1", "kind": "status", "ok": True, "broker": {"pid": 7, "uptime_ms": 1.5}},
-                        "list": {"versions": [{"version": 1, "reason": None, "features": ["dora"]}, {"version": 2, "step": -1}]},
+    for name, value in {"status": {"schema": "heddle/1", "kind": "status", "ok": True,
+                                   "broker": {"pid": 7, "uptime_ms": 1.5}},
+                        "list": {"versions": [{"version": 1, "reason": None, "features": ["dora"]},
+                                              {"version": 2, "step": -1}]},
                         "empty": "", "empty-key": {"": None}, "nested": [[[[[[[[1]]]]]]]]}.items():
         seed("report", name, pack(value))
 
@@ -80,7 +88,9 @@ def reports():
 def adapters():
     two = {"a.lora_A": ("F32", [4, 8]), "a.lora_B": ("BF16", [8, 4])}
     seed("manifest", "two", manifest(two, metadata=b'{"format":"pt"}', features=["dora", "rslora"]))
-    seed("manifest", "shapes", manifest({"s": ("F32", []), "z": ("I64", [0, 3]), "h": ("F4", [2, 3]), "\u00e9\"\\\n": ("U8", [1] * 16)}))
+    seed("manifest", "shapes",
+         manifest({"s": ("F32", []), "z": ("I64", [0, 3]), "h": ("F4", [2, 3]),
+                   "\u00e9\"\\\n": ("U8", [1] * 16)}))
     seed("manifest", "extent-beside-zero", manifest({"z": ("U8", [0, (1 << 64) - 3])}))
     seed("manifest", "metadata-name", manifest({"__metadata__": ("U8", [4])}))
     for directory in sorted((ROOT / "tests/fixtures").iterdir()):
@@ -92,30 +102,40 @@ def adapters():
         seed("safetensors", directory.name, struct.pack("<Q", len(file) - 8 - length) + header)
         seed("peft_config", directory.name, b"\x04" + json.dumps(json.loads(config)).encode())
         table = {k: (v["dtype"], v["shape"]) for k, v in json.loads(header).items() if k != "__metadata__"}
-        seed("manifest", directory.name, manifest(dict(list(table.items())[:6]), config=b'{"peft_type":"LORA"}', metadata=b'{"format":"pt"}'))
-    small = {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
-             "e": {"dtype": "U8", "shape": [0], "data_offsets": [24, 24]}, "\u00e9\n": {"dtype": "F4", "shape": [2], "data_offsets": [24, 25]}}
+        seed("manifest", directory.name,
+             manifest(dict(list(table.items())[:6]), config=b'{"peft_type":"LORA"}',
+                      metadata=b'{"format":"pt"}'))
+    small = {"__metadata__": {"format": "pt"},
+             "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+             "e": {"dtype": "U8", "shape": [0], "data_offsets": [24, 24]},
+             "\u00e9\n": {"dtype": "F4", "shape": [2], "data_offsets": [24, 25]}}
     seed("safetensors", "small", struct.pack("<Q", 25) + json.dumps(small).encode() + b"  ")
-    everything = {"peft_type": "LORA", "r": 8, "lora_alpha": 1.5, "target_modules": ["q"], "rank_pattern": {"q": 4}, "alpha_pattern": {},
-                  "bias": "all", "lora_bias": True, "use_dora": True, "use_rslora": True, "modules_to_save": ["h"],
+    everything = {"peft_type": "LORA", "r": 8, "lora_alpha": 1.5, "target_modules": ["q"],
+                  "rank_pattern": {"q": 4}, "alpha_pattern": {},
+                  "bias": "all", "lora_bias": True, "use_dora": True, "use_rslora": True,
+                  "modules_to_save": ["h"],
                   "target_parameters": ["p"], "base_model_name_or_path": "base \u00e9"}
     seed("peft_config", "everything", b"\x04" + json.dumps(everything).encode())
-    seed("peft_config", "null", b"\x02" + json.dumps({"peft_type": "LORA", "target_modules": None, "rank_pattern": None}).encode())
+    seed("peft_config", "null",
+         b"\x02" + json.dumps({"peft_type": "LORA", "target_modules": None, "rank_pattern": None}).encode())
 
 
 def frames():
     def frame(kind, count, body):
         return struct.pack("<BBHIQ", kind, 1, count, 0, 77) + body
     seed("frame", "hi", frame(1, 48, struct.pack("<QQ", 5, 9) + bytes(range(48))))
-    seed("frame", "ask", frame(2, 2, bytes(range(16)) + struct.pack("<QQI", 1, 0, 65536) + struct.pack("<QQI", 2, 65536, 4096)))
-    seed("frame", "ask-16", frame(2, 16, bytes(16) + b"".join(struct.pack("<QQI", i, i << 16, 65536) for i in range(16))))
+    seed("frame", "ask", frame(2, 2, bytes(range(16)) + struct.pack("<QQI", 1, 0, 65536)
+                               + struct.pack("<QQI", 2, 65536, 4096)))
+    seed("frame", "ask-16",
+         frame(2, 16, bytes(16) + b"".join(struct.pack("<QQI", i, i << 16, 65536) for i in range(16))))
     seed("frame", "unask", frame(3, 3, struct.pack("<QQQ", 1, 2, 3)))
     seed("frame", "data", frame(4, 0, struct.pack("<QQI", 1, 0, 65536)))
     seed("frame", "beat", frame(5, 0, b""))
     seed("frame", "refused", frame(6, 3, b"".join(struct.pack("<QI", i, i) for i in (1, 2, 3))))
     seed("frame", "bye", frame(7, 0, b""))
     seed("frame", "near", frame(8, 1, b""))
-    seed("frame", "lent", frame(9, 2, struct.pack("<QII", 7, 5, 99) + b"".join(struct.pack("<QQII", i, i << 16, 65536, i) for i in (1, 2))))
+    seed("frame", "lent", frame(9, 2, struct.pack("<QII", 7, 5, 99)
+                                + b"".join(struct.pack("<QQII", i, i << 16, 65536, i) for i in (1, 2))))
     seed("frame", "taken", frame(10, 0, struct.pack("<I", 6)))
 
 
@@ -126,7 +146,8 @@ def rows():
     kinds = range(8)   # epoch adapter version decision state writer floor key
     both("plain", b"\x01" + b"".join(bytes([kind, 0]) for kind in kinds))
     both("twice", b"\x00" + b"".join(bytes([kind, 0]) for kind in kinds) * 3)
-    both("versions", bytes([3, 1, 0]) + b"".join(bytes([2, 1, 1, 0, v]) for v in range(1, 8)) + bytes([3, 1, 2, 0, 3]))
+    both("versions", bytes([3, 1, 0]) + b"".join(bytes([2, 1, 1, 0, v]) for v in range(1, 8))
+         + bytes([3, 1, 2, 0, 3]))
     both("other-types", b"\x02" + b"".join(bytes([kind, 1, column, kind_of, 4]) + b"text" for kind in kinds
                                                   for column in range(2) for kind_of in (2, 6))[:500])
     nameless = bytes([1, 0, 6, 3]) + b"a b"
@@ -134,24 +155,34 @@ def rows():
 
 
 def command_lines():
-    lines = {"publish": "publish DIR --adapter policy --step 3 --activation as-ready --deadline 30s --wait 50% --meta a=b --meta c=d",
-             "wait": "wait policy@3 --phase staged --quorum 2 --min 1 --worker w1 --worker=w2 --exact --deadline 500ms",
-             "status": "-o json status --timeout 5", "events": "events -f --since 7 --limit 10 --adapter a", "verify": "verify policy --dir x",
-             "activate": "activate policy@2 --dry-run --wait none", "versions": "versions policy -ojson", "workers": "workers w1 -q",
-             "adapters": "adapters --broker tcp://127.0.0.1:1,ipc:///x", "help": "help publish", "none": "", "two-dashes": "wait -- -x",
-             "broker": "broker --help", "worker": "worker", "wrong": "publish --no-such", "short": "status -oq -x"}
+    lines = {"publish": "publish DIR --adapter policy --step 3 --activation as-ready --deadline 30s --wait "
+                        "50% --meta a=b --meta c=d",
+             "wait": "wait policy@3 --phase staged --quorum 2 --min 1 --worker w1 --worker=w2 --exact "
+                     "--deadline 500ms",
+             "status": "-o json status --timeout 5", "events": "events -f --since 7 --limit 10 --adapter a",
+             "verify": "verify policy --dir x",
+             "activate": "activate policy@2 --dry-run --wait none", "versions": "versions policy -ojson",
+             "workers": "workers w1 -q",
+             "adapters": "adapters --broker tcp://127.0.0.1:1,ipc:///x", "help": "help publish", "none": "",
+             "two-dashes": "wait -- -x",
+             "broker": "broker --help", "worker": "worker", "wrong": "publish --no-such",
+             "short": "status -oq -x"}
     for name, line in lines.items():
         seed("command_line", name, b"\x00" + b"".join(word.encode() + b"\x00" for word in line.split()))
-    seed("command_line", "heddle-broker", b"\x01" + b"\x00".join(b"--listen tcp://127.0.0.1:* --data /d --lease 4s --keep 2 --insecure".split()))
+    seed("command_line", "heddle-broker", b"\x01"
+         + b"\x00".join(b"--listen tcp://127.0.0.1:* --data /d --lease 4s --keep 2 --insecure".split()))
     seed("command_line", "heddle-worker",
-         b"\x02" + b"\x00".join(b"--adapter a --adapter b --label x=y --slots 3 --export e --max-rate 20M --hook-timeout 1m --name n".split()))
+         b"\x02"
+         + b"\x00".join(b"--adapter a --adapter b --label x=y --slots 3 --export e --max-rate 20M "
+                        b"--hook-timeout 1m --name n".split()))
 
 
 def texts():
     for number, words in enumerate((["policy", "policy@3", "a@18446744073709551615", "a@0", "x" * 129],
                                     ["tenant-42", "zone=a", "..", "a=b=c"], ["h1:" + "0123456789abcdef" * 4],
                                     ["500ms", "1.5h", "20M", "64Ki", "all", "none", "50%", "3"],
-                                    ["tcp://127.0.0.1:7700", "tcp://[::1]:1", "tcp://*:*", "ipc:///tmp/x", "tcp://a:1,tcp://localhost:2"],
+                                    ["tcp://127.0.0.1:7700", "tcp://[::1]:1", "tcp://*:*", "ipc:///tmp/x",
+                                     "tcp://a:1,tcp://localhost:2"],
                                     ["plain", "caf\u00e9 \U0001f600", "no_slot", "BF16", "x" * 250])):
         for i, word in enumerate(words):
             seed("texts", f"{number}-{i}", bytes([number]) + word.encode())
@@ -159,18 +190,23 @@ def texts():
 
 
 def keys():
-    pair = "public rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\n", "secret JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6\n"   # of RFC 26
-    for name, text in {"pair": "# a key\n" + pair[0] + pair[1], "public": pair[0], "endpoint": pair[0] + "endpoint tcp://127.0.0.1:7700\n",
-                       "other-secret": pair[0] + pair[1].replace("JT", "JU"), "short": "public abc\n", "empty": ""}.items():
+    # of RFC 26
+    pair = ("public rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\n",
+            "secret JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6\n")
+    for name, text in {"pair": "# a key\n" + pair[0] + pair[1], "public": pair[0],
+                       "endpoint": pair[0] + "endpoint tcp://127.0.0.1:7700\n",
+                       "other-secret": pair[0] + pair[1].replace("JT", "JU"), "short": "public abc\n",
+                       "empty": ""}.items():
         seed("keys", name, b"\x00" + text.encode())
-    for name, text in {"admin": "admin", "worker": "worker:policy", "any": "publisher:*", "none": "", "colon": "admin:", "bad": "worker:a b"}.items():
+    for name, text in {"admin": "admin", "worker": "worker:policy", "any": "publisher:*", "none": "",
+                       "colon": "admin:", "bad": "worker:a b"}.items():
         seed("keys", "role-" + name, b"\x01" + text.encode())
 
 
 def broker_walk(*steps):
     """Steps of tests/unit/broker_walk.h as the numbers that it draws."""
-    number = {"join": 0, "leave": 2, "publish": 4, "stage": 6, "activate": 10, "reject": 13, "operate": 14, "time": 15, "crash": 16,
-              "zombie": 17, "disk": 18}
+    number = {"join": 0, "leave": 2, "publish": 4, "stage": 6, "activate": 10, "reject": 13, "operate": 14,
+              "time": 15, "crash": 16, "zombie": 17, "disk": 18}
     data = b"\x01" + b"".join(struct.pack(">I", life) for life in range(1, 6))
     for name, worker, *draws in steps:
         data += bytes([15, worker, number[name]]) + bytes(draws)
@@ -178,11 +214,13 @@ def broker_walk(*steps):
 
 
 def worker_walk(app, *events):
-    """Events of tests/unit/worker_walk.h: kind, version; commits with a new decision, or with the one given."""
+    """Events of tests/unit/worker_walk.h: kind, version; commits with a new decision, or with the one
+    given."""
     number = {"announce": 0, "commit": 3, "up": 7, "slot": 8, "fetched": 10, "staged": 14, "drained": 15}
     data, up, decisions = bytes([app]), False, 0
     for name, version, *decision in events:
-        data += b"\x01" + struct.pack(">I", 1000) + (b"" if up else b"\x01") + bytes([version - 1, version % 3, 0, number[name]])
+        data += (b"\x01" + struct.pack(">I", 1000) + (b"" if up else b"\x01")
+                 + bytes([version - 1, version % 3, 0, number[name]]))
         if name == "commit":
             data += bytes([0, decision[0] - 1]) if decision else b"\x01"
             decisions += not decision
@@ -200,17 +238,25 @@ def stories():
         return [(step, worker, *draws) for worker in range(3)]
     rollout = everybody("join", 1) + [("publish", 0)]
     version = [("publish", 0, 1, 10, 0)] + everybody("stage", 0) + everybody("activate")
-    seed("broker_core", "rollout", broker_walk(*rollout, *version, *version, ("operate", 0, 1, 1, 0, 100), *everybody("activate"), *version))
-    seed("broker_core", "half", broker_walk(*rollout, *version, ("publish", 0, 1, 0, 0), ("stage", 0, 0), ("stage", 1, 0), ("time", 0, 0, 15, 0)))
-    seed("broker_core", "crash", broker_walk(*rollout, *version, ("publish", 0, 1, 10, 0), ("stage", 0, 0), ("crash", 0, 0), ("join", 0, 1),
-                                             ("stage", 0, 0), ("time", 0, 0, 15, 0), ("join", 1, 1), *version))
-    seed("broker_core", "disk", broker_walk(*rollout, ("disk", 0, 1), *version, ("disk", 0, 0), *version, ("leave", 1, 0), *version))
-    seed("broker_core", "zombie", broker_walk(*rollout, *version, ("leave", 1, 0), ("zombie", 0, 1, 0), ("time", 0, 0, 20, 0), ("zombie", 0, 0, 0)))
+    seed("broker_core", "rollout", broker_walk(*rollout, *version, *version, ("operate", 0, 1, 1, 0, 100),
+                                               *everybody("activate"), *version))
+    seed("broker_core", "half", broker_walk(*rollout, *version, ("publish", 0, 1, 0, 0), ("stage", 0, 0),
+                                            ("stage", 1, 0), ("time", 0, 0, 15, 0)))
+    seed("broker_core", "crash", broker_walk(*rollout, *version, ("publish", 0, 1, 10, 0), ("stage", 0, 0),
+                                             ("crash", 0, 0), ("join", 0, 1),
+                                             ("stage", 0, 0), ("time", 0, 0, 15, 0), ("join", 1, 1),
+                                             *version))
+    seed("broker_core", "disk", broker_walk(*rollout, ("disk", 0, 1), *version, ("disk", 0, 0), *version,
+                                            ("leave", 1, 0), *version))
+    seed("broker_core", "zombie", broker_walk(*rollout, *version, ("leave", 1, 0), ("zombie", 0, 1, 0),
+                                              ("time", 0, 0, 20, 0), ("zombie", 0, 0, 0)))
     for app in (0, 1):
         fetch = [("slot", 1), ("fetched", 1)] + [("staged", 1)] * app
-        seed("worker_core", f"rollout-{app}", worker_walk(app, ("up", 1), ("announce", 1), *fetch, ("commit", 2), ("announce", 1), *fetch, ("commit", 3),
-                                                          ("up", 1), ("up", 3), ("announce", 1), *fetch, ("commit", 4)))
-        seed("worker_core", f"late-{app}", worker_walk(app, ("up", 1), ("announce", 1), *fetch, ("announce", 1), ("commit", 3), ("commit", 2), *fetch,
+        seed("worker_core", f"rollout-{app}",
+             worker_walk(app, ("up", 1), ("announce", 1), *fetch, ("commit", 2), ("announce", 1), *fetch,
+                         ("commit", 3), ("up", 1), ("up", 3), ("announce", 1), *fetch, ("commit", 4)))
+        seed("worker_core", f"late-{app}", worker_walk(app, ("up", 1), ("announce", 1), *fetch,
+                                                       ("announce", 1), ("commit", 3), ("commit", 2), *fetch,
                                                        ("commit", 2, 1), ("commit", 3, 1)))
 
 
@@ -226,4 +272,5 @@ def events():
 
 for make in (messages, reports, adapters, frames, rows, command_lines, texts, keys, stories, events):
     make()
-print(f"seeds: {sum(1 for _ in CORPUS.rglob('*') if _.is_file())} inputs, {sum(f.stat().st_size for f in CORPUS.rglob('*') if f.is_file())} bytes")
+print(f"seeds: {sum(1 for _ in CORPUS.rglob('*') if _.is_file())} inputs, "
+      f"{sum(f.stat().st_size for f in CORPUS.rglob('*') if f.is_file())} bytes")

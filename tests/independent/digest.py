@@ -15,7 +15,8 @@ def tensors(path):
     header = json.loads(data[8:8 + length])
     header.pop("__metadata__", None)
     body = memoryview(data)[8 + length:]
-    rows = [(name.encode(), t["dtype"].encode(), t["shape"], body[slice(*t["data_offsets"])]) for name, t in header.items()]
+    rows = [(name.encode(), t["dtype"].encode(), t["shape"], body[slice(*t["data_offsets"])])
+            for name, t in header.items()]
     return sorted(rows, key=lambda row: row[0])
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""read_back.py SOURCE EXPORTED: PyPI's safetensors reads from both directories the same metadata and the same tensors, bit for
-bit, and the configurations are equal byte for byte.  Prints how many tensors; exits with 1 at a difference."""
+"""read_back.py SOURCE EXPORTED: PyPI's safetensors reads from both directories the same metadata and the same
+tensors, bit for bit, and the configurations are equal byte for byte.  Prints how many tensors; exits with 1
+at a difference."""
 import sys
 from pathlib import Path
 
@@ -12,7 +13,8 @@ NAME = "adapter_model.safetensors"
 
 def content(directory):
     """Metadata, and name -> (dtype, shape, bytes).  The bytes as they are: numpy has no bf16."""
-    rows = {name: (t["dtype"], list(t["shape"]), bytes(t["data"])) for name, t in deserialize((directory / NAME).read_bytes())}
+    rows = {name: (t["dtype"], list(t["shape"]), bytes(t["data"]))
+            for name, t in deserialize((directory / NAME).read_bytes())}
     with safe_open(directory / NAME, framework="np") as f:
         return f.metadata(), rows
 

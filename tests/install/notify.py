@@ -21,7 +21,8 @@ class Service:
         self.socket.bind(f"\0heddle-test-{os.getpid()}-{name}")
         self.socket.settimeout(20)
         env = dict(os.environ, NOTIFY_SOCKET=f"@heddle-test-{os.getpid()}-{name}")
-        self.process = subprocess.Popen([BIN / name, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen([BIN / name, *args], env=env, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True)
 
     def hears(self):
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
@@ -37,7 +38,8 @@ with tempfile.TemporaryDirectory() as work:
     os.environ["HEDDLE_KEYS"] = f"{work}/keys"   # never the user's own
     started = []
     try:
-        late = Service("heddle-worker", "--broker", f"ipc://{work}/broker", "--adapter", "policy", "--name", "w1")
+        late = Service("heddle-worker", "--broker", f"ipc://{work}/broker", "--adapter", "policy", "--name",
+                       "w1")
         started.append(late)
         heard = late.hears()
         assert "READY" not in heard and "no broker" in heard["STATUS"], heard

@@ -41,8 +41,8 @@ class Process:
         self.name, self.out, self.err = name, folder / f"{name}.out", folder / f"{name}.err"
         with open(self.out, "ab") as out, open(self.err, "ab") as err:
             self.from_byte = out.tell()
-            self.popen = subprocess.Popen([str(c) for c in command], env=env, stdin=subprocess.PIPE, stdout=out, stderr=err,
-                                          preexec_fn=die_with_parent)
+            self.popen = subprocess.Popen([str(c) for c in command], env=env, stdin=subprocess.PIPE,
+                                          stdout=out, stderr=err, preexec_fn=die_with_parent)
 
     @property
     def pid(self):
@@ -65,7 +65,8 @@ class Process:
                 return lines[count - 1]
             if dead or time.monotonic() > end:
                 tail = self.err.read_text(errors="replace")[-600:]
-                raise Failed(f"{self.name} {'ended with ' + str(self.popen.returncode) if dead else 'said nothing more'}: {tail}")
+                what = f"ended with {self.popen.returncode}" if dead else "said nothing more"
+                raise Failed(f"{self.name} {what}: {tail}")
             time.sleep(0.01)
 
     def go_on(self):
@@ -77,7 +78,8 @@ class Process:
         self.popen.wait()
 
     def end(self, within=30):
-        """-> its exit status; what does not end is killed, and that is a status too.  A publisher of ours ends with its input."""
+        """-> its exit status; what does not end is killed, and that is a status too.  A publisher of ours
+        ends with its input."""
         if self.popen.poll() is None:
             self.popen.stdin.close()
             self.popen.terminate() if not self.ends_with_input else None
@@ -89,7 +91,9 @@ class Process:
 
     def resident(self):
         """Bytes, and what of it is its own (the rest: programs and libraries, memory of regions)."""
-        fields = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines() if ":" in line)
+        fields = dict(line.split(":", 1)
+                      for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines()
+                      if ":" in line)
         return int(fields["RssAnon"].split()[0]) * 1024
 
     def descriptors(self):
@@ -112,18 +116,20 @@ class Box:
     # ---- processes ----
 
     def start(self, name, *command, ends_with_input=False):
-        self.processes[name] = process = Process(name, [self.bin / command[0], *command[1:]], self.env, self.work, ends_with_input)
+        self.processes[name] = process = Process(name, [self.bin / command[0], *command[1:]], self.env,
+                                                 self.work, ends_with_input)
         return process
 
     def start_broker(self, *options):
-        broker = self.start("broker", "heddle-broker", "--listen", self.endpoint, "--data", self.work / "registry", "--lease", self.lease,
-                            "--log-level", "warn", *options)
+        broker = self.start("broker", "heddle-broker", "--listen", self.endpoint, "--data",
+                            self.work / "registry", "--lease", self.lease, "--log-level", "warn", *options)
         self.endpoint = broker.said()["endpoint"]
         return broker
 
     def start_worker(self, name, *adapters, options=()):
         asked = [word for adapter in adapters for word in ("--adapter", adapter)]
-        return self.start(name, "heddle-worker", "--broker", self.endpoint, "--name", name, "-q", *asked, *options)
+        return self.start(name, "heddle-worker", "--broker", self.endpoint, "--name", name, "-q", *asked,
+                          *options)
 
     def start_publisher(self, name, *options):
         return self.start(name, "large-publish", "--broker", self.endpoint, *options, ends_with_input=True)
@@ -149,8 +155,10 @@ class Box:
 
     def ask(self, *args, within=120):
         """The answer, an object; its "exit" is the command's status."""
-        done = subprocess.run([str(self.bin / "heddle"), *map(str, args), "--broker", self.endpoint, "--timeout", "30s", "-o", "json"],
-                              env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=within)
+        done = subprocess.run([str(self.bin / "heddle"), *map(str, args), "--broker", self.endpoint,
+                               "--timeout", "30s", "-o", "json"],
+                              env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True, timeout=within)
         answer = json.loads(done.stdout) if done.stdout.strip() else {}
         answer["exit"] = done.returncode
         return answer

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of tests/large/run: case_NAME(box, quick).  A limit has a reason beside it; a time is a bound against hanging
-and against what grows with the square, wide enough for a machine that others use too."""
+"""The cases of tests/large/run: case_NAME(box, quick).  A limit has a reason beside it; a time is a bound
+against hanging and against what grows with the square, wide enough for a machine that others use too."""
 import shutil
 import subprocess
 import time
@@ -12,7 +12,8 @@ LEASE_S = 4
 
 def make_adapter(box, name, *options):
     path = box.work / name
-    subprocess.run([str(box.bin / "mkadapter"), *map(str, options), str(path)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(box.bin / "mkadapter"), *map(str, options), str(path)], check=True,
+                   stdout=subprocess.DEVNULL)
     return path
 
 
@@ -33,19 +34,24 @@ def publish(box, path, adapter, *options):
 def check_verified(box, ref, count):
     answer, took_s = box.timed("verify", ref, "--deadline", "120s")
     matches = sum(1 for w in answer.get("workers", []) if w["match"])
-    box.check(answer["exit"] == 0 and matches == count, f"verify {ref}: {matches} of {count} hold the published bytes ({took_s:.1f} s)")
+    box.check(answer["exit"] == 0 and matches == count,
+              f"verify {ref}: {matches} of {count} hold the published bytes ({took_s:.1f} s)")
 
 
 def one_adapter(box, shape, workers, versions):
     """Publishes versions of one shape to workers that export them, and looks at each."""
     for i in range(workers):
-        box.start_worker(f"w{i}", "policy", options=("--export", box.work / f"export{i}", "--export-keep", "0")).said()
+        box.start_worker(f"w{i}", "policy", options=("--export", box.work / f"export{i}", "--export-keep",
+                                                     "0")).said()
     for number in range(1, versions + 1):
         path = make_adapter(box, f"v{number}", *shape, "--seed", number)
         answer, took_s = publish(box, path, "policy", "--deadline", "300s")
-        box.note(f"{answer['tensor_count']} tensors, {mb(answer['data_bytes'])}: pack {answer['timing']['pack_ms']:.0f} ms, durable {answer['timing']['commit_ms']:.0f}, "
-                 f"staged {answer['timing']['staged_ms']:.0f}, active on {workers} {answer['timing']['active_ms']:.0f}; the command {took_s * 1e3:.0f}")
-        box.check(answer["rollout"]["active_count"] == workers, f"policy@{answer['version']} is active on {answer['rollout']['active_count']} of {workers}")
+        box.note(f"{answer['tensor_count']} tensors, {mb(answer['data_bytes'])}: pack "
+                 f"{answer['timing']['pack_ms']:.0f} ms, durable {answer['timing']['commit_ms']:.0f}, "
+                 f"staged {answer['timing']['staged_ms']:.0f}, active on {workers} "
+                 f"{answer['timing']['active_ms']:.0f}; the command {took_s * 1e3:.0f}")
+        box.check(answer["rollout"]["active_count"] == workers,
+                  f"policy@{answer['version']} is active on {answer['rollout']['active_count']} of {workers}")
         switch_ms = answer["timing"]["active_ms"] - answer["timing"]["staged_ms"]
         box.check(switch_ms < 1000, f"the switch took {switch_ms:.0f} ms, whatever the size")
         shutil.rmtree(path) if number < versions else None
@@ -53,13 +59,15 @@ def one_adapter(box, shape, workers, versions):
     last = box.work / f"v{versions}"
     for i in range(workers):
         exported = box.work / f"export{i}" / "policy"
-        same = all(subprocess.run(["cmp", "-s", str(last / f), str(exported / f)]).returncode == 0 for f in ("adapter_config.json", "adapter_model.safetensors"))
+        same = all(subprocess.run(["cmp", "-s", str(last / f), str(exported / f)]).returncode == 0
+                   for f in ("adapter_config.json", "adapter_model.safetensors"))
         box.check(same, f"what w{i} exported is what was published, byte for byte")
     return answer
 
 
 def case_tensors(box, quick):
-    """90,064 tensors, few bytes, the names of DeepSeek-V3 with a LoRA per expert, to two workers; quick: one."""
+    """90,064 tensors, few bytes, the names of DeepSeek-V3 with a LoRA per expert, to two workers; quick:
+    one."""
     workers, versions = (1, 1) if quick else (2, 3)
     need(box, "the case", (2 + 2 * workers) * 400 << 20, 1 << 30)  # a page for each tensor: 369 MB a version
     broker = box.start_broker()
@@ -87,27 +95,33 @@ def case_workers(box, quick):
     for w in workers:
         w.said(within=180)
     box.note(f"{count} joined in {time.monotonic() - start:.1f} s")
-    path = [make_adapter(box, f"v{i}", "--shape", "qwen2.5-0.5b", "--rank", "1", "--seed", i) for i in range(6)]
+    path = [make_adapter(box, f"v{i}", "--shape", "qwen2.5-0.5b", "--rank", "1", "--seed", i)
+            for i in range(6)]
     for i in range(3):
         publish_to_all(box, path[i], count)
     look = broker.resident(), broker.descriptors()
-    box.check(look[1] - fds_before <= count + 8, f"the broker has {look[1]} descriptors for {count} workers, {fds_before} without")
-    box.check(look[0] < (16 << 20) + count * (128 << 10), f"the broker has {mb(look[0])} of memory: under 16 MB and 128 KiB a worker")
+    box.check(look[1] - fds_before <= count + 8,
+              f"the broker has {look[1]} descriptors for {count} workers, {fds_before} without")
+    box.check(look[0] < (16 << 20) + count * (128 << 10),
+              f"the broker has {mb(look[0])} of memory: under 16 MB and 128 KiB a worker")
     victims = workers[::10]
-    publisher = box.start("publisher", "heddle", "publish", path[3], "--adapter", "policy", "--broker", box.endpoint, "-o", "json", "--deadline", "120s")
+    publisher = box.start("publisher", "heddle", "publish", path[3], "--adapter", "policy", "--broker",
+                          box.endpoint, "-o", "json", "--deadline", "120s")
     for v in victims:
         v.kill()
     answer = publisher.said(within=150)
     left = count - len(victims)
     box.check(answer["ok"] and left <= answer["rollout"]["active_count"] <= count,
-              f"{len(victims)} killed in a publish: it is active on {answer['rollout']['active_count']}, {answer['timing']['active_ms']:.0f} ms")
+              f"{len(victims)} killed in a publish: it is active on {answer['rollout']['active_count']}, "
+              f"{answer['timing']['active_ms']:.0f} ms")
     workers = [box.start_worker(w.name, "policy") if w in victims else w for w in workers]
     took_s = all_current(box, count)
     box.note(f"{len(victims)} started again, all current after {took_s:.1f} s")
     publish_to_all(box, path[4], count)
     after = broker.resident(), broker.descriptors()
     box.check(after[1] <= look[1], f"the broker has {after[1]} descriptors again")
-    box.check(after[0] <= look[0] * 1.1 + (1 << 20), f"the broker has {mb(after[0])} of memory, {mb(look[0])} before")
+    box.check(after[0] <= look[0] * 1.1 + (1 << 20),
+              f"the broker has {mb(after[0])} of memory, {mb(look[0])} before")
     broker.kill()
     broker = box.start_broker()
     start = time.monotonic()
@@ -122,13 +136,15 @@ def case_workers(box, quick):
 def publish_to_all(box, path, count):
     answer, took_s = publish(box, path, "policy", "--deadline", "120s")
     box.check(answer["rollout"]["active_count"] == count,
-              f"policy@{answer['version']} is active on {answer['rollout']['active_count']} of {count}: staged {answer['timing']['staged_ms']:.0f} ms, active {answer['timing']['active_ms']:.0f}")
+              f"policy@{answer['version']} is active on {answer['rollout']['active_count']} of {count}: "
+              f"staged {answer['timing']['staged_ms']:.0f} ms, active {answer['timing']['active_ms']:.0f}")
 
 
 def all_current(box, count):
     start = time.monotonic()
     answer = box.ask("wait", "policy", "--min", count, "--deadline", "120s", within=150)
-    box.check(answer["exit"] == 0 and answer["have_count"] == count, f"{answer.get('have_count')} of {count} serve the latest")
+    box.check(answer["exit"] == 0 and answer["have_count"] == count,
+              f"{answer.get('have_count')} of {count} serve the latest")
     return time.monotonic() - start
 
 
@@ -145,41 +161,52 @@ def case_adapters(box, quick):
     box.note(f"4 workers with {per_worker} adapters each joined in {time.monotonic() - start:.1f} s")
     publisher = box.start_publisher("publisher", "--adapters", count, "--count", 3)
     done = publisher.said(within=900)
-    box.check(done["created"] == 3 * count, f"{done['created']} versions of {count} adapters in {done['seconds']:.1f} s; active {done['active_ms']:.1f} ms, at worst {done['active_worst_ms']:.0f}")
+    box.check(done["created"] == 3 * count,
+              f"{done['created']} versions of {count} adapters in {done['seconds']:.1f} s; active "
+              f"{done['active_ms']:.1f} ms, at worst {done['active_worst_ms']:.0f}")
     check_adapters(box, count)
     cost = broker.resident()
-    box.check(cost < (16 << 20) + count * (16 << 10), f"the broker has {mb(cost)} of memory, {broker.descriptors()} descriptors")
+    box.check(cost < (16 << 20) + count * (16 << 10),
+              f"the broker has {mb(cost)} of memory, {broker.descriptors()} descriptors")
     for w in workers:
         box.note(f"{w.name} has {mb(w.resident())} of its own memory, {w.descriptors()} descriptors")
-    box.check(all(w.descriptors() < per_worker * 8 + 64 for w in workers), "a worker has fewer than 8 descriptors an adapter")
+    box.check(all(w.descriptors() < per_worker * 8 + 64 for w in workers),
+              "a worker has fewer than 8 descriptors an adapter")
     broker.kill()
     start = time.monotonic()
     broker = box.start_broker()
     box.note(f"the broker killed, and ready again in {time.monotonic() - start:.2f} s")
     box.until(60, "all have joined again", lambda: box.ready_count() == 4)
     box.note(f"all are back after {time.monotonic() - start:.1f} s")
-    box.until(30, "what is active is known again", lambda: all(a["current_count"] == 1 for a in box.ask("adapters")["adapters"]))
+    box.until(30, "what is active is known again",
+              lambda: all(a["current_count"] == 1 for a in box.ask("adapters")["adapters"]))
     check_adapters(box, count)
     publisher.end()
     again = box.start_publisher("again", "--adapters", 10, "--count", 1).said()
     box.check(again["version"] == 4, "versions go on above those of before")
     many = box.start_worker("many", *[f"x{i}" for i in range(257)])
     status, said = many.popen.wait(30), many.err.read_text().strip().splitlines()
-    box.check(status == 2 and "1 to 256" in said[0], f"a worker with 257 adapters is refused with {status}: {said[0]}")
+    box.check(status == 2 and "1 to 256" in said[0],
+              f"a worker with 257 adapters is refused with {status}: {said[0]}")
     del box.processes["many"]
 
 
 def check_adapters(box, count):
     answer, took_s = box.timed("adapters")
-    active = sum(1 for a in answer["adapters"] if a["active"] and a["active"]["version"] == 3 and a["current_count"] == 1)
-    box.check(active == count and took_s < 5, f"heddle adapters: {active} of {count} active and current ({took_s * 1e3:.0f} ms)")
+    active = sum(1 for a in answer["adapters"] if a["active"] and a["active"]["version"] == 3
+                 and a["current_count"] == 1)
+    box.check(active == count and took_s < 5,
+              f"heddle adapters: {active} of {count} active and current ({took_s * 1e3:.0f} ms)")
     status, took_s = box.timed("status")
-    box.check(status["count"]["adapters"] == count and took_s < 5, f"heddle status: {status['count']['adapters']} adapters ({took_s * 1e3:.0f} ms)")
+    box.check(status["count"]["adapters"] == count and took_s < 5,
+              f"heddle status: {status['count']['adapters']} adapters ({took_s * 1e3:.0f} ms)")
 
 
 def case_versions(box, quick):
-    """10,000 versions of one adapter: broker, workers, publisher and registry keep their size; quick: 2,400."""
-    count, first = (2400, 1200) if quick else (10000, 2000)  # more than the 1,024 ended versions that are remembered
+    """10,000 versions of one adapter: broker, workers, publisher and registry keep their size; quick:
+    2,400."""
+    # more than the 1,024 ended versions that are remembered
+    count, first = (2400, 1200) if quick else (10000, 2000)
     broker = box.start_broker()
     w = [box.start_worker(f"w{i}", "policy") for i in range(2)]
     for each in w:
@@ -188,19 +215,26 @@ def case_versions(box, quick):
     members, looks = {"broker": broker, "w0": w[0], "w1": w[1], "publisher": publisher}, []
     for turn in range(count // first):
         said = publisher.said(turn + 1, within=600)
-        looks.append({n: (p.resident(), p.descriptors()) for n, p in members.items()} | {"registry": box.ask("status")["broker"]["registry_bytes"]})
-        box.note(f"{said['count']}: commit {said['commit_ms']:.1f} ms, active {said['active_ms']:.1f}, at worst {said['active_worst_ms']:.0f}; broker {looks[-1]['broker'][0] >> 10} KiB, "
+        looks.append({n: (p.resident(), p.descriptors()) for n, p in members.items()}
+                     | {"registry": box.ask("status")["broker"]["registry_bytes"]})
+        box.note(f"{said['count']}: commit {said['commit_ms']:.1f} ms, active {said['active_ms']:.1f}, at "
+                 f"worst {said['active_worst_ms']:.0f}; broker {looks[-1]['broker'][0] >> 10} KiB, "
                  f"registry {looks[-1]['registry'] >> 10} KiB")
         publisher.go_on()
-    box.check(said["version"] == count and said["created"] == count, f"version {said['version']} after {said['seconds']:.0f} s")
+    box.check(said["version"] == count and said["created"] == count,
+              f"version {said['version']} after {said['seconds']:.0f} s")
     for name in members:
         (was, was_fds), (now, fds) = looks[0][name], looks[-1][name]
-        box.check(now <= was * 1.05 + (512 << 10), f"{name}: {now >> 10} KiB after {count}, {was >> 10} after {first}: within 5 % and 512 KiB")
+        box.check(now <= was * 1.05 + (512 << 10),
+                  f"{name}: {now >> 10} KiB after {count}, {was >> 10} after {first}: within 5 % and 512 KiB")
         box.check(fds <= was_fds, f"{name}: {fds} descriptors, {was_fds} before")
-    box.check(looks[-1]["registry"] <= looks[0]["registry"] * 1.1, f"registry: {looks[-1]['registry'] >> 10} KiB, {looks[0]['registry'] >> 10} before: within 10 %")
+    box.check(looks[-1]["registry"] <= looks[0]["registry"] * 1.1,
+              f"registry: {looks[-1]['registry'] >> 10} KiB, {looks[0]['registry'] >> 10} before: "
+              f"within 10 %")
     rows, took_s = box.timed("versions", "policy")
     numbers = [v["version"] for v in rows["versions"]]
-    box.check(numbers == list(range(count - len(numbers) + 1, count + 1)) and 1000 <= len(numbers) <= 1100, f"heddle versions: the last {len(numbers)}, in order ({took_s * 1e3:.0f} ms)")
+    box.check(numbers == list(range(count - len(numbers) + 1, count + 1)) and 1000 <= len(numbers) <= 1100,
+              f"heddle versions: the last {len(numbers)}, in order ({took_s * 1e3:.0f} ms)")
     gone = box.ask("versions", "policy@1")
     box.check(gone["exit"] == 3, f"policy@1 is forgotten: exit {gone['exit']}")
     broker.kill()
@@ -208,13 +242,15 @@ def case_versions(box, quick):
     broker = box.start_broker()
     took_s = time.monotonic() - start
     again = box.ask("versions", "policy")["versions"]
-    box.check([(v["version"], v["digest"]) for v in again] == [(v["version"], v["digest"]) for v in rows["versions"]] and took_s < 5,
+    box.check([(v["version"], v["digest"]) for v in again] == [(v["version"], v["digest"])
+                                                               for v in rows["versions"]] and took_s < 5,
               f"the broker killed, ready in {took_s * 1e3:.0f} ms with the same versions")
     publisher.end()
 
 
 def case_pace(box, quick):
-    """A version every 10 ms for a minute, to two adapters, one worker slow; others published beside them; quick: 8 s."""
+    """A version every 10 ms for a minute, to two adapters, one worker slow; others published beside them;
+    quick: 8 s."""
     seconds = 8 if quick else 60
     broker = box.start_broker()
     adapters = ("strict", "ready", "calm")
@@ -231,11 +267,15 @@ def case_pace(box, quick):
     box.note(f"the broker took {broker.cpu_s():.1f} s of CPU")
     for name, end in ends.items():
         box.check(end["refused"] == 0 and end["created"] == end["count"] and end["seconds"] < 2 * seconds,
-                  f"{name}: {end['created']} published in {end['seconds']:.1f} s, none refused; commit {end['commit_ms']:.1f} ms, at worst {end['commit_worst_ms']:.0f}")
+                  f"{name}: {end['created']} published in {end['seconds']:.1f} s, none refused; commit "
+                  f"{end['commit_ms']:.1f} ms, at worst {end['commit_worst_ms']:.0f}")
         wait = box.ask("wait", f"{name}@{end['version']}", "--exact", "--min", 4, "--deadline", "30s")
-        box.check(wait["exit"] == 0 and wait["have_count"] == 4, f"{name}@{end['version']}, the last one, is active on {wait.get('have_count')} of 4")
+        box.check(wait["exit"] == 0 and wait["have_count"] == 4,
+                  f"{name}@{end['version']}, the last one, is active on {wait.get('have_count')} of 4")
         rows = {v["version"]: v for v in box.ask("versions", f"{name}")["versions"]}
-        box.check(rows[end["version"]]["digest"] == end["digest"] and rows[end["version"]]["state"] == "active", f"{name}: the last one's bytes")
+        last = rows[end["version"]]
+        box.check(last["digest"] == end["digest"] and last["state"] == "active",
+                  f"{name}: the last one's bytes")
         for w in (*fast, slow):
             judge_pace(box, w, name, end)
     for p in (strict, ready, calm):
@@ -250,7 +290,8 @@ def judge_pace(box, worker, adapter, end):
     gap = max((b - a for a, b in zip(at, at[1:])), default=0)
     starved = end["seconds"] * 1e3 / 4
     box.check(len(numbers) > 1 and numbers == sorted(set(numbers)) and gap < min(starved, 3000),
-              f"{adapter} on {worker.name}: {len(numbers)} versions, rising, at most {gap:.0f} ms between two")
+              f"{adapter} on {worker.name}: {len(numbers)} versions, rising, at most {gap:.0f} ms between "
+              f"two")
 
 
 def parse_ms(text):
@@ -260,7 +301,8 @@ def parse_ms(text):
 
 def case_bytes(box, quick):
     """2 GB in 90,064 tensors, to two workers that export it; quick: 100 MB."""
-    shape = ("--shape", "qwen3-30b-a3b", "--rank", "1") if quick else ("--shape", "deepseek-v3", "--rank", "3")
+    shape = ("--shape", "qwen3-30b-a3b", "--rank", "1") if quick else ("--shape", "deepseek-v3", "--rank",
+                                                                       "3")
     need(box, "the case", 1 << 30 if quick else 15 << 30, 2 << 30 if quick else 14 << 30)
     broker = box.start_broker()
     read_before = broker_moved(broker)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/json.md has the fields that tests/blackbox/schema.py demands of real answers, each with that type, and no others."""
+"""docs/json.md has the fields that tests/blackbox/schema.py demands of real answers, each with that type, and
+no others."""
 import importlib.util
 import pathlib
 import re
@@ -12,17 +13,24 @@ source = importlib.util.spec_from_file_location("schema", ROOT / "tests/blackbox
 schema = importlib.util.module_from_spec(source)
 source.loader.exec_module(schema)
 
-PARTS = {"error": schema.ERROR, "rollout": schema.ROLLOUT, "missing": schema.MISSING, "adapter": schema.ADAPTER, "version": schema.VERSION,
-         "copy": schema.COPY, "source": schema.SOURCE, "worker": schema.WORKER, "subscription": schema.SUBSCRIPTION, "key": schema.KEY}
+PARTS = {"error": schema.ERROR, "rollout": schema.ROLLOUT, "missing": schema.MISSING,
+         "adapter": schema.ADAPTER, "version": schema.VERSION,
+         "copy": schema.COPY, "source": schema.SOURCE, "worker": schema.WORKER,
+         "subscription": schema.SUBSCRIPTION, "key": schema.KEY}
 KINDS = schema.KINDS
 ONE = {name: spec for name, spec in schema.ONE_VERSION.items() if name not in schema.VERSION}
 SECTIONS = {f"Parts: {name}": spec for name, spec in PARTS.items()} | {
     "Commands: versions": KINDS["versions"] | {f"versions[].{name}": spec for name, spec in ONE.items()},
-    "Commands: activate": {name: spec for name, spec in KINDS["activate"].items() if name not in KINDS["wait"]},
-    "Commands: events": KINDS["event"], "Commands: keys list": KINDS["keys"], "Commands: keys add, keys revoke": KINDS["key"],
-    "Daemons: broker, ready": KINDS["broker"], "Daemons: worker, ready": KINDS["worker"], "Daemons: worker, event": KINDS["worker event"],
-} | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "adapters", "workers", "wait", "verify", "keygen")}
-PLAIN = {"version_state": "version state", "worker_state": "worker state", "copy_state": "copy state", "event_type": "event type", "public_key": "text"}
+    "Commands: activate": {name: spec for name, spec in KINDS["activate"].items()
+                           if name not in KINDS["wait"]},
+    "Commands: events": KINDS["event"], "Commands: keys list": KINDS["keys"],
+    "Commands: keys add, keys revoke": KINDS["key"],
+    "Daemons: broker, ready": KINDS["broker"], "Daemons: worker, ready": KINDS["worker"],
+    "Daemons: worker, event": KINDS["worker event"],
+} | {f"Commands: {name}": KINDS[name] for name in ("publish", "status", "adapters", "workers", "wait",
+                                                   "verify", "keygen")}
+PLAIN = {"version_state": "version state", "worker_state": "worker state", "copy_state": "copy state",
+         "event_type": "event type", "public_key": "text"}
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| .*\|$", re.M)
 
 
@@ -65,10 +73,13 @@ def main():
         is_so = dict(fields_of(SECTIONS[name]))
         for field in sorted(is_so.keys() | told[name].keys()):
             if is_so.get(field) != told[name].get(field):
-                wrong.append(f"{name}: {field} is {is_so.get(field, 'not there')}, told as {told[name].get(field, 'nothing')}")
-    words = " ".join(re.findall(r"^\| (?:version state|worker state|copy state|phase|event type) \| (.*) \|$", (ROOT / "docs/json.md").read_text(), re.M))
+                wrong.append(f"{name}: {field} is {is_so.get(field, 'not there')}, told as "
+                             f"{told[name].get(field, 'nothing')}")
+    words = " ".join(re.findall(r"^\| (?:version state|worker state|copy state|phase|event type) \| (.*) \|$",
+                                (ROOT / "docs/json.md").read_text(), re.M))
     for word in re.findall(r"[a-z]+\.?[a-z]+", " ".join(re.findall(r"`([^`]+)`", words))):
-        if not any(schema.TYPES[t](word) for t in ("version_state", "worker_state", "copy_state", "phase", "event_type")) and word != "null":
+        if not any(schema.TYPES[t](word) for t in ("version_state", "worker_state", "copy_state", "phase",
+                                                   "event_type")) and word != "null":
             wrong.append(f"{word} is no word of a state, phase or event")
     for line in sorted(wrong):
         print(f"docs/json.md: {line}")

@@ -11,7 +11,10 @@ C = "core proto client cli broker bench".split()
 PYTHON = """python/heddle/engine python/heddle/trl.py python/heddle/admin.py python/heddle/errors.py
             python/heddle/_calls.py python/heddle/_handle.py python/heddle/_native.py python/heddle/_words.py
             python/heddle/__init__.py python/heddle/records.py python/heddle/safetensors.py
-            python/heddle/updates.py python/heddle/worker.py examples tests/engines tests/style/columns.py
+            python/heddle/updates.py python/heddle/worker.py
+            python/tools examples bench tools/surfaces
+            tests/blackbox tests/engines tests/evidence tests/fixtures tests/foreign tests/fuzz
+            tests/independent tests/install tests/large tests/large/run tests/style
             python/tests/engine_double.py python/tests/test_engine.py python/tests/test_engine_plan.py
             python/tests/test_engine_servers.py python/tests/test_trl.py
             python/tests/trl_server_mode.py python/tests/vllm_stub.py""".split()

@@ -9,8 +9,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = "core proto wire transfer client trainer_client worker broker cli".split()
 GETENV = re.compile(r'getenv\("([A-Z_]+)"\)')
 OTHER = re.compile(r'"((?:HEDDLE|XDG)_[A-Z_]+)"')          # names that reach getenv by a table or a macro
-NOT_READ = {"HEDDLE_ADAPTER", "HEDDLE_VERSION", "HEDDLE_DIGEST", "HEDDLE_TAG", "HEDDLE_PATH",   # set for hooks
-            "HEDDLE_MEMORY_HOST", "HEDDLE_MEMORY_CUDA"}                                     # words of messages
+# set for hooks
+NOT_READ = {"HEDDLE_ADAPTER", "HEDDLE_VERSION", "HEDDLE_DIGEST", "HEDDLE_TAG", "HEDDLE_PATH",
+            # words of messages
+            "HEDDLE_MEMORY_HOST", "HEDDLE_MEMORY_CUDA"}
 ROW = re.compile(r"^\| `([A-Z_]+)` \|", re.M)
 
 

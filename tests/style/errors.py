@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every error code is in the table of docs/operations.md with its exit status and whether it is retriable, and every one there
-exists; what a row says that it looks like is what the sources say."""
+"""Every error code is in the table of docs/operations.md with its exit status and whether it is retriable,
+and every one there exists; what a row says that it looks like is what the sources say."""
 import pathlib
 import re
 import sys
@@ -28,7 +28,8 @@ def said_by_sources():
 
 def main():
     wrong = []
-    listed = {name: (exit, "yes" if again == "1" else "no") for name, exit, again in LISTED.findall((ROOT / "include/heddle/error.h").read_text())}
+    listed = {name: (exit, "yes" if again == "1" else "no")
+              for name, exit, again in LISTED.findall((ROOT / "include/heddle/error.h").read_text())}
     section = (ROOT / "docs/operations.md").read_text().split("\n## Errors\n", 1)[1].split("\n## ", 1)[0]
     rows = ROW.findall(section)
     said = said_by_sources()
@@ -41,7 +42,8 @@ def main():
             wrong.append(f"{name}: exit and again are {listed[name]}")
         if not cause.strip("– ") or not cure.strip():
             wrong.append(f"{name}: no cause or cure")
-        wrong += (f"{name}: nobody says {text}" for text in re.findall(r"`([^`]+)`", looks) if text not in said)
+        wrong += (f"{name}: nobody says {text}" for text in re.findall(r"`([^`]+)`", looks)
+                  if text not in said)
     if len(rows) != len({row[0] for row in rows}):
         wrong.append("a code is there twice")
     for line in wrong:

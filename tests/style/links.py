@@ -6,9 +6,11 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "python/README.md", *(p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("docs/*.md")))]
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "python/README.md",
+         *(p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("docs/*.md")))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-TOP = r"(?:docs|tests|tools|include|deploy|examples|core|proto|wire|transfer|client|worker|trainer_client|broker|cli|bench|cmake)"
+TOP = (r"(?:docs|tests|tools|include|deploy|examples|core|proto|wire|transfer|client|worker|trainer_client|"
+       r"broker|cli|bench|cmake)")
 NAMED = re.compile(rf"`({TOP}/[A-Za-z0-9_./*-]*)`")
 
 
@@ -34,7 +36,8 @@ def problems(page):
     for name in NAMED.findall(text):
         if re.search("[A-Z]{4}", name.split("/")[-1]) and not name.endswith(".md"):
             continue                                                    # TARGET stands for many
-        if not (list(ROOT.glob(name)) if "*" in name else (ROOT / name).exists()) and not is_room_prefix(name):
+        is_there = list(ROOT.glob(name)) if "*" in name else (ROOT / name).exists()
+        if not is_there and not is_room_prefix(name):
             yield f"{page}: names {name}, which is not there"
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who may include whom.  Prints every include that breaks the rule of docs/architecture.md and exits with 1."""
+"""Who may include whom.  Prints every include that breaks the rule of docs/architecture.md and exits with
+1."""
 import pathlib
 import re
 import sys
@@ -17,11 +18,13 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
 }
 FRONT_ONLY = re.compile(r"^worker/(sidecar|export)")  # written against include/heddle and core alone
 LIBRARIES = {  # header -> where it may be included
-    r"msgpack": r"^proto/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx", r"cuda": r"^transfer/",
-    r"sqlite3": r"^broker/store", r"sodium|xxhash": r"^core/digest",
+    r"msgpack": r"^proto/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
+    r"cuda": r"^transfer/", r"sqlite3": r"^broker/store", r"sodium|xxhash": r"^core/digest",
 }
-PURE = re.compile(r"^(broker/(registry|membership|rollout|planner|pending|events|outbox|auth|strangers)[a-z_]*|client/session|worker/sync[a-z_]*|transfer/fetch)\.[ch]$")
-IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|core/log|core/failpoint|wire/)")
+PURE = re.compile(r"^(broker/(registry|membership|rollout|planner|pending|events|outbox|auth|"
+                  r"strangers)[a-z_]*|client/session|worker/sync[a-z_]*|transfer/fetch)\.[ch]$")
+IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
+                    r"core/log|core/failpoint|wire/)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 broken = []

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""python3 tools/surfaces [--check] [BINDIR]: writes what is made from the option tables and the headers, so that it never lies:
-the generated parts of docs/man/*.[13], deploy/completion/, deploy/heddle.env.  --check writes nothing and exits with 1 when
-something is not current.  BINDIR: the programs (default $HEDDLE_BIN_DIR, else build/bin)."""
+"""python3 tools/surfaces [--check] [BINDIR]: writes what is made from the option tables and the headers, so
+that it never lies: the generated parts of docs/man/*.[13], deploy/completion/, deploy/heddle.env.  --check
+writes nothing and exits with 1 when something is not current.  BINDIR: the programs (default $HEDDLE_BIN_DIR,
+else build/bin)."""
 import argparse
 import difflib
 import os
@@ -57,7 +58,8 @@ def main():
         stale += 1
         if given.check:
             name = str(path.relative_to(ROOT))
-            sys.stdout.writelines(difflib.unified_diff(found.splitlines(True), text.splitlines(True), name, "as it should be", n=1))
+            sys.stdout.writelines(difflib.unified_diff(found.splitlines(True), text.splitlines(True), name,
+                                                       "as it should be", n=1))
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)

@@ -11,7 +11,7 @@ def words(o):
     return ([f"-{o.letter}"] if o.letter else []) + [f"--{o.name}"]
 
 
-# ---- bash -------------------------------------------------------------------------------------------------------------
+# ---- bash ----------------------------------------------------------------------------------------
 
 def bash_values(tables):
     """(command:option -> what to offer), the same rows of several commands together."""
@@ -40,7 +40,8 @@ def bash_action(t):
 
 
 def bash(tables):
-    options = "\n".join(f"    {t.command}) echo '{' '.join(w for o in t.options for w in words(o))}' ;;" for t in tables.values())
+    options = "\n".join(f"    {t.command}) echo '{' '.join(w for o in t.options for w in words(o))}' ;;"
+                        for t in tables.values())
     actions = "".join(f"""    {t.command}:*) {bash_action(t)} ;;
 """ for t in tables.values() if t.actions)
     folders = "|".join(t.command for t in tables.values() if FOLDERS & set(t.arguments))
@@ -55,7 +56,8 @@ _heddle_options() {{ # _heddle_options COMMAND: its options
   esac
 }}
 
-_heddle_values() {{ # _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+# _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+_heddle_values() {{
   case $1:$2 in
 {bash_values(tables)}
     *) return 1 ;;
@@ -71,7 +73,11 @@ _heddle() {{
     *)
       for ((i = 1; i < COMP_CWORD; i++)); do
         case ${{COMP_WORDS[i]}} in
-          -*) if _heddle_values status "${{COMP_WORDS[i]}}" >/dev/null; then [ "${{COMP_WORDS[i + 1]}}" = = ] && i=$((i + 1)); i=$((i + 1)); fi ;;
+          -*)
+            if _heddle_values status "${{COMP_WORDS[i]}}" >/dev/null; then
+              [ "${{COMP_WORDS[i + 1]}}" = = ] && i=$((i + 1))
+              i=$((i + 1))
+            fi ;;
           *) command=${{COMP_WORDS[i]}}; break ;;
         esac
       done ;;
@@ -96,7 +102,7 @@ complete -F _heddle heddle heddle-broker heddle-worker heddle-bench
 """
 
 
-# ---- zsh --------------------------------------------------------------------------------------------------------------
+# ---- zsh -----------------------------------------------------------------------------------------
 
 def zsh_quoted(text):
     return text.replace("'", "'\\''").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
@@ -136,7 +142,8 @@ def zsh_function(t):
 def zsh(tables):
     described = "\n".join(f"      '{t.command}:{zsh_quoted(t.brief)}'" for t in tables.values())
     functions = "\n\n".join(zsh_function(t) for t in tables.values())
-    common = [zsh_option(o) for o in next(iter([t for t in tables.values() if t.command == "status"])).options]
+    common = [zsh_option(o)
+              for o in next(iter([t for t in tables.values() if t.command == "status"])).options]
     return f"""\
 #compdef heddle heddle-broker heddle-worker heddle-bench
 # SPDX-License-Identifier: Apache-2.0

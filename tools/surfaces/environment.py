@@ -5,7 +5,7 @@ import textwrap
 HEAD = """\
 # SPDX-License-Identifier: Apache-2.0
 # Settings of heddle-broker.service and heddle-worker@.service; Debian installs it as /etc/default/heddle.
-# The lists of options are made from the programs' own tables (tools/surfaces); [in brackets] the default of each.
+# The lists of options are made from the programs' own tables (tools/surfaces); [in brackets] each default.
 """
 
 
@@ -17,8 +17,8 @@ def listing(table):
         value = f" {o.value}" if o.takes_value else ""
         default = f" [{o.default}]" if o.default else ""
         variable = f" (${o.env})" if o.env else ""
-        lines += textwrap.wrap(f"--{o.name}{value}: {o.doc}{default}{variable}", 110, initial_indent="#   ", subsequent_indent="#       ",
-                               break_on_hyphens=False, break_long_words=False)
+        lines += textwrap.wrap(f"--{o.name}{value}: {o.doc}{default}{variable}", 110, initial_indent="#   ",
+                               subsequent_indent="#       ", break_on_hyphens=False, break_long_words=False)
     return "\n".join(lines)
 
 
@@ -29,13 +29,19 @@ def variables(tables):
         for o in table.options:
             if o.env:
                 found.setdefault(o.env, o)
-    return [f"# {o.doc}; also for the command heddle(1)\n#{env}={o.default}" for env, o in sorted(found.items())]
+    return [f"# {o.doc}; also for the command heddle(1)\n#{env}={o.default}"
+            for env, o in sorted(found.items())]
 
 
 def sample(tables):
     broker, worker = tables["broker"], tables["worker"]
     parts = [HEAD.rstrip(), *variables(tables),
-             listing(broker) + "\n# The unit keeps the data in /var/lib/heddle/broker.\n#HEDDLE_BROKER_OPTIONS=--lease 4s --keep 1",
-             listing(worker) + "\n# One file an instance, /etc/default/heddle-worker-NAME, tells what heddle-worker@NAME does.  Without it, NAME is\n"
-             "# the adapter.  The unit exports to /var/lib/heddle/worker/NAME.\n#HEDDLE_WORKER_OPTIONS=--adapter policy"]
+             listing(broker)
+             + "\n# The unit keeps the data in /var/lib/heddle/broker.\n"
+               "#HEDDLE_BROKER_OPTIONS=--lease 4s --keep 1",
+             listing(worker)
+             + "\n# One file an instance, /etc/default/heddle-worker-NAME, tells what heddle-worker@NAME "
+               "does.  Without it, NAME is\n"
+               "# the adapter.  The unit exports to /var/lib/heddle/worker/NAME.\n"
+               "#HEDDLE_WORKER_OPTIONS=--adapter policy"]
     return "\n\n".join(parts) + "\n"

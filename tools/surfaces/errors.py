@@ -35,8 +35,10 @@ TAIL = """.El
 
 def plain(text):
     """Markdown of a cell as one line of mdoc text."""
-    text = re.sub(r"\[([^\]]+)\]\(([^)]+)\)", lambda m: m[1] if not m[1].endswith(".md") else f"docs/{m[1]}", text)
-    text = text.replace("`", "").replace("*", "").replace("–", "nothing").replace("…", "...").replace("\\", "\\e").strip()
+    text = re.sub(r"\[([^\]]+)\]\(([^)]+)\)", lambda m: m[1] if not m[1].endswith(".md") else f"docs/{m[1]}",
+                  text)
+    text = text.replace("`", "").replace("*", "").replace("–", "nothing").replace("…", "...")
+    text = text.replace("\\", "\\e").strip()
     return f"\\&{text}" if text[:1] in ".'" else text
 
 

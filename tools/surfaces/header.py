@@ -38,7 +38,8 @@ def plain(comment):
 def laid_out(comment):
     """Its paragraphs: lines joined, but for those that are indented, which stay as they are."""
     lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment[2:-2].strip().split("\n")]
-    return [p if p.startswith("  ") else " ".join(p.split("\n")) for p in re.split(r"\n\n+", "\n".join(lines))]
+    return [p if p.startswith("  ") else " ".join(p.split("\n"))
+            for p in re.split(r"\n\n+", "\n".join(lines))]
 
 
 def function(text, comment):

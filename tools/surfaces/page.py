@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manual pages in mdoc(7).  A page is a made part between two marks and a part written by hand around it, kept as it is."""
+"""Manual pages in mdoc(7).  A page is a made part between two marks and a part written by hand around it,
+kept as it is."""
 import re
 import textwrap
 
@@ -9,11 +10,13 @@ DATE = "November 21, 2026"
 
 
 def renew(path, made, rest):
-    """The page with its made part replaced; a page that is not there yet begins with `rest` below the made part."""
+    """The page with its made part replaced; a page that is not there yet begins with `rest` below the made
+    part."""
     made = f"{BEGIN}\n{made.rstrip()}\n{END}\n"
     if not path.exists():
         title = path.stem.upper()
-        return f'.\\" SPDX-License-Identifier: Apache-2.0\n.Dd {DATE}\n.Dt {title} {path.suffix[1:]}\n.Os Heddle\n{made}{rest}'
+        return (f'.\\" SPDX-License-Identifier: Apache-2.0\n.Dd {DATE}\n.Dt {title} {path.suffix[1:]}\n'
+                f'.Os Heddle\n{made}{rest}')
     text = path.read_text()
     if BEGIN not in text or END not in text:
         raise SystemExit(f"{path}: the marks are gone: {BEGIN}")
@@ -21,7 +24,7 @@ def renew(path, made, rest):
     return before + made + after
 
 
-# ---- text -> roff -----------------------------------------------------------------------------------------------------
+# ---- text -> roff --------------------------------------------------------------------------------
 
 def escape(line):
     line = line.replace("\\", "\\e")
@@ -45,7 +48,8 @@ def marked(text):
         if m:
             yield f".Fn {' '.join([*m[1], m[2], *m[3]])}"
         else:
-            yield from (escape(line) for line in textwrap.wrap(part, 78, break_long_words=False, break_on_hyphens=False))
+            yield from (escape(line) for line in textwrap.wrap(part, 78, break_long_words=False,
+                                                               break_on_hyphens=False))
 
 
 def sentence(text):
@@ -76,11 +80,13 @@ def value(text):
     return " | ".join(words)
 
 
-# ---- commands ---------------------------------------------------------------------------------------------------------
+# ---- commands ------------------------------------------------------------------------------------
 
 def synopsis(table):
-    lines = [".Nm heddle", f".Cm {table.command}"] if table.program.startswith("heddle ") else [f".Nm {table.program}"]
-    for optional, flag, operand, word in re.findall(r"\[([^\]]+)\]|--([a-z-]+)(?: ([A-Z]+))?|(\S+)", table.usage):
+    lines = ([".Nm heddle", f".Cm {table.command}"] if table.program.startswith("heddle ")
+             else [f".Nm {table.program}"])
+    for optional, flag, operand, word in re.findall(r"\[([^\]]+)\]|--([a-z-]+)(?: ([A-Z]+))?|(\S+)",
+                                                    table.usage):
         m = re.match(r"--([a-z-]+)(?: ([A-Z]+))?$", optional)
         if m:
             lines.append(f".Op Fl Fl {m[1]}" + (f" Ar {m[2]}" if m[2] else ""))
@@ -106,7 +112,8 @@ def option(o):
 def command(table):
     own = [option(o) for o in table.options if o.table == "own"]
     common = [option(o) for o in table.options if o.table == "common"]
-    parts = [".Sh NAME", f".Nm {table.page}", f".Nd {table.brief}", ".Sh SYNOPSIS", synopsis(table), ".Sh DESCRIPTION", prose(table.summary)]
+    parts = [".Sh NAME", f".Nm {table.page}", f".Nd {table.brief}", ".Sh SYNOPSIS", synopsis(table),
+             ".Sh DESCRIPTION", prose(table.summary)]
     if own:
         parts += [".Pp", "The options are:", ".Bl -tag -width Ds", *own, ".El"]
     parts += [".Pp", "Common options:", ".Bl -tag -width Ds", *common, ".El"]
@@ -116,13 +123,16 @@ def command(table):
 
 
 def command_rest(table):
-    return ('.Sh EXIT STATUS\n0 when it did what was asked for.\nEvery other status means the same for all commands:\nsee\n.Xr heddle 1 .\n'
+    return ('.Sh EXIT STATUS\n0 when it did what was asked for.\nEvery other status means the same for all '
+            'commands:\nsee\n.Xr heddle 1 .\n'
             ".Sh SEE ALSO\n.Xr heddle 1\n")
 
 
 def overview(tables):
-    lines = [".Sh NAME", ".Nm heddle", ".Nd LoRA adapters from trainers to every rollout worker, by version", ".Sh SYNOPSIS",
-             ".Nm", ".Ar COMMAND", ".Op Ar OPTION ...", ".Nm", ".Cm help", ".Op Ar COMMAND", ".Nm", ".Fl Fl version",
+    lines = [".Sh NAME", ".Nm heddle", ".Nd LoRA adapters from trainers to every rollout worker, by version",
+             ".Sh SYNOPSIS",
+             ".Nm", ".Ar COMMAND", ".Op Ar OPTION ...", ".Nm", ".Cm help", ".Op Ar COMMAND", ".Nm",
+             ".Fl Fl version",
              ".Sh DESCRIPTION", "The commands are, each with a page of its own:", ".Bl -tag -width Ds"]
     for t in tables.values():
         lines += [f".It Xr {t.page} 1", prose(sentence(t.brief))]
@@ -133,7 +143,7 @@ def overview_rest():
     return ".Sh SEE ALSO\n.Xr heddle 7\n"
 
 
-# ---- the library ------------------------------------------------------------------------------------------------------
+# ---- the library ---------------------------------------------------------------------------------
 
 def prototype(f):
     lines = [f".Ft {quoted(f.result)}", f".Fo {f.name}"]
@@ -152,7 +162,8 @@ def wrapped_source(source):
         if len(line) > 76 and m and not line.lstrip().startswith("/*"):
             out += textwrap.wrap(f"/* {m[3]} */", 72, initial_indent=m[1], subsequent_indent=m[1] + "   ")
             line = m[1] + m[2]
-        out += textwrap.wrap(line.rstrip(), 76, subsequent_indent="        ", break_long_words=False, break_on_hyphens=False) or [""]
+        out += textwrap.wrap(line.rstrip(), 76, subsequent_indent="        ", break_long_words=False,
+                             break_on_hyphens=False) or [""]
     return "\n".join(out)
 
 
@@ -161,14 +172,17 @@ def error_rows(source):
     rows = re.findall(r'X\((\w+), \d+, "(\w+)", (\d+), \w+, (\d), "([^"]+)"\)', source)
     lines = [".Bl -tag -width Ds"]
     for name, text_name, status, retriable, text in rows:
-        lines += [f".It Dv HEDDLE_ERR_{name} Pq Ql {text_name} , exit {status}" + (", retriable" if retriable == "1" else ""), prose(sentence(text))]
+        lines += [f".It Dv HEDDLE_ERR_{name} Pq Ql {text_name} , exit {status}"
+                  + (", retriable" if retriable == "1" else ""), prose(sentence(text))]
     return "\n".join(lines + [".El"])
 
 
 def library(h):
     names = [f.name for f in h.functions]
-    parts = [".Sh NAME", *[f".Nm {n} ," for n in names[:-1]], f".Nm {names[-1]}", f".Nd {h.brief}", ".Sh SYNOPSIS", f".In {h.name}",
-             *[prototype(f) for f in h.functions], ".Sh DESCRIPTION", introduction(h.intro), ".Bl -tag -width Ds"]
+    parts = [".Sh NAME", *[f".Nm {n} ," for n in names[:-1]], f".Nm {names[-1]}", f".Nd {h.brief}",
+             ".Sh SYNOPSIS", f".In {h.name}",
+             *[prototype(f) for f in h.functions], ".Sh DESCRIPTION", introduction(h.intro),
+             ".Bl -tag -width Ds"]
     for f in h.functions:
         if not f.comment:
             raise SystemExit(f"{h.name}: {f.name} has no comment before it: it is what its manual page says")
@@ -184,6 +198,8 @@ def library(h):
 
 
 def library_rest(h):
-    return (".Sh RETURN VALUES\nFunctions that return\n.Vt int\nreturn\n.Dv HEDDLE_OK\n(0) or a negative code of\n.Xr heddle_error 3 ;\n"
-            ".Fn heddle_last_error\nthen tells what, where, what was expected, what was found, and what to do.\n"
+    return (".Sh RETURN VALUES\nFunctions that return\n.Vt int\nreturn\n.Dv HEDDLE_OK\n(0) or a negative "
+            "code of\n.Xr heddle_error 3 ;\n"
+            ".Fn heddle_last_error\nthen tells what, where, what was expected, what was found, and what to "
+            "do.\n"
             ".Sh SEE ALSO\n.Xr heddle 7\n")

@@ -23,7 +23,8 @@ class Option:
     @property
     def choices(self):
         """Words that may be given as they are: of `all|N|P%|none` all and none."""
-        return [w for w in self.value.split("|") if re.fullmatch(r"[a-z][a-z-]*", w)] if "|" in self.value or self.kind == "choice" else []
+        words = [w for w in self.value.split("|") if re.fullmatch(r"[a-z][a-z-]*", w)]
+        return words if "|" in self.value or self.kind == "choice" else []
 
 
 @dataclasses.dataclass
@@ -40,7 +41,8 @@ class Table:
     @property
     def actions(self):
         """Of `list | add KEY | revoke KEY`: list, add, revoke; none where the first argument is no action."""
-        return [part.split()[0] for part in self.usage.split(" | ")] if self.arguments[:1] == ["ACTION"] else []
+        is_action = self.arguments[:1] == ["ACTION"]
+        return [part.split()[0] for part in self.usage.split(" | ")] if is_action else []
 
     @property
     def page(self):
@@ -48,7 +50,8 @@ class Table:
 
 
 def dump(*command):
-    return [line.split("\t") for line in subprocess.run([*command, "--dump-options"], check=True, capture_output=True, text=True).stdout.splitlines()]
+    done = subprocess.run([*command, "--dump-options"], check=True, capture_output=True, text=True)
+    return [line.split("\t") for line in done.stdout.splitlines()]
 
 
 def read_tables(bindir):
