@@ -20,8 +20,10 @@ import torch.distributed as dist
 import heddle
 
 torch.set_num_threads(1)
-SIZES = {"17.6 MB": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
-         "87.3 MB": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}}
+SIZES = {"17.6 MB": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+                     "num_attention_heads": 14, "num_key_value_heads": 2},
+         "87.3 MB": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+                     "num_attention_heads": 32, "num_key_value_heads": 8}}
 WAYS = ("heddle", "heddle-c", "files", "gloo", "gloo-flat")
 OVER_C_MS = 2.0             # what Publisher.publish may add to the calls of the C library that it makes
 
@@ -33,7 +35,8 @@ def model_of(shape):
     with torch.device("meta"):
         base = Qwen2ForCausalLM(Qwen2Config(vocab_size=64, **shape)).to(torch.bfloat16)
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    model = get_peft_model(base, LoraConfig(r=16, target_modules=targets, task_type="CAUSAL_LM"), autocast_adapter_dtype=False, low_cpu_mem_usage=True)
+    model = get_peft_model(base, LoraConfig(r=16, target_modules=targets, task_type="CAUSAL_LM"),
+                           autocast_adapter_dtype=False, low_cpu_mem_usage=True)
     for module in model.modules():
         for name, p in list(module._parameters.items()):
             if p is not None and p.requires_grad:
@@ -48,10 +51,11 @@ def step(model, n):
                 p.view(-1)[0] = n
 
 
-# -- a receiver ------------------------------------------------------------------------------------------------------------
+# -- a receiver ------------------------------------------------------------------------------------
 
 def receive(rank, world, port, folder, adapter, table):
-    """Each round begins with a way's name on stdin; when the tensors are usable the first of each is read, and the time said."""
+    """Each round begins with a way's name on stdin; when the tensors are usable the first of each is read,
+    and the time said."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     worker = heddle.Worker(adapters=[adapter], apply="auto", name=f"r{rank}")
     rows = [torch.empty(shape, dtype=torch.bfloat16) for shape in table]
@@ -85,10 +89,11 @@ def receive(rank, world, port, folder, adapter, table):
     worker.close()
 
 
-# -- the trainer -----------------------------------------------------------------------------------------------------------
+# -- the trainer -----------------------------------------------------------------------------------
 
 class CPath:
-    """What a C program does to publish these tensors: begin, write, commit, with all that they take made before."""
+    """What a C program does to publish these tensors: begin, write, commit, with all that they take made
+    before."""
 
     def __init__(self, pub, model):
         import array
@@ -105,8 +110,8 @@ class CPath:
     def publish(self, n):
         lib, table, config = self.lib, self.plan.table, self.plan.config
         self.opts.step = n
-        failed = (lib.heddle_publication_begin(self.ptr, table.c, len(table), config, len(config), self.ffi.NULL,
-                                               self.publication)
+        failed = (lib.heddle_publication_begin(self.ptr, table.c, len(table), config, len(config),
+                                               self.ffi.NULL, self.publication)
                   or lib.heddle_publication_write(self.publication[0], self.sources)
                   or lib.heddle_publication_commit(self.publication, self.opts, self.done))
         assert not failed, self.ffi.string(lib.heddle_last_error().message)
@@ -139,8 +144,10 @@ def measure(adapter, shape, receivers, versions):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    peers = [subprocess.Popen([sys.executable, __file__, "--receive", str(r), str(receivers + 1), str(port), folder, adapter, json.dumps(table)],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for r in range(1, receivers + 1)]
+    peers = [subprocess.Popen([sys.executable, __file__, "--receive", str(r), str(receivers + 1), str(port),
+                               folder, adapter, json.dumps(table)],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+             for r in range(1, receivers + 1)]
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=receivers + 1)
     times = {way: {"usable": [], "blocked": []} for way in WAYS}
     try:
@@ -148,7 +155,8 @@ def measure(adapter, shape, receivers, versions):
             assert all(p.stdout.readline() == "ready\n" for p in peers)
             c, n = CPath(pub, model), 0
             for round_number in range(versions + 1):                # the first is to get warm
-                first, second, *others = WAYS                       # of two that are compared closely neither is always first
+                # of two that are compared closely neither is always first
+                first, second, *others = WAYS
                 for way in (first, second, *others) if round_number % 2 else (second, first, *others):
                     n += 1
                     step(model, n)
@@ -175,9 +183,11 @@ def measure(adapter, shape, receivers, versions):
         dist.destroy_process_group()
         shutil.rmtree(folder)
     over_c = [a - b for a, b in zip(times["heddle"]["blocked"], times["heddle-c"]["blocked"], strict=True)]
-    print(f"{'':20} blocks the trainer for {statistics.median(over_c):.2f} ms more than the C calls alone, of the same round "
-          f"(quartiles {' '.join(f'{q:.2f}' for q in statistics.quantiles(over_c, n=4))}; wanted: at most {OVER_C_MS})")
-    return {way: {k: statistics.median(v) for k, v in t.items()} | {"best": min(t["usable"])} for way, t in times.items()}
+    quartiles = " ".join(f"{q:.2f}" for q in statistics.quantiles(over_c, n=4))
+    print(f"{'':20} blocks the trainer for {statistics.median(over_c):.2f} ms more than the C calls alone, "
+          f"of the same round (quartiles {quartiles}; wanted: at most {OVER_C_MS})")
+    return {way: {k: statistics.median(v) for k, v in t.items()} | {"best": min(t["usable"])}
+            for way, t in times.items()}
 
 
 def main():
@@ -191,12 +201,14 @@ def main():
         return 0
     work = tempfile.mkdtemp()
     os.environ["HEDDLE_KEYS"] = f"{work}/keys"
-    broker = subprocess.Popen([os.environ["HEDDLE_BIN_DIR"] + "/heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", f"{work}/data"], text=True,
+    broker = subprocess.Popen([os.environ["HEDDLE_BIN_DIR"] + "/heddle-broker", "--listen",
+                               "tcp://127.0.0.1:*", "--data", f"{work}/data"], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     os.environ["HEDDLE_BROKER"] = json.loads(broker.stdout.readline())["endpoint"]
     behind = []
     try:
-        print(f"{'adapter':9} {'receivers':>9} {'way':10} {'usable everywhere':>18} {'of heddle':>10} {'blocks the trainer':>19} {'best':>11}   (medians of {args.versions})")
+        print(f"{'adapter':9} {'receivers':>9} {'way':10} {'usable everywhere':>18} {'of heddle':>10} "
+              f"{'blocks the trainer':>19} {'best':>11}   (medians of {args.versions})")
         for size, shape in SIZES.items():
             for receivers in (1, 4):
                 found = measure(f"a{size[:4]}-{receivers}", shape, receivers, args.versions)
@@ -204,7 +216,8 @@ def main():
                     ratio = t["usable"] / found["heddle"]["usable"]
                     is_other = not way.startswith("heddle")
                     behind += [f"{size} {receivers} {way}"] if is_other and ratio < 1 else []
-                    print(f"{size:9} {receivers:9} {way:10} {t['usable']:15.1f} ms {ratio:9.2f}x {t['blocked']:16.1f} ms {t['best']:8.1f} ms", flush=True)
+                    print(f"{size:9} {receivers:9} {way:10} {t['usable']:15.1f} ms {ratio:9.2f}x "
+                          f"{t['blocked']:16.1f} ms {t['best']:8.1f} ms", flush=True)
     finally:
         broker.terminate()
         broker.wait(20)

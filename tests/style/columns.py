@@ -14,7 +14,8 @@ PYTHON = """python/heddle/engine python/heddle/trl.py python/heddle/admin.py pyt
             python/heddle/updates.py python/heddle/worker.py
             python/tools examples bench tools/surfaces
             tests/blackbox tests/engines tests/evidence tests/fixtures tests/foreign tests/fuzz
-            tests/independent tests/install tests/large tests/large/run tests/style
+            tests/independent tests/install tests/large tests/large/run tests/python
+            tests/style
             python/tests/engine_double.py python/tests/test_engine.py python/tests/test_engine_plan.py
             python/tests/test_engine_servers.py python/tests/test_trl.py
             python/tests/trl_server_mode.py python/tests/vllm_stub.py""".split()
