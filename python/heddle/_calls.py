@@ -91,12 +91,17 @@ _idle: list[_Helper] = []
 detached: set[_Job] = set()
 
 
-def _start(job: _Job) -> None:
+def _start(job: _Job) -> bool:
+    """False: no thread can be had.  From 3.12 on an interpreter that ends starts none."""
     try:
         helper = _idle.pop()
     except IndexError:
-        helper = _Helper()
+        try:
+            helper = _Helper()
+        except RuntimeError:
+            return False
     helper.jobs.put(job)
+    return True
 
 
 def interruptible(call: Callable[[], T], interrupt: Callable[[], None],
@@ -108,7 +113,8 @@ def interruptible(call: Callable[[], T], interrupt: Callable[[], None],
         return call()
     job = _Job(call)
     try:
-        _start(job)
+        if not _start(job):
+            return call()
         job.done.wait()
     except BaseException:
         if not job.claim.acquire(blocking=False):       # it has begun
@@ -130,14 +136,19 @@ def detachable(call: Callable[[], T]) -> T:
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    job = detach(call)
+    try:
+        job = detach(call)
+    except RuntimeError:
+        return call()
     job.done.wait()
     value: T = job.result()
     return value
 
 
 def detach(call: Callable[[], Any]) -> _Job:
-    """call() on a helper thread, for nobody to wait for but the end of the program."""
+    """call() on a helper thread, for nobody to wait for but the end of the program.  RuntimeError: there is
+    none.
+    """
     def run() -> Any:
         try:
             return call()
@@ -145,7 +156,9 @@ def detach(call: Callable[[], Any]) -> _Job:
             detached.discard(job)
     job = _Job(run)
     detached.add(job)
-    _start(job)
+    if not _start(job):
+        detached.discard(job)
+        raise RuntimeError("no thread can be started")
     return job
 
 

@@ -33,6 +33,7 @@ class Handle:
     """
 
     _what = "handle"
+    _is_endless = True      # its waits may have no end: they must not keep an interpreter that ends
 
     def __init__(self) -> None:
         _native.use()
@@ -152,7 +153,10 @@ class Handle:
             return
         if self._lock._is_owned():              # type: ignore[attr-defined]
             self._interrupt()
-        _calls.detach(self._free)
+        try:
+            _calls.detach(self._free)
+        except RuntimeError:                    # no thread: who closes again, or drops it, frees
+            pass
 
     def _free(self) -> None:
         """Frees the C handle when nobody is in it.  Who comes second waits for the first."""
@@ -202,10 +206,11 @@ class Handle:
 
     def __del__(self) -> None:
         try:
-            if not getattr(self, "_is_closed", True) and self._ptr is not None and not _native.forked:
-                dropped = repr(self)
+            if getattr(self, "_ptr", None) is not None and not _native.forked:
+                dropped, was_closed = repr(self), self._is_closed
                 self.close()                # before the warning, which may be an error
-                tell(f"{dropped} was not closed", ResourceWarning, source=self)
+                if not was_closed:
+                    tell(f"{dropped} was not closed", ResourceWarning, source=self)
         finally:
             if hasattr(self, "_wake_fd"):
                 os.close(self._wake_fd)     # not before: a loop may still look at a descriptor that has it
@@ -224,11 +229,11 @@ def tell(text: str, kind: type[Warning], **how: Any) -> None:
 
 
 @atexit.register
-def _close_all() -> None:
+def _close_all(of: Callable[[Handle], bool] = lambda _: True) -> None:
     if _native.forked:
         return
     failed = []
-    for handle in list(_open_handles):
+    for handle in filter(of, list(_open_handles)):
         try:
             handle.close()
         except Exception as e:      # the others are closed all the same
@@ -236,6 +241,17 @@ def _close_all() -> None:
     _calls.finish()
     for text in failed:
         tell(text, ResourceWarning)
+
+
+def _end_listeners() -> None:
+    """Before the interpreter waits for the threads that are no daemons: one in updates() would never end."""
+    _close_all(lambda handle: handle._is_endless)
+
+
+try:        # where concurrent.futures is told, too
+    threading._register_atexit(_end_listeners)          # type: ignore[attr-defined]
+except (AttributeError, RuntimeError):
+    pass                                                # at atexit, then, which is after those threads
 
 
 class Until:

@@ -222,6 +222,7 @@ class Publisher(Handle):
     """
 
     _what = "publisher"
+    _is_endless = False     # a thread that trains on after the main one publishes its last, and an atexit handler
 
     def __init__(self, broker: str | None = None, adapter: str = "policy", *, writer: str | None = None,
                  activation: Activation = "all", takeover: bool = False, if_unchanged: IfUnchanged = "skip",
@@ -601,6 +602,7 @@ class Publisher(Handle):
                 raise self._closed()
             if self._asked is None:
                 self._asked = Admin(**self._asked_opts)
+                self._asked._is_endless = False         # it lives as long as this
             return self._asked
 
     def _rollout(self, r: Any, phase: str) -> Rollout:

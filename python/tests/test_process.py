@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a process of Python does to Heddle: Ctrl-C, fork, the end of the interpreter, imports, threads."""
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,6 +286,69 @@ def test_everything_is_closed_at_the_end_of_the_interpreter(broker, adapter, pro
     with heddle.Admin() as adm:                      # it left: nobody had to wait for a lease
         assert adm.workers(f"end-{how}")[0].state == "left"
         assert adm.adapters()[[a.name for a in adm.adapters()].index(adapter)].writer is None
+
+
+def _pythons():
+    """This one, and later ones that are installed: from 3.12 on an interpreter that ends starts no threads."""
+    yield pytest.param(sys.executable, id="this")
+    for minor in (12, 13, 14):
+        beside = pathlib.Path(sys.base_prefix).parent.glob(f"*/bin/python3.{minor}")
+        found = next(map(str, beside), None) or shutil.which(f"python3.{minor}")
+        runs = found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0
+        without = pytest.mark.skip(reason=f"no python3.{minor} is installed beside this one")
+        yield pytest.param(found, id=f"3.{minor}", marks=[] if runs else [without])
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["threads", "no-threads"])
+@pytest.mark.parametrize("python", list(_pythons()))
+def test_what_is_open_is_closed_by_an_interpreter_that_starts_no_threads(tmp_path, python, refuses):
+    """Without cffi, which those interpreters may lack: a handle with a close of its own."""
+    code = """
+        import sys, threading, types
+        sys.modules["_cffi_backend"] = types.SimpleNamespace(FFI=lambda *_, **__: types.SimpleNamespace(NULL=None))
+        from heddle import _handle
+        class Open(_handle.Handle):
+            def _close_native(self, ptr):
+                print("closed", ptr)
+            def _interrupt_native(self, ptr):
+                pass
+        def refuse(thread):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        kept = [Open(), Open()]
+        kept[0]._is_endless = False
+        for i, it in enumerate(kept):
+            it._opened(i)
+        if sys.argv[1] == "True":
+            threading.Thread.start = refuse
+    """
+    import heddle
+    (tmp_path / "heddle").symlink_to(pathlib.Path(heddle.__file__).parent)
+    got = subprocess.run([python, "-W", "default", "-B", "-c", textwrap.dedent(code), str(refuses)],
+                         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    assert (got.returncode, got.stdout.split("\n"), got.stderr) == (0, ["closed 1", "closed 0", ""], "")
+
+
+def test_a_thread_in_updates_ends_with_the_main_one(broker, adapter, program):
+    """One that is no daemon: the interpreter waits for it."""
+    it = program("""
+        import heddle, threading
+        name, fixture = sys.argv[1:3]
+        w, pub = heddle.Worker(adapters=[name]), heddle.Publisher(adapter=name)
+        def listen():
+            list(w.updates())
+            print("listened", flush=True)
+        def train():
+            while threading.main_thread().is_alive():
+                time.sleep(0.002)
+            print(pub.publish_dir(fixture).version, flush=True)
+        for work in (listen, train):
+            threading.Thread(target=work).start()
+        while not w._pollers:
+            time.sleep(0.002)
+        raise RuntimeError("main died")
+    """, adapter, FIXTURES / "plain")
+    assert sorted([it.line(20), it.line(20)]) == ["1", "listened"], it.log.read_text()
+    assert it.end(sign=None, timeout=20) == 1 and "main died" in it.log.read_text()
 
 
 def test_what_was_not_closed_is_said(broker, adapter, program):
