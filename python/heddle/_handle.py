@@ -49,6 +49,9 @@ class Handle:
         self._quiet = threading.Condition(self._lock)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise uncopied(self)
+
     def _opened(self, ptr: Any) -> None:
         self._ptr = ptr
         _open_handles.add(self)
@@ -214,6 +217,11 @@ class Handle:
         finally:
             if hasattr(self, "_wake_fd"):
                 os.close(self._wake_fd)     # not before: a loop may still look at a descriptor that has it
+
+
+def uncopied(it: Any) -> TypeError:
+    """For what owns something of C: a second owner would free it twice."""
+    return TypeError(f"{it!r} cannot be copied, pickled, or sent to another process: open another one there")
 
 
 def tell(text: str, kind: type[Warning], **how: Any) -> None:

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from heddle import _native
-from heddle._handle import Until, tell
+from heddle._handle import Until, tell, uncopied
 from heddle._native import ffi, lib
 from heddle._words import UpdatePhase
-from heddle.errors import Closed, HeddleError
+from heddle.errors import Closed, ForkError, HeddleError
 from heddle.tensors import Tensor, Tensors
 
 if TYPE_CHECKING:
@@ -59,10 +59,17 @@ class Hold:
         return Closed(f"{self.tag} was released", code="closed", exit=2, adapter=self.adapter,
                       version=self.version, hint="take its tensors within the block, or acquire it again")
 
+    def _live(self) -> Any:
+        """The C snapshot.  Hold the lock."""
+        if _native.forked:
+            raise ForkError()
+        if self._snapshot is None:
+            raise self._released()
+        return self._snapshot
+
     def buffer(self, name: str, address: int, size: int) -> Any:
         with self._lock:
-            if self._snapshot is None:
-                raise self._released()
+            self._live()
             self.views[name] += 1
         view = ffi.gc(ffi.cast("char *", address), lambda _: self.drop(name))
         return ffi.buffer(view, size)
@@ -91,11 +98,10 @@ class Hold:
 
     def tensors(self) -> Tensors:
         with self._lock:
-            if self._snapshot is None:
-                raise self._released()
+            snapshot = self._live()
             rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
             for i in range(self.count):
-                _native.check(lib.heddle_snapshot_tensor(self._snapshot, i, row))
+                _native.check(lib.heddle_snapshot_tensor(snapshot, i, row))
                 rows.append(self._tensor(row))
         return Tensors(rows)
 
@@ -107,9 +113,7 @@ class Hold:
 
     def call(self, function: Any, *args: Any) -> None:
         with self._lock:
-            if self._snapshot is None:
-                raise self._released()
-            snapshot = self._snapshot
+            snapshot = self._live()
         _native.check(function(snapshot, *args))
 
     def described(self) -> dict[str, Any]:
@@ -124,6 +128,9 @@ class HeldVersion:
     _hold: Hold | None = None
     _tensors: Tensors | None = None
     _config: dict[str, Any] | None = None
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise uncopied(self)
 
     def _held(self) -> Hold:
         raise NotImplementedError

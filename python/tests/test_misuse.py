@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong, and how it is said."""
+import copy
 import pickle
 import re
 import threading
@@ -320,6 +321,24 @@ def test_closed_objects(broker, adapter, numpy):
     a.release()
     with pytest.raises(heddle.Closed, match="released"):
         a.tensors
+
+
+def test_what_owns_a_handle_cannot_be_copied(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter]) as w, heddle.Admin() as adm:
+        _joined_any(adapter)
+        pub.publish_dir(FIXTURES / "plain")
+        update = next(w.updates(timeout=30)).defer()
+        with w.acquire(adapter, 1) as a:
+            for it in (pub, w, adm, a, update):
+                for by in (copy.copy, copy.deepcopy, pickle.dumps):
+                    with pytest.raises(TypeError, match="cannot be copied, pickled"):
+                        by(it)
+        update.reject("enough")
+
+
+def _joined_any(adapter):
+    with heddle.Admin() as adm:
+        until(lambda: any(a.name == adapter for w in adm.workers() for a in w.adapters), f"somebody has {adapter}")
 
 
 def test_closing_ends_the_waits_of_other_threads(broker, adapter):

@@ -214,11 +214,13 @@ def test_after_a_fork_every_call_raises(broker, adapter, program):
         ver.wait(min=1, timeout=60)
         a = w.acquire(name)
         view = next(iter(a.tensors.values()))
+        again = w.acquire(name)
         if os.fork() == 0:
             calls = {"publish": lambda: pub.publish_dir(fixture), "wait": ver.wait, "acquire": lambda: w.acquire(name), "updates": lambda: w.updates(),
                      "stats": w.stats, "status": adm.status, "events": lambda: next(adm.events()), "open": lambda: heddle.Admin(),
                      "worker": lambda: heddle.Worker(adapters=[name]), "publisher": lambda: heddle.Publisher(adapter=name),
-                     "enter": lambda: pub.__enter__()}
+                     "enter": lambda: pub.__enter__(), "rehash": a.rehash, "export": lambda: a.export("/tmp/none/of/this"),
+                     "view": lambda: view.data, "tensors": lambda: again.tensors}
             wrong = []
             for what, call in calls.items():
                 try:
@@ -229,12 +231,13 @@ def test_after_a_fork_every_call_raises(broker, adapter, program):
             for it in (w, pub, adm):
                 it.close()
             a.release()
-            del view, a
+            again.release()
+            del view, a, again
             print(json.dumps({"wrong": wrong}), flush=True)
             sys.exit(0)                          # with all of the interpreter's end
         pid, status = os.wait()
         assert status == 0, status
-        with w.acquire(name) as again:           # the parent goes on
+        with again:                              # the parent goes on
             assert again.rehash() == ver.digest
         assert pub.publish_dir(fixture).reason == "unchanged" and adm.status().count.writers >= 1
         a.release()
