@@ -248,7 +248,7 @@ void describe_slots(const worker_node_t *n, const adapter_t *a, uint64_t version
     error_fail(error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use: %s", a->sync.slot_count, buf_text(&text));
     error_where(error, a->name, version, n->opts.name, "announce");
     error_expected(error, "a free slot");
-    error_found(error, "%s", buf_text(&text));
+    error_found(error, "none of %u", a->sync.slot_count);
     error_hint(error, "release snapshots that are no longer used, or run the worker with more --slots");
     buf_fini(&text);
 }

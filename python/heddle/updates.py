@@ -183,6 +183,11 @@ class HeldVersion:
         return _native.text(digest) or ""
 
 
+def _outlived(tag: str, what: str, views: list[str]) -> str:
+    some = ", ".join(views[:5]) + (f" and {len(views) - 5} more" if len(views) > 5 else "")
+    return f"views of {tag} outlive their {what} and keep its slot: {some}"
+
+
 class Snapshot(HeldVersion):
     """A hold on one version: `with worker.acquire("policy") as a`.  Its memory does not change, and stays,
     while the block or a view of it lasts.
@@ -210,9 +215,7 @@ class Snapshot(HeldVersion):
         self._tensors = None
         left = hold.end_block()
         if left:
-            some = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-            warnings.warn(f"views of {self.tag} outlive their block and keep its slot: {some}",
-                          ResourceWarning, stacklevel=3, source=self)
+            warnings.warn(_outlived(self.tag, "block", left), ResourceWarning, stacklevel=3, source=self)
 
     def __enter__(self) -> Snapshot:
         return self
@@ -269,7 +272,7 @@ class Update(HeldVersion):
 
     def _held(self) -> Hold:
         if self._hold is None or not self._hold.live:
-            self._hold = self._worker._hold(self.adapter, self.version)
+            self._hold = self._worker._hold(self.adapter, self.version, f"Update {self.phase} {self.tag}")
         return self._hold
 
     def _answer(self, what: str, call: Any, *args: Any) -> bool:
@@ -284,8 +287,12 @@ class Update(HeldVersion):
 
     def _end(self) -> None:
         self._tensors = None
-        if self._hold is not None:
-            self._hold.end_block()
+        if self._hold is None or not self._hold.in_block:
+            return
+        left = self._hold.end_block()
+        if left:
+            tell(_outlived(self.tag, f"update ({self.phase})", left), ResourceWarning, stacklevel=4,
+                 source=self)
 
     def staged(self) -> bool:
         """Loaded beside the old one.  False: the version is not wanted any more: drop what was loaded."""

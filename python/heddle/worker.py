@@ -7,6 +7,7 @@ import os
 import select
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _HINT = "start one with `heddle broker`, or name it: Worker(broker=...) or HEDDL
 _APPLY = {"auto": 0, "app": 1}
 _PENDING_MAX = 256
 _ALONE_S = 5.0          # without an answer of a broker, until that is told
-_SLICE = 0.05           # seconds between looks, where what is waited for may be done by another thread
+_SLICE = 0.05           # seconds between looks: another thread may answer, or have read what is waited for
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,17 @@ class Current:
     tag: str
     digest: str
     step: int | None
+
+
+@dataclass(frozen=True)
+class _Why:
+    """What is remembered of an update that failed or is stale: not the update, which may have a hold."""
+    adapter: str
+    version: int
+    tag: str
+    phase: str
+    code: str | None
+    message: str | None
 
 
 class Worker(Handle):
@@ -72,11 +84,15 @@ class Worker(Handle):
         self._holds: set[Hold] = set()
         self._pending: deque[Update] = deque()          # read from the library, not yet by the application
         self._refused: HeddleError | None = None
+        self._is_over = False                           # the refusal stays
         # token, epoch, cluster; None while no broker knows this worker
         self._joined: dict[str, Any] | None = None
         self._alone_since = time.monotonic()
         self._is_told = False                           # that it is alone
-        self._stale: set[str] = set()
+        self._was_joined = False
+        self._stale: dict[str, _Why] = {}
+        self._ended: dict[str, _Why] = {}            # the last of each adapter, until a later one arrives
+        self._unanswered: weakref.WeakSet[Update] = weakref.WeakSet()
         try:
             self._check(group, rank, ranks, apply, accepts)
             self.adapters = _native.names(adapters, "adapters")
@@ -177,11 +193,17 @@ class Worker(Handle):
         with self._lock:
             while not self._pending:
                 if not self._read():
+                    self._check_refused()
                     return None
             found = self._pending.popleft()
             if not self._pending:
                 os.eventfd_read(self._pending_fd)
             return found
+
+    def _check_refused(self) -> None:
+        if self._is_over:
+            assert self._refused is not None
+            raise self._refused
 
     def _read(self) -> bool:
         """One event of the library into _pending, or into what is known of the session.  False: there was
@@ -203,24 +225,30 @@ class Worker(Handle):
         if kind == "worker.joined":
             self._joined = {"token": int(event.token), "epoch": int(event.epoch),
                             "cluster": _native.text(event.cluster) or ""}
-            self._refused, self._is_told = None, False
+            self._refused, self._is_told, self._was_joined = None, False, True
         elif kind in ("broker.lost", "worker.fenced", "worker.left"):
             if self._joined is not None:
                 self._joined, self._alone_since = None, time.monotonic()
             _log.info("%s: %s", kind, _native.text(event.message))
         elif kind == "worker.refused":
             self._refused = _native.error_of(event.code)
-            if not event.retriable:
-                raise self._refused
-            _log.warning("the broker refused this worker for now: %s", self._refused)
+            self._is_over = not event.retriable         # told by who waits; any call may have read it
+            if not self._is_over:
+                _log.warning("the broker refused this worker for now: %s", self._refused)
         elif kind in EVENT_PHASE and not (kind == "activate.done" and self._app):
             self._offer(Update(self, EVENT_PHASE[kind], event))
 
     def _offer(self, update: Update) -> None:
         if update.phase in ("active", "commit"):
-            self._stale.discard(update.adapter)
-        if update.phase == "stale":
-            self._stale.add(update.adapter)
+            self._stale.pop(update.adapter, None)
+        if update.phase in ("active", "commit", "arrived"):
+            self._ended.pop(update.adapter, None)
+        if update.phase in ("stale", "failed"):
+            of = self._stale if update.phase == "stale" else self._ended
+            of[update.adapter] = _Why(update.adapter, update.version, update.tag, update.phase, update.code,
+                                      update.message)
+        if not update.answered:
+            self._unanswered.add(update)
         if update.phase == "arrived" and self._accepts is not None and not self._is_acceptable(update):
             return
         # read by wait_current() alone: what is only told makes room
@@ -256,7 +284,7 @@ class Worker(Handle):
                 return False
             _native.check(rc)
             if what == "activate":
-                self._stale.discard(adapter)
+                self._stale.pop(adapter, None)
         return True
 
     # -- versions --------------------------------------------------------------------------------------------
@@ -264,6 +292,8 @@ class Worker(Handle):
     def _hold(self, adapter: str, version: int, where: str = "") -> Hold:
         place, name = ffi.new("heddle_snapshot_t **"), _native.c_text(adapter)
         with self._lock:
+            if not self._app:
+                self._drain()           # nobody has to: what a reader of old would miss is nothing to log
             _native.check(lib.heddle_worker_acquire(self._live(), name, version, place))
         return Hold(self, place[0], where)
 
@@ -295,27 +325,46 @@ class Worker(Handle):
         {adapter: Current}
 
         With apply="app" somebody else (a thread, a task) answers the updates meanwhile.  Raises Deadline,
-        which names the adapters.
+        which names the adapters and why: an update that nobody has answered, what a version failed or is
+        stale for, a broker that is away.
         """
         until = Until(timeout)
         while True:
             self._drain()
+            self._check_refused()
             found = {name: self.current(name) for name in self.adapters}
             lacking = [name for name, it in found.items() if it is None or name in self._stale]
             if not lacking and self._joined is not None:
                 return {name: it for name, it in found.items() if it is not None}
             if until.over:
                 raise self._not_current(lacking, timeout)
-            self._poll(self._fd, self._heard(until.left(_SLICE if self._app else None)))
+            self._poll(self._fd, self._heard(until.left(_SLICE)))
 
     def _not_current(self, lacking: list[str], timeout: float | None) -> HeddleError:
         about = {"adapter": lacking[0]} if len(lacking) == 1 else self._where()
         names = " ".join(lacking or self.adapters)
         late = f"{names} not current within {timeout} s"
         if self._joined is None:
-            return _native.error("deadline", f"{late}: no broker has admitted this worker", **about,
+            why = "the broker is away" if self._was_joined else "no broker has admitted this worker"
+            return _native.error("deadline", f"{late}: {why}", **about,
                                  retriable=True, expected=f"a broker at {self._endpoint}", hint=_HINT,
                                  found=str(self._refused) if self._refused else "no answer")
+        waiting = sorted((u for u in self._unanswered if not u.answered and u.adapter in lacking),
+                         key=lambda u: u.version)
+        if waiting:
+            said = ", ".join(f"{u.tag} {u.phase}" for u in waiting)
+            return _native.error("deadline", f"{late}: an update is unanswered: {said}", **about,
+                                 retriable=True, expected="an answer in updates()",
+                                 found=f"{said}, unanswered",
+                                 hint='answer it in updates(), on another thread or task, or open the worker '
+                                      'with apply="auto"')
+        told = next((u for name in lacking for of in (self._stale, self._ended) if (u := of.get(name))), None)
+        if told is not None:
+            said = f"{told.tag} {told.phase if told.phase == 'failed' else 'is not served'}: {told.message}"
+            return _native.error("deadline", f"{late}: {said} ({told.code})", **about, retriable=True,
+                                 expected="an active version of every adapter",
+                                 found=f"{told.phase}: {told.code}",
+                                 hint=f"`heddle versions {told.adapter}@{told.version}` tells more")
         return _native.error("deadline", late, **about, retriable=True, found=f"none of {names}",
                              expected="an active version of every adapter",
                              hint=f"`heddle versions {names.split()[0]}` tells what there is, and "
@@ -346,9 +395,10 @@ class Worker(Handle):
     def stats(self) -> dict[str, Any]:
         """bytes_in bytes_out chunks_bad retries fenced (as `heddle workers`), joined (token, epoch, cluster;
         None: no broker), and held: one entry for each hold: adapter version tag age_s in_block views (names
-        of tensors) where (file:line of acquire)."""
+        of tensors) where (file:line of acquire, or the Update)."""
         told = ffi.new("char **")
         with self._lock:
+            self._drain()               # of the session nobody else may ask
             _native.check(lib.heddle_worker_stats(self._live(), told))
         counters: dict[str, Any] = _native.take_json(told)
         held = sorted((hold.described() for hold in list(self._holds)),

@@ -416,6 +416,74 @@ def test_views_that_outlive_their_block(broker, adapter, numpy):
                 assert a.tensors[KEY.format("B")].numpy()[0, 0] == 5.0
 
 
+def test_views_that_outlive_their_update_are_named(broker, adapter, numpy):
+    with heddle.Worker(adapters=[adapter], name="keeps") as w, heddle.Publisher(adapter=adapter) as pub:
+        tag = pub.publish_tensors(tensors(numpy), CONFIG).tag
+        update = next(w.updates(timeout=30))
+        kept = update.numpy()[KEY.format("A")]
+        with pytest.warns(ResourceWarning, match=f"views of {tag} outlive their update .arrived.*lora_A"):
+            assert update.staged()
+        assert [(h["where"], h["views"]) for h in w.stats()["held"]] == [(f"Update arrived {tag}", [KEY.format("A")])]
+        assert kept[0, 0] == 1.0
+        del kept
+        assert w.stats()["held"] == []
+
+
+def test_stats_know_the_session_that_nobody_read_of(tmp_path, numpy):
+    it = Broker(tmp_path, "--lease", "1s", listen=f"ipc://{tmp_path}/broker")
+    with heddle.Worker(it.endpoint, ["x"], apply="auto", name="asks") as w:
+        first = until(lambda: w.stats()["joined"], "it joined")
+        it.end(sign=9)
+        until(lambda: w.stats()["joined"] is None, "it knows that the broker is gone")
+        with pytest.raises(heddle.Deadline, match="the broker is away"):
+            w.wait_current(0)
+        again = Broker(tmp_path, "--lease", "1s", listen=f"ipc://{tmp_path}/broker")
+        assert until(lambda: w.stats()["joined"], "it joined again")["cluster"] == first["cluster"]
+    assert again.end() == 0
+
+
+def test_wait_current_says_why(broker, adapter):
+    with heddle.Worker(adapters=[adapter], name="why") as w, heddle.Publisher(adapter=adapter) as pub:
+        _joined("why")
+        tag = pub.publish_dir(FIXTURES / "plain").tag
+        for wait in (0.3, 0):                       # read by wait_current alone; then taken, and not answered
+            with pytest.raises(heddle.Deadline, match=f"{tag} arrived") as e:
+                w.wait_current(wait)
+            assert "unanswered" in e.value.found and 'apply="auto"' in e.value.hint
+            updates = w.updates(timeout=30)
+            update = next(updates).defer() if wait else update
+        update.reject("rank 64 is too much")
+        assert next(updates).phase == "failed"
+        with pytest.raises(heddle.Deadline, match=f"{tag} failed: .*rank 64 is too much.*version_failed"):
+            w.wait_current(0)
+        tag = pub.publish_dir(FIXTURES / "dora").tag
+        assert next(updates).staged()
+        commit = next(updates)
+        commit.reject("the engine is gone")
+        found = next(updates)
+        assert found.phase == "stale"
+        with pytest.raises(heddle.Deadline, match=f"{tag} is not served: .*the engine is gone") as e:
+            w.wait_current(0)
+        assert found.code in str(e.value) and found.code in e.value.found
+
+
+def test_who_only_acquires_is_told_of_no_dropped_events(broker, adapter, program):
+    it = program("""
+        import heddle
+        name, fixtures = sys.argv[1], sys.argv[2:]
+        with heddle.Worker(adapters=[name], apply="auto") as w, heddle.Publisher(adapter=name, close_timeout=0.1) as pub:
+            pub.publish_dir(fixtures[0]).wait(min=1)
+            w.wait_current(30)
+            for i in range(150):
+                ver = pub.publish_dir(fixtures[(i + 1) % 2])
+                ver.wait(min=1)
+                with w.acquire(name) as a:
+                    assert a.version == ver.version
+    """, adapter, FIXTURES / "plain", FIXTURES / "dora")
+    assert it.end(sign=None) == 0, it.log.read_text()
+    assert "events.dropped" not in it.log.read_text()
+
+
 def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):
     with heddle.Worker(adapters=[adapter], name="hoarder", apply="auto", slots=3) as w, heddle.Publisher(adapter=adapter) as pub:
         kept = []
@@ -424,7 +492,7 @@ def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):
             kept.append(w.acquire(adapter))
         with pytest.raises(heddle.RolloutFailed) as e:
             pub.publish_tensors(tensors(numpy, 9.0), CONFIG, deadline=20).wait(min=1, timeout=60)
-        assert e.value.rollout.missing[0].code == "no_slot"
+        assert e.value.rollout.missing[0].code == "no_slot" and str(e.value).count("version 1 held by 1 reader") == 1
         for a in kept:
             a.release()
 
