@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
@@ -27,6 +29,7 @@ _UNCHANGED = {"fail": 0, "skip": 1, "publish": 2}
 _PHASE = {"staged": 1, "active": 2}
 _NOT_YET = ("deadline", "no_workers")
 _ENDED = ("failed", "retired", "lost", "superseded")
+_HELD_S = 0.1               # seconds between tries while a writer that died is in the way
 _LOOK_AGAIN = 0.25          # seconds: an event tells of most changes, and this of the rest
 
 Config = Mapping[str, Any] | bytes | str
@@ -201,8 +204,16 @@ class _Wanted:
     report: Any
 
 
+def _silent_s(e: HeddleError) -> float | None:
+    """For how long the writer that is in the way has not been heard of; None: that is not why."""
+    found = re.search(r" ([0-9]+) ms ago$", e.found or "")
+    return int(found[1]) / 1000 if e.code == "writer_held" and e.retriable and found else None
+
+
 class Publisher(Handle):
-    """The writer of one adapter.  Opening waits for the broker, at most `timeout` seconds.
+    """The writer of one adapter.  Opening waits for the broker, at most `timeout` seconds, and as long for a
+    writer before this one that says nothing any more (its process died): its session ends with the broker's
+    lease.  One that is heard of meanwhile is a Conflict at once.
 
     broker         "tcp://host:port[,...]"; None: $HEDDLE_BROKER, else tcp://127.0.0.1:7700
     activation     "all": everybody switches when all have it; "as-ready": each when it has it; "manual":
@@ -259,6 +270,7 @@ class Publisher(Handle):
         texts = {"broker": broker, "adapter": self.adapter, "writer": writer, "data_device": data_device,
                  "broker_key": broker_key, "key": key}
         kept = {name: _native.c_text(value) for name, value in texts.items()}
+        until = Until(timeout)
         opts = ffi.new("heddle_publisher_opts_t *", {
             **kept, "size": ffi.sizeof("heddle_publisher_opts_t"), "takeover": bool(takeover),
             "insecure": bool(insecure),
@@ -266,14 +278,37 @@ class Publisher(Handle):
             "max_rate_bytes": (0 if max_rate is None
                                else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX)),
             "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1)})
-        place = ffi.new("heddle_publisher_t **")
         _native.load_transport()
+        last_s = 0.0            # since the writer before was heard of, when it was looked last
+        while True:
+            try:
+                self._start(opts)
+                return
+            except HeddleError as e:
+                silent_s = _silent_s(e)
+                if silent_s is None or silent_s < last_s or (until.left(60.0) or 0.0) < 2 * _HELD_S:
+                    raise
+            last_s = silent_s
+            self._forget_start()
+            time.sleep(_HELD_S)
+            opts.timeout_ms = _native.milliseconds(until.left(60.0), "timeout", 1)
+
+    def _start(self, opts: Any) -> None:
+        place = ffi.new("heddle_publisher_t **")
         _native.check(lib.heddle_publisher_start(opts, place))
         # asked once: the handle may be freed before a later question
         self._fd = int(lib.heddle_publisher_fd(place[0]))
         self._opened(place[0])
         with self._lock:
             self._call(lambda: _native.check(lib.heddle_publisher_opened(place[0])))
+
+    def _forget_start(self) -> None:
+        """The handle that was refused."""
+        with self._lock:
+            self._live()
+            with self._guard:
+                ptr, self._ptr = self._ptr, None
+            _calls.detachable(lambda: self._close_native(ptr))
 
     # -- the handle ------------------------------------------------------------------------------------------
 

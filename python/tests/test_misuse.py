@@ -192,6 +192,27 @@ def test_two_publishers(broker, adapter):
                 first.publish_dir(FIXTURES / "plain")
 
 
+def test_a_writer_that_died_is_waited_for(broker, adapter, program):
+    """Until the broker's lease of 2 s is over; a shorter timeout does not do."""
+    def dead():
+        it = program("import heddle; kept = heddle.Publisher(adapter=sys.argv[1]); print('open', flush=True); sys.stdin.read()", adapter)
+        assert it.line() == "open"
+        it.end(sign=9)
+    dead()
+    with pytest.raises(heddle.Conflict, match="has a writer"):
+        heddle.Publisher(adapter=adapter, timeout=0.3)
+    with heddle.Publisher(adapter=adapter, timeout=20) as pub:
+        assert pub.publish_dir(FIXTURES / "plain").created
+
+
+def test_a_live_writer_is_not_waited_for(broker, adapter):
+    with heddle.Publisher(adapter=adapter):
+        start = time.monotonic()
+        with pytest.raises(heddle.Conflict, match="has a writer"):
+            heddle.Publisher(adapter=adapter, timeout=60)
+        assert time.monotonic() - start < 20            # until it was heard of again
+
+
 def test_unchanged_step_back_and_request_ids(broker, adapter):
     with heddle.Publisher(adapter=adapter, if_unchanged="fail") as pub:
         first = pub.publish_dir(FIXTURES / "plain", step=5, request_id="r1", meta={"run": "a"})
