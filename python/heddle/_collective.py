@@ -321,8 +321,7 @@ class Shards:
         if not rows:
             return None, {}
         with torch.no_grad():
-            flat = torch.cat([_local(plan.parameters[i]).contiguous().reshape(-1).view(torch.uint8)
-                              for i in rows])
+            flat = torch.cat([_bytes_of(_local(plan.parameters[i])) for i in rows])
             if flat.numel() != self.sizes[group.rank]:
                 raise _native.error("usage", "a shard is not of the size that its layout says", phase="pack",
                                     expected=f"{self.sizes[group.rank]} bytes", found=f"{flat.numel()} bytes")
@@ -361,6 +360,12 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def _local(parameter: Any) -> Any:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter.detach()
+
+
+def _bytes_of(tensor: Any) -> Any:
+    """As they are published: a bit that says that a tensor is to be negated or conjugated is not in its memory."""
+    import torch
+    return tensor.resolve_neg().resolve_conj().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _piece(parameter: Any) -> Piece | None:

@@ -44,6 +44,15 @@ PRELUDE = """
     world = dist.group.WORLD
 """
 
+def test_the_bytes_of_a_shard_are_its_values():
+    from heddle._collective import _bytes_of
+    values = torch.arange(6.0).reshape(2, 3)
+    for lazy, wanted in ((torch._neg_view(values), -values), (torch.complex(values, values).conj(), torch.complex(values, -values)),
+                         (torch._neg_view(values).t(), -values.t())):
+        assert lazy.is_neg() or lazy.is_conj()
+        assert torch.equal(_bytes_of(lazy).view(wanted.dtype), wanted.contiguous().reshape(-1))
+
+
 RANK = """
     with heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish") as pub:
         model = sharded()
