@@ -176,6 +176,20 @@ bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t
     return later >= keep;
 }
 
+bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v)
+{
+    for (size_t i = 0; i < a->version_count && a->versions[i]->version < v->version; i++)
+        if (a->versions[i]->decision > v->decision) return v->decision != 0;
+    return false;
+}
+
+bool registry_is_step_back(const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0 && a->versions[i]->version > a->active;)
+        if (a->versions[i]->decision) return true;
+    return false;
+}
+
 /* ---- applying ---- */
 
 static char *copy_text(const char *text) { return strdup(text ? text : ""); }

@@ -181,6 +181,10 @@ void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version
                          instant_t now, outbox_t *out);
 /* A committed version, and at least `keep` others besides the active one were decided later. */
 bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep);
+/* It was decided, and a later decision went back behind it. */
+bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v);
+/* Versions that were decided lie ahead of the active one. */
+bool registry_is_step_back(const adapter_row_t *a);
 
 /* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it
  * did not. */

@@ -311,17 +311,14 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 /* ---- after a record is durable ---- */
 
 /* Copies of versions that were overtaken before they were switched to are kept like those that were
- * served.  After a step back nobody is to switch to what lies ahead of it. */
+ * served. */
 static void put_back(rollout_t *ro, const adapter_row_t *a, instant_t now)
 {
     for (size_t i = track_first(ro, a->name); i < ro->track_count && same_adapter(ro->tracks[i], a->name);
          i++) {
         track_t *t = ro->tracks[i];
-        bool is_decided = registry_version(a, t->version) && registry_version(a, t->version)->decision;
-        for (size_t k = 0; t->version != a->active && k < t->copy_count; k++) {
+        for (size_t k = 0; t->version != a->active && k < t->copy_count; k++)
             if (t->copies[k]->state == COPY_COMMITTED) copy_move(t->copies[k], COPY_KEPT, now);
-            if (is_decided && t->version > a->active) t->copies[k]->told_us = t->copies[k]->switch_us = 0;
-        }
         track_touch(ro, t);
     }
 }
@@ -354,7 +351,9 @@ static void apply_decision(step_t *s, const adapter_row_t *a, bool was_held)
         copy_row_t *c = copy_of(t, m);
         if (!copy_holds(c)) {
             bool is_coming = c && copy_in_flight(c) && c->told_us;
-            if (is_coming) send_commit(s, a, m); /* what was decided it finishes, whatever comes after it */
+            /* What was decided it finishes, whatever comes after it, but for what was taken back: nobody is
+             * to switch to that any more, whether or not he has what it went back to. */
+            if (is_coming || registry_is_step_back(a)) send_commit(s, a, m);
             wake_member(s, m, a);
             continue;
         }

@@ -72,7 +72,8 @@ static uint64_t latest(uint64_t until_us, uint64_t one_us, uint64_t now_us)
 static void note_needed(step_t *s, const version_row_t *row, track_t *t)
 {
     uint64_t awaited_us = 0, loaded_us = 0, now_us = s->v.now.us;
-    for (size_t i = 0; i < t->copy_count; i++) {
+    bool is_dead = registry_is_taken_back(registry_adapter(s->v.registry, t->adapter), row);
+    for (size_t i = 0; i < t->copy_count && !is_dead; i++) {
         const copy_row_t *c = t->copies[i];
         awaited_us = latest(awaited_us, fetching_until(s->ro, s->v, row, t, c), now_us);
         loaded_us = latest(loaded_us, loading_until(s->ro, s->v, row, t, c), now_us);
@@ -91,7 +92,9 @@ void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *
         const version_row_t *row = registry_version(a, ro->tracks[i]->version);
         copy_row_t *c = copy_of(ro->tracks[i], member);
         bool is_overtaken = row && row->state == VERSION_COMMITTED && row->version != a->active;
-        if (c && is_overtaken && row->version != version) c->told_us = 0;
+        if (!c || !is_overtaken || row->version == version) continue;
+        c->told_us = 0;
+        if (copy_in_flight(c)) c->announced_us = 0; /* it may have forgotten it: told anew, if wanted again */
     }
 }
 
@@ -103,7 +106,7 @@ static bool is_extra(const rollout_t *ro, const adapter_row_t *a, const version_
     return row && !t->is_ended && t->awaited_until_us && registry_is_excess(a, row, ro->keep);
 }
 
-static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member_t *m)
+static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member_t *m, uint64_t now_us)
 {
     uint64_t used = 0;
     bool is_coming = false; /* one at a time, however many it was told of */
@@ -112,7 +115,9 @@ static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member
         const track_t *t = ro->tracks[i];
         const copy_row_t *c = copy_of(t, m);
         if (!c || t->is_ended) continue;
-        if (is_switching(registry_version(a, t->version), c, member_sub(m, a->name)))
+        const version_row_t *row = registry_version(a, t->version);
+        bool is_next = is_switching(row, c, member_sub(m, a->name));
+        if (is_next && now_us < c->switch_us + row->deadline_ms * 1000)
             return false; /* what it serves now goes first, as soon as it has switched */
         used += copy_holds(c);
         is_coming |= copy_in_flight(c) && (c->announced_us || c->told_us);
@@ -199,7 +204,7 @@ static void make_room(step_t *s, const adapter_row_t *a, track_t *t)
         const copy_row_t *c = t->copies[i];
         const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
         if (c->state != COPY_KEPT || !m) continue;
-        for (track_t *other; lacks_room(s->ro, a, m) && (other = spared(s->ro, a, m, false));)
+        for (track_t *other; lacks_room(s->ro, a, m, s->v.now.us) && (other = spared(s->ro, a, m, false));)
             put_away(s, other, m);
     }
 }
@@ -229,7 +234,7 @@ static const version_row_t *without_room(const rollout_t *ro, view_t v, const ad
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         const member_t *m = c->token ? membership_by_token(v.members, c->token) : NULL;
-        if (c->state != COPY_KEPT || !m || !lacks_room(ro, a, m)) continue;
+        if (c->state != COPY_KEPT || !m || !lacks_room(ro, a, m, v.now.us)) continue;
         const track_t *last = spared(ro, a, m, true);
         if (last) return registry_version(a, last->version);
     }

@@ -243,7 +243,8 @@ static int restate(rollout_t *ro, const view_t *v, const msg_held_t *held, const
     const member_sub_t *sub = member_sub(member, held->adapter);
     copy_move(c, restated_state(a, held, sub), v->now);
     c->bytes_done = row->data_bytes;
-    c->announced_us = c->told_us = c->state == COPY_ARRIVED ? v->now.us : 0;
+    uint64_t told_us = c->told_us ? c->told_us : v->now.us; /* of a session before, if that is known */
+    c->announced_us = c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
     c->has_reached = row->decision && sub->decision >= row->decision;
     track_touch(ro, t);
     return HEDDLE_OK;
@@ -255,11 +256,12 @@ static bool is_wanted(const adapter_row_t *a, uint64_t version)
     return a->active == version || (staging && staging->version == version);
 }
 
-/* It was told of the version before others overtook it, and fetches it on. */
+/* It was told of the version before others overtook it, and fetches it on: not what was taken back since. */
 static bool is_fetched_on(const adapter_row_t *a, const track_t *t, const copy_row_t *c)
 {
     const version_row_t *row = a ? registry_version(a, t->version) : NULL;
-    return row && row->state == VERSION_COMMITTED && copy_in_flight(c) && c->told_us;
+    return row && row->state == VERSION_COMMITTED && copy_in_flight(c) && c->told_us &&
+           !registry_is_taken_back(a, row);
 }
 
 /* One row, under the new session's token.  What it said last of its fetch counts until its next heartbeat:
@@ -312,7 +314,7 @@ static const version_row_t *welcomed(const rollout_t *ro, const adapter_row_t *a
         const copy_row_t *c = t->is_ended ? NULL : copy_of(t, member);
         const version_row_t *row = registry_version(a, t->version);
         bool is_next = row && row->decision > member_sub(member, a->name)->decision;
-        if (c && is_next && t->version != a->active && is_fetched_on(a, t, c)) return row;
+        if (c && is_next && t->version < a->active && is_fetched_on(a, t, c)) return row;
     }
     return registry_active(a);
 }

@@ -44,7 +44,7 @@ void sized_give(void *to, const void *from, size_t size)
     if (!to) return;
     size_t given;
     memcpy(&given, to, sizeof given);
-    if (!given) given = size;
+    if (given < sizeof given) given = size;
     memcpy(to, from, given < size ? given : size);
     memcpy(to, &given, sizeof given);
 }

@@ -441,6 +441,7 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
 static void put_off(request_t *r, const heddle_error_t *why, uint64_t resend_us)
 {
     r->resend_us = resend_us;
+    r->is_sent = false;
     r->error = *why;
 }
 

@@ -203,6 +203,7 @@ void gate_destroy(gate_t **gate)
     *gate = NULL;
     loop_remove_source(g->loop, g);
     if (g->handle) loop_remove_socket(g->loop, g->handle);
+    if (g->listener >= 0) drop_new(g); /* or more would come than room is made for */
     if (g->handle) make_room(g);
     zmq_socket_monitor(g->socket, NULL, 0);
     socket_close(&g->monitor);

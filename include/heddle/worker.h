@@ -49,7 +49,7 @@ typedef struct heddle_worker_opts {
 HEDDLE_API int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker);
 /* Readable while next_event has something.  Owned by the worker: poll it, never read or close it. */
 HEDDLE_API int heddle_worker_fd(const heddle_worker_t *w);
-/* Next event, at most timeout_ms (-1: for ever).  AGAIN when none came; CLOSED after LEFT was given.  After REFUSED
+/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when none came; CLOSED after LEFT was given.  After REFUSED
  * heddle_last_error() has all of it, with what was expected, what was found, and a hint. */
 HEDDLE_API int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event);
 /* APPLY_APP: loaded beside the old one.  NOT_FOUND when the version is no longer wanted: drop what was loaded. */
@@ -74,7 +74,8 @@ HEDDLE_API int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, ui
 HEDDLE_API void heddle_snapshot_release(heddle_snapshot_t **snapshot);
 /* [any] Borrowed from the snapshot. */
 HEDDLE_API const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapshot_t *s);
-/* [any] Row `index` (in order of name), with its bytes.  USAGE when out of range.  name and dims point into
+/* [any] Row `index` (in order of name), with its bytes, as far as ret_tensor->size has room: set it.  USAGE when out
+ * of range.  name and dims point into
  * memory of the snapshot. */
 HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_tensor_t *ret_tensor);
 /* [any] Hashes the slot's bytes again; writes the digest found. */

@@ -117,6 +117,84 @@ Test(decide, as_ready)
     check_settled(w);
 }
 
+/* w1 serves 3; w9 comes late, and is at 3, whatever that takes it. */
+static actor_t *late_one(worker_conf_t conf)
+{
+    open_world(21, 1, (worker_conf_t){0});
+    for (uint64_t v = 1; v <= 3; v++) {
+        trainer_publishes(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        UNTIL(w, SECOND, worker_active(workers[0]) == v);
+    }
+    actor_t *late = world_worker(w, "w9", conf);
+    UNTIL(w, SECOND, worker_is_ready(late));
+    world_run(w, 300 * MS);
+    MUST(w, !worker_active(late));
+    return late;
+}
+
+static void never_serves(actor_t *late, uint64_t bad, uint64_t for_us)
+{
+    for (uint64_t end_us = w->now_us + for_us; world_step(w, end_us);) MUST(w, worker_active(late) != bad);
+}
+
+static void steps_back_to(uint64_t v)
+{
+    admin_ask(admin, (msg_query_t){.op = "activate",
+                                   .name = ADAPTER,
+                                   .version = v,
+                                   .quorum_kind = HEDDLE_QUORUM_NONE,
+                                   .by = "ann"});
+    UNTIL(w, SECOND, admin->is_replied);
+    MUST(w, admin->reply_code == HEDDLE_OK);
+    world_run(w, 10 * MS);
+}
+
+/* It has not a byte of 2: it is told of the step back all the same, and never switches to 3. */
+Test(decide, a_step_back_while_it_fetches)
+{
+    actor_t *late = late_one((worker_conf_t){.max_rate_bytes = 1 << 18});
+    steps_back_to(2);
+    never_serves(late, 3, 6 * SECOND);
+    MUST(w, worker_active(late) == 2);
+    check_settled(w);
+}
+
+static void breaks_twice(actor_t *late)
+{
+    for (int i = 0; i < 2; i++) {
+        actor_break(late);
+        UNTIL(w, 10 * SECOND, !worker_is_ready(late));
+        UNTIL(w, 10 * SECOND, worker_is_ready(late));
+        world_run(w, 50 * MS);
+    }
+}
+
+/* Nor does a new session send it ahead, nor one more, nor one after the trainer went on. */
+static void loads_on_after_a_step_back(bool goes_on)
+{
+    actor_t *late = late_one((worker_conf_t){.app = APP_SILENT});
+    steps_back_to(2);
+    breaks_twice(late);
+    if (goes_on) {
+        trainer_publishes(trainer, (publish_t){.shape = {.seed = 4}, .activation = HEDDLE_ACTIVATION_MANUAL});
+        UNTIL(w, SECOND, worker_holds(workers[0], 4));
+        steps_back_to(4); /* and forward again: 3 stays what it was */
+        breaks_twice(late);
+    }
+    for (int i = 0; i < 2; i++) {
+        worker_answers(late, 3);
+        never_serves(late, 3, 100 * MS);
+    }
+    for (int i = 0; i < 4; i++) {
+        worker_answers_late(late);
+        never_serves(late, 3, SECOND);
+    }
+    MUST(w, worker_active(late) == (goes_on ? 4 : 2));
+}
+
+Test(decide, a_step_back_while_it_loads) { loads_on_after_a_step_back(false); }
+Test(decide, a_step_back_and_on_while_it_loads) { loads_on_after_a_step_back(true); }
+
 /* One that never switches serves what it has, and takes no slot from the others. */
 Test(decide, one_stays_behind)
 {

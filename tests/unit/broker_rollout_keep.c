@@ -439,6 +439,24 @@ static msg_held_t held(uint64_t v, held_state_t state)
     return (msg_held_t){.adapter = "policy", .version = v, .state = state, .digest = rig_digest(v)};
 }
 
+Test(keep, back_and_forth_and_back_is_told_each_time)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 3, 100);
+    rig_drop_letters();
+    activate(2);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 2, "though it has nothing of it");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
+    activate(3);
+    says_it_fetches(W2, 3, 200);
+    rig_staged(W2, 3, 3);
+    rig_active(W2, 3, 5, 3);
+    rig_drop_letters();
+    activate(2);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 2);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2, "it may have forgotten it");
+}
+
 Test(keep, after_a_step_back_a_new_session_is_not_sent_ahead)
 {
     w2_is_slower_from_2_on();
@@ -448,6 +466,23 @@ Test(keep, after_a_step_back_a_new_session_is_not_sent_ahead)
     rejoin(W2, "w2", 1, &served, 1);
     cr_assert_eq(rig_last(W2, MSG_WELCOME)->welcome.adapters[0].version, 2);
     cr_assert_eq(rig_last(W2, MSG_WELCOME)->welcome.adapters[0].decision, 4);
+}
+
+/* Nor once others have gone on: 3 lies behind them, and was taken back all the same. */
+Test(keep, what_was_taken_back_is_named_to_no_new_session)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 3, 5000);
+    activate(2);
+    rig_nack(W2, 2, 0, "fetch", "no_slot");
+    rig_publish(T, (rig_publish_t){.digest = 4});
+    rig_staged(W1, 4, 4);
+    activate(4);
+    msg_held_t w2[] = {held(1, HELD_ACTIVE), held(3, HELD_SEALED)};
+    for (int i = 0; i < 3; i++) {
+        rejoin(W2, "w2", 1, w2, 2);
+        cr_assert_eq(rig_last(W2, MSG_WELCOME)->welcome.adapters[0].version, 4);
+    }
 }
 
 Test(keep, a_new_session_fetches_on_and_has_no_more_time_for_it)
