@@ -363,7 +363,9 @@ def _local(parameter: Any) -> Any:
 
 
 def _bytes_of(tensor: Any) -> Any:
-    """As they are published: a bit that says that a tensor is to be negated or conjugated is not in its memory."""
+    """As they are published: a bit that says that a tensor is to be negated or conjugated is not in its
+    memory.
+    """
     import torch
     return tensor.resolve_neg().resolve_conj().contiguous().reshape(-1).view(torch.uint8)
 

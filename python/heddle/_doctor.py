@@ -15,7 +15,9 @@ __all__ = ["Diagnosis", "doctor"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `doctor` found.  `ok`: publishers and workers can be opened.  `problems`: one sentence each, with what to do; `str()` is for people."""
+    """What `doctor` found.  `ok`: publishers and workers can be opened.  `problems`: one sentence each, with
+    what to do; `str()` is for people.
+    """
     ok: bool
     heddle: str | None                  # of the library
     package: str
@@ -25,12 +27,15 @@ class Diagnosis:
     ucx_library: str | None             # its file
     ucx_from: str | None                # "system", or "libucx" (PyPI's)
     python: str
-    packages: dict[str, str | None]     # torch numpy peft safetensors: version, None where not installed (none of them is needed by all)
+    # torch numpy peft safetensors: version, None where not installed (none of them is needed by all)
+    packages: dict[str, str | None]
     problems: tuple[str, ...]
 
     def __str__(self) -> str:
-        rows = [("heddle", self.heddle), ("package", self.package), ("library", self.library), ("plugin", self.plugin), ("UCX", self.ucx),
-                ("UCX's file", self.ucx_library), ("UCX from", self.ucx_from), ("Python", self.python), *self.packages.items()]
+        rows = [("heddle", self.heddle), ("package", self.package), ("library", self.library),
+                ("plugin", self.plugin), ("UCX", self.ucx),
+                ("UCX's file", self.ucx_library), ("UCX from", self.ucx_from), ("Python", self.python),
+                *self.packages.items()]
         lines = [f"{name:12} {value or 'missing'}" for name, value in rows]
         return "\n".join(lines + [f"problem: {p}" for p in self.problems] + (["ok"] if self.ok else []))
 
@@ -46,7 +51,9 @@ def _packages() -> dict[str, str | None]:
 
 
 def doctor() -> Diagnosis:
-    """Loads the library, its plugin and UCX, and tells which they are.  Raises nothing: what is wrong is in `problems`."""
+    """Loads the library, its plugin and UCX, and tells which they are.  Raises nothing: what is wrong is in
+    `problems`.
+    """
     problems: list[str] = []
     have: str | None = None
     told: dict[str, str] = {}
@@ -60,8 +67,10 @@ def doctor() -> Diagnosis:
     except HeddleError:
         package = "unknown"
     library = told.get("library") or None
-    return Diagnosis(ok=not problems, heddle=have, package=package, library=_native.library_path(), plugin=told.get("plugin") or None,
-                     ucx=told.get("ucx") or None, ucx_library=library, ucx_from=_origin(library), python=sys.version.split()[0],
+    return Diagnosis(ok=not problems, heddle=have, package=package, library=_native.library_path(),
+                     plugin=told.get("plugin") or None,
+                     ucx=told.get("ucx") or None, ucx_library=library, ucx_from=_origin(library),
+                     python=sys.version.split()[0],
                      packages=_packages(), problems=tuple(problems))
 
 

@@ -13,7 +13,8 @@ from heddle.updates import HeldVersion
 
 __all__ = ["load_into"]
 
-# fields of a LoraConfig that decide what the tensors compute: a model that differs in one of these would compute something else with them
+# fields of a LoraConfig that decide what the tensors compute: a model that differs in one of these would
+# compute something else with them
 _MEANING = {
     "r": "scales the product: alpha / r",
     "lora_alpha": "scales the product",
@@ -31,7 +32,8 @@ _MEANING = {
     "alora_invocation_tokens": "the adapter works only after these tokens",
     "trainable_token_indices": "says which rows of the embedding the tensors replace",
     "layer_replication": "says which layer of the base lies under which of the adapter",
-    "init_lora_weights": "pissa, olora, corda, loftq and lora_ga subtract from the base's weight what the adapter began with",
+    "init_lora_weights": "pissa, olora, corda, loftq and lora_ga subtract from the base's weight what the "
+                         "adapter began with",
     "loftq_config": "how coarse loftq made the base",
 }
 # ... and those that do not
@@ -62,33 +64,40 @@ _NO_MEANING = {
     "ensure_weight_tying": "which tensors are one: they are compared before they are loaded",
 }
 _ON_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-_EXACT = {"F16": ("F32", "F64"), "BF16": ("F32", "F64"), "F32": ("F64",), "F8_E5M2": ("F16", "BF16", "F32"), "F8_E4M3": ("F16", "BF16", "F32"),
+_EXACT = {"F16": ("F32", "F64"), "BF16": ("F32", "F64"), "F32": ("F64",), "F8_E5M2": ("F16", "BF16", "F32"),
+          "F8_E4M3": ("F16", "BF16", "F32"),
           "I8": ("I16", "I32", "I64"), "U8": ("I16", "I32", "I64"), "I16": ("I32", "I64"), "I32": ("I64",)}
 _SHOWN = 5
 
 
 def load_into(model: Any, a: Any, adapter: str = "default") -> None:
-    """Copies a version's tensors into the adapter of a live model: all of them, or, if anything does not fit, none.
+    """Copies a version's tensors into the adapter of a live model: all of them, or, if anything does not fit,
+    none.
 
-    model    a PeftModel (also compiled or wrapped, not sharded) whose adapter has the same structure: the same keys and shapes
+    model    a PeftModel (also compiled or wrapped, not sharded) whose adapter has the same structure: the
+             same keys and shapes
     a        a Snapshot or Update, or a mapping of PEFT's on-disk names to tensors (`Tensor`, torch or numpy)
     adapter  the adapter's name in the model
 
-    Before a byte moves everything is checked: names, shapes, types (a type that holds every value of the version's will do: PEFT keeps bf16
-    adapters as f32), and of a Snapshot or Update the fields of the configuration that decide what the tensors compute (r, lora_alpha,
-    rank_pattern, alora_invocation_tokens, ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling
+    Before a byte moves everything is checked: names, shapes, types (a type that holds every value of the
+    version's will do: PEFT keeps bf16 adapters as f32), and of a Snapshot or Update the fields of the
+    configuration that decide what the tensors compute (r, lora_alpha, rank_pattern, alora_invocation_tokens,
+    ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling
     thread does the copy; no forward pass may run meanwhile.
 
-    Memory is checked too: tensors that were freed or are on "meta", parameters that torch lets nobody write to (inference tensors) or with
-    elements at one place (expanded), tied parameters that would get different values.  What is loaded may lie in the model's own memory
-    (parameters that change places): it is copied first.
+    Memory is checked too: tensors that were freed or are on "meta", parameters that torch lets nobody write
+    to (inference tensors) or with elements at one place (expanded), tied parameters that would get different
+    values.  What is loaded may lie in the model's own memory (parameters that change places): it is copied
+    first.
 
-    Raises BadAdapter (bad_adapter: names, shapes, configuration, tied parameters), UsageError (types; memory; a merged or sharded adapter; no
-    PeftModel), NotFound.
+    Raises BadAdapter (bad_adapter: names, shapes, configuration, tied parameters), UsageError (types; memory;
+    a merged or sharded adapter; no PeftModel), NotFound.
     """
     if not isinstance(a, (Mapping, HeldVersion)):
-        raise _native.error("usage", "there is nothing to load", expected="a Snapshot, an Update, or a mapping of names to tensors",
-                            found=type(a).__name__, hint="with worker.acquire(adapter) as a: load_into(model, a)")
+        raise _native.error("usage", "there is nothing to load",
+                            expected="a Snapshot, an Update, or a mapping of names to tensors",
+                            found=type(a).__name__,
+                            hint="with worker.acquire(adapter) as a: load_into(model, a)")
     inner = _model.unwrapped(model)
     plan, _ = _model.plan_of(inner, adapter, phase=None)
     _check_model(inner, adapter, plan)
@@ -103,10 +112,14 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
 
 def _check_model(model: Any, adapter: str, plan: _model.Plan) -> None:
     if any(_model.is_sharded(p) for p in plan.parameters):
-        raise _native.error("usage", "the model is sharded over ranks: load the version where the model is whole", found="sharded parameters")
+        raise _native.error("usage",
+                            "the model is sharded over ranks: load the version where the model is whole",
+                            found="sharded parameters")
     for name, module in model.named_modules():
         if adapter in (getattr(module, "merged_adapters", None) or ()):
-            raise _native.error("usage", f"the adapter {adapter!r} is merged into {name}: what is loaded would not be used",
+            raise _native.error("usage",
+                                f"the adapter {adapter!r} is merged into {name}: what is loaded would not be "
+                                "used",
                                 hint="call model.unmerge_adapter() first")
 
 
@@ -116,20 +129,27 @@ def _meaning(config: dict[str, Any], field: str) -> Any:
     how = str(config.get("init_lora_weights")).lower()
     if field == "init_lora_weights":
         return how if how.startswith(_ON_THE_BASE) else None
-    unused = {"loftq_config": how != "loftq", "qalora_group_size": not config.get("use_qalora"), "bias": value == "none"}
+    unused = {"loftq_config": how != "loftq", "qalora_group_size": not config.get("use_qalora"),
+              "bias": value == "none"}
     if unused.get(field):
         return None
     return value is not None if field == "kasa_config" else value       # what is in it steers the training
 
 
 def _check_meaning(theirs: dict[str, Any], ours: dict[str, Any], adapter: str) -> None:
-    """Fields that neither table has, of a later PEFT, count where both sides have them: what one of them lacks has a default that only it knows."""
+    """Fields that neither table has, of a later PEFT, count where both sides have them: what one of them
+    lacks has a default that only it knows.
+    """
     unknown = sorted((theirs.keys() & ours.keys()) - _MEANING.keys() - _NO_MEANING.keys())
     for field in (*_MEANING, *unknown):
         if _meaning(theirs, field) != _meaning(ours, field):
-            raise _native.error("bad_adapter", f"the version was trained with another {field} than the adapter {adapter!r} of this model has",
-                                expected=f"{field} = {ours.get(field)!r}", found=f"{field} = {theirs.get(field)!r}",
-                                hint="make the model's adapter from the version's config: peft.LoraConfig(**fields)")
+            raise _native.error("bad_adapter",
+                                f"the version was trained with another {field} than the adapter {adapter!r} "
+                                "of this model has",
+                                expected=f"{field} = {ours.get(field)!r}",
+                                found=f"{field} = {theirs.get(field)!r}",
+                                hint="make the model's adapter from the version's config: "
+                                     "peft.LoraConfig(**fields)")
 
 
 def _some(names: list[str]) -> str:
@@ -139,11 +159,16 @@ def _some(names: list[str]) -> str:
 def _check_names(plan: _model.Plan, tensors: Mapping[str, Any], adapter: str) -> None:
     want, have = {name for name, _, _ in plan.table.rows}, set(tensors)
     if want != have:
-        lacking, strange = sorted(want - have), sorted(map(str, have - want))       # the keys of a mapping may be anything
-        raise _native.error("bad_adapter", f"the tensors are not those of the adapter {adapter!r} of this model",
-                            expected=f"also {_some(lacking)}" if lacking else f"these {len(want)} tensors and no others",
-                            found=f"also {_some(strange)}" if strange else f"{len(have)} tensors, without those",
-                            hint="make the model's adapter from the version's config: peft.LoraConfig(**fields)")
+        # the keys of a mapping may be anything
+        lacking, strange = sorted(want - have), sorted(map(str, have - want))
+        raise _native.error("bad_adapter",
+                            f"the tensors are not those of the adapter {adapter!r} of this model",
+                            expected=f"also {_some(lacking)}" if lacking
+                            else f"these {len(want)} tensors and no others",
+                            found=f"also {_some(strange)}" if strange
+                            else f"{len(have)} tensors, without those",
+                            hint="make the model's adapter from the version's config: "
+                                 "peft.LoraConfig(**fields)")
 
 
 def _check_row(row: tuple[str, str, tuple[int, ...]], tensor: Any) -> Any:
@@ -155,9 +180,11 @@ def _check_row(row: tuple[str, str, tuple[int, ...]], tensor: Any) -> Any:
         from heddle.tensors import describe
         kind, extents = describe(name, tensor)
     if extents != shape:
-        raise _native.error("bad_adapter", f"tensor {name} has another shape", expected=str(list(shape)), found=str(list(extents)))
+        raise _native.error("bad_adapter", f"tensor {name} has another shape", expected=str(list(shape)),
+                            found=str(list(extents)))
     if kind != dtype and dtype not in _EXACT.get(kind, ()):
-        raise _native.error("usage", f"tensor {name} has a type that the model's cannot hold", expected=dtype, found=kind,
+        raise _native.error("usage", f"tensor {name} has a type that the model's cannot hold", expected=dtype,
+                            found=kind,
                             hint="cast the model's adapter, or publish in its type")
     return _as_torch(tensor, kind)
 
@@ -170,13 +197,15 @@ def _as_torch(tensor: Any, kind: str) -> Any:
     assert is_numpy(tensor)
     import numpy
     import torch
-    if tensor.dtype.name == "bfloat16" or tensor.dtype.name.startswith("float8"):           # ml_dtypes: the same bytes
+    # ml_dtypes: the same bytes
+    if tensor.dtype.name == "bfloat16" or tensor.dtype.name.startswith("float8"):
         return torch.from_numpy(tensor.view(f"u{tensor.dtype.itemsize}").copy()).view(torch_dtype(kind))
-    own = numpy.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C")      # torch takes neither steps back nor other byte orders
+    # torch takes neither steps back nor other byte orders
+    own = numpy.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(own)
 
 
-# -- what would end the copy half-way, or write over what is still to be read ------------------------------------------------
+# -- what would end the copy half-way, or write over what is still to be read --------------------------------
 
 def _check_targets(plan: _model.Plan, sources: list[Any]) -> None:
     """Every parameter of the model can be written to, and what is written there stays."""
@@ -184,20 +213,29 @@ def _check_targets(plan: _model.Plan, sources: list[Any]) -> None:
     names = [name for name, _, _ in plan.table.rows]
     for name, p in zip(names, plan.parameters, strict=True):
         if p.is_inference() and not torch.is_inference_mode_enabled():
-            raise _native.error("usage", f"tensor {name} of the model is an inference tensor, which torch lets nobody write to",
-                                expected="a tensor made outside of torch.inference_mode()", found="is_inference()",
-                                hint="make the model outside of torch.inference_mode(), or call load_into in it")
+            raise _native.error("usage",
+                                f"tensor {name} of the model is an inference tensor, which torch lets nobody "
+                                "write to",
+                                expected="a tensor made outside of torch.inference_mode()",
+                                found="is_inference()",
+                                hint="make the model outside of torch.inference_mode(), or call load_into in "
+                                     "it")
         if _repeats(p):
-            raise _native.error("usage", f"tensor {name} of the model has several elements at one place in memory",
-                                expected="memory for each element", found=f"shape {list(p.shape)}, strides {list(p.stride())}",
+            raise _native.error("usage",
+                                f"tensor {name} of the model has several elements at one place in memory",
+                                expected="memory for each element", found=f"shape {list(p.shape)}, strides "
+                                                                          f"{list(p.stride())}",
                                 hint="give the model a contiguous() copy of it")
     last: tuple[tuple[str, int, int], int] | None = None         # of those before, what ends last
     for place, i in _places(plan.parameters):
         if last is not None and last[0][0] == place[0] and place[1] < last[0][2]:
             if not _is_tied(plan.parameters, sources, last[1], i):
-                raise _native.error("bad_adapter", f"tensors {names[last[1]]} and {names[i]} lie in the same memory in the model, and what is loaded "
+                raise _native.error("bad_adapter",
+                                    f"tensors {names[last[1]]} and {names[i]} lie in the same memory in the "
+                                    "model, and what is loaded "
                                     "has other values for each", expected="equal values, or memory for each",
-                                    hint="publish from a model that ties them too, or load into one that does not")
+                                    hint="publish from a model that ties them too, or load into one that "
+                                         "does not")
             if place[2] <= last[0][2]:
                 continue
         last = place, i
@@ -208,7 +246,8 @@ def _repeats(tensor: Any) -> bool:
     if tensor.is_contiguous():
         return False
     taken = 1
-    for stride, n in sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1):
+    for stride, n in sorted((stride, n)
+                            for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1):
         if stride < taken:
             return True
         taken += (n - 1) * stride
@@ -216,8 +255,10 @@ def _repeats(tensor: Any) -> bool:
 
 
 def _places(tensors: list[Any]) -> list[tuple[tuple[str, int, int], int]]:
-    """(device, first byte, byte after the last) and the index of each tensor with bytes, in order of address."""
-    return sorted(((str(t.device), t.data_ptr(), t.data_ptr() + extent(t) * t.itemsize), i) for i, t in enumerate(tensors)
+    """(device, first byte, byte after the last) and the index of each tensor with bytes, in order of address.
+    """
+    return sorted(((str(t.device), t.data_ptr(), t.data_ptr() + extent(t) * t.itemsize), i)
+                  for i, t in enumerate(tensors)
                   if t.numel() and not hasattr(t, "__tensor_flatten__"))
 
 
@@ -229,7 +270,8 @@ def _is_tied(parameters: list[Any], sources: list[Any], i: int, j: int) -> bool:
         return t.data_ptr(), t.dtype, t.shape, t.stride(), t.is_neg(), t.is_conj()
 
     def raw(t: Any) -> Any:
-        return t.detach().to("cpu", parameters[i].dtype).contiguous().resolve_neg().resolve_conj().reshape(-1).view(torch.uint8)
+        plain = t.detach().to("cpu", parameters[i].dtype).contiguous().resolve_neg().resolve_conj()
+        return plain.reshape(-1).view(torch.uint8)
     return look(parameters[i]) == look(parameters[j]) and torch.equal(raw(sources[i]), raw(sources[j]))
 
 
@@ -237,7 +279,8 @@ def _apart(parameters: list[Any], sources: list[Any]) -> list[Any]:
     """The sources, those in the memory of a parameter copied first: it is written to before all are read."""
     into, apart = [place for place, _ in _places(parameters)], list(sources)
     for place, i in _places(sources):
-        at = bisect.bisect_right(into, place[:2], key=lambda p: (p[0], p[2]))       # the first that ends after this one begins
+        # the first that ends after this one begins
+        at = bisect.bisect_right(into, place[:2], key=lambda p: (p[0], p[2]))
         if at < len(into) and into[at][0] == place[0] and into[at][1] < place[2]:
             apart[i] = sources[i].clone()
     return apart

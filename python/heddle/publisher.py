@@ -233,7 +233,8 @@ class Publisher(Handle):
     """
 
     _what = "publisher"
-    _is_endless = False     # a thread that trains on after the main one publishes its last, and an atexit handler
+    # a thread that trains on after the main one publishes its last, and an atexit handler
+    _is_endless = False
 
     def __init__(self, broker: str | None = None, adapter: str = "policy", *, writer: str | None = None,
                  activation: Activation = "all", takeover: bool = False, if_unchanged: IfUnchanged = "skip",

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real processes for the tests: a broker each test module, programs of this Python, and adapters of tests/fixtures."""
+"""Real processes for the tests: a broker each test module, programs of this Python, and adapters of
+tests/fixtures.
+"""
 from __future__ import annotations
 
 import json
@@ -40,10 +42,12 @@ class Process:
         while b"\n" not in self.rest:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise AssertionError(f"no line from {self.process.args} within {timeout} s; so far {self.rest!r}")
+                raise AssertionError(f"no line from {self.process.args} within {timeout} s; so far "
+                                     f"{self.rest!r}")
             more = os.read(self.process.stdout.fileno(), 65536)
             if not more:
-                raise AssertionError(f"{self.process.args} ended with {self.process.wait()}; so far {self.rest!r}")
+                raise AssertionError(f"{self.process.args} ended with {self.process.wait()}; so far "
+                                     f"{self.rest!r}")
             self.rest += more
         line, self.rest = self.rest.split(b"\n", 1)
         return line.decode()
@@ -97,7 +101,8 @@ def broker(tmp_path_factory, own_keys):
 @pytest.fixture
 def adapter(request):
     """A name that no other test uses."""
-    return "a-" + "".join(c if c.isalnum() else "-" for c in request.node.name)[:90].strip("-") + f"-{time.monotonic_ns() % 10**9}"
+    return "a-" + "".join(c if c.isalnum() else "-"
+                          for c in request.node.name)[:90].strip("-") + f"-{time.monotonic_ns() % 10**9}"
 
 
 @pytest.fixture
@@ -109,7 +114,8 @@ def program(tmp_path):
         path = tmp_path / f"program-{len(started)}.py"
         path.write_text("import json, os, sys, time\n" + textwrap.dedent(code))
         log = (tmp_path / f"program-{len(started)}.log").open("wb")
-        it = Process([sys.executable, "-X", "faulthandler", "-W", "default", str(path), *map(str, args)], stderr=log, **how)
+        it = Process([sys.executable, "-X", "faulthandler", "-W", "default", str(path), *map(str, args)],
+                     stderr=log, **how)
         it.log = pathlib.Path(log.name)
         started.append(it)
         return it

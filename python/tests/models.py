@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 KINDS = {
     "plain": {},
-    "rank_pattern": {"rank_pattern": {"q_proj": 4, "layers.1.mlp.up_proj": 12}, "alpha_pattern": {"q_proj": 32}},
+    "rank_pattern": {"rank_pattern": {"q_proj": 4, "layers.1.mlp.up_proj": 12},
+                     "alpha_pattern": {"q_proj": 32}},
     "rslora": {"use_rslora": True},
     "dora": {"use_dora": True},
     "bias": {"bias": "lora_only", "base": {"attention_bias": True}},
@@ -19,14 +20,17 @@ KINDS = {
     "modules_to_save": {"modules_to_save": ["norm"]},
     "embeddings": {"target_modules": ["embed_tokens", "q_proj", "v_proj"]},
     "regex": {"target_modules": r".*\.(q|v)_proj"},
-    "target_parameters": {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"], "moe": True},
+    "target_parameters": {"target_modules": ["q_proj"],
+                          "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+                          "moe": True},
 }
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def base(layers=2, hidden=32, **how):
     torch.manual_seed(7)
-    config = LlamaConfig(vocab_size=64, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers, num_attention_heads=4,
+    config = LlamaConfig(vocab_size=64, hidden_size=hidden, intermediate_size=2 * hidden,
+                         num_hidden_layers=layers, num_attention_heads=4,
                          num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=False, **how)
     return LlamaForCausalLM(config).eval()
 
@@ -34,16 +38,20 @@ def base(layers=2, hidden=32, **how):
 def mixture():
     from transformers import MixtralConfig, MixtralForCausalLM
     torch.manual_seed(7)
-    return MixtralForCausalLM(MixtralConfig(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-                                            num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2)).eval()
+    return MixtralForCausalLM(MixtralConfig(vocab_size=64, hidden_size=32, intermediate_size=32,
+                                            num_hidden_layers=2, num_attention_heads=4,
+                                            num_key_value_heads=2, num_local_experts=4,
+                                            num_experts_per_tok=2)).eval()
 
 
 def lora(kind="plain", dtype="f32", **how):
     """A PeftModel whose adapter is not zero: as after some steps of training."""
-    options = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"], "task_type": "CAUSAL_LM",
+    options = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"],
+               "task_type": "CAUSAL_LM",
                **KINDS[kind], **how}
     made = mixture() if options.pop("moe", False) else base(**options.pop("base", {}))
-    model = get_peft_model(made.to(TYPES[dtype]), LoraConfig(**options), autocast_adapter_dtype=dtype == "f32")
+    model = get_peft_model(made.to(TYPES[dtype]), LoraConfig(**options),
+                           autocast_adapter_dtype=dtype == "f32")
     return stir(model, 1)
 
 

@@ -45,7 +45,8 @@ def test_async_updates(broker, adapter):
 
 
 def test_fileno_in_a_poll_loop(broker, adapter):
-    with heddle.Worker(adapters=[adapter], name="polls", apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Worker(adapters=[adapter], name="polls",
+                       apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
         poll = select.poll()
         poll.register(w, select.POLLIN)
         seen = []
@@ -58,7 +59,8 @@ def test_fileno_in_a_poll_loop(broker, adapter):
                         seen.append(name)
         w.wait_current(10)
         pub.publish_dir(FIXTURES / "bf16").wait(min=1, timeout=60)
-        w.wait_current(10)                       # reads events that updates() still wants: the descriptor stays readable for them
+        # reads events that updates() still wants: the descriptor stays readable for them
+        w.wait_current(10)
         assert poll.poll(0) and [u.phase for u in w.updates(timeout=0) if u.phase == "active"] == ["active"]
         until(lambda: list(w.updates(timeout=0)) == [] and not poll.poll(0), "quiet")
 
@@ -67,7 +69,8 @@ def test_events(broker, adapter):
     with heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
         pub.publish_dir(FIXTURES / "plain")
         first = list(adm.events(adapter=adapter))
-        assert [e.type for e in first[:2]] == ["writer.opened", "version.published"] and first[0].seq < first[1].seq
+        assert [e.type for e in first[:2]] == ["writer.opened",
+                                               "version.published"] and first[0].seq < first[1].seq
         assert len(list(adm.events(limit=1))) == 1 and list(adm.events(limit=0)) == []
         follow = adm.events(follow=True, adapter=adapter, since=first[-1].seq + 1)
         pub.publish_dir(FIXTURES / "dora")
@@ -77,7 +80,8 @@ def test_events(broker, adapter):
 def test_async_admin(broker, adapter):
     async def main():
         async with heddle.AsyncAdmin() as adm:
-            with heddle.Worker(adapters=[adapter], name="async-admin", apply="auto"), heddle.Publisher(adapter=adapter) as pub:
+            with heddle.Worker(adapters=[adapter], name="async-admin",
+                               apply="auto"), heddle.Publisher(adapter=adapter) as pub:
                 asked = asyncio.create_task(adm.wait(adapter + "@1", deadline=60))
                 await _until(lambda: adm._admin._current or asked.done(), "the call is in the library")
                 asked.cancel()
@@ -88,9 +92,11 @@ def test_async_admin(broker, adapter):
                 ver = await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
                 found = await adm.wait(ver.tag.split(":")[0], deadline=60)
                 assert found.have_count == 1 and found.workers[0].digest == ver.digest
-                assert (await adm.versions(adapter))[0].tag == ver.tag and (await adm.status()).count.adapters >= 1
+                assert ((await adm.versions(adapter))[0].tag == ver.tag
+                        and (await adm.status()).count.adapters >= 1)
                 assert (await adm.workers("async-admin"))[0].current and await adm.adapters()
-                assert (await adm.verify(adapter)).workers[0].match and not (await adm.activate(f"{adapter}@1")).changed
+                assert ((await adm.verify(adapter)).workers[0].match
+                        and not (await adm.activate(f"{adapter}@1")).changed)
                 async for event in adm.events(adapter=adapter, follow=True):
                     if event.type == "version.activated":
                         break
@@ -99,7 +105,8 @@ def test_async_admin(broker, adapter):
                 slow.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await slow
-                assert (await adm.status()).broker.state == "ready", "the interrupt does not end the next call"
+                assert (await adm.status()).broker.state == "ready", (
+                    "the interrupt does not end the next call")
         with pytest.raises(heddle.Closed):
             await adm.status()
     asyncio.run(main())
@@ -131,7 +138,8 @@ def test_following_events_keeps_nobody_waiting(broker, adapter):
                 async for _ in adm.events(follow=True, adapter=adapter):
                     pass
             task = asyncio.create_task(follow())
-            await _until(lambda: list(adm._admin._followers) and list(adm._admin._followers)[0]._current, "the follower waits")
+            await _until(lambda: list(adm._admin._followers) and list(adm._admin._followers)[0]._current,
+                         "the follower waits")
             start = time.monotonic()
             for _ in range(5):
                 await adm.status()
@@ -174,7 +182,8 @@ def test_cancelling_never_blocks_the_loop_nor_ends_the_next_call(broker, adapter
                     with pytest.raises(asyncio.CancelledError):
                         await slow
                     assert (await behind).broker.state == "ready" and time.monotonic() - start < 5
-                first, queued = (asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=30)) for _ in range(2))
+                first, queued = (asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=30))
+                                 for _ in range(2))
                 await _until(lambda: adm._admin._current, "the call is in the library")
                 start = time.monotonic()
                 queued.cancel()                 # has not begun: needs not wait for the first one
@@ -205,13 +214,15 @@ def test_closing_an_async_admin_ends_its_calls(broker, adapter):
 
 def test_progress_is_told_in_wait_on_its_thread(broker, adapter):
     told = []
-    with heddle.Worker(adapters=[adapter], name="progress", apply="auto"), heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Worker(adapters=[adapter], name="progress",
+                       apply="auto"), heddle.Publisher(adapter=adapter) as pub:
         pub.on_progress(lambda p: told.append((threading.current_thread(), p.type, p.version)))
         ver = pub.publish_dir(FIXTURES / "embeddings")
         assert told == []
         ver.wait(min=1, timeout=60)
         pub.publish_dir(FIXTURES / "dora").wait(min=1, timeout=60)
-        assert told and {t for t, _, _ in told} == {threading.current_thread()} and "rollout" in {kind for _, kind, _ in told}
+        assert (told and {t for t, _, _ in told} == {threading.current_thread()}
+                and "rollout" in {kind for _, kind, _ in told})
         assert pub.report(ver.version).active_count >= 0
         with pytest.raises(heddle.NotFound):
             pub.report(99)

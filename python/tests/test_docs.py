@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/python.md names everything that the package shows, with the keywords that it has, and its code compiles."""
+"""docs/python.md names everything that the package shows, with the keywords that it has, and its code
+compiles.
+"""
 import inspect
 import re
 
@@ -12,9 +14,11 @@ PAGE = (ROOT / "docs" / "python.md").read_text()
 
 
 def test_every_name_is_told():
-    lacking = [name for name in heddle.__all__ if name not in ("__version__",) and not re.search(rf"\b{name}\b", PAGE)]
+    lacking = [name for name in heddle.__all__ if name not in ("__version__",)
+               and not re.search(rf"\b{name}\b", PAGE)]
     assert not lacking
-    for kind in (heddle.Publisher, heddle.Worker, heddle.Admin, heddle.AsyncAdmin, heddle.Snapshot, heddle.Update, heddle.Version, heddle.Tensor):
+    for kind in (heddle.Publisher, heddle.Worker, heddle.Admin, heddle.AsyncAdmin, heddle.Snapshot,
+                 heddle.Update, heddle.Version, heddle.Tensor):
         public = [name for name, value in vars(kind).items() if not name.startswith("_") and callable(value)]
         lacking = [name for name in public if not re.search(rf"\b{name}\b", PAGE)]
         assert not lacking, kind
@@ -23,7 +27,8 @@ def test_every_name_is_told():
 def test_every_keyword_is_told():
     for kind in (heddle.Publisher, heddle.Worker, heddle.Admin):
         line = re.search(rf"`{kind.__name__}\(([^`]*)\)`", PAGE).group(1)
-        told = [re.sub(r"\s", "", part.split("=")[0]) for part in line.replace("\n", " ").split(", ") if part != "*"]
+        told = [re.sub(r"\s", "", part.split("=")[0])
+                for part in line.replace("\n", " ").split(", ") if part != "*"]
         assert [t.strip() for t in told if t != "*"] == [p for p in inspect.signature(kind).parameters], kind
 
 
@@ -36,7 +41,8 @@ def test_every_exception_is_told_with_what_it_is():
         assert f"`{name}`" in PAGE, name
         for base in kind.__bases__:
             if base not in (heddle.HeddleError, Exception):
-                assert re.search(rf"^\| `{name}` \| {base.__name__} ", PAGE, re.M), f"{name} is also a {base.__name__}"
+                assert re.search(rf"^\| `{name}` \| {base.__name__} ", PAGE,
+                                 re.M), f"{name} is also a {base.__name__}"
 
 
 @pytest.mark.parametrize("page", ["docs/python.md", "README.md", "python/README.md"])
@@ -64,4 +70,5 @@ def test_the_exceptions_have_the_codes_that_the_page_gives_them():
         if kind is None or not issubclass(kind, heddle.HeddleError):
             continue
         for code in re.findall(r"`(\w+)`", row.group(2)):
-            assert type(_native.error(code, "m")) is kind, f"{code} is {type(_native.error(code, 'm')).__name__}, not {row.group(1)}"
+            assert type(_native.error(code, "m")) is kind, (
+                f"{code} is {type(_native.error(code, 'm')).__name__}, not {row.group(1)}")

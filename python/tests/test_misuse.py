@@ -17,7 +17,8 @@ KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
 
 
 def tensors(numpy, value=1.0, dtype="float32", rows=8):
-    return {KEY.format("A"): numpy.full((rows, 64), value, dtype), KEY.format("B"): numpy.full((64, rows), value, dtype)}
+    return {KEY.format("A"): numpy.full((rows, 64), value, dtype),
+            KEY.format("B"): numpy.full((64, rows), value, dtype)}
 
 
 @pytest.fixture
@@ -31,11 +32,12 @@ def pub(broker, adapter):
         yield it
 
 
-# -- what comes in ---------------------------------------------------------------------------------------------------------
+# -- what comes in -------------------------------------------------------------------------------------------
 
 def test_wrong_types_are_named(pub, numpy):
     good = tensors(numpy)
-    for bad, found in ((good[KEY.format("A")].astype("complex128"), "complex128"), ([[1.0]], "list"), (numpy.array([object()]), "object")):
+    for bad, found in ((good[KEY.format("A")].astype("complex128"), "complex128"), ([[1.0]], "list"),
+                       (numpy.array([object()]), "object")):
         with pytest.raises(heddle.UsageError, match="lora_A") as e:
             pub.publish_tensors({**good, KEY.format("A"): bad}, CONFIG)
         assert e.value.found == found
@@ -54,16 +56,19 @@ def test_strides_and_byte_order_do_not_matter(pub, numpy):
     digest = pub.publish_tensors(base, CONFIG).digest
     strange = {k: numpy.asfortranarray(v) for k, v in base.items()}
     assert pub.publish_tensors(strange, CONFIG).digest == digest
-    assert pub.publish_tensors({k: v[:, ::-1].copy()[:, ::-1] for k, v in base.items()}, CONFIG).digest == digest
+    assert pub.publish_tensors({k: v[:, ::-1].copy()[:, ::-1] for k, v in base.items()},
+                               CONFIG).digest == digest
     assert pub.publish_tensors({k: v.astype(">f4") for k, v in base.items()}, CONFIG).digest == digest
     torch = pytest.importorskip("torch")
-    assert pub.publish_tensors({k: torch.from_numpy(numpy.ascontiguousarray(v.T)).T for k, v in base.items()}, CONFIG).digest == digest
+    assert pub.publish_tensors({k: torch.from_numpy(numpy.ascontiguousarray(v.T)).T for k, v in base.items()},
+                               CONFIG).digest == digest
 
 
 def test_a_mapping_as_config_has_its_sets_sorted(pub, numpy):
     ver = pub.publish_tensors(tensors(numpy), CONFIG)
     with heddle.Admin() as adm:
-        assert adm.versions(f"{pub.adapter}@{ver.version}")[0].config["target_modules"] == ["q_proj", "v_proj"]
+        assert adm.versions(f"{pub.adapter}@{ver.version}")[0].config["target_modules"] == ["q_proj",
+                                                                                            "v_proj"]
 
 
 def test_names_that_do_not_fit_a_model_are_told_by_side():
@@ -79,14 +84,17 @@ def test_names_that_do_not_fit_a_model_are_told_by_side():
 
 
 def test_words_that_are_none(broker, adapter):
-    for wrong in ({"activation": "some"}, {"if_unchanged": "maybe"}, {"timeout": -1}, {"timeout": float("nan")}, {"adapter": "no spaces"}):
+    for wrong in ({"activation": "some"}, {"if_unchanged": "maybe"}, {"timeout": -1},
+                  {"timeout": float("nan")}, {"adapter": "no spaces"}):
         with pytest.raises(heddle.UsageError):
             heddle.Publisher(**{"adapter": adapter, **wrong})
-    for wrong in ({"apply": "never"}, {"adapters": []}, {"adapters": adapter}, {"ranks": 2}, {"slots": 1000}, {"accepts": [], "apply": "auto"}):
+    for wrong in ({"apply": "never"}, {"adapters": []}, {"adapters": adapter}, {"ranks": 2}, {"slots": 1000},
+                  {"accepts": [], "apply": "auto"}):
         with pytest.raises(heddle.UsageError):
             heddle.Worker(**{"adapters": [adapter], **wrong})
     with heddle.Admin() as adm:
-        for wrong in ({"quorum": "most"}, {"quorum": "101%"}, {"quorum": "none"}, {"phase": "done"}, {"deadline": -1}):
+        for wrong in ({"quorum": "most"}, {"quorum": "101%"}, {"quorum": "none"}, {"phase": "done"},
+                      {"deadline": -1}):
             with pytest.raises(heddle.UsageError):
                 adm.wait(adapter, **wrong)
         with pytest.raises(heddle.UsageError, match="NUL"):
@@ -97,20 +105,27 @@ def test_words_that_are_none(broker, adapter):
 
 
 WRONG_KINDS = [
-    ("worker", {"slots": -1}, "slots"), ("worker", {"slots": "3"}, "slots"), ("worker", {"slots": True}, "slots"),
-    ("worker", {"slots": 2**70}, "slots"), ("worker", {"max_rate": -5}, "max_rate"), ("worker", {"max_rate": 1.5}, "max_rate"),
-    ("worker", {"labels": ["a=b"]}, "labels"), ("worker", {"labels": "a=b"}, "labels"), ("worker", {"adapters": 5}, "adapters"),
-    ("worker", {"adapters": [5]}, "adapters"), ("worker", {"name": 5}, "text"), ("worker", {"apply": ["app"]}, "apply"),
+    ("worker", {"slots": -1}, "slots"), ("worker", {"slots": "3"}, "slots"),
+    ("worker", {"slots": True}, "slots"),
+    ("worker", {"slots": 2**70}, "slots"), ("worker", {"max_rate": -5}, "max_rate"),
+    ("worker", {"max_rate": 1.5}, "max_rate"),
+    ("worker", {"labels": ["a=b"]}, "labels"), ("worker", {"labels": "a=b"}, "labels"),
+    ("worker", {"adapters": 5}, "adapters"),
+    ("worker", {"adapters": [5]}, "adapters"), ("worker", {"name": 5}, "text"),
+    ("worker", {"apply": ["app"]}, "apply"),
     ("worker", {"join_timeout": True}, "join_timeout"), ("worker", {"name": "\ud800"}, "text"),
     ("worker", {"accepts": "dora"}, "accepts"), ("worker", {"accepts": ["dorra"]}, "accepts"),
-    ("acquire", {"version": 2**70}, "version"), ("acquire", {"version": True}, "version"), ("acquire", {"version": "1"}, "version"),
+    ("acquire", {"version": 2**70}, "version"), ("acquire", {"version": True}, "version"),
+    ("acquire", {"version": "1"}, "version"),
     ("acquire", {"version": 0}, "version"), ("acquire", {"adapter": 5}, "text"),
     ("wait_current", {"timeout": "3"}, "timeout"), ("updates", {"timeout": -1}, "timeout"),
     ("admin", {"timeout": "5"}, "timeout"), ("admin", {"broker": 5}, "text"),
     ("wait", {"min": -1}, "min"), ("wait", {"min": "1"}, "min"), ("wait", {"workers": "zz"}, "workers"),
     ("wait", {"workers": [1]}, "workers"), ("wait", {"deadline": []}, "deadline"),
-    ("events", {"since": -1}, "since"), ("events", {"limit": -1}, "limit"), ("events", {"limit": "1"}, "limit"),
-    ("events", {"adapter": 5}, "text"), ("load_into", {"a": None}, "nothing to load"), ("load_into", {"a": object()}, "nothing to load"),
+    ("events", {"since": -1}, "since"), ("events", {"limit": -1}, "limit"),
+    ("events", {"limit": "1"}, "limit"),
+    ("events", {"adapter": 5}, "text"), ("load_into", {"a": None}, "nothing to load"),
+    ("load_into", {"a": object()}, "nothing to load"),
 ]
 
 
@@ -120,12 +135,15 @@ def taker(broker):
     import heddle.peft
     with heddle.Worker(adapters=["kinds"], name="kinds") as w, heddle.Admin() as adm:
         yield {"worker": lambda **how: heddle.Worker(**{"adapters": ["kinds"], **how}), "admin": heddle.Admin,
-               "acquire": lambda adapter="kinds", **how: w.acquire(adapter, **how), "wait_current": w.wait_current,
-               "updates": w.updates, "wait": lambda **how: adm.wait("kinds@1", **how), "events": lambda **how: list(adm.events(**how)),
+               "acquire": lambda adapter="kinds", **how: w.acquire(adapter, **how),
+               "wait_current": w.wait_current,
+               "updates": w.updates, "wait": lambda **how: adm.wait("kinds@1", **how),
+               "events": lambda **how: list(adm.events(**how)),
                "load_into": lambda a: heddle.peft.load_into(object(), a)}
 
 
-@pytest.mark.parametrize("call,how,named", WRONG_KINDS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+@pytest.mark.parametrize("call,how,named", WRONG_KINDS,
+                         ids=lambda v: v if isinstance(v, str) else "-".join(v))
 def test_an_argument_of_a_wrong_kind_is_a_usage_error_that_names_it(taker, call, how, named):
     with pytest.raises(heddle.UsageError, match=named) as e:
         taker[call](**how)
@@ -141,7 +159,8 @@ def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
         pub.publish_dir(FIXTURES / "plain", step=-2)
     with pytest.raises(heddle.Deadline) as e:
         pub.publish_dir(FIXTURES / "plain", deadline=0.3).wait(timeout=5)
-    assert e.value.code == "no_workers" and isinstance(e.value, TimeoutError) and e.value.rollout.eligible_count == 0
+    assert e.value.code == "no_workers" and isinstance(e.value,
+                                                       TimeoutError) and e.value.rollout.eligible_count == 0
 
 
 def test_a_wait_where_nobody_is_says_so(pub):
@@ -153,7 +172,8 @@ def test_a_wait_where_nobody_is_says_so(pub):
 
 
 def test_a_count_that_was_never_there_is_no_success_of_a_retired_version(broker, adapter):
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="one", apply="auto"):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="one",
+                                                                 apply="auto"):
         first = pub.publish_dir(FIXTURES / "plain")
         first.wait(timeout=60)
         for other in ("dora", "bf16"):                      # --keep 1: the first one retires
@@ -179,7 +199,7 @@ def test_a_wait_that_lacks_somebody_says_what_he_said(broker, adapter):
             ver.wait("staged", quorum=2, timeout=5)
 
 
-# -- conflicts -------------------------------------------------------------------------------------------------------------
+# -- conflicts -----------------------------------------------------------------------------------------------
 
 def test_two_publishers(broker, adapter):
     with heddle.Publisher(adapter=adapter, writer="first") as first:
@@ -195,7 +215,8 @@ def test_two_publishers(broker, adapter):
 def test_a_writer_that_died_is_waited_for(broker, adapter, program):
     """Until the broker's lease of 2 s is over; a shorter timeout does not do."""
     def dead():
-        it = program("import heddle; kept = heddle.Publisher(adapter=sys.argv[1]); print('open', flush=True); sys.stdin.read()", adapter)
+        it = program("import heddle; kept = heddle.Publisher(adapter=sys.argv[1]); print('open', "
+                     "flush=True); sys.stdin.read()", adapter)
         assert it.line() == "open"
         it.end(sign=9)
     dead()
@@ -233,7 +254,8 @@ def test_unchanged_step_back_and_request_ids(broker, adapter):
 
 
 def test_a_held_adapter(broker, adapter):
-    with heddle.Worker(adapters=[adapter], name="held", apply="auto") as w, heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
+    with heddle.Worker(adapters=[adapter], name="held",
+                       apply="auto") as w, heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
         pub.publish_dir(FIXTURES / "plain").wait(timeout=60)
         pub.publish_dir(FIXTURES / "dora").wait(timeout=60)
         back = adm.activate(f"{adapter}@1", by="ann")
@@ -270,10 +292,12 @@ def test_a_version_that_the_engine_rejects(broker, adapter):
 
 
 def test_features_that_an_engine_does_not_accept(broker, adapter):
-    with heddle.Worker(adapters=[adapter], name="picky", accepts=["rslora"]) as w, heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Worker(adapters=[adapter], name="picky",
+                       accepts=["rslora"]) as w, heddle.Publisher(adapter=adapter) as pub:
         _joined("picky")                    # one that joins later may refuse it, and fails nothing
         ver = pub.publish_dir(FIXTURES / "dora")
-        seen = threading.Thread(target=lambda: [u.staged() if u.phase == "arrived" else u.activate() for u in w.updates() if not u.answered])
+        seen = threading.Thread(target=lambda: [u.staged() if u.phase == "arrived" else u.activate()
+                                                for u in w.updates() if not u.answered])
         seen.start()
         with pytest.raises(heddle.RolloutFailed, match="dora"):
             ver.wait(min=1, timeout=60)
@@ -314,10 +338,11 @@ def test_an_answer_may_come_later(broker, adapter):
         assert ver.wait(timeout=30).active_count == 1 and w.wait_current(5)[adapter].version == 1
 
 
-# -- ends ------------------------------------------------------------------------------------------------------------------
+# -- ends ----------------------------------------------------------------------------------------------------
 
 def test_closed_objects(broker, adapter, numpy):
-    pub, w, adm = heddle.Publisher(adapter=adapter), heddle.Worker(adapters=[adapter], name="closed", apply="auto"), heddle.Admin()
+    pub, w, adm = heddle.Publisher(adapter=adapter), heddle.Worker(adapters=[adapter], name="closed",
+                                                                   apply="auto"), heddle.Admin()
     ver = pub.publish_tensors(tensors(numpy), CONFIG)
     ver.wait(min=1, timeout=60)
     a = w.acquire(adapter)
@@ -326,8 +351,10 @@ def test_closed_objects(broker, adapter, numpy):
         it.close()
         it.close()
         assert it.closed
-    calls = [lambda: pub.publish_tensors(tensors(numpy), CONFIG), lambda: pub.publish_dir(FIXTURES / "plain"), lambda: ver.wait(), lambda: pub.report(1),
-             lambda: w.acquire(adapter), w.stats, w.fileno, lambda: w.current(adapter), lambda: w.updates(), lambda: w.wait_current(1), adm.status,
+    calls = [lambda: pub.publish_tensors(tensors(numpy), CONFIG), lambda: pub.publish_dir(FIXTURES / "plain"),
+             lambda: ver.wait(), lambda: pub.report(1),
+             lambda: w.acquire(adapter), w.stats, w.fileno, lambda: w.current(adapter), lambda: w.updates(),
+             lambda: w.wait_current(1), adm.status,
              adm.workers, lambda: adm.wait(adapter), lambda: next(adm.events()), lambda: pub.__enter__()]
     for call in calls:
         with pytest.raises(heddle.Closed) as e:
@@ -337,7 +364,8 @@ def test_closed_objects(broker, adapter, numpy):
         with pytest.raises(heddle.Closed, match=adapter) as e:
             it.__enter__()
         assert e.value.adapter == adapter
-    assert numpy.array_equal(view, tensors(numpy)[KEY.format("A")]), "what was held stays, the worker's end notwithstanding"
+    assert numpy.array_equal(view, tensors(numpy)[KEY.format("A")]), (
+        "what was held stays, the worker's end notwithstanding")
     del view
     a.release()
     with pytest.raises(heddle.Closed, match="released"):
@@ -345,7 +373,8 @@ def test_closed_objects(broker, adapter, numpy):
 
 
 def test_what_owns_a_handle_cannot_be_copied(broker, adapter):
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter]) as w, heddle.Admin() as adm:
+    with (heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter]) as w,
+          heddle.Admin() as adm):
         _joined_any(adapter)
         pub.publish_dir(FIXTURES / "plain")
         update = next(w.updates(timeout=30)).defer()
@@ -359,13 +388,15 @@ def test_what_owns_a_handle_cannot_be_copied(broker, adapter):
 
 def _joined_any(adapter):
     with heddle.Admin() as adm:
-        until(lambda: any(a.name == adapter for w in adm.workers() for a in w.adapters), f"somebody has {adapter}")
+        until(lambda: any(a.name == adapter for w in adm.workers() for a in w.adapters),
+              f"somebody has {adapter}")
 
 
 def test_closing_ends_the_waits_of_other_threads(broker, adapter):
     w = heddle.Worker(adapters=[adapter], name="waits")
     got = []
-    threads = [threading.Thread(target=lambda: got.append(list(w.updates()))), threading.Thread(target=lambda: _raises(got, w.wait_current))]
+    threads = [threading.Thread(target=lambda: got.append(list(w.updates()))),
+               threading.Thread(target=lambda: _raises(got, w.wait_current))]
     for t in threads:
         t.start()
     until(lambda: w._pollers, "somebody waits")
@@ -385,14 +416,16 @@ def _raises(got, call):
 
 
 def test_what_is_not_here_is_told_in_full(broker, adapter, tmp_path):
-    with heddle.Worker(adapters=[adapter, adapter + "-2"], name="whole", apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Worker(adapters=[adapter, adapter + "-2"], name="whole",
+                       apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
         with pytest.raises(heddle.NotFound, match=f"no version of {adapter} is active") as e:
             w.acquire(adapter)
         assert e.value.adapter == adapter and e.value.found == "none" and e.value.expected and e.value.hint
         pub.publish_dir(FIXTURES / "plain").wait(min=1, timeout=60)
         with pytest.raises(heddle.NotFound, match=f"{adapter}@7 is not here") as e:
             w.acquire(adapter, 7)
-        assert (e.value.adapter, e.value.version, e.value.expected, e.value.found) == (adapter, 7, "version 7", "1") and e.value.hint
+        assert (e.value.adapter, e.value.version, e.value.expected,
+                e.value.found) == (adapter, 7, "version 7", "1") and e.value.hint
         with pytest.raises(heddle.NotFound, match="did not subscribe to zz") as e:
             w.acquire("zz")
         assert (e.value.expected, e.value.found) == (f"{adapter} {adapter}-2", "zz") and e.value.hint
@@ -417,13 +450,15 @@ def test_descriptors_are_asked_for_once(broker, adapter, monkeypatch):
 
 
 def test_views_that_outlive_their_block(broker, adapter, numpy):
-    with heddle.Worker(adapters=[adapter], name="views", apply="auto", slots=4) as w, heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Worker(adapters=[adapter], name="views", apply="auto",
+                       slots=4) as w, heddle.Publisher(adapter=adapter) as pub:
         pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
         with pytest.warns(ResourceWarning, match="lora_A"):
             with w.acquire(adapter) as a:
                 kept = a.numpy()[KEY.format("A")][2:4]
         held = w.stats()["held"]
-        assert [(h["version"], h["views"], h["in_block"]) for h in held] == [(1, [KEY.format("A")], False)] and __file__ in held[0]["where"]
+        assert [(h["version"], h["views"], h["in_block"])
+                for h in held] == [(1, [KEY.format("A")], False)] and __file__ in held[0]["where"]
         for n in range(2, 6):
             pub.publish_tensors(tensors(numpy, float(n)), CONFIG).wait(min=1, timeout=60)
         assert (kept == 1.0).all() and not kept.flags.writeable, "its bytes are the first version's still"
@@ -444,7 +479,8 @@ def test_views_that_outlive_their_update_are_named(broker, adapter, numpy):
         kept = update.numpy()[KEY.format("A")]
         with pytest.warns(ResourceWarning, match=f"views of {tag} outlive their update .arrived.*lora_A"):
             assert update.staged()
-        assert [(h["where"], h["views"]) for h in w.stats()["held"]] == [(f"Update arrived {tag}", [KEY.format("A")])]
+        assert [(h["where"], h["views"])
+                for h in w.stats()["held"]] == [(f"Update arrived {tag}", [KEY.format("A")])]
         assert kept[0, 0] == 1.0
         del kept
         assert w.stats()["held"] == []
@@ -492,7 +528,8 @@ def test_who_only_acquires_is_told_of_no_dropped_events(broker, adapter, program
     it = program("""
         import heddle
         name, fixtures = sys.argv[1], sys.argv[2:]
-        with heddle.Worker(adapters=[name], apply="auto") as w, heddle.Publisher(adapter=name, close_timeout=0.1) as pub:
+        with heddle.Worker(adapters=[name], apply="auto") as w, heddle.Publisher(adapter=name,
+                                                                                 close_timeout=0.1) as pub:
             pub.publish_dir(fixtures[0]).wait(min=1)
             w.wait_current(30)
             for i in range(150):
@@ -506,14 +543,16 @@ def test_who_only_acquires_is_told_of_no_dropped_events(broker, adapter, program
 
 
 def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):
-    with heddle.Worker(adapters=[adapter], name="hoarder", apply="auto", slots=3) as w, heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Worker(adapters=[adapter], name="hoarder", apply="auto",
+                       slots=3) as w, heddle.Publisher(adapter=adapter) as pub:
         kept = []
         for n in range(1, 4):
             pub.publish_tensors(tensors(numpy, float(n)), CONFIG).wait(min=1, timeout=60)
             kept.append(w.acquire(adapter))
         with pytest.raises(heddle.RolloutFailed) as e:
             pub.publish_tensors(tensors(numpy, 9.0), CONFIG, deadline=20).wait(min=1, timeout=60)
-        assert e.value.rollout.missing[0].code == "no_slot" and str(e.value).count("version 1 held by 1 reader") == 1
+        assert (e.value.rollout.missing[0].code == "no_slot"
+                and str(e.value).count("version 1 held by 1 reader") == 1)
         for a in kept:
             a.release()
 
@@ -534,7 +573,8 @@ def test_a_worker_without_a_broker_says_so_once(own_keys, broker, adapter, monke
                 w.wait_current(0.1)
         said = [r.getMessage() for r in caplog.records if "worker.waiting" in r.getMessage()]
         assert len(said) == 1 and "tcp://127.0.0.1:9" in said[0] and "HEDDLE_BROKER" in said[0], said
-        assert e.value.adapter == adapter and "tcp://127.0.0.1:9" in e.value.expected and "Worker(broker=...)" in e.value.hint
+        assert (e.value.adapter == adapter and "tcp://127.0.0.1:9" in e.value.expected
+                and "Worker(broker=...)" in e.value.hint)
     caplog.clear()
     with heddle.Worker(adapters=[adapter]) as w:
         with pytest.raises(heddle.Deadline, match="not current") as e:
@@ -550,7 +590,8 @@ def test_broker_away(tmp_path, numpy):
     with heddle.Admin("tcp://127.0.0.1:9", timeout=0.3) as adm, pytest.raises(heddle.Unavailable):
         adm.status()
     it = Broker(tmp_path, "--lease", "2s", listen=f"ipc://{tmp_path}/broker")
-    with heddle.Publisher(it.endpoint, adapter="x") as pub, heddle.Worker(it.endpoint, ["x"], apply="auto", name="away") as w:
+    with heddle.Publisher(it.endpoint, adapter="x") as pub, heddle.Worker(it.endpoint, ["x"], apply="auto",
+                                                                          name="away") as w:
         pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
         it.end(sign=9)
         with w.acquire("x") as a:
@@ -558,7 +599,8 @@ def test_broker_away(tmp_path, numpy):
         with pytest.raises((heddle.Unavailable, heddle.Deadline)):
             pub.publish_tensors(tensors(numpy, 2.0), CONFIG, deadline=1.0)
         again = Broker(tmp_path, "--lease", "2s", listen=f"ipc://{tmp_path}/broker")
-        ver = until(lambda: _try(lambda: pub.publish_tensors(tensors(numpy, 3.0), CONFIG)), "the broker is back")
+        ver = until(lambda: _try(lambda: pub.publish_tensors(tensors(numpy, 3.0), CONFIG)),
+                    "the broker is back")
         assert ver.version >= 2 and ver.wait(min=1, timeout=60).active_count == 1
     assert again.end() == 0
 
@@ -572,7 +614,8 @@ def _try(call):
 
 def _hints():
     """Those of the library, and of a broker to its members, as the sources have them."""
-    daemon = ("sidecar", "main", "datadir", "store", "node_keys", "option")         # of a program to who starts it
+    # of a program to who starts it
+    daemon = ("sidecar", "main", "datadir", "store", "node_keys", "option")
     for room in ("client", "trainer_client", "worker", "transfer", "broker", "core", "wire"):
         for path in sorted((ROOT / room).glob("*.c")):
             if not path.stem.startswith(daemon):
@@ -586,7 +629,9 @@ def test_hints_speak_python():
     told = dict(_hints())
     assert len(told) > 15
     for where, hint in _hints():
-        said = re.sub(r"`[^`]*`|heddle keys add .*|--(data|keep|help|keys)\b|with(out)? --insecure", "", _native.spoken(hint))   # commands, the broker's own
+        # without commands, and what is the broker's own
+        said = re.sub(r"`[^`]*`|heddle keys add .*|--(data|keep|help|keys)\b|with(out)? --insecure", "",
+                      _native.spoken(hint))
         assert not re.search(r"--[a-z]|heddle_[a-z]|HEDDLE_PHASE", said), f"{where}: {said}"
     assert "Publisher(takeover=True)" in _native.spoken("it ends with its session; --takeover fences it now")
 
@@ -603,10 +648,13 @@ def test_a_conflict_says_what_to_do_in_python(broker, adapter):
 
 
 def test_errors_travel():
-    e = heddle.Deadline("m", code="deadline", exit=5, adapter="a", version=3, worker="w", phase="fetch", expected="x", found="y", hint="z", retriable=True)
+    e = heddle.Deadline("m", code="deadline", exit=5, adapter="a", version=3, worker="w", phase="fetch",
+                        expected="x", found="y", hint="z", retriable=True)
     e.answer = {"k": 1}
     f = pickle.loads(pickle.dumps(e))
     assert type(f) is heddle.Deadline and str(f) == str(e) and vars(f) == vars(e) and f.answer == {"k": 1}
-    for kind in (heddle.NotFound, heddle.Denied, heddle.Unavailable, heddle.Deadline, heddle.Fenced, heddle.ForkError, heddle.Closed):
+    for kind in (heddle.NotFound, heddle.Denied, heddle.Unavailable, heddle.Deadline, heddle.Fenced,
+                 heddle.ForkError, heddle.Closed):
         assert str(pickle.loads(pickle.dumps(kind("text")))) == str(kind("text"))
-    assert all(issubclass(getattr(heddle, name), heddle.HeddleError) for name in ("Fenced", "Held")) and issubclass(heddle.Held, heddle.Conflict)
+    assert all(issubclass(getattr(heddle, name), heddle.HeddleError)
+               for name in ("Fenced", "Held")) and issubclass(heddle.Held, heddle.Conflict)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a live model does between two versions: modules come and go, memory is freed, tensors are tied or lazy."""
+"""What a live model does between two versions: modules come and go, memory is freed, tensors are tied or
+lazy.
+"""
 import copy
 import gc
 import json
@@ -34,7 +36,7 @@ def is_true(model, name="default"):
     return have.keys() == want.keys() and all(have[key] is p for key, p in want.items())
 
 
-# -- modules come and go ---------------------------------------------------------------------------------------------------
+# -- modules come and go -------------------------------------------------------------------------------------
 
 def set_one(model):
     owner = layer(model).lora_B
@@ -52,10 +54,13 @@ def load_again(model):
     from peft import LoraConfig
     model.delete_adapter("default")
     gc.collect()
-    model.add_adapter("default", LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"], task_type="CAUSAL_LM"))
+    model.add_adapter("default",
+                      LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj", "up_proj",
+                                                                     "down_proj"], task_type="CAUSAL_LM"))
 
 
-@pytest.mark.parametrize("kind,change", [("plain", set_one), ("modules_to_save", replace_a_saved_module), ("plain", load_again)])
+@pytest.mark.parametrize("kind,change", [("plain", set_one), ("modules_to_save", replace_a_saved_module),
+                                         ("plain", load_again)])
 def test_a_module_at_the_address_of_one_that_is_gone_is_another(kind, change):
     model = models.lora(kind)
     assert is_true(model)
@@ -71,14 +76,16 @@ def test_what_is_published_is_of_the_model(broker, adapter, tmp_path):
         for turn in range(6):
             model.save_pretrained(tmp_path / str(turn))
             config = (tmp_path / str(turn) / "adapter_config.json").read_bytes()
-            assert pub.publish(model, config=config).digest == heddle.safetensors.check(tmp_path / str(turn)).digest, f"turn {turn}"
+            want = heddle.safetensors.check(tmp_path / str(turn)).digest
+            assert pub.publish(model, config=config).digest == want, f"turn {turn}"
             set_one(model)
 
 
 def test_modules_that_change_names_are_noticed():
     from peft import LoraConfig
     model = models.lora()
-    model.add_adapter("other", LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    model.add_adapter("other",
+                      LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj"], task_type="CAUSAL_LM"))
     assert is_true(model) and is_true(model, "other")
     owner = layer(model).lora_A
     first, second = owner.pop("default"), owner.pop("other")
@@ -99,7 +106,7 @@ def test_a_plan_keeps_no_module():
     assert gone() is None and not any(True for _ in _model._plans)
 
 
-# -- memory ----------------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------------------
 
 CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
@@ -143,7 +150,8 @@ def test_what_has_no_memory_is_refused_by_name(program, broker, adapter):
         whole = owner.weight
         with heddle.Publisher(adapter=sys.argv[2]) as pub:
             for how in here.LACKING.values():
-                said(lambda: pub.publish_tensors({here.KEY.format("A"): torch.randn(8, 32), here.KEY.format("B"): how((32, 8))}, here.CONFIG))
+                said(lambda: pub.publish_tensors({here.KEY.format("A"): torch.randn(8, 32),
+                                                  here.KEY.format("B"): how((32, 8))}, here.CONFIG))
                 owner.weight = whole
                 source = {key: p.detach().clone() for key, p in here.planned(model).items()}
                 said(lambda: heddle.peft.load_into(model, {**source, here.KEY.format("A"): how((8, 32))}))
@@ -153,7 +161,8 @@ def test_what_has_no_memory_is_refused_by_name(program, broker, adapter):
     """, pathlib.Path(__file__).parent, adapter)
     for how in LACKING:
         what = "not dense" if how in ("sparse", "csr") else "no memory"
-        for name, phase in ((KEY.format("B"), None), (KEY.format("A"), None), (KEY.format("A"), "pack"), (KEY.format("A"), None)):
+        for name, phase in ((KEY.format("B"), None), (KEY.format("A"), None), (KEY.format("A"), "pack"),
+                            (KEY.format("A"), None)):
             code, at, text = it.json()
             assert (code, at) == ("usage", phase) and f"{name} " in text and what in text, how
     assert it.end(sign=None) == 0
@@ -165,12 +174,14 @@ def test_a_piece_of_a_sharded_tensor_without_memory_is_refused_by_name():
     from torch.distributed.tensor import Shard, distribute_tensor
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(s.getsockname()[1]))
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=str(s.getsockname()[1]))
     dist.init_process_group("gloo")
     try:
         model = models.lora()
         owner = layer(model).lora_A["default"]
-        owner.weight = torch.nn.Parameter(distribute_tensor(owner.weight.detach(), init_device_mesh("cpu", (1,)), [Shard(0)]))
+        owner.weight = torch.nn.Parameter(distribute_tensor(owner.weight.detach(),
+                                                            init_device_mesh("cpu", (1,)), [Shard(0)]))
         assert is_true(model)
         owner.weight.to_local().untyped_storage().resize_(0)
         with pytest.raises(heddle.UsageError, match=r"q_proj\.lora_A\.weight has no memory") as e:
@@ -186,21 +197,25 @@ def test_a_piece_of_a_sharded_tensor_without_memory_is_refused_by_name():
 
 
 def test_a_sign_that_torch_has_not_applied_yet_is_published(broker, adapter):
-    """torch keeps a negation (and a conjugation) as a bit of the tensor: the bytes in memory are of the other sign."""
+    """torch keeps a negation (and a conjugation) as a bit of the tensor: the bytes in memory are of the other
+    sign.
+    """
     model = models.lora()
     owner = layer(model).lora_A["default"]
     owner.weight = torch.nn.Parameter(torch._neg_view(owner.weight.detach().clone()))
     assert owner.weight.is_neg() and owner.weight.is_contiguous()
     tensors = {key: p.detach().clone() for key, p in planned(model).items()}
     with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
-        want = pub.publish_tensors({key: t.resolve_neg() for key, t in tensors.items()}, _model.config_of(model, "default")).digest
+        want = pub.publish_tensors({key: t.resolve_neg() for key, t in tensors.items()},
+                                   _model.config_of(model, "default")).digest
         assert pub.publish(model).digest == want
-        assert pub.publish_tensors({**tensors, KEY.format("A"): owner.weight}, _model.config_of(model, "default")).digest == want
+        assert pub.publish_tensors({**tensors, KEY.format("A"): owner.weight},
+                                   _model.config_of(model, "default")).digest == want
     heddle.peft.load_into(model, tensors)
     assert all(torch.equal(p, tensors[key]) for key, p in planned(model).items())
 
 
-# -- load_into: all, or none -----------------------------------------------------------------------------------------------
+# -- load_into: all, or none ---------------------------------------------------------------------------------
 
 def values(model):
     return {key: p.detach().clone() for key, p in planned(model).items()}
@@ -214,7 +229,8 @@ def refused(model, source, error, match):
     before = values(model)
     with pytest.raises(error, match=match) as e:
         heddle.peft.load_into(model, source)
-    assert [key for key, t in values(model).items() if not torch.equal(t, before[key])] == [], "something was loaded"
+    assert [key for key, t in values(model).items()
+            if not torch.equal(t, before[key])] == [], "something was loaded"
     return e.value
 
 
@@ -251,7 +267,8 @@ def test_in_inference_mode_its_tensors_are_written_to():
     assert all(torch.equal(t, source[key]) for key, t in values(model).items())
 
 
-@pytest.mark.parametrize("make", [lambda t: torch.empty_like(t, device="meta"), lambda t: freed(t.shape, offset=8)])
+@pytest.mark.parametrize("make",
+                         [lambda t: torch.empty_like(t, device="meta"), lambda t: freed(t.shape, offset=8)])
 def test_a_source_without_memory_is_named_and_nothing_is_loaded(make):
     model = models.lora()
     source = other(model)
@@ -272,10 +289,12 @@ def test_tied_parameters_take_what_is_equal_and_nothing_else():
     heddle.peft.load_into(model, source)
     assert all(torch.equal(t.nan_to_num(), source[key].nan_to_num()) for key, t in values(model).items())
     two.weight = torch.nn.Parameter(torch.zeros(512)[128:384].view(8, 32))
-    one.weight = torch.nn.Parameter(two.weight.detach().view(-1).as_strided((8, 32), (32, 1), 129))      # one further, in the same storage
+    # one further, in the same storage
+    one.weight = torch.nn.Parameter(two.weight.detach().view(-1).as_strided((8, 32), (32, 1), 129))
     refused(model, source, heddle.BadAdapter, "same memory")
     both = torch.zeros(2, 8, 32)
-    one.weight, two.weight = torch.nn.Parameter(both[0]), torch.nn.Parameter(both[1])                   # side by side is no sharing
+    # side by side is no sharing
+    one.weight, two.weight = torch.nn.Parameter(both[0]), torch.nn.Parameter(both[1])
     heddle.peft.load_into(model, source)
 
 
@@ -296,7 +315,8 @@ def test_parameters_may_take_parts_of_each_other():
     model = models.lora()
     flat = torch.randn(1024)
     first, second = layer(model).lora_A["default"], layer(model, 1).lora_A["default"]
-    first.weight, second.weight = (torch.nn.Parameter(flat[at:at + 256].view(8, 32), requires_grad=False) for at in (0, 256))
+    first.weight, second.weight = (torch.nn.Parameter(flat[at:at + 256].view(8, 32), requires_grad=False)
+                                   for at in (0, 256))
     source = values(model)
     names = [KEY.format("A").replace("layers.0", f"layers.{at}") for at in (0, 1)]
     source[names[0]], source[names[1]] = flat[128:384].view(8, 32), flat[255:511].view(8, 32)
@@ -308,14 +328,15 @@ def test_parameters_may_take_parts_of_each_other():
 def test_numpy_arrays_of_any_order_are_loaded():
     model = models.lora()
     source = other(model)
-    for how in (lambda a: a[::-1, ::-1].copy()[::-1, ::-1], lambda a: a.astype(">f4"), lambda a: a.T.copy().T):
+    for how in (lambda a: a[::-1, ::-1].copy()[::-1, ::-1], lambda a: a.astype(">f4"),
+                lambda a: a.T.copy().T):
         for t in source.values():
             t.add_(1)
         heddle.peft.load_into(model, {key: how(t.numpy()) for key, t in source.items()})
         assert all(torch.equal(t, source[key]) for key, t in values(model).items())
 
 
-# -- load_into: the configuration ------------------------------------------------------------------------------------------
+# -- load_into: the configuration ----------------------------------------------------------------------------
 
 def test_every_field_of_peft_has_been_judged():
     import dataclasses
@@ -324,20 +345,25 @@ def test_every_field_of_peft_has_been_judged():
     from peft import LoraConfig
     fields = {field.name for field in dataclasses.fields(LoraConfig)}
     assert not _MEANING.keys() & _NO_MEANING.keys()
-    assert fields - _MEANING.keys() - _NO_MEANING.keys() == set(), "decide whether a tensor means something else with it"
+    assert fields - _MEANING.keys() - _NO_MEANING.keys() == set(), (
+        "decide whether a tensor means something else with it")
 
 
 def loaded(theirs, ours):
-    """load_into of a version with one configuration into a model with another, as far as configurations go."""
+    """load_into of a version with one configuration into a model with another, as far as configurations go.
+    """
     from heddle.peft import _check_meaning
     base = json.loads(_model.config_of(models.lora(), "default"))
     _check_meaning({**base, **theirs}, {**base, **ours}, "default")
 
 
 @pytest.mark.parametrize("field,value", [
-    ("alora_invocation_tokens", [1, 2]), ("layer_replication", [[0, 2], [1, 2]]), ("trainable_token_indices", [3]), ("use_qalora", True),
-    ("use_bdlora", {"nblocks": 2}), ("kasa_config", {"beta": 0.1}), ("arrow_config", {"top_k": 3}), ("init_lora_weights", "pissa_niter_4"),
-    ("init_lora_weights", "olora"), ("init_lora_weights", "corda"), ("init_lora_weights", "loftq"), ("init_lora_weights", "lora_ga"),
+    ("alora_invocation_tokens", [1, 2]), ("layer_replication", [[0, 2], [1, 2]]),
+    ("trainable_token_indices", [3]), ("use_qalora", True),
+    ("use_bdlora", {"nblocks": 2}), ("kasa_config", {"beta": 0.1}), ("arrow_config", {"top_k": 3}),
+    ("init_lora_weights", "pissa_niter_4"),
+    ("init_lora_weights", "olora"), ("init_lora_weights", "corda"), ("init_lora_weights", "loftq"),
+    ("init_lora_weights", "lora_ga"),
     ("bias", "all"), ("use_dora", True)])
 def test_another_meaning_is_refused(field, value):
     for theirs, ours in (({field: value}, {}), ({}, {field: value})):
@@ -349,9 +375,12 @@ def test_another_meaning_is_refused(field, value):
 
 def test_what_means_the_same_is_loaded():
     for theirs, ours in (
-            ({"init_lora_weights": "eva"}, {}), ({"init_lora_weights": "gaussian"}, {"init_lora_weights": False}), ({"lora_dropout": 0.5}, {}),
-            ({"qalora_group_size": 32}, {}), ({"bias": "none"}, {"bias": None}), ({"kasa_config": {"beta": 1}}, {"kasa_config": {"beta": 2}}),
-            ({"lora_alpha": 16.0}, {}), ({"base_model_name_or_path": "/a"}, {"base_model_name_or_path": "/b"}), ({"of_a_later_peft": 7}, {}),
+            ({"init_lora_weights": "eva"}, {}),
+            ({"init_lora_weights": "gaussian"}, {"init_lora_weights": False}), ({"lora_dropout": 0.5}, {}),
+            ({"qalora_group_size": 32}, {}), ({"bias": "none"}, {"bias": None}),
+            ({"kasa_config": {"beta": 1}}, {"kasa_config": {"beta": 2}}),
+            ({"lora_alpha": 16.0}, {}), ({"base_model_name_or_path": "/a"},
+                                         {"base_model_name_or_path": "/b"}), ({"of_a_later_peft": 7}, {}),
             ({"target_modules": "all-linear"}, {}), ({"loftq_config": {"loftq_bits": 4}}, {})):
         loaded(theirs, ours)
     with pytest.raises(heddle.BadAdapter, match="of_a_later_peft"):
@@ -364,16 +393,19 @@ def test_what_means_the_same_is_loaded():
 
 def test_an_activated_lora_is_not_loaded_into_a_plain_one(broker, adapter):
     theirs, ours = models.lora(alora_invocation_tokens=[1, 2]), models.lora()
-    assert not torch.equal(models.logits(theirs), models.logits(ours)), "the same tensors compute something else"
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto", name="activated") as w:
+    assert not torch.equal(models.logits(theirs),
+                           models.logits(ours)), "the same tensors compute something else"
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto",
+                                                                 name="activated") as w:
         pub.publish(theirs).wait(min=1, timeout=60)
         with w.acquire(adapter) as a:
             refused(ours, a, heddle.BadAdapter, "alora_invocation_tokens")
             heddle.peft.load_into(theirs, a)
 
 
-# -- what else comes in ------------------------------------------------------------------------------------------------------
+# -- what else comes in --------------------------------------------------------------------------------------
 
 def test_keys_that_are_no_names_are_named():
     model = models.lora()
-    assert "also 5, more" in refused(model, {**other(model), "more": torch.zeros(1), 5: torch.zeros(1)}, heddle.BadAdapter, "not those").found
+    assert "also 5, more" in refused(model, {**other(model), "more": torch.zeros(1), 5: torch.zeros(1)},
+                                     heddle.BadAdapter, "not those").found

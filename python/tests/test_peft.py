@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live PeftModels: what is published is what PEFT would save, and what is loaded computes the same, bit for bit."""
+"""Live PeftModels: what is published is what PEFT would save, and what is loaded computes the same, bit for
+bit.
+"""
 import json
 import pathlib
 import sys
@@ -42,7 +44,8 @@ def loader(broker, tmp_path_factory):
     folder = tmp_path_factory.mktemp("loader")
     path = folder / "loader.py"
     path.write_text("import json, sys\n" + textwrap.dedent(LOADER))
-    it = Process([sys.executable, str(path), str(pathlib.Path(models.__file__).parent)], stderr=(folder / "log").open("wb"))
+    it = Process([sys.executable, str(path), str(pathlib.Path(models.__file__).parent)],
+                 stderr=(folder / "log").open("wb"))
     yield it
     it.end()
 
@@ -55,7 +58,9 @@ def saved(model, folder, **how):
     return folder
 
 
-@pytest.mark.parametrize("kind,dtype", [(k, "f32") for k in models.KINDS] + [("plain", "bf16"), ("plain", "f16"), ("dora", "bf16")])
+@pytest.mark.parametrize("kind,dtype",
+                         [(k, "f32") for k in models.KINDS] + [("plain", "bf16"), ("plain", "f16"),
+                                                               ("dora", "bf16")])
 def test_every_kind_round_trips_bit_for_bit(broker, loader, adapter, tmp_path, kind, dtype):
     model = models.lora(kind, dtype)
     loader.say(f"{adapter} {kind} {dtype} {tmp_path / 'logits'}")
@@ -83,9 +88,13 @@ def test_the_config_is_what_peft_writes_with_sets_sorted(tmp_path):
         for how in ({}, {"task_type": None}):
             model = models.lora(kind, **how)
             ours = json.loads(_model.config_of(model, "default"))
-            theirs = json.loads((saved(model, tmp_path / f"{kind}{len(how)}") / "adapter_config.json").read_bytes())
-            assert {k: sorted(v) if isinstance(v, list) else v for k, v in theirs.items()} == {k: sorted(v) if isinstance(v, list) else v for k, v in ours.items()}
-            assert not isinstance(ours["target_modules"], list) or ours["target_modules"] == sorted(ours["target_modules"])
+            theirs = json.loads((saved(model,
+                                       tmp_path / f"{kind}{len(how)}") / "adapter_config.json").read_bytes())
+            assert ({k: sorted(v) if isinstance(v, list) else v
+                     for k, v in theirs.items()} == {k: sorted(v) if isinstance(v, list) else v
+                                                     for k, v in ours.items()})
+            assert not isinstance(ours["target_modules"],
+                                  list) or ours["target_modules"] == sorted(ours["target_modules"])
 
 
 def test_a_change_of_structure_is_noticed(broker, adapter, tmp_path):
@@ -110,12 +119,15 @@ def test_a_change_of_structure_is_noticed(broker, adapter, tmp_path):
         layer.lora_A["default"].weight.data = layer.lora_A["default"].weight.data.to(torch.float16)
         same_as_saved("a type changed")
         model.delete_adapter("default")
-        model.add_adapter("default", LoraConfig(r=4, lora_alpha=4, target_modules=["k_proj"], task_type="CAUSAL_LM"))
+        model.add_adapter("default",
+                          LoraConfig(r=4, lora_alpha=4, target_modules=["k_proj"], task_type="CAUSAL_LM"))
         assert same_as_saved("another adapter has the name").tensor_count == 4
 
 
 def test_a_parameter_without_memory_is_refused_by_name(broker, adapter):
-    """Offloaded, its storage freed: its place in the region holds an older version's bytes, which are nobody's wish."""
+    """Offloaded, its storage freed: its place in the region holds an older version's bytes, which are
+    nobody's wish.
+    """
     model = models.lora()
     with heddle.Publisher(adapter=adapter) as pub:
         for step in range(3):
@@ -124,7 +136,8 @@ def test_a_parameter_without_memory_is_refused_by_name(broker, adapter):
         weight = model.base_model.model.model.layers[0].self_attn.q_proj.lora_B["default"].weight
         kept = weight.data.clone()
         weight.data.untyped_storage().resize_(0)
-        with pytest.raises(heddle.UsageError, match=r"layers\.0\.self_attn\.q_proj\.lora_B\.weight has no memory") as e:
+        with pytest.raises(heddle.UsageError,
+                           match=r"layers\.0\.self_attn\.q_proj\.lora_B\.weight has no memory") as e:
             pub.publish(model, step=3)
         assert e.value.code == "usage" and e.value.hint
         weight.data.untyped_storage().resize_(kept.nbytes)
@@ -134,10 +147,13 @@ def test_a_parameter_without_memory_is_refused_by_name(broker, adapter):
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_what_torch_copies_is_written_too(broker, adapter, tmp_path, is_known):
-    """Parameters with strides of their own go another way than the rest; in a region that is known again as well."""
+    """Parameters with strides of their own go another way than the rest; in a region that is known again as
+    well.
+    """
     model = models.lora()
     layer = model.base_model.model.model.layers[0].self_attn.q_proj
-    layer.lora_A["default"].weight = torch.nn.Parameter(torch.randn(*reversed(layer.lora_A["default"].weight.shape)).t())
+    shape = reversed(layer.lora_A["default"].weight.shape)
+    layer.lora_A["default"].weight = torch.nn.Parameter(torch.randn(*shape).t())
     with heddle.Publisher(adapter=adapter) as pub:
         for step in range(6 if is_known else 1):
             models.stir(model, step)
@@ -150,7 +166,8 @@ def test_what_torch_copies_is_written_too(broker, adapter, tmp_path, is_known):
 def test_another_adapter_of_the_model(broker, adapter, tmp_path):
     from peft import LoraConfig
     model = models.lora()
-    model.add_adapter("other", LoraConfig(r=2, lora_alpha=4, target_modules=["k_proj"], task_type="CAUSAL_LM"))
+    model.add_adapter("other",
+                      LoraConfig(r=2, lora_alpha=4, target_modules=["k_proj"], task_type="CAUSAL_LM"))
     folder = saved(model, tmp_path / "two") / "other"
     with heddle.Publisher(adapter=adapter) as pub:
         ver = pub.publish(model, peft_adapter="other", config=(folder / "adapter_config.json").read_bytes())
@@ -162,7 +179,8 @@ def test_another_adapter_of_the_model(broker, adapter, tmp_path):
 
 def test_types_that_are_no_lora_are_named(broker, adapter):
     from peft import IA3Config, get_peft_model
-    model = get_peft_model(models.base(), IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]))
+    model = get_peft_model(models.base(), IA3Config(target_modules=["k_proj", "down_proj"],
+                                                    feedforward_modules=["down_proj"]))
     with heddle.Publisher(adapter=adapter) as pub:
         with pytest.raises(heddle.BadAdapter, match="IA3") as e:
             pub.publish(model)
@@ -175,7 +193,8 @@ def test_types_that_are_no_lora_are_named(broker, adapter):
 def test_the_loop_may_step_at_once(broker, adapter):
     """What is published is what the model was when publish was called, whatever follows."""
     model = models.lora()
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto", name="step-at-once") as w:
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto",
+                                                                 name="step-at-once") as w:
         seen = {}
         for step in range(20):
             before = {k: v.clone() for k, v in __import__("peft").get_peft_model_state_dict(model).items()}
@@ -198,8 +217,10 @@ def test_nothing_of_the_model_is_changed(broker, adapter):
     with heddle.Publisher(adapter=adapter) as pub:
         pub.publish(model)
     after = model.state_dict()
-    assert list(after) == list(before) and all(after[k].data_ptr() == at and torch.equal(after[k], v) for k, (at, v) in before.items())
-    assert model.peft_config["default"].__dict__ == config and all(p.requires_grad == ("lora" in n) for n, p in model.named_parameters())
+    assert list(after) == list(before) and all(after[k].data_ptr() == at and torch.equal(after[k], v)
+                                               for k, (at, v) in before.items())
+    assert model.peft_config["default"].__dict__ == config and all(p.requires_grad == ("lora" in n)
+                                                                   for n, p in model.named_parameters())
 
 
 def test_wrapped_models(broker, adapter):
@@ -223,7 +244,7 @@ def test_wrapped_models(broker, adapter):
             assert pub.publish(wrapped).digest == digest
 
 
-# -- load_into -------------------------------------------------------------------------------------------------------------
+# -- load_into -----------------------------------------------------------------------------------------------
 
 def changed(model, call, error, match):
     before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -238,16 +259,23 @@ def test_load_into_is_all_or_nothing():
     model = models.lora()
     tensors = {k: v + 1 for k, v in get_peft_model_state_dict(model).items()}
     last = list(tensors)[-1]
-    changed(model, lambda: heddle.peft.load_into(model, {**tensors, last: tensors[last].T.contiguous()}), heddle.BadAdapter, "another shape")
-    changed(model, lambda: heddle.peft.load_into(model, {k: v for k, v in tensors.items() if k != last}), heddle.BadAdapter, "not those")
-    changed(model, lambda: heddle.peft.load_into(model, {**tensors, "more": tensors[last]}), heddle.BadAdapter, "not those")
-    changed(model, lambda: heddle.peft.load_into(model, {**tensors, last: tensors[last].double()}), heddle.UsageError, "cannot hold")
-    changed(model, lambda: heddle.peft.load_into(model, tensors, adapter="none"), heddle.NotFound, "no adapter")
+    changed(model, lambda: heddle.peft.load_into(model, {**tensors, last: tensors[last].T.contiguous()}),
+            heddle.BadAdapter, "another shape")
+    changed(model, lambda: heddle.peft.load_into(model, {k: v for k, v in tensors.items() if k != last}),
+            heddle.BadAdapter, "not those")
+    changed(model, lambda: heddle.peft.load_into(model, {**tensors, "more": tensors[last]}),
+            heddle.BadAdapter, "not those")
+    changed(model, lambda: heddle.peft.load_into(model, {**tensors, last: tensors[last].double()}),
+            heddle.UsageError, "cannot hold")
+    changed(model, lambda: heddle.peft.load_into(model, tensors, adapter="none"), heddle.NotFound,
+            "no adapter")
     objects = [id(p) for p in model.parameters()]
     heddle.peft.load_into(model, tensors)
-    assert all(torch.equal(v, tensors[k]) for k, v in get_peft_model_state_dict(model).items()) and objects == [id(p) for p in model.parameters()]
+    assert (all(torch.equal(v, tensors[k]) for k, v in get_peft_model_state_dict(model).items())
+            and objects == [id(p) for p in model.parameters()])
     heddle.peft.load_into(model, {k: (v - 1).to(torch.bfloat16) for k, v in tensors.items()})
-    assert all(torch.equal(v, (tensors[k] - 1).to(torch.bfloat16).float()) for k, v in get_peft_model_state_dict(model).items())
+    assert all(torch.equal(v, (tensors[k] - 1).to(torch.bfloat16).float())
+               for k, v in get_peft_model_state_dict(model).items())
     heddle.peft.load_into(model, {k: v.numpy() for k, v in tensors.items()})
     assert all(torch.equal(v, tensors[k]) for k, v in get_peft_model_state_dict(model).items())
     model.merge_adapter()
@@ -255,10 +283,12 @@ def test_load_into_is_all_or_nothing():
 
 
 def test_load_into_refuses_another_meaning(broker, adapter):
-    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto", name="meaning") as w:
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto",
+                                                                 name="meaning") as w:
         pub.publish(models.lora(lora_alpha=32)).wait(min=1, timeout=60)
         model = models.lora()
         with w.acquire(adapter) as a:
-            e = changed(model, lambda: heddle.peft.load_into(model, a), heddle.BadAdapter, "another lora_alpha")
+            e = changed(model, lambda: heddle.peft.load_into(model, a), heddle.BadAdapter,
+                        "another lora_alpha")
         assert (e.expected, e.found) == ("lora_alpha = 16", "lora_alpha = 32")
         until(lambda: not w.stats()["held"], "the hold is released")

@@ -53,9 +53,11 @@ def test_ctrl_c_ends_every_wait_within_100_ms(broker, adapter, program, what):
     assert it.end(sign=None) == 0, it.log.read_text()
 
 
-@pytest.mark.parametrize("what,call", [("stopped: publish", "pub.publish_dir(fixture, deadline=60)"), ("stopped: close", "pub.close()")])
+@pytest.mark.parametrize("what,call", [("stopped: publish", "pub.publish_dir(fixture, deadline=60)"),
+                                       ("stopped: close", "pub.close()")])
 def test_ctrl_c_while_the_broker_stands_still(own, adapter, program, what, call):
-    it = program(INTERRUPTED.format(call=call), adapter, FIXTURES / "plain", what, env={**os.environ, "HEDDLE_BROKER": own.endpoint})
+    it = program(INTERRUPTED.format(call=call), adapter, FIXTURES / "plain", what,
+                 env={**os.environ, "HEDDLE_BROKER": own.endpoint})
     assert it.line() == "opened", it.log.read_text()
     os.kill(own.pid, signal.SIGSTOP)
     it.say("go")
@@ -75,7 +77,9 @@ def _interrupt(it, what):
 
 
 def _settle(pid, thread=None):
-    """Until the program sleeps in its wait: its thread (None: the main one) has used no processor time for a while."""
+    """Until the program sleeps in its wait: its thread (None: the main one) has used no processor time for a
+    while.
+    """
     def ticks():
         with open(f"/proc/{pid}/task/{thread or pid}/stat") as f:
             fields = f.read().rsplit(")", 1)[1].split()
@@ -90,7 +94,9 @@ def _settle(pid, thread=None):
 
 
 def _slowness():
-    """How much later than asked a thread of this machine wakes at the moment, at least 1: the bound is for a machine that is free."""
+    """How much later than asked a thread of this machine wakes at the moment, at least 1: the bound is for a
+    machine that is free.
+    """
     worst = 0.0
     for _ in range(20):
         start = time.monotonic()
@@ -113,7 +119,8 @@ CLOSES = {
     "wait_current": ("heddle.Worker(adapters=[name + '-none'], apply='auto')", "it.wait_current(60)"),
     "admin wait": ("heddle.Admin()", "it.wait(name, min=2, deadline=60)"),
     "admin events": ("heddle.Admin()", "list(it.events(follow=True))"),
-    "wait of a version": ("heddle.Publisher(adapter=name + '-2')", "it.publish_dir(fixture).wait(timeout=60)"),
+    "wait of a version": ("heddle.Publisher(adapter=name + '-2')",
+                          "it.publish_dir(fixture).wait(timeout=60)"),
     "stopped: publish": ("heddle.Publisher(adapter=name + '-2')", "it.publish_dir(fixture, deadline=60)"),
     "stopped: status": ("heddle.Admin(timeout=60)", "it.status()"),
 }
@@ -137,7 +144,8 @@ CLOSING = """
         print("in", threading.get_native_id(), flush=True)
         call()
     else:
-        thread = threading.Thread(target=lambda: (print("in", threading.get_native_id(), flush=True), call()), daemon=True)
+        thread = threading.Thread(target=lambda: (print("in", threading.get_native_id(), flush=True), call()),
+                                  daemon=True)
         thread.start()
         sys.stdin.readline()
     if how == "thread":
@@ -150,7 +158,9 @@ CLOSING = """
 @pytest.mark.parametrize("how", ["handler", "thread", "exit"])
 @pytest.mark.parametrize("what", CLOSES)
 def test_close_ends_what_is_under_way_from_wherever_it_comes(own, adapter, program, what, how):
-    """From a handler on the very thread that is in the call, from another thread, and from the end of the interpreter."""
+    """From a handler on the very thread that is in the call, from another thread, and from the end of the
+    interpreter.
+    """
     make, call = CLOSES[what]
     it = program(CLOSING.format(make=make, call=call), adapter, FIXTURES / "plain", how,
                  env={**os.environ, "HEDDLE_BROKER": own.endpoint})
@@ -163,10 +173,13 @@ def test_close_ends_what_is_under_way_from_wherever_it_comes(own, adapter, progr
     _settle(it.pid, int(thread))
     start = time.monotonic()
     it.say("close") if how != "handler" else os.kill(it.pid, signal.SIGUSR1)
-    if how != "exit":                               # at the end of the interpreter a daemon thread says no more
+    # at the end of the interpreter a daemon thread says no more
+    if how != "exit":
         word, at = it.line(20).split()
-        assert word == ("ended" if what == "updates" else "closed") and float(at) - start < 2 * _slowness(), it.log.read_text()
-    if what.startswith("stopped"):                  # closing may wait for a broker, and for a publisher's turn to leave
+        assert word == ("ended" if what == "updates"
+                        else "closed") and float(at) - start < 2 * _slowness(), it.log.read_text()
+    # closing may wait for a broker, and for a publisher's turn to leave
+    if what.startswith("stopped"):
         os.kill(own.pid, signal.SIGCONT)
     assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
     assert time.monotonic() - start < 6 * _slowness()
@@ -177,7 +190,8 @@ def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
         import heddle, threading
         w = heddle.Worker(adapters=[sys.argv[1]], name="gil")
         pub = heddle.Publisher(adapter=sys.argv[1] + "-x")
-        waits = [lambda: next(w.updates(timeout=1), None), lambda: heddle.Admin().wait(sys.argv[1], deadline=1),
+        waits = [lambda: next(w.updates(timeout=1), None),
+                 lambda: heddle.Admin().wait(sys.argv[1], deadline=1),
                  lambda: pub.publish_dir(sys.argv[2], deadline=5).wait(timeout=1)]
         for wait in waits:
             count, ends = 0, []
@@ -196,7 +210,8 @@ def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
                 now = time.monotonic()
                 longest, last, count = max(longest, now - last), now, count + 1
             thread.join()
-            print(json.dumps({"count": count, "longest": longest, "took": time.monotonic() - start}), flush=True)
+            print(json.dumps({"count": count, "longest": longest, "took": time.monotonic() - start}),
+                  flush=True)
     """, adapter, FIXTURES / "plain")
     for _ in range(3):
         got = it.json()
@@ -209,17 +224,20 @@ def test_after_a_fork_every_call_raises(broker, adapter, program):
     it = program("""
         import heddle
         name, fixture = sys.argv[1:3]
-        w, pub, adm = heddle.Worker(adapters=[name], apply="auto"), heddle.Publisher(adapter=name), heddle.Admin()
+        w, pub, adm = heddle.Worker(adapters=[name],
+                                    apply="auto"), heddle.Publisher(adapter=name), heddle.Admin()
         ver = pub.publish_dir(fixture)
         ver.wait(min=1, timeout=60)
         a = w.acquire(name)
         view = next(iter(a.tensors.values()))
         again = w.acquire(name)
         if os.fork() == 0:
-            calls = {"publish": lambda: pub.publish_dir(fixture), "wait": ver.wait, "acquire": lambda: w.acquire(name), "updates": lambda: w.updates(),
-                     "stats": w.stats, "status": adm.status, "events": lambda: next(adm.events()), "open": lambda: heddle.Admin(),
-                     "worker": lambda: heddle.Worker(adapters=[name]), "publisher": lambda: heddle.Publisher(adapter=name),
-                     "enter": lambda: pub.__enter__(), "rehash": a.rehash, "export": lambda: a.export("/tmp/none/of/this"),
+            calls = {"publish": lambda: pub.publish_dir(fixture), "wait": ver.wait,
+                     "acquire": lambda: w.acquire(name), "updates": lambda: w.updates(),
+                     "stats": w.stats, "status": adm.status, "events": lambda: next(adm.events()),
+                     "open": lambda: heddle.Admin(), "worker": lambda: heddle.Worker(adapters=[name]),
+                     "publisher": lambda: heddle.Publisher(adapter=name), "enter": lambda: pub.__enter__(),
+                     "rehash": a.rehash, "export": lambda: a.export("/tmp/none/of/this"),
                      "view": lambda: view.data, "tensors": lambda: again.tensors}
             wrong = []
             for what, call in calls.items():
@@ -267,7 +285,8 @@ def test_everything_is_closed_at_the_end_of_the_interpreter(broker, adapter, pro
     it = program("""
         import heddle, signal
         name, fixture, how = sys.argv[1:4]
-        w, pub, adm = heddle.Worker(adapters=[name], name="end-" + how, apply="auto"), heddle.Publisher(adapter=name), heddle.Admin()
+        w, pub, adm = heddle.Worker(adapters=[name], name="end-" + how,
+                                    apply="auto"), heddle.Publisher(adapter=name), heddle.Admin()
         pub.publish_dir(fixture).wait(min=1, timeout=60)
         a = w.acquire(name)
         kept = a.tensors
@@ -292,7 +311,8 @@ def test_everything_is_closed_at_the_end_of_the_interpreter(broker, adapter, pro
 
 
 def _pythons():
-    """This one, and later ones that are installed: from 3.12 on an interpreter that ends starts no threads."""
+    """This one, and later ones that are installed: from 3.12 on an interpreter that ends starts no threads.
+    """
     yield pytest.param(sys.executable, id="this")
     for minor in (12, 13, 14):
         beside = pathlib.Path(sys.base_prefix).parent.glob(f"*/bin/python3.{minor}")
@@ -308,7 +328,8 @@ def test_what_is_open_is_closed_by_an_interpreter_that_starts_no_threads(tmp_pat
     """Without cffi, which those interpreters may lack: a handle with a close of its own."""
     code = """
         import sys, threading, types
-        sys.modules["_cffi_backend"] = types.SimpleNamespace(FFI=lambda *_, **__: types.SimpleNamespace(NULL=None))
+        ffi = types.SimpleNamespace(NULL=None)
+        sys.modules["_cffi_backend"] = types.SimpleNamespace(FFI=lambda *_, **__: ffi)
         from heddle import _handle
         class Open(_handle.Handle):
             def _close_native(self, ptr):
@@ -327,7 +348,8 @@ def test_what_is_open_is_closed_by_an_interpreter_that_starts_no_threads(tmp_pat
     import heddle
     (tmp_path / "heddle").symlink_to(pathlib.Path(heddle.__file__).parent)
     got = subprocess.run([python, "-W", "default", "-B", "-c", textwrap.dedent(code), str(refuses)],
-                         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+                         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+                         timeout=60)
     assert (got.returncode, got.stdout.split("\n"), got.stderr) == (0, ["closed 1", "closed 0", ""], "")
 
 
@@ -394,7 +416,8 @@ def test_with_warnings_as_errors_what_was_dropped_is_closed_and_rejected(broker,
         adm.close()
     """, adapter, FIXTURES / "plain")
     got = it.json()
-    assert got["state"] == ["left"] and got["code"] == "version_failed" and "left arrived unanswered" in got["text"], got
+    assert (got["state"], got["code"]) == (["left"], "version_failed"), got
+    assert "left arrived unanswered" in got["text"], got
     assert it.end(sign=None) == 0, it.log.read_text()
     log = it.log.read_text()
     assert "ResourceWarning: <heddle.Worker" in log and "RuntimeWarning" in log, log
@@ -402,14 +425,16 @@ def test_with_warnings_as_errors_what_was_dropped_is_closed_and_rejected(broker,
 
 def test_nothing_is_imported_before_it_is_used(broker, adapter, program):
     it = program("""
-        names = ("torch", "numpy", "peft", "safetensors", "transformers", "asyncio.base_events_none", "deepspeed", "trl", "libucx")
+        names = ("torch", "numpy", "peft", "safetensors", "transformers", "asyncio.base_events_none",
+                 "deepspeed", "trl", "libucx")
         def loaded():
             return sorted(n for n in names if n in sys.modules)
         import heddle
         assert loaded() == [], loaded()
         heddle.doctor()
         import heddle.peft, heddle.safetensors
-        with heddle.Worker(adapters=[sys.argv[1]], apply="auto") as w, heddle.Publisher(adapter=sys.argv[1]) as pub, heddle.Admin() as adm:
+        with (heddle.Worker(adapters=[sys.argv[1]], apply="auto") as w,
+              heddle.Publisher(adapter=sys.argv[1]) as pub, heddle.Admin() as adm):
             ver = pub.publish_dir(sys.argv[2])
             ver.wait(min=1, timeout=60)
             with w.acquire(sys.argv[1]) as a:
@@ -433,7 +458,8 @@ def test_import_costs_little(program):
         import heddle
         took = time.perf_counter() - start
         loaded = any("libheddle" in line for line in open("/proc/self/maps"))
-        print(json.dumps({"took": took, "loaded": loaded, "pycparser": "pycparser" in sys.modules}), flush=True)
+        print(json.dumps({"took": took, "loaded": loaded, "pycparser": "pycparser" in sys.modules}),
+              flush=True)
     """)
     got = it.json()
     assert not got["loaded"] and not got["pycparser"] and got["took"] < 2.0, got
@@ -441,7 +467,8 @@ def test_import_costs_little(program):
 
 def test_a_library_that_cannot_be_used_is_a_sentence(tmp_path):
     (tmp_path / "libheddle.so.0").write_bytes(b"no library")
-    for path, word in ((tmp_path / "libheddle.so.0", "HEDDLE_LIBRARY"), (tmp_path / "none.so", "HEDDLE_LIBRARY")):
+    for path, word in ((tmp_path / "libheddle.so.0", "HEDDLE_LIBRARY"),
+                       (tmp_path / "none.so", "HEDDLE_LIBRARY")):
         code = textwrap.dedent("""
             import heddle
             d = heddle.doctor()
@@ -452,11 +479,13 @@ def test_a_library_that_cannot_be_used_is_a_sentence(tmp_path):
             except heddle.HeddleError as e:
                 print(e.code)
         """)
-        got = subprocess.run([sys.executable, "-c", code], env={**os.environ, "HEDDLE_LIBRARY": str(path)}, capture_output=True, text=True, timeout=60)
+        got = subprocess.run([sys.executable, "-c", code], env={**os.environ, "HEDDLE_LIBRARY": str(path)},
+                             capture_output=True, text=True, timeout=60)
         assert word in got.stdout and got.stdout.splitlines()[-1] == "internal", got
 
 
 def test_no_plugin_is_a_sentence():
     code = "import heddle; d = heddle.doctor(); print(d.ok, d.heddle, d.problems[0])"
-    got = subprocess.run([sys.executable, "-c", code], env={**os.environ, "HEDDLE_PLUGIN_DIR": "/nowhere"}, capture_output=True, text=True, timeout=60)
+    got = subprocess.run([sys.executable, "-c", code], env={**os.environ, "HEDDLE_PLUGIN_DIR": "/nowhere"},
+                         capture_output=True, text=True, timeout=60)
     assert got.stdout.startswith("False") and "HEDDLE_PLUGIN_DIR" in got.stdout, got

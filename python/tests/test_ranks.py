@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded training: every rank calls publish, rank 0's outcome is everybody's.  Two processes over gloo; the main path is FSDP2."""
+"""Sharded training: every rank calls publish, rank 0's outcome is everybody's.  Two processes over gloo; the
+main path is FSDP2.
+"""
 import json
 import os
 import sys
@@ -47,7 +49,8 @@ PRELUDE = """
 def test_the_bytes_of_a_shard_are_its_values():
     from heddle._collective import _bytes_of
     values = torch.arange(6.0).reshape(2, 3)
-    for lazy, wanted in ((torch._neg_view(values), -values), (torch.complex(values, values).conj(), torch.complex(values, -values)),
+    for lazy, wanted in ((torch._neg_view(values), -values),
+                         (torch.complex(values, values).conj(), torch.complex(values, -values)),
                          (torch._neg_view(values).t(), -values.t())):
         assert lazy.is_neg() or lazy.is_conj()
         assert torch.equal(_bytes_of(lazy).view(wanted.dtype), wanted.contiguous().reshape(-1))
@@ -58,36 +61,43 @@ RANK = """
         model = sharded()
         config = open(sys.argv[5], "rb").read()
         ver = pub.publish(model, step=1, config=config)
-        tell(tag=ver.tag, digest=ver.digest, sharded=sum(hasattr(p, "device_mesh") for p in model.parameters()))
+        tell(tag=ver.tag, digest=ver.digest,
+             sharded=sum(hasattr(p, "device_mesh") for p in model.parameters()))
         got = ver.wait(min=1, timeout=60)
         tell(active=got.active_count, workers=got.workers)
 
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)     # real steps: FSDP gathers and frees meanwhile
+        # real steps: FSDP gathers and frees meanwhile
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
         for step in range(2):
-            model(input_ids=torch.arange(24).reshape(2, 12) % 64, labels=torch.arange(24).reshape(2, 12) % 64).loss.backward()
+            model(input_ids=torch.arange(24).reshape(2, 12) % 64,
+                  labels=torch.arange(24).reshape(2, 12) % 64).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             ver = pub.publish(model, step=2 + step, config=config)
             tell(digest=ver.digest, want=None)
-        full = {k: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone() for k, v in __import__("peft").get_peft_model_state_dict(model).items()}
+        full = {k: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone()
+                for k, v in __import__("peft").get_peft_model_state_dict(model).items()}
         if rank == 0:
             heddle_digest = ver.digest
             direct = heddle.Publisher(adapter=name + "-direct")
             tell(full=direct.publish_tensors(full, config).digest)
             direct.close()
         # outcomes of rank 0, and of one that cannot
-        tell(failed=failure(lambda: pub.publish(model, step=1)))                                    # step_back: the broker said it to rank 0
+        # step_back: the broker said it to rank 0
+        tell(failed=failure(lambda: pub.publish(model, step=1)))
         tell(failed=failure(lambda: pub.publish(model, peft_adapter="default" if rank == 0 else "none")))
         tell(failed=failure(lambda: pub.publish(model if rank == 1 else models.base())))
         tell(failed=failure(lambda: pub.publish_dir("/nowhere")))
-        tell(failed=failure(lambda: heddle.Publisher("tcp://127.0.0.1:9", adapter=name, process_group=world, timeout=0.3)))
+        tell(failed=failure(lambda: heddle.Publisher("tcp://127.0.0.1:9", adapter=name, process_group=world,
+                                                     timeout=0.3)))
         tell(failed=failure(lambda: pub.publish_dir(sys.argv[6], step=9).wait(quorum=5, timeout=0.3)))
         tell(alone=failure(lambda: heddle.Publisher(adapter=name + f"-alone-{rank}").publish(model)))
         tell(tag=pub.publish(model, step=10, config=config).tag)
     dist.destroy_process_group()
 """
 
-# Each fault on one rank ends the call on both with it; the group is whole afterwards, so that the next call is made.
+# Each fault on one rank ends the call on both with it; the group is whole afterwards, so that the next call
+# is made.
 FAULTS = """
     from heddle import _collective
     from unittest import mock
@@ -96,7 +106,9 @@ FAULTS = """
         raise torch.OutOfMemoryError("no memory (of the test)")
 
     def on(where, target, what):
-        return mock.patch.object(target, what, boom) if rank == where else mock.patch.object(target, "nothing", 0, create=True)
+        return mock.patch.object(target, what, boom) if rank == where else mock.patch.object(target,
+                                                                                             "nothing", 0,
+                                                                                             create=True)
 
     with heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish") as pub:
         model = sharded()
@@ -127,7 +139,8 @@ FAULTS = """
         sent = []
         transfer = _collective.Collective.transfer
         with mock.patch.object(_collective.Collective, "transfer",
-                               lambda self, send, into: (sent.append((send is None, len(into))), transfer(self, send, into))):
+                               lambda self, send, into: (sent.append((send is None, len(into))),
+                                                         transfer(self, send, into))):
             digest = pub.publish(same, config=b'{"peft_type": "LORA", "r": 8}').digest
         tell(sent=sent, digest=digest)
     print(json.dumps({"left": rank}), flush=True)
@@ -179,7 +192,8 @@ def start(tmp_path, code, *args):
         port = s.getsockname()[1]
     path = tmp_path / "rank.py"
     path.write_text("import json, os, sys\n" + textwrap.dedent(PRELUDE) + textwrap.dedent(code))
-    return [Process([sys.executable, str(path), os.path.dirname(models.__file__), args[0], str(r), str(port), *map(str, args[1:])],
+    return [Process([sys.executable, str(path), os.path.dirname(models.__file__), args[0], str(r), str(port),
+                     *map(str, args[1:])],
                     stderr=(tmp_path / f"rank{r}.log").open("wb")) for r in range(2)]
 
 
@@ -213,7 +227,8 @@ def test_a_fault_on_one_rank_is_everybodys(broker, adapter, ranks):
     assert zero[8] == {"version": 3}
     assert sent[0]["sent"] == sent[1]["sent"] == [[True, 0]] and sent[0]["digest"] == sent[1]["digest"]
     with heddle.Publisher(adapter=adapter + "-whole") as alone:
-        assert sent[0]["digest"] == alone.publish(models.lora(), config=b'{"peft_type": "LORA", "r": 8}').digest
+        assert sent[0]["digest"] == alone.publish(models.lora(),
+                                                  config=b'{"peft_type": "LORA", "r": 8}').digest
     for r in two:
         r.say("go")
     assert [r.end(sign=None) for r in two] == [0, 0]
@@ -222,7 +237,8 @@ def test_a_fault_on_one_rank_is_everybodys(broker, adapter, ranks):
 def test_waits_of_ranks_end(broker, adapter, ranks):
     two = ranks(WAITS, adapter)
     zero, one = ([r.json(120) for _ in range(4)] for r in two)
-    assert [said[0]["failed"][1] for said in (zero, one)] == ["no_workers"] * 2 or [s[0]["failed"][1] for s in (zero, one)] == ["deadline"] * 2
+    assert ([said[0]["failed"][1] for said in (zero, one)] == ["no_workers"] * 2
+            or [s[0]["failed"][1] for s in (zero, one)] == ["deadline"] * 2)
     assert [said[1]["failed"][0] for said in (zero, one)] == ["HeddleError", "KeyboardInterrupt"]
     assert zero[1]["failed"][1] == "interrupted" and "another rank" in zero[1]["failed"][2]
     assert [said[2]["failed"][0] for said in (zero, one)] == ["KeyboardInterrupt", "HeddleError"]
@@ -235,7 +251,8 @@ def test_waits_of_ranks_end(broker, adapter, ranks):
 def test_a_rank_that_is_gone_is_told(broker, adapter, ranks, where):
     zero, one = ranks(KILLED, adapter, where)
     failed = zero.json(60)["failed"]
-    assert failed[:2] == ["Unavailable", "unavailable"] and failed[3].endswith("Error") and "cannot reach" in failed[2]
+    assert failed[:2] == ["Unavailable",
+                          "unavailable"] and failed[3].endswith("Error") and "cannot reach" in failed[2]
     assert zero.end(sign=None) == 0 and one.end(sign=None) == 7
 
 
@@ -260,7 +277,8 @@ def test_fsdp2_every_rank_publishes(broker, adapter, tmp_path):
         assert active == {"active": 1, "workers": ["ranks"]}
         assert len({first["digest"], step1["digest"], step2["digest"]}) == 3 and step2["digest"] == full
         assert [x["failed"][:2] for x in (back, absent, none, nowhere, away, late)] == [
-            ["Conflict", "step_back"], ["NotFound", "not_found"], ["UsageError", "usage"], ["NotFound", "not_found"], ["Unavailable", "unavailable"],
+            ["Conflict", "step_back"], ["NotFound", "not_found"], ["UsageError", "usage"],
+            ["NotFound", "not_found"], ["Unavailable", "unavailable"],
             ["Deadline", "deadline"]]
         assert alone["alone"][0] == "UsageError" and "process_group" in alone["alone"][2]
         assert w.wait_current(30)[adapter].tag == last["tag"]

@@ -14,8 +14,10 @@ from conftest import BIN, FIXTURES, ROOT
 from heddle import records as r
 
 PAGE = (ROOT / "docs" / "json.md").read_text()
-KINDS = {"error": r.Reason, "rollout": r.RolloutInfo, "missing": r.Lacking, "adapter": r.AdapterInfo, "version": r.VersionInfo,
-         "copy": r.Copy, "source": r.Source, "worker": r.WorkerInfo, "subscription": r.Subscription, "status": r.Status,
+KINDS = {"error": r.Reason, "rollout": r.RolloutInfo, "missing": r.Lacking, "adapter": r.AdapterInfo,
+         "version": r.VersionInfo,
+         "copy": r.Copy, "source": r.Source, "worker": r.WorkerInfo, "subscription": r.Subscription,
+         "status": r.Status,
          "wait": r.WaitResult, "activate": r.ActivateResult, "verify": r.VerifyResult, "events": r.Event}
 
 
@@ -45,7 +47,8 @@ def test_every_field_that_is_documented_is_there(section):
         for part in path.split("."):
             hint = step(hint, part.removesuffix("[]"))
         if kind.endswith("?"):
-            assert typing.get_origin(hint) in (types.UnionType, typing.Union) and type(None) in typing.get_args(hint), f"{path} may be null"
+            is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+            assert is_union and type(None) in typing.get_args(hint), f"{path} may be null"
 
 
 def test_the_fields_of_one_version_are_there():
@@ -55,7 +58,8 @@ def test_the_fields_of_one_version_are_there():
 
 
 def told(*command):
-    return json.loads(subprocess.run([BIN / "heddle", *command, "-o", "json"], capture_output=True, text=True, timeout=60).stdout)
+    return json.loads(subprocess.run([BIN / "heddle", *command, "-o", "json"], capture_output=True, text=True,
+                                     timeout=60).stdout)
 
 
 def plain(value):
@@ -94,9 +98,11 @@ def test_answers_are_those_of_the_command_line(broker, adapter):
         covers(told("wait", adapter), plain(adm.wait(adapter)), "wait")
         covers(told("verify", adapter), plain(adm.verify(adapter)), "verify")
         covers(told("activate", f"{adapter}@1"), plain(adm.activate(f"{adapter}@1")), "activate")
-        event = subprocess.run([BIN / "heddle", "events", "--limit", "1", "-o", "json"], capture_output=True, timeout=60).stdout
+        event = subprocess.run([BIN / "heddle", "events", "--limit", "1", "-o", "json"], capture_output=True,
+                               timeout=60).stdout
         covers(json.loads(event), plain(next(adm.events(limit=1))), "event")
-        assert adm.status().broker.now_at and adm.status().broker.restored is None and adm.status().warnings == ()
+        assert (adm.status().broker.now_at and adm.status().broker.restored is None
+                and adm.status().warnings == ())
         with pytest.raises(dataclasses.FrozenInstanceError):
             adm.status().broker.pid = 1
         with pytest.raises(heddle.RolloutFailed) as e:
@@ -108,7 +114,8 @@ def test_answers_are_those_of_the_command_line(broker, adapter):
 
 
 def test_what_is_wrong_with_a_broker_is_decoded():
-    status = {"broker": {"restored": {"from": "w", "at": "T", "message": "knows more"}}, "count": {}, "adapters": [],
+    status = {"broker": {"restored": {"from": "w", "at": "T", "message": "knows more"}}, "count": {},
+              "adapters": [],
               "warnings": [{"at": "T", "name": "broker.other_cluster", "message": "somebody"}]}
     found = r.decode(r.Status, status)
     assert found.broker.restored == r.Restored("w", "T", "knows more")

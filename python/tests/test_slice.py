@@ -19,7 +19,8 @@ WORKER = """
         if u.phase in ("commit", "active"):
             with w.acquire(sys.argv[1]) as a:
                 tensors = {name: hashlib.sha256(t.data).hexdigest() for name, t in a.tensors.items()}
-                print(json.dumps({"tag": a.tag, "digest": a.digest, "again": a.rehash(), "step": a.step, "config": a.config, "tensors": tensors}), flush=True)
+                print(json.dumps({"tag": a.tag, "digest": a.digest, "again": a.rehash(), "step": a.step,
+                                  "config": a.config, "tensors": tensors}), flush=True)
 """
 
 
@@ -30,9 +31,11 @@ def test_a_directory_reaches_a_worker_of_another_process(broker, adapter, progra
         ver = pub.publish_dir(FIXTURES / "plain", step=7)
         assert ver.created and ver.tag.startswith(f"{adapter}@1:") and ver.tensor_count > 0
         got = ver.wait(min=1)
-        assert got.workers == ("w-" + apply,) and got.active_count == 1 and got.state == "active" and got.missing == ()
+        assert (got.workers == ("w-" + apply,) and got.active_count == 1 and got.state == "active"
+                and got.missing == ())
         seen = other.json()
-        assert (seen["tag"], seen["digest"], seen["again"], seen["step"]) == (ver.tag, ver.digest, ver.digest, 7)
+        assert (seen["tag"], seen["digest"], seen["again"], seen["step"]) == (ver.tag, ver.digest, ver.digest,
+                                                                              7)
         assert seen["config"]["peft_type"] == "LORA" and len(seen["tensors"]) == ver.tensor_count
         found = adm.workers("w-" + apply)[0]
         assert found.current and found.adapters[0].tag == ver.tag
@@ -47,7 +50,8 @@ def test_tensors_have_the_digest_of_the_directory(broker, adapter):
     tensors = safetensors.load_file(FIXTURES / "plain" / "adapter_model.safetensors")
     assert all(isinstance(t, numpy.ndarray) for t in tensors.values())
     config = (FIXTURES / "plain" / "adapter_config.json").read_bytes()
-    with heddle.Worker(adapters=[adapter], apply="auto", name=adapter[:60]) as w, heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Worker(adapters=[adapter], apply="auto",
+                       name=adapter[:60]) as w, heddle.Publisher(adapter=adapter) as pub:
         ver = pub.publish_tensors(tensors, config)
         assert ver.digest == heddle.safetensors.check(FIXTURES / "plain").digest
         assert ver.wait(timeout=30).active_count == 1

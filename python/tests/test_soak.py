@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many versions through one worker process: no memory, no descriptor and no hold is left behind.  HEDDLE_SOAK versions (10,000 to be sure)."""
+"""Many versions through one worker process: no memory, no descriptor and no hold is left behind.  HEDDLE_SOAK
+versions (10,000 to be sure).
+"""
 import os
 
 import pytest
@@ -41,7 +43,8 @@ def test_many_versions_leave_nothing_behind(broker, adapter, program):
     with heddle.Publisher(adapter=adapter) as pub:
         for n in range(1, count + 1):
             value = numpy.full((8, 2048), n, "float32")
-            ver = pub.publish_tensors({"base_model.model.q.lora_A.weight": value, "base_model.model.q.lora_B.weight": value.T}, config, step=n)
+            ver = pub.publish_tensors({"base_model.model.q.lora_A.weight": value,
+                                       "base_model.model.q.lora_B.weight": value.T}, config, step=n)
             ver.wait(min=1, timeout=60)
             if n % each == 0:
                 looks.append(it.json())

@@ -42,10 +42,13 @@ def test_a_program_of_a_user_is_checked(tmp_path):
     program.write_text(RIGHT + "\n".join(WRONG) + "\n")
     home = pathlib.Path(heddle.__file__).parents[1]
     path = {} if home.name == "site-packages" else {"MYPYPATH": str(home)}
-    said = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--ignore-missing-imports",
-                           "--cache-dir", str(tmp_path / "cache"), str(program)], capture_output=True, text=True, cwd=tmp_path,
+    said = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent",
+                           "--ignore-missing-imports",
+                           "--cache-dir", str(tmp_path / "cache"),
+                           str(program)], capture_output=True, text=True, cwd=tmp_path,
                           env=path, timeout=300).stdout.splitlines()
     first = RIGHT.count("\n") + 1
     for line, (text, code) in enumerate(WRONG.items(), first):
         assert any(f"program.py:{line}:" in it and f"[{code}]" in it for it in said), (text, said)
-    assert {it.split(":")[1] for it in said if ": error:" in it} == {str(n) for n in range(first, first + len(WRONG))}, said
+    assert {it.split(":")[1]
+            for it in said if ": error:" in it} == {str(n) for n in range(first, first + len(WRONG))}, said

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed ZeRO-3 on two ranks of a CPU, where DeepSpeed is installed (0.19.8; its first start compiles for minutes, so nothing here installs it)."""
+"""DeepSpeed ZeRO-3 on two ranks of a CPU, where DeepSpeed is installed (0.19.8; its first start compiles for
+minutes, so nothing here installs it).
+"""
 import importlib.util
 import os
 import socket
@@ -19,7 +21,8 @@ from conftest import Process
 RANK = """
     sys.path.insert(0, sys.argv[1])
     name, rank = sys.argv[2], int(sys.argv[3])
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[4], DS_ACCELERATOR="cpu")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=sys.argv[4], DS_ACCELERATOR="cpu")
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)                                # DeepSpeed talks on stdout
     import torch, torch.distributed as dist
@@ -31,8 +34,10 @@ RANK = """
     config = open(sys.argv[5], "rb").read()
     trained = [p for p in model.parameters() if p.requires_grad]
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config={
-        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
-        "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False})
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False})
     with heddle.Publisher(adapter=name, process_group=dist.group.WORLD) as pub:
         first = pub.publish(engine, step=1, config=config)
         ids = torch.arange(24).reshape(2, 12) % 64
@@ -45,7 +50,8 @@ RANK = """
         if rank == 0:
             with heddle.Publisher(adapter=name + "-whole") as alone:
                 want = alone.publish_tensors(full, config).digest
-        print(json.dumps({"taken apart": all(p.numel() == 0 for p in trained), "first": first.digest, "second": second.digest, "want": want}), file=out, flush=True)
+        print(json.dumps({"taken apart": all(p.numel() == 0 for p in trained), "first": first.digest,
+                          "second": second.digest, "want": want}), file=out, flush=True)
     dist.destroy_process_group()
 """
 
@@ -57,7 +63,8 @@ def test_every_rank_publishes(broker, adapter, tmp_path):
     models.lora().save_pretrained(tmp_path / "saved")
     path = tmp_path / "rank.py"
     path.write_text("import json, os, sys\n" + textwrap.dedent(RANK))
-    ranks = [Process([sys.executable, str(path), os.path.dirname(models.__file__), adapter, str(r), str(port), str(tmp_path / "saved/adapter_config.json")],
+    ranks = [Process([sys.executable, str(path), os.path.dirname(models.__file__), adapter, str(r), str(port),
+                      str(tmp_path / "saved/adapter_config.json")],
                      stderr=(tmp_path / f"rank{r}.log").open("wb")) for r in range(2)]
     zero, one = (r.json(600) for r in ranks)
     assert [r.end(sign=None) for r in ranks] == [0, 0]

@@ -211,8 +211,8 @@ def plans(rounds):
             checked.append(again)
         for what, of in (("made", made), ("checked", checked)):
             low, middle, high = statistics.quantiles(of, n=4)
-            print(f"{size}, {count} tensors: plan {what} in {middle:.2f} ms (median of {rounds}; quartiles {low:.2f} "
-                  f"and {high:.2f}, best {min(of):.2f})", flush=True)
+            print(f"{size}, {count} tensors: plan {what} in {middle:.2f} ms (median of {rounds}; quartiles "
+                  f"{low:.2f} and {high:.2f}, best {min(of):.2f})", flush=True)
 
 
 def main():
