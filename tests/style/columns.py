@@ -8,7 +8,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 C = "core proto client cli broker bench".split()
 # Folders, with all below them, and single files.
-PYTHON = "python/heddle python/tests python/tools examples bench tools/surfaces tests/blackbox tests/engines tests/evidence tests/fixtures tests/foreign tests/fuzz tests/independent tests/install tests/large tests/large/run tests/python tests/style".split()
+PYTHON = """python/heddle python/tests python/tools examples bench tools/surfaces
+            tests/blackbox tests/engines tests/evidence tests/fixtures tests/foreign tests/fuzz
+            tests/independent tests/install tests/large tests/large/run tests/python
+            tests/style""".split()
 MADE = ("_abi.py",)         # by the build
 MOST = 110
 
