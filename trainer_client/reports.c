@@ -319,13 +319,14 @@ int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
     const char *word = phase_word(want);
     if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", word, waited_ms);
     else snprintf(why, sizeof why, "is not %s on enough workers yet", word);
-    bool is_nobody = !eligible && !row->report.missing_count;
+    bool is_nobody = row->heard_us && !eligible && !row->report.missing_count;
     int rc = is_nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE;
     if (row->report.missing_count) late_missing(r, row, why, error);
     else fail_version(r, row, rc, why, error);
     if (need > eligible) error_expected(error, "%s on %u worker%s", word, need, need == 1 ? "" : "s");
     else error_expected(error, "%s on %u of %u worker%s", word, need, eligible, eligible == 1 ? "" : "s");
     if (is_nobody) error_found(error, "no worker of %s", r->adapter);
+    else if (!row->heard_us) error_found(error, "the broker has not said who takes it");
     else error_found(error, "on %u", have_count(row, want));
     return rc;
 }

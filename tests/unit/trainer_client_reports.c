@@ -172,6 +172,16 @@ Test(reports, late_with_nobody_there_is_no_workers, .init = start, .fini = stop)
     cr_assert(strstr(error.hint, "heddle worker --adapter policy"));
 }
 
+/* A broker that stands still has not said that nobody is there. */
+Test(reports, late_without_a_word_is_the_deadline, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("staging", "", 0, 0, 0);
+    row->heard_us = 0;
+    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_str_eq(error.found, "the broker has not said who takes it");
+}
+
 Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = start, .fini = stop)
 {
     heddle_error_t error;

@@ -502,11 +502,33 @@ static int break_off(int port)
     return n;
 }
 
+/* Bound, and no listener: nobody else is given the port, and who asks for it by number has it. */
+static int keep_port(char endpoint[64])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    cr_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at));
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&at, &(socklen_t){sizeof at}), 0);
+    snprintf(endpoint, 64, "tcp://127.0.0.1:%u", ntohs(at.sin_port));
+    return fd;
+}
+
+static int listen_at(const char *endpoint)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    at.sin_port = htons((uint16_t)atoi(strrchr(endpoint, ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    cr_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 64));
+    return fd;
+}
+
 /* A proxy whose broker is not up yet: the line that libzmq makes of itself is not replaced when our pause ends. */
 Test(keys, line_that_came_up_by_itself_stays)
 {
     char endpoint[64];
-    int port = open_port(endpoint);
+    int kept = keep_port(endpoint), port = listen_at(endpoint);
     end_t server = {0}, client = {0};
     cr_assert_eq(wire_dial_with(loop, endpoint, NULL, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals >= 4 || (break_off(port) && 0));
@@ -518,6 +540,7 @@ Test(keys, line_that_came_up_by_itself_stays)
     cr_assert(client.up && client.ups == 1, "%d lines", client.ups);
     wire_close(&client.wire);
     wire_close(&server.wire);
+    close(kept);
 }
 
 /* Where a key is known to be, a file that tells none is no leave to go plain; nor is a key of our own that is damaged. */
