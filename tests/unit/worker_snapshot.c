@@ -189,7 +189,11 @@ Test(worker, wrong_options_are_refused)
     labels[49] = NULL;
     size_t all = sizeof(heddle_worker_opts_t);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE}, 0), HEDDLE_ERR_USAGE);
-    cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE}, all + 8), HEDDLE_ERR_USAGE);
+    struct { heddle_worker_opts_t ours; uint64_t newer; } more = {.ours.adapters = ONE, .newer = 1};
+    heddle_worker_t *newer = NULL;
+    more.ours.size = sizeof more;
+    cr_assert_eq(heddle_worker_open(&more.ours, &newer), HEDDLE_ERR_USAGE);
+    cr_assert_null(newer);
     cr_assert_eq(open_with((heddle_worker_opts_t){0}, all), HEDDLE_ERR_USAGE);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = NONE}, all), HEDDLE_ERR_USAGE);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = TWICE}, all), HEDDLE_ERR_USAGE);
