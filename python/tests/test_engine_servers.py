@@ -163,6 +163,21 @@ def test_a_head_that_drips_ends_at_the_deadline(beginning):
     assert found == ["no answer to /v1/load_lora_adapter within 0.5 s"]
 
 
+def test_an_answer_that_breaks_off_is_none():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def break_off():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n{}")
+
+    threading.Thread(target=break_off, daemon=True).start()
+    with pytest.raises(Away):
+        Vllm(f"http://127.0.0.1:{listener.getsockname()[1]}").load("policy@1", PLAIN, 30)
+    listener.close()
+
+
 def test_an_answer_without_end_is_not_taken_in():
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -255,6 +255,8 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
     while total <= ANSWER_BYTES:
         part = answer.read1(65536)
         if not part:
+            if answer.length:           # read1() is content with what there is
+                raise http.client.IncompleteRead(b"".join(parts), answer.length)
             return b"".join(parts)
         parts.append(part)
         total += len(part)
