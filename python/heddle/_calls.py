@@ -17,6 +17,32 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+class Done:
+    """A threading.Event, set once, in whose wait() a handler may raise: that one would be left locked, and
+    its set() never return.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        try:
+            self._gate.release()
+        except RuntimeError:            # once more
+            pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._is_set and self._gate.acquire(timeout=-1 if timeout is None else timeout):
+            self._gate.release()        # for the next; a handler's exception before it finds it set
+        return self._is_set
+
+
 class _Helper(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="heddle-call", daemon=True)
@@ -26,9 +52,10 @@ class _Helper(threading.Thread):
     def run(self) -> None:
         while True:
             job = self.jobs.get()
-            job.run()
+            has_run = job.run()
             _idle.append(self)
-            job.done.set()
+            if has_run:
+                job.done.set()
             del job
 
 
@@ -36,19 +63,22 @@ class _Job:
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call: Callable[[], Any] | None = call
         self.claim = threading.Lock()   # taken once: by who runs it, or by who gives it up before
-        self.done = threading.Event()
+        self.is_launched = False
+        self.done = Done()
         self.value: Any = None
         self.raised: BaseException | None = None
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """False: somebody else has run it, or given it up."""
         if not self.claim.acquire(blocking=False):
-            return
+            return False
         try:
             assert self.call is not None
             self.value = self.call()
         except BaseException as e:      # carried to the thread that asked
             self.raised = e
         self.call = None
+        return True
 
     def result(self) -> Any:
         if self.raised is not None:
@@ -65,25 +95,35 @@ class Line(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._entry = threading.RLock()         # nothing comes in behind the end
+        self.is_ended = False
         self.start()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
+        """RuntimeError: it has been ended."""
         future: Future[T] = Future()
-        self._jobs.put((future, call))
+        with self._entry:
+            if self.is_ended:
+                raise RuntimeError(f"the thread {self.name} takes no more calls")
+            self._jobs.put((future, call))
         return future
 
     def end(self) -> None:
         """After what was submitted."""
-        self._jobs.put(None)
+        with self._entry:
+            self.is_ended = True
+            self._jobs.put(None)
 
     def run(self) -> None:
         for future, call in iter(self._jobs.get, None):
             if not future.set_running_or_notify_cancel():
+                del future, call
                 continue
             try:
                 future.set_result(call())
             except BaseException as e:      # carried to who asked
                 future.set_exception(e)
+            del future, call                # who asked may be gone before the next one comes
 
 
 _idle: list[_Helper] = []
@@ -147,22 +187,55 @@ def detachable(call: Callable[[], T]) -> T:
 
 def detach(call: Callable[[], Any]) -> _Job:
     """call() on a helper thread, for nobody to wait for but the end of the program.  RuntimeError: there is
-    none.
+    none.  An exception of a handler: call() is not made, or goes on by itself.
     """
+    job = prepare(call)
+    try:
+        launch(job)
+    except BaseException:
+        give_up(job)
+        raise
+    return job
+
+
+def prepare(call: Callable[[], Any]) -> _Job:
+    """What detach() does, for who must know the job before a handler can raise: it begins with launch()."""
     def run() -> Any:
         try:
             return call()
         finally:
             detached.discard(job)
     job = _Job(run)
+    return job
+
+
+def launch(job: _Job) -> None:
+    """Once more does no harm: after an exception nobody knows how far the first one came."""
+    if job.is_launched:
+        return
     detached.add(job)
     if not _start(job):
         detached.discard(job)
         raise RuntimeError("no thread can be started")
-    return job
+    job.is_launched = True
+
+
+def give_up(job: _Job) -> bool:
+    """It will not be run.  False: it has begun."""
+    is_ours = job.claim.acquire(blocking=False)
+    if is_ours:
+        detached.discard(job)
+    return is_ours
+
+
+def leave(job: _Job) -> None:
+    """It may never end: the end of the program does not wait for it either."""
+    give_up(job)
+    detached.discard(job)
 
 
 def finish() -> None:
     """At the end of the program: what was detached still works with memory of this process."""
     for job in list(detached):
-        job.done.wait()
+        if not job.run():       # what nobody has begun would never be done
+            job.done.wait()

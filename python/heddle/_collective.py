@@ -75,13 +75,14 @@ class Collective:
         """
         if self.rank != 0:
             return self.in_turns(lambda: None)
-        job = _calls.detach(_on_this_stream(call))
+        job = _calls.prepare(_on_this_stream(call))
 
         def turn() -> tuple[T] | None:
+            _calls.launch(job)                  # in a turn: what a handler raises meanwhile is told to all
             return (job.result(),) if job.done.wait(TURN_S) else None
 
         def abandon() -> None:
-            if job.done.is_set():
+            if job.done.is_set() or _calls.give_up(job):
                 return
             interrupt()
             while not job.done.is_set():        # C is on its way out: nobody may touch the handle before
@@ -161,11 +162,17 @@ class Collective:
         """
         if threading.current_thread() is not threading.main_thread():
             return self._entered(call)
-        job = _calls.detach(_on_this_stream(lambda: self._entered(call)))
+        job = _calls.prepare(_on_this_stream(lambda: self._entered(call)))
         try:
+            _calls.launch(job)
             job.done.wait()
         except BaseException as e:
-            job.done.wait()
+            try:
+                _calls.launch(job)
+                job.done.wait()
+            except BaseException:
+                _calls.leave(job)
+                raise
             if job.raised is not None:
                 raise
             self._caught = e

@@ -44,7 +44,7 @@ class Handle:
         self._is_closed = False             # set before anything is waited for
         self._in_hurry = False              # closing waits for nobody
         self._freer = 0                     # thread that frees it
-        self._freed = threading.Event()
+        self._freed = _calls.Done()
         self._pollers: set[tuple[int, object]] = set()      # threads that poll a descriptor of the handle
         self._quiet = threading.Condition(self._lock)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -126,8 +126,16 @@ class Handle:
         next.
         """
 
+    def _parts(self) -> list[Handle]:
+        """Handles that end with this one."""
+        return []
+
     def _before_close(self, ptr: Any) -> None:
         """Under the lock, before the C handle goes."""
+        with self._guard:                   # one being added finds the handle closed, or is found here
+            parts = self._parts()
+        for part in parts:
+            part.close()
 
     def _interrupt(self) -> None:
         """From any thread, with or without the lock."""
@@ -136,12 +144,13 @@ class Handle:
                 self._interrupt_native(self._ptr)
 
     def _is_inside(self) -> bool:
-        """Whether this very thread is in a call, a poll or an interrupt further down: this is its signal
-        handler.
+        """Whether this very thread is in a call, a poll or an interrupt further down, of this handle or a
+        part of it: this is its signal handler.
         """
         me = threading.get_ident()
         owned = (lock._is_owned() for lock in (self._lock, self._guard))        # type: ignore[attr-defined]
-        return any(owned) or any(thread == me for thread, _ in tuple(self._pollers))
+        return (any(owned) or any(thread == me for thread, _ in tuple(self._pollers))
+                or any(part._is_inside() for part in self._parts()))
 
     def close(self) -> None:
         """Leaves, and frees.  Idempotent; from any thread, and from a signal handler.  Calls and waits that
@@ -152,7 +161,7 @@ class Handle:
         self._is_closed = True
         os.eventfd_write(self._wake_fd, 1)
         if not self._is_inside():
-            self._free()
+            _calls.detachable(self._free)
             return
         if self._lock._is_owned():              # type: ignore[attr-defined]
             self._interrupt()
@@ -162,7 +171,9 @@ class Handle:
             pass
 
     def _free(self) -> None:
-        """Frees the C handle when nobody is in it.  Who comes second waits for the first."""
+        """Frees the C handle when nobody is in it.  Who comes second waits for the first.  On a helper thread
+        where there is one: a handler could raise between any two of its steps.
+        """
         if self._freer == threading.get_ident():        # a handler, while this thread frees it
             return
         while not self._lock.acquire(timeout=_NUDGE):   # whoever is in C comes out
@@ -183,9 +194,10 @@ class Handle:
         finally:
             self._lock.release()
         if self._freer == threading.get_ident():
-            _calls.detachable(self._free_native)
+            self._free_native()
         elif self._freer:
-            self._freed.wait()
+            while not self._freed.wait(_NUDGE):
+                pass
 
     def _free_native(self) -> None:
         try:

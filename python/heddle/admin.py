@@ -73,17 +73,20 @@ class Admin(Handle):
     def _close_native(self, ptr: Any) -> None:
         lib.heddle_admin_close(ffi.new("heddle_admin_t **", ptr))
 
-    def _before_close(self, ptr: Any) -> None:
-        for follower in list(self._followers):
-            follower.close()
+    def _parts(self) -> list[Handle]:
+        with self._guard:
+            return list(self._followers)
 
     def _follower(self) -> Admin:
-        """A handle like this one, which ends with it."""
-        with self._lock:
-            self._live()
-            made = Admin(**self._how)
-            self._followers.add(made)
-        return made
+        """A handle like this one, which ends with it.  Waits for no call that is under way."""
+        self.__enter__()
+        made = Admin(**self._how)
+        with self._guard:                   # closing looks for followers after it has said that it is closed
+            if not self._is_closed:
+                self._followers.add(made)
+                return made
+        made.close()
+        raise self._closed()
 
     def __repr__(self) -> str:
         return f"<heddle.Admin{' (closed)' if self._is_closed else ''}>"
@@ -275,6 +278,7 @@ class AsyncAdmin:
     def _set(self, admin: Admin) -> None:
         self._admin = admin
         self._thread = _calls.Line("heddle-admin")
+        weakref.finalize(self, self._thread.end).atexit = False
 
     @classmethod
     def _follower(cls, of: Admin) -> AsyncAdmin:
@@ -283,7 +287,7 @@ class AsyncAdmin:
         return made
 
     async def _run(self, function: Callable[[], T]) -> T:
-        if self._admin.closed:
+        if self.closed:
             raise self._admin._closed()
         call = _Call()
 
@@ -357,7 +361,7 @@ class AsyncAdmin:
 
     @property
     def closed(self) -> bool:
-        return self._admin.closed
+        return self._thread.is_ended or self._admin.closed
 
     async def close(self) -> None:
         """Idempotent."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, replace
@@ -247,7 +246,6 @@ class Publisher(Handle):
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
         self._callbacks: list[Callable[[Progress], None]] = []
         self._ranks: Collective | None = None
-        self._asking = threading.Lock()        # for the next; never held while the broker is asked
         # an Admin handle for the names of workers, made when it is wanted
         self._asked: Any = None
         self._asked_opts: dict[str, Any] = {"broker": broker, "broker_key": broker_key, "key": key,
@@ -334,11 +332,9 @@ class Publisher(Handle):
         if self._asked is not None:
             self._asked._interrupt()
 
-    def _before_close(self, ptr: Any) -> None:
-        with self._asking:
-            asked = self._asked
-        if asked is not None:
-            asked.close()
+    def _parts(self) -> list[Handle]:
+        asked = self._asked
+        return [] if asked is None else [asked]
 
     def _close_native(self, ptr: Any) -> None:
         lib.heddle_publisher_close(ffi.new("heddle_publisher_t **", ptr))
@@ -633,13 +629,17 @@ class Publisher(Handle):
     def _admin(self) -> Any:
         """For what a publisher's own connection does not tell."""
         from heddle.admin import Admin
-        with self._asking:
-            if self._is_closed:
-                raise self._closed()
-            if self._asked is None:
-                self._asked = Admin(**self._asked_opts)
-                self._asked._is_endless = False         # it lives as long as this
-            return self._asked
+        self.__enter__()
+        if self._asked is None:
+            made: Any = Admin(**self._asked_opts)
+            made._is_endless = False        # it lives as long as this
+            with self._guard:               # closing looks for it after it has said that it is closed
+                if self._asked is None and not self._is_closed:
+                    self._asked, made = made, None
+            if made is not None:            # another thread's is there, or nobody wants one any more
+                made.close()
+        self.__enter__()
+        return self._asked
 
     def _rollout(self, r: Any, phase: str) -> Rollout:
         rows = (r.missing[i] for i in range(min(r.missing_count, len(r.missing))))

@@ -162,7 +162,9 @@ class Worker(Handle):
 
     def _before_close(self, ptr: Any) -> None:
         self._epoll.close()
-        os.close(self._pending_fd)
+        fd, self._pending_fd = self._pending_fd, -1
+        if fd >= 0:                             # not twice: the number may be somebody else's by now
+            os.close(fd)
 
     def __repr__(self) -> str:
         names = ", ".join(getattr(self, "adapters", ()))

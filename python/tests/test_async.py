@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """asyncio, poll loops, and Admin's events and waits."""
 import asyncio
+import gc
 import select
 import threading
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import heddle
 from conftest import FIXTURES, until
+from heddle import _calls
 
 
 def test_async_updates(broker, adapter):
@@ -210,6 +214,61 @@ def test_closing_an_async_admin_ends_its_calls(broker, adapter):
                 await slow
             assert time.monotonic() - start < 5 and adm.closed
     asyncio.run(main())
+
+
+def test_a_follower_is_made_while_another_call_is_under_way(broker, adapter):
+    async def main():
+        async with heddle.AsyncAdmin() as adm:
+            with heddle.Publisher(adapter=adapter) as pub:
+                await asyncio.to_thread(pub.publish_dir, FIXTURES / "plain")
+                slow = asyncio.create_task(adm.wait(f"{adapter}@1", min=2, deadline=60))
+                await _until(lambda: adm._admin._current, "the call is in the library")
+                start = time.monotonic()
+                async for _ in adm.events(follow=True):
+                    break
+                assert next(adm._admin.events(follow=True)) and time.monotonic() - start < 20
+                slow.cancel()
+    asyncio.run(main())
+
+
+def test_a_call_behind_the_end_is_refused(broker):
+    """close() has begun, and the handle is not closed yet: nobody would answer it."""
+    async def main():
+        adm = heddle.AsyncAdmin()
+        loop = asyncio.get_running_loop()
+        gate, executor = threading.Event(), ThreadPoolExecutor(1)
+        loop.set_default_executor(executor)
+        busy = loop.run_in_executor(None, gate.wait)
+        closing = asyncio.create_task(adm.close())
+        await asyncio.sleep(0)
+        assert adm.closed and not adm._admin.closed
+        with pytest.raises(heddle.Closed):
+            await asyncio.wait_for(adm.status(), 20)
+        gate.set()
+        await asyncio.gather(busy, closing)
+    asyncio.run(main())
+
+
+def test_a_line_takes_nothing_after_its_end():
+    line = _calls.Line("test")
+    assert line.submit(lambda: 1).result(20) == 1
+    line.end()
+    with pytest.raises(RuntimeError, match="no more calls"):
+        line.submit(lambda: 2)
+    line.join(20)
+    assert not line.is_alive()
+
+
+def test_an_async_admin_that_is_dropped_is_closed(broker):
+    async def main():
+        adm = heddle.AsyncAdmin()
+        await adm.workers()
+        return weakref.ref(adm._admin), adm._thread
+    with pytest.warns(ResourceWarning, match="Admin.* was not closed"):
+        handle, thread = asyncio.run(main())
+        until(lambda: gc.collect() is not None and (handle() is None or handle().closed), "it is closed", 20)
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_progress_is_told_in_wait_on_its_thread(broker, adapter):

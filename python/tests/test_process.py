@@ -185,6 +185,71 @@ def test_close_ends_what_is_under_way_from_wherever_it_comes(own, adapter, progr
     assert time.monotonic() - start < 6 * _slowness()
 
 
+def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker, program):
+    """Just before a helper thread is started, just after, and at any moment at all; the program ends."""
+    it = program("""
+        import heddle, random, signal, threading
+        from heddle import _calls
+        class Stop(BaseException):
+            pass
+        is_armed = False
+        def stop(*_):
+            if is_armed:
+                raise Stop
+        for sign in (signal.SIGUSR1, signal.SIGALRM):
+            signal.signal(sign, stop)
+        start = threading.Thread.start
+        def interrupted(how):
+            global is_armed
+            made = heddle.Admin()
+            _calls._idle.clear()
+            word = "closed"
+            try:
+                is_armed = True
+                how()
+                made.close()
+                is_armed = False
+            except Stop:
+                word = "stopped"
+            is_armed = False
+            threading.Thread.start = start
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            made.close()
+            return word if made._freed.is_set() else "not freed"
+        def before(thread):
+            threading.Thread.start = start
+            signal.raise_signal(signal.SIGUSR1)
+        def after(thread):
+            threading.Thread.start = start
+            start(thread)
+            signal.raise_signal(signal.SIGUSR1)
+        for moment in (before, after):
+            print(interrupted(lambda: setattr(threading.Thread, "start", moment)), flush=True)
+        soon = lambda: signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 6e-4))
+        print("not freed" in {interrupted(soon) for _ in range(100)}, flush=True)
+    """)
+    assert [it.line(20) for _ in range(3)] == ["stopped", "stopped", "False"], it.log.read_text()
+    assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
+
+
+def test_a_handler_closes_a_publisher_that_makes_its_admin_handle(broker, adapter, program):
+    it = program("""
+        import heddle, heddle.admin, signal
+        pub = heddle.Publisher(adapter=sys.argv[1])
+        with heddle.Worker(adapters=[sys.argv[1]], apply="auto"):
+            rollout = pub.publish_dir(sys.argv[2]).wait()
+        signal.signal(signal.SIGUSR1, lambda *_: pub.close())
+        make = heddle.admin.Admin.__init__
+        def making(*args, **how):
+            signal.raise_signal(signal.SIGUSR1)
+            make(*args, **how)
+        heddle.admin.Admin.__init__ = making
+        print(rollout.workers, pub.closed, flush=True)
+    """, adapter, FIXTURES / "plain")
+    assert it.line(20) == "() True", it.log.read_text()
+    assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
+
+
 def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
     it = program("""
         import heddle, threading
