@@ -78,6 +78,12 @@ class Handle:
             raise self._closed()
         return self._ptr
 
+    def _check_open(self) -> None:
+        if _native.forked:
+            raise ForkError()
+        if self._is_closed:
+            raise self._closed()
+
     @property
     def closed(self) -> bool:
         return self._is_closed
@@ -209,10 +215,7 @@ class Handle:
             self._freed.set()
 
     def __enter__(self: Self) -> Self:
-        if _native.forked:
-            raise ForkError()
-        if self._is_closed:
-            raise self._closed()
+        self._check_open()
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:

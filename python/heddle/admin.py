@@ -79,7 +79,7 @@ class Admin(Handle):
 
     def _follower(self) -> Admin:
         """A handle like this one, which ends with it.  Waits for no call that is under way."""
-        self.__enter__()
+        self._check_open()
         made = Admin(**self._how)
         with self._guard:                   # closing looks for followers after it has said that it is closed
             if not self._is_closed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from heddle import _calls, _names, _native
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle._words import Activation, IfUnchanged, Phase
-from heddle.errors import HeddleError
+from heddle.errors import ForkError, HeddleError
 from heddle.tensors import Table, describe, write
 
 if TYPE_CHECKING:
@@ -246,6 +245,7 @@ class Publisher(Handle):
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
         self._callbacks: list[Callable[[Progress], None]] = []
         self._ranks: Collective | None = None
+        self._is_interrupted = _calls.Done()    # ever; for opening, which is in no C handle while it pauses
         # an Admin handle for the names of workers, made when it is wanted
         self._asked: Any = None
         self._asked_opts: dict[str, Any] = {"broker": broker, "broker_key": broker_key, "key": key,
@@ -289,7 +289,8 @@ class Publisher(Handle):
                     raise
             last_s = silent_s
             self._forget_start()
-            time.sleep(_HELD_S)
+            if self._is_interrupted.wait(_HELD_S):
+                raise _native.error("interrupted", "interrupted")
             opts.timeout_ms = _native.milliseconds(until.left(60.0), "timeout", 1)
 
     def _start(self, opts: Any) -> None:
@@ -298,6 +299,8 @@ class Publisher(Handle):
         # asked once: the handle may be freed before a later question
         self._fd = int(lib.heddle_publisher_fd(place[0]))
         self._opened(place[0])
+        if self._is_interrupted.is_set():       # before there was a C handle to be told
+            raise _native.error("interrupted", "interrupted")
         with self._lock:
             self._call(lambda: _native.check(lib.heddle_publisher_opened(place[0])))
 
@@ -326,6 +329,10 @@ class Publisher(Handle):
 
     def _where(self) -> dict[str, Any]:
         return {"adapter": self.adapter}
+
+    def _interrupt(self) -> None:
+        self._is_interrupted.set()
+        super()._interrupt()
 
     def _interrupt_native(self, ptr: Any) -> None:
         lib.heddle_publisher_interrupt(ptr)
@@ -383,11 +390,14 @@ class Publisher(Handle):
         """Every rank: all can, else none; gather to rank 0, which commits, and its outcome is everybody's."""
         from heddle import _collective, _model
         assert self._ranks is not None
+        if _native.forked:
+            raise ForkError()
         ranks = self._ranks
         publication: Any = None
 
         def prepare() -> tuple[Any, tuple[bool, tuple[bytes, bytes]]]:
             nonlocal publication
+            self._check_open()                  # on every rank: only rank 0 has a C handle that would say so
             opts = self._publish_opts(*how)
             plan, is_new = _model.plan_of(_model.unwrapped(model), peft_adapter)
             words = plan.config if config is None else config_bytes(config)
@@ -413,10 +423,22 @@ class Publisher(Handle):
         """As it came from rank 0."""
         return version if version.__dict__["_publisher"] is self else replace(version, _publisher=self)
 
+    def _check_all_open(self) -> None:
+        """Closed on one rank: Closed on every one."""
+        assert self._ranks is not None
+        if _native.forked:                      # no rank: it has no word in what they say
+            raise ForkError()
+
+        def check() -> tuple[None, None]:
+            self._check_open()
+            return None, None
+        self._ranks.agree(check)
+
     def _together(self, call: Callable[[], Any]) -> Any:
         """A call of rank 0's for all ranks; alone: the call."""
         if self._ranks is None:
             return call()
+        self._check_all_open()
         return self._ranks.lead(call, self._interrupt, self._forget_interrupt)
 
     def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None,
@@ -577,6 +599,7 @@ class Publisher(Handle):
                 pass
             return found[0]
         from heddle._collective import TURN_S
+        self._check_all_open()
         return replace(self._ranks.in_turns(lambda: self._turn(wanted, TURN_S)), _ask=self._who)
 
     def _turn(self, wanted: _Wanted, at_most: float) -> tuple[Rollout] | None:
@@ -629,7 +652,7 @@ class Publisher(Handle):
     def _admin(self) -> Any:
         """For what a publisher's own connection does not tell."""
         from heddle.admin import Admin
-        self.__enter__()
+        self._check_open()
         if self._asked is None:
             made: Any = Admin(**self._asked_opts)
             made._is_endless = False        # it lives as long as this
@@ -638,7 +661,7 @@ class Publisher(Handle):
                     self._asked, made = made, None
             if made is not None:            # another thread's is there, or nobody wants one any more
                 made.close()
-        self.__enter__()
+        self._check_open()
         return self._asked
 
     def _rollout(self, r: Any, phase: str) -> Rollout:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong, and how it is said."""
 import copy
+import os
 import pickle
 import re
 import threading
@@ -370,6 +371,21 @@ def test_closed_objects(broker, adapter, numpy):
     a.release()
     with pytest.raises(heddle.Closed, match="released"):
         a.tensors
+
+
+def test_a_closing_that_failed_half_way_closes_no_descriptor_twice(broker, adapter, monkeypatch):
+    def fail():
+        raise RuntimeError("of the test")
+    w = heddle.Worker(adapters=[adapter])
+    with monkeypatch.context() as m:
+        m.setattr(w, "_forget_interrupt", fail)
+        with pytest.raises(RuntimeError, match="of the test"):
+            w.close()
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]       # take the numbers that are free again
+    w.close()
+    assert w._freed.is_set()
+    for fd in others:
+        os.close(fd)
 
 
 def test_what_owns_a_handle_cannot_be_copied(broker, adapter):

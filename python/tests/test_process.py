@@ -250,6 +250,42 @@ def test_a_handler_closes_a_publisher_that_makes_its_admin_handle(broker, adapte
     assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
 
 
+def test_ctrl_c_while_the_first_rank_pauses_before_it_tries_to_open_again(broker, adapter, program):
+    """The ranks open on a helper thread, which has no C handle in the pause."""
+    holder = program("""
+        import heddle
+        pub = heddle.Publisher(adapter=sys.argv[1])
+        print("open", flush=True)
+        time.sleep(60)
+    """, adapter)
+    assert holder.line() == "open"
+    holder.process.kill()
+    holder.process.wait()
+    it = program("""
+        import heddle, heddle.publisher
+        from heddle import _collective
+        class One(_collective.Collective):
+            def __init__(self, group):
+                self.rank, self.size, self._caught = 0, 1, None
+            def tell_all(self, value):
+                return [value]
+        _collective.Collective, _collective._on_this_stream = One, lambda call: call
+        heddle.publisher._HELD_S = 30
+        forget = heddle.Publisher._forget_start
+        def told(pub):
+            forget(pub)
+            print("pauses", flush=True)
+        heddle.Publisher._forget_start = told
+        try:
+            heddle.Publisher(adapter=sys.argv[1], process_group=object(), timeout=90)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """, adapter)
+    assert it.line() == "pauses", it.log.read_text()
+    os.kill(it.pid, signal.SIGINT)
+    assert it.line(20) == "interrupted" and it.end(sign=None, timeout=20) == 0, it.log.read_text()
+
+
 def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
     it = program("""
         import heddle, threading

@@ -4,7 +4,9 @@ main path is FSDP2.
 """
 import json
 import os
+import signal
 import sys
+import time
 
 import pytest
 
@@ -183,6 +185,32 @@ KILLED = """
 """
 
 
+CLOSED = """
+    pub = heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish")
+    model = models.lora()
+    ver = pub.publish(model)
+    if rank == 1:
+        pub.close()
+    for call in (lambda: pub.publish(model), lambda: pub.publish_dir(sys.argv[5]),
+                 lambda: ver.wait(timeout=5)):
+        tell(failed=failure(call))
+    pub.close()
+    os._exit(0)
+"""
+
+STOPPED = """
+    pub = heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish")
+    model = models.lora()
+    pub.publish(model)
+    tell(pid=os.getpid())
+    sys.stdin.readline()
+    try:
+        pub.publish(model)
+    except BaseException as e:
+        tell(failed=type(e).__name__)
+"""
+
+
 def start(tmp_path, code, *args):
     """Two ranks of it."""
     import socket
@@ -254,6 +282,25 @@ def test_a_rank_that_is_gone_is_told(broker, adapter, ranks, where):
     assert failed[:2] == ["Unavailable",
                           "unavailable"] and failed[3].endswith("Error") and "cannot reach" in failed[2]
     assert zero.end(sign=None) == 0 and one.end(sign=None) == 7
+
+
+def test_closed_on_one_rank_is_closed_on_every_one(broker, adapter, ranks):
+    two = ranks(CLOSED, adapter, FIXTURES / "plain")
+    for said in ([r.json(120) for _ in range(3)] for r in two):
+        assert [s["failed"][0] for s in said] == ["Closed"] * 3
+    assert [r.end(sign=None) for r in two] == [0, 0]
+
+
+def test_two_ctrl_c_end_a_rank_whose_peer_stands_still(broker, adapter, ranks):
+    zero, one = ranks(STOPPED, adapter)
+    pids = [r.json(120)["pid"] for r in (zero, one)]
+    os.kill(pids[1], signal.SIGSTOP)
+    zero.say("go")
+    for _ in range(2):
+        time.sleep(1)                   # the first is kept for the next word, which never comes
+        os.kill(pids[0], signal.SIGINT)
+    assert zero.json(20) == {"failed": "KeyboardInterrupt"}
+    zero.end(sign=None, timeout=20)
 
 
 def test_fsdp2_every_rank_publishes(broker, adapter, tmp_path):
