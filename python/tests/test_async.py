@@ -242,10 +242,12 @@ def test_a_call_behind_the_end_is_refused(broker):
         closing = asyncio.create_task(adm.close())
         await asyncio.sleep(0)
         assert adm.closed and not adm._admin.closed
-        with pytest.raises(heddle.Closed):
-            await asyncio.wait_for(adm.status(), 20)
-        gate.set()
-        await asyncio.gather(busy, closing)
+        try:
+            with pytest.raises(heddle.Closed):
+                await asyncio.wait_for(adm.status(), 20)
+        finally:
+            gate.set()
+            await asyncio.gather(busy, closing)
     asyncio.run(main())
 
 
