@@ -3,8 +3,9 @@
 """A rollout worker: receives versions through Heddle, generates what the board asks for, tags every sample
 with the version that made it.
 
-The model holds two adapters.  A version that has arrived is loaded into the one that rests; when the broker
-has decided, they change places, between two groups.  A group is thus of one version.
+The model holds as many adapters as the worker has slots: the next version may arrive before the broker has
+decided for the one that was loaded.  A version that has arrived is loaded into an adapter that does not serve;
+when the broker has decided, the one that holds it serves, between two groups.  A group is thus of one version.
 """
 from __future__ import annotations
 
@@ -24,20 +25,25 @@ from board import Desk, Group
 
 
 class Engine:
-    """The model, the adapter that serves and the one beside it."""
+    """The model, the adapter that serves and those beside it."""
 
     def __init__(self) -> None:
         self.words = task.tokenizer()
-        self._model = task.policy(("this", "that")).eval()
-        self._serving, self._resting = "this", "that"
+        self._adapters = ["one", "two", "three"]  # a worker has 3 slots by default; loaded last stands last
+        self._model = task.policy(tuple(self._adapters)).eval()
+        self._holds: dict[str, str] = {}
         self.tag: str | None = None
 
     def load(self, update: heddle.Update) -> None:
-        heddle.peft.load_into(self._model, update, adapter=self._resting)
+        adapter = next(a for a in self._adapters if self.tag is None or self._holds.get(a) != self.tag)
+        self._holds.pop(adapter, None)
+        heddle.peft.load_into(self._model, update, adapter=adapter)
+        self._holds[adapter] = update.tag
+        self._adapters.remove(adapter)
+        self._adapters.append(adapter)
 
     def switch(self, tag: str) -> None:
-        self._serving, self._resting = self._resting, self._serving
-        self._model.set_adapter(self._serving)
+        self._model.set_adapter(next(a for a, held in self._holds.items() if held == tag))
         self.tag = tag
 
     def generate(self, group: Group) -> list[dict[str, object]]:
