@@ -4,8 +4,9 @@
 with the version that made it.
 
 The model holds as many adapters as the worker has slots: the next version may arrive before the broker has
-decided for the one that was loaded.  A version that has arrived is loaded into an adapter that does not serve;
-when the broker has decided, the one that holds it serves, between two groups.  A group is thus of one version.
+decided for the one that was loaded.  A version that has arrived is loaded into an adapter that does not
+serve; when the broker has decided, the one that holds it serves, between two groups.  A group is thus of one
+version.
 """
 from __future__ import annotations
 

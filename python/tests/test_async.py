@@ -269,7 +269,7 @@ def test_an_async_admin_that_is_dropped_is_closed(broker):
     with pytest.warns(ResourceWarning, match="Admin.* was not closed"):
         handle, thread = asyncio.run(main())
         until(lambda: gc.collect() is not None and (handle() is None or handle().closed), "it is closed", 20)
-    thread.join(20)
+        thread.join(20)                         # it is what warns, when it has closed it
     assert not thread.is_alive()
 
 

@@ -218,6 +218,7 @@ def test_metrics_that_are_none():
     server = Vllm(double.url)
     for text in ('vllm:lora_requests_info{max_lora="x"} NaN', 'vllm:lora_requests_info{} 1.2.3', "", "\x00{"):
         double.faults["/metrics"] = deque([("text", text)])
+        server.IDLE_S = 0
         assert server._lora_info(5) == {} and server.is_busy("policy@1", 5) is False
     double.stop()
 
@@ -295,6 +296,8 @@ def test_vllm_tells_who_is_busy_by_its_newest_line():
     double.busy = {"policy@1", "policy@2"}
     server = Vllm(double.url)
     assert [server.is_busy(name, 5) for name in ("policy@1", "policy@2")] == [True, True]
+    assert server.is_busy("policy@3", 5), "what only waits for room may be told nowhere"
+    server.IDLE_S = 0
     assert [server.is_busy(name, 5) for name in ("policy@3", "old@1")] == [False, False]
     double.stop()
 

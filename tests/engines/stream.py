@@ -113,12 +113,12 @@ ASK = {"vllm": ask_vllm, "sglang": ask_sglang}
 
 
 class Rollout:
-    """Requests that name a version, two at a time, one after the other: there always is one."""
+    """Requests that name a version, six at a time, one after the other: there always is one."""
 
     def __init__(self, kind, url, name):
         self._ask = lambda: ASK[kind](url, name, [1, 2, 3], 48)[0] == name
         self._is_over, self._wrong = threading.Event(), []
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(2)]
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(6)]
 
     def start(self):
         for thread in self._threads:

@@ -102,6 +102,7 @@ class Server:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._room: int | None = None
         self._slots: int | None = None
+        self._idle: dict[str, float] = {}    # since when no request was seen to name it
 
     # --- what a plug asks for --------------------------------------------------------------------
 
@@ -282,6 +283,8 @@ class Vllm(Server):
     unknown = "cannot be found"
     not_there = "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
 
+    IDLE_S = 1.0
+
     _LINE = re.compile(r'^vllm:lora_requests_info\{(.*)\} ([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)$', re.M)
     _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -298,9 +301,17 @@ class Vllm(Server):
             raise Refused(f"asked for {name}, {cut(str(answered))} answered", Kind.DOUBTFUL)
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
+        """What waits because --max-loras others run is told neither as running nor as waiting: a name counts
+        as idle when it was so for a while."""
         info = self._lora_info(timeout_s)
-        return any(name in info.get(f"{what}_lora_adapters", "").split(",")
-                   for what in ("running", "waiting"))
+        now = time.monotonic()
+        if any(name in info.get(f"{what}_lora_adapters", "").split(",") for what in ("running", "waiting")):
+            self._idle.pop(name, None)
+            return True
+        if now - self._idle.setdefault(name, now) < self.IDLE_S:
+            return True
+        del self._idle[name]
+        return False
 
     def _lora_info(self, timeout_s: float) -> dict[str, str]:
         """The labels of the newest lora_requests_info; empty where there are no metrics, or none yet."""
