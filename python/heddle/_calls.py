@@ -144,6 +144,15 @@ def _start(job: _Job) -> bool:
     return True
 
 
+def wait_out(job: _Job) -> None:
+    """C is on its way out: nobody may touch the handle before, whatever a handler raises meanwhile."""
+    while not job.done.is_set():
+        try:
+            job.done.wait()
+        except BaseException:
+            continue
+
+
 def interruptible(call: Callable[[], T], interrupt: Callable[[], None],
                   forget: Callable[[], None] = lambda: None) -> T:
     """call(), which blocks in C until `interrupt()` ends it; `forget()` takes back an interrupt that came
@@ -159,11 +168,7 @@ def interruptible(call: Callable[[], T], interrupt: Callable[[], None],
     except BaseException:
         if not job.claim.acquire(blocking=False):       # it has begun
             interrupt()
-            while not job.done.is_set():    # C is on its way out: nobody may touch the handle before
-                try:
-                    job.done.wait()
-                except BaseException:
-                    continue
+            wait_out(job)
             forget()
         raise
     value: T = job.result()

@@ -85,11 +85,7 @@ class Collective:
             if job.done.is_set() or _calls.give_up(job):
                 return
             interrupt()
-            while not job.done.is_set():        # C is on its way out: nobody may touch the handle before
-                try:
-                    job.done.wait()
-                except BaseException:
-                    continue
+            _calls.wait_out(job)
             forget()
         return self.in_turns(turn, abandon)
 

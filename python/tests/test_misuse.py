@@ -164,14 +164,6 @@ def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
                                                        TimeoutError) and e.value.rollout.eligible_count == 0
 
 
-def test_a_wait_where_nobody_is_says_so(pub):
-    ver = pub.publish_dir(FIXTURES / "plain")
-    with pytest.raises(heddle.Deadline) as e:
-        ver.wait(timeout=0.2)
-    assert e.value.code == "no_workers" and e.value.rollout.state == "staging"
-    assert "heddle worker --adapter" in e.value.hint and e.value.expected == "active on 1 worker"
-
-
 def test_a_count_that_was_never_there_is_no_success_of_a_retired_version(broker, adapter):
     with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="one",
                                                                  apply="auto"):
