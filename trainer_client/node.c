@@ -228,11 +228,12 @@ static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_
     memcpy(key.b, m->key.b, sizeof key.b);
     n->orphans[slot] = (orphan_t){0};
     n->is_changed = true;
-    if (is_none(&m->key) || !digest_equal(&m->digest, &o.digest) ||
-        publications_share(&n->publications, slot, m->version, &key, o.arena_bytes)) {
-        if (n->publications.slots[slot].state == PUBLICATION_TAKEN) publications_give_back(&n->publications, slot);
-        return;
-    }
+    bool is_ours = !is_none(&m->key) && digest_equal(&m->digest, &o.digest);
+    int rc = is_ours ? publications_share(&n->publications, slot, m->version, &key, o.arena_bytes)
+                     : HEDDLE_ERR_GONE;
+    if (rc && n->publications.slots[slot].state == PUBLICATION_TAKEN)
+        publications_give_back(&n->publications, slot);
+    if (rc) return;
     heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
     reports_begin(&n->reports, m->version, &opts, o.start_us);
     if (m->version > n->progress.version) begin_progress(n, m->version, now_us);
