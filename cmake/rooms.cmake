@@ -86,7 +86,7 @@ function(heddle_test_properties name label timeout)
   if(HEDDLE_SANITIZE) # the limit ends what hangs, on a busy machine too
     math(EXPR timeout "${timeout} * 5")
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} FIXTURES_REQUIRED keys
     FAIL_REGULAR_EXPRESSION "LeakSanitizer|AddressSanitizer|ThreadSanitizer|runtime error:"
     ENVIRONMENT "HEDDLE_SOURCE_DIR=${CMAKE_SOURCE_DIR};HEDDLE_BIN_DIR=${HEDDLE_BIN_DIR};HEDDLE_PLUGIN_DIR=${HEDDLE_LIB_DIR}/heddle;HEDDLE_KEYS=${CMAKE_BINARY_DIR}/tests/keys/${name};UBSAN_OPTIONS=print_stacktrace=1")
   # Of every process of a test, with where it comes from: daemons write their errors elsewhere.
