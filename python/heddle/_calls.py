@@ -175,6 +175,22 @@ def interruptible(call: Callable[[], T], interrupt: Callable[[], None],
     return value
 
 
+def beside(call: Callable[[], Any], other: Callable[[], T]) -> T:
+    """other(), on a helper thread, while call() is made here, which leaves Python to it for most of its
+    time.  What call() raises goes first.
+    """
+    job = _Job(other)
+    if not _start(job):
+        call()
+        return other()
+    try:
+        call()
+    finally:
+        job.done.wait()
+    value: T = job.result()
+    return value
+
+
 def detachable(call: Callable[[], T]) -> T:
     """call(), which blocks in C for a bounded time and cannot be ended: an exception of a handler leaves it
     to finish by itself.

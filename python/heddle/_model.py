@@ -17,8 +17,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heddle import _native
+from heddle import _calls, _native
 from heddle._native import ffi, lib
+from heddle.errors import HeddleError
 from heddle.tensors import _FROM_TORCH, Table, check_memory, is_plain, torch_target
 
 _TARGETS_MAX = 4            # regions of a publisher that are remembered; it has three
@@ -105,6 +106,10 @@ def shape_of(parameter: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in getattr(parameter, "ds_shape", parameter.shape))
 
 
+class Outdated(Exception):
+    """A plan was that of the model, and is no longer."""
+
+
 class Plan:
     """name -> parameter -> place, of one adapter of one model."""
 
@@ -124,11 +129,18 @@ class Plan:
 
     def fits(self, model: Any, config: bytes) -> bool:
         """Whether the model is still the one that this was made of."""
-        return (config == self.config and _tree(model) == self._tree
+        return config == self.config and self.looks_alike() and self.is_of(model)
+
+    def looks_alike(self) -> bool:
+        """Whether the parameters are of the types and shapes that they were of."""
+        return all(p.dtype is dtype and p.shape == shape
+                   for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True))
+
+    def is_of(self, model: Any) -> bool:
+        """Whether the model has the modules that it had, and the parameters their places in it."""
+        return (_tree(model) == self._tree
                 and all(getattr(owner(), kind).get(slot) is p
-                        for (owner, kind, slot), p in zip(self._owners, self.parameters, strict=True))
-                and all(p.dtype is dtype and p.shape == shape
-                        for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True)))
+                        for (owner, kind, slot), p in zip(self._owners, self.parameters, strict=True)))
 
     def targets(self, publication: Any, rows: Sequence[int] | None = None) -> list[Any]:
         """A torch tensor over the place in the region of each of these rows (rule: all).
@@ -156,15 +168,23 @@ class Plan:
         for p, (key, _, _) in zip(self.parameters, self.table.rows, strict=True):
             check_memory(key, p, phase)
 
-    def fill(self, publication: Any, _table: Table) -> None:
+    def fill(self, publication: Any, _table: Table, model: Any = None) -> None:
         """Copies every parameter to its place, once.
 
         What lies on the CPU as it will lie there in one call of the library, the rest by torch.
+        model   whether the plan is still of this one is found out while the library copies.  Outdated: it
+                is not, and what was copied is of no use.
         """
         plain = [is_plain(p) for p in self.parameters]
         sources = array.array("Q", [p.data_ptr() if as_it_lies else 0
                                     for p, as_it_lies in zip(self.parameters, plain, strict=True)])
-        _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
+
+        def write() -> None:
+            _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
+        if model is None:
+            write()
+        elif not _calls.beside(write, lambda: self.is_of(model)):
+            raise Outdated
         rest = [i for i, as_it_lies in enumerate(plain) if not as_it_lies]
         if rest:
             copy(self.targets(publication, rest), self.parameters)
@@ -237,6 +257,21 @@ def plan_of(model: Any, name: str, phase: str | None = "pack") -> tuple[Plan, bo
         known[name] = plan = Plan(model, name, config)
     plan.check_memory(phase)
     return plan, is_new
+
+
+def known_plan(model: Any, name: str) -> Plan | None:
+    """The plan that was made before, where all is as it was but for what Plan.is_of() finds out, which takes
+    the longest: all the modules of the model are looked at.  None: it is to be made, or all of it checked.
+    """
+    lora_config(model, name)
+    plan = _plans.get(model, {}).get(name)
+    if plan is None or plan.is_sharded or not plan.looks_alike() or config_of(model, name) != plan.config:
+        return None
+    try:
+        plan.check_memory(None)
+    except HeddleError:             # of what may be no parameter of the model any more
+        return None
+    return plan
 
 
 def is_sharded(parameter: Any) -> bool:

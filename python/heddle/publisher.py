@@ -2,12 +2,12 @@
 """Publisher: the one writer of one adapter, in a trainer."""
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from heddle import _calls, _names, _native
@@ -19,6 +19,7 @@ from heddle.tensors import Table, describe, write
 
 if TYPE_CHECKING:
     from heddle._collective import Collective
+    from heddle._model import Plan
 
 __all__ = ["Publisher", "Version", "Rollout", "Missing", "Progress"]
 
@@ -62,7 +63,7 @@ class Rollout:
         # no field: dataclasses.asdict copies those, and a publisher cannot be copied
         self.__dict__["_ask"] = _ask
 
-    @cached_property
+    @functools.cached_property
     def workers(self) -> tuple[str, ...]:
         """Names of those that have reached the phase, as the broker lists them when this is looked at first.
 
@@ -375,15 +376,26 @@ class Publisher(Handle):
         how = (step, request_id, meta, deadline, allow_step_back)
         if self._ranks is not None:
             return self._publish_together(model, peft_adapter, config, how)
-        plan, _ = _model.plan_of(_model.unwrapped(model), peft_adapter)
+        base = _model.unwrapped(model)
+        plan = _model.known_plan(base, peft_adapter)
+        if plan is not None:
+            try:
+                return self._publish_plan(plan, config, how, base)
+            except _model.Outdated:
+                pass
+        plan, _ = _model.plan_of(base, peft_adapter)
         if plan.is_sharded:
             raise _native.error("usage", "the model is sharded over ranks",
                                 expected="Publisher(process_group=...)", found="no process_group",
                                 hint="give every rank's Publisher the group (torch.distributed.group.WORLD), "
                                      "and call publish on every rank")
+        return self._publish_plan(plan, config, how, None)
+
+    def _publish_plan(self, plan: Plan, config: Config | None, how: tuple[Any, ...], base: Any) -> Version:
+        """base: whether the plan is still of this model is found out on the way (Outdated)."""
         is_on_cpu = all(p.is_cpu for p in plan.parameters)
-        return self._publish(plan.table, plan.config if config is None else config_bytes(config), plan.fill,
-                             is_on_cpu, *how)
+        return self._publish(plan.table, plan.config if config is None else config_bytes(config),
+                             functools.partial(plan.fill, model=base), is_on_cpu, *how)
 
     def _publish_together(self, model: Any, peft_adapter: str, config: Config | None,
                           how: tuple[Any, ...]) -> Version:

@@ -5,12 +5,16 @@ Neither torch nor numpy is imported before a tensor of theirs comes in, or is as
 """
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from heddle import _native
 from heddle._native import ffi
+
+if TYPE_CHECKING:
+    from heddle.updates import Hold
 
 __all__ = ["Tensor", "Tensors"]
 
@@ -36,6 +40,7 @@ _FROM_NUMPY |= {"bfloat16": "BF16", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "
                 "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
 
 
+@functools.cache
 def torch_dtype(name: str) -> Any:
     """torch's type of a safetensors name."""
     import torch
@@ -189,16 +194,20 @@ class Tensor:
     Every view keeps the version's slot until it is gone, its block's end notwithstanding.
     """
 
-    __slots__ = ("name", "dtype", "shape", "nbytes", "_buffer")
+    __slots__ = ("name", "dtype", "shape", "nbytes", "_address", "_hold")
 
-    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int,
-                 buffer: Callable[[str], Any]) -> None:
-        self.name, self.dtype, self.shape, self.nbytes, self._buffer = name, dtype, shape, nbytes, buffer
+    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int, address: Any,
+                 hold: Hold) -> None:
+        self.name, self.dtype, self.shape, self.nbytes = name, dtype, shape, nbytes
+        self._address, self._hold = address, hold
+
+    def _buffer(self) -> Any:
+        return self._hold.buffer(self.name, self._address, self.nbytes)
 
     @property
     def data(self) -> memoryview:
         """The bytes, read-only."""
-        return memoryview(self._buffer(self.name)).toreadonly()
+        return memoryview(self._buffer()).toreadonly()
 
     def numpy(self) -> Any:
         """A read-only numpy array.
@@ -224,7 +233,7 @@ class Tensor:
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=kind)
         # of a read-only buffer torch warns each time
-        return torch.frombuffer(self._buffer(self.name), dtype=kind).view(self.shape)
+        return torch.frombuffer(self._buffer(), dtype=kind).view(self.shape)
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.dtype}, {list(self.shape)})"

@@ -5,6 +5,7 @@ iterator of updates.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import threading
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["Update", "Updates", "Snapshot"]
 
 
+_BYTES = ffi.typeof("char *")
 FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
+
+
+@functools.cache
+def _dtype_name(dtype: int) -> str:
+    return _native.text(lib.heddle_dtype_name(dtype)) or ""
 
 
 class Hold:
@@ -67,14 +74,14 @@ class Hold:
             raise self._released()
         return self._snapshot
 
-    def buffer(self, name: str, address: int, size: int) -> Any:
+    def buffer(self, name: str, address: Any, size: int) -> Any:
+        """The memory of a tensor; while it is there, so is the hold."""
         with self._lock:
             self._live()
             self.views[name] += 1
-        view = ffi.gc(ffi.cast("char *", address), lambda _: self.drop(name))
-        return ffi.buffer(view, size)
+        return ffi.buffer(ffi.gc(ffi.cast(_BYTES, address), functools.partial(self.drop, name)), size)
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, _: Any) -> None:
         with self._lock:
             self.views[name] -= 1
             if self.views[name] <= 0:
@@ -97,19 +104,16 @@ class Hold:
             lib.heddle_snapshot_release(ffi.new("heddle_snapshot_t **", snapshot))
 
     def tensors(self) -> Tensors:
+        rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
+        read, string, unpack = lib.heddle_snapshot_tensor, ffi.string, ffi.unpack      # of hundreds
         with self._lock:
             snapshot = self._live()
-            rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
             for i in range(self.count):
-                _native.check(lib.heddle_snapshot_tensor(snapshot, i, row))
-                rows.append(self._tensor(row))
+                _native.check(read(snapshot, i, row))
+                shape = tuple(unpack(row.dims, row.ndim)) if row.ndim else ()
+                rows.append(Tensor(string(row.name).decode(), _dtype_name(row.dtype), shape, row.data_bytes,
+                                   row.data, self))
         return Tensors(rows)
-
-    def _tensor(self, row: Any) -> Tensor:
-        address, size = int(ffi.cast("uintptr_t", row.data)), int(row.data_bytes)
-        return Tensor(_native.text(row.name) or "", _native.text(lib.heddle_dtype_name(row.dtype)) or "",
-                      tuple(int(row.dims[k]) for k in range(row.ndim)), size,
-                      lambda name: self.buffer(name, address, size))
 
     def call(self, function: Any, *args: Any) -> None:
         with self._lock:
