@@ -70,15 +70,19 @@ static int on_arrived(heddle_worker_t *w, engine_t *engine, const heddle_event_t
 /* Decided.  A roll-back names a version that may have been loaded over since: it is still in its slot. */
 static void on_commit(heddle_worker_t *w, engine_t *engine, const heddle_event_t *e)
 {
-    if (engine->place[engine->in_use].version != e->version) {
-        const char *why = engine->place[!engine->in_use].version == e->version ? NULL : load(w, engine, e);
-        if (why || engine->place[!engine->in_use].version != e->version) {
+    int before = engine->in_use;
+    if (engine->place[before].version != e->version) {
+        const char *why = engine->place[!before].version == e->version ? NULL : load(w, engine, e);
+        if (why || engine->place[!before].version != e->version) {
             heddle_worker_reject(w, e->adapter, e->version, why ? why : "the version is gone");
             return;
         }
-        engine->in_use = !engine->in_use;
+        engine->in_use = !before;
     }
-    if (heddle_worker_activate(w, e->adapter, e->version)) return;   /* overtaken: the next COMMIT tells */
+    if (heddle_worker_activate(w, e->adapter, e->version)) {
+        engine->in_use = before;    /* overtaken: the next COMMIT tells */
+        return;
+    }
     printf("switched to %s after step %lu\n", engine->place[engine->in_use].tag, engine->steps);
     fflush(stdout);
 }

@@ -33,7 +33,8 @@
  *   DRAINED      a LEAVING entry is gone and its slot is free: the next WAITING one starts
  *
  * A version is *named* while a decision that was not applied yet chose it and no later decision
- * went back behind it. ABORT leaves a named version alone, and UP the one that it names; RETIRE does not:
+ * went back behind it, or its COMMIT was offered before that one came: the application may have
+ * switched by then. ABORT leaves a named version alone, and UP the one that it names; RETIRE does not:
  * the broker retires nothing that its latest decision chose.
  *
  *   (1) The deadline is taken anew; another digest than before is refused (NACK digest_mismatch).  One

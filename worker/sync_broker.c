@@ -68,11 +68,12 @@ void heard_announce(step_t *st, sync_entry_t *e)
 
 /* --- decided ---------------------------------------------------------------------------------- */
 
-/* A step back: what lies ahead of it is not to be served. */
+/* A step back: what lies ahead of it is not to be served.  But an application that was offered a COMMIT may
+ * have switched already: what it says of that is true, and heard. */
 static void unname_ahead(sync_t *s, uint64_t version)
 {
     for EACH(s, e)
-        if (e->version > version) e->decision = 0;
+        if (e->version > version && !entry_is_switching(s, e)) e->decision = 0;
 }
 
 /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */

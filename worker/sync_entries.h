@@ -27,6 +27,11 @@ static inline bool entry_is_named(const sync_t *s, const sync_entry_t *e)
 {
     return e->decision > s->applied.decision;
 }
+/* Its COMMIT was offered, and the application has not answered. */
+static inline bool entry_is_switching(const sync_t *s, const sync_entry_t *e)
+{
+    return entry_is_named(s, e) && e->offered == e->decision;
+}
 /* Named, and worth all others' waiting. */
 static inline bool entry_is_firm(const sync_t *s, const sync_entry_t *e)
 {

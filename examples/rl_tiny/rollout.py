@@ -63,8 +63,10 @@ def follow(worker: heddle.Worker, engine: Engine) -> None:
             else:
                 update.staged()
         elif update.phase == "commit":
+            before = engine.tag
             engine.switch(update.tag)
-            update.activate()
+            if not update.activate() and before:    # overtaken: the next commit tells
+                engine.switch(before)
 
 
 def serve(name: str, worker: heddle.Worker, engine: Engine, desk: Desk) -> None:

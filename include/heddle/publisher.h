@@ -137,7 +137,8 @@ HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *d
  * VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED (heddle_publisher_interrupt). */
 HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum,
                                      int timeout_ms, heddle_report_t *ret_report);
-/* Next event, at most timeout_ms (-1: for ever).  AGAIN when none came; INTERRUPTED after heddle_publisher_interrupt. */
+/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when none came;
+ * INTERRUPTED after heddle_publisher_interrupt. */
 HEDDLE_API int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event);
 /* The rollout of a version as last heard; never blocks.  NOT_FOUND for a version that this publisher did not make. */
 HEDDLE_API int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report);

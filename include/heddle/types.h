@@ -3,7 +3,8 @@
  *
  * Every public struct that a caller fills begins with its own size, so that later releases can append fields: set it
  * with sizeof, zero the rest.  So does every one that a call fills: it is given as much as its size has room for.
- * Options of a newer release are USAGE where a field beyond those known here is not 0.  Sizes are bytes, times milliseconds since the epoch (UTC) unless the name says
+ * Options of a newer release are USAGE where a field beyond those known here is not 0.  heddle_tensor_t alone, whose
+ * rows stand in tables, stays as it is.  Sizes are bytes, times milliseconds since the epoch (UTC) unless the name says
  * otherwise. */
 #ifndef HEDDLE_TYPES_H
 #define HEDDLE_TYPES_H

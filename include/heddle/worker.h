@@ -49,12 +49,14 @@ typedef struct heddle_worker_opts {
 HEDDLE_API int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker);
 /* Readable while next_event has something.  Owned by the worker: poll it, never read or close it. */
 HEDDLE_API int heddle_worker_fd(const heddle_worker_t *w);
-/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when none came; CLOSED after LEFT was given.  After REFUSED
- * heddle_last_error() has all of it, with what was expected, what was found, and a hint. */
+/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when none came;
+ * CLOSED after LEFT was given.  After REFUSED heddle_last_error() has all of it, with what was expected, what was found,
+ * and a hint. */
 HEDDLE_API int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event);
 /* APPLY_APP: loaded beside the old one.  NOT_FOUND when the version is no longer wanted: drop what was loaded. */
 HEDDLE_API int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version);
-/* APPLY_APP: the flip, called between two steps.  acquire(adapter, 0) gives this version when it returns. */
+/* APPLY_APP: the flip, called between two steps.  acquire(adapter, 0) gives this version when it returns.  NOT_FOUND or
+ * FENCED where another decision came between, or no broker is heard: serve what was served before, until the next COMMIT. */
 HEDDLE_API int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version);
 /* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to 640 bytes, cut
  * beyond. */

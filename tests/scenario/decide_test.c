@@ -195,6 +195,25 @@ static void loads_on_after_a_step_back(bool goes_on)
 Test(decide, a_step_back_while_it_loads) { loads_on_after_a_step_back(false); }
 Test(decide, a_step_back_and_on_while_it_loads) { loads_on_after_a_step_back(true); }
 
+/* It was told to switch, and did, when the step back came: it says what its engine serves, and goes back when
+ * it can. */
+Test(decide, a_step_back_while_it_switches)
+{
+    actor_t *late = late_one((worker_conf_t){.app = APP_SILENT, .max_rate_bytes = 1 << 18});
+    UNTIL(w, 20 * SECOND, worker_holds(late, 3));
+    worker_answers(late, 3);
+    UNTIL(w, SECOND, worker_takes_up(late) == 3);
+    steps_back_to(2);
+    worker_answers(late, 3);
+    MUST(w, worker_active(late) == 3);
+    UNTIL(w, 20 * SECOND, worker_holds(late, 2));
+    worker_answers(late, 2);
+    UNTIL(w, SECOND, worker_takes_up(late) == 2);
+    worker_answers(late, 2);
+    UNTIL(w, SECOND, worker_active(late) == 2);
+    check_settled(w);
+}
+
 /* One that never switches serves what it has, and takes no slot from the others. */
 Test(decide, one_stays_behind)
 {

@@ -478,6 +478,37 @@ Test(sync, step_back_takes_the_name_away)
     cr_assert_eq(sync_active(&s)->version, 1);
 }
 
+/* The engine may have switched before the application hears of the step back. */
+Test(sync, an_application_that_is_switching_is_heard_after_a_step_back)
+{
+    sync_t s;
+    bring(&s, true, SYNC_STAGED);
+    commit(&s, 7, 4);
+    cr_assert_str_eq(said, "offer 7 7");
+    announce(&s, 3);
+    fed(&s, SY_SLOT, 3);
+    commit(&s, 3, 5);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, offer 8 7");
+    fed(&s, SY_FETCHED, 3);
+    fed(&s, SY_APP_STAGED, 3);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 3), 0);
+    cr_assert_eq(sync_active(&s)->version, 3);
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), HEDDLE_ERR_NOT_FOUND);    /* once */
+}
+
+Test(sync, an_answer_that_comes_after_a_later_switch_is_too_late)
+{
+    sync_t s;
+    bring(&s, true, SYNC_KEPT);    /* 7 kept (d5), 6 active (d6) */
+    stage(&s, 8);
+    commit(&s, 8, 8);
+    commit(&s, 7, 9);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 8), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(sync_active(&s)->version, 7);
+}
+
 Test(sync, step_back_to_a_version_that_is_not_here_preempts)
 {
     sync_t s;
