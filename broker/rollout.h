@@ -29,8 +29,9 @@
  *   as-ready  the first copy is staged       manual   never by itself
  * It fails at its deadline: `no_workers` when there was nobody to take it, else `deadline` naming who was
  * where (manual and held versions with a staged copy stay staged instead); and `version_lost` when it had
- * no source for a lease. A committed version without holder and publisher is lost: derived, said once,
- * and over when a holder comes back. Nothing here blocks; one thread. */
+ * no source for a lease. A committed version without holder and publisher, and whose bytes nobody loads (for
+ * longer than its deadline), is lost: derived, said once, and over when a holder comes back. Nothing here
+ * blocks; one thread. */
 #ifndef BROKER_ROLLOUT_H
 #define BROKER_ROLLOUT_H
 

@@ -75,8 +75,10 @@ static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row
         t->sourceless_us = s->v.now.us;
         t->lost_ms = s->v.now.wall_ms;
     }
-    bool is_somewhere = has_source || t->loaded_until_us; /* who loads it has its bytes */
-    if (!is_somewhere && row->state == VERSION_COMMITTED && !t->is_lost && s->ro->is_settled) say_lost(s, t);
+    if (has_source || t->is_lost || row->state != VERSION_COMMITTED || !s->ro->is_settled) return;
+    uint64_t loaded_until_us = keep_loaded_until(s->ro, s->v, row, t);
+    if (loaded_until_us) sooner(t, loaded_until_us); /* who loads it has its bytes */
+    else say_lost(s, t);
 }
 
 static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)
@@ -232,7 +234,7 @@ static void fail_lost(const adapter_row_t *a, const version_row_t *row, instant_
 {
     heddle_error_t e;
     error_fail(&e, HEDDLE_ERR_VERSION_LOST,
-               "the publisher of %s@%llu is gone and no worker has its bytes", a->name,
+               "the publisher of %s@%llu is gone and no worker has staged it", a->name,
                (unsigned long long)row->version);
     error_where(&e, a->name, row->version, NULL, "fetch");
     registry_decide_end(a, row, VERSION_FAILED, &e, now, out);

@@ -64,20 +64,31 @@ static uint64_t loading_until(const rollout_t *ro, view_t v, const version_row_t
     return since_us ? since_us + row->deadline_ms * 1000 : 0;
 }
 
-static uint64_t latest(uint64_t until_us, uint64_t one_us, uint64_t now_us)
+typedef uint64_t until_fn(const rollout_t *, view_t, const version_row_t *, const track_t *,
+                          const copy_row_t *);
+
+/* Of those whose time is not over; nobody waits for what was taken back. */
+static uint64_t latest(until_fn *until, const rollout_t *ro, view_t v, const version_row_t *row,
+                       const track_t *t)
 {
-    return one_us > now_us && one_us > until_us ? one_us : until_us;
+    uint64_t end_us = 0;
+    bool is_dead = registry_is_taken_back(registry_adapter(v.registry, t->adapter), row);
+    for (size_t i = 0; i < t->copy_count && !is_dead; i++) {
+        uint64_t one_us = until(ro, v, row, t, t->copies[i]);
+        if (one_us > v.now.us && one_us > end_us) end_us = one_us;
+    }
+    return end_us;
+}
+
+uint64_t keep_loaded_until(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t)
+{
+    return latest(loading_until, ro, v, row, t);
 }
 
 static void note_needed(step_t *s, const version_row_t *row, track_t *t)
 {
-    uint64_t awaited_us = 0, loaded_us = 0, now_us = s->v.now.us;
-    bool is_dead = registry_is_taken_back(registry_adapter(s->v.registry, t->adapter), row);
-    for (size_t i = 0; i < t->copy_count && !is_dead; i++) {
-        const copy_row_t *c = t->copies[i];
-        awaited_us = latest(awaited_us, fetching_until(s->ro, s->v, row, t, c), now_us);
-        loaded_us = latest(loaded_us, loading_until(s->ro, s->v, row, t, c), now_us);
-    }
+    uint64_t awaited_us = latest(fetching_until, s->ro, s->v, row, t);
+    uint64_t loaded_us = keep_loaded_until(s->ro, s->v, row, t);
     if ((t->awaited_until_us && !awaited_us) || (t->loaded_until_us && !loaded_us)) track_touch(s->ro, t);
     t->awaited_until_us = awaited_us;
     t->loaded_until_us = loaded_us;
@@ -85,7 +96,7 @@ static void note_needed(step_t *s, const version_row_t *row, track_t *t)
     if (loaded_us && loaded_us < t->due_us) t->due_us = loaded_us;
 }
 
-void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version)
+void keep_moved_on(rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version)
 {
     for (size_t i = track_first(ro, a->name); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name);
          i++) {
@@ -93,6 +104,7 @@ void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *
         copy_row_t *c = copy_of(ro->tracks[i], member);
         bool is_overtaken = row && row->state == VERSION_COMMITTED && row->version != a->active;
         if (!c || !is_overtaken || row->version == version) continue;
+        if (c->told_us) track_touch(ro, ro->tracks[i]); /* it may be lost now */
         c->told_us = 0;
         if (copy_in_flight(c)) c->announced_us = 0; /* it may have forgotten it: told anew, if wanted again */
     }

@@ -58,7 +58,10 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
 void keep_decide(const rollout_t *ro, view_t v, const adapter_row_t *a, outbox_t *out);
 /* It fetches `version` (0: it has fetched one to the end, and goes on with the latest): none of the others
  * that were overtaken meanwhile. */
-void keep_moved_on(const rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version);
+void keep_moved_on(rollout_t *ro, const adapter_row_t *a, const member_t *member, uint64_t version);
+/* Until when somebody loads it, or switches to it, at most: who has arrived has its bytes, though nobody may
+ * fetch them from there yet.  0: nobody does. */
+uint64_t keep_loaded_until(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t);
 /* Who fetches what of the decided ones, and room for it at those who have it; before keep_decide. */
 void keep_look(step_t *s, const adapter_row_t *a);
 

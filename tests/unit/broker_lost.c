@@ -165,3 +165,116 @@ Test(lost, a_version_that_is_on_its_way_is_not)
     const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
     cr_assert(!p->created && p->version == 2);
 }
+
+/* ---- who loads them has them ---- */
+
+/* w2 has all bytes of 2, and nobody else has one. */
+static void only_w2_loads_2(void)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 5000);
+    go(T);
+    go(W1);
+    cr_assert_eq(track_holder_count(rollout_track(&R.b->rollout, "policy", 2)), 0);
+    cr_assert_str_eq(rig_state(2), "kept");
+    cr_assert_str_eq(rig_state(3), "lost");
+    rig_drop_letters();
+}
+
+static void is_lost(uint64_t v)
+{
+    cr_assert_str_eq(rig_state(v), "lost");
+    const event_row_t *e = rig_event(EVENT_VERSION_LOST);
+    cr_assert(e->version == v && e->code == HEDDLE_ERR_VERSION_LOST);
+}
+
+Test(lost, when_the_one_that_loads_them_leaves)
+{
+    only_w2_loads_2();
+    go(W2);
+    is_lost(2);
+}
+
+Test(lost, when_the_one_that_loads_them_is_lost)
+{
+    only_w2_loads_2();
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 500);
+    is_lost(2);
+}
+
+Test(lost, when_the_one_that_loads_them_fetches_another)
+{
+    only_w2_loads_2();
+    rig_open(T, "policy", "trainer", 0, false);
+    as_ready(4);
+    cr_assert_str_eq(rig_state(2), "kept");
+    says_it_fetches(W2, 4, 100);
+    is_lost(2);
+}
+
+Test(lost, when_the_one_that_loads_them_does_so_longer_than_the_deadline)
+{
+    only_w2_loads_2();
+    for (int i = 0; i < 59; i++) {
+        says_it_fetches(W2, 2, 5000);
+        rig_pass(1000);
+    }
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_pass(1000);
+    is_lost(2);
+    rig_staged(W2, 2, 2);
+    cr_assert_str_eq(rig_state(2), "kept", "and is found again, when he is done");
+}
+
+static void wait_for_2(void)
+{
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "wait",
+                                   .name = "policy",
+                                   .version = 2,
+                                   .exact = true,
+                                   .min = 1,
+                                   .quorum_kind = HEDDLE_QUORUM_ALL,
+                                   .deadline_ms = 60000});
+}
+
+Test(lost, when_the_one_that_loads_them_cannot_and_nobody_waits_on)
+{
+    only_w2_loads_2();
+    wait_for_2();
+    cr_assert(!rig_has(ADMIN, MSG_REPORT));
+    rig_nack(W2, 2, 0, "stage", "version_failed");
+    is_lost(2);
+    cr_assert(rig_has(ADMIN, MSG_REPORT));
+}
+
+/* As another, so the active one. */
+Test(lost, the_active_version_is_not_while_somebody_loads_it)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(2, 1, 1, 1);
+    w1_goes_on_to(2);
+    says_it_fetches(W2, 2, 5000);
+    wait_for_2();
+    go(T);
+    go(W1);
+    rig_pass(1000);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 0);
+    cr_assert_str_eq(rig_state(2), "active");
+    cr_assert(!rig_has(ADMIN, MSG_REPORT));
+    rig_staged(W2, 2, 2);
+    rig_active(W2, 2, 2, 2);
+    cr_assert(rig_has(ADMIN, MSG_REPORT));
+}
+
+/* Not decided, it fails: all that is said then is that nobody has staged it. */
+Test(lost, a_version_on_its_way_says_that_nobody_has_staged_it)
+{
+    publish_to(1, (rig_publish_t){0});
+    says_it_fetches(W1, 1, 5000);
+    go(T);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
+    cr_assert_str_eq(rig_version(1)->message, "the publisher of policy@1 is gone and no worker has staged it");
+}

@@ -492,4 +492,36 @@ UNUSED static const char *rig_copy_state(uint64_t v, const char *worker)
     return c ? copy_state_name(copy_shown(c, rig_adapter(), v)) : "";
 }
 
+/* ---- a slow one among them ---- */
+
+UNUSED static void says_it_fetches(uint64_t peer, uint64_t v, uint64_t done)
+{
+    msg_progress_t p = {.adapter = "policy", .fetching = v, .bytes_done = done, .data_bytes = 5000};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &hb);
+}
+
+UNUSED static void as_ready(uint64_t v)
+{
+    rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
+}
+
+/* As-ready: w1 alone stages version v, and is the first and the last to be active. */
+UNUSED static void w1_goes_on_to(uint64_t v)
+{
+    as_ready(v);
+    rig_staged(W1, v, v);
+    cr_assert_eq(rig_adapter()->active, v);
+    rig_active(W1, v, v, v);
+}
+
+UNUSED static void w2_is_slower_from_2_on(void)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(2, 1, 1, 1);
+    w1_goes_on_to(2);
+    w1_goes_on_to(3);
+}
+
 #endif

@@ -24,28 +24,6 @@ Test(keep, keep_retires_what_is_more)
     cr_assert_eq(rig_count(MSG_RETIRE), 2, "said again");
 }
 
-static void as_ready(uint64_t v)
-{
-    rig_publish(T, (rig_publish_t){.digest = (uint8_t)v, .activation = HEDDLE_ACTIVATION_AS_READY});
-}
-
-/* As-ready: w1 alone stages version v, and is the first and the last to be active. */
-static void w1_goes_on_to(uint64_t v)
-{
-    as_ready(v);
-    rig_staged(W1, v, v);
-    cr_assert_eq(rig_adapter()->active, v);
-    rig_active(W1, v, v, v);
-}
-
-static void w2_is_slower_from_2_on(void)
-{
-    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
-    roll_out(2, 1, 1, 1);
-    w1_goes_on_to(2);
-    w1_goes_on_to(3);
-}
-
 Test(keep, what_a_slow_worker_fetches_stays_beside_the_previous)
 {
     w2_is_slower_from_2_on();
@@ -104,14 +82,6 @@ Test(keep, holders_share_what_is_kept)
         }
         cr_assert_str_eq(rig_state(v - 1), "kept");
     }
-}
-
-static void says_it_fetches(uint64_t peer, uint64_t v, uint64_t done)
-{
-    msg_progress_t p = {.adapter = "policy", .fetching = v, .bytes_done = done, .data_bytes = 5000};
-    msg_t hb = {.type = MSG_HEARTBEAT};
-    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
-    rig_frame(peer, &hb);
 }
 
 Test(keep, what_it_says_that_it_fetches_stays)
