@@ -185,6 +185,7 @@ bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v)
 
 bool registry_is_step_back(const adapter_row_t *a)
 {
+    if (!registry_active(a)) return false; /* of a damaged registry: there is nothing to go back to */
     for (size_t i = a->version_count; i-- > 0 && a->versions[i]->version > a->active;)
         if (a->versions[i]->decision) return true;
     return false;
