@@ -47,9 +47,11 @@ static uint64_t fetching_until(const rollout_t *ro, view_t v, const version_row_
 }
 
 /* It was told to switch to the version, has its bytes, and has switched neither to it nor to a later one. */
-static bool is_switching(const version_row_t *row, const copy_row_t *c, const member_sub_t *sub)
+static bool is_switching(const adapter_row_t *a, const version_row_t *row, const copy_row_t *c,
+                         const member_sub_t *sub)
 {
-    return c->switch_us && copy_holds(c) && c->state != COPY_STALE && sub && sub->decision < row->decision;
+    bool is_told = c->switch_us && sub && sub->decision < row->decision && !registry_is_taken_back(a, row);
+    return is_told && copy_holds(c) && c->state != COPY_STALE;
 }
 
 /* Its application loads the version, or switches to it: neither longer than the version's deadline is. */
@@ -58,9 +60,10 @@ static uint64_t loading_until(const rollout_t *ro, view_t v, const version_row_t
 {
     const member_t *m;
     const member_sub_t *sub = sub_of(v, t, c, &m);
+    const adapter_row_t *a = registry_adapter(v.registry, t->adapter);
     bool is_loading = sub && c->state == COPY_ARRIVED && c->told_us &&
                       (sub->fetching ? sub->fetching == t->version : is_told_first(ro, t, c, m));
-    uint64_t since_us = is_loading ? c->told_us : is_switching(row, c, sub) ? c->switch_us : 0;
+    uint64_t since_us = is_loading ? c->told_us : is_switching(a, row, c, sub) ? c->switch_us : 0;
     return since_us ? since_us + row->deadline_ms * 1000 : 0;
 }
 
@@ -128,7 +131,7 @@ static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member
         const copy_row_t *c = copy_of(t, m);
         if (!c || t->is_ended) continue;
         const version_row_t *row = registry_version(a, t->version);
-        bool is_next = is_switching(row, c, member_sub(m, a->name));
+        bool is_next = is_switching(a, row, c, member_sub(m, a->name));
         if (is_next && now_us < c->switch_us + row->deadline_ms * 1000)
             return false; /* what it serves now goes first, as soon as it has switched */
         used += copy_holds(c);
@@ -204,7 +207,7 @@ static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row
         const copy_row_t *c = t->copies[i];
         const member_t *m;
         const member_sub_t *sub = sub_of(s->v, t, c, &m);
-        if (c->state == COPY_KEPT && m && !is_switching(row, c, sub)) put_away(s, t, m);
+        if (c->state == COPY_KEPT && m && !is_switching(a, row, c, sub)) put_away(s, t, m);
     }
 }
 

@@ -266,6 +266,31 @@ Test(keep, who_switches_puts_away_what_it_served_till_then)
     cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 3);
 }
 
+/* Nobody waits longer for him than the version's deadline is. */
+Test(keep, who_never_switches_has_no_room_for_that)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    roll_out(3, 1, 1, 1);
+    for (uint64_t v = 2; v <= 4; v++) {
+        rig_publish_t o = {.digest = v, .activation = HEDDLE_ACTIVATION_AS_READY};
+        o.deadline_ms = v == 4 ? 10000 : 60000;
+        rig_publish(T, o);
+        rig_staged(W1, v, v);
+        rig_staged(W2, v, v);
+        rig_active(W1, v, v, v);
+        if (v < 4) rig_active(W2, v, v, v);
+    }
+    says_it_fetches(W3, 2, 100);
+    rig_drop_letters();
+    as_ready(5);
+    rig_pass(9500);
+    cr_assert(!rig_has(W2, MSG_RETIRE), "what it serves now goes first");
+    says_it_fetches(W3, 2, 200);
+    rig_pass(1000);
+    says_it_fetches(W3, 2, 300);
+    cr_assert(rig_has(W2, MSG_RETIRE));
+}
+
 Test(keep, what_somebody_loads_is_not_what_goes_for_room)
 {
     publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
@@ -380,6 +405,40 @@ Test(keep, after_a_step_back_nobody_switches_to_what_lies_ahead)
     rig_staged(W2, 3, 3);
     cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 3);
     go_back_and_on();
+}
+
+/* w2 was to switch to 3, which was taken back; w1 serves it still, and has more of its own than is kept. */
+Test(keep, after_a_step_back_what_lies_ahead_goes_from_who_did_not_switch_to_it)
+{
+    w2_is_slower_from_2_on();
+    rig_staged(W2, 3, 3);
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 3);
+    activate(2);
+    rig_nack(W1, 2, 4, "activate", "version_failed");
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 4, .activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 4, 4);
+    activate(4);
+    cr_assert_str_eq(rig_copy_state(3, "w1"), "stale");
+    cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 3);
+    cr_assert_str_eq(rig_copy_state(3, "w2"), "");
+}
+
+/* 2 is kept for w3, w2 serves 3 and was to switch to 5, which was taken back: 4, for that, has to find room. */
+Test(keep, after_a_step_back_who_was_to_switch_ahead_makes_room)
+{
+    two_have_up_to(3);
+    w1_goes_on_to(4);
+    as_ready(5);
+    rig_staged(W1, 5, 5);
+    rig_staged(W2, 5, 5);
+    rig_active(W1, 5, 5, 5);
+    says_it_fetches(W3, 2, 100);
+    rig_drop_letters();
+    activate(4);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 4);
+    cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 5);
+    cr_assert(has_copy("w2", 2));
 }
 
 /* It was told of 4 before anything was decided of it: that lies ahead, and is on its way. */
