@@ -193,14 +193,24 @@ class Worker(Handle):
     def _take(self) -> Update | None:
         """The next update, if there is one."""
         with self._lock:
-            while not self._pending:
-                if not self._read():
-                    self._check_refused()
-                    return None
-            found = self._pending.popleft()
+            while not self._pending and self._read():
+                pass
             if not self._pending:
-                os.eventfd_read(self._pending_fd)
+                self._check_refused()
+            found = self._pending.popleft() if self._pending else None
+            if not self._pending and not self._is_over:
+                self._calm()
             return found
+
+    def _rouse(self) -> None:
+        """Who waits for updates looks: there is one, or a call that is no reader has heard what ends them."""
+        os.eventfd_write(self._pending_fd, 1)
+
+    def _calm(self) -> None:
+        try:
+            os.eventfd_read(self._pending_fd)
+        except BlockingIOError:
+            pass
 
     def _check_refused(self) -> None:
         if self._is_over:
@@ -217,6 +227,8 @@ class Worker(Handle):
         if rc in (lib.HEDDLE_ERR_AGAIN, lib.HEDDLE_ERR_INTERRUPTED):
             return False
         if rc == lib.HEDDLE_ERR_CLOSED:
+            if self._is_over:           # it left for that; what is here stays
+                return False
             raise self._closed()
         _native.check(rc)
         self._note(event)
@@ -227,15 +239,18 @@ class Worker(Handle):
         if kind == "worker.joined":
             self._joined = {"token": int(event.token), "epoch": int(event.epoch),
                             "cluster": _native.text(event.cluster) or ""}
-            self._refused, self._is_told, self._was_joined = None, False, True
+            self._refused, self._is_over, self._is_told, self._was_joined = None, False, False, True
         elif kind in ("broker.lost", "worker.fenced", "worker.left"):
             if self._joined is not None:
                 self._joined, self._alone_since = None, time.monotonic()
+                self._rouse()
             _log.info("%s: %s", kind, _native.text(event.message))
         elif kind == "worker.refused":
             self._refused = _native.error_of(event.code)
             self._is_over = not event.retriable         # told by who waits; any call may have read it
-            if not self._is_over:
+            if self._is_over:
+                self._rouse()
+            else:
                 _log.warning("the broker refused this worker for now: %s", self._refused)
         elif kind in EVENT_PHASE and not (kind == "activate.done" and self._app):
             self._offer(Update(self, EVENT_PHASE[kind], event))
@@ -259,8 +274,7 @@ class Worker(Handle):
             if told is not None:
                 self._pending.remove(told)
         self._pending.append(update)
-        if len(self._pending) == 1:
-            os.eventfd_write(self._pending_fd, 1)
+        self._rouse()
 
     def _is_acceptable(self, update: Update) -> bool:
         try:

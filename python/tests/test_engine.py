@@ -586,6 +586,15 @@ def test_what_the_worker_logs_is_in_the_programs_log(plugs, doubles, publisher, 
     assert "no broker answers" not in plug.log.read_text()
 
 
+def test_a_name_that_another_worker_keeps_ends_it(plugs, doubles, adapter):
+    with heddle.Worker(adapters=[adapter], name=worker_of(adapter)) as w:
+        until(lambda: w.stats()["joined"], "it has the name")
+        plug = plugs(doubles("vllm"), "--join-timeout", "200ms", ready=False)
+        error = plug.wait("engine", ok=False)["error"]
+        assert error["code"] == "worker_alive" and worker_of(adapter) in error["message"], error
+        assert plug.end(sign=None) == 4
+
+
 def test_for_people(doubles, broker, adapter, made, publisher, tmp_path):
     double = doubles("vllm")
     with (tmp_path / "log").open("wb") as log:

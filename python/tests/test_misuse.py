@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong, and how it is said."""
+import asyncio
 import copy
 import os
 import pickle
 import re
+import select
 import threading
 import time
 import warnings
@@ -331,6 +333,66 @@ def test_an_answer_may_come_later(broker, adapter):
         assert ver.wait(timeout=30).active_count == 1 and w.wait_current(5)[adapter].version == 1
 
 
+# -- a join that is refused ----------------------------------------------------------------------------------
+
+@pytest.fixture
+def namesake(broker, adapter):
+    """namesake(): a worker under a name that another one has, which gives up joining at once."""
+    opened = [heddle.Worker(adapters=[adapter], name=f"one-{adapter[-20:]}")]
+    until(lambda: opened[0].stats()["joined"], "it has the name")
+
+    def make(**how):
+        opened.append(heddle.Worker(adapters=[adapter], name=f"one-{adapter[-20:]}", join_timeout=0.2, **how))
+        return opened[-1]
+    yield make
+    for w in opened:
+        w.close()
+
+
+async def _async_updates(w):
+    return [u async for u in w.updates(timeout=20)]
+
+
+@pytest.mark.parametrize("wait", [lambda w: list(w.updates(timeout=20)), lambda w: w.wait_current(20),
+                                  lambda w: asyncio.run(_async_updates(w))],
+                         ids=["updates", "wait_current", "async"])
+def test_a_join_that_is_refused_for_good_ends_every_wait(namesake, wait):
+    w = namesake()
+    for _ in range(2):                      # not only who hears it first
+        with pytest.raises(heddle.Conflict) as e:
+            wait(w)
+        assert e.value.code == "worker_alive" and not w.closed
+
+
+def test_a_refusal_that_another_call_has_heard_wakes_readers(namesake, adapter):
+    w = namesake(apply="auto")
+    until(lambda: w.stats() and w._is_over, "stats() heard of it")
+    assert w.stats()["joined"] is None and w.current(adapter) is None
+    with pytest.raises(heddle.NotFound):
+        w.acquire(adapter)
+    for _ in range(2):
+        assert select.select([w], [], [], 0)[0] == [w]
+        with pytest.raises(heddle.Conflict):
+            list(w.updates(timeout=0))
+
+
+def test_a_broker_that_goes_is_said_though_another_call_has_heard_it(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("heddle.worker._ALONE_S", 0.3)
+    it = Broker(tmp_path, "--lease", "1s")
+    with heddle.Worker(it.endpoint, ["x"], name="deaf") as w:
+        until(lambda: w.stats()["joined"], "it joined")
+        waits = threading.Thread(target=lambda: list(w.updates()))
+        waits.start()
+        until(lambda: w._pollers, "somebody waits")
+        with monkeypatch.context() as m:
+            m.setattr(w, "_take", lambda: None)         # the reader comes late, whatever wakes it
+            it.end()
+            until(lambda: w.stats()["joined"] is None, "stats() heard of it")
+        until(lambda: "worker.waiting" in caplog.text, "it is said")
+        w.close()
+        waits.join(10)
+
+
 # -- ends ----------------------------------------------------------------------------------------------------
 
 def test_closed_objects(broker, adapter, numpy):
@@ -566,7 +628,6 @@ def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):
 
 
 def test_a_worker_without_a_broker_says_so_once(own_keys, broker, adapter, monkeypatch, caplog):
-    import asyncio
     import logging
     monkeypatch.setattr("heddle.worker._ALONE_S", 0.3)
     caplog.set_level(logging.WARNING, "heddle")
