@@ -409,7 +409,7 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
     size_t used = strlen(row->message);
     if (row->code == HEDDLE_ERR_DEADLINE)
         text_printf(row->message + used, sizeof row->message - used, " within %llu ms",
-                    (unsigned long long)v->deadline_ms);
+                    (unsigned long long)v->asked_ms);
     else if (row->code)
         text_printf(row->message + used, sizeof row->message - used, " when the version ended");
 }
@@ -420,7 +420,7 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
     rollout_sum_t sum = {.state = rollout_state(ro, a, v),
                          .decision = v->decision,
                          .activation = v->activation,
-                         .deadline_ms = v->deadline_ms,
+                         .deadline_ms = v->asked_ms,
                          .code = v->code};
     const track_t *t = rollout_track(ro, a->name, v->version);
     if (!t) return sum;

@@ -38,7 +38,7 @@ void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *
                                          .state = "staging"}};
     }
     row->report.activation = opts->activation;
-    row->report.deadline_ms = opts->deadline_ms;
+    row->report.deadline_ms = opts->asked_ms ? opts->asked_ms : opts->deadline_ms;
     row->report.staged_ms = row->report.active_ms = row->staged_ms = row->active_ms = -1;
     row->start_us = start_us;
 }

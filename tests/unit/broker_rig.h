@@ -272,7 +272,7 @@ UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writ
 }
 
 typedef struct {
-    uint64_t digest, deadline_ms;
+    uint64_t digest, deadline_ms, asked_ms;
     heddle_activation_t activation;
     heddle_unchanged_t if_unchanged;
     int64_t step;
@@ -290,6 +290,7 @@ UNUSED static void rig_publish(uint64_t peer, rig_publish_t o)
     m.publish = (msg_publish_t){.token = R.tokens[peer],
                                 .req = R.req,
                                 .deadline_ms = o.deadline_ms ? o.deadline_ms : 60000,
+                                .asked_ms = o.asked_ms,
                                 .activation = (uint64_t)o.activation,
                                 .if_unchanged = (uint64_t)o.if_unchanged,
                                 .allow_step_back = o.allow_step_back,

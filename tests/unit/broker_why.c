@@ -54,6 +54,22 @@ Test(why, a_deadline_is_a_deadline_wherever_it_met_a_worker)
     cr_assert_eq(told()->missing_count, 3);
 }
 
+/* Connecting and packing took four of its five seconds. */
+Test(why, the_deadline_that_is_told_is_the_one_that_was_asked_for)
+{
+    publish_to(1, (rig_publish_t){.deadline_ms = 1000, .asked_ms = 5000});
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 500, .asked_ms = 4000});
+    rig_pass(750);
+    cr_assert_str_eq(rig_version(2)->message,
+                     "policy@2 waited for policy@1, which was not decided within 4000 ms");
+    rig_pass(750);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_str_eq(rig_version(1)->message,
+                     "0 of 1 workers staged policy@1 within 5000 ms; missing: w1 in phase announce");
+    is_missing("w1", "announce", "deadline", "has not begun to fetch within 5000 ms");
+    cr_assert_eq(told()->deadline_ms, 5000);
+}
+
 Test(why, each_has_its_own_reason)
 {
     publish_to(2, (rig_publish_t){0});

@@ -216,6 +216,15 @@ Test(reports, a_count_that_was_active_stays_reached, .init = start, .fini = stop
     cr_assert_eq(reports_find(&r, 8)->active_most, 0);
 }
 
+Test(reports, before_the_first_word_the_deadline_is_the_one_that_was_asked_for, .init = start, .fini = stop)
+{
+    heddle_publish_opts_t opts = {.deadline_ms = 1000, .asked_ms = 5000};
+    reports_begin(&r, 7, &opts, 0);
+    cr_assert_eq(reports_find(&r, 7)->report.deadline_ms, 5000);
+    reports_begin(&r, 8, &OPTS, 0);
+    cr_assert_eq(reports_find(&r, 8)->report.deadline_ms, 60000, "not told: the same");
+}
+
 Test(reports, the_newest_are_remembered, .init = start, .fini = stop)
 {
     for (uint64_t v = 1; v <= REPORTS_MAX + 5; v++) reports_begin(&r, v, &OPTS, 0);
