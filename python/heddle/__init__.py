@@ -25,9 +25,10 @@ from heddle._native import release as _release
 from heddle.admin import Admin, AsyncAdmin
 from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fenced, ForkError, HeddleError,
                            Held, NotFound, RolloutFailed, Unavailable, UsageError)
-from heddle.publisher import Missing, Progress, Publisher, Rollout, Version
+from heddle.publisher import Publisher
 from heddle.tensors import Tensor, Tensors
 from heddle.updates import Snapshot, Update, Updates
+from heddle.versions import Missing, Progress, Rollout, Version
 from heddle.worker import Current, Worker
 
 if TYPE_CHECKING:

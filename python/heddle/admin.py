@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from heddle import _calls, _native
+from heddle._arguments import PHASE, choose, parse_quorum
 from heddle._handle import Handle
 from heddle._native import ffi, lib
 from heddle._words import Phase
 from heddle.errors import HeddleError, Unavailable
-from heddle.publisher import _PHASE, choose, parse_quorum
 from heddle.records import (ActivateResult, AdapterInfo, Event, Status, VerifyResult, VersionInfo, WaitResult,
                             WorkerInfo, decode)
 
@@ -173,7 +173,7 @@ class Admin(Handle):
                                 expected='"all", a count, or "N%"', found="'none'")
         names, kept = _native.c_list(workers, "workers")
         opts = ffi.new("heddle_wait_opts_t *", {"size": ffi.sizeof("heddle_wait_opts_t"),
-                                                "phase": choose("phase", phase, _PHASE),
+                                                "phase": choose("phase", phase, PHASE),
                                                 "min": _native.count(min, "min"), "workers": names,
                                                 "exact": bool(exact),
                                                 "deadline_ms": _native.milliseconds(deadline, "deadline", 1)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heddle.publisher import Rollout
+    from heddle.versions import Rollout
 
 __all__ = ["HeddleError", "UsageError", "NotFound", "Conflict", "Fenced", "Held", "Deadline", "Denied",
            "Unavailable", "BadAdapter", "RolloutFailed", "Closed", "ForkError", "error_class"]

@@ -3,192 +3,33 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from heddle import _calls, _names, _native
+from heddle._arguments import PHASE, Config, choose, config_bytes, parse_quorum
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle._words import Activation, IfUnchanged, Phase
 from heddle.errors import ForkError, HeddleError
 from heddle.tensors import Table, describe, write
+from heddle.versions import Missing, Progress, Rollout, Version
 
 if TYPE_CHECKING:
     from heddle._collective import Collective
     from heddle._model import Plan
 
-__all__ = ["Publisher", "Version", "Rollout", "Missing", "Progress"]
+__all__ = ["Publisher"]
 
 _ACTIVATION = {"all": 0, "as-ready": 1, "manual": 2}
 _UNCHANGED = {"fail": 0, "skip": 1, "publish": 2}
-_PHASE = {"staged": 1, "active": 2}
 _NOT_YET = ("deadline", "no_workers")
 _ENDED = ("failed", "retired", "lost", "superseded")
 _HELD_S = 0.1               # seconds between tries while a writer that died is in the way
 _LOOK_AGAIN = 0.25          # seconds: an event tells of most changes, and this of the rest
-
-Config = Mapping[str, Any] | bytes | str
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A worker that a wait still lacks: `phase` it is in, and why (`code` of the list, `message`)."""
-    worker: str
-    phase: str
-    code: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """Where the rollout of a version is."""
-    adapter: str
-    version: int
-    phase: str
-    state: str                      # staging staged active kept superseded failed retired lost
-    eligible_count: int
-    staged_count: int
-    active_count: int
-    decision: int
-    missing: tuple[Missing, ...]
-    staged_ms: float | None         # since the commit was called; None where it has not happened
-    active_ms: float | None
-    _ask: InitVar[Callable[[Rollout], tuple[str, ...]] | None] = None
-
-    def __post_init__(self, _ask: Callable[[Rollout], tuple[str, ...]] | None) -> None:
-        # no field: dataclasses.asdict copies those, and a publisher cannot be copied
-        self.__dict__["_ask"] = _ask
-
-    @functools.cached_property
-    def workers(self) -> tuple[str, ...]:
-        """Names of those that have reached the phase, as the broker lists them when this is looked at first.
-
-        Empty where it does not answer within the Publisher's timeout, and in another process than the
-        Publisher's.
-        """
-        ask: Callable[[Rollout], tuple[str, ...]] | None = self.__dict__["_ask"]
-        return ask(self) if ask is not None else ()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ask": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What `on_progress` hears.  `type`: progress, rollout, released, joined, lost_broker, fenced."""
-    type: str
-    adapter: str
-    version: int | None
-    bytes_done: int
-    data_bytes: int
-    message: str
-
-
-@dataclass(frozen=True)
-class Version:
-    """A version that was published: its record is on the broker's disk, and this process is a source of its
-    bytes.
-
-    created False: an earlier version stands for it (`reason` "unchanged" or "replayed"); `step` is that one's
-    then, asked of the broker (None where it does not answer).  Times are milliseconds since the call:
-    `pack_ms` region filled and sealed, `commit_ms` record durable.
-    """
-    adapter: str
-    version: int
-    tag: str
-    digest: str
-    created: bool
-    reason: str | None
-    step: int | None
-    request_id: str
-    features: tuple[str, ...]
-    data_bytes: int
-    tensor_count: int
-    chunk_count: int
-    pack_ms: float
-    commit_ms: float
-    _publisher: InitVar[Publisher | None] = None
-
-    def __post_init__(self, _publisher: Publisher | None) -> None:
-        self.__dict__["_publisher"] = _publisher        # no field: as Rollout's
-
-    def wait(self, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
-             timeout: float | None = 30.0) -> Rollout:
-        """Until `quorum` of the eligible workers, and at least `min`, reached the phase ("staged" or
-        "active").
-
-        quorum   "all", a count, or "N%"
-        timeout  seconds; None: for ever
-        Raises Deadline (`e.rollout.missing` names who lacks it), RolloutFailed (failed or lost), Held,
-        Fenced, Closed.  May be interrupted.
-        """
-        publisher: Publisher | None = self.__dict__["_publisher"]
-        if publisher is None:
-            raise _native.error("usage", f"{self.tag} is not of this process: its publisher waits for it")
-        return publisher._wait(self, phase, quorum, min, timeout)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_publisher": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
-def parse_quorum(quorum: str | int) -> Any:
-    """A heddle_quorum_t."""
-    kinds = {"all": (lib.HEDDLE_QUORUM_ALL, 0), "none": (lib.HEDDLE_QUORUM_NONE, 0)}
-    words = str(quorum)
-    if words in kinds:
-        kind, n = kinds[words]
-    elif words.endswith("%") and _is_number(words[:-1]) and int(words[:-1]) <= 100:
-        kind, n = lib.HEDDLE_QUORUM_PERCENT, int(words[:-1])
-    elif _is_number(words) and int(words) < 2**31:
-        kind, n = lib.HEDDLE_QUORUM_COUNT, int(words)
-    else:
-        raise _native.error("usage", "that is no quorum", expected='"all", "none", a count, or "N%"',
-                            found=repr(quorum))
-    return ffi.new("heddle_quorum_t *", {"kind": kind, "n": n})[0]
-
-
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) < 12
-
-
-def choose(what: str, value: str, choices: Mapping[str, int]) -> int:
-    if not isinstance(value, str) or value not in choices:
-        raise _native.error("usage", f"that is no {what}", expected=" ".join(choices), found=repr(value))
-    return choices[value]
-
-
-def config_bytes(config: Config) -> bytes:
-    """adapter_config.json: bytes and str as they are; a mapping as PEFT would write it, sets sorted."""
-    if isinstance(config, bytes):
-        return config
-    if isinstance(config, str):
-        return config.encode()
-    if not isinstance(config, Mapping):
-        raise _native.error("usage", "that is no adapter_config", expected="a mapping, bytes or str",
-                            found=type(config).__name__)
-    try:
-        return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()
-    # keys that are no words, a mapping inside of itself
-    except (TypeError, ValueError, RecursionError) as e:
-        raise _native.error("usage", f"adapter_config is not JSON: {e}",
-                            expected="texts, numbers, lists, mappings of texts",
-                            found=type(config).__name__) from e
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    raise _native.error("usage", "a field of adapter_config is not JSON", found=type(value).__name__)
 
 
 @dataclass
@@ -599,7 +440,7 @@ class Publisher(Handle):
 
     def _wait(self, version: Version, phase: str, quorum: str | int, least: int,
               timeout: float | None) -> Rollout:
-        want, number = parse_quorum(quorum), choose("phase", phase, _PHASE)
+        want, number = parse_quorum(quorum), choose("phase", phase, PHASE)
         if want.kind == lib.HEDDLE_QUORUM_NONE:
             raise _native.error("usage", "a wait for none is no wait", expected='"all", a count, or "N%"',
                                 found='"none"',
@@ -618,7 +459,7 @@ class Publisher(Handle):
         """Looks, and where it is not there yet waits for news, `at_most` seconds."""
         version, report = wanted.version, wanted.report
         failure = self._judge(version, wanted.number, wanted.quorum, report)
-        have = report.active_count if wanted.number == _PHASE["active"] else report.staged_count
+        have = report.active_count if wanted.number == PHASE["active"] else report.staged_count
         if failure is None and have >= wanted.least:
             return (self._rollout(report, wanted.phase),)
         has_ended = _native.text(report.state) in _ENDED

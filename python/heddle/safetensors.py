@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from heddle import _native
 from heddle._native import ffi, lib
-from heddle.publisher import Publisher, Version
+from heddle.publisher import Publisher
+from heddle.versions import Version
 from heddle.updates import Snapshot, Update
 
 __all__ = ["AdapterDir", "check", "publish", "export"]

@@ -19,7 +19,8 @@ from typing import Any
 
 from heddle.engine import names
 from heddle.errors import HeddleError, UsageError
-from heddle.publisher import Publisher, Version
+from heddle.publisher import Publisher
+from heddle.versions import Version
 
 __all__ = ["Pushed", "Sync", "attach", "TRIED"]
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of calls, checked and as the C library takes them."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from heddle import _native
+from heddle._native import ffi, lib
+
+PHASE = {"staged": 1, "active": 2}
+
+Config = Mapping[str, Any] | bytes | str
+
+
+def parse_quorum(quorum: str | int) -> Any:
+    """A heddle_quorum_t."""
+    kinds = {"all": (lib.HEDDLE_QUORUM_ALL, 0), "none": (lib.HEDDLE_QUORUM_NONE, 0)}
+    words = str(quorum)
+    if words in kinds:
+        kind, n = kinds[words]
+    elif words.endswith("%") and _is_number(words[:-1]) and int(words[:-1]) <= 100:
+        kind, n = lib.HEDDLE_QUORUM_PERCENT, int(words[:-1])
+    elif _is_number(words) and int(words) < 2**31:
+        kind, n = lib.HEDDLE_QUORUM_COUNT, int(words)
+    else:
+        raise _native.error("usage", "that is no quorum", expected='"all", "none", a count, or "N%"',
+                            found=repr(quorum))
+    return ffi.new("heddle_quorum_t *", {"kind": kind, "n": n})[0]
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 12
+
+
+def choose(what: str, value: str, choices: Mapping[str, int]) -> int:
+    if not isinstance(value, str) or value not in choices:
+        raise _native.error("usage", f"that is no {what}", expected=" ".join(choices), found=repr(value))
+    return choices[value]
+
+
+def config_bytes(config: Config) -> bytes:
+    """adapter_config.json: bytes and str as they are; a mapping as PEFT would write it, sets sorted."""
+    if isinstance(config, bytes):
+        return config
+    if isinstance(config, str):
+        return config.encode()
+    if not isinstance(config, Mapping):
+        raise _native.error("usage", "that is no adapter_config", expected="a mapping, bytes or str",
+                            found=type(config).__name__)
+    try:
+        return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()
+    # keys that are no words, a mapping inside of itself
+    except (TypeError, ValueError, RecursionError) as e:
+        raise _native.error("usage", f"adapter_config is not JSON: {e}",
+                            expected="texts, numbers, lists, mappings of texts",
+                            found=type(config).__name__) from e
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise _native.error("usage", "a field of adapter_config is not JSON", found=type(value).__name__)
