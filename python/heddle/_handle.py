@@ -19,7 +19,7 @@ from heddle.errors import Closed, ForkError, HeddleError
 
 Self = TypeVar("Self", bound="Handle")
 T = TypeVar("T")
-_NUDGE = 0.02           # seconds for a call to end by itself, before it is interrupted (again)
+_NUDGE = 0.02           # seconds for a call or a poll to end by itself, before that is looked at again
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
@@ -104,9 +104,10 @@ class Handle:
             poll.register(self._wake_fd, select.POLLIN)
             poll.poll(None if timeout is None else _native.milliseconds(timeout, "timeout"))
         finally:
-            with self._lock:
-                self._pollers.discard(me)
-                self._quiet.notify_all()
+            self._pollers.discard(me)       # in one step: in a lock the next handler could raise
+            if self._is_closed:
+                with self._quiet:
+                    self._quiet.notify_all()
 
     def _interruptible(self, call: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
         """A call that may block in C; hold the lock.  One that was interrupted because the handle is closed
@@ -186,7 +187,7 @@ class Handle:
             self._interrupt()
         try:
             while self._pollers:
-                self._quiet.wait()
+                self._quiet.wait(_NUDGE)
             if self._ptr is not None and not self._freer:
                 self._freer = threading.get_ident()
                 self._before_close(self._ptr)

@@ -105,6 +105,41 @@ def _slowness():
     return max(1.0, worst / 0.010)
 
 
+def test_ctrl_c_while_another_thread_is_in_the_handle_leaves_what_close_frees(own, adapter, program):
+    """The wait looks up from its poll while the other one publishes, and gets in its way."""
+    it = program("""
+        import heddle, threading
+        name, fixture, other = sys.argv[1:4]
+        pub = heddle.Publisher(adapter=name, if_unchanged="publish", close_timeout=0.1)
+        ver = pub.publish_dir(fixture)
+        def publish():
+            sys.stdin.readline()
+            try:
+                pub.publish_dir(other)
+            except heddle.HeddleError:
+                pass
+        thread = threading.Thread(target=publish)
+        thread.start()
+        print("in", flush=True)
+        try:
+            ver.wait(timeout=None)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        pub.close()
+        print(pub._freed.is_set(), flush=True)
+    """, adapter, FIXTURES / "plain", FIXTURES / "dora",
+                 env={**os.environ, "HEDDLE_BROKER": own.endpoint})
+    assert it.line() == "in", it.log.read_text()
+    os.kill(own.pid, signal.SIGSTOP)
+    it.say("publish")
+    time.sleep(1)                           # longer than the wait polls
+    os.kill(it.pid, signal.SIGINT)
+    assert it.line(20) == "interrupted", it.log.read_text()
+    os.kill(own.pid, signal.SIGCONT)
+    assert it.line(20) == "True", it.log.read_text()
+    assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
+
+
 @pytest.fixture
 def own(own_keys, tmp_path):
     """A broker of the test's own, which it may stop."""
