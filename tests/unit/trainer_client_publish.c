@@ -260,3 +260,17 @@ Test(joined, what_is_put_off_takes_its_time_from_the_deadline)
     cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_not_null(strstr(error.message, "the broker has just started"), "%s", error.message);
 }
+
+/* The broker said that it has not recorded it: no region waits for its word. */
+Test(joined, what_is_put_off_and_given_up_holds_no_region)
+{
+    publish_result_t r;
+    heddle_error_t error;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        publish_one("id-1");
+        settles(1000);
+        cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DEADLINE);
+        forget_sent();
+    }
+    cr_assert_eq(take(make(3000)), HEDDLE_OK);
+}
