@@ -50,5 +50,8 @@ Test(sized, nobody_is_given_more_than_there_is_room_for)
     to = (ours_t){0};
     sized_give(&to, &from, sizeof from);
     cr_assert(to.size == sizeof to && to.b == 8);
+    to = (ours_t){.size = sizeof to.size - 1};
+    sized_give(&to, &from, sizeof from);
+    cr_assert(to.size == sizeof to && to.a == 7 && to.b == 8, "a size that has no room for itself is none");
     sized_give(NULL, &from, sizeof from);
 }
