@@ -565,6 +565,22 @@ Test(keep, a_new_session_loads_on_and_switches)
     cr_assert_str_eq(rig_copy_state(2, "w2"), "stale", "it serves it, and is behind");
 }
 
+Test(keep, a_new_session_loads_on_and_has_no_more_time_for_it)
+{
+    w2_is_slower_from_2_on();
+    says_it_fetches(W2, 2, 5000);
+    w1_goes_on_to(4);
+    rig_pass(40000);
+    msg_held_t w2[] = {held(1, HELD_ACTIVE), held(2, HELD_SEALED)};
+    rejoin(W2, "w2", 1, w2, 2);
+    says_it_fetches(W2, 2, 5000);
+    rig_pass(19500);
+    says_it_fetches(W2, 2, 5000);
+    cr_assert_str_eq(rig_state(2), "kept");
+    rig_pass(1000);
+    cr_assert_str_eq(rig_state(2), "retired", "its deadline counts from when it was told of it first");
+}
+
 /* The broker knows nothing of it but what JOIN says. */
 Test(keep, what_was_loaded_when_the_broker_was_started_anew_is_loaded_to_the_end)
 {
