@@ -314,7 +314,7 @@ static const version_row_t *welcomed(const rollout_t *ro, const adapter_row_t *a
         const copy_row_t *c = t->is_ended ? NULL : copy_of(t, member);
         const version_row_t *row = registry_version(a, t->version);
         bool is_next = row && row->decision > member_sub(member, a->name)->decision;
-        if (c && is_next && t->version < a->active && is_fetched_on(a, t, c)) return row;
+        if (c && is_next && is_fetched_on(a, t, c)) return row;
     }
     return registry_active(a);
 }
