@@ -105,37 +105,37 @@ def _slowness():
     return max(1.0, worst / 0.010)
 
 
-def test_ctrl_c_while_another_thread_is_in_the_handle_leaves_what_close_frees(own, adapter, program):
-    """The wait looks up from its poll while the other one publishes, and gets in its way."""
+def test_ctrl_c_while_another_thread_is_in_the_handle_leaves_what_close_frees(broker, adapter, program):
+    """The wait looks up from its poll, and finds the other one in its way."""
     it = program("""
         import heddle, threading
-        name, fixture, other = sys.argv[1:4]
-        pub = heddle.Publisher(adapter=name, if_unchanged="publish", close_timeout=0.1)
-        ver = pub.publish_dir(fixture)
-        def publish():
-            sys.stdin.readline()
+        pub = heddle.Publisher(adapter=sys.argv[1], close_timeout=0.1)
+        ver = pub.publish_dir(sys.argv[2])
+        heddle.publisher._LOOK_AGAIN = 0.05
+        def hold():
+            while True:
+                with pub._lock:
+                    if pub._pollers:
+                        print("held", flush=True)
+                        sys.stdin.readline()
+                        return
+                time.sleep(0.001)
+        threading.Thread(target=hold).start()
+        with heddle.Worker(adapters=[sys.argv[1]]):     # somebody to wait for
             try:
-                pub.publish_dir(other)
-            except heddle.HeddleError:
-                pass
-        thread = threading.Thread(target=publish)
-        thread.start()
-        print("in", flush=True)
-        try:
-            ver.wait(timeout=None)
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
-        pub.close()
-        print(pub._freed.is_set(), flush=True)
-    """, adapter, FIXTURES / "plain", FIXTURES / "dora",
-                 env={**os.environ, "HEDDLE_BROKER": own.endpoint})
-    assert it.line() == "in", it.log.read_text()
-    os.kill(own.pid, signal.SIGSTOP)
-    it.say("publish")
-    time.sleep(1)                           # longer than the wait polls
+                ver.wait(timeout=None)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            sys.stdin.readline()
+            pub.close()
+            print(pub._freed.is_set(), flush=True)
+    """, adapter, FIXTURES / "plain")
+    assert it.line() == "held", it.log.read_text()
+    time.sleep(0.5)                         # longer than the wait polls
     os.kill(it.pid, signal.SIGINT)
     assert it.line(20) == "interrupted", it.log.read_text()
-    os.kill(own.pid, signal.SIGCONT)
+    it.say("let go")
+    it.say("close")
     assert it.line(20) == "True", it.log.read_text()
     assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
 
