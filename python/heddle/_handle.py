@@ -38,19 +38,23 @@ class Handle:
     def __init__(self) -> None:
         _native.use()
         self._ptr: Any = None
-        self._lock = threading.RLock()      # one thread at a time is in the library with this handle
-        # for a moment: the C handle is interrupted, or taken away to be freed
-        self._guard = threading.RLock()
+        self._make_locks()
         self._is_closed = False             # set before anything is waited for
         self._in_hurry = False              # closing waits for nobody
         self._freer = 0                     # thread that frees it
         self._freed = _calls.Done()
         self._pollers: set[tuple[int, object]] = set()      # threads that poll a descriptor of the handle
-        self._quiet = threading.Condition(self._lock)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise uncopied(self)
+
+    def _make_locks(self) -> None:
+        """In a forked child anew: who has the parent's is a thread that the child lacks."""
+        self._lock = threading.RLock()      # one thread at a time is in the library with this handle
+        self._quiet = threading.Condition(self._lock)
+        # for a moment: the C handle is interrupted, or taken away to be freed
+        self._guard = threading.RLock()
 
     def _opened(self, ptr: Any) -> None:
         self._ptr = ptr
@@ -250,6 +254,15 @@ def tell(text: str, kind: type[Warning], **how: Any) -> None:
         raise
     except Exception:
         pass
+
+
+def _in_child() -> None:
+    """Every call gets as far as ForkError."""
+    for handle in list(_open_handles):
+        handle._make_locks()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 @atexit.register

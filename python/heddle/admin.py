@@ -287,6 +287,7 @@ class AsyncAdmin:
         return made
 
     async def _run(self, function: Callable[[], T]) -> T:
+        self._admin._check_open()
         if self.closed:
             raise self._admin._closed()
         call = _Call()

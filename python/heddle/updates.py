@@ -54,9 +54,12 @@ class Hold:
         self.views: Counter[str] = Counter()
         self.in_block = True
         self._snapshot = snapshot
-        self._lock = threading.RLock()          # a collection may call drop() in the midst of anything
         self._worker = worker
+        self.make_lock()
         worker._holds.add(self)
+
+    def make_lock(self) -> None:
+        self._lock = threading.RLock()          # a collection may call drop() in the midst of anything
 
     @property
     def live(self) -> bool:

@@ -80,8 +80,8 @@ class Worker(Handle):
                  accepts: Iterable[str] | None = None, max_rate: int | None = None,
                  join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None) -> None:
-        super().__init__()
         self._holds: set[Hold] = set()
+        super().__init__()
         self._pending: deque[Update] = deque()          # read from the library, not yet by the application
         self._refused: HeddleError | None = None
         self._is_over = False                           # the refusal stays
@@ -150,6 +150,11 @@ class Worker(Handle):
         del kept_names, kept_pairs
         self._fd = int(lib.heddle_worker_fd(place[0]))         # asked once: the handle may be freed later
         self._opened(place[0])
+
+    def _make_locks(self) -> None:
+        super()._make_locks()
+        for hold in self._holds:
+            hold.make_lock()
 
     def _where(self) -> dict[str, Any]:
         return {"adapter": self.adapters[0]} if len(self.adapters) == 1 else {}

@@ -358,7 +358,7 @@ def test_a_second_thread_runs_while_one_waits(broker, adapter, program):
 
 def test_after_a_fork_every_call_raises(broker, adapter, program):
     it = program("""
-        import heddle
+        import asyncio, heddle, threading
         name, fixture = sys.argv[1:3]
         w, pub, adm = heddle.Worker(adapters=[name],
                                     apply="auto"), heddle.Publisher(adapter=name), heddle.Admin()
@@ -367,6 +367,18 @@ def test_after_a_fork_every_call_raises(broker, adapter, program):
         a = w.acquire(name)
         view = next(iter(a.tensors.values()))
         again = w.acquire(name)
+        made = asyncio.run(asyncio.sleep(0, heddle.AsyncAdmin()))
+        busy = heddle.Admin()
+        def ask():                               # other threads are in calls meanwhile
+            try:
+                with w._lock, pub._lock, again._hold._lock:
+                    busy.wait(name, min=2, deadline=60)
+            except heddle.Closed:
+                pass
+        asks = threading.Thread(target=ask)
+        asks.start()
+        while busy._current is None:
+            time.sleep(0.001)
         if os.fork() == 0:
             calls = {"publish": lambda: pub.publish_dir(fixture), "wait": ver.wait,
                      "acquire": lambda: w.acquire(name), "updates": lambda: w.updates(),
@@ -374,7 +386,9 @@ def test_after_a_fork_every_call_raises(broker, adapter, program):
                      "open": lambda: heddle.Admin(), "worker": lambda: heddle.Worker(adapters=[name]),
                      "publisher": lambda: heddle.Publisher(adapter=name), "enter": lambda: pub.__enter__(),
                      "rehash": a.rehash, "export": lambda: a.export("/tmp/none/of/this"),
-                     "view": lambda: view.data, "tensors": lambda: again.tensors}
+                     "view": lambda: view.data, "tensors": lambda: again.tensors,
+                     "busy": busy.status, "fileno": w.fileno,
+                     "async": lambda: asyncio.run(asyncio.wait_for(made.status(), 5))}
             wrong = []
             for what, call in calls.items():
                 try:
@@ -391,6 +405,9 @@ def test_after_a_fork_every_call_raises(broker, adapter, program):
             sys.exit(0)                          # with all of the interpreter's end
         pid, status = os.wait()
         assert status == 0, status
+        busy.close()
+        asks.join()
+        asyncio.run(made.close())
         with again:                              # the parent goes on
             assert again.rehash() == ver.digest
         assert pub.publish_dir(fixture).reason == "unchanged" and adm.status().count.writers >= 1
