@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/admin.h: what the tools read and decide.
  *
- * Answers are JSON texts with the fields of the command of the same name ("schema", "kind", "ok", ...): one object,
- * lists sorted.  On failure of the question itself *ret_json is not written and heddle_last_error() tells; an answer
- * that is "no" (a wait that ended by its deadline, a verify with a mismatch) returns the error code AND writes *ret_json.
+ * Answers are JSON texts with the fields of the command of the same name ("schema", "kind", "ok", ...): one
+ * object, lists sorted.  On failure of the question itself *ret_json is not written and heddle_last_error()
+ * tells; an answer that is "no" (a wait that ended by its deadline, a verify with a mismatch) returns the
+ * error code AND writes *ret_json.
  *
- * Threads: one thread at a time; calls run on the caller's thread and block at most timeout_ms of the handle, and
- * where the request has a deadline at most until 2 s after it: it counts from the call, connecting included. */
+ * Threads: one thread at a time; calls run on the caller's thread and block at most timeout_ms of the
+ * handle, and where the request has a deadline at most until 2 s after it: it counts from the call,
+ * connecting included. */
 #ifndef HEDDLE_ADMIN_H
 #define HEDDLE_ADMIN_H
 
@@ -23,11 +25,14 @@ typedef struct heddle_admin_opts {
     const char *broker;      /* as for publishers */
     uint32_t timeout_ms;     /* connect and reply; 0: 5000 */
     int insecure;            /* no meaning: connecting to any address is allowed */
-    const char *broker_key;  /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY, else what is known */
-    const char *key;         /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the key ring */
+    const char *broker_key;  /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY,
+                              * else what is known */
+    const char *key;         /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the
+                              * key ring */
 } heddle_admin_opts_t;
 
-/* Checks the address and makes a handle; the first question connects.  On OK *ret_admin is owned by the caller.
+/* Checks the address and makes a handle; the first question connects.  On OK *ret_admin is owned by the
+ * caller.
  * Errors: USAGE, UNAVAILABLE, NO_MEMORY. */
 HEDDLE_API int heddle_admin_open(const heddle_admin_opts_t *opts, heddle_admin_t **ret_admin);
 /* Accepts NULL and pointers to NULL. */
@@ -53,9 +58,10 @@ typedef struct heddle_wait_opts {
     int exact;                       /* this version itself, not a later decision */
     uint32_t deadline_ms;            /* 0: 30000 */
 } heddle_wait_opts_t;
-/* Until the quorum of its workers has the version, or the deadline.  Errors: DEADLINE, VERSION_FAILED, VERSION_LOST,
- * NOT_FOUND (never assigned), INTERRUPTED. */
-HEDDLE_API int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts_t *opts, char **ret_json);
+/* Until the quorum of its workers has the version, or the deadline.  Errors: DEADLINE, VERSION_FAILED,
+ * VERSION_LOST, NOT_FOUND (never assigned), INTERRUPTED. */
+HEDDLE_API int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts_t *opts,
+                                 char **ret_json);
 
 typedef struct heddle_activate_opts {
     size_t size;
@@ -64,12 +70,15 @@ typedef struct heddle_activate_opts {
     int dry_run;
     const char *by;                  /* who decides, shown where the adapter is held; NULL: user@host */
 } heddle_activate_opts_t;
-/* Decides that this version is the one to serve, and waits for the quorum.  A version older than the newest holds the
- * adapter there.  Errors: NOT_ACTIVATABLE, NOT_FOUND, DEADLINE, INTERRUPTED. */
-HEDDLE_API int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts, char **ret_json);
+/* Decides that this version is the one to serve, and waits for the quorum.  A version older than the newest
+ * holds the adapter there.  Errors: NOT_ACTIVATABLE, NOT_FOUND, DEADLINE, INTERRUPTED. */
+HEDDLE_API int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
+                                     char **ret_json);
 
-/* Every holder hashes its bytes again.  `expected`: a digest computed elsewhere ("h1:..."), or NULL to compare with the registry's. */
-HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms, char **ret_json);
+/* Every holder hashes its bytes again.  `expected`: a digest computed elsewhere ("h1:..."), or NULL to
+ * compare with the registry's. */
+HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected,
+                                   uint32_t deadline_ms, char **ret_json);
 
 typedef struct heddle_events_opts {
     size_t size;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/keys.h: keys and roles: who may do what.
  *
- * A key is a CURVE pair in a file; a broker that runs with keys (the default) lets in those in its table alone, and does
- * for each what its roles say:
+ * A key is a CURVE pair in a file; a broker that runs with keys (the default) lets in those in its table
+ * alone, and does for each what its roles say:
  *
  *   admin                everything
  *   publisher:ADAPTER    write versions of it; read
@@ -23,22 +23,27 @@ extern "C" {
 
 #define HEDDLE_KEY_TEXT 41 /* 40 characters of Z85 and the NUL */
 
-/* Makes a pair in a new file that only this user can read, and writes the public key.  `path` NULL: client.key of the
- * user's key ring ($HEDDLE_KEYS, else ~/.config/heddle/keys), which is made.  ret_path (may be NULL): where it is; free
- * with heddle_free.  USAGE (there is no such place), DATA_DIR (it is there already, or cannot be written), NO_MEMORY. */
+/* Makes a pair in a new file that only this user can read, and writes the public key.  `path` NULL:
+ * client.key of the user's key ring ($HEDDLE_KEYS, else ~/.config/heddle/keys), which is made.  ret_path
+ * (may be NULL): where it is; free with heddle_free.  USAGE (there is no such place), DATA_DIR (it is there
+ * already, or cannot be written), NO_MEMORY. */
 HEDDLE_API int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path);
 /* The public key of a file; `path` as above.  NOT_FOUND, DATA_DIR. */
 HEDDLE_API int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT]);
 
 /* -> {"keys":[{"name","public_key","roles":[...],"added_at","revoked_at","session_count"}]}, by name. */
 HEDDLE_API int heddle_admin_keys(heddle_admin_t *a, char **ret_json);
-/* `key`: a public key, or the path of a file with one.  `roles`: NULL-terminated, at least one.  `name`: NULL for one made
- * from the key.  -> {"changed","key":{...}}; changed false: it was there with the same roles.
- * USAGE, BAD_NAME, NOT_FOUND (no such file), REQUEST_CONFLICT (there under other roles, or the name is taken), LIMIT, DENIED. */
-HEDDLE_API int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, const char *const *roles,
+/* `key`: a public key, or the path of a file with one.  `roles`: NULL-terminated, at least one.  `name`:
+ * NULL for one made from the key.  -> {"changed","key":{...}}; changed false: it was there with the same
+ * roles.
+ * USAGE, BAD_NAME, NOT_FOUND (no such file), REQUEST_CONFLICT (there under other roles, or the name is
+ * taken), LIMIT, DENIED. */
+HEDDLE_API int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name,
+                                    const char *const *roles,
                                     char **ret_json);
 /* `key`: a name, a public key, or the path of a file with one.  Its sessions end at once.
- * -> {"changed","key":{...},"session_count"}.  NOT_FOUND, DENIED (also: nobody would be left to administer). */
+ * -> {"changed","key":{...},"session_count"}.  NOT_FOUND, DENIED (also: nobody would be left to
+ * administer). */
 HEDDLE_API int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json);
 
 #ifdef __cplusplus

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/publisher.h: publish versions of one adapter from a trainer.
  *
- * A publisher is the one writer of one adapter.  It owns warm regions; a publication hands out pointers into one of
- * them, the caller writes its tensors there once, commit digests and seals them and tells the broker.  The region is
- * served to workers until a later publication needs it (one that is RELEASED goes first), or close: before the end of the
- * program wait for the last version (heddle_publisher_wait, STAGED on one worker).
+ * A publisher is the one writer of one adapter.  It owns warm regions; a publication hands out pointers
+ * into one of them, the caller writes its tensors there once, commit digests and seals them and tells the
+ * broker.  The region is served to workers until a later publication needs it (one that is RELEASED goes
+ * first), or close: before the end of the program wait for the last version (heddle_publisher_wait, STAGED
+ * on one worker).
  *
- * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls block at most
- * for their timeout; a commit for the deadline of its rollout, packing and digesting included, begin for timeout_ms
- * where a region is on its way to be free.  While the broker is away the publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made
- * again.  FENCED is for good (another writer has the adapter): close, and open again.  Close aborts a publication that
- * is still open; its handle is void then.
- * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it before starting
- * threads that read or change the environment (getenv, setenv). */
+ * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls
+ * block at most for their timeout; a commit for the deadline of its rollout, packing and digesting
+ * included, begin for timeout_ms where a region is on its way to be free.  While the broker is away the
+ * publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made again.  FENCED is for
+ * good (another writer has the adapter): close, and open again.  Close aborts a publication that is still
+ * open; its handle is void then.
+ * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it
+ * before starting threads that read or change the environment (getenv, setenv). */
 #ifndef HEDDLE_PUBLISHER_H
 #define HEDDLE_PUBLISHER_H
 
@@ -27,34 +29,44 @@ typedef struct heddle_publication heddle_publication_t;
 
 typedef struct heddle_publisher_opts {
     size_t size;
-    const char *broker;            /* "tcp://host:port[,...]"; NULL: $HEDDLE_BROKER, else tcp://127.0.0.1:7700 */
+    const char *broker;            /* "tcp://host:port[,...]"; NULL: $HEDDLE_BROKER, else
+                                    * tcp://127.0.0.1:7700 */
     const char *adapter;           /* required */
     const char *writer;            /* name shown to others; NULL: <host>-<pid> */
     int takeover;                  /* 1: fence a live writer of this adapter now */
     uint32_t timeout_ms;           /* connect and reply; 0: 5000 */
     uint64_t max_rate_bytes;       /* served per second; 0: no limit */
-    const char *data_device;       /* network interface of the data plane; NULL: lo.  Another needs keys that were named, or a broker elsewhere */
+    const char *data_device;       /* network interface of the data plane; NULL: lo.  Another needs keys
+                                    * that were named, or a broker elsewhere */
     int insecure;                  /* 1: other addresses than loopback are allowed, for control and data */
-    uint32_t close_ms;             /* what close may wait for a worker that fetches the last version, and then again for the
-                                    * broker and for sends in flight; 0: 3000 */
-    const char *broker_key;        /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY, else what is known */
-    const char *key;               /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the key ring */
+    uint32_t close_ms;             /* what close may wait for a worker that fetches the last version, and
+                                    * then again for the broker and for sends in flight; 0: 3000 */
+    const char *broker_key;        /* the broker's public key, or a file with it; NULL:
+                                    * $HEDDLE_BROKER_KEY, else what is known */
+    const char *key;               /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of
+                                    * the key ring */
 } heddle_publisher_opts_t;
 
-typedef enum { HEDDLE_ACTIVATION_ALL = 0, HEDDLE_ACTIVATION_AS_READY, HEDDLE_ACTIVATION_MANUAL } heddle_activation_t;
-typedef enum { HEDDLE_UNCHANGED_FAIL = 0, HEDDLE_UNCHANGED_SKIP, HEDDLE_UNCHANGED_PUBLISH } heddle_unchanged_t;
+typedef enum {
+    HEDDLE_ACTIVATION_ALL = 0, HEDDLE_ACTIVATION_AS_READY, HEDDLE_ACTIVATION_MANUAL
+} heddle_activation_t;
+typedef enum {
+    HEDDLE_UNCHANGED_FAIL = 0, HEDDLE_UNCHANGED_SKIP, HEDDLE_UNCHANGED_PUBLISH
+} heddle_unchanged_t;
 
 typedef struct heddle_publish_opts {
     size_t size;
     int64_t step;                  /* the trainer's step, >= 0; -1: none */
-    const char *request_id;        /* a name; the same id with the same bytes is one version.  NULL: a random one */
+    const char *request_id;        /* a name; the same id with the same bytes is one version.  NULL: a
+                                    * random one */
     int activation;                /* heddle_activation_t */
     int if_unchanged;              /* heddle_unchanged_t */
     int allow_step_back;
-    uint32_t deadline_ms;          /* from the call on; the broker keeps what packing leaves of it; 0: 60000 */
+    uint32_t deadline_ms;          /* from the call on; the broker keeps what packing leaves of it; 0:
+                                    * 60000 */
     const char *const *meta;       /* "key=value", NULL-terminated, up to 32; NULL: none */
-    uint32_t asked_ms;             /* the deadline that is told, where a part of it was over before the call (connecting);
-                                    * 0: deadline_ms */
+    uint32_t asked_ms;             /* the deadline that is told, where a part of it was over before the
+                                    * call (connecting); 0: deadline_ms */
 } heddle_publish_opts_t;
 
 /* What a commit did. */
@@ -68,11 +80,17 @@ typedef struct heddle_published {
     char features[192];
     uint64_t data_bytes;
     uint32_t tensor_count, chunk_count;
-    double pack_ms, commit_ms;     /* cumulative since the call: region filled and sealed; record durable at the broker */
+    double pack_ms, commit_ms;     /* cumulative since the call: region filled and sealed; record durable
+                                    * at the broker */
 } heddle_published_t;
 
 #define HEDDLE_MISSING_MAX 64
-typedef struct heddle_missing { char worker[HEDDLE_NAME_MAX + 1]; char phase[16]; int code; char message[256]; } heddle_missing_t;
+typedef struct heddle_missing {
+    char worker[HEDDLE_NAME_MAX + 1];
+    char phase[16];
+    int code;
+    char message[256];
+} heddle_missing_t;
 
 /* Where a rollout is. */
 typedef struct heddle_report {
@@ -86,69 +104,82 @@ typedef struct heddle_report {
     double staged_ms, active_ms;   /* since commit was called; -1 where it has not happened */
     uint32_t missing_count;        /* rows below; more than HEDDLE_MISSING_MAX are cut */
     heddle_missing_t missing[HEDDLE_MISSING_MAX];
-    uint32_t settling_ms;          /* the broker has just started, and decides nothing for so long yet; 0: it decides */
+    uint32_t settling_ms;          /* the broker has just started, and decides nothing for so long yet;
+                                    * 0: it decides */
 } heddle_report_t;
 
-/* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is not written.
- * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, UNAVAILABLE (no broker within timeout_ms), WRITER_HELD (by whom is in the
- * message), UCX_VERSION, WIRE_VERSION, NO_MEMORY. */
+/* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is
+ * not written.
+ * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, UNAVAILABLE (no broker within timeout_ms), WRITER_HELD (by
+ * whom is in the message), UCX_VERSION, WIRE_VERSION, NO_MEMORY. */
 HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
 
-/* The two halves of open, for programs that must be able to give up: start makes the handle and begins to connect, opened
- * waits for the broker, at most timeout_ms, and can be interrupted (INTERRUPTED).  Errors as for open, those of the broker
- * from opened; after UNAVAILABLE and INTERRUPTED it may be called again.  Whatever opened says, the handle is the caller's to close. */
-HEDDLE_API int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
+/* The two halves of open, for programs that must be able to give up: start makes the handle and begins to
+ * connect, opened waits for the broker, at most timeout_ms, and can be interrupted (INTERRUPTED).  Errors
+ * as for open, those of the broker from opened; after UNAVAILABLE and INTERRUPTED it may be called again.
+ * Whatever opened says, the handle is the caller's to close. */
+HEDDLE_API int heddle_publisher_start(const heddle_publisher_opts_t *opts,
+                                      heddle_publisher_t **ret_publisher);
 /* The second half: what heddle_publisher_start says of it. */
 HEDDLE_API int heddle_publisher_opened(heddle_publisher_t *p);
 /* Readable while next_event has something.  Owned by the publisher: poll it, never read or close it. */
 HEDDLE_API int heddle_publisher_fd(const heddle_publisher_t *p);
 
-/* Lays out a region for these tensors (any order; names unique) and gives writable places for them.  `config` is
- * copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a JSON object, or NULL for
- * {"format":"pt"}.  One publication may be open at a time.
- * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (every region is still being served). */
+/* Lays out a region for these tensors (any order; names unique) and gives writable places for them.
+ * `config` is copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a
+ * JSON object, or NULL for {"format":"pt"}.  One publication may be open at a time.
+ * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (every region is still being
+ * served). */
 HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
                                         const void *config, size_t config_bytes, const char *metadata,
                                         heddle_publication_t **ret_publication);
-/* Where tensor `index` of the table given to begin belongs: data_bytes of it, 4 KiB aligned, writable until commit. */
+/* Where tensor `index` of the table given to begin belongs: data_bytes of it, 4 KiB aligned, writable until
+ * commit. */
 HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index);
-/* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i belongs, and
- * digests what it has copied, from the cache: commit need not read it again, which saves a pass over memory (docs/benchmarks.md).
- * (Rows that heddle_publication_tensor was called for are digested by commit.)  USAGE when a pointer is missing. */
+/* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i
+ * belongs, and digests what it has copied, from the cache: commit need not read it again, which saves a
+ * pass over memory (docs/benchmarks.md).  (Rows that heddle_publication_tensor was called for are digested
+ * by commit.)  USAGE when a pointer is missing. */
 HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *const *sources);
-/* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on failure.
- * Errors: USAGE (a tensor that has bytes was neither written nor asked for with heddle_publication_tensor: its place holds
- * an older version's), UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE, DEADLINE (phase pack: nothing
- * was sent), INTERRUPTED. */
+/* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on
+ * failure.
+ * Errors: USAGE (a tensor that has bytes was neither written nor asked for with heddle_publication_tensor:
+ * its place holds an older version's), UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK,
+ * NO_SPACE, DEADLINE (phase pack: nothing was sent), INTERRUPTED. */
 HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
                                          heddle_published_t *ret_published);
 /* Gives the region back unpublished.  NULL and pointers to NULL are allowed. */
 HEDDLE_API void heddle_publication_abort(heddle_publication_t **pub);
 
 /* begin + read the directory's files into the region + commit. */
-HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const heddle_publish_opts_t *opts,
+HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
+                                            const heddle_publish_opts_t *opts,
                                             heddle_published_t *ret_published);
 
-/* Waits until `quorum` of the version's eligible workers (at least one) reached the phase.  A worker that leaves is not
- * eligible any more; a count that was active, as far as this publisher heard, stays reached (also when the version
- * has retired since: VERSION_FAILED where it was not), and one that is greater than those who are left is waited for until
- * the deadline.  *ret_report is written in every case.  Errors: DEADLINE,
- * NO_WORKERS (nobody is there; where the report's state is not "failed" it may be waited for again, as after DEADLINE),
- * VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED (heddle_publisher_interrupt). */
-HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum,
+/* Waits until `quorum` of the version's eligible workers (at least one) reached the phase.  A worker that
+ * leaves is not eligible any more; a count that was active, as far as this publisher heard, stays reached
+ * (also when the version has retired since: VERSION_FAILED where it was not), and one that is greater than
+ * those who are left is waited for until the deadline.  *ret_report is written in every case.  Errors:
+ * DEADLINE, NO_WORKERS (nobody is there; where the report's state is not "failed" it may be waited for
+ * again, as after DEADLINE), VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED
+ * (heddle_publisher_interrupt). */
+HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
+                                     heddle_quorum_t quorum,
                                      int timeout_ms, heddle_report_t *ret_report);
-/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when none came;
- * INTERRUPTED after heddle_publisher_interrupt. */
+/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when
+ * none came; INTERRUPTED after heddle_publisher_interrupt. */
 HEDDLE_API int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event);
-/* The rollout of a version as last heard; never blocks.  NOT_FOUND for a version that this publisher did not make. */
+/* The rollout of a version as last heard; never blocks.  NOT_FOUND for a version that this publisher did
+ * not make. */
 HEDDLE_API int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report);
-/* [any thread, signal handlers too] Makes a call that waits return INTERRUPTED; a close that comes next does not wait for
- * workers. */
+/* [any thread, signal handlers too] Makes a call that waits return INTERRUPTED; a close that comes next
+ * does not wait for workers. */
 HEDDLE_API void heddle_publisher_interrupt(heddle_publisher_t *p);
 /* Stops serving, leaves, frees.  Accepts NULL and pointers to NULL.
- * COMMIT SAYS THAT THE RECORD IS DURABLE, NOT THAT ANYBODY HAS THE BYTES: until a worker does, this process is their only
- * source.  Where workers are fetching the last version close waits until one of them has it, at most close_ms; a version
- * that nobody had ends as failed, and is logged as publisher.unheld.  To know, heddle_publisher_wait for STAGED first. */
+ * COMMIT SAYS THAT THE RECORD IS DURABLE, NOT THAT ANYBODY HAS THE BYTES: until a worker does, this process
+ * is their only source.  Where workers are fetching the last version close waits until one of them has it,
+ * at most close_ms; a version that nobody had ends as failed, and is logged as publisher.unheld.  To know,
+ * heddle_publisher_wait for STAGED first. */
 HEDDLE_API void heddle_publisher_close(heddle_publisher_t **p);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/types.h: what publishers, workers and tools share: tensors, manifests, events.
  *
- * Every public struct that a caller fills begins with its own size, so that later releases can append fields: set it
- * with sizeof, zero the rest.  So does every one that a call fills: it is given as much as its size has room for.
- * Options of a newer release are USAGE where a field beyond those known here is not 0.  heddle_tensor_t alone, whose
- * rows stand in tables, stays as it is.  Sizes are bytes, times milliseconds since the epoch (UTC) unless the name says
- * otherwise. */
+ * Every public struct that a caller fills begins with its own size, so that later releases can append
+ * fields: set it with sizeof, zero the rest.  So does every one that a call fills: it is given as much as
+ * its size has room for.  Options of a newer release are USAGE where a field beyond those known here is not
+ * 0.  heddle_tensor_t alone, whose rows stand in tables, stays as it is.  Sizes are bytes, times
+ * milliseconds since the epoch (UTC) unless the name says otherwise. */
 #ifndef HEDDLE_TYPES_H
 #define HEDDLE_TYPES_H
 
@@ -21,19 +21,20 @@ extern "C" {
 /* The library's version, e.g. "0.1.0". */
 HEDDLE_API const char *heddle_version(void);
 
-/* Loads the data plane (the plugin and UCX) into this process, as opening a worker or publisher would, and tells what it runs
- * on: JSON {"backend","ucx","plugin","library"}: UCX's version, and the files of plugin and UCX.  `ucx_dir`: a directory with
- * UCX's libraries that the dynamic linker does not know of; NULL: its own.  Once loaded it stays, whatever a later call names.
- * INTERNAL (no plugin, no UCX: the message says how to install it), NO_MEMORY.  Any thread; UCX_* variables are set meanwhile,
- * as when a handle is opened.  Free with heddle_free. */
+/* Loads the data plane (the plugin and UCX) into this process, as opening a worker or publisher would, and
+ * tells what it runs on: JSON {"backend","ucx","plugin","library"}: UCX's version, and the files of plugin
+ * and UCX.  `ucx_dir`: a directory with UCX's libraries that the dynamic linker does not know of; NULL: its
+ * own.  Once loaded it stays, whatever a later call names.  INTERNAL (no plugin, no UCX: the message says
+ * how to install it), NO_MEMORY.  Any thread; UCX_* variables are set meanwhile, as when a handle is
+ * opened.  Free with heddle_free. */
 HEDDLE_API int heddle_transport_load(const char *ucx_dir, char **ret_json);
 
-/* Element types, as safetensors names them: all pass through untouched.  X(NAME, bits per element), in upstream's order (writers
- * sort by it, descending). */
-#define HEDDLE_DTYPES(X)                                                                                              \
-    X(BOOL, 8) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8)       \
-    X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) \
-    X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
+/* Element types, as safetensors names them: all pass through untouched.  X(NAME, bits per element), in
+ * upstream's order (writers sort by it, descending). */
+#define HEDDLE_DTYPES(X)                                                                               \
+    X(BOOL, 8) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8)      \
+    X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16)     \
+    X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
 typedef enum {
 #define X(NAME, bits) HEDDLE_DTYPE_##NAME,
     HEDDLE_DTYPES(X)
@@ -71,35 +72,44 @@ typedef struct heddle_manifest {
     uint64_t version;
     const char *digest;                 /* "h1:<64 hex>" */
     const char *tag;                    /* "policy@3:3f9a1c20d4e1" */
-    const void *config;                 /* the bytes of adapter_config.json as published; not NUL-terminated */
+    const void *config;                 /* the bytes of adapter_config.json as published; not
+                                         * NUL-terminated */
     size_t config_bytes;
     uint32_t tensor_count, chunk_count;
     uint64_t data_bytes;                /* sum of the tensors' bytes, without padding */
     int64_t step;                       /* the trainer's step; -1 where none was given */
-    const char *features;               /* comma-separated, sorted, as in heddle_published_t; "" for a plain LoRA */
+    const char *features;               /* comma-separated, sorted, as in heddle_published_t; "" for a
+                                         * plain LoRA */
 } heddle_manifest_t;
 
 typedef enum { HEDDLE_PHASE_STAGED = 1, HEDDLE_PHASE_ACTIVE = 2 } heddle_phase_t;
 
 /* How many of the workers that count: all of them, a number, or a share. */
-typedef struct { enum { HEDDLE_QUORUM_ALL = 0, HEDDLE_QUORUM_COUNT, HEDDLE_QUORUM_PERCENT, HEDDLE_QUORUM_NONE } kind; uint32_t n; } heddle_quorum_t;
+typedef struct {
+    enum { HEDDLE_QUORUM_ALL = 0, HEDDLE_QUORUM_COUNT, HEDDLE_QUORUM_PERCENT, HEDDLE_QUORUM_NONE } kind;
+    uint32_t n;
+} heddle_quorum_t;
 
-/* What happened.  Worker: JOINED LOST_BROKER ARRIVED STAGED COMMIT ACTIVE STALE FAILED RETIRED VERIFY LEFT FENCED.
- * Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
+/* What happened.  Worker: JOINED LOST_BROKER ARRIVED STAGED COMMIT ACTIVE STALE FAILED RETIRED VERIFY LEFT
+ * FENCED.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
 typedef enum {
     HEDDLE_EVENT_JOINED = 1,   /* admitted by the broker: token, epoch */
     HEDDLE_EVENT_LOST_BROKER,  /* no word from the broker for a lease; serving goes on */
-    HEDDLE_EVENT_REFUSED,      /* the broker refused the join for now: code and message; it is tried again if retriable */
+    HEDDLE_EVENT_REFUSED,      /* the broker refused the join for now: code and message; it is tried
+                                * again if retriable */
     HEDDLE_EVENT_FETCHING,     /* a version was announced and its bytes are being fetched */
-    HEDDLE_EVENT_ARRIVED,      /* APPLY_APP: verified, in a slot: load it beside the old one, then staged() or reject() */
+    HEDDLE_EVENT_ARRIVED,      /* APPLY_APP: verified, in a slot: load it beside the old one, then
+                                * staged() or reject() */
     HEDDLE_EVENT_STAGED,       /* APPLY_AUTO: verified and staged */
     HEDDLE_EVENT_COMMIT,       /* APPLY_APP: decided: switch, then activate() */
     HEDDLE_EVENT_ACTIVE,       /* acquire() of the active version gives this one from now on */
     HEDDLE_EVENT_STALE,        /* the broker's decision is newer than what is served here */
-    HEDDLE_EVENT_FAILED,       /* this version failed on this worker, or the whole version: code and message */
+    HEDDLE_EVENT_FAILED,       /* this version failed on this worker, or the whole version: code and
+                                * message */
     HEDDLE_EVENT_RETIRED,      /* no longer kept; its slot is free when the last reader is gone */
     HEDDLE_EVENT_VERIFY,       /* answers_verify: hash your copy again, then verified() */
-    HEDDLE_EVENT_FENCED,       /* another session took the name, or the lease lapsed; a new token follows with JOINED */
+    HEDDLE_EVENT_FENCED,       /* another session took the name, or the lease lapsed; a new token follows
+                                * with JOINED */
     HEDDLE_EVENT_LEFT,         /* closed cleanly */
     HEDDLE_EVENT_PROGRESS,     /* publisher: bytes served so far */
     HEDDLE_EVENT_ROLLOUT,      /* publisher: the rollout moved; heddle_publisher_report() tells all */
@@ -123,8 +133,8 @@ typedef struct heddle_event {
     char cluster[HEDDLE_NAME_MAX + 1];     /* JOINED: which broker's registry this is */
 } heddle_event_t;
 
-/* Stable name of an event type, e.g. "version.arrived"; "unknown" out of range.  What happens on the way in a program has
- * names here that `heddle events` does not know. */
+/* Stable name of an event type, e.g. "version.arrived"; "unknown" out of range.  What happens on the way in
+ * a program has names here that `heddle events` does not know. */
 HEDDLE_API const char *heddle_event_name(int type);
 
 /* Frees a text that a call of this library returned.  NULL is allowed. */

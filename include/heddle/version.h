@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle/version.h: the version, written here and nowhere else: CMake, pkg-config, --version and the packages read it.
+/* heddle/version.h: the version, written here and nowhere else: CMake, pkg-config, --version and the
+ * packages read it.
  *
  * A program that must know what it runs with, not what it was compiled with, asks heddle_version(). */
 #ifndef HEDDLE_VERSION_H

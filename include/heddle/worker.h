@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/worker.h: versions of adapters, received in place.
  *
- * A worker subscribes to adapters, fetches each announced version into a slot beside the one that is served, verifies
- * it, and switches when the broker has decided.  A thread of the library's own does all of it; the application polls
- * heddle_worker_fd() or calls heddle_worker_next_event().
+ * A worker subscribes to adapters, fetches each announced version into a slot beside the one that is
+ * served, verifies it, and switches when the broker has decided.  A thread of the library's own does all of
+ * it; the application polls heddle_worker_fd() or calls heddle_worker_next_event().
  *
- * Threads: calls marked [any] may be made on any thread, take no lock and make no system call (the last release of a
- * slot that is wanted back wakes the library).  The others: one thread at a time.  Nothing blocks past its timeout.
- * A process that forks must not use the handle in the child.
- * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it before starting
- * threads that read or change the environment (getenv, setenv). */
+ * Threads: calls marked [any] may be made on any thread, take no lock and make no system call (the last
+ * release of a slot that is wanted back wakes the library).  The others: one thread at a time.  Nothing
+ * blocks past its timeout.  A process that forks must not use the handle in the child.
+ * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it
+ * before starting threads that read or change the environment (getenv, setenv). */
 #ifndef HEDDLE_WORKER_H
 #define HEDDLE_WORKER_H
 
@@ -20,11 +20,13 @@ extern "C" {
 #endif
 
 typedef struct heddle_worker heddle_worker_t;
-typedef struct heddle_snapshot heddle_snapshot_t; /* a counted hold on one sealed version; its memory is read-only */
+typedef struct heddle_snapshot heddle_snapshot_t; /* a counted hold on one sealed version; its memory is
+                                                   * read-only */
 
 typedef enum {
     HEDDLE_APPLY_AUTO = 0,  /* staged when verified, active when decided */
-    HEDDLE_APPLY_APP = 1    /* the application loads (ARRIVED -> staged/reject) and switches (COMMIT -> activate/reject) */
+    HEDDLE_APPLY_APP = 1    /* the application loads (ARRIVED -> staged/reject) and switches (COMMIT ->
+                             * activate/reject) */
 } heddle_apply_t;
 
 typedef struct heddle_worker_opts {
@@ -36,7 +38,8 @@ typedef struct heddle_worker_opts {
     uint32_t slots;                  /* per adapter; 0: 2 + the broker's keep */
     int apply;                       /* heddle_apply_t */
     uint64_t max_rate_bytes;         /* per second, served and fetched; 0: no limit */
-    const char *data_device;         /* network interface of the data plane; NULL: lo.  Another needs keys that were named, or a broker elsewhere */
+    const char *data_device;         /* network interface of the data plane; NULL: lo.  Another needs
+                                      * keys that were named, or a broker elsewhere */
     int insecure;
     int join_timeout_ms;             /* give up joining under a name that is alive after this; 0: never */
     const char *export_dir;          /* told to the broker for `workers` and the ready line; NULL: none */
@@ -45,49 +48,58 @@ typedef struct heddle_worker_opts {
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; events tell (JOINED, REFUSED, LOST_BROKER).
- * Errors: USAGE, BAD_NAME, INSECURE_ADDRESS, NO_MEMORY, INTERNAL (no UCX: the message says how to install it). */
+ * Errors: USAGE, BAD_NAME, INSECURE_ADDRESS, NO_MEMORY, INTERNAL (no UCX: the message says how to install
+ * it). */
 HEDDLE_API int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker);
 /* Readable while next_event has something.  Owned by the worker: poll it, never read or close it. */
 HEDDLE_API int heddle_worker_fd(const heddle_worker_t *w);
-/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when none came;
- * CLOSED after LEFT was given.  After REFUSED heddle_last_error() has all of it, with what was expected, what was found,
- * and a hint. */
+/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when
+ * none came; CLOSED after LEFT was given.  After REFUSED heddle_last_error() has all of it, with what was
+ * expected, what was found, and a hint. */
 HEDDLE_API int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event);
-/* APPLY_APP: loaded beside the old one.  NOT_FOUND when the version is no longer wanted: drop what was loaded. */
+/* APPLY_APP: loaded beside the old one.  NOT_FOUND when the version is no longer wanted: drop what was
+ * loaded. */
 HEDDLE_API int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version);
-/* APPLY_APP: the flip, called between two steps.  acquire(adapter, 0) gives this version when it returns.  NOT_FOUND or
- * FENCED where another decision came between, or no broker is heard: serve what was served before, until the next COMMIT. */
+/* APPLY_APP: the flip, called between two steps.  acquire(adapter, 0) gives this version when it returns.
+ * NOT_FOUND or FENCED where another decision came between, or no broker is heard: serve what was served
+ * before, until the next COMMIT. */
 HEDDLE_API int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version);
-/* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to 640 bytes, cut
- * beyond. */
-HEDDLE_API int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version, const char *reason);
-/* The same, told in full: code, message, phase, expected, found and hint of `why` (the object of heddle_last_error(), say)
- * go to whoever waits for the version.  `why` as a whole may be NULL, its code 0 (VERSION_FAILED), its phase "" (stage;
- * activate after a COMMIT).  USAGE when code or phase is not in the lists of heddle/error.h. */
-HEDDLE_API int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version, const heddle_error_t *why);
-/* Answers VERIFY: digest of the application's own copy; NULL where it has none; "" where it should have one that is
- * missing or cannot be read. */
-HEDDLE_API int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest);
+/* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to
+ * 640 bytes, cut beyond. */
+HEDDLE_API int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version,
+                                    const char *reason);
+/* The same, told in full: code, message, phase, expected, found and hint of `why` (the object of
+ * heddle_last_error(), say) go to whoever waits for the version.  `why` as a whole may be NULL, its code 0
+ * (VERSION_FAILED), its phase "" (stage; activate after a COMMIT).  USAGE when code or phase is not in the
+ * lists of heddle/error.h. */
+HEDDLE_API int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version,
+                                          const heddle_error_t *why);
+/* Answers VERIFY: digest of the application's own copy; NULL where it has none; "" where it should have one
+ * that is missing or cannot be read. */
+HEDDLE_API int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version,
+                                      const char *digest);
 
 /* [any] A hold on the active version (version 0), or on a given one if it is resident.  NOT_FOUND otherwise.
  * The caller owns the hold and releases it; its memory stays valid and unchanged until then. */
-HEDDLE_API int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version, heddle_snapshot_t **ret_snapshot);
+HEDDLE_API int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version,
+                                     heddle_snapshot_t **ret_snapshot);
 /* [any] Accepts NULL and pointers to NULL. */
 HEDDLE_API void heddle_snapshot_release(heddle_snapshot_t **snapshot);
 /* [any] Borrowed from the snapshot. */
 HEDDLE_API const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapshot_t *s);
-/* [any] Row `index` (in order of name), with its bytes, as far as ret_tensor->size has room: set it.  USAGE when out
- * of range.  name and dims point into
- * memory of the snapshot. */
-HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_tensor_t *ret_tensor);
+/* [any] Row `index` (in order of name), with its bytes, as far as ret_tensor->size has room: set it.  USAGE
+ * when out of range.  name and dims point into memory of the snapshot. */
+HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index,
+                                      heddle_tensor_t *ret_tensor);
 /* [any] Hashes the slot's bytes again; writes the digest found. */
 HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT]);
-/* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent of `dir` and
- * renamed to `dir`, which must not exist (USAGE).  Nothing is left on failure.  Errors: NO_SPACE, INTERNAL (errno in
- * message). */
+/* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent
+ * of `dir` and renamed to `dir`, which must not exist (USAGE).  Nothing is left on failure.  Errors:
+ * NO_SPACE, INTERNAL (errno in message). */
 HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir);
 
-/* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with heddle_free. */
+/* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with
+ * heddle_free. */
 HEDDLE_API int heddle_worker_transport(heddle_worker_t *w, char **ret_json);
 /* Counters of this process as JSON {"bytes_in","bytes_out","chunks_bad","retries","fenced"}: bytes fetched
  * and served, chunks whose digest was wrong, chunks asked for again, and sessions that a later one replaced
