@@ -35,7 +35,8 @@
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u     /* quiet connections made under an older token are closed */
 #define EXCHANGE_DRAIN_US 2000000u      /* receives that nobody wants may stay open; then the peer goes */
-#define EXCHANGE_DATA_SENDS 32u         /* DATA that a carrier may keep for one peer: a window of small chunks */
+#define EXCHANGE_DATA_SENDS 32u         /* DATA that a carrier may keep for one peer: a window of small
+                                         * chunks */
 #define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
 #define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
 #define EXCHANGE_TURN_PROGRESS 64u      /* carrier turns in one events() */

@@ -49,7 +49,8 @@ typedef struct frame {
     uint32_t count;             /* rows of ASK, UNASK, REFUSED, LENT: 1..LIMIT_ASK_RANGES; NEAR: 0 or 1 */
     uint64_t line;              /* never 0 */
     union {
-        struct { uint64_t token, answer; bytes_t address; } hi;   /* answer: the line answered; 0: it begins */
+        struct { uint64_t token, answer; bytes_t address; } hi;   /* answer: the line answered; 0: it
+                                                                   * begins */
         struct { share_key_t key; frame_range_t ranges[LIMIT_ASK_RANGES]; } ask;
         struct { uint64_t asks[LIMIT_ASK_RANGES]; } unask;
         struct { uint64_t ask, offset; uint32_t bytes; } data;

@@ -27,8 +27,8 @@ static const env_setting_t LOAD_SETTINGS[] = {
 };
 #define LOAD_SETTING_COUNT (sizeof LOAD_SETTINGS / sizeof *LOAD_SETTINGS)
 
-/* Those of UCX in a directory that the dynamic linker does not know, each after those it needs: the plugin's references are
- * then met by what is loaded already.  What is not there is left to the linker. */
+/* Those of UCX in a directory that the dynamic linker does not know, each after those it needs: the
+ * plugin's references are then met by what is loaded already.  What is not there is left to the linker. */
 static void open_ucx(const char *dir)
 {
     static const char *const LIBRARIES[] = {"libucm.so.0", "libucs.so.0", "libuct.so.0", "libucp.so.0"};

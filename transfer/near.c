@@ -104,8 +104,8 @@ uint64_t near_file(int fd)
 
 /* ---- another's ---- */
 
-/* Where it came from says a descriptor's name; only memfd_create gives this one.  One of huge pages is not on tmpfs:
- * where none is left for a hole in it, reading there is a signal. */
+/* Where it came from says a descriptor's name; only memfd_create gives this one.  One of huge pages is not
+ * on tmpfs: where none is left for a hole in it, reading there is a signal. */
 #define OURS "/memfd:heddle-"
 
 /* Opens another's file by a path that the kernel resolves; -1 unless it is a memory file of ours.  What the
@@ -119,7 +119,8 @@ static int open_memory(const char *path)
     int look = open(path, O_PATH | O_CLOEXEC), fd = -1;
     if (look < 0) return -1;
     snprintf(again, sizeof again, "/proc/self/fd/%d", look);
-    bool is_memory = fstat(look, &s) == 0 && S_ISREG(s.st_mode) && fstatfs(look, &f) == 0 && f.f_type == TMPFS_MAGIC;
+    bool is_memory = fstat(look, &s) == 0 && S_ISREG(s.st_mode) && fstatfs(look,
+                           &f) == 0 && f.f_type == TMPFS_MAGIC;
     if (is_memory && readlink(again, name, sizeof name) == sizeof name &&
         memcmp(name, OURS, sizeof OURS - 1) == 0)
         fd = open(again, O_RDONLY | O_CLOEXEC);
@@ -127,7 +128,8 @@ static int open_memory(const char *path)
     return fd;
 }
 
-/* Only what can neither shrink under us nor be another file than was meant (file 0: any), nor more than a region. */
+/* Only what can neither shrink under us nor be another file than was meant (file 0: any), nor more than a
+ * region. */
 static bool is_sound(int fd, uint64_t file, struct stat *ret_stat)
 {
     int seals = fcntl(fd, F_GET_SEALS);
@@ -194,7 +196,8 @@ static map_t *oldest(near_view_t *v)
     return m;
 }
 
-/* All maps together are no more than the largest region: a source may make files that are large, and empty. */
+/* All maps together are no more than the largest region: a source may make files that are large, and empty.
+ */
 static void make_room(near_view_t *v, size_t bytes)
 {
     map_t *last;

@@ -5,23 +5,23 @@
  *              region  | bytes ...                        a memfd (transfer/region.h)
  *   receiver   read-only mappings of both, through /proc/PID/fd
  *
- * The kernel decides who may: the same user, in the same PID namespace (what a debugger may read).
- * The proof shows that the process of that number is the one that told it.  Host, PID namespace and
- * network namespace must be the same: processes with networks of their own are hosts of their own,
- * whose traffic is to be seen, counted and limited there.
+ * The kernel decides who may: the same user, in the same PID namespace (what a debugger may read).  The
+ * proof shows that the process of that number is the one that told it.  Host, PID namespace and network
+ * namespace must be the same: processes with networks of their own are hosts of their own, whose traffic is
+ * to be seen, counted and limited there.
  *
- * What a pin covers: a connection.  It holds the connection's line from when that is made until one
- * of its ends gives it up, and is cleared before anything lent on it is written again.  Who copied
- * looks at the pin afterwards, so bytes copied for a connection that had ended by then never count.
+ * What a pin covers: a connection.  It holds the connection's line from when that is made until one of its
+ * ends gives it up, and is cleared before anything lent on it is written again.  Who copied looks at the
+ * pin afterwards, so bytes copied for a connection that had ended by then never count.
  *
- * What it does not cover: a single loan.  While the connection lives, a region stays as it was only
- * because its source waits for TAKEN of every loan of it.  Bytes copied under a loan that the receiver
- * itself had called taken, or by a source that writes into what it lent, pass the pin: the chunk's
- * digest is what finds those (worker/pull.h), as it does for bytes that travel.
+ * What it does not cover: a single loan.  While the connection lives, a region stays as it was only because
+ * its source waits for TAKEN of every loan of it.  Bytes copied under a loan that the receiver itself had
+ * called taken, or by a source that writes into what it lent, pass the pin: the chunk's digest is what
+ * finds those (worker/pull.h), as it does for bytes that travel.
  *
- * What is mapped cannot shrink (sealed) and is tmpfs, so that reading it raises no signal.  A region that its source
- * gave up stays mapped, without pages (transfer/region.h), until NEAR_MAPS others were used after it.  Of one source no
- * more is mapped than LIMIT_REGION_BYTES, whatever sizes it tells.
+ * What is mapped cannot shrink (sealed) and is tmpfs, so that reading it raises no signal.  A region that
+ * its source gave up stays mapped, without pages (transfer/region.h), until NEAR_MAPS others were used
+ * after it.  Of one source no more is mapped than LIMIT_REGION_BYTES, whatever sizes it tells.
  *
  * One thread.  Nothing blocks but for page faults. */
 #ifndef TRANSFER_NEAR_H

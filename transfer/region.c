@@ -61,7 +61,8 @@ static int check_available(size_t bytes, heddle_error_t *error)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* A memory file counts as a file: beyond the limit a write of it is SIGXFSZ, in a process that may not be ours. */
+/* A memory file counts as a file: beyond the limit a write of it is SIGXFSZ, in a process that may not be
+ * ours. */
 static int check_file_limit(size_t bytes, heddle_error_t *error)
 {
     struct rlimit limit;

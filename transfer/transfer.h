@@ -25,9 +25,11 @@ typedef enum {
     TR_ARRIVED,      /* the range of `ask` lies in its place */
     TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too many),
                       * AGAIN (the source itself gets no further), PROTOCOL (it answered something else), GONE */
-    TR_BEAT,         /* the source `token` lives and has nothing to send yet, or our own rate holds asks back */
-    TR_PEER_GONE,    /* no more from `token`; every ask of it ended before this (as TR_REFUSED, err GONE).  Not
-                      * promised to who was cut off for taking nothing: deadlines are the caller's */
+    TR_BEAT,         /* the source `token` lives and has nothing to send yet, or our own rate holds asks
+                      * back */
+    TR_PEER_GONE,    /* no more from `token`; every ask of it ended before this (as TR_REFUSED, err
+                      * GONE).  Not promised to who was cut off for taking nothing: deadlines are the
+                      * caller's */
     TR_UNSHARED      /* no send of `key` is in flight any more: the region may be reused or unmapped */
 } tr_kind_t;
 typedef struct { tr_kind_t kind; uint64_t ask; uint64_t token; share_key_t key; int err; } tr_event_t;
@@ -60,7 +62,8 @@ typedef struct transfer_ops {
     void (*devices)(transfer_t *t, char *ret_list, size_t size);   /* comma-separated, for people */
     int  (*address)(transfer_t *t, bytes_t *ret_address);          /* borrowed until close */
     void (*set_token)(transfer_t *t, uint64_t token);              /* who we are in HI; after each WELCOME */
-    int  (*map)(transfer_t *t, region_t *r);                       /* once, before share or ask; counters.maps */
+    int  (*map)(transfer_t *t, region_t *r);                       /* once, before share or ask;
+                                                                    * counters.maps */
     void (*unmap)(transfer_t *t, region_t *r);
     int  (*share)(transfer_t *t, region_t *r, share_key_t key);    /* nothing readable until extended */
     /* These bytes are verified: answer the asks that waited for them. */
@@ -99,8 +102,8 @@ extern const transfer_ops_t transfer_mem_ops;
  * handlers; a variable that the user set stays). INTERNAL with the package to install where UCX
  * is missing.  `device`: NULL = "lo". */
 int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error);
-/* The same without a device, and with UCX's libraries out of `ucx_dir` (NULL: the dynamic linker's), unless the plugin was
- * loaded before.  Where plugin and UCX came from; "" where unknown. */
+/* The same without a device, and with UCX's libraries out of `ucx_dir` (NULL: the dynamic linker's), unless
+ * the plugin was loaded before.  Where plugin and UCX came from; "" where unknown. */
 typedef struct { char plugin[1024], ucx[1024]; } transfer_place_t;
 int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, transfer_place_t *ret_place,
                            heddle_error_t *error);

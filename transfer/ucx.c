@@ -34,8 +34,8 @@ static const env_setting_t SETTINGS[] = {
     {"UCX_ADAPTIVE_PROGRESS", "n"},
     /* Connecting must not block the loop. */
     {"UCX_TCP_CONN_NB", "y"},
-    /* The protocols of 1.13: those that 1.18 and later take by default choose a way by what they think an interface
-     * carries, and from 1.20 on send no frame at once on a slow one, however small. */
+    /* The protocols of 1.13: those that 1.18 and later take by default choose a way by what they think an
+     * interface carries, and from 1.20 on send no frame at once on a slow one, however small. */
     {"UCX_PROTO_ENABLE", "n"},
     /* A pulled cable is noticed after 5 s. */
     {"UCX_TCP_KEEPIDLE", "2s"},

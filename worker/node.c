@@ -403,8 +403,8 @@ static adapter_t *next_to_work(worker_node_t *n)
     return NULL;
 }
 
-/* A piece of memory, a digest, or a piece of memory given back: in this order, so that what is wanted next is not
- * given back first. */
+/* A piece of memory, a digest, or a piece of memory given back: in this order, so that what is wanted next
+ * is not given back first. */
 static void work_for(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
     if (a->making.version) {

@@ -281,8 +281,8 @@ static void spend_patience(sidecar_t *s, uint64_t end_us, uint64_t now_us)
     if (end_us != CLOCK_NEVER) s->args.join_timeout_ms = end_us > now_us + 1000 ? (uint32_t)((end_us - now_us) / 1000) : 1;
 }
 
-/* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name that lives,
- * and both together have no longer.  A signal ends the wait, and the process. */
+/* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name
+ * that lives, and both together have no longer.  A signal ends the wait, and the process. */
 static int lock_exports(sidecar_t *s, heddle_error_t *error)
 {
     const clock_ops_t *clock = clock_system();

@@ -93,8 +93,8 @@ static bool is_export(int parent, const char *name)
     return is_flat && (is_empty || is_peft);
 }
 
-/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it.  False with errno;
- * *ret_whole when it is as it was. */
+/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it.  False
+ * with errno; *ret_whole when it is as it was. */
 static bool remove_files(int parent, const char *name, bool *ret_whole)
 {
     DIR *dir = open_directory(parent, name);
@@ -134,7 +134,8 @@ static void remove_old(const exports_t *x, const char *name)
                  errno == EEXIST ? "it holds more than an exported adapter" : strerror(errno));
 }
 
-/* ".policy@3.tmp-4711.0", ".policy.link-4711", or "..policy@3.tmp-4711.new.tmp-4711.1", of the adapter `policy`. */
+/* ".policy@3.tmp-4711.0", ".policy.link-4711", or "..policy@3.tmp-4711.new.tmp-4711.1", of the adapter
+ * `policy`. */
 static bool is_temporary(const char *name, const char *adapter)
 {
     size_t n = strlen(adapter);
@@ -147,7 +148,8 @@ static bool is_temporary(const char *name, const char *adapter)
     return digits > 0 && !strncmp(rest + 1 + digits, ".tmp-", 5);
 }
 
-/* What a killed run left.  With the lock on its adapter nobody else can be writing it, here or in another container. */
+/* What a killed run left.  With the lock on its adapter nobody else can be writing it, here or in another
+ * container. */
 static void clean_up(int root, const char *adapter)
 {
     DIR *dir = open_directory(root, ".");
@@ -210,8 +212,8 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
-/* Somebody may have removed the lock file, and another worker made and locked a new one: then that one has the adapter.
- * The old file's locks count for nobody any more. */
+/* Somebody may have removed the lock file, and another worker made and locked a new one: then that one has
+ * the adapter.  The old file's locks count for nobody any more. */
 static int keep_lock(exports_t *x, heddle_error_t *error)
 {
     int lock = -1, is_ours = x->lock < 0 ? 1 : export_lock_is_of(x->root, x->lock);
@@ -226,7 +228,8 @@ static int keep_lock(exports_t *x, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Nothing where `root` is x->root, *ret_same then.  A lock that is there already is kept: taking it anew would end it. */
+/* Nothing where `root` is x->root, *ret_same then.  A lock that is there already is kept: taking it anew
+ * would end it. */
 static int lock_root(exports_t *x, int root, heddle_error_t *error, int *ret_lock, bool *ret_same)
 {
     struct stat mine, now;
@@ -310,8 +313,10 @@ bool exports_has(const exports_t *x, const char *adapter, uint64_t version)
     return faccessat(x->root, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* What cannot be read for want of a descriptor or of memory, or by a failing disk, is not known to be wrong. */
-int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT], heddle_error_t *error)
+/* What cannot be read for want of a descriptor or of memory, or by a failing disk, is not known to be
+ * wrong. */
+int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT],
+                 heddle_error_t *error)
 {
     heddle_adapter_info_t info = {.size = sizeof info};
     int rc = heddle_adapter_check(path, &info);
@@ -327,7 +332,8 @@ int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIG
 typedef enum { PLACE_FREE, PLACE_RIGHT, PLACE_OTHER } place_t;
 
 /* Of the version's directory; OTHER: of an earlier run, or damaged. */
-static int look_at_place(exports_t *x, const heddle_manifest_t *m, const char *path, heddle_error_t *error, place_t *ret_place)
+static int look_at_place(exports_t *x, const heddle_manifest_t *m, const char *path, heddle_error_t *error,
+                         place_t *ret_place)
 {
     char name[200], found[HEDDLE_DIGEST_TEXT];
     struct stat st;
@@ -357,7 +363,8 @@ static int write_new(const heddle_snapshot_t *snapshot, const char *path, heddle
     return rc;
 }
 
-/* The new one is whole beside the old one before they change places: a reader of the link finds a directory at any time. */
+/* The new one is whole beside the old one before they change places: a reader of the link finds a directory
+ * at any time. */
 static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *path, heddle_error_t *error)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);

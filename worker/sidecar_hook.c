@@ -110,7 +110,8 @@ static void keep_tail(hook_t *h, const char *text, size_t bytes)
     h->tail[h->tail_bytes] = 0;
 }
 
-/* In the worker's own log: each line marked, so that it cannot pass for one of ours, and nothing that a terminal obeys. */
+/* In the worker's own log: each line marked, so that it cannot pass for one of ours, and nothing that a
+ * terminal obeys. */
 static void pass_on(hook_t *h, const char *text, size_t bytes)
 {
     static const char MARK[] = "hook: ";

@@ -205,8 +205,8 @@ static void repair(jobs_t *j, const heddle_event_t *e, bool is_active, const cha
         log_emit(LOG_WARN, "export.repaired", "%s %s: it was written again", path, what);
 }
 
-/* What a reader would open: the link, where it should name this version.  What is wrong is told as it was found, then
- * mended. */
+/* What a reader would open: the link, where it should name this version.  What is wrong is told as it was
+ * found, then mended. */
 static void verify(jobs_t *j, const heddle_event_t *e)
 {
     char path[4400], found[HEDDLE_DIGEST_TEXT];

@@ -39,8 +39,8 @@ static bool wait_a_moment(uint64_t end_us)
     return true;
 }
 
-/* Byte 0: nobody else comes or goes meanwhile.  Whoever holds it for longer than a moment is no worker, or hangs: waiting
- * in the kernel would have no end, and no signal would end it.  False with errno. */
+/* Byte 0: nobody else comes or goes meanwhile.  Whoever holds it for longer than a moment is no worker, or
+ * hangs: waiting in the kernel would have no end, and no signal would end it.  False with errno. */
 static bool take_gate(int lock, uint64_t end_us)
 {
     const struct flock gate = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
@@ -105,7 +105,8 @@ static int take_one(int lock, const char *path, const char *adapter, uint64_t en
         if (!is_held(errno)) return fail(error, path);
         if (fcntl(lock, F_GETLK, &holder) != 0) return fail(error, path);
         bool has_ended = holder.l_type == F_UNLCK;
-        if (!has_ended || !wait_a_moment(end_us)) return refuse(path, adapter, has_ended ? 0 : (long)holder.l_pid, error);
+        if (!has_ended || !wait_a_moment(end_us)) return refuse(path, adapter,
+            has_ended ? 0 : (long)holder.l_pid, error);
         holder.l_type = F_WRLCK;
     }
     return HEDDLE_OK;
@@ -120,8 +121,8 @@ int export_lock_is_of(int root, int lock)
     return mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
-/* Whoever may write into the file may lock it, and nobody else: a reader's lock would bar workers too.  A FIFO in its
- * place holds nobody. */
+/* Whoever may write into the file may lock it, and nobody else: a reader's lock would bar workers too.  A
+ * FIFO in its place holds nobody. */
 static int open_lock(int root, bool *ret_new)
 {
     const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
@@ -132,7 +133,8 @@ static int open_lock(int root, bool *ret_new)
 
 static bool lacks_locks(int number) { return number == ENOLCK || number == EOPNOTSUPP || number == ENOSYS; }
 
-/* A file that was there already may be another worker's, who got its lock: without it, a third would get another. */
+/* A file that was there already may be another worker's, who got its lock: without it, a third would get
+ * another. */
 static int go_without(int root, const char *path, bool is_new, int *ret_lock)
 {
     if (is_new) unlinkat(root, NAME, 0);
@@ -156,9 +158,10 @@ static int refuse_change(const char *path, int tries, heddle_error_t *error)
 
 typedef enum { ENTRY_IN, ENTRY_CHANGED, ENTRY_WITHOUT, ENTRY_FAILED } entry_t;
 
-/* Behind the gate, and still the file that has the name?  CHANGED: the last one who had it removed it, and there is
- * another, or none; WITHOUT: there are no locks. */
-static entry_t pass_gate(int root, const char *path, int lock, uint64_t end_us, heddle_error_t *error, int *ret_rc)
+/* Behind the gate, and still the file that has the name?  CHANGED: the last one who had it removed it, and
+ * there is another, or none; WITHOUT: there are no locks. */
+static entry_t pass_gate(int root, const char *path, int lock, uint64_t end_us, heddle_error_t *error,
+                         int *ret_rc)
 {
     if (!take_gate(lock, end_us)) {
         if (lacks_locks(errno)) return ENTRY_WITHOUT;
@@ -200,7 +203,8 @@ static void leave(int root, int lock)
     close(lock);
 }
 
-int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error, int *ret_lock)
+int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error,
+                     int *ret_lock)
 {
     uint64_t end_us = patience_end();
     int lock = -1, rc = enter(root, path, end_us, error, &lock);

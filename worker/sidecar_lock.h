@@ -15,10 +15,11 @@
 
 #include <heddle/error.h>
 
-/* Takes the adapters (a list that ends with NULL) in the directory `root`, whose `path` is for messages; this process
- * has none there (export_lock_is_of).  DATA_LOCKED: another process has one, or stays at the gate, and is named;
- * DATA_DIR.  A file system without locks is said, and left without: *ret_lock is -1. */
-int  export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error, int *ret_lock);
+/* Takes the adapters (a list that ends with NULL) in the directory `root`, whose `path` is for messages;
+ * this process has none there (export_lock_is_of).  DATA_LOCKED: another process has one, or stays at the
+ * gate, and is named; DATA_DIR.  A file system without locks is said, and left without: *ret_lock is -1. */
+int  export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error,
+                      int *ret_lock);
 /* 1: `lock` is of this directory · 0: it is not, or is -1 · -1 with errno: it cannot be told. */
 int  export_lock_is_of(int root, int lock);
 /* Gives all of them back; `lock` -1: there is none.  The file stays where somebody else is at the gate. */

@@ -21,8 +21,9 @@ static void write_line(json_t *object)
     fflush(stdout);
 }
 
-/* A reader that stopped reading must not hold up the worker: its lines are dropped and counted, and a gap is said when it
- * reads again.  A pipe that is writable takes PIPE_BUF bytes without blocking; an event is shorter. */
+/* A reader that stopped reading must not hold up the worker: its lines are dropped and counted, and a gap
+ * is said when it reads again.  A pipe that is writable takes PIPE_BUF bytes without blocking; an event is
+ * shorter. */
 static void print_line(json_t *object)
 {
     static uint64_t dropped;

@@ -8,15 +8,15 @@
  *    +---- free (no reader, send, ask) --- LEAVING
  *
  * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
- * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is reserved
- * next, may keep its region warm (slots_trim); those of the others are given back.  SEALED, ACTIVE and KEPT
- * slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
+ * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is
+ * reserved next, may keep its region warm (slots_trim); those of the others are given back.  SEALED, ACTIVE
+ * and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
  * until the last reader has left.
  *
- * Threads: slots_find, slots_acquire and slot_release on any thread: no lock, no system call
- * (except: the last release of a slot that is wanted back calls ops.wake; the last release after
- * slots_close unmaps).  Everything else on the loop's thread.  Ownership: the table lives until
- * slots_close was called AND the last hold is released. */
+ * Threads: slots_find, slots_acquire and slot_release on any thread: no lock, no system call (except: the
+ * last release of a slot that is wanted back calls ops.wake; the last release after slots_close unmaps).
+ * Everything else on the loop's thread.  Ownership: the table lives until slots_close was called AND the
+ * last hold is released. */
 #ifndef WORKER_SLOTS_H
 #define WORKER_SLOTS_H
 
@@ -104,8 +104,9 @@ bool slot_is_unread(const slot_t *slot);
 /* LEAVING -> FREE; it is unread, and nothing reads or writes its region any more. */
 void slot_free(slot_t *slot);
 uint32_t slot_readers(const slot_t *slot);
-/* Gives back a piece of what FREE slots keep beyond one spare region, which is at most twice as large as the largest
- * version that is held here, and SLOTS_SPARE_BYTES; true: call again.  Not while a region is being made. */
+/* Gives back a piece of what FREE slots keep beyond one spare region, which is at most twice as large as
+ * the largest version that is held here, and SLOTS_SPARE_BYTES; true: call again.  Not while a region is
+ * being made. */
 #define SLOTS_SPARE_BYTES (1u << 20)
 bool slots_trim(slots_t *s, uint32_t adapter);
 

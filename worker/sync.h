@@ -114,7 +114,8 @@ typedef struct { uint64_t decision, version; digest_t digest; } decision_t;
 
 /* What failed and why, also when the version has no entry any more. */
 typedef struct {
-    uint64_t order;           /* 0: unused; the oldest makes room, one that was said before one that was not */
+    uint64_t order;           /* 0: unused; the oldest makes room, one that was said before one that was
+                               * not */
     uint64_t version, decision;
     bool pending;             /* to be said after UP */
     heddle_error_t error;

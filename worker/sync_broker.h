@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sync_broker.h (PURE): what the broker says, and what follows from it.  worker/sync.h has the table. */
+/* worker/sync_broker.h (PURE): what the broker says, and what follows from it.  worker/sync.h has the
+ * table. */
 #ifndef WORKER_SYNC_BROKER_H
 #define WORKER_SYNC_BROKER_H
 

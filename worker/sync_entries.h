@@ -10,8 +10,8 @@
 /* for EACH(s, e) ... */
 #define EACH(s, e) (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
 
-/* The entry of a version, but for one that is LEAVING; the first in a state; the one that is RESERVING or FETCHING.
- * NULL: none. */
+/* The entry of a version, but for one that is LEAVING; the first in a state; the one that is RESERVING or
+ * FETCHING.  NULL: none. */
 sync_entry_t *entries_find(sync_t *s, uint64_t version);
 sync_entry_t *entries_in(sync_t *s, sync_state_t state);
 sync_entry_t *entries_coming(sync_t *s);

@@ -14,7 +14,8 @@ sync_action_t *step_act(step_t *st, sync_action_kind_t kind, const sync_entry_t 
 void step_offer(step_t *st, const sync_entry_t *e, int event, int err);
 void step_say_staged(step_t *st, sync_entry_t *e);
 void step_say_active(step_t *st, const sync_entry_t *e);
-/* Tells broker and application that this worker cannot have the version, or (decision > 0) cannot switch to it. */
+/* Tells broker and application that this worker cannot have the version, or (decision > 0) cannot switch to
+ * it. */
 void step_say_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error);
 /* What failed while nothing could be sent, in the order in which it failed. */
 void step_say_pending(step_t *st);
@@ -23,7 +24,8 @@ void step_say_pending(step_t *st);
 
 /* The version is not wanted here any more. */
 void step_leave(step_t *st, sync_entry_t *e);
-/* A failure before the commit.  A version that is named, or that nobody waits for, is tried again after a pause. */
+/* A failure before the commit.  A version that is named, or that nobody waits for, is tried again after a
+ * pause. */
 void step_fail(step_t *st, sync_entry_t *e, const heddle_error_t *error);
 void step_flip(step_t *st, sync_entry_t *e);
 /* Serves what is decided and ready: of several the greatest decision. */

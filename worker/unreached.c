@@ -30,7 +30,8 @@ static bool is_told(const unreached_t *u, uint64_t token)
 }
 
 /* "trainer-x, w2"; those that the last list left out are known by an earlier call.  True when one is new. */
-static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *lost, uint32_t count, buf_t *names)
+static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *lost, uint32_t count,
+                         buf_t *names)
 {
     bool is_new = false;
     for (uint32_t i = 0; i < count; i++) {
@@ -60,7 +61,8 @@ static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, 
         error_hint(&u->error, "name the same network with --data-device for the publisher and every worker");
 }
 
-static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, const uint64_t *lost, uint32_t count)
+static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, const uint64_t *lost,
+                 uint32_t count)
 {
     buf_t names = {0};
     if (name_sources(u, w, lost, count, &names)) {
@@ -72,7 +74,8 @@ static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, cons
     buf_fini(&names);
 }
 
-bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost, uint32_t count,
+bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost,
+                    uint32_t count,
                     uint64_t deadline_us, uint64_t now_us)
 {
     if (pull_source(pull) || count == 0) return false;
