@@ -231,7 +231,7 @@ void exchange_again(transfer_t *t, uint64_t ask);
 void exchange_copied(transfer_t *t, send_t *s);
 void exchange_sent(transfer_t *t, send_t *s, sent_t how);
 void exchange_broken(transfer_t *t, peer_t *p);                             /* the link failed */
-void exchange_closed(transfer_t *t, peer_t *p);                             /* a disconnected link is no more */
+void exchange_closed(transfer_t *t, peer_t *p);                      /* a disconnected link is no more */
 
 /* Between the files of the exchange. */
 bool ring_reserve(transfer_t *t);                       /* room for one event that must come */

@@ -10,7 +10,7 @@
  *   BEAT        head                                            count = 0
  *   REFUSED     head, count x { u64 ask, u32 reason }           reason: 1 NOT_FOUND, 2 LIMIT, 3 AGAIN
  *   BYE         head                                            count = 0
- *   NEAR        head                                            count = 1: "I can read your memory"; 0: not any more
+ *   NEAR        head                                            count = 1: "I can read your memory", or 0
  *   LENT        head, u64 file, u32 fd, u32 pin, count x { u64 ask, u64 offset, u32 bytes, u32 slot }
  *   TAKEN       head, u32 slots                                 count = 0; a bit for each slot
  *

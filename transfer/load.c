@@ -113,7 +113,9 @@ static int fail_open(const char *path, heddle_error_t *error)
     error_fail(error, HEDDLE_ERR_INTERNAL,
                no_ucx ? "UCX is not installed: %s" : "the data plane's plugin cannot be loaded: %s",
                why ? why : path);
-    if (no_ucx) error_hint(error, "Debian and Ubuntu: sudo apt install libucx0; in a Python environment: pip install libucx-cu12");
+    if (no_ucx)
+        error_hint(error, "Debian and Ubuntu: sudo apt install libucx0; in a Python environment: "
+                          "pip install libucx-cu12");
     return HEDDLE_ERR_INTERNAL;
 }
 
@@ -211,8 +213,8 @@ int transfer_check_device(const char *device, bool insecure, heddle_error_t *err
     }
     if (insecure || (flags & IFF_LOOPBACK)) return check_listed(name, error);
     error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-               "network interface %s is not loopback: whoever can reach UCX over TCP can write this process's "
-               "memory", name);
+               "network interface %s is not loopback: whoever can reach UCX over TCP can write this "
+               "process's memory", name);
     error_expected(error, "a loopback interface, such as lo");
     error_found(error, "%s", name);
     error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");

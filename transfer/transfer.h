@@ -24,7 +24,8 @@ typedef struct transfer transfer_t;
 typedef enum {
     TR_ARRIVED,      /* the range of `ask` lies in its place */
     TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too many),
-                      * AGAIN (the source itself gets no further), PROTOCOL (it answered something else), GONE */
+                      * AGAIN (the source itself gets no further), PROTOCOL (it answered something else),
+                      * GONE */
     TR_BEAT,         /* the source `token` lives and has nothing to send yet, or our own rate holds asks
                       * back */
     TR_PEER_GONE,    /* no more from `token`; every ask of it ended before this (as TR_REFUSED, err
@@ -48,8 +49,9 @@ typedef struct {
     uint32_t beat_ms;                   /* how often a source with standing asks says BEAT; 0: 250 */
     uint32_t close_ms;                  /* how long close may wait for sends in flight; 0: 2000 */
     tr_mode_t mode;                     /* AUTO: read from the source's memory where the kernel lets us
-                                         * (one host, one network, one user), else eager.  RENDEZVOUS: for transports that place data themselves;
-                                         * over TCP, UCX 1.13 may abort when a peer dies while it connects */
+                                         * (one host, one network, one user), else eager.  RENDEZVOUS:
+                                         * for transports that place data themselves; over TCP, UCX 1.13
+                                         * may abort when a peer dies while it connects */
     const clock_ops_t *clock;
     const owner_t *owner;               /* whose thread calls; borrowed until close.  NULL: nobody looks */
 } transfer_opts_t;

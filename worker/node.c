@@ -84,7 +84,8 @@ static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
     int rc = !w                  ? error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing")
              : a->making.version ? HEDDLE_OK
                                  : worker_node_check(n, &a->error);
-    if (!rc && FAILPOINT("worker.reserve")) rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+    if (!rc && FAILPOINT("worker.reserve"))
+        rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
     if (!rc)
         rc = slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error);
     a->making = rc == HEDDLE_ERR_AGAIN ? *action : (sync_action_t){.version = 0};
@@ -97,7 +98,8 @@ static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
  * good. */
 static int share_slot(worker_node_t *n, adapter_t *a, slot_t *slot, const announced_t *w)
 {
-    int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : n->io.tr->share(n->io.t, slot->region, w->key);
+    int rc =
+        FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : n->io.tr->share(n->io.t, slot->region, w->key);
     if (rc)
         return error_fail(&a->error, rc == HEDDLE_ERR_NO_MEMORY ? rc : HEDDLE_ERR_INTERNAL,
                           "the slot cannot be shared: %s", heddle_err_text(rc));
@@ -119,7 +121,8 @@ static void start_pull(worker_node_t *n, adapter_t *a, const sync_action_t *acti
     announced_t *w = (announced_t *)announced_find(a, action->version);
     slot_t *slot = slots_at(n->slots, a->index, (uint32_t)action->slot);
     int rc = share_slot(n, a, slot, w);
-    if (!rc && FAILPOINT("worker.pull")) rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
+    if (!rc && FAILPOINT("worker.pull"))
+        rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     if (!rc && pull_new(&n->io, w, slot, &n->counters, now_us, &a->pull))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     unreached_begin(&a->unreached);

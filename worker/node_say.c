@@ -13,7 +13,8 @@ enum { DEVICES_MAX = 16 };
 int say(worker_node_t *n, const msg_t *m)
 {
     buf_clear(&n->frame);
-    int rc = FAILPOINT_OF("worker.say", msg_name((int)m->type)) ? HEDDLE_ERR_NO_MEMORY : msg_encode(m, &n->frame);
+    int rc =
+        FAILPOINT_OF("worker.say", msg_name((int)m->type)) ? HEDDLE_ERR_NO_MEMORY : msg_encode(m, &n->frame);
     return rc ? rc : n->io.send(n->io.self, buf_view(&n->frame));
 }
 

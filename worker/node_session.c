@@ -205,8 +205,8 @@ static void say_empty(const worker_node_t *n, const msg_welcome_t *m)
 {
     for (uint32_t i = 0; i < n->adapter_count; i++)
         if (!has_decision(m, n->adapters[i].name))
-            log_emit(LOG_INFO, "adapter.empty", "nobody has published %s yet, or no version of it was activated",
-                     n->adapters[i].name);
+            log_emit(LOG_INFO, "adapter.empty",
+                     "nobody has published %s yet, or no version of it was activated", n->adapters[i].name);
 }
 
 static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)

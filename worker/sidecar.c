@@ -44,20 +44,23 @@ static const option_t OPTIONS[] = {
     {"slots", 0, OPTION_INTEGER, "N", NULL, "0",
      "versions in memory for each adapter; 0: 2 + the broker's keep", AT(slots)},
     {"export", 0, OPTION_TEXT, "DIR", NULL, NULL,
-     "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>; one worker for each adapter and DIR",
+     "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>; one worker for each adapter "
+     "and DIR",
      AT(export_dir)},
     {"export-keep", 0, OPTION_INTEGER, "N", NULL, "2", "old directories of an adapter that stay",
      AT(export_keep)},
-    {"on-stage", 0, OPTION_TEXT, "CMD", NULL, NULL,
-     "run when a version is here: load it beside the old one", AT(on_stage)},
+    {"on-stage", 0, OPTION_TEXT, "CMD", NULL, NULL, "run when a version is here: load it beside the old one",
+     AT(on_stage)},
     {"on-activate", 0, OPTION_TEXT, "CMD", NULL, NULL, "run when it is decided: switch to it",
      AT(on_activate)},
     {"hook-timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "a command is killed after so long",
      AT(hook_timeout_ms)},
-    {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL, "network interface of the data plane; default lo; another needs keys that were named, or a broker on another host",
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
+     "network interface of the data plane; default lo; another needs keys that were named, or a broker on "
+     "another host",
      AT(data_device)},
-    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL,
-     "bytes per second, served and fetched; default no limit", AT(max_rate_bytes)},
+    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, served and fetched; default no limit",
+     AT(max_rate_bytes)},
     {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
      "give up while another worker has the name, or exports into DIR; default never", AT(join_timeout_ms)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that are not loopback", AT(insecure)},
@@ -278,7 +281,8 @@ static void say_locked(const sidecar_t *s, const heddle_error_t *why)
 /* What is left of --join-timeout, for the name; 0 would be no limit. */
 static void spend_patience(sidecar_t *s, uint64_t end_us, uint64_t now_us)
 {
-    if (end_us != CLOCK_NEVER) s->args.join_timeout_ms = end_us > now_us + 1000 ? (uint32_t)((end_us - now_us) / 1000) : 1;
+    if (end_us != CLOCK_NEVER)
+        s->args.join_timeout_ms = end_us > now_us + 1000 ? (uint32_t)((end_us - now_us) / 1000) : 1;
 }
 
 /* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name

@@ -56,7 +56,9 @@ static int fail_taken(heddle_error_t *error, const char *path, const char *expec
 
 static const char *kind_of(mode_t mode)
 {
-    return S_ISDIR(mode) ? "a directory" : S_ISREG(mode) ? "a file" : S_ISLNK(mode) ? "a link" : "no directory";
+    return S_ISDIR(mode)   ? "a directory"
+           : S_ISREG(mode) ? "a file"
+           : S_ISLNK(mode) ? "a link" : "no directory";
 }
 
 /* --- removing --------------------------------------------------------------------------------- */
@@ -121,7 +123,8 @@ static bool remove_directory(int parent, const char *name)
     if (remove_files(parent, temporary, &is_whole)) return true;
     int why = errno;
     if (!is_whole || renameat(parent, temporary, parent, name) != 0)
-        log_emit(LOG_WARN, "export.remove", "%s is left behind: %s", temporary, strerror(is_whole ? errno : why));
+        log_emit(LOG_WARN, "export.remove", "%s is left behind: %s", temporary,
+                 strerror(is_whole ? errno : why));
     errno = why;
     return false;
 }
@@ -222,7 +225,8 @@ static int keep_lock(exports_t *x, heddle_error_t *error)
     int rc = export_lock_take(x->root, x->path, x->adapters, error, &lock);
     if (rc) return rc;
     if (lock >= 0)
-        log_emit(LOG_WARN, "export.lock", "%s: the lock file was removed or replaced: it is locked again", x->path);
+        log_emit(LOG_WARN, "export.lock", "%s: the lock file was removed or replaced: it is locked again",
+                 x->path);
     export_lock_drop(x->root, x->lock);
     x->lock = lock;
     return HEDDLE_OK;
@@ -380,7 +384,8 @@ static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *
     if (rc) return rc;
     if (swap(x->root, fresh, name) != 0) rc = fail(error, "cannot replace", path);
     if (!rc && fsync(x->root) != 0) rc = fail(error, "cannot sync", x->path);
-    if (faccessat(x->root, fresh, F_OK, AT_SYMLINK_NOFOLLOW) == 0 && !remove_files(x->root, fresh, &(bool){false}))
+    if (faccessat(x->root, fresh, F_OK, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !remove_files(x->root, fresh, &(bool){false}))
         log_emit(LOG_WARN, "export.remove", "%s is left behind: %s", fresh, strerror(errno));
     return rc;
 }

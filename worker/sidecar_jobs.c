@@ -25,7 +25,8 @@ static void reject(jobs_t *j, const heddle_event_t *e, const heddle_error_t *why
         return;
     }
     if (heddle_worker_reject_error(j->worker, e->adapter, e->version, why) == HEDDLE_OK)
-        log_emit(LOG_WARN, "version.rejected", "%s: %s%s%s", e->tag, why->message, why->hint[0] ? "; " : "", why->hint);
+        log_emit(LOG_WARN, "version.rejected", "%s: %s%s%s", e->tag, why->message, why->hint[0] ? "; " : "",
+                 why->hint);
     if (e->type == HEDDLE_EVENT_ARRIVED) exports_remove(&j->exports, e->adapter, e->version);
 }
 
@@ -200,7 +201,8 @@ static void repair(jobs_t *j, const heddle_event_t *e, bool is_active, const cha
     heddle_error_t error;
     const char *what = is_missing ? "is missing or cannot be read" : "has other bytes";
     if (write_again(j, e, is_active, &error))
-        log_emit(LOG_ERROR, "export.damaged", "%s %s, and cannot be written again: %s", path, what, error.message);
+        log_emit(LOG_ERROR, "export.damaged", "%s %s, and cannot be written again: %s", path, what,
+                 error.message);
     else
         log_emit(LOG_WARN, "export.repaired", "%s %s: it was written again", path, what);
 }

@@ -64,7 +64,8 @@ static int fail(heddle_error_t *error, const char *path)
     int why = errno;
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot lock %s/%s: %s", path, NAME, strerror(why));
     error_where(error, NULL, 0, NULL, "export");
-    error_hint(error, "remove that file where no worker exports there, or name another directory with --export");
+    error_hint(error,
+               "remove that file where no worker exports there, or name another directory with --export");
     return rc;
 }
 
@@ -73,7 +74,8 @@ static int refuse(const char *path, const char *adapter, long pid, heddle_error_
 {
     char who[64] = "in another container or on another host";
     if (pid > 0) snprintf(who, sizeof who, "with pid %ld", pid);
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: another worker exports %s there, %s", path, adapter, who);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: another worker exports %s there, %s", path,
+                        adapter, who);
     error_where(error, adapter, 0, NULL, "export");
     error_expected(error, "one worker that exports an adapter into a directory");
     error_found(error, "a worker %s", who);
@@ -88,7 +90,8 @@ static int refuse_gate(const char *path, int lock, heddle_error_t *error)
     char who[64] = "a process in another container or on another host";
     if (fcntl(lock, F_GETLK, &holder) == 0 && holder.l_type != F_UNLCK && holder.l_pid > 0)
         snprintf(who, sizeof who, "the process with pid %ld", (long)holder.l_pid);
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: the first byte of %s stays locked by %s", path, NAME, who);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: the first byte of %s stays locked by %s", path,
+                        NAME, who);
     error_where(error, NULL, 0, NULL, "export");
     error_expected(error, "a lock of the moment in which a worker comes or goes");
     error_found(error, "%s", who);
@@ -138,7 +141,8 @@ static bool lacks_locks(int number) { return number == ENOLCK || number == EOPNO
 static int go_without(int root, const char *path, bool is_new, int *ret_lock)
 {
     if (is_new) unlinkat(root, NAME, 0);
-    log_emit(LOG_WARN, "export.lock", "%s: the file system has no locks; see that one worker exports there", path);
+    log_emit(LOG_WARN, "export.lock", "%s: the file system has no locks; see that one worker exports there",
+             path);
     *ret_lock = -1;
     return HEDDLE_OK;
 }
@@ -146,8 +150,8 @@ static int go_without(int root, const char *path, bool is_new, int *ret_lock)
 /* Workers come and go at every try, or the file system gives a file another number each time. */
 static int refuse_change(const char *path, int tries, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: %s was another file at each of %d tries to lock it", path, NAME,
-                        tries);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED,
+                        "%s: %s was another file at each of %d tries to lock it", path, NAME, tries);
     error_where(error, NULL, 0, NULL, "export");
     error_expected(error, "a file that keeps its inode number while it is open");
     error_found(error, "another number each time, or workers that come and go without a pause");

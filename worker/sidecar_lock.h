@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/sidecar_lock.h: who exports which adapter into a directory: one process each.
  *
- *   ROOT/.heddle.lock   one byte of it an adapter, by hash, locked by the process that exports it; byte 0 for moments,
- *                       while somebody comes or goes
+ *   ROOT/.heddle.lock   one byte of it an adapter, by hash, locked by the process that exports it; byte 0 for
+ *                       moments, while somebody comes or goes
  *
- * Record locks of the kernel: they end with their process, however it ends, and name it (not across containers and
- * hosts).  The last who goes removes the file.  The locks belong to the process, and closing any descriptor of the
- * file ends them all: it is opened once in it.
+ * Record locks of the kernel: they end with their process, however it ends, and name it (not across
+ * containers and hosts).  The last who goes removes the file.  The locks belong to the process, and closing
+ * any descriptor of the file ends them all: it is opened once in it.
  *
- * One thread; a call waits for who comes or goes at the same moment, for a tenth of a second at most, however many
- * adapters it takes. */
+ * One thread; a call waits for who comes or goes at the same moment, for a tenth of a second at most,
+ * however many adapters it takes. */
 #ifndef WORKER_SIDECAR_LOCK_H
 #define WORKER_SIDECAR_LOCK_H
 

@@ -34,9 +34,9 @@ static void print_line(json_t *object)
         return;
     }
     if (dropped)
-        write_line(json_pack("{s:s, s:s, s:b, s:s, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event", "ok", 1, "origin",
-                             "worker", "type", "gap",
-                             "data", "dropped", (json_int_t)dropped));
+        write_line(json_pack("{s:s, s:s, s:b, s:s, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event",
+                             "ok", 1, "origin", "worker", "type", "gap", "data", "dropped",
+                             (json_int_t)dropped));
     dropped = 0;
     write_line(object);
 }
@@ -123,8 +123,8 @@ void say_event(const heddle_event_t *e, const char *worker)
 
 void say_warning(const char *id, const heddle_error_t *why, const char *then)
 {
-    log_emit(LOG_WARN, id, "%s: %s%s%s%s%s", heddle_err_name(why->code), why->message, *then ? "; " : "", then,
-             why->hint[0] ? "; " : "", why->hint);
+    log_emit(LOG_WARN, id, "%s: %s%s%s%s%s", heddle_err_name(why->code), why->message, *then ? "; " : "",
+             then, why->hint[0] ? "; " : "", why->hint);
 }
 
 /* The option parser names the program itself. */

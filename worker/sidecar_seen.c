@@ -11,7 +11,8 @@ static bool look_at_file(int dir, const char *name, seen_file_t *ret_file)
 {
     struct stat st;
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode)) return false;
-    *ret_file = (seen_file_t){(uint64_t)st.st_dev, (uint64_t)st.st_ino, (uint64_t)st.st_size, st.st_ctim, st.st_mtim};
+    *ret_file =
+        (seen_file_t){(uint64_t)st.st_dev, (uint64_t)st.st_ino, (uint64_t)st.st_size, st.st_ctim, st.st_mtim};
     return true;
 }
 
@@ -31,8 +32,8 @@ static bool is_same_time(struct timespec a,
 
 static bool is_same_file(const seen_file_t *a, const seen_file_t *b)
 {
-    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes && is_same_time(a->changed, b->changed) &&
-           is_same_time(a->modified, b->modified);
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           is_same_time(a->changed, b->changed) && is_same_time(a->modified, b->modified);
 }
 
 static bool is_same(const seen_look_t *a, const seen_look_t *b)

@@ -53,7 +53,8 @@ static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, 
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "no source serves it: %s answered %s", names,
                    heddle_err_name(u->refused));
     else
-        error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "cannot reach %s over %s: no answer there", names, devices);
+        error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "cannot reach %s over %s: no answer there", names,
+                   devices);
     error_where(&u->error, NULL, w->version, NULL, "fetch");
     error_expected(&u->error, "a source that answers on the data plane");
     error_found(&u->error, "this worker's data plane is on %s", devices);
@@ -68,8 +69,9 @@ static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, cons
     if (name_sources(u, w, lost, count, &names)) {
         describe(u, io, w, buf_text(&names));
         bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
-        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s%s", (unsigned long long)w->version,
-                 u->error.message, u->error.hint[0] ? "; " : "", u->error.hint);
+        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s%s",
+                 (unsigned long long)w->version, u->error.message, u->error.hint[0] ? "; " : "",
+                 u->error.hint);
     }
     buf_fini(&names);
 }

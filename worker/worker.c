@@ -373,8 +373,8 @@ static int fail_acquire(const heddle_worker_t *w, int rc, uint32_t adapter, uint
     if (version) {
         error_fail(&error, rc, "%s@%llu is not here", name, (unsigned long long)version);
         error_expected(&error, "version %llu", (unsigned long long)version);
-        error_hint(&error, "a version is here from when it arrived until it is retired; without a number, the active one "
-                           "is meant");
+        error_hint(&error, "a version is here from when it arrived until it is retired; without a number, "
+                           "the active one is meant");
     } else {
         error_fail(&error, rc, "no version of %s is active here yet", name);
         error_expected(&error, "an active version");
