@@ -276,5 +276,6 @@ Test(lost, a_version_on_its_way_says_that_nobody_has_staged_it)
     go(T);
     cr_assert_str_eq(rig_state(1), "failed");
     cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
-    cr_assert_str_eq(rig_version(1)->message, "the publisher of policy@1 is gone and no worker has staged it");
+    cr_assert_str_eq(rig_version(1)->message,
+                     "the publisher of policy@1 is gone and no worker has staged it");
 }

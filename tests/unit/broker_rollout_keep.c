@@ -424,7 +424,7 @@ Test(keep, after_a_step_back_what_lies_ahead_goes_from_who_did_not_switch_to_it)
     cr_assert_str_eq(rig_copy_state(3, "w2"), "");
 }
 
-/* 2 is kept for w3, w2 serves 3 and was to switch to 5, which was taken back: 4, for that, has to find room. */
+/* 2 is kept for w3, w2 serves 3 and was to switch to 5, which was taken back: 4 has to find room instead. */
 Test(keep, after_a_step_back_who_was_to_switch_ahead_makes_room)
 {
     two_have_up_to(3);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A gate that closes: nobody comes in any more before libzmq is asked to end its tale, for which there has to be
- * room. */
+/* A gate that closes: nobody comes in any more before libzmq is asked to end its tale, for which there has
+ * to be room. */
 #include "wire/wire.h"
 
 #include <criterion/criterion.h>
