@@ -14,11 +14,12 @@ ones: the timeout of the process group does not matter, and a Ctrl-C on any rank
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from heddle import _calls, _model, _native
@@ -44,7 +45,17 @@ class Collective:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise _native.error("usage", "this process is not of the process_group")
-        self._caught: BaseException | None = None       # a Ctrl-C that came while the ranks talked; told next
+        self._caught: BaseException | None = None       # a Ctrl-C in the call of now: the next goes through
+
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Of a Ctrl-C that came in it nothing is left behind its end, which it is."""
+        try:
+            yield
+        finally:
+            caught, self._caught = self._caught, None
+            if caught is not None:
+                raise caught
 
     # -- words of all ranks to all ---------------------------------------------------------------------------
 
@@ -68,13 +79,13 @@ class Collective:
                 raise said
         return value[0], [said for _, said in told]
 
-    def lead(self, call: Callable[[], T], interrupt: Callable[[], None], forget: Callable[[], None]) -> T:
+    def lead(self, call: Callable[[], T], check: Callable[[], None], interrupt: Callable[[], None],
+             forget: Callable[[], None]) -> T:
         """call() on rank 0, on a thread of its own; its value or exception on every rank.
 
-        `interrupt` ends the call; `forget` takes back an interrupt that came too late to end it.
+        The others check() meanwhile.  `interrupt` ends the call; `forget` takes back an interrupt that came
+        too late to end it.
         """
-        if self.rank != 0:
-            return self.in_turns(lambda: None)
         job = _calls.prepare(_on_this_stream(call))
 
         def turn() -> tuple[T] | None:
@@ -87,16 +98,17 @@ class Collective:
             interrupt()
             _calls.wait_out(job)
             forget()
-        return self.in_turns(turn, abandon)
+        return self.in_turns(turn, check, abandon)
 
-    def in_turns(self, turn: Callable[[], tuple[T] | None], abandon: Callable[[], None] = lambda: None) -> T:
+    def in_turns(self, turn: Callable[[], tuple[T] | None], check: Callable[[], None],
+                 abandon: Callable[[], None] = lambda: None) -> T:
         """turn() on rank 0 alone, each TURN_S at most, until it gives (value,) or raises: that on every rank.
 
-        A Ctrl-C on any rank ends it on all: itself there, `interrupted` on the others, after abandon() on
-        rank 0.
+        What check() raises on another one ends it on all, as does a Ctrl-C on any: itself there,
+        `interrupted` on the others, after abandon() on rank 0.
         """
         while True:
-            ok, found = self._attempt(turn) if self.rank == 0 else self._attempt(lambda: None)
+            ok, found = self._attempt(turn if self.rank == 0 else check)
             try:
                 told = self.tell_all((ok, found if ok else portable(found)))
             except BaseException:
@@ -110,8 +122,6 @@ class Collective:
                 abandon()
                 raise failure
             if outcome is not None:
-                if self._caught is not None:
-                    raise self._forget_caught()
                 value: T = found[0] if self.rank == 0 else outcome[0]
                 return value
 
@@ -139,22 +149,19 @@ class Collective:
         """call(), and whether it succeeded: the others are told before its exception goes on."""
         try:
             if self._caught is not None:
-                raise self._forget_caught()
+                raise self._caught
             return True, call()
         except BaseException as e:
+            if not isinstance(e, Exception):
+                self._caught = e
             return False, e
-
-    def _forget_caught(self) -> BaseException:
-        caught, self._caught = self._caught, None
-        assert caught is not None
-        return caught
 
     def _all_enter(self, call: Callable[[], None]) -> None:
         """A collective, to its end: who left half-way would leave the others in it.
 
         A Ctrl-C is kept for the next word.
 
-        A second one goes through, for ranks that stand still.
+        The second one of a call goes through, for ranks that stand still.
         """
         if threading.current_thread() is not threading.main_thread():
             return self._entered(call)
@@ -164,6 +171,8 @@ class Collective:
             job.done.wait()
         except BaseException as e:
             try:
+                if self._caught is not None:
+                    raise
                 _calls.launch(job)
                 job.done.wait()
             except BaseException:

@@ -262,12 +262,13 @@ class Publisher(Handle):
             load.place(plan.targets(publication[0]))
             return self._commit(publication, opts[0], how[0])
 
-        with self._lock:
+        with self._lock, ranks.one_call():
             try:
                 (plan, words, opts), told = ranks.agree(prepare)
                 _collective.compare(plan, words, [outline for _, outline in told], ranks)
                 load = _collective.gather(plan, any(is_new for is_new, _ in told), ranks)
-                return self._ours(ranks.lead(commit, self._interrupt, self._forget_interrupt))
+                return self._ours(ranks.lead(commit, self._check_open, self._interrupt,
+                                             self._forget_interrupt))
             finally:
                 if publication is not None:
                     lib.heddle_publication_abort(publication)
@@ -291,8 +292,9 @@ class Publisher(Handle):
         """A call of rank 0's for all ranks; alone: the call."""
         if self._ranks is None:
             return call()
-        self._check_all_open()
-        return self._ranks.lead(call, self._interrupt, self._forget_interrupt)
+        with self._ranks.one_call():
+            self._check_all_open()
+            return self._ranks.lead(call, self._check_open, self._interrupt, self._forget_interrupt)
 
     def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None,
                         request_id: str | None = None,
@@ -452,8 +454,10 @@ class Publisher(Handle):
                 pass
             return found[0]
         from heddle._collective import TURN_S
-        self._check_all_open()
-        return replace(self._ranks.in_turns(lambda: self._turn(wanted, TURN_S)), _ask=self._who)
+        with self._ranks.one_call():
+            self._check_all_open()
+            rollout = self._ranks.in_turns(lambda: self._turn(wanted, TURN_S), self._check_open)
+        return replace(rollout, _ask=self._who)
 
     def _turn(self, wanted: _Wanted, at_most: float) -> tuple[Rollout] | None:
         """Looks, and where it is not there yet waits for news, `at_most` seconds."""

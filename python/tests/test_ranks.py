@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -198,6 +199,21 @@ CLOSED = """
     os._exit(0)
 """
 
+CLOSED_IN_A_WAIT = """
+    import threading, time
+    for who in (0, 1):
+        pub = heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish")
+        ver = pub.publish(models.lora())
+        began = time.monotonic()
+        if rank == who:
+            threading.Timer(0.5, pub.close).start()
+        failed = failure(lambda: ver.wait(timeout=30))
+        tell(failed=failed, late=time.monotonic() - began > 20)
+        pub.close()
+        dist.barrier()
+    os._exit(0)
+"""
+
 STOPPED = """
     pub = heddle.Publisher(adapter=name, process_group=world, if_unchanged="publish")
     model = models.lora()
@@ -289,6 +305,65 @@ def test_closed_on_one_rank_is_closed_on_every_one(broker, adapter, ranks):
     for said in ([r.json(120) for _ in range(3)] for r in two):
         assert [s["failed"][0] for s in said] == ["Closed"] * 3
     assert [r.end(sign=None) for r in two] == [0, 0]
+
+
+def test_closed_during_a_wait_on_one_rank_ends_it_on_every_one(broker, adapter, ranks):
+    with heddle.Worker(adapters=[adapter]):             # somebody to wait for
+        two = ranks(CLOSED_IN_A_WAIT, adapter)
+        for said in ([r.json(120) for _ in range(2)] for r in two):
+            assert [(s["failed"][0], s["late"]) for s in said] == [("Closed", False)] * 2
+        assert [r.end(sign=None) for r in two] == [0, 0]
+
+
+class Alone:
+    """A process group of this process alone; `gather` is what its collective does."""
+
+    def __init__(self, gather):
+        self.all_gather_object = lambda told, value, group: gather(told)
+
+
+def _collective(gather):
+    from heddle._collective import Collective
+    made = Collective.__new__(Collective)
+    made.rank, made.size, made.group, made._caught, made._dist = 0, 1, None, None, Alone(gather)
+    return made
+
+
+def test_a_ctrl_c_that_comes_in_a_turn_is_the_first_of_two():
+    comes = threading.Event()
+    group = _collective(lambda _: comes.wait(20))       # a peer that stands still
+    second = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), group.one_call():
+        second.start()
+        group.in_turns(lambda: signal.raise_signal(signal.SIGINT), lambda: None)
+    assert not comes.is_set() and group._caught is None
+    comes.set()
+
+
+def test_a_ctrl_c_while_the_ranks_hear_of_a_failure_is_raised_and_none_of_the_next_call():
+    failure = heddle.Unavailable("on another rank", code="unavailable", exit=6)
+    is_heard = threading.Event()
+
+    def handle(*_):
+        is_heard.set()
+        raise KeyboardInterrupt
+
+    def fail(told):
+        os.kill(os.getpid(), signal.SIGINT)
+        is_heard.wait(20)
+        told[:] = [(False, failure)]
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        group = _collective(fail)
+        for call in (lambda: group.in_turns(lambda: None, lambda: None), lambda: group.agree(lambda: (1, 2))):
+            with pytest.raises(KeyboardInterrupt), group.one_call():
+                call()
+            is_heard.clear()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    group._dist = Alone(lambda told: told.__setitem__(0, (True, 2)))
+    with group.one_call():
+        assert group.agree(lambda: (1, 2)) == (1, [2])
 
 
 def test_two_ctrl_c_end_a_rank_whose_peer_stands_still(broker, adapter, ranks):
