@@ -15,7 +15,8 @@
 static int send(publisher_node_t *n, const msg_t *m)
 {
     buf_clear(&n->frame);
-    int rc = FAILPOINT_OF("publisher.say", msg_name((int)m->type)) ? HEDDLE_ERR_NO_MEMORY : msg_encode(m, &n->frame);
+    int rc = FAILPOINT_OF("publisher.say", msg_name((int)m->type)) ? HEDDLE_ERR_NO_MEMORY
+                                                                   : msg_encode(m, &n->frame);
     return rc ? rc : n->io->send(n->io->self, buf_view(&n->frame));
 }
 
@@ -554,7 +555,8 @@ static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, c
     n->io->tr->counters(n->io->t, &c);
     uint32_t copies = row->report.eligible_count ? row->report.eligible_count : 1;
     if (copies < p->copy_count)
-        p->base_bytes += leavers_bytes(row, c.bytes_out - p->base_bytes, p->copy_count, copies, slot->arena_bytes);
+        p->base_bytes += leavers_bytes(row, c.bytes_out - p->base_bytes, p->copy_count, copies,
+                                       slot->arena_bytes);
     p->copy_count = copies;
     uint64_t bytes = c.bytes_out - p->base_bytes, all_bytes = copies * slot->arena_bytes;
     if (bytes >= all_bytes) bytes = all_bytes - !report_is_settled(row); /* all is when they say so */

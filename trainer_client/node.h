@@ -72,7 +72,8 @@ typedef struct {
     const pack_t *pack;
     const sealed_t *sealed;
     heddle_publish_opts_t opts;               /* request_id is filled in */
-    uint64_t until_us;                        /* the end of opts.deadline_ms: each PUBLISH tells what is left */
+    uint64_t until_us;                        /* the end of opts.deadline_ms: each PUBLISH tells what is
+                                               * left */
     bool is_random_id;                        /* nobody else can have used the id */
     uint64_t start_us;                        /* when commit was called */
 } publish_request_t;

@@ -121,8 +121,8 @@ static void fail_waiting(const publisher_node_t *n, heddle_error_t *error)
     bool is_there = n->session.state == SESSION_READY && n->session.line_up;
     const char *why = n->request.error.message; /* said when it put the request off */
     if (is_there)
-        error_fail(error, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s", n->adapter,
-                   *why ? ": " : "", why);
+        error_fail(error, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s",
+                   n->adapter, *why ? ": " : "", why);
     else error_fail(error, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
 }
 
@@ -182,7 +182,8 @@ static bool is_wanted(const publisher_node_t *n)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         const publication_slot_t *slot = &n->publications.slots[i];
-        const report_row_t *row = slot->state == PUBLICATION_SERVED ? reports_find(&n->reports, slot->version) : NULL;
+        const report_row_t *row =
+            slot->state == PUBLICATION_SERVED ? reports_find(&n->reports, slot->version) : NULL;
         if (row && row->report.eligible_count > 0 && !report_is_settled(row)) return true;
     }
     return false;

@@ -43,7 +43,8 @@ struct publisher_node {
     orphan_t orphans[PUBLICATION_SLOTS]; /* of each slot */
     progress_t progress;
     inquiry_t inquiry;
-    uint64_t word_us;                   /* until when a take waits for the broker's word; CLOCK_NEVER: none does */
+    uint64_t word_us;                   /* until when a take waits for the broker's word; CLOCK_NEVER:
+                                         * none does */
     bool is_word_late;                  /* it did not come */
     uint64_t settled_us;                /* until then the broker decides nothing: it had just started */
     heddle_error_t refusal;             /* why the broker refused last; code 0: it did not */

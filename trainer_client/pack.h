@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/pack.h: one adapter on its way into a region: table and layout first, then the
- * bytes, then the seal.
+/* trainer_client/pack.h: one adapter on its way into a region: table and layout first, then the bytes, then
+ * the seal.
  *
  *   pack_new --(a region of pack_bytes)--> pack_lay --(every tensor is written)--> pack_seal
  *
@@ -9,8 +9,8 @@
  * A tensor is written by the caller, at pack_tensor, or by pack_write.  That digests what it has just
  * copied: it is in the cache, where pack_seal has to fetch it from memory again.
  *
- * The caller's table, config and metadata are copied by pack_new.  The application's thread;
- * nothing blocks, pack_seal reads once what pack_write has not digested.  The region is borrowed from pack_lay
+ * The caller's table, config and metadata are copied by pack_new.  The application's thread; nothing
+ * blocks, pack_seal reads once what pack_write has not digested.  The region is borrowed from pack_lay
  * until pack_destroy. */
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
@@ -54,7 +54,8 @@ void *pack_tensor(pack_t *p, uint32_t index);
 /* Copies row `index` (there is one) from `source`, which does not overlap the region. */
 void pack_write(pack_t *p, uint32_t index, const void *source);
 /* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
- * USAGE naming a tensor that has bytes and was neither written nor handed out, NO_MEMORY, or what core/stop.h ended it with. */
+ * USAGE naming a tensor that has bytes and was neither written nor handed out, NO_MEMORY, or what
+ * core/stop.h ended it with. */
 int  pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error);
 /* Accepts NULL and pointers to NULL. */
 void pack_destroy(pack_t **p);

@@ -431,7 +431,8 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
         rc = begin(p, &in, &pub, error);
     }
     if (!rc) rc = peft_read(d, pub->pack->base, pub->pack->layout.places, error);
-    for (uint32_t i = 0; !rc && i < pub->pack->layout.count; i++) pack_tensor(pub->pack, i); /* they are written */
+    for (uint32_t i = 0; !rc && i < pub->pack->layout.count; i++)
+        pack_tensor(pub->pack, i); /* they are written */
     peft_close(&d);
     if (rc) {
         heddle_publication_abort(&pub);

@@ -180,7 +180,8 @@ uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBL
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         if (p->slots[i].state != PUBLICATION_SERVED) continue;
         uint32_t at = count++;
-        for (; at && ret_versions[at - 1] < p->slots[i].version; at--) ret_versions[at] = ret_versions[at - 1];
+        for (; at && ret_versions[at - 1] < p->slots[i].version; at--)
+            ret_versions[at] = ret_versions[at - 1];
         ret_versions[at] = p->slots[i].version;
     }
     return count;

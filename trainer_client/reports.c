@@ -155,9 +155,10 @@ static uint32_t need_count(const report_row_t *row, const wait_for_t *want)
 
 static void hint_failed(const reports_t *r, const heddle_report_t *p, int code, heddle_error_t *error)
 {
-    const char *hint = code == HEDDLE_ERR_NO_WORKERS     ? "start one: `heddle worker --adapter %.100s`"
-                       : code == HEDDLE_ERR_VERSION_LOST ? "publish it again; nobody has the bytes of %.100s@%llu"
-                                                         : "`heddle versions %.100s@%llu` tells who was where";
+    const char *hint = code == HEDDLE_ERR_NO_WORKERS ? "start one: `heddle worker --adapter %.100s`"
+                       : code == HEDDLE_ERR_VERSION_LOST
+                           ? "publish it again; nobody has the bytes of %.100s@%llu"
+                           : "`heddle versions %.100s@%llu` tells who was where";
     error_hint(error, hint, r->adapter, (unsigned long long)p->version);
 }
 
@@ -256,9 +257,10 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
     error_expected(error, "%s on %u of %u worker%s", phase_word(want), need, p->eligible_count,
                    p->eligible_count == 1 ? "" : "s");
     error_found(error, "on %u; refused by %u", have_count(row, want), refused);
-    error_hint(error, strcmp(first->phase, "activate")
-                          ? "mend what it says and publish again; `heddle versions %.100s@%llu` has all of them"
-                          : "mend what it says, then `heddle activate %.100s@%llu` has them try again",
+    error_hint(error,
+               strcmp(first->phase, "activate")
+                   ? "mend what it says and publish again; `heddle versions %.100s@%llu` has all of them"
+                   : "mend what it says, then `heddle activate %.100s@%llu` has them try again",
                r->adapter, (unsigned long long)p->version);
     return HEDDLE_ERR_VERSION_FAILED;
 }

@@ -32,9 +32,10 @@ static bool is_one_spelling(const char *host, bool bracketed)
     struct in_addr v4;
     struct in6_addr v6;
     char text[INET6_ADDRSTRLEN] = "";
-    if (!bracketed) return !inet_aton(host, &v4) || (inet_ntop(AF_INET, &v4, text, sizeof text) && !strcmp(text, host));
-    return inet_pton(AF_INET6, host, &v6) == 1 && !IN6_IS_ADDR_V4MAPPED(&v6) && inet_ntop(AF_INET6, &v6, text, sizeof text) &&
-           !strcasecmp(text, host);
+    if (!bracketed && !inet_aton(host, &v4)) return true;
+    if (!bracketed) return inet_ntop(AF_INET, &v4, text, sizeof text) && !strcmp(text, host);
+    return inet_pton(AF_INET6, host, &v6) == 1 && !IN6_IS_ADDR_V4MAPPED(&v6) &&
+           inet_ntop(AF_INET6, &v6, text, sizeof text) && !strcasecmp(text, host);
 }
 
 /* The host without brackets; false when it cannot be one. */
@@ -52,7 +53,8 @@ static bool port_is_valid(const char *port, bool listen)
 {
     if (listen && (!strcmp(port, "*") || !strcmp(port, "0"))) return true;
     size_t digits = strspn(port, "0123456789");
-    return digits > 0 && digits <= 5 && port[0] != '0' && !port[digits] && atoi(port) > 0 && atoi(port) <= 65535;
+    return digits > 0 && digits <= 5 && port[0] != '0' && !port[digits] && atoi(port) > 0 &&
+           atoi(port) <= 65535;
 }
 
 static bool check_tcp(const char *rest, bool listen, bool *ret_loopback)
@@ -89,7 +91,8 @@ int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, h
                    listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH"
                           : "tcp://HOST:PORT or ipc:///PATH",
                    endpoint);
-    error_hint(error, "for example tcp://127.0.0.1:7700; addresses are written out, ports without leading zeros");
+    error_hint(error, "for example tcp://127.0.0.1:7700; addresses are written out, ports without leading "
+                      "zeros");
     return rc;
 }
 

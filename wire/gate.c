@@ -86,8 +86,8 @@ static void shut(gate_t *g, int number)
     look_at(g, loop_now(g->loop) + GATE_LOOK_US);
     if (!says_now(g)) return;
     log_emit(LOG_ERROR, "wire.no_descriptor",
-             "no descriptor for one more connection (%s, limit %llu; %u times since this was last said): new ones "
-             "wait, those that are here go on; raise the limit of open files (ulimit -n)",
+             "no descriptor for one more connection (%s, limit %llu; %u times since this was last said): new "
+             "ones wait, those that are here go on; raise the limit of open files (ulimit -n)",
              strerror(number), (unsigned long long)g->low, g->shut_count);
     g->shut_count = 0;
 }
@@ -122,9 +122,9 @@ static bool may_sleep(void *self)
 
 /* ---- what libzmq tells ---- */
 
-/* A connection that was begun before the gate was shut, and whose last packet came while it was, has the listener's
- * least time to live for itself: it would hear nobody, for good.  The number may have been closed meanwhile, and be
- * another connection's: that one has 0 anyway. */
+/* A connection that was begun before the gate was shut, and whose last packet came while it was, has the
+ * listener's least time to live for itself: it would hear nobody, for good.  The number may have been
+ * closed meanwhile, and be another connection's: that one has 0 anyway. */
 static void on_event(gate_t *g, uint16_t event, int32_t value)
 {
     if (event == ZMQ_EVENT_LISTENING) g->listener = value;
@@ -187,7 +187,8 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* libzmq's I/O thread waits for room in a queue that is full, and keeps meanwhile what stopping the monitor needs. */
+/* libzmq's I/O thread waits for room in a queue that is full, and keeps meanwhile what stopping the monitor
+ * needs. */
 static void make_room(gate_t *g)
 {
     uint16_t event;
@@ -195,7 +196,8 @@ static void make_room(gate_t *g)
     for (int i = 0; i < DRAIN_MAX && read_event(g, &event, &value); i++) {}
 }
 
-/* The monitor is stopped before its reader goes: the I/O thread waits for ever for a reader that is not there. */
+/* The monitor is stopped before its reader goes: the I/O thread waits for ever for a reader that is not
+ * there. */
 void gate_destroy(gate_t **gate)
 {
     gate_t *g = gate ? *gate : NULL;

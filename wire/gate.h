@@ -2,13 +2,14 @@
 /* wire/gate.h: a listener that runs out of descriptors says so, takes nobody in for a while, and sleeps.
  *
  *   state   event                                          -> next
- *   OPEN    a connection found no descriptor               -> SHUT   said; the reserve is for those in the queue
+ *   OPEN    a connection found no descriptor               -> SHUT   said; the queue has the reserve
  *   SHUT    each GATE_LOOK_US: GATE_FREE can be had again  -> OPEN   said
  *
- * libzmq accepts on its own thread; at the limit it tries again at once, for ever, as long as somebody waits in
- * the queue.  So the limit that it meets is a soft one, below the hard one by more than the queue holds: when it
- * is met, the kernel drops new connections before they come into the queue (a socket filter, or a least time to
- * live that no packet has; who dials tries again), and the limit is raised for those who are in it.  Said at most once in GATE_SAY_US.
+ * libzmq accepts on its own thread; at the limit it tries again at once, for ever, as long as somebody
+ * waits in the queue.  So the limit that it meets is a soft one, below the hard one by more than the queue
+ * holds: when it is met, the kernel drops new connections before they come into the queue (a socket filter,
+ * or a least time to live that no packet has; who dials tries again), and the limit is raised for those who
+ * are in it.  Said at most once in GATE_SAY_US.
  *
  * TCP alone: for ipc there is no such filter, and only the word is said.
  * Loop thread.  Nothing blocks. */

@@ -52,9 +52,9 @@ static int keys_against_plain(const char *endpoint, heddle_error_t *error)
                         "the broker at %.200s runs without keys, and is expected to have one", endpoint);
     error_expected(error, "a broker that was not started with --insecure");
     error_found(error, "a plain one");
-    error_hint(error, "is it another program? start your broker there without --insecure; or, to take this one as it "
-                      "is, leave --broker-key away and remove its file in brokers/ of the key ring (your own broker "
-                      "started with --insecure does)");
+    error_hint(error, "is it another program? start your broker there without --insecure; or, to take this "
+                      "one as it is, leave --broker-key away and remove its file in brokers/ of the key ring "
+                      "(your own broker started with --insecure does)");
     error->retriable = 1;
     return rc;
 }

@@ -126,7 +126,8 @@ static int read_file(const char *path, key_pair_t *ret_pair, char *endpoint, hed
     if (!parse(text, ret_pair, endpoint)) {
         rc = refuse(path, "is no key file, or is damaged", 0, error);
         error_expected(error, "a line `public KEY`, and of one's own `secret KEY`, 40 characters each");
-        error_hint(error, "move it away; heddle keygen makes another, which the broker has to be told of (heddle keys add)");
+        error_hint(error, "move it away; heddle keygen makes another, which the broker has to be told of "
+                          "(heddle keys add)");
     } else if (ret_pair->secret_key[0] && st.st_mode & 077) {
         log_emit(LOG_WARN, "keys.mode", "%s can be read by others (mode %03o): chmod 600 it", path,
                  (unsigned)st.st_mode & 0777);
@@ -340,8 +341,8 @@ int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pa
 
 /* ---- known brokers ---- */
 
-/* As a client names it: names in small letters, the loopback address where it listens everywhere.  Addresses have one
- * spelling (wire_check_endpoint). */
+/* As a client names it: names in small letters, the loopback address where it listens everywhere.
+ * Addresses have one spelling (wire_check_endpoint). */
 static void settle_endpoint(const char *endpoint, char *to, size_t size)
 {
     static const struct {
@@ -454,13 +455,15 @@ static int read_known(const keyring_t *r, const char *path, const char *settled,
         error_expected(error, "a line `endpoint %.200s`", settled);
     }
     if (rc == HEDDLE_ERR_NOT_FOUND) refuse(path, "has gone, or leads nowhere", 0, error);
-    error_hint(error, "remove the file where the broker there may be believed, or name its key with --broker-key");
+    error_hint(error,
+               "remove the file where the broker there may be believed, or name its key with --broker-key");
     return HEDDLE_ERR_DATA_DIR;
 }
 
-/* What is there and tells nothing is no leave to go without, nor is what cannot be looked at: somebody may have known
- * the broker. */
-int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT], heddle_error_t *error)
+/* What is there and tells nothing is no leave to go without, nor is what cannot be looked at: somebody may
+ * have known the broker. */
+int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
+                         heddle_error_t *error)
 {
     char settled[300], path[KEYRING_PATH + 300];
     struct stat st;
@@ -469,7 +472,9 @@ int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[
     if (lstat(path, &st) == 0) return read_known(r, path, settled, ret_key, error);
     if (errno == ENOENT || errno == ENOTDIR) return HEDDLE_ERR_NOT_FOUND;
     int rc = refuse(path, "cannot be looked at", errno, error);
-    error_hint(error, "see that uid %u may read there, name a ring of its own with HEDDLE_KEYS, or the broker's key with --broker-key",
+    error_hint(error,
+               "see that uid %u may read there, name a ring of its own with HEDDLE_KEYS, or the broker's key "
+               "with --broker-key",
                (unsigned)geteuid());
     return rc;
 }

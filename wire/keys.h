@@ -8,9 +8,9 @@
  * A ring is a directory, 0700:
  *   broker.key        what this user's brokers prove themselves with
  *   client.key        what this user's programs present
- *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, and there until another broker of
- *                     this user listens at that endpoint; of more than 1,024 those written longest ago go, though
- *                     their brokers may be running
+ *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, and there until another
+ *                     broker of this user listens at that endpoint; of more than 1,024 those written
+ *                     longest ago go, though their brokers may be running
  * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on
  * the first.
  *
@@ -53,8 +53,9 @@ int  keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_p
 /* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback.  DATA_DIR. */
 int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);
-/* NOT_FOUND: nobody told · DATA_DIR: somebody did, and the file cannot be read or is damaged; or it cannot be
- * seen whether somebody did. */
-int  keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT], heddle_error_t *error);
+/* NOT_FOUND: nobody told · DATA_DIR: somebody did, and the file cannot be read or is damaged; or it cannot
+ * be seen whether somebody did. */
+int  keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
+                          heddle_error_t *error);
 
 #endif

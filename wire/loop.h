@@ -25,7 +25,8 @@
 #include <stdbool.h>
 
 #define LOOP_TURN_FRAMES 64
-#define LOOP_TURN_WORK 8        /* rounds of work hooks between two polls: a poll costs as much as a small chunk's copy */
+#define LOOP_TURN_WORK 8        /* rounds of work hooks between two polls: a poll costs as much as a
+                                 * small chunk's copy */
 #define LOOP_SOURCE_SLEEP_MS 100   /* UCX misses a wake-up now and then: no sleep beside it is longer */
 
 typedef struct loop loop_t;
@@ -50,7 +51,8 @@ void loop_remove_fd(loop_t *l, int fd);
  * fd is polled, never read.  NO_MEMORY. */
 int  loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(void *self), void *self);
 void loop_remove_source(loop_t *l, void *self);
-/* No sleep goes past `due_us` (loop time; CLOCK_NEVER: none) while it stands: the source's work sees it come. */
+/* No sleep goes past `due_us` (loop time; CLOCK_NEVER: none) while it stands: the source's work sees it
+ * come. */
 void loop_set_due(loop_t *l, void *self, uint64_t due_us);
 /* Called first in each turn; returns the next deadline in loop time, CLOCK_NEVER for none. */
 void loop_set_tick(loop_t *l, uint64_t (*tick)(void *self, uint64_t now_us), void *self);

@@ -230,8 +230,8 @@ const char *wire_peer_key(const wire_t *w, peer_t peer)
 
 /* ---- dial ---- */
 
-/* The monitor is stopped before its reader goes: libzmq's I/O thread waits for ever for a reader that is not there, and
- * with it every socket of the process. */
+/* The monitor is stopped before its reader goes: libzmq's I/O thread waits for ever for a reader that is
+ * not there, and with it every socket of the process. */
 static void close_line(line_t *line)
 {
     if (line->dealer) zmq_socket_monitor(line->dealer, NULL, 0);
@@ -240,8 +240,8 @@ static void close_line(line_t *line)
 }
 
 /* Looked up at each dial: a broker may have come with its key meanwhile.  What was found once is used where
- * nothing else is known, of another endpoint of the list too: a wire with a key never dials plain again.  Nor does
- * one dial plain where a key is known and it, or our own, cannot be had: the error. */
+ * nothing else is known, of another endpoint of the list too: a wire with a key never dials plain again.
+ * Nor does one dial plain where a key is known and it, or our own, cannot be had: the error. */
 static int find_broker_key(wire_t *w, const char *endpoint, heddle_error_t *why)
 {
     char key[KEY_TEXT];
@@ -304,7 +304,8 @@ static void retry_at(wire_t *w, uint64_t at_us)
 }
 
 /* libzmq gives up a connection that was refused: after a pause, jittered by a quarter, there is another
- * socket.  One that was broken off it tries again by itself, with the old keys, and sooner: that puts nothing off. */
+ * socket.  One that was broken off it tries again by itself, with the old keys, and sooner: that puts
+ * nothing off. */
 static void plan_retry(wire_t *w)
 {
     uint64_t ms = REFUSED_MS;
@@ -333,9 +334,9 @@ static bool has_come_with_a_key(const wire_t *w)
            keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND;
 }
 
-/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more and
- * more slowly; several in a row are a broker with another key, or one with keys that was dialled plain: it may
- * close before we read what it speaks. */
+/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more
+ * and more slowly; several in a row are a broker with another key, or one with keys that was dialled plain:
+ * it may close before we read what it speaks. */
 static void on_failed(wire_t *w, uint16_t event, uint32_t value)
 {
     static const wire_keys_t none;
@@ -602,7 +603,8 @@ int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys
     int rc = wire_check_endpoint(endpoint, true, NULL, error);
     if (rc) return rc;
     descriptors_raise_limit();
-    if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) || !(w->peers = peers_new(LIMIT_PEERS)))
+    if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) ||
+        !(w->peers = peers_new(LIMIT_PEERS)))
         rc = no_sockets(error);
     if (!rc) rc = guard(w, keys, self, error);
     if (!rc) rc = bind_router(w, endpoint, error);

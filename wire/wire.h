@@ -42,8 +42,8 @@ typedef struct {
     void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: no number.  NULL: ignored */
     /* Dial only; NULL: ignored.  Somebody is there and there will be no connection as things stand: DENIED
      * (our key is not known there: not retriable; plain against keys), UNAVAILABLE (wrong key of the
-     * broker).  Or there is a file for the broker's key, and it or our own cannot be had: DATA_DIR, INTERNAL; nothing
-     * was dialled.  It is tried again. */
+     * broker).  Or there is a file for the broker's key, and it or our own cannot be had: DATA_DIR,
+     * INTERNAL; nothing was dialled.  It is tried again. */
     void (*on_refused)(void *self, const heddle_error_t *why);
 } wire_sink_t;
 
@@ -78,8 +78,8 @@ int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys,
                    void *self, wire_t **ret_wire, heddle_error_t *error);
 int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
                      void *self, wire_t **ret_wire, heddle_error_t *error);
-/* How long a connection made from now on, either way, may take to introduce itself (ZMTP) before it is dropped: at least 1
- * ms, 5 s unless set.  Of the whole process, as ZeroMQ's context is. */
+/* How long a connection made from now on, either way, may take to introduce itself (ZMTP) before it is
+ * dropped: at least 1 ms, 5 s unless set.  Of the whole process, as ZeroMQ's context is. */
 void wire_set_handshake(uint32_t ms);
 /* Listen only: the key that the peer proved; "" on a plain wire, NULL for a number that is not in the
  * table.  Borrowed until the next turn. */

@@ -12,8 +12,8 @@
 
 typedef struct zap zap_t;
 
-/* `allow` is asked for each new connection with the client's public key.  NO_MEMORY: also no descriptor · UNAVAILABLE:
- * there is one already. */
+/* `allow` is asked for each new connection with the client's public key.  NO_MEMORY: also no descriptor ·
+ * UNAVAILABLE: there is one already. */
 int zap_new(loop_t *loop, bool (*allow)(void *self, const char *public_key), void *self, zap_t **ret_zap);
 /* Accepts NULL and pointers to NULL. */
 void zap_destroy(zap_t **zap);
