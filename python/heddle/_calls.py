@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -18,28 +19,28 @@ T = TypeVar("T")
 
 
 class Done:
-    """A threading.Event, set once, in whose wait() a handler may raise: that one would be left locked, and
-    its set() never return.
+    """A threading.Event, never cleared, in whose wait() a handler may raise: that one would be left locked,
+    and its set() never return.
     """
 
     def __init__(self) -> None:
         self._is_set = False
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def is_set(self) -> bool:
         return self._is_set
 
     def set(self) -> None:
         self._is_set = True
-        try:
-            self._gate.release()
-        except RuntimeError:            # once more
-            pass
+        self._tokens.put(None)
 
     def wait(self, timeout: float | None = None) -> bool:
-        if not self._is_set and self._gate.acquire(timeout=-1 if timeout is None else timeout):
-            self._gate.release()        # for the next; a handler's exception before it finds it set
+        if not self._is_set:
+            try:
+                self._tokens.get(timeout=timeout)
+                self._tokens.put(None)  # for the next; a handler's exception before it finds it set
+            except queue.Empty:
+                pass
         return self._is_set
 
 
@@ -47,7 +48,6 @@ class _Helper(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="heddle-call", daemon=True)
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self.start()
 
     def run(self) -> None:
         while True:
@@ -131,17 +131,30 @@ _idle: list[_Helper] = []
 detached: set[_Job] = set()
 
 
+class NoThread(RuntimeError):
+    """For a call that is to be detached."""
+
+
 def _start(job: _Job) -> bool:
     """False: no thread can be had.  From 3.12 on an interpreter that ends starts none."""
     try:
         helper = _idle.pop()
     except IndexError:
+        helper = _Helper()
         try:
-            helper = _Helper()
-        except RuntimeError:
+            helper.start()
+        except RuntimeError as e:
+            if _is_of_a_handler(e):
+                raise
             return False
     helper.jobs.put(job)
     return True
+
+
+def _is_of_a_handler(e: RuntimeError) -> bool:
+    """That ran in Thread.start, and not of Thread.start itself."""
+    *_, (frame, _) = traceback.walk_tb(e.__traceback__)
+    return frame.f_code is not threading.Thread.start.__code__
 
 
 def wait_out(job: _Job) -> None:
@@ -199,7 +212,7 @@ def detachable(call: Callable[[], T]) -> T:
         return call()
     try:
         job = detach(call)
-    except RuntimeError:
+    except NoThread:
         return call()
     job.done.wait()
     value: T = job.result()
@@ -207,8 +220,8 @@ def detachable(call: Callable[[], T]) -> T:
 
 
 def detach(call: Callable[[], Any]) -> _Job:
-    """call() on a helper thread, for nobody to wait for but the end of the program.  RuntimeError: there is
-    none.  An exception of a handler: call() is not made, or goes on by itself.
+    """call() on a helper thread, for nobody to wait for but the end of the program.  NoThread: call() is not
+    made.  An exception of a handler: nor is it then, or it goes on by itself.
     """
     job = prepare(call)
     try:
@@ -237,7 +250,7 @@ def launch(job: _Job) -> None:
     detached.add(job)
     if not _start(job):
         detached.discard(job)
-        raise RuntimeError("no thread can be started")
+        raise NoThread("no thread can be started")
     job.is_launched = True
 
 

@@ -178,7 +178,7 @@ class Handle:
             self._interrupt()
         try:
             _calls.detach(self._free)
-        except RuntimeError:                    # no thread: who closes again, or drops it, frees
+        except _calls.NoThread:                 # who closes again, or drops it, frees
             pass
 
     def _free(self) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -220,12 +221,13 @@ def test_close_ends_what_is_under_way_from_wherever_it_comes(own, adapter, progr
     assert time.monotonic() - start < 6 * _slowness()
 
 
-def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker, program):
+@pytest.mark.parametrize("kind", ["BaseException", "RuntimeError"])
+def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker, program, kind):
     """Just before a helper thread is started, just after, and at any moment at all; the program ends."""
     it = program("""
-        import heddle, random, signal, threading
+        import builtins, heddle, random, signal, threading
         from heddle import _calls
-        class Stop(BaseException):
+        class Stop(getattr(builtins, sys.argv[1])):
             pass
         is_armed = False
         def stop(*_):
@@ -261,10 +263,30 @@ def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker,
         for moment in (before, after):
             print(interrupted(lambda: setattr(threading.Thread, "start", moment)), flush=True)
         soon = lambda: signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 6e-4))
-        print("not freed" in {interrupted(soon) for _ in range(100)}, flush=True)
-    """)
+        print("not freed" in {interrupted(soon) for _ in range(int(sys.argv[2]))}, flush=True)
+    """, kind, 100 if kind == "BaseException" else 0)      # threading.Thread.start is not made for others
     assert [it.line(20) for _ in range(3)] == ["stopped", "stopped", "False"], it.log.read_text()
     assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
+
+
+def test_what_is_done_twice_is_done():
+    """The second time while a waiter passes the first on to the next."""
+    from heddle._calls import Done
+    done = Done()
+
+    def again(_, event, function):
+        if event == "c_return" and function.__name__ in ("acquire", "get"):
+            sys.setprofile(None)
+            done.set()
+    first = threading.Timer(0.1, done.set)
+    first.start()
+    sys.setprofile(again)
+    try:
+        assert done.wait(20)
+    finally:
+        sys.setprofile(None)
+    first.join()
+    assert done.wait(0)
 
 
 def test_a_handler_closes_a_publisher_that_makes_its_admin_handle(broker, adapter, program):
