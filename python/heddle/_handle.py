@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import os
 import select
+import sys
 import threading
 import time
 import warnings
@@ -20,6 +21,7 @@ from heddle.errors import Closed, ForkError, HeddleError
 Self = TypeVar("Self", bound="Handle")
 T = TypeVar("T")
 _NUDGE = 0.02           # seconds for a call or a poll to end by itself, before that is looked at again
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
@@ -244,12 +246,18 @@ def uncopied(it: Any) -> TypeError:
     return TypeError(f"{it!r} cannot be copied, pickled, or sent to another process: open another one there")
 
 
-def tell(text: str, kind: type[Warning], **how: Any) -> None:
-    """warnings.warn where nobody hears an exception, as in __del__; an interpreter that ends has nobody to
-    warn.
-    """
+def warn(text: str, kind: type[Warning], source: Any = None) -> None:
+    """warnings.warn, of the line that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, kind, stacklevel=level, source=source)
+
+
+def tell(text: str, kind: type[Warning], source: Any = None) -> None:
+    """warn() where nobody hears an exception, as in __del__; an interpreter that ends has nobody to warn."""
     try:
-        warnings.warn(text, kind, **how)
+        warn(text, kind, source)
     except Warning:             # -W error: it is shown as one that was ignored
         raise
     except Exception:

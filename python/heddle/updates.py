@@ -10,13 +10,12 @@ import json
 import os
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from heddle import _native
-from heddle._handle import Until, tell, uncopied
+from heddle._handle import Until, tell, uncopied, warn
 from heddle._native import ffi, lib
 from heddle._words import UpdatePhase
 from heddle.errors import Closed, ForkError, HeddleError
@@ -222,7 +221,7 @@ class Snapshot(HeldVersion):
         self._tensors = None
         left = hold.end_block()
         if left:
-            warnings.warn(_outlived(self.tag, "block", left), ResourceWarning, stacklevel=3, source=self)
+            warn(_outlived(self.tag, "block", left), ResourceWarning, source=self)
 
     def __enter__(self) -> Snapshot:
         return self
@@ -298,8 +297,7 @@ class Update(HeldVersion):
             return
         left = self._hold.end_block()
         if left:
-            tell(_outlived(self.tag, f"update ({self.phase})", left), ResourceWarning, stacklevel=4,
-                 source=self)
+            tell(_outlived(self.tag, f"update ({self.phase})", left), ResourceWarning, source=self)
 
     def staged(self) -> bool:
         """Loaded beside the old one.  False: the version is not wanted any more: drop what was loaded."""
@@ -332,7 +330,7 @@ class Update(HeldVersion):
         if self.answered or self._is_deferred:
             return
         self._reject_unanswered()
-        warnings.warn(self._unanswered(), RuntimeWarning, stacklevel=4)
+        warn(self._unanswered(), RuntimeWarning)
 
     def _reject_unanswered(self) -> None:
         try:

@@ -311,8 +311,9 @@ def test_an_update_left_unanswered_is_rejected_with_a_warning(broker, adapter):
         assert first.phase == "arrived" and first.features == () and first.config["peft_type"] == "LORA"
         with pytest.raises(heddle.UsageError, match="answers a commit"):
             first.activate()
-        with pytest.warns(RuntimeWarning, match="left unanswered"):
+        with pytest.warns(RuntimeWarning, match="left unanswered") as said:
             assert next(updates).phase == "failed"
+        assert [w.filename for w in said] == [__file__]
         with pytest.raises(heddle.RolloutFailed, match="unanswered"):
             ver.wait(timeout=30)
         with pytest.raises(heddle.UsageError, match="answered already"):
@@ -523,9 +524,12 @@ def test_views_that_outlive_their_block(broker, adapter, numpy):
     with heddle.Worker(adapters=[adapter], name="views", apply="auto",
                        slots=4) as w, heddle.Publisher(adapter=adapter) as pub:
         pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
-        with pytest.warns(ResourceWarning, match="lora_A"):
-            with w.acquire(adapter) as a:
+        for end in (lambda a: a.__exit__(None, None, None), lambda a: a.release()):
+            with pytest.warns(ResourceWarning, match="lora_A") as said:
+                a = w.acquire(adapter)
                 kept = a.numpy()[KEY.format("A")][2:4]
+                end(a)
+            assert [w.filename for w in said] == [__file__]
         held = w.stats()["held"]
         assert [(h["version"], h["views"], h["in_block"])
                 for h in held] == [(1, [KEY.format("A")], False)] and __file__ in held[0]["where"]
@@ -547,8 +551,10 @@ def test_views_that_outlive_their_update_are_named(broker, adapter, numpy):
         tag = pub.publish_tensors(tensors(numpy), CONFIG).tag
         update = next(w.updates(timeout=30))
         kept = update.numpy()[KEY.format("A")]
-        with pytest.warns(ResourceWarning, match=f"views of {tag} outlive their update .arrived.*lora_A"):
+        with pytest.warns(ResourceWarning,
+                          match=f"views of {tag} outlive their update .arrived.*lora_A") as said:
             assert update.staged()
+        assert [w.filename for w in said] == [__file__]
         assert [(h["where"], h["views"])
                 for h in w.stats()["held"]] == [(f"Update arrived {tag}", [KEY.format("A")])]
         assert kept[0, 0] == 1.0
