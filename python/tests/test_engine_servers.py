@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+import types
 from collections import deque
 
 import pytest
@@ -299,6 +300,40 @@ def test_vllm_tells_who_is_busy_by_its_newest_line():
     assert server.is_busy("policy@3", 5), "what only waits for room may be told nowhere"
     server.IDLE_S = 0
     assert [server.is_busy(name, 5) for name in ("policy@3", "old@1")] == [False, False]
+    double.stop()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """clock(seconds): so much later."""
+    now = [1000.0]
+    monkeypatch.setattr("heddle.engine.servers.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def later(seconds):
+        now[0] += seconds
+    return later
+
+
+def test_a_name_of_vllm_is_idle_when_there_was_room_for_a_while_and_nothing_of_it(clock):
+    double = Double("vllm", slots=2)
+    server = Vllm(double.url)
+
+    def looks(busy, *pauses):
+        double.busy, found = set(busy), []
+        for pause in pauses:
+            clock(pause)
+            found.append(server.is_busy("policy@1", 5))
+        return found
+    assert looks(["policy@1"], 0) == [True]
+    assert looks([], 0.1, 0.9) == [True, True]
+    assert looks(["policy@1"], 0.2) == [True], "it is busy again"
+    assert looks([], 0.1, 0.9, 0.2) == [True, True, False]
+    assert looks(["policy@2", "policy@3"], 0.1, 2, 2) == [True] * 3, "what is in no batch may wait for room"
+    assert looks(["policy@2"], 0.1, 2) == [True, False]
+    assert looks([], 0.1, 60, 2) == [True, True, False], "nobody followed the first look up"
+    server.is_busy("policy@4", 5)
+    clock(60)
+    assert server.is_busy("policy@5", 5) and set(server._idle) == {"policy@5"}
     double.stop()
 
 

@@ -19,7 +19,7 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import Any
 
-from .plan import Kind
+from .plan import LAST_PAUSE_S, Kind
 
 ANSWER_BYTES = 4 << 20                   # no answer that is read here is longer
 WORDS = 400                              # of a server, in a message
@@ -102,7 +102,8 @@ class Server:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._room: int | None = None
         self._slots: int | None = None
-        self._idle: dict[str, float] = {}    # since when no request was seen to name it
+        # since when no request was seen to name it, and when that was looked at last
+        self._idle: dict[str, tuple[float, float]] = {}
 
     # --- what a plug asks for --------------------------------------------------------------------
 
@@ -284,6 +285,7 @@ class Vllm(Server):
     not_there = "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
 
     IDLE_S = 1.0
+    FOLLOWED_S = 3 * LAST_PAUSE_S            # a look so long ago is of another time that the name was dropped
 
     _LINE = re.compile(r'^vllm:lora_requests_info\{(.*)\} ([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)$', re.M)
     _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -302,13 +304,18 @@ class Vllm(Server):
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
         """What waits because --max-loras others run is told neither as running nor as waiting: a name counts
-        as idle when it was so for a while."""
+        as idle when there was room, and nothing of it, for a while."""
         info = self._lora_info(timeout_s)
-        now = time.monotonic()
-        if any(name in info.get(f"{what}_lora_adapters", "").split(",") for what in ("running", "waiting")):
+        running, waiting = ({n for n in info.get(f"{what}_lora_adapters", "").split(",") if n}
+                            for what in ("running", "waiting"))
+        slots, now = info.get("max_lora", ""), time.monotonic()
+        if name in running | waiting or (slots.isdigit() and len(running) >= int(slots)):
             self._idle.pop(name, None)
             return True
-        if now - self._idle.setdefault(name, now) < self.IDLE_S:
+        self._idle = {n: at for n, at in self._idle.items() if now - at[1] <= self.FOLLOWED_S}
+        since = self._idle.get(name, (now, now))[0]
+        self._idle[name] = (since, now)
+        if now - since < self.IDLE_S:
             return True
         del self._idle[name]
         return False
