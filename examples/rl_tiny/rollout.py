@@ -30,18 +30,18 @@ class Engine:
 
     def __init__(self) -> None:
         self.words = task.tokenizer()
-        self._adapters = ["one", "two", "three"]  # a worker has 3 slots by default; loaded last stands last
-        self._model = task.policy(tuple(self._adapters)).eval()
+        self.adapters = ["one", "two", "three"]      # loaded last stands last
+        self._model = task.policy(tuple(self.adapters)).eval()
         self._holds: dict[str, str] = {}
         self.tag: str | None = None
 
     def load(self, update: heddle.Update) -> None:
-        adapter = next(a for a in self._adapters if self.tag is None or self._holds.get(a) != self.tag)
+        adapter = next(a for a in self.adapters if self.tag is None or self._holds.get(a) != self.tag)
         self._holds.pop(adapter, None)
         heddle.peft.load_into(self._model, update, adapter=adapter)
         self._holds[adapter] = update.tag
-        self._adapters.remove(adapter)
-        self._adapters.append(adapter)
+        self.adapters.remove(adapter)
+        self.adapters.append(adapter)
 
     def switch(self, tag: str) -> None:
         self._model.set_adapter(next(a for a, held in self._holds.items() if held == tag))
@@ -98,7 +98,8 @@ def main() -> None:
     if args.late and not sys.stdin.readline():
         return
     desk = Desk(args.board)
-    with heddle.Worker(args.broker, adapters=["policy"], name=args.name, apply="app") as worker:
+    with heddle.Worker(args.broker, adapters=["policy"], name=args.name, apply="app",
+                       slots=len(engine.adapters)) as worker:
         serve(args.name, worker, engine, desk)
 
 
