@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Update", "Updates", "Snapshot"]
 
 
-_BYTES = ffi.typeof("char *")
 FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
 
 
@@ -81,7 +80,7 @@ class Hold:
         with self._lock:
             self._live()
             self.views[name] += 1
-        return ffi.buffer(ffi.gc(ffi.cast(_BYTES, address), functools.partial(self.drop, name)), size)
+        return ffi.buffer(ffi.gc(ffi.cast("char *", address), functools.partial(self.drop, name)), size)
 
     def drop(self, name: str, _: Any) -> None:
         with self._lock:

@@ -96,6 +96,7 @@ RANK = """
         tell(failed=failure(lambda: pub.publish_dir(sys.argv[6], step=9).wait(quorum=5, timeout=0.3)))
         tell(alone=failure(lambda: heddle.Publisher(adapter=name + f"-alone-{rank}").publish(model)))
         tell(tag=pub.publish(model, step=10, config=config).tag)
+    dist.barrier()                      # gloo's threads of one rank may meet the end of the other's
     dist.destroy_process_group()
 """
 

@@ -51,6 +51,8 @@ def test_many_versions_leave_nothing_behind(broker, adapter, program):
                 own.append(len(os.listdir("/proc/self/fd")))
     print(looks)
     assert looks[-1]["rss"] <= looks[1]["rss"] * 1.01, looks
-    assert len({l["fds"] for l in looks[1:]}) == 1 and len(set(own[1:])) == 1, (looks, own)
+    assert len({l["fds"] for l in looks[1:]}) == 1, looks
+    # of this process the tests before may still close some
+    assert own[-1] <= own[1], own
     assert {l["held"] for l in looks} == {0}
     assert it.end() in (0, -15)
