@@ -501,7 +501,7 @@ def test_what_is_open_is_closed_by_an_interpreter_that_starts_no_threads(tmp_pat
     """Without cffi, which those interpreters may lack: a handle with a close of its own."""
     code = """
         import sys, threading, types
-        ffi = types.SimpleNamespace(NULL=None, typeof=str)
+        ffi = types.SimpleNamespace(NULL=None)
         sys.modules["_cffi_backend"] = types.SimpleNamespace(FFI=lambda *_, **__: ffi)
         from heddle import _handle
         class Open(_handle.Handle):
