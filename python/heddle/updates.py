@@ -306,8 +306,8 @@ class Update(HeldVersion):
         return self._answer("staged", lib.heddle_worker_staged)
 
     def activate(self) -> bool:
-        """Switched: acquire() gives this version when it returns.  False: overtaken; the next commit tells
-        what to serve.
+        """Switched: acquire() gives this version when it returns.  False: overtaken, or no broker is heard:
+        serve what was served before, until the next commit.
         """
         if self.phase != "commit":
             raise _native.error("usage", f"activate() answers a commit; {self.tag} is {self.phase}")

@@ -198,6 +198,7 @@ class Worker(Handle):
     def _take(self) -> Update | None:
         """The next update, if there is one."""
         with self._lock:
+            self._live()
             while not self._pending and self._read():
                 pass
             if not self._pending:

@@ -4,6 +4,7 @@ compiles.
 """
 import inspect
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,26 @@ def test_code_compiles(page):
     assert blocks
     for block in blocks:
         compile(block, page, "exec")
+
+
+@pytest.mark.parametrize("before,is_heard", [(None, True), (None, False), ("p@1", True), ("p@1", False)])
+def test_the_engine_of_the_page_serves_what_heddle_says(before, is_heard):
+    """Also where a switch is overtaken, before anything was active."""
+    block = next(b for b in re.findall(r"```python\n(.*?)```", PAGE, re.S) if "engine_switch" in b)
+    seen = []
+
+    def said(what, answer=True):
+        return lambda *args: (seen.append((what, *map(str, args[:1]))), answer)[1]
+    current = before and SimpleNamespace(tag=before)
+    update = {"adapter": "p", "tag": "p@2", "tensors": {}, "config": {}}
+    updates = [SimpleNamespace(phase="arrived", staged=said("staged"), **update),
+               SimpleNamespace(phase="commit", activate=said("activate", is_heard), **update),
+               SimpleNamespace(phase="retired", **update)]
+    worker = SimpleNamespace(updates=lambda: updates, current=lambda adapter: current)
+    exec(block, {"heddle": SimpleNamespace(Worker=lambda **how: worker), "EngineError": Exception,
+                 "engine_load": said("load"), "engine_switch": said("switch"), "engine_drop": said("drop")})
+    back = [("switch", before)] if before and not is_heard else []
+    assert seen == [("load", "p@2"), ("staged",), ("switch", "p@2"), ("activate",), *back, ("drop", "p@2")]
 
 
 def test_everything_public_is_documented():

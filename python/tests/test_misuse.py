@@ -428,6 +428,21 @@ def test_closed_objects(broker, adapter, numpy):
         a.tensors
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+def test_updates_end_with_the_worker_whatever_is_left(broker, adapter, numpy, taken):
+    with heddle.Publisher(adapter=adapter) as pub:
+        w = heddle.Worker(adapters=[adapter], name="left", apply="auto")
+        for n in (1, 2):
+            pub.publish_tensors(tensors(numpy, n), CONFIG).wait(min=1, timeout=60)
+        w.wait_current(60)                      # reads them
+        found = w.updates(timeout=60)
+        for _ in range(taken):
+            assert next(found).phase == "active"
+        w.close()
+        with pytest.raises(StopIteration):
+            next(found)
+
+
 def test_a_closing_that_failed_half_way_closes_no_descriptor_twice(broker, adapter, monkeypatch):
     def fail():
         raise RuntimeError("of the test")
