@@ -517,7 +517,7 @@ def test_what_is_open_is_closed_by_an_interpreter_that_starts_no_threads(tmp_pat
             it._opened(i)
         if sys.argv[1] == "start":
             threading.Thread.start = refuse
-        elif sys.argv[1] == "what-start-calls":         # tools that follow threads put one of theirs around it
+        elif sys.argv[1] == "what-start-calls":         # tools put one of theirs around it
             threading.Thread.start = lambda thread: refuse(thread)
     """
     import heddle
