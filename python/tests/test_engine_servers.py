@@ -219,7 +219,7 @@ def test_metrics_that_are_none():
     server = Vllm(double.url)
     for text in ('vllm:lora_requests_info{max_lora="x"} NaN', 'vllm:lora_requests_info{} 1.2.3', "", "\x00{"):
         double.faults["/metrics"] = deque([("text", text)])
-        server.IDLE_S = 0
+        server.IDLE_S, server.IDLE_LOOKS = 0, 1
         assert server._lora_info(5) == {} and server.is_busy("policy@1", 5) is False
     double.stop()
 
@@ -298,7 +298,7 @@ def test_vllm_tells_who_is_busy_by_its_newest_line():
     server = Vllm(double.url)
     assert [server.is_busy(name, 5) for name in ("policy@1", "policy@2")] == [True, True]
     assert server.is_busy("policy@3", 5), "what only waits for room may be told nowhere"
-    server.IDLE_S = 0
+    server.IDLE_S, server.IDLE_LOOKS = 0, 1
     assert [server.is_busy(name, 5) for name in ("policy@3", "old@1")] == [False, False]
     double.stop()
 
@@ -317,6 +317,7 @@ def clock(monkeypatch):
 def test_a_name_of_vllm_is_idle_when_there_was_room_for_a_while_and_nothing_of_it(clock):
     double = Double("vllm", slots=2)
     server = Vllm(double.url)
+    server.IDLE_LOOKS = 3
 
     def looks(busy, *pauses):
         double.busy, found = set(busy), []
@@ -328,9 +329,11 @@ def test_a_name_of_vllm_is_idle_when_there_was_room_for_a_while_and_nothing_of_i
     assert looks([], 0.1, 0.9) == [True, True]
     assert looks(["policy@1"], 0.2) == [True], "it is busy again"
     assert looks([], 0.1, 0.9, 0.2) == [True, True, False]
+    assert looks([], 0.1, 0.1, 0.1, 0.9) == [True, True, True, False], "so long at least"
+    assert looks([], 0.1, 5, 0.1) == [True, True, False], "and so often"
     assert looks(["policy@2", "policy@3"], 0.1, 2, 2) == [True] * 3, "what is in no batch may wait for room"
-    assert looks(["policy@2"], 0.1, 2) == [True, False]
-    assert looks([], 0.1, 60, 2) == [True, True, False], "nobody followed the first look up"
+    assert looks(["policy@2"], 0.1, 2, 2) == [True, True, False]
+    assert looks([], 0.1, 60, 2, 2) == [True, True, True, False], "nobody followed the first look up"
     server.is_busy("policy@4", 5)
     clock(60)
     assert server.is_busy("policy@5", 5) and set(server._idle) == {"policy@5"}

@@ -102,8 +102,8 @@ class Server:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._room: int | None = None
         self._slots: int | None = None
-        # since when no request was seen to name it, and when that was looked at last
-        self._idle: dict[str, tuple[float, float]] = {}
+        # since when no request was seen to name it, when that was looked at last, and how often
+        self._idle: dict[str, tuple[float, float, int]] = {}
 
     # --- what a plug asks for --------------------------------------------------------------------
 
@@ -284,7 +284,9 @@ class Vllm(Server):
     unknown = "cannot be found"
     not_there = "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
 
-    IDLE_S = 1.0
+    # Requests of one length that came together end together: what the last step tells is nobody, until the
+    # next ones are let in.
+    IDLE_S, IDLE_LOOKS = 1.0, 6
     FOLLOWED_S = 3 * LAST_PAUSE_S            # a look so long ago is of another time that the name was dropped
 
     _LINE = re.compile(r'^vllm:lora_requests_info\{(.*)\} ([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)$', re.M)
@@ -304,7 +306,7 @@ class Vllm(Server):
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
         """What waits because --max-loras others run is told neither as running nor as waiting: a name counts
-        as idle when there was room, and nothing of it, for a while."""
+        as idle when there was room, and nothing of it, at several looks in a row."""
         info = self._lora_info(timeout_s)
         running, waiting = ({n for n in info.get(f"{what}_lora_adapters", "").split(",") if n}
                             for what in ("running", "waiting"))
@@ -313,9 +315,9 @@ class Vllm(Server):
             self._idle.pop(name, None)
             return True
         self._idle = {n: at for n, at in self._idle.items() if now - at[1] <= self.FOLLOWED_S}
-        since = self._idle.get(name, (now, now))[0]
-        self._idle[name] = (since, now)
-        if now - since < self.IDLE_S:
+        since, _, looks = self._idle.get(name, (now, now, 0))
+        self._idle[name] = (since, now, looks + 1)
+        if now - since < self.IDLE_S or looks + 1 < self.IDLE_LOOKS:
             return True
         del self._idle[name]
         return False
