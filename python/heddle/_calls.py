@@ -143,9 +143,12 @@ def _start(job: _Job) -> bool:
         try:
             helper.start()
         except RuntimeError as e:
-            if "new thread" not in str(e):      # a handler's that ran meanwhile
-                raise
-            return False
+            if "new thread" in str(e):
+                return False
+            if str(e) == "release unlocked lock" and e.__context__ is not None:
+                # threading's own locks stand no handler that raises between two of their steps
+                raise e.__context__ from None
+            raise                               # a handler's that ran meanwhile
     helper.jobs.put(job)
     return True
 

@@ -258,12 +258,20 @@ def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker,
             threading.Thread.start = start
             start(thread)
             signal.raise_signal(signal.SIGUSR1)
-        for moment in (before, after):
+        def within(thread):
+            """What threading makes of a handler that raises while its own lock is free."""
+            threading.Thread.start = start
+            start(thread)
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            finally:
+                threading.Lock().release()
+        for moment in (before, after, within):
             print(interrupted(lambda: setattr(threading.Thread, "start", moment)), flush=True)
         soon = lambda: signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 6e-4))
         print("not freed" in {interrupted(soon) for _ in range(int(sys.argv[2]))}, flush=True)
     """, kind, 100 if kind == "BaseException" else 0)      # threading.Thread.start is not made for others
-    assert [it.line(20) for _ in range(3)] == ["stopped", "stopped", "False"], it.log.read_text()
+    assert [it.line(20) for _ in range(4)] == ["stopped"] * 3 + ["False"], it.log.read_text()
     assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
 
 
