@@ -259,7 +259,7 @@ def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker,
             start(thread)
             signal.raise_signal(signal.SIGUSR1)
         def within(thread):
-            """What threading makes of a handler that raises while its own lock is free."""
+            # what threading makes of a handler that raises while its own lock is free
             threading.Thread.start = start
             start(thread)
             try:
