@@ -89,8 +89,10 @@ sync_nack_t *nacks_pending(sync_t *s)
 
 /* --- for the node ----------------------------------------------------------------------------- */
 
-const sync_entry_t *sync_find(const sync_t *s, uint64_t version) { return entries_find((sync_t *)s,
-                              version); }
+const sync_entry_t *sync_find(const sync_t *s, uint64_t version)
+{
+    return entries_find((sync_t *)s, version);
+}
 
 const sync_entry_t *sync_active(const sync_t *s) { return entries_in((sync_t *)s, SYNC_ACTIVE); }
 
