@@ -106,6 +106,13 @@ static bool arm(void *self)
 
 /* ---- open ---- */
 
+static int out_of(heddle_error_t *error, const char *words)
+{
+    error_fail(error, HEDDLE_ERR_NO_MEMORY, "%s", words);
+    error_hint(error, "free some, or raise this program's limits (ulimit -a: -n, -u, -v)");
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
 static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
 {
     return wire_check_endpoints(broker_address(opts->broker), NULL, error);
@@ -116,6 +123,16 @@ static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
 static bool may_leave_loopback(const shell_opts_t *opts, bool is_secure, bool is_loopback)
 {
     return opts->insecure || (is_secure && (!is_loopback || credentials_are_named(&opts->keys)));
+}
+
+/* Right where all workers are of this host; else nothing arrives, and only a deadline would tell. */
+static void warn_of_loopback(const char *device, const char *broker)
+{
+    if (transfer_device_is_loopback(device))
+        log_emit(LOG_WARN, "data.loopback",
+                 "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
+                 "name the interface that they can (--data-device)",
+                 broker, device ? device : "lo");
 }
 
 /* Over a network only with keys, or where somebody said that he trusts it. */
@@ -136,7 +153,9 @@ static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_err
             "network that you trust");
     }
     if (rc || !opts->transfer) return rc;
-    return transfer_check_device(opts->data_device, may_leave_loopback(opts, is_secure, is_loopback), error);
+    rc = transfer_check_device(opts->data_device, may_leave_loopback(opts, is_secure, is_loopback), error);
+    if (!rc && !is_loopback) warn_of_loopback(opts->data_device, broker);
+    return rc;
 }
 
 /* For an operator who knows the fabric better than AUTO does; sources decide, so both sides may differ. */
@@ -171,14 +190,14 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     wire_keys_t keys;
     int rc = take_keys(opts, &keys, error);
     if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))
-        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or descriptor is left for a loop");
+        rc = out_of(error, "no memory or descriptor is left for a loop");
     if (!rc) s->io.owner = loop_owner(s->loop);
     if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc)
         rc = wire_dial_with(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
     if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work, arm, s))
-        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a loop");
+        rc = out_of(error, "no memory is left for a loop");
     return rc;
 }
 
@@ -196,12 +215,12 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
     if (!rc) rc = check_addresses(opts, error);
     if (rc) return rc;
     shell_t *s = calloc(1, sizeof *s);
-    if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
+    if (!s) return out_of(error, "no memory is left for a client");
     s->io = (node_io_t){
         .self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->interrupt_fd < 0)
-        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no descriptor is left for a client");
+        rc = out_of(error, "no descriptor is left for a client");
     sigset_t old;
     block_signals(&old);
     if (!rc) rc = open_parts(s, opts, error);
@@ -231,7 +250,7 @@ int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *e
     block_signals(&old);
     s->running = pthread_create(&s->thread, NULL, run, s) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!s->running) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no thread can be started");
+    if (!s->running) return out_of(error, "no thread can be started");
     pthread_setname_np(s->thread, "heddle");
     return HEDDLE_OK;
 }

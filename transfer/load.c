@@ -184,6 +184,12 @@ static unsigned list_interfaces(const char *device, char *ret_list, size_t size)
     return flags;
 }
 
+bool transfer_device_is_loopback(const char *device)
+{
+    char up[160];
+    return list_interfaces(device ? device : "lo", up, sizeof up) & IFF_LOOPBACK;
+}
+
 /* UCX finds interfaces there and nowhere else.  Without, it would open and reach only this process. */
 static int check_listed(const char *name, heddle_error_t *error)
 {

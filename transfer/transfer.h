@@ -112,5 +112,7 @@ int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, 
 /* INSECURE_ADDRESS unless the interface exists and is loopback (or insecure is set); NULL device
  * is "lo".  INTERNAL where /sys does not show it: UCX would not find it. */
 int transfer_check_device(const char *device, bool insecure, heddle_error_t *error);
+/* False too where there is no such interface.  NULL is "lo". */
+bool transfer_device_is_loopback(const char *device);
 
 #endif

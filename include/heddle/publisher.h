@@ -98,7 +98,8 @@ typedef struct heddle_report {
     uint64_t version, decision;
     char state[16];                /* staging staged active kept superseded failed retired lost */
     int activation;
-    uint32_t deadline_ms, eligible_count, staged_count, active_count;
+    uint32_t deadline_ms;          /* as it was asked for */
+    uint32_t eligible_count, staged_count, active_count;
     int code;                      /* why it failed, is held (HEDDLE_ERR_HELD), or 0 */
     char message[512];
     double staged_ms, active_ms;   /* since commit was called; -1 where it has not happened */

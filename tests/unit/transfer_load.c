@@ -70,6 +70,8 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
 {
     cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_OK);
     cr_assert_eq(transfer_check_device("lo", false, &e), HEDDLE_OK);
+    cr_assert(transfer_device_is_loopback(NULL) && transfer_device_is_loopback("lo"));
+    cr_assert_not(transfer_device_is_loopback("nosuchif0"));
     char name[64] = "";                       /* one that is up and not loopback, if this machine has one */
     FILE *f = popen("ip -o link show up 2>/dev/null | awk -F': ' '$3 !~ /LOOPBACK/ {print $2; exit}'", "r");
     if (f && fgets(name, sizeof name, f)) name[strcspn(name, "@\n")] = 0;
@@ -78,6 +80,7 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
     cr_assert_eq(transfer_check_device(name, false, &e), HEDDLE_ERR_INSECURE_ADDRESS);
     cr_assert(strstr(e.message, name) && strstr(e.message, "memory") && strstr(e.hint, "--insecure"));
     cr_assert_eq(transfer_check_device(name, true, &e), HEDDLE_OK);
+    cr_assert_not(transfer_device_is_loopback(name));
 }
 
 /* In a namespace of our own, where /sys is an empty place. */

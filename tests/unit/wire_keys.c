@@ -97,6 +97,7 @@ Test(keys, damaged_files_are_refused)
     cr_assert_eq(key_read(path_of("bad.key"), &pair, &error), HEDDLE_ERR_DATA_DIR, "keys of two pairs");
     cr_assert_str_eq(pair.public_key, "as before");
     cr_assert_eq(key_read(path_of("nothing"), &pair, &error), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(error.hint, "keygen"), "%s", error.hint);
     cr_assert_eq(key_read(dir, &pair, &error), HEDDLE_ERR_DATA_DIR, "a directory");
     cr_assert_eq(mkfifo(path_of("fifo"), 0600), 0);
     cr_assert_eq(key_read(path_of("fifo"), &pair, &error), HEDDLE_ERR_DATA_DIR,
