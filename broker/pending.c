@@ -204,6 +204,9 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
     const member_sub_t *sub = member_sub(m, row->adapter);
     const copy_row_t *c = copy_there(t, m);
     bool overtaken = !row->exact && !row->dry_run && reached_at && sub->decision >= reached_at;
+    /* Chosen anew, it is served once that was said anew: it may have been on its way to another. */
+    bool is_served =
+        sub->version == row->version && (sub->version != a->active || sub->decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
     *ret = (wait_row_t){.member = m,
                         .worker = m->name,
@@ -217,7 +220,7 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
                         .is_refused = is_refused(c),
                         .heartbeat_age_ms = member_silent_ms(m, now_us)};
     ret->is_reached =
-        !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : sub->version == row->version));
+        !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));
     if (!is_staged_phase || !copy_holds(c)) return;
     ret->version = row->version;
     ret->since_ms = c->since_ms;

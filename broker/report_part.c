@@ -116,7 +116,7 @@ json_t *part_settling(const broker_t *b, instant_t now)
 
 bool sub_is_current(const adapter_row_t *a, const member_sub_t *sub)
 {
-    return a && a->active && sub->version == a->active;
+    return a && a->active && sub->version == a->active && sub->decision >= a->decision;
 }
 
 uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub)

@@ -42,7 +42,8 @@ int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, repor
 int report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
                 heddle_error_t *error);
 
-/* It serves the active version; false where there is none (a may be NULL: never published to). */
+/* It serves the active version, and says so since it was chosen: before, it may have been on its way to
+ * another.  False where there is none (a may be NULL: never published to). */
 bool     sub_is_current(const adapter_row_t *a, const member_sub_t *sub);
 /* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
  * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves

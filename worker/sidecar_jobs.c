@@ -59,9 +59,9 @@ static void finish_activate(jobs_t *j, const heddle_event_t *e)
 }
 
 /* Row of an adapter, made where it is missing: a worker has no more adapters than rows. */
-static told_t *find_told(jobs_t *j, const char *adapter)
+static known_t *find_known(jobs_t *j, const char *adapter)
 {
-    told_t *row = j->told;
+    known_t *row = j->known;
     while (row->adapter[0] && strcmp(row->adapter, adapter) != 0) row++;
     if (!row->adapter[0]) snprintf(row->adapter, sizeof row->adapter, "%s", adapter);
     return row;
@@ -74,7 +74,6 @@ static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now
     heddle_error_t error;
     const heddle_event_t *e = &job->event;
     exports_path(&j->exports, e->adapter, e->version, path);
-    if (e->type != HEDDLE_EVENT_ARRIVED) find_told(j, e->adapter)->version = e->version;
     if (hook_start(&job->hook, command, e, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK)
         return true;
     reject(j, e, &error);
@@ -86,7 +85,7 @@ static int write_directory(jobs_t *j, const heddle_snapshot_t *snapshot, heddle_
 {
     char path[4400];
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
-    seen_t *seen = &find_told(j, m->adapter)->seen;
+    seen_t *seen = &find_known(j, m->adapter)->seen;
     if (j->exports.root < 0) return HEDDLE_OK;
     int rc = exports_find(&j->exports, m->adapter, error);
     if (rc) return rc;
@@ -167,17 +166,11 @@ static void follow(jobs_t *j, const heddle_event_t *e)
         say_not_switched(e, error.message);
 }
 
-/* It is served, and nothing is asked: a version that was switched from already is left alone. */
-static bool begin_active(jobs_t *j, job_t *job, uint64_t now_us)
+/* It is served: a version that was switched from already is left alone. */
+static void finish_active(jobs_t *j, const heddle_event_t *e)
 {
-    const heddle_event_t *e = &job->event;
-    bool is_active = active_version(j, e->adapter) == e->version;
-    if (is_active && j->on_activate && find_told(j, e->adapter)->version != e->version &&
-        have_directory(j, e) && run_command(j, job, j->on_activate, now_us))
-        return true;
-    if (is_active) follow(j, e);
+    if (active_version(j, e->adapter) == e->version) follow(j, e);
     exports_prune(&j->exports, e->adapter, is_needed, j);
-    return false;
 }
 
 /* A directory that was found wrong, or missing: written again, from memory that is as it should be. */
@@ -232,7 +225,7 @@ static bool begin(jobs_t *j, job_t *job, uint64_t now_us)
     switch (e->type) {
     case HEDDLE_EVENT_ARRIVED: return begin_stage(j, job, now_us);
     case HEDDLE_EVENT_COMMIT: return begin_activate(j, job, now_us);
-    case HEDDLE_EVENT_ACTIVE: return begin_active(j, job, now_us);
+    case HEDDLE_EVENT_ACTIVE: finish_active(j, e); break;
     case HEDDLE_EVENT_VERIFY: verify(j, e); break;
     case HEDDLE_EVENT_FAILED: exports_remove(&j->exports, e->adapter, e->version); break;
     default: exports_prune(&j->exports, e->adapter, is_needed, j); break;
@@ -243,11 +236,7 @@ static bool begin(jobs_t *j, job_t *job, uint64_t now_us)
 static void end_command(jobs_t *j, const job_t *job, const char *reason)
 {
     const heddle_event_t *e = &job->event;
-    if (e->type == HEDDLE_EVENT_ACTIVE) {
-        if (reason[0]) say_not_switched(e, reason);
-        follow(j, e);
-        exports_prune(&j->exports, e->adapter, is_needed, j);
-    } else if (job->is_void) {
+    if (job->is_void) {
         say_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
     } else if (reason[0]) {
         heddle_error_t why;
@@ -266,7 +255,6 @@ static bool is_work(const jobs_t *j, int type)
 {
     if (type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY)
         return true;
-    if (type == HEDDLE_EVENT_ACTIVE && j->on_activate) return true;
     return j->exports.root >= 0 &&
            (type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED);
 }

@@ -7,7 +7,7 @@
  *   VERIFY   digest of the exported directory, verified(); for the active version it is read
  *            through the link; one that is missing or differs is then written again from memory
  *   FAILED   a command that still stages it is killed; the directory goes
- *   ACTIVE   on-activate where another version's ran since, the link; old directories go
+ *   ACTIVE   the link; old directories go
  *   RETIRED  old directories go
  *
  * A COMMIT is void once a later decision took it back or the lease lapsed: then neither its
@@ -32,8 +32,8 @@ typedef struct job {
     bool is_void;                 /* COMMIT that may not be carried out any more */
 } job_t;
 
-/* The version that on-activate was last run for, and the directory that was last found right. */
-typedef struct { char adapter[HEDDLE_NAME_MAX + 1]; uint64_t version; seen_t seen; } told_t;
+/* The directory of an adapter that was last found right. */
+typedef struct { char adapter[HEDDLE_NAME_MAX + 1]; seen_t seen; } known_t;
 
 typedef struct {
     heddle_worker_t *worker;
@@ -42,7 +42,7 @@ typedef struct {
     const char *on_stage, *on_activate;   /* NULL: none */
     uint32_t hook_timeout_ms;
     job_t *first;                 /* in the order of their events */
-    told_t told[LIMIT_ADAPTERS_PER_WORKER];
+    known_t known[LIMIT_ADAPTERS_PER_WORKER];
 } jobs_t;
 
 /* Queues what an event asks for; NO_MEMORY. */

@@ -41,18 +41,18 @@ static int on_app_staged(step_t *st, sync_entry_t *e)
 
 static int on_app_activate(step_t *st, sync_entry_t *e)
 {
-    if (e->state == SYNC_ACTIVE) return HEDDLE_OK;
+    if (e->state == SYNC_ACTIVE && !entry_is_named(st->s, e)) return HEDDLE_OK;
     if (!entry_is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
     if (!st->s->up) return HEDDLE_ERR_FENCED;
     if (!entry_is_named(st->s, e)) return HEDDLE_ERR_NOT_FOUND;
+    if (st->s->asked == e->version) st->s->asked = 0;
     step_flip(st, e);
     return HEDDLE_OK;
 }
 
 static int on_app_reject(step_t *st, sync_entry_t *e)
 {
-    bool ready = e->state == SYNC_STAGED || e->state == SYNC_KEPT;
-    if (ready && entry_is_named(st->s, e)) {
+    if (entry_is_ready(e) && entry_is_named(st->s, e)) {
         uint64_t decision = e->decision;
         e->decision = e->offered = 0;    /* a WELCOME that names it again offers it again */
         step_say_nack(st, e, decision, st->ev->error);

@@ -23,8 +23,8 @@
  *   FETCHED      -        -        -         (3)         -         -          -          -
  *   FETCH_FAILED -        -        -         NACK, L(2)  -         -          -          -
  *   APP_STAGED   NF       NF       NF        NF          STAGED(3) ok         ok         ok
- *   APP_ACTIVATE NF       NF       NF        NF          NF        ACTIVE(4)  ok         ACTIVE(4)
- *   APP_REJECT   NF       NF       NF        NF          NACK, L   NACK(5)    NF         NACK(5)
+ *   APP_ACTIVATE NF       NF       NF        NF          NF        ACTIVE(4)  ok(4)      ACTIVE(4)
+ *   APP_REJECT   NF       NF       NF        NF          NACK, L   NACK(5)    NF(5)      NACK(5)
  *   COMMIT       remember remember remember  remember    remember  apply(4)   apply(4)   apply(4)
  *   ABORT        -        absent   L         CANCEL, L   L         L          -          -
  *   RETIRE       -        absent   L         CANCEL, L   L         L          mark(6)    L
@@ -48,10 +48,11 @@
  *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
  *       said; then, if the version is named, as COMMIT.
  *   (4) AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.  Named again
- *       while it is active: say ACTIVE alone.  APP_ACTIVATE of a version that is not named: NOT_FOUND,
- *       or FENCED where the lease lapsed meanwhile.
+ *       while it is active: say ACTIVE alone; but an application that was asked to switch to another
+ *       meanwhile, or refused, is asked to switch back first.  APP_ACTIVATE of a version that is not named:
+ *       NOT_FOUND (ACTIVE: ok), or FENCED where the lease lapsed meanwhile.
  *   (5) Named: NACK with the decision, it stays where it was, OFFER stale.  Not named: STAGED: NACK, L;
- *       KEPT: NOT_FOUND.
+ *       KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.
  *   (7) None: a lost version holds up nobody.  It gives way to what was announced later, and is CANCELled
  *       where a decision for a later version is known and it is not named.
@@ -128,6 +129,9 @@ typedef struct sync {
     decision_t applied;       /* decision 0: none */
     decision_t decided;       /* the greatest seen */
     bool active_reported;     /* ACTIVE of `applied` was sent or restated */
+    /* Version of the last COMMIT that was offered, until the application has switched to it; 0: none.  It may
+     * serve that one, or neither. */
+    uint64_t asked;
     uint64_t order;           /* of the last announcement */
     /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
     uint64_t give_up_us;

@@ -112,10 +112,11 @@ void step_apply(step_t *st)
         if (entry_is_ready(e) && entry_is_named(st->s, e) && (!best || e->decision > best->decision))
             best = e;
     if (!best) return;
-    if (!st->s->app || best->state == SYNC_ACTIVE) {
+    if (!st->s->app || (best->state == SYNC_ACTIVE && !st->s->asked)) {
         step_flip(st, best);
     } else if (best->offered != best->decision) {
         best->offered = best->decision;
+        st->s->asked = best->version;
         step_offer(st, best, HEDDLE_EVENT_COMMIT, 0);
     }
 }

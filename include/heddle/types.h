@@ -101,7 +101,8 @@ typedef enum {
     HEDDLE_EVENT_ARRIVED,      /* APPLY_APP: verified, in a slot: load it beside the old one, then
                                 * staged() or reject() */
     HEDDLE_EVENT_STAGED,       /* APPLY_AUTO: verified and staged */
-    HEDDLE_EVENT_COMMIT,       /* APPLY_APP: decided: switch, then activate() */
+    HEDDLE_EVENT_COMMIT,       /* APPLY_APP: decided: switch, then activate(); it may name the version that
+                                * is active, where another was to be switched to meanwhile: switch back */
     HEDDLE_EVENT_ACTIVE,       /* acquire() of the active version gives this one from now on */
     HEDDLE_EVENT_STALE,        /* the broker's decision is newer than what is served here */
     HEDDLE_EVENT_FAILED,       /* this version failed on this worker, or the whole version: code and

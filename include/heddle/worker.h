@@ -62,7 +62,7 @@ HEDDLE_API int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, hedd
 HEDDLE_API int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version);
 /* APPLY_APP: the flip, called between two steps.  acquire(adapter, 0) gives this version when it returns.
  * NOT_FOUND or FENCED where another decision came between, or no broker is heard: serve what was served
- * before, until the next COMMIT. */
+ * before, until the next COMMIT.  Of a version that is active already: OK. */
 HEDDLE_API int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version);
 /* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to
  * 640 bytes, cut beyond. */

@@ -146,6 +146,9 @@ Test(standing, lag_counts_versions_and_not_decisions)
     for (int i = 0; i < 3; i++) {
         rig_pass(100);
         name_again(2); /* w2 tries again, and cannot */
+        ask("workers", "", 0);
+        is("workers.0.current", "false"); /* it was asked as well, and has not answered */
+        rig_active(W1, 2, rig_adapter()->decision, 2);
         rig_nack(W2, 2, rig_adapter()->decision, "activate", "internal");
     }
     cr_assert_eq(rig_adapter()->decision, 5);

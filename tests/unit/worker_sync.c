@@ -497,6 +497,77 @@ Test(sync, an_application_that_is_switching_is_heard_after_a_step_back)
     cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), HEDDLE_ERR_NOT_FOUND);    /* once */
 }
 
+/* Nor is the version that is active here said to be served before the application is back at it. */
+Test(sync, a_step_back_to_the_active_version_asks_who_may_have_switched)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);    /* 7, d5 */
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    commit(&s, 7, 7);
+    cr_assert_str_eq(said, "offer 7 7");
+    fed(&s, SY_TICK, 0);
+    cr_assert_str_eq(said, "", "once");
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    cr_assert_str_eq(said, "ACTIVE 7 d7, offer 8 7");
+    commit(&s, 7, 8);
+    cr_assert_str_eq(said, "ACTIVE 7 d8, offer 8 7", "it is known to be there");
+    commit(&s, 8, 9);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 8), 0);
+    commit(&s, 8, 10);
+    cr_assert_str_eq(said, "ACTIVE 8 d10, offer 8 8");
+}
+
+Test(sync, who_switched_before_it_heard_of_the_step_back_is_asked_to_go_back)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    commit(&s, 7, 7);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 8), 0);
+    cr_assert_str_eq(said, "FLIP 8, KEEP 7, ACTIVE 8 d6, offer 8 8");
+    commit(&s, 8, 8);                /* and forth again, before it answered */
+    cr_assert_str_eq(said, "offer 7 8");
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 8), 0);
+    cr_assert_str_eq(said, "ACTIVE 8 d8, offer 8 8");
+}
+
+Test(sync, who_cannot_go_back_is_stale_and_asked_again)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    commit(&s, 7, 7);
+    cr_assert_gt(fed(&s, SY_APP_REJECT, 7), 0);
+    cr_assert_str_eq(said, "NACK 7 d7 internal, " STALE);
+    cr_assert_eq(state_of(&s, 7), SYNC_ACTIVE);
+    commit(&s, 7, 8);
+    cr_assert_str_eq(said, "offer 7 7");
+    fed(&s, SY_APP_REJECT, 7);
+    fed(&s, SY_DOWN, 0);
+    up(&s, 7, 8, NULL, 0);
+    cr_assert(strstr(said, "offer 7 7"), "by a WELCOME too: %s", said);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    cr_assert_str_eq(said, "ACTIVE 7 d8, offer 8 7");
+}
+
+Test(sync, who_switched_while_the_broker_was_away_is_asked_to_go_back)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    fed(&s, SY_DOWN, 0);
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 8), HEDDLE_ERR_FENCED);
+    const uint64_t keep[] = {7, 8};
+    up(&s, 7, 7, keep, 2);
+    cr_assert(strstr(said, "offer 7 7"), "%s", said);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    cr_assert_str_eq(said, "ACTIVE 7 d7, offer 8 7");
+}
+
 Test(sync, an_answer_that_comes_after_a_later_switch_is_too_late)
 {
     sync_t s;

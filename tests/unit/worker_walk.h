@@ -6,7 +6,7 @@
  * What must hold after each step: a slot has one version, and one that is wanted back is not given away
  * before it was drained; one version is active, one at most is coming; a decision is never applied after
  * a greater one (I13); nothing is said while the session is down; the active version is never dropped;
- * all is bounded (I9). */
+ * an application is said to serve what it last said that it switched to; all is bounded (I9). */
 #ifndef TESTS_UNIT_WORKER_WALK_H
 #define TESTS_UNIT_WORKER_WALK_H
 
@@ -25,7 +25,18 @@ typedef struct {
     bool leaving[LIMIT_SLOTS]; /* the slot was dropped and is not drained: a reader, a send or an ask is
                                   in it */
     uint64_t reserving, fetching;
+    uint64_t asked;  /* the COMMIT that the application heard last, and has not answered by a switch; 0: none */
+    const sync_event_t *event;
 } world_t;
+
+/* What is said for the first time follows from the application's word, unless it is known to be there. */
+static void check_served(const world_t *w, const sync_action_t *active)
+{
+    bool is_new = active->decision > w->highest_applied;
+    bool is_told = w->event->kind == SY_APP_ACTIVATE && w->event->version == active->version;
+    cr_assert(!w->s.app || !is_new || is_told || !w->asked, "active %d is said, %d was asked for",
+              (int)active->version, (int)w->asked);
+}
 
 static void obey(world_t *w, const sync_action_t *out, int count)
 {
@@ -64,10 +75,14 @@ static void obey(world_t *w, const sync_action_t *out, int count)
             break;
         case SA_SEND_ACTIVE:
             cr_assert(w->s.up && a->version == w->active && a->decision >= w->highest_applied);
+            check_served(w, a);
             w->highest_applied = a->decision;
             break;
         case SA_SEND_STAGED:
         case SA_SEND_NACK: cr_assert(w->s.up); break;
+        case SA_OFFER:
+            if (a->event == HEDDLE_EVENT_COMMIT) w->asked = a->version;
+            break;
         default: break;
         }
     }
@@ -94,6 +109,15 @@ static void check(world_t *w)
     cr_assert_leq(w->s.applied.decision, w->s.decided.decision);
 }
 
+/* Mostly one that is here: of all that there were, few are. */
+static uint64_t known(const world_t *w, uint64_t any)
+{
+    uint64_t skip = roll(4);
+    for (const sync_entry_t *e = w->s.entries; e < w->s.entries + SYNC_ENTRIES; e++)
+        if (e->state != SYNC_ABSENT && skip-- == 0) return e->version;
+    return any;
+}
+
 /* One random event that the world allows, with now and then one that it does not. */
 static sync_event_t any_event(world_t *w)
 {
@@ -113,6 +137,7 @@ static sync_event_t any_event(world_t *w)
     case 5:
         ev.kind = SY_COMMIT;
         ev.decision = roll(4) ? ++w->next_decision : 1 + roll(w->next_decision + 1);
+        ev.version = known(w, ev.version);
         break;
     case 6: ev.kind = roll(2) ? SY_ABORT : SY_RETIRE; break;
     case 7:
@@ -130,8 +155,14 @@ static sync_event_t any_event(world_t *w)
         ev.version = w->fetching;
         break;
     case 12: ev.kind = SY_TICK; break;
-    case 13: ev.kind = (sync_event_kind_t)(SY_APP_STAGED + roll(3)); break;
-    case 14: ev.kind = SY_APP_STAGED; break;
+    case 13:
+        ev.kind = (sync_event_kind_t)(SY_APP_STAGED + roll(3));
+        ev.version = known(w, ev.version);
+        break;
+    case 14:
+        ev.kind = SY_APP_STAGED;
+        ev.version = known(w, ev.version);
+        break;
     default: ev.kind = SY_DRAINED; break;
     }
     return ev;
@@ -152,7 +183,9 @@ static void take_event(world_t *w, sync_event_t ev)
     if (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT) ev.error = &why;
     ev.digest = walk_digest(ev.version);
     int n = sync_step(&w->s, &ev, w->now_us, out);
+    w->event = &ev;
     if (n > 0) obey(w, out, n);
+    if (n > 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version) w->asked = 0;
     check(w);
 }
 
