@@ -18,6 +18,8 @@ static int fail(const char *what)
 {
     const heddle_error_t *e = heddle_last_error();
     fprintf(stderr, "%s: %s: %s\n", what, heddle_err_name(e->code), e->message);
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found: %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint: %s\n", e->hint);
     return heddle_err_exit(e->code);
 }
@@ -66,7 +68,7 @@ int main(int argc, char **argv)
         report.size = sizeof report;
         if (publish_step(p, table, step, &done)) status = fail("publish");
         else if (heddle_publisher_wait(p, done.version, HEDDLE_PHASE_ACTIVE, quorum, 30000, &report)) status = fail("wait");
-        else printf("published %s, active on %u of %u workers\n", done.tag, report.active_count, report.eligible_count);
+        else printf("published %s, active on %u worker%s\n", done.tag, report.active_count, report.active_count == 1 ? "" : "s");
         fflush(stdout);
     }
     heddle_publisher_close(&p);

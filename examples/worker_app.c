@@ -17,8 +17,19 @@ static int fail(const char *what)
 {
     const heddle_error_t *e = heddle_last_error();
     fprintf(stderr, "%s: %s: %s\n", what, heddle_err_name(e->code), e->message);
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found: %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint: %s\n", e->hint);
     return heddle_err_exit(e->code);
+}
+
+/* A refusal that may pass, and a broker that is silent, are waited out; another refusal is the end. */
+static int tell(const heddle_event_t *e)
+{
+    const char *hint = e->type == HEDDLE_EVENT_REFUSED ? heddle_last_error()->hint : "";
+    fprintf(stderr, "%s: %s: %s\n", e->type == HEDDLE_EVENT_REFUSED ? "refused" : "lost", heddle_err_name(e->code), e->message);
+    if (hint[0]) fprintf(stderr, "  hint: %s\n", hint);
+    return e->type == HEDDLE_EVENT_REFUSED && !e->retriable ? heddle_err_exit(e->code) : 0;
 }
 
 /* Copies the version's tensors to where the engine wants them.  NULL: done; else why it cannot. */
@@ -67,7 +78,8 @@ static int on_arrived(heddle_worker_t *w, engine_t *engine, const heddle_event_t
     return rc && rc != HEDDLE_ERR_NOT_FOUND ? fail("staged") : 0;
 }
 
-/* Decided.  A roll-back names a version that may have been loaded over since: it is still in its slot. */
+/* Decided.  A roll-back names a version that may have been loaded over since: it is still in its slot.  It may name the one that is
+ * active already, a way back while another was being switched to: an engine that has begun to switch goes back, and answers the same. */
 static void on_commit(heddle_worker_t *w, engine_t *engine, const heddle_event_t *e)
 {
     int before = engine->in_use;
@@ -101,6 +113,7 @@ int main(int argc, char **argv)
         return 2;
     }
     int status = 0;
+    time_t patience = time(NULL) + 5;   /* 0: a broker was heard, or it was said that none is */
     engine_t engine = {0};
     heddle_worker_opts_t opts = {.size = sizeof opts, .adapters = (const char *const[]){argv[1], NULL}, .apply = HEDDLE_APPLY_APP};
     heddle_worker_t *w;
@@ -110,9 +123,15 @@ int main(int argc, char **argv)
     while (!ending && !status) {
         heddle_event_t e = {.size = sizeof e};
         while (!status && heddle_worker_next_event(w, 0, &e) == HEDDLE_OK) {   /* between two steps */
+            patience = 0;
             if (e.type == HEDDLE_EVENT_JOINED) puts("joined"), fflush(stdout);
+            if (e.type == HEDDLE_EVENT_REFUSED || e.type == HEDDLE_EVENT_LOST_BROKER) status = tell(&e);
             if (e.type == HEDDLE_EVENT_ARRIVED) status = on_arrived(w, &engine, &e);
             if (e.type == HEDDLE_EVENT_COMMIT) on_commit(w, &engine, &e);
+        }
+        if (patience && time(NULL) >= patience) {
+            fprintf(stderr, "no broker has answered for 5 s; waiting for one (HEDDLE_BROKER says where)\n");
+            patience = 0;
         }
         engine_step(&engine);
     }
