@@ -99,6 +99,7 @@ static bool find_plugin(char ret_path[PATH_MAX + sizeof PLUGIN + 1])
 static int fail_missing(heddle_error_t *error)
 {
     const char *given = getenv("HEDDLE_PLUGIN_DIR");
+    if (given && !*given) given = NULL;
     error_fail(error, HEDDLE_ERR_INTERNAL, "the data plane's plugin " PLUGIN " was not found%s%s",
                given ? " in " : "", given ? given : "");
     error_expected(error, "%s/" PLUGIN, given ? given : HEDDLE_INSTALLED_PLUGIN_DIR);
