@@ -22,6 +22,11 @@ def listing(table):
     return "\n".join(lines)
 
 
+# As these say it: an option's own words are about one program.
+SAID = {"HEDDLE_BROKER": "where workers and commands find the broker; where it listens itself: --listen in "
+                         "HEDDLE_BROKER_OPTIONS"}
+
+
 def variables(tables):
     """Variables that options read, each once, with its default."""
     found = {}
@@ -29,7 +34,7 @@ def variables(tables):
         for o in table.options:
             if o.env:
                 found.setdefault(o.env, o)
-    return [f"# {o.doc}; also for the command heddle(1)\n#{env}={o.default}"
+    return [f"# {SAID.get(env) or o.doc + '; also for the command heddle(1)'}\n#{env}={o.default}"
             for env, o in sorted(found.items())]
 
 
