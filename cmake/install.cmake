@@ -67,9 +67,10 @@ function(heddle_install_pages)
   install(FILES deploy/completion/_heddle DESTINATION ${HEDDLE_ZSH_DIR} COMPONENT runtime)
 endfunction()
 
-# Units, the user that they run as, and the sample of their settings.
+# Units, the user that they run as, its directory for keys, and the sample of their settings.
 set(HEDDLE_SYSTEMD_UNIT_DIR lib/systemd/system CACHE STRING "where systemd units are installed")
 set(HEDDLE_SYSUSERS_DIR lib/sysusers.d CACHE STRING "where the system user is declared")
+set(HEDDLE_TMPFILES_DIR lib/tmpfiles.d CACHE STRING "where the directory for keys is declared")
 function(heddle_install_units)
   file(STRINGS deploy/systemd/hardening lines)
   list(JOIN lines "\n" HEDDLE_UNIT_HARDENING)
@@ -87,5 +88,6 @@ function(heddle_install_units)
       file(WRITE \"\$ENV{DESTDIR}\${unit}\" \"\${text}\")" COMPONENT runtime)
   endforeach()
   install(FILES deploy/systemd/heddle.sysusers.conf DESTINATION ${HEDDLE_SYSUSERS_DIR} RENAME heddle.conf COMPONENT runtime)
+  install(FILES deploy/systemd/heddle.tmpfiles.conf DESTINATION ${HEDDLE_TMPFILES_DIR} RENAME heddle.conf COMPONENT runtime)
   install(FILES deploy/heddle.env DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 endfunction()
