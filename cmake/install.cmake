@@ -36,7 +36,7 @@ function(heddle_install_development)
 endfunction()
 
 set(HEDDLE_ZSH_DIR ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING "where zsh looks for completion functions")
-# Manual pages (and, for each function of the library, a page that points to its group's), completion, examples, units.
+# Manual pages (and, for each function of the library, a page that points to its group's), completion, examples, the pages of docs/.
 function(heddle_install_pages)
   file(GLOB pages CONFIGURE_DEPENDS docs/man/*.[1-8])
   foreach(page IN LISTS pages)
@@ -64,6 +64,8 @@ function(heddle_install_pages)
   endforeach()
   file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
   install(FILES ${examples} examples/CMakeLists.txt DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT development)
+  file(GLOB docs CONFIGURE_DEPENDS docs/*.md)
+  install(FILES README.md ${docs} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
   install(FILES deploy/completion/_heddle DESTINATION ${HEDDLE_ZSH_DIR} COMPONENT runtime)
 endfunction()
 

@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "python/README.md",
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "python/README.md",
          *(p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("docs/*.md")))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 TOP = (r"(?:docs|tests|tools|include|deploy|examples|core|proto|wire|transfer|client|worker|trainer_client|"

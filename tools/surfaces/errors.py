@@ -22,7 +22,9 @@ Behind each stand the exit status,
 and whether the same call may succeed later without a change;
 then what it comes from, and what to do.
 The longer story is in
-.Pa docs/operations.md .
+.Pa operations.md ,
+which lies with the other pages in
+.Pa share/doc/heddle .
 .Bl -tag -width Ds
 """
 TAIL = """.El
@@ -35,8 +37,7 @@ TAIL = """.El
 
 def plain(text):
     """Markdown of a cell as one line of mdoc text."""
-    text = re.sub(r"\[([^\]]+)\]\(([^)]+)\)", lambda m: m[1] if not m[1].endswith(".md") else f"docs/{m[1]}",
-                  text)
+    text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text)
     text = text.replace("`", "").replace("*", "").replace("–", "nothing").replace("…", "...")
     text = text.replace("\\", "\\e").strip()
     return f"\\&{text}" if text[:1] in ".'" else text
