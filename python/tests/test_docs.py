@@ -54,24 +54,51 @@ def test_code_compiles(page):
         compile(block, page, "exec")
 
 
+class Engine:
+    """Runs the code of the page that drives an engine; `seen`: what it did, call by call."""
+
+    def __init__(self, before=None):
+        self.seen, self._before = [], before and SimpleNamespace(tag=before)
+
+    def said(self, what, answer=True):
+        return lambda *args: (self.seen.append((what, *map(str, args[:1]))), answer)[1]
+
+    def update(self, phase, **answers):
+        return SimpleNamespace(phase=phase, adapter="p", tag="p@2", tensors={}, config={},
+                               **{what: self.said(what, answer) for what, answer in answers.items()})
+
+    def run(self, *updates, load=None):
+        block = next(b for b in re.findall(r"```python\n(.*?)```", PAGE, re.S) if "engine_switch" in b)
+        worker = SimpleNamespace(updates=lambda: updates, current=lambda adapter: self._before)
+        exec(block, {"heddle": SimpleNamespace(Worker=lambda **how: worker), "EngineError": ValueError,
+                     "engine_load": load or self.said("load"), "engine_switch": self.said("switch"),
+                     "engine_drop": self.said("drop")})
+        return self.seen
+
+
 @pytest.mark.parametrize("before,is_heard", [(None, True), (None, False), ("p@1", True), ("p@1", False)])
 def test_the_engine_of_the_page_serves_what_heddle_says(before, is_heard):
     """Also where a switch is overtaken, before anything was active."""
-    block = next(b for b in re.findall(r"```python\n(.*?)```", PAGE, re.S) if "engine_switch" in b)
-    seen = []
-
-    def said(what, answer=True):
-        return lambda *args: (seen.append((what, *map(str, args[:1]))), answer)[1]
-    current = before and SimpleNamespace(tag=before)
-    update = {"adapter": "p", "tag": "p@2", "tensors": {}, "config": {}}
-    updates = [SimpleNamespace(phase="arrived", staged=said("staged"), **update),
-               SimpleNamespace(phase="commit", activate=said("activate", is_heard), **update),
-               SimpleNamespace(phase="retired", **update)]
-    worker = SimpleNamespace(updates=lambda: updates, current=lambda adapter: current)
-    exec(block, {"heddle": SimpleNamespace(Worker=lambda **how: worker), "EngineError": Exception,
-                 "engine_load": said("load"), "engine_switch": said("switch"), "engine_drop": said("drop")})
+    engine = Engine(before)
+    seen = engine.run(engine.update("arrived", staged=True), engine.update("commit", activate=is_heard),
+                      engine.update("retired"))
     back = [("switch", before)] if before and not is_heard else []
     assert seen == [("load", "p@2"), ("staged",), ("switch", "p@2"), ("activate",), *back, ("drop", "p@2")]
+
+
+def test_the_engine_of_the_page_keeps_no_version_that_failed():
+    engine = Engine()
+    assert engine.run(engine.update("arrived", staged=True), engine.update("failed")) == [
+        ("load", "p@2"), ("staged",), ("drop", "p@2")], "it failed elsewhere"
+    engine = Engine()
+    assert engine.run(engine.update("arrived", staged=False)) == [
+        ("load", "p@2"), ("staged",), ("drop", "p@2")], "it is not wanted any more"
+
+    def load(*args):
+        raise ValueError("rank 64")
+    engine = Engine()
+    assert engine.run(engine.update("arrived", reject=True), engine.update("failed"), load=load) == [
+        ("reject", "rank 64"), ("drop", "p@2")]
 
 
 def test_everything_public_is_documented():
