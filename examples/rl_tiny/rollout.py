@@ -43,8 +43,10 @@ class Engine:
         self.adapters.remove(adapter)
         self.adapters.append(adapter)
 
-    def switch(self, tag: str) -> None:
-        self._model.set_adapter(next(a for a, held in self._holds.items() if held == tag))
+    def switch(self, tag: str | None) -> None:
+        """None: nothing serves yet."""
+        if tag is not None:
+            self._model.set_adapter(next(a for a, held in self._holds.items() if held == tag))
         self.tag = tag
 
     def generate(self, group: Group) -> list[dict[str, object]]:
@@ -65,7 +67,7 @@ def follow(worker: heddle.Worker, engine: Engine) -> None:
         elif update.phase == "commit":
             before = engine.tag
             engine.switch(update.tag)
-            if not update.activate() and before:    # overtaken: the next commit tells
+            if not update.activate():               # overtaken: the next commit tells
                 engine.switch(before)
 
 

@@ -248,7 +248,8 @@ class Update(HeldVersion):
     phase      "arrived"  verified, in a slot: load it beside the old one, then staged() or reject(reason)
                (apply="app")
                "commit"   decided: switch between two steps, then activate() or reject(reason)
-               (apply="app")
+               (apply="app").  It may be the version that is active already, where the decision
+               went back to it while another one was being switched to: switch to it again
                "active"   acquire() gives this one from now on
                (apply="auto")
                "retired"  no longer kept: unload it when its requests are done
@@ -307,7 +308,7 @@ class Update(HeldVersion):
 
     def activate(self) -> bool:
         """Switched: acquire() gives this version when it returns.  False: overtaken, or no broker is heard:
-        serve what was served before, until the next commit.
+        serve what was served before (nothing, where that was nothing), until the next commit.
         """
         if self.phase != "commit":
             raise _native.error("usage", f"activate() answers a commit; {self.tag} is {self.phase}")

@@ -389,6 +389,36 @@ def test_an_overtaken_activation_leaves_what_was_active():
     assert r.step() == []
 
 
+def test_a_commit_of_the_active_version_is_answered_as_any_other():
+    """The decision went back to it while another one was being switched to."""
+    r = Rig(2)
+    r.serve(1)
+    r.arrive(2)
+    r.settle()
+    r.plan.away(r.now, 1, "Connection refused")
+    r.plan.commit(r.now, "policy", 2)
+    assert r.step() == []
+    assert r.plan.commit(r.now, "policy", 1)
+    r.see(1)
+    assert set(r.step()) == {Activate("policy", 1), Activate("policy", 2)}
+    r.plan.overtaken(r.now, "policy", 2)
+    r.plan.activated(r.now, "policy", 1)
+    assert (r.state(1), r.state(2)) == (State.ACTIVE, State.STAGED)
+    assert r.step() == [] and r.plan.is_idle()
+
+
+def test_one_version_is_active_however_decisions_go_to_and_fro():
+    r = Rig()
+    r.serve(1)
+    r.arrive(2)
+    r.settle()
+    for version in (2, 1, 2):
+        r.plan.commit(r.now, "policy", version)
+    r.plan.activated(r.now, "policy", 2)
+    r.plan.overtaken(r.now, "policy", 1)
+    assert (r.state(1), r.state(2)) == (State.KEPT, State.ACTIVE)
+
+
 def test_an_arrival_that_is_said_again_is_answered_again():
     r = Rig()
     r.arrive(1)

@@ -38,6 +38,22 @@ def test_two_versions_that_nobody_has_decided_for_and_the_one_that_serves_have_p
     assert load("v4") == {"v1", "v3", "v4"} and model[model["serves"]] == "v1", "v2 waits the longest"
 
 
+@pytest.mark.parametrize("before", [None, "v1"])
+def test_a_switch_that_was_overtaken_leaves_what_served_before(model, before):
+    engine = rollout.Engine()
+    for tag in ("v1", "v2"):
+        engine.load(types.SimpleNamespace(tag=tag))
+    engine.switch(before)
+
+    def commit(tag, answer):
+        update = types.SimpleNamespace(phase="commit", tag=tag, activate=lambda: answer)
+        rollout.follow(types.SimpleNamespace(updates=lambda timeout: [update]), engine)
+        return engine.tag, model.get(model.get("serves"))
+    tag, serves = commit("v2", False)
+    assert tag == before and (before is None or serves == before)
+    assert commit("v1", True) == ("v1", "v1"), "also where it serves already"
+
+
 def test_a_worker_has_a_slot_for_every_adapter_of_the_model(model, monkeypatch):
     asked = {}
 

@@ -159,7 +159,8 @@ class Plan:
             v.state, v.since, v.deadline = State.LOADING, now, now + self._load_s
 
     def commit(self, now: float, adapter: str, number: int) -> bool:
-        """False: the version is not known here, it has to arrive first."""
+        """False: the version is not known here, it has to arrive first.  Of the active one: ACTIVATE is owed
+        once more."""
         v = self.versions.get((adapter, number))
         if v is None or v.state is State.DROPPED:
             return False
@@ -173,6 +174,8 @@ class Plan:
         for v in self.versions.values():
             if v.adapter == adapter and v.state is State.ACTIVE:
                 v.state, v.since = State.KEPT, now
+            elif v.adapter == adapter and v.before is State.ACTIVE:
+                v.before = State.KEPT
         v = self.versions[adapter, number]
         v.state, v.since, v.deadline = State.ACTIVE, now, float("inf")
 
