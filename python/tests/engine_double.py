@@ -98,6 +98,19 @@ class Double:
         return [name for path, name in self.log if path == table[self.kind]]
 
 
+def metrics(at, names=(), running=None, waiting=0, slots=4, engines=1):
+    """What vLLM tells at /metrics after a step that ended `at`.  Names are in both lists, and stay under an
+    older time."""
+    line = ('vllm:lora_requests_info{max_lora="%d",running_lora_adapters="%s",'
+            'waiting_lora_adapters="%s"} %r\n')
+    count = 'vllm:num_requests_%s{engine="%d",model_name="base"} %r\n'
+    now, running = ",".join(sorted(names)), len(names) if running is None else running
+    return ("# HELP python_info Python platform information\n" + line % (slots, "old@1", "old@1", at - 9.0)
+            + line % (slots, now, now, float(at)) + 'vllm:engine_sleep_state{engine="0"} 1.0\n'
+            + "".join(count % (what, engine, float(value)) for engine in range(engines)
+                      for what, value in (("running", running), ("waiting", waiting))))
+
+
 def reset(connection):
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -131,10 +144,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._say(200, {"loads": [{"dp_rank": 0, "num_running_reqs": len(d.busy),
                                        "num_waiting_reqs": 0}]})
         elif self.path == "/metrics" and d.kind == "vllm":
-            busy = ",".join(sorted(d.busy))
-            line = ('vllm:lora_requests_info{max_lora="%d",running_lora_adapters="%s",'
-                    'waiting_lora_adapters=""} %s\n')
-            self._say(200, line % (d.slots, "old@1", "1.7e+09") + line % (d.slots, busy, "1.8e+09"))
+            self._say(200, metrics(time.time(), d.busy, slots=d.slots))
         elif self.path in (LOADS[d.kind], UNLOADS[d.kind]) and (d.runtime_updates or d.kind == "sglang"):
             self._say(405, {"detail": "Method Not Allowed"})
         else:

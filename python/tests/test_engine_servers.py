@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 
 from conftest import FIXTURES
-from engine_double import ASKS, LOADS, UNLOADS, Double, calls
+from engine_double import ASKS, LOADS, UNLOADS, Double, calls, metrics
 from heddle.engine.plan import Kind
 from heddle.engine.servers import KINDS, Away, Refused, Sglang, Unfit, Vllm
 
@@ -214,13 +214,56 @@ def test_json_without_bottom(double, server):
     assert 0 < len(server._words(deep)) <= 400 and server._words("") == ""
 
 
-def test_metrics_that_are_none():
+@pytest.mark.parametrize("answer", [
+    (404, "Not Found"), (401, "Unauthorized"), (503, "no upstream"), "garbage", ("text", ""),
+    ("text", "\x00{"),
+    ("text", "# HELP python_info\npython_info{version=\"3.12\"} 1.0\n"),
+    ("text", "vllm:num_requests_running{} NaN\nvllm:num_requests_waiting{} NaN\n"),
+    ("text", "vllm:num_requests_running{} 1.2.3\nvllm:num_requests_waiting{} 0.0\n"),
+    ("text", "vllm:lora_requests_info{running_lora_adapters=\"\"} 1.7e+09\n"),
+    ("text", metrics(1.7e9, engines=2))])
+def test_a_vllm_that_does_not_tell_may_be_busy(answer):
     double = Double("vllm")
     server = Vllm(double.url)
-    for text in ('vllm:lora_requests_info{max_lora="x"} NaN', 'vllm:lora_requests_info{} 1.2.3', "", "\x00{"):
-        double.faults["/metrics"] = deque([("text", text)])
-        server.IDLE_S, server.IDLE_LOOKS = 0, 1
-        assert server._lora_info(5) == {} and server.is_busy("policy@1", 5) is False
+    double.faults["/metrics"] = deque([answer] * 10)
+    server.IDLE_S, server.IDLE_LOOKS = 0, 2
+    assert [server.is_busy("policy@1", 5) for _ in range(10)] == [True] * 10
+    assert [server.is_busy("policy@1", 5) for _ in range(2)] == [True, False], "now it tells"
+    double.stop()
+
+
+@pytest.mark.parametrize("may_be", [{"waiting": 1}, {"running": 1}, {"names": ["policy@2"], "waiting": 3}])
+def test_requests_of_vllm_that_are_told_by_number_may_be_of_any_name(may_be):
+    double = Double("vllm")
+    server = Vllm(double.url)
+    double.faults["/metrics"] = deque(("text", metrics(1.7e9 + i, **may_be)) for i in range(10))
+    server.IDLE_S, server.IDLE_LOOKS = 0, 2
+    assert [server.is_busy("policy@1", 5) for _ in range(10)] == [True] * 10
+    assert [server.is_busy("policy@1", 5) for _ in range(2)] == [True, False]
+    double.stop()
+
+
+def test_one_step_of_vllm_is_looked_at_once_while_requests_run():
+    double = Double("vllm")
+    server = Vllm(double.url)
+    server.IDLE_S, server.IDLE_LOOKS = 0, 3
+
+    def looks(*steps, **running):
+        double.faults["/metrics"] = deque(("text", metrics(1.7e9 + step, **running)) for step in steps)
+        return [server.is_busy("policy@1", 5) for _ in steps]
+    assert looks(1, 1, 1, 1, 1, 1, 2, 2, 3, names=["policy@2"]) == [True] * 8 + [False], "in one long step"
+    assert looks(4, 4, 4) == [True, True, False], "without requests there are no steps"
+    double.stop()
+
+
+def test_a_vllm_that_has_made_no_step_yet_is_idle():
+    double = Double("vllm")
+    server = Vllm(double.url)
+    text = "".join(f'vllm:num_requests_{what}{{engine="0"}} 0.0\n' for what in ("running", "waiting"))
+    double.faults["/metrics"] = deque([("text", text)] * 3)
+    assert server.listing(5).slots is None
+    server.IDLE_S, server.IDLE_LOOKS = 0, 1
+    assert server.is_busy("policy@1", 5) is False
     double.stop()
 
 

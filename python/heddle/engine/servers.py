@@ -102,8 +102,6 @@ class Server:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._room: int | None = None
         self._slots: int | None = None
-        # since when no request was seen to name it, when that was looked at last, and how often
-        self._idle: dict[str, tuple[float, float, int]] = {}
 
     # --- what a plug asks for --------------------------------------------------------------------
 
@@ -275,6 +273,36 @@ def _parse(text: str, path: str) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What a vLLM server tells of its requests, as they were when its last step ended."""
+
+    engines: int                         # that count them; 0: it tells nothing
+    at: float                            # when that step ended, by its clock
+    names: frozenset[str]                # that requests name, as far as one of them has brought a token
+    running_count: float
+    waiting_count: float                 # of whatever names
+    slots: int | None                    # None: told only after the first step
+
+    @property
+    def is_full(self) -> bool:
+        return self.slots is not None and len(self.names) >= self.slots
+
+    def is_anything(self, name: str) -> bool:
+        """Whether some request names it, or may: what waits, and what has brought no token yet, is told by
+        number alone."""
+        return bool(self.engines != 1 or name in self.names or self.is_full or self.waiting_count
+                    or (self.running_count and not self.names))
+
+
+@dataclass
+class _Idle:
+    since: float                         # no request was seen to name it
+    looked: float                        # last
+    looks: int = 0
+    at: float = -1.0                     # _Told.at of the last one that counted
+
+
 class Vllm(Server):
     """Forgets a name at once when told to unload it; requests that were let in go on, and may load it from
     its path again."""
@@ -289,13 +317,17 @@ class Vllm(Server):
     IDLE_S, IDLE_LOOKS = 1.0, 6
     FOLLOWED_S = 3 * LAST_PAUSE_S            # a look so long ago is of another time that the name was dropped
 
-    _LINE = re.compile(r'^vllm:lora_requests_info\{(.*)\} ([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)$', re.M)
+    _LINE = re.compile(r"^vllm:(lora_requests_info|num_requests_running|num_requests_waiting)\{(.*)\} "
+                       r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)$", re.M)
     _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
+    def __init__(self, url: str, key: str | None = None) -> None:
+        super().__init__(url, key)
+        self._idle: dict[str, _Idle] = {}
+
     def listing(self, timeout_s: float) -> Listing:
-        if self._slots is None:          # told only after the first request to an adapter
-            slots = self._lora_info(timeout_s).get("max_lora", "")
-            self._slots = int(slots) if slots.isdigit() else None
+        if self._slots is None:
+            self._slots = self._told(timeout_s).slots
         return super().listing(timeout_s)
 
     def ask(self, name: str, timeout_s: float) -> None:
@@ -305,31 +337,39 @@ class Vllm(Server):
             raise Refused(f"asked for {name}, {cut(str(answered))} answered", Kind.DOUBTFUL)
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
-        """What waits because --max-loras others run is told neither as running nor as waiting: a name counts
-        as idle when there was room, and nothing of it, at several looks in a row."""
-        info = self._lora_info(timeout_s)
-        running, waiting = ({n for n in info.get(f"{what}_lora_adapters", "").split(",") if n}
-                            for what in ("running", "waiting"))
-        slots, now = info.get("max_lora", ""), time.monotonic()
-        if name in running | waiting or (slots.isdigit() and len(running) >= int(slots)):
+        """A name counts as idle when there was nothing of it, nor anything that may be of it, at several
+        looks in a row.  While requests run, two looks at what one step left count as one."""
+        told, now = self._told(timeout_s), time.monotonic()
+        if told.is_anything(name):
             self._idle.pop(name, None)
             return True
-        self._idle = {n: at for n, at in self._idle.items() if now - at[1] <= self.FOLLOWED_S}
-        since, _, looks = self._idle.get(name, (now, now, 0))
-        self._idle[name] = (since, now, looks + 1)
-        if now - since < self.IDLE_S or looks + 1 < self.IDLE_LOOKS:
+        self._idle = {n: idle for n, idle in self._idle.items() if now - idle.looked <= self.FOLLOWED_S}
+        idle = self._idle.setdefault(name, _Idle(now, now))
+        idle.looked = now
+        if not told.running_count or told.at != idle.at:
+            idle.looks, idle.at = idle.looks + 1, told.at
+        if now - idle.since < self.IDLE_S or idle.looks < self.IDLE_LOOKS:
             return True
         del self._idle[name]
         return False
 
-    def _lora_info(self, timeout_s: float) -> dict[str, str]:
-        """The labels of the newest lora_requests_info; empty where there are no metrics, or none yet."""
+    def _told(self, timeout_s: float) -> _Told:
+        """Of its metrics, which may be nowhere (--disable-log-stats, a proxy), or of several engines."""
         try:
             text = self._get("/metrics", timeout_s)
         except Refused:
-            return {}
-        newest = max(self._LINE.finditer(text), key=lambda m: float(m[2]), default=None)
-        return dict(self._LABEL.findall(newest[1])) if newest else {}
+            text = ""
+        lines: dict[str, list[tuple[float, str]]] = {}
+        for what, labels, value in self._LINE.findall(text):
+            lines.setdefault(what, []).append((float(value), labels))
+        running, waiting = lines.get("num_requests_running", []), lines.get("num_requests_waiting", [])
+        at, newest = max(lines.get("lora_requests_info", []), default=(0.0, ""))
+        info = dict(self._LABEL.findall(newest))
+        names = ",".join(info.get(f"{what}_lora_adapters", "") for what in ("running", "waiting")).split(",")
+        slots = info.get("max_lora", "")
+        return _Told(len(running) if len(running) == len(waiting) else 0, at,
+                     frozenset(filter(None, names)), sum(count for count, _ in running),
+                     sum(count for count, _ in waiting), int(slots) if slots.isdecimal() else None)
 
 
 class Sglang(Server):
