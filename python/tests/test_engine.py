@@ -12,12 +12,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections import deque
 
 import pytest
 
 import heddle
 from conftest import BIN, FIXTURES, Process, until
-from engine_double import LOADS, UNLOADS, Double
+from engine_double import LOADS, UNLOADS, Double, metrics
 from heddle.engine.exports import Exports
 from heddle.engine.plan import Kind, Load, Unload
 from heddle.engine.plug import Hand, Results, Times
@@ -467,6 +468,21 @@ def test_it_unloads_a_busy_name_only_when_its_requests_are_over(plugs, doubles, 
     plug.wait("engine.unloaded", name=f"{adapter}@2")
     assert f"{adapter}@1" in double.names and double.posts(UNLOADS) == [f"{adapter}@2"]
     double.busy = set()
+    plug.wait("engine.unloaded", name=f"{adapter}@1")
+
+
+def test_a_name_that_nothing_was_heard_of_for_some_looks_is_not_idle_yet(plugs, doubles, publisher, adapter,
+                                                                          made):
+    """Its next requests may be let in between two steps."""
+    double = doubles("vllm")
+    plug = plugs(double)
+    for n in (1, 2):
+        publisher.publish_dir(made(n)).wait(min=1)
+    answers = [("text", metrics(step)) for step in range(5)] + [("text", metrics(5, [f"{adapter}@1"]))]
+    double.faults["/metrics"] = deque(answers)
+    publisher.publish_dir(made(3)).wait(min=1)
+    until(lambda: not double.faults["/metrics"] or double.posts(UNLOADS), "six looks")
+    assert f"{adapter}@1" in double.names and not double.posts(UNLOADS)
     plug.wait("engine.unloaded", name=f"{adapter}@1")
 
 
