@@ -327,7 +327,7 @@ class Update(HeldVersion):
 
     def _settle(self) -> None:
         """Before the next update: this one was left unanswered."""
-        if self.answered or self._is_deferred:
+        if self.answered or self._is_deferred or self._worker.closed:
             return
         self._reject_unanswered()
         warn(self._unanswered(), RuntimeWarning)

@@ -443,6 +443,19 @@ def test_updates_end_with_the_worker_whatever_is_left(broker, adapter, numpy, ta
             next(found)
 
 
+def test_updates_of_a_worker_that_was_closed_reject_nothing(broker, adapter, recwarn):
+    """Nobody is left to be told."""
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], name="left") as w:
+        _joined_any(adapter)
+        pub.publish_dir(FIXTURES / "plain")
+        phases = []
+        for update in w.updates(timeout=60):
+            phases.append(update.phase)
+            w.close()
+        assert phases == ["arrived"] and not update.answered
+    assert not [str(w.message) for w in recwarn if "unanswered" in str(w.message)]
+
+
 def test_a_closing_that_failed_half_way_closes_no_descriptor_twice(broker, adapter, monkeypatch):
     def fail():
         raise RuntimeError("of the test")
