@@ -8,6 +8,7 @@ and the exception goes on.  On other threads the call is made directly.
 """
 from __future__ import annotations
 
+import _thread
 import queue
 import threading
 from collections.abc import Callable
@@ -43,21 +44,6 @@ class Done:
         return self._is_set
 
 
-class _Helper(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name="heddle-call", daemon=True)
-        self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-
-    def run(self) -> None:
-        while True:
-            job = self.jobs.get()
-            has_run = job.run()
-            _idle.append(self)
-            if has_run:
-                job.done.set()
-            del job
-
-
 class _Job:
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call: Callable[[], Any] | None = call
@@ -88,15 +74,20 @@ class _Job:
         return self.value
 
 
-class Line(threading.Thread):
-    """Calls one after the other on a thread that the end of the interpreter does not wait for."""
+class Line:
+    """Calls one after the other on a thread that ends with the line, and that the end of the interpreter does
+    not wait for.
+    """
 
     def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+        self.name, self.is_ended = name, False
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._entry = threading.RLock()         # nothing comes in behind the end
-        self.is_ended = False
-        self.start()
+        _thread.start_new_thread(_work, (self._jobs,))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_jobs"):
+            self._jobs.put(None)
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """RuntimeError: it has been ended."""
@@ -113,19 +104,21 @@ class Line(threading.Thread):
             self.is_ended = True
             self._jobs.put(None)
 
-    def run(self) -> None:
-        for future, call in iter(self._jobs.get, None):
-            if not future.set_running_or_notify_cancel():
-                del future, call
-                continue
-            try:
-                future.set_result(call())
-            except BaseException as e:      # carried to who asked
-                future.set_exception(e)
-            del future, call                # who asked may be gone before the next one comes
+
+def _work(jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    """The thread of a Line, to which it does not refer: who drops the line ends it."""
+    for future, call in iter(jobs.get, None):
+        if not future.set_running_or_notify_cancel():
+            del future, call
+            continue
+        try:
+            future.set_result(call())
+        except BaseException as e:      # carried to who asked
+            future.set_exception(e)
+        del future, call                # who asked may be gone before the next one comes
 
 
-_idle: list[_Helper] = []
+_idle: list[queue.SimpleQueue[_Job]] = []       # of helper threads that wait
 # calls that were left to finish by themselves; the end of the program waits for them
 detached: set[_Job] = set()
 
@@ -134,22 +127,43 @@ class NoThread(RuntimeError):
     """For a call that is to be detached."""
 
 
+def _help(job: _Job) -> None:
+    """A helper thread: its first job, then those that come while it is idle."""
+    jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+    while True:
+        has_run = job.run()
+        _idle.append(jobs)
+        if has_run:
+            job.done.set()
+        del job
+        job = jobs.get()
+
+
+def _is_handlers(e: BaseException) -> bool:
+    """It has a frame of its own, other than what a function in C raises here."""
+    return e.__traceback__ is not None and e.__traceback__.tb_next is not None
+
+
 def _start(job: _Job) -> bool:
-    """False: no thread can be had.  From 3.12 on an interpreter that ends starts none."""
+    """False: no thread can be had.  From 3.12 on an interpreter that ends starts none.  An exception, which
+    is a handler's: it may be under way.
+    """
     try:
-        helper = _idle.pop()
-    except IndexError:
-        helper = _Helper()
-        try:
-            helper.start()
-        except RuntimeError as e:
-            if "new thread" in str(e):
-                return False
-            if str(e) == "release unlocked lock" and e.__context__ is not None:
-                # threading's own locks stand no handler that raises between two of their steps
-                raise e.__context__ from None
-            raise                               # a handler's that ran meanwhile
-    helper.jobs.put(job)
+        idle = _idle.pop()
+    except IndexError as e:
+        if _is_handlers(e):
+            raise
+        idle = None
+    if idle is not None:
+        idle.put(job)
+        return True
+    try:
+        # not threading's: its start() waits, with locks that stand no handler that raises meanwhile
+        _thread.start_new_thread(_help, (job,))
+    except RuntimeError as e:
+        if _is_handlers(e):
+            raise
+        return False
     return True
 
 
@@ -162,12 +176,16 @@ def wait_out(job: _Job) -> None:
             continue
 
 
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
 def interruptible(call: Callable[[], T], interrupt: Callable[[], None],
                   forget: Callable[[], None] = lambda: None) -> T:
     """call(), which blocks in C until `interrupt()` ends it; `forget()` takes back an interrupt that came
     too late to end anything.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _is_main():
         return call()
     job = _Job(call)
     try:
@@ -189,12 +207,14 @@ def beside(call: Callable[[], Any], other: Callable[[], T]) -> T:
     time.  What call() raises goes first.
     """
     job = _Job(other)
-    if not _start(job):
-        call()
-        return other()
     try:
+        _start(job)
         call()
-    finally:
+    except BaseException:
+        if not job.claim.acquire(blocking=False):       # it has begun
+            job.done.wait()
+        raise
+    if not job.run():                                   # else nobody has begun it
         job.done.wait()
     value: T = job.result()
     return value
@@ -204,7 +224,7 @@ def detachable(call: Callable[[], T]) -> T:
     """call(), which blocks in C for a bounded time and cannot be ended: an exception of a handler leaves it
     to finish by itself.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _is_main():
         return call()
     try:
         job = detach(call)

@@ -278,7 +278,6 @@ class AsyncAdmin:
     def _set(self, admin: Admin) -> None:
         self._admin = admin
         self._thread = _calls.Line("heddle-admin")
-        weakref.finalize(self, self._thread.end).atexit = False
 
     @classmethod
     def _follower(cls, of: Admin) -> AsyncAdmin:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """asyncio, poll loops, and Admin's events and waits."""
+import _thread
 import asyncio
 import gc
 import select
+import sys
 import threading
 import time
+import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -254,23 +257,37 @@ def test_a_call_behind_the_end_is_refused(broker):
 def test_a_line_takes_nothing_after_its_end():
     line = _calls.Line("test")
     assert line.submit(lambda: 1).result(20) == 1
+    ident = line.submit(threading.get_ident).result(20)
     line.end()
     with pytest.raises(RuntimeError, match="no more calls"):
         line.submit(lambda: 2)
-    line.join(20)
-    assert not line.is_alive()
+    until(lambda: ident not in sys._current_frames(), "its thread ends", 20)
+
+
+def test_a_line_that_is_dropped_or_cannot_be_made_leaves_no_thread(monkeypatch):
+    ident = _calls.Line("test").submit(threading.get_ident).result(20)
+    until(lambda: ident not in sys._current_frames(), "its thread ends", 20)
+    before, start = set(sys._current_frames()), _thread.start_new_thread
+
+    def interrupted(*what):
+        start(*what)
+        raise KeyboardInterrupt
+    monkeypatch.setattr(_calls, "_thread", types.SimpleNamespace(start_new_thread=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        _calls.Line("test")
+    until(lambda: gc.collect() is not None and set(sys._current_frames()) <= before, "its thread ends", 20)
 
 
 def test_an_async_admin_that_is_dropped_is_closed(broker):
     async def main():
         adm = heddle.AsyncAdmin()
         await adm.workers()
-        return weakref.ref(adm._admin), adm._thread
+        return weakref.ref(adm._admin), adm._thread.submit(threading.get_ident).result(20)
     with pytest.warns(ResourceWarning, match="Admin.* was not closed"):
-        handle, thread = asyncio.run(main())
+        handle, ident = asyncio.run(main())
         until(lambda: gc.collect() is not None and (handle() is None or handle().closed), "it is closed", 20)
-        thread.join(20)                         # it is what warns, when it has closed it
-    assert not thread.is_alive()
+        # it is what warns, when it has closed it
+        until(lambda: ident not in sys._current_frames(), "its thread ends", 20)
 
 
 def test_progress_is_told_in_wait_on_its_thread(broker, adapter):

@@ -219,24 +219,27 @@ def test_close_ends_what_is_under_way_from_wherever_it_comes(own, adapter, progr
     assert time.monotonic() - start < 6 * _slowness()
 
 
-@pytest.mark.parametrize("kind", ["BaseException", "RuntimeError"])
+@pytest.mark.parametrize("kind", ["BaseException", "RuntimeError", "IndexError"])
 def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker, program, kind):
-    """Just before a helper thread is started, just after, and at any moment at all; the program ends."""
+    """Just before a helper thread is started, just after, and at any moment at all; what it raises comes as
+    it is, no thread is lost, the program ends.
+    """
     it = program("""
-        import builtins, heddle, random, signal, threading
+        import builtins, heddle, random, signal, types
         from heddle import _calls
         class Stop(getattr(builtins, sys.argv[1])):
             pass
         is_armed = False
         def stop(*_):
             if is_armed:
-                raise Stop
+                raise Stop("can't start new thread") from KeyError()
         for sign in (signal.SIGUSR1, signal.SIGALRM):
             signal.signal(sign, stop)
-        start = threading.Thread.start
+        real, hidden = _calls._thread, []
         def interrupted(how):
             global is_armed
             made = heddle.Admin()
+            hidden.extend(_calls._idle)
             _calls._idle.clear()
             word = "closed"
             try:
@@ -244,34 +247,30 @@ def test_a_handler_that_raises_in_close_leaves_what_the_next_close_frees(broker,
                 how()
                 made.close()
                 is_armed = False
-            except Stop:
-                word = "stopped"
+            except Stop as e:
+                word = f"stopped, {type(e.__cause__).__name__}"
             is_armed = False
-            threading.Thread.start = start
+            _calls._thread = real
             signal.setitimer(signal.ITIMER_REAL, 0)
             made.close()
             return word if made._freed.is_set() else "not freed"
-        def before(thread):
-            threading.Thread.start = start
+        def put(moment):
+            _calls._thread = types.SimpleNamespace(start_new_thread=moment)
+        def before(*_):
             signal.raise_signal(signal.SIGUSR1)
-        def after(thread):
-            threading.Thread.start = start
-            start(thread)
+        def after(*what):
+            real.start_new_thread(*what)
             signal.raise_signal(signal.SIGUSR1)
-        def within(thread):
-            # what threading makes of a handler that raises while its own lock is free
-            threading.Thread.start = start
-            start(thread)
-            try:
-                signal.raise_signal(signal.SIGUSR1)
-            finally:
-                threading.Lock().release()
-        for moment in (before, after, within):
-            print(interrupted(lambda: setattr(threading.Thread, "start", moment)), flush=True)
+        for moment in (before, after):
+            print(interrupted(lambda: put(moment)), flush=True)
         soon = lambda: signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 6e-4))
-        print("not freed" in {interrupted(soon) for _ in range(int(sys.argv[2]))}, flush=True)
-    """, kind, 100 if kind == "BaseException" else 0)      # threading.Thread.start is not made for others
-    assert [it.line(20) for _ in range(4)] == ["stopped"] * 3 + ["False"], it.log.read_text()
+        print({interrupted(soon) for _ in range(100)} <= {"closed", "stopped, KeyError"}, flush=True)
+        while len(sys._current_frames()) - 1 != len(hidden) + len(_calls._idle):
+            time.sleep(0.002)
+        print("none is lost", flush=True)
+    """, kind)
+    assert [it.line(20) for _ in range(4)] == ["stopped, KeyError"] * 2 + ["True", "none is lost"], (
+        it.log.read_text())
     assert it.end(sign=None, timeout=20) == 0, it.log.read_text()
 
 
@@ -293,6 +292,35 @@ def test_what_is_done_twice_is_done():
         sys.setprofile(None)
     first.join()
     assert done.wait(0)
+
+
+@pytest.mark.parametrize("has_threads", [True, False])
+def test_what_was_asked_for_beside_a_call_is_over_with_it(monkeypatch, has_threads):
+    from heddle import _calls
+    if not has_threads:
+        monkeypatch.setattr(_calls, "_idle", [])
+        was = threading.stack_size(1 << 47)             # more than there are addresses
+    began, done = threading.Event(), []
+
+    def fail():
+        assert not has_threads or began.wait(20)
+        raise KeyError
+
+    def other():
+        began.set()
+        time.sleep(0.05)
+        done.append(threading.current_thread() is threading.main_thread())
+        return 2
+    try:
+        assert _calls.beside(lambda: None, other) == 2 and (has_threads or done == [True])
+        del done[:]
+        began.clear()
+        with pytest.raises(KeyError):
+            _calls.beside(fail, other)
+        assert done == ([False] if has_threads else [])
+    finally:
+        if not has_threads:
+            threading.stack_size(was)
 
 
 def test_a_handler_closes_a_publisher_that_makes_its_admin_handle(broker, adapter, program):
@@ -503,7 +531,7 @@ def _pythons():
         yield pytest.param(found, id=f"3.{minor}", marks=[] if runs else [without])
 
 
-@pytest.mark.parametrize("refuses", ["nobody", "start", "what-start-calls"])
+@pytest.mark.parametrize("refuses", ["nobody", "the-system"])
 @pytest.mark.parametrize("python", list(_pythons()))
 def test_what_is_open_is_closed_by_an_interpreter_that_starts_no_threads(tmp_path, python, refuses):
     """Without cffi, which those interpreters may lack: a handle with a close of its own."""
@@ -517,16 +545,12 @@ def test_what_is_open_is_closed_by_an_interpreter_that_starts_no_threads(tmp_pat
                 print("closed", ptr)
             def _interrupt_native(self, ptr):
                 pass
-        def refuse(thread):
-            raise RuntimeError("can't create new thread at interpreter shutdown")
         kept = [Open(), Open()]
         kept[0]._is_endless = False
         for i, it in enumerate(kept):
             it._opened(i)
-        if sys.argv[1] == "start":
-            threading.Thread.start = refuse
-        elif sys.argv[1] == "what-start-calls":         # tools put one of theirs around it
-            threading.Thread.start = lambda thread: refuse(thread)
+        if sys.argv[1] == "the-system":
+            threading.stack_size(1 << 47)               # more than there are addresses
     """
     import heddle
     (tmp_path / "heddle").symlink_to(pathlib.Path(heddle.__file__).parent)
