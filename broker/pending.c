@@ -331,14 +331,15 @@ static int version_lost(const pending_row_t *row, heddle_error_t *error)
     return rc;
 }
 
-static int adapter_held(const pending_row_t *row, const adapter_row_t *a, heddle_error_t *error)
+static int adapter_held(const pending_row_t *row, const adapter_row_t *a, const char *state,
+                        heddle_error_t *error)
 {
     char text[512];
     rollout_held_text(a, text, sizeof text);
-    int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is staged, but %s", row->adapter,
-                        (unsigned long long)row->version, text);
+    int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is %s, but %s", row->adapter,
+                        (unsigned long long)row->version, state, text);
     error_where(error, row->adapter, row->version, NULL, "activate");
-    error_hint(error, "`heddle activate %.100s@%llu` lets go of it", row->adapter,
+    error_hint(error, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
                (unsigned long long)row->version);
     return rc;
 }
@@ -399,9 +400,9 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
         rollout_lost_reason(t, ret_verdict);
         return true;
     }
-    bool is_held = v && v->state == VERSION_STAGING && a->held && row->phase == HEDDLE_PHASE_ACTIVE;
-    if (!is_held || strcmp(rollout_state(ro, a, v), "staged")) return false;
-    adapter_held(row, a, ret_verdict);
+    bool is_held = row->phase == HEDDLE_PHASE_ACTIVE && v && rollout_is_held(ro, a, v);
+    if (!is_held || is_overtaken) return false;
+    adapter_held(row, a, rollout_state(ro, a, v), ret_verdict);
     return true;
 }
 

@@ -307,6 +307,13 @@ const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const ver
     return a->active == v->version ? "active" : "kept";
 }
 
+bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+{
+    if (!a->held || v->version < a->active) return false;
+    const char *state = rollout_state(ro, a, v);
+    return !strcmp(state, "staged") || !strcmp(state, "kept");
+}
+
 const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a)
 {
     for (size_t i = a->version_count; i-- > 0;) {

@@ -145,6 +145,8 @@ copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t ve
 const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a);
 /* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
+/* Nothing but the hold keeps it from being active: it is staged, or was taken back. */
+bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 
 /* The newest version that is there to be taken for equal bytes: on its way, or committed and somebody has
  * them.  A lost one is not: nobody would get its bytes from there.  NULL: none. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 
+#include "core/bytes.h"
+
 #include <stdio.h>
 
 typedef struct {
@@ -28,7 +30,8 @@ static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {"heddle wait",
                                  "NAME|NAME@V [OPTION...]",
                                  "Waits until the workers have a version (NAME alone: the newest one now).  "
-                                 "Every ready subscriber counts.",
+                                 "Every ready subscriber counts, also one that serves "
+                                 "a later decision, be it a roll-back.",
                                  CLI_DUR "\n" CLI_QUORUM,
                                  OPTIONS,
                                  CLI_COMMON,
@@ -38,16 +41,37 @@ static const option_set_t SET = {"heddle wait",
                                            "never published; 4 its adapter is held;\n"
                                            "5 the deadline ran out.\n" CLI_EXITS_COMMON
                                            ".\n\nExamples:\n  heddle wait policy                       until "
-                                           "every worker serves the newest version\n"
+                                           "every worker serves the newest version,\n"
+                                           "                                           or what was "
+                                           "activated since\n"
                                            "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait "
                                            "policy@7 --phase staged --worker w1 --worker w2"};
+
+/* What a worker that counts has instead, by a later decision; 0: nobody.  Both lists are by name. */
+static int64_t later_version(const json_t *a)
+{
+    const json_t *workers = json_object_get(a, "workers"), *missing = json_object_get(a, "missing");
+    for (size_t i = 0, m = 0; i < json_array_size(workers); i++) {
+        const json_t *w = json_array_get(workers, i);
+        bool is_missing = json_equal(json_object_get(w, "worker"),
+                                     json_object_get(json_array_get(missing, m), "worker"));
+        m += is_missing;
+        if (!is_missing && cli_integer(w, "version") != cli_integer(a, "version"))
+            return cli_integer(w, "version");
+    }
+    return 0;
+}
 
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
-    char s[6][64];
-    printf("%s@%s %s at %s of %s (%s eligible), after %s ms\n",
-           json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]),
+    char s[6][64], later[HEDDLE_NAME_MAX + 64] = "";
+    int64_t version = later_version(a);
+    if (version)
+        text_printf(later, sizeof later, " or a later decision (%s@%lld)",
+                    json_string_value(json_object_get(a, "adapter")), (long long)version);
+    printf("%s@%s%s %s at %s of %s (%s eligible), after %s ms\n",
+           json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]), later,
            cli_text(a, "phase", s[1]), cli_text(a, "have_count", s[2]),
            cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "eligible_count", s[4]),
            cli_text(a, "elapsed_ms", s[5]));

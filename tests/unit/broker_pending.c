@@ -291,6 +291,33 @@ Test(pending, a_staged_version_of_a_held_adapter_ends_with_held)
     cr_assert_str_eq(answer(), "");
 }
 
+Test(pending, exactly_what_was_taken_back_ends_with_held)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    msg_query_t q = wait_for(2);
+    q.exact = true;
+    rig_query(ADMIN, (msg_query_t){.op = "activate",
+                                   .name = "policy",
+                                   .version = 1,
+                                   .by = "ann",
+                                   .quorum_kind = HEDDLE_QUORUM_NONE});
+    ask(q);
+    cr_assert_str_eq(answer(), "", "w1 serves it still");
+    rig_active(W1, 1, 3, 1);
+    ask(q);
+    cr_assert_str_eq(answer(), "held", "nothing but another decision by hand brings it back");
+    const char *message =
+        json_string_value(json_object_get(json_object_get(body, "error"), "message"));
+    cr_assert(strstr(message, "policy@2 is kept, but") && strstr(message, "policy@1 by ann"), "%s", message);
+    ask(wait_for(2));
+    cr_assert_str_eq(answer(), "", "1 was chosen after 2");
+    q.phase = HEDDLE_PHASE_STAGED;
+    ask(q);
+    cr_assert_str_eq(answer(), "");
+}
+
 Test(pending, nothing_is_answered_yes_while_settling)
 {
     version_1_active(1);
