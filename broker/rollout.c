@@ -431,8 +431,7 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
                          .code = v->code};
     const track_t *t = rollout_track(ro, a->name, v->version);
     if (!t) return sum;
-    if (v->state == VERSION_STAGING && a->held && !strcmp(sum.state, "staged"))
-        sum.code = HEDDLE_ERR_HELD;
+    if (rollout_is_held(ro, a, v)) sum.code = HEDDLE_ERR_HELD;
     if (t->is_lost) sum.code = HEDDLE_ERR_VERSION_LOST;
     bool any_eligible = track_present(t, true) > 0;
     sum.eligible = track_present(t, true);

@@ -58,7 +58,8 @@ typedef struct copy_row {
     key16_t life;
     copy_state_t state;
     bool is_eligible;
-    bool has_reached;                  /* served this version's latest decision, or a later one */
+    bool has_reached;                  /* served this version's latest decision, or a later one for
+                                        * a later version */
     uint64_t since_ms, bytes_done;
     uint64_t announced_us;             /* 0: not announced yet, nobody had the bytes */
     uint64_t told_us;                  /* of the last ANNOUNCE, while the worker may be at it; 0 */

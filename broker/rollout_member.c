@@ -245,7 +245,7 @@ static int restate(rollout_t *ro, const view_t *v, const msg_held_t *held, const
     c->bytes_done = row->data_bytes;
     uint64_t told_us = c->told_us ? c->told_us : v->now.us; /* of a session before, if that is known */
     c->announced_us = c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
-    c->has_reached = row->decision && sub->decision >= row->decision;
+    c->has_reached = row->decision && sub->decision >= row->decision && sub->version >= row->version;
     track_touch(ro, t);
     return HEDDLE_OK;
 }

@@ -176,6 +176,7 @@ int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t
     return HEDDLE_OK;
 }
 
+/* To have gone back past a version is not to have reached it. */
 static void reached(step_t *s, const adapter_row_t *a, const member_t *member, uint64_t version,
                     uint64_t decision)
 {
@@ -185,7 +186,7 @@ static void reached(step_t *s, const adapter_row_t *a, const member_t *member, u
         const version_row_t *row = registry_version(a, t->version);
         copy_row_t *c = copy_of(t, member);
         if (!c || !row || t->is_ended) continue;
-        if (row->decision && row->decision <= decision) c->has_reached = true;
+        if (row->decision && row->decision <= decision && t->version <= version) c->has_reached = true;
         if (t->version == version) {
             copy_move(c, COPY_ACTIVE, s->v.now);
             c->code = 0;

@@ -203,7 +203,8 @@ static int judge_end(const reports_t *r, const report_row_t *row, heddle_error_t
 
 static int judge_held(const reports_t *r, const report_row_t *row, heddle_error_t *error)
 {
-    fail_version(r, row, HEDDLE_ERR_HELD, "is staged and stays so", error);
+    const char *why = is_state(row, "staged") ? "is staged and stays so" : "was taken back";
+    fail_version(r, row, HEDDLE_ERR_HELD, why, error);
     error_hint(error, "`heddle activate %s@%llu` ends the hold", r->adapter,
                (unsigned long long)row->report.version);
     return HEDDLE_ERR_HELD;

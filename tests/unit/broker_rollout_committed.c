@@ -342,6 +342,56 @@ Test(committed, a_held_adapter_stages_and_does_not_activate)
     cr_assert_eq(rig_event_count(EVENT_ADAPTER_RESUMED), 1);
 }
 
+static const msg_rollout_t *told_of(uint64_t version)
+{
+    const msg_rollout_t *last = NULL;
+    for (size_t i = 0; i < R.letter_count; i++) {
+        const msg_t *m = &R.letters[i].m;
+        if (m->type == MSG_ROLLOUT && m->rollout.version == version) last = &m->rollout;
+    }
+    cr_assert_not_null(last);
+    return last;
+}
+
+Test(committed, what_was_taken_back_before_it_was_served_is_held_for_its_publisher)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2); /* w2 switches yet */
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann@host"});
+    rig_pass(50);
+    const msg_rollout_t *r = told_of(2);
+    cr_assert(!strcmp(r->state, "kept") && !strcmp(r->code, "held"), "%s, %s", r->state, r->code);
+    cr_assert(strstr(r->message, "policy@1 by ann@host"), "%s", r->message);
+    rig_active(W1, 1, 3, 1);
+    rig_active(W2, 1, 3, 1);
+    rig_pass(1000);
+    r = told_of(2);
+    cr_assert_eq(r->active_count, 1, "w1 had switched to it before; w2 never did");
+    cr_assert(r->missing_count == 1 && !strcmp(r->missing[0].worker, "w2"));
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 2});
+    rig_active(W1, 2, 4, 2);
+    rig_active(W2, 2, 4, 2);
+    rig_pass(1000);
+    r = told_of(2);
+    cr_assert(r->active_count == 2 && !r->code[0]);
+}
+
+Test(committed, a_later_version_reaches_what_it_overtook)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2); /* decided before w1 switched to 1 */
+    rig_active(W1, 2, 2, 2);
+    const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
+    cr_assert(track_copy(t, "w1")->has_reached);
+}
+
 Test(committed, a_rollback_moves_no_bytes_and_fetches_where_they_are_missing)
 {
     publish_to(1, (rig_publish_t){0});

@@ -66,6 +66,23 @@ Test(restart, a_commit_lost_in_a_crash_arrives_with_welcome)
     cr_assert_str_eq(rig_copy_state(1, "w1"), "active");
 }
 
+Test(restart, who_went_back_past_a_version_has_not_reached_it)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2); /* decided */
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1});
+    rig_restart();
+    msg_held_t held[] = {
+        {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
+        {.adapter = "policy", .version = 2, .state = HELD_KEPT, .digest = rig_digest(2)}};
+    rejoin(W1, "w1", 3, 1, held, 2);
+    cr_assert(track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1")->has_reached);
+    cr_assert(!track_copy(rollout_track(&R.b->rollout, "policy", 2), "w1")->has_reached);
+}
+
 Test(restart, restated_bytes_are_believed_by_digest_only)
 {
     publish_to(1, (rig_publish_t){0});

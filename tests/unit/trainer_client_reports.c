@@ -63,7 +63,8 @@ static const struct { const char *state, *code; uint32_t eligible, staged,
     {"retired", "", 4, 4, 4, A, COUNT(5), E(VERSION_FAILED)},   {"retired", "", 4, 4, 4, S, COUNT(4), 0},
     {"retired", "", 4, 4, 4, S, COUNT(5), E(VERSION_FAILED)},
     {"staged", "held", 4, 4, 0, A, ALL, E(HELD)},               {"staged", "held", 4, 4, 0, S, ALL, 0},
-    {"staging", "held", 4, 3, 0, S, ALL, E(AGAIN)},
+    {"staging", "held", 4, 3, 0, S, ALL, E(AGAIN)},             {"kept", "held", 4, 4, 3, A, ALL, E(HELD)},
+    {"kept", "held", 4, 4, 4, A, ALL, 0},                       {"kept", "held", 4, 4, 3, A, COUNT(3), 0},
 };
 
 Test(reports, judged_by_a_table)
