@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,28 @@ static int check_reference(const result_row_t *before, const result_row_t *after
     return rc;
 }
 
+static bool is_finite(const series_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (!isfinite(s->at[i])) return false;
+    return true;
+}
+
+/* What is beyond a number compares as nothing, and has no place in JSON. */
+static int check_numbers(const series_t *x, const series_t *y, const stats_change_t *c, const char *row,
+                         const char *figure, heddle_error_t *error)
+{
+    bool has_medians = isfinite(c->before) && isfinite(c->after);
+    if (has_medians && isfinite(c->change) && isfinite(c->floor) && is_finite(x) && is_finite(y))
+        return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "row %s: %s is too large, or its reference too small",
+                        row, figure);
+    error_expected(error, "numbers that can be divided");
+    error_found(error, "%g before, %g after", c->before, c->after);
+    error_hint(error, "measure again");
+    return rc;
+}
+
 static int compare_figure(const result_row_t *before, const result_row_t *after, const result_series_t *b,
                           const result_series_t *a, compare_row_t *to, heddle_error_t *error)
 {
@@ -66,8 +89,10 @@ static int compare_figure(const result_row_t *before, const result_row_t *after,
     if (rc) return rc;
     if (!comparable(before, b, reference, &x) || !comparable(after, a, reference, &y))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
+    stats_change_t change = stats_compare(&x, &y);
+    if (!rc) rc = check_numbers(&x, &y, &change, before->name, b->name, error);
     if (!rc) {
-        *to = (compare_row_t){.change = stats_compare(&x, &y)};
+        *to = (compare_row_t){.change = change};
         snprintf(to->row, sizeof to->row, "%s", before->name);
         snprintf(to->figure, sizeof to->figure, "%s", b->name);
         snprintf(to->reference, sizeof to->reference, "%s", reference ? reference->name : "");
