@@ -35,7 +35,8 @@ int child_start(const char *const *argv, const char *log, child_t *ret_child, he
     close(ends[1]);
     if (why) {
         close(ends[0]);
-        return error_fail(error, HEDDLE_ERR_INTERNAL, "cannot run %s: %s", argv[0], strerror(why));
+        return error_fail(error, why == ENOSPC ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL,
+                          "cannot run %s: %s", argv[0], strerror(why));
     }
     *ret_child = (child_t){pid, ends[0]};
     return HEDDLE_OK;

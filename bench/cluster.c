@@ -33,6 +33,12 @@ static int library_error(heddle_error_t *error)
     return error->code;
 }
 
+static const char *text_in(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
 /* ---- the broker ------------------------------------------------------------------------------ */
 
 /* dialled: by who publishes and receives; the broker itself is asked about them past the tap. */
@@ -40,15 +46,28 @@ typedef struct {
     char endpoint[256], dialled[256], key[64];
 } address_t;
 
+/* What it says of itself, where it could not start. */
+static int broker_error(const json_t *said, const char *line, heddle_error_t *error)
+{
+    const json_t *why = json_object_get(said, "error");
+    int code = heddle_err_from_name(text_in(why, "code"));
+    if (!code)
+        return error_fail(error, HEDDLE_ERR_INTERNAL, "the broker did not get ready: %.300s", line);
+    error_fail(error, code, "the broker: %s", text_in(why, "message"));
+    error_contrast(error, text_in(why, "expected"), text_in(why, "found"));
+    error_hint(error, "%s", text_in(why, "hint"));
+    return code;
+}
+
 static int read_ready(cluster_t *c, address_t *ret_address, heddle_error_t *error)
 {
-    char line[4096];
+    char line[8192];
     int rc = child_line(&c->broker, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
     if (rc) return rc;
     json_t *ready = json_loads(line, 0, NULL);
     const char *endpoint = json_string_value(json_object_get(ready, "endpoint"));
     const char *key = json_string_value(json_object_get(ready, "public_key"));
-    if (!endpoint) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the broker did not get ready: %.300s", line);
+    if (!endpoint) rc = broker_error(ready, line, error);
     else {
         snprintf(ret_address->endpoint, sizeof ret_address->endpoint, "%s", endpoint);
         snprintf(ret_address->dialled, sizeof ret_address->dialled, "%s", endpoint);
@@ -76,6 +95,8 @@ static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_ad
                                 keep,
                                 "--log-level",
                                 "warn",
+                                "-o",
+                                "json",
                                 o->insecure ? "--insecure" : NULL,
                                 NULL};
     int rc = child_start(argv, c->log, &c->broker, error);

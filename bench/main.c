@@ -63,8 +63,9 @@ static const option_set_t SET = {
     ARGS,
     0,
     "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became\n"
-    "worse or is missing, or nothing could be judged; 2 usage; 3 no such row or file; 5 deadline; 8 a file\n"
-    "is no report, or of a run that failed; 9 this machine; 130 or 143 interrupted.\n\n"
+    "worse or is missing, or nothing could be judged; 2 usage; 3 no such row or file; 5 deadline;\n"
+    "7 a process of the measurement ended; 8 a file is no report, of a run that failed, or has numbers\n"
+    "that cannot be compared; 9 this machine; 130 or 143 interrupted.\n\n"
     "Examples:\n  heddle-bench\n  heddle-bench -o json --row '^publish/17.6MB' --repeat 31 >before.json\n"
     "  heddle-bench compare before.json after.json"};
 
@@ -85,16 +86,46 @@ static void print_json(json_t *json)
     json_decref(json);
 }
 
+/* What can be done about it, where the failure itself does not say. */
+static void add_hint(heddle_error_t *e)
+{
+    if (e->hint[0] || !e->code || e->code == HEDDLE_ERR_INTERRUPTED) return;
+    switch (heddle_err_exit(e->code)) {
+    case 2: error_hint(e, "see heddle-bench --help"); break;
+    case 3: error_hint(e, "heddle-bench list names the rows; files are looked for from here"); break;
+    case 8: error_hint(e, "name a file that `heddle-bench -o json` has printed to its end"); break;
+    case 9: error_hint(e, "free memory, or name a directory with room in it with --data"); break;
+    default: error_hint(e, "run it again, on a quieter machine or with fewer rows (--row)"); break;
+    }
+}
+
+/* The option parser names the program already. */
+static const char *message_of(const heddle_error_t *e)
+{
+    static const char PROGRAM[] = "heddle-bench: ";
+    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
+    return message + (strncmp(message, PROGRAM, sizeof PROGRAM - 1) ? 0 : sizeof PROGRAM - 1);
+}
+
 static int end_with(const heddle_error_t *e)
 {
     if (caught) return 128 + caught;
-    bool is_named = !strncmp(e->message, "heddle-bench", 12);
-    fprintf(stderr, "%s%s\n",
-            is_named ? "" : "heddle-bench: ", e->message[0] ? e->message : heddle_err_text(e->code));
+    fprintf(stderr, "heddle-bench: %s: %s\n", heddle_err_name(e->code), message_of(e));
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
     return heddle_err_exit(e->code);
+}
+
+static void print_failure(const args_t *a, const char *kind, heddle_error_t *error)
+{
+    char *why = NULL;
+    add_hint(error);
+    if (a->output != OUTPUT_JSON) return;
+    heddle_error_json(error, &why);
+    print_json(json_pack("{s:s, s:s, s:b, s:o?}", "schema", "heddle/1", "kind", kind, "ok", 0, "error",
+                         why ? json_loads(why, 0, NULL) : NULL));
+    heddle_free(why);
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */
@@ -105,13 +136,20 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     return remove(path);
 }
 
+static int make_dir(char *path, heddle_error_t *error)
+{
+    if (mkdtemp(path)) return HEDDLE_OK;
+    return error_fail(error, errno == ENOSPC ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_DATA_DIR,
+                      "cannot make %s: %s", path, strerror(errno));
+}
+
 static int make_scratch(const args_t *a, char *path, size_t size, heddle_error_t *error)
 {
     char keys[4200];
     const char *tmp = getenv("TMPDIR");
     snprintf(path, size, "%s/heddle-bench.XXXXXX", a->data ? a->data : tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(path))
-        return error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", path, strerror(errno));
+    int rc = make_dir(path, error);
+    if (rc) return rc;
     snprintf(keys, sizeof keys, "%s/keys", path);
     setenv("HEDDLE_KEYS", keys, 1); /* never the user's own */
     static const char *const OTHERS[] = {"HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER"};
@@ -164,10 +202,8 @@ static int measure_rows(const args_t *a, const row_env_t *env, result_t *r, hedd
         snprintf(dir, sizeof dir, "%s/row", env->scratch);
         row_env_t own = *env;
         own.scratch = dir;
-        if (rc > 0)
-            rc = mkdtemp(strcat(dir, "XXXXXX"))
-                     ? measure_row(a, &it, &own, r, error)
-                     : error_fail(error, HEDDLE_ERR_DATA_DIR, "cannot make %s: %s", dir, strerror(errno));
+        if (rc > 0) rc = make_dir(strcat(dir, "XXXXXX"), error);
+        if (!rc) rc = measure_row(a, &it, &own, r, error);
         if (caught) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
         if (rc) return rc;
     }
@@ -183,7 +219,10 @@ static int run(const args_t *a)
     heddle_error_t error = {0};
     result_t r = {0};
     int rc = make_scratch(a, scratch, sizeof scratch, &error);
-    if (rc) return end_with(&error);
+    if (rc) {
+        print_failure(a, "bench", &error);
+        return end_with(&error);
+    }
     r.machine = machine_facts(scratch);
     uint32_t repeat = a->repeat ? (uint32_t)a->repeat : a->smoke ? SMOKE_REPEAT : REPEAT;
     row_env_t env = {.scratch = scratch,
@@ -197,6 +236,7 @@ static int run(const args_t *a)
     nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     buf_t text = {0};
     if (r.machine) machine_finish(r.machine);
+    add_hint(&error);
     if (a->output == OUTPUT_JSON) print_json(result_encode(&r, rc ? &error : NULL));
     else if (!rc) result_machine_text(r.machine, &text), fputs(buf_text(&text), stdout);
     buf_fini(&text);
@@ -226,7 +266,7 @@ static int read_report(const char *path, result_t *ret_report, heddle_error_t *e
     json_error_t why;
     FILE *f = fopen(path, "re");
     if (!f)
-        return error_fail(error, errno == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_INTERNAL,
+        return error_fail(error, errno == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_DATA_DIR,
                           "cannot read %s: %s", path, strerror(errno));
     json_t *json = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
     fclose(f);
@@ -247,16 +287,6 @@ static void print_compare(const args_t *a, const compare_t *c)
     compare_text(c, &text);
     fputs(buf_text(&text), stdout);
     buf_fini(&text);
-}
-
-static void print_failure(const args_t *a, const char *kind, const heddle_error_t *error)
-{
-    char *why = NULL;
-    if (a->output != OUTPUT_JSON) return;
-    heddle_error_json(error, &why);
-    print_json(json_pack("{s:s, s:s, s:b, s:o?}", "schema", "heddle/1", "kind", kind, "ok", 0, "error",
-                         why ? json_loads(why, 0, NULL) : NULL));
-    heddle_free(why);
 }
 
 static int compare(const args_t *a, const char *before, const char *after)

@@ -107,8 +107,10 @@ static int run(int argc, char **argv)
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) { print_help(stdout); return 0; }
     if (argc > 1 && !strcmp(argv[1], "--version")) { printf("heddle %s\n", heddle_version()); return 0; }
     if (argc > 1 && !strcmp(argv[1], "help")) {
-        const command_t *about = argc > 2 ? find(argv[2]) : NULL;
-        if (!about) { print_help(stdout); return 0; }
+        bool is_general = argc < 3 || argv[2][0] == '-' || !strcmp(argv[2], "help");
+        if (is_general) { print_help(stdout); return 0; }
+        const command_t *about = find(argv[2]);
+        if (!about) return unknown(argc, argv, argv[2]);
         char *help[] = {argv[0], "--help", NULL};
         return about->run(2, help);
     }

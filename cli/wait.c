@@ -29,7 +29,7 @@ static const option_t OPTIONS[] = {
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {"heddle wait",
                                  "NAME|NAME@V [OPTION...]",
-                                 "Waits until the workers have a version (NAME alone: the newest one now).  "
+                                 "Waits until the workers have a version (NAME alone: the newest one now).\n"
                                  "Every ready subscriber counts, also one that serves "
                                  "a later decision, be it a roll-back.",
                                  CLI_DUR "\n" CLI_QUORUM,

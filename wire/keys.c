@@ -205,6 +205,17 @@ static int put_file(const char *path, const char *text, bool replace)
     return number || sync_parent(path) ? number : errno;
 }
 
+/* `cure`: what to do about any other reason than that the disk is full. */
+static int fail_write(const char *path, const char *what, int number, const char *cure, heddle_error_t *error)
+{
+    bool is_full = number == ENOSPC || number == EDQUOT;
+    int rc = error_fail(error, is_full ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_DATA_DIR, "%.300s: %s: %s", path,
+                        what, strerror(number));
+    if (is_full) error_hint(error, "make room on the file system of %.150s", path);
+    else error_hint(error, cure, (unsigned)geteuid());
+    return rc;
+}
+
 static int write_pair(const char *path, const key_pair_t *pair, int *ret_number, heddle_error_t *error)
 {
     char text[FILE_BYTES];
@@ -213,14 +224,10 @@ static int write_pair(const char *path, const key_pair_t *pair, int *ret_number,
     explicit_bzero(text, sizeof text);
     if (!number) return HEDDLE_OK;
     *ret_number = number;
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: the key is not written: %s", path,
-                        strerror(number));
-    if (number == EEXIST)
-        error_hint(error, "a key is never overwritten: move the old file away, or name another");
-    else
-        error_hint(error, "see that the directory is there and that uid %u may write in it",
-                   (unsigned)geteuid());
-    return rc;
+    const char *cure = number == EEXIST
+                           ? "a key is never overwritten: move the old file away, or name another"
+                           : "see that the directory is there and that uid %u may write in it";
+    return fail_write(path, "the key is not written", number, cure, error);
 }
 
 int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
@@ -276,11 +283,9 @@ static int make_ring(const keyring_t *r, int *ret_number, heddle_error_t *error)
         if (*at != '/' && !is_end) continue;
         *at = 0;
         if (mkdir(path, 0700) && errno != EEXIST) {
-            int number = *ret_number = errno;
-            error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be made for keys: %s", path,
-                       strerror(number));
-            error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS", (unsigned)geteuid());
-            return HEDDLE_ERR_DATA_DIR;
+            *ret_number = errno;
+            return fail_write(path, "cannot be made for keys", *ret_number,
+                              "name a directory that uid %u may make: HEDDLE_KEYS", error);
         }
         if (is_end) return HEDDLE_OK;
         *at = '/';
@@ -420,9 +425,7 @@ int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *ke
     int number = put_file(path, text, true);
     if (!number) prune_known(&brokers);
     if (!number) return HEDDLE_OK;
-    rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be written: %s", path, strerror(number));
-    error_hint(error, "see that uid %u may write there", (unsigned)geteuid());
-    return rc;
+    return fail_write(path, "cannot be written", number, "see that uid %u may write there", error);
 }
 
 void keyring_forget_broker(const keyring_t *r, const char *endpoint)
