@@ -60,11 +60,24 @@ static const option_set_t SET = {
     "heddle-broker",
     "[OPTION...]",
     "Tracks adapter versions and workers.  The bytes of adapters never pass through it.",
-    "Prints one line of JSON on stdout once clients can connect; ends with 0 on SIGTERM and SIGINT.",
+    "Prints one line of JSON on stdout once clients can connect; ends with 0 on SIGTERM and SIGINT.\n"
+    "DUR: 500ms, 30s, 5m; a bare number is seconds.",
     OPTIONS,
     COMMON,
     NULL,
-    0};
+    0,
+    "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach "
+    "without keys;\n"
+    "4 another broker has the data directory; 9 this machine: the directory, the port, no room, or data of\n"
+    "a newer release.\n\n"
+    "Environment:\n"
+    "  XDG_STATE_HOME  the data directory is heddle below it, unless --data is given [~/.local/state]\n"
+    "  NOTIFY_SOCKET   a service manager that is told when it serves and when it ends\n\n"
+    "Examples:\n"
+    "  heddle broker\n"
+    "  heddle broker --listen 'tcp://127.0.0.1:*' | jq -r .endpoint    any free port, and which it is\n"
+    "  heddle broker --listen 'tcp://*:7700' --data /srv/heddle    for other hosts, when keys were put in "
+    "place"};
 
 /* ---- what goes to stdout and stderr ---------------------------------------------------------- */
 

@@ -33,7 +33,6 @@ extern const option_t CLI_COMMON[];
 #define CLI_EXITS "Exit status: 0 ok"
 #define CLI_EXITS_COMMON \
     "As everywhere: 2 usage, 6 denied, 7 no broker answers, 9 this machine, 130 or 143 interrupted"
-#define CLI_ENVIRONMENT "Environment: HEDDLE_BROKER"
 
 typedef struct { const char *name, *summary; int (*run)(int argc, char **argv); } command_t;
 int command_broker(int argc, char **argv);

@@ -27,6 +27,26 @@ static const command_t COMMANDS[] = {
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
+static const char NOTES[] =
+    "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 "
+    "broker unavailable,\n"
+    "8 input refused, 9 local system, 130 or 143 interrupted.\n\n"
+    "Environment:\n"
+    "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
+    "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
+    "  HEDDLE_KEY            your own key, a file, unless --key is given [client.key of the key ring]\n"
+    "  HEDDLE_KEYS           the key ring, a directory [$XDG_CONFIG_HOME/heddle/keys, else "
+    "~/.config/heddle/keys]\n"
+    "  HEDDLE_TRANSFER_MODE  publish, worker: auto, eager or rendezvous, how tensor bytes are sent "
+    "[auto]\n"
+    "  HEDDLE_PLUGIN_DIR     publish, worker: where transfer_ucx.so is [beside the program, else where "
+    "it was installed]\n"
+    "  UCX_...               publish, worker: UCX's own settings; those that are set are left as they "
+    "are\n"
+    "  XDG_STATE_HOME        broker: its data directory is heddle below it, unless --data is given "
+    "[~/.local/state]\n"
+    "  NOTIFY_SOCKET         broker, worker: a service manager that is told when they serve and end\n";
+
 static void print_help(FILE *to)
 {
     fputs("Usage: heddle COMMAND [OPTION...]\n\nMoves LoRA adapters from trainers to every rollout worker, "
@@ -34,27 +54,7 @@ static void print_help(FILE *to)
           to);
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
-    fputs(
-        "\nheddle COMMAND --help tells the options of each.\n\n"
-        "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 "
-        "broker unavailable,\n"
-        "8 input refused, 9 local system, 130 or 143 interrupted.\n\n"
-        "Environment:\n"
-        "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
-        "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
-        "  HEDDLE_KEY            your own key, a file, unless --key is given [client.key of the key ring]\n"
-        "  HEDDLE_KEYS           the key ring, a directory [$XDG_CONFIG_HOME/heddle/keys, else "
-        "~/.config/heddle/keys]\n"
-        "  HEDDLE_TRANSFER_MODE  publish, worker: auto, eager or rendezvous, how tensor bytes are sent "
-        "[auto]\n"
-        "  HEDDLE_PLUGIN_DIR     publish, worker: where transfer_ucx.so is [beside the program, else where "
-        "it was installed]\n"
-        "  UCX_...               publish, worker: UCX's own settings; those that are set are left as they "
-        "are\n"
-        "  XDG_STATE_HOME        broker: its data directory is heddle below it, unless --data is given "
-        "[~/.local/state]\n"
-        "  NOTIFY_SOCKET         broker, worker: a service manager that is told when they serve and end\n",
-        to);
+    fprintf(to, "\nheddle COMMAND --help tells the options of each.\n\n%s", NOTES);
 }
 
 static const command_t *find(const char *name)
@@ -98,6 +98,10 @@ static int dump_commands(void)
 {
     for (int i = 0; i < COMMAND_COUNT; i++)
         printf("command\t%s\t%s\n", COMMANDS[i].name, COMMANDS[i].summary);
+    for (size_t at = 0, n; NOTES[at]; at += n + 1) {
+        n = strcspn(NOTES + at, "\n");
+        printf("note\t%.*s\n", (int)n, NOTES + at);
+    }
     return 0;
 }
 

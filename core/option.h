@@ -50,8 +50,8 @@ typedef struct {
     const option_t *common;  /* shared by all commands, shown apart; NULL: none */
     const char *const *args; /* names of positional arguments, NULL-terminated */
     int args_required;       /* how many of them must be there */
-    const char *notes;       /* shown last, in help alone: exit statuses, environment, examples; manual
-                              * pages have their own */
+    const char *notes;       /* shown last: "Exit status: ...", "Environment:", "Examples:", with a blank
+                              * line between, as tools/surfaces reads them for the manual page */
 } option_set_t;
 
 /* Parses argv[1..].  Positional arguments land in ret_args (as many entries as names in set->args, NULL
@@ -74,7 +74,7 @@ char *option_help(const option_set_t *set);
  * completion, the sample environment (tools/surfaces).  `--dump-options` alone prints it.  Owned by the
  * caller (free).
  *   program, usage, summary, epilog, argument: TEXT · option: own|common, name, letter, kind, value, env,
- *   default, doc */
+ *   default, doc · note: TEXT, a line of the notes */
 char *option_dump(const option_set_t *set);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include "core/bytes.h"
 
+#include <string.h>
+
 /* A field: what would end the field or the line becomes a space. */
 static void add_field(buf_t *b, const char *text)
 {
@@ -15,6 +17,16 @@ static void add_line(buf_t *b, const char *key, const char *text)
     buf_add_text(b, key);
     add_field(b, text);
     buf_add_text(b, "\n");
+}
+
+/* As they stand, line by line: what is set apart there is set apart in what is made of them. */
+static void add_notes(buf_t *b, const char *notes)
+{
+    for (const char *at = notes; at && *at;) {
+        size_t n = strcspn(at, "\n");
+        buf_printf(b, "note\t%.*s\n", (int)n, at);
+        at += at[n] ? n + 1 : n;
+    }
 }
 
 static void add_option(buf_t *b, const option_t *o, const char *table)
@@ -47,6 +59,7 @@ char *option_dump(const option_set_t *set)
     for (const option_t *o = set->options; o && o->name; o++) add_option(&b, o, "own");
     for (const option_t *o = set->common; o && o->name; o++) add_option(&b, o, "common");
     for (const option_t *o = ALWAYS; o->name; o++) add_option(&b, o, "common");
+    add_notes(&b, set->notes);
     buf_text(&b);
     return (char *)b.data;
 }

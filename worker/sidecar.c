@@ -44,8 +44,7 @@ static const option_t OPTIONS[] = {
     {"slots", 0, OPTION_INTEGER, "N", NULL, "0",
      "versions in memory for each adapter; 0: 2 + the broker's keep", AT(slots)},
     {"export", 0, OPTION_TEXT, "DIR", NULL, NULL,
-     "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>; one worker for each adapter "
-     "and DIR",
+     "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>; one worker for each link",
      AT(export_dir)},
     {"export-keep", 0, OPTION_INTEGER, "N", NULL, "2", "old directories of an adapter that stay",
      AT(export_keep)},
@@ -56,8 +55,7 @@ static const option_t OPTIONS[] = {
     {"hook-timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "a command is killed after so long",
      AT(hook_timeout_ms)},
     {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
-     "network interface of the data plane; default lo; another needs keys that were named, or a broker on "
-     "another host",
+     "network interface of the data plane; default lo; another needs named keys, or a broker elsewhere",
      AT(data_device)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, served and fetched; default no limit",
      AT(max_rate_bytes)},
@@ -88,11 +86,28 @@ static const option_set_t SET = {
     "HEDDLE_ADAPTER,\n"
     "HEDDLE_VERSION, HEDDLE_DIGEST, HEDDLE_TAG and HEDDLE_PATH; one that fails rejects the version on this "
     "worker.\n"
-    "Ends with 0 on SIGTERM and SIGINT.",
+    "Ends with 0 on SIGTERM and SIGINT.\n"
+    "DUR: 500ms, 30s, 5m; a bare number is seconds.  SIZE: bytes, or with k M G Ki Mi Gi.",
     OPTIONS,
     COMMON,
     NULL,
-    0};
+    0,
+    "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach "
+    "without keys;\n"
+    "4 too few --slots, another release of Heddle or UCX, or past --join-timeout somebody who has "
+    "the name or DIR;\n"
+    "6 denied; 9 this machine.  Without a broker it waits.\n\n"
+    "Environment:\n"
+    "  HEDDLE_TRANSFER_MODE  auto, eager or rendezvous: how tensor bytes are sent [auto]\n"
+    "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
+    "  UCX_...               UCX's own settings; those that are set are left as they are\n"
+    "  NOTIFY_SOCKET         a service manager that is told when it serves and when it ends\n\n"
+    "Examples:\n"
+    "  heddle worker --adapter policy\n"
+    "  heddle worker --adapter policy --export ./w1    ./w1/policy is always the active version\n"
+    "  heddle worker --adapter policy --export ./w1 --on-stage './load \"$HEDDLE_PATH\"' "
+    "--on-activate ./use\n"
+    "                                  for an engine that loads a version beside the old one, then switches"};
 
 typedef struct {
     args_t args;

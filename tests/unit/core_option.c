@@ -15,7 +15,8 @@ static const option_t OPTIONS[] = {
     {0}};
 static const option_t COMMON[] = {{"name", 0, OPTION_TEXT, "NAME", NULL, NULL, "whose", offsetof(args_t, name)}, {0}};
 static const char *const ARGS[] = {"DIR", NULL};
-static const option_set_t SET = {"heddle sample", "DIR [OPTION...]", "Does\nnothing.", NULL, OPTIONS, COMMON, ARGS, 1};
+static const option_set_t SET = {"heddle sample", "DIR [OPTION...]", "Does\nnothing.", NULL, OPTIONS, COMMON, ARGS, 1,
+                                 "Exit status: 0 ok.\n\nExamples:\n  heddle sample ."};
 
 static const char EXPECTED[] = "program\theddle sample\n"
                                "usage\tDIR [OPTION...]\n"
@@ -26,7 +27,11 @@ static const char EXPECTED[] = "program\theddle sample\n"
                                "option\town\tflag\t\tflag\t\t\t\tis it so\n"
                                "option\tcommon\tname\t\ttext\tNAME\t\t\twhose\n"
                                "option\tcommon\thelp\th\tflag\t\t\t\tshow this text and exit\n"
-                               "option\tcommon\tversion\t\tflag\t\t\t\tshow the version and exit\n";
+                               "option\tcommon\tversion\t\tflag\t\t\t\tshow the version and exit\n"
+                               "note\tExit status: 0 ok.\n"
+                               "note\t\n"
+                               "note\tExamples:\n"
+                               "note\t  heddle sample .\n";
 
 Test(option, dump_has_every_row_and_no_field_breaks_a_line)
 {

@@ -15,7 +15,7 @@ import environment
 import errors
 import header
 import page
-from table import read_tables
+from table import read_overview, read_tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WITHOUT_PAGE = {"heddle", "version"}   # headers that declare no function
@@ -30,7 +30,8 @@ def wanted(bindir):
         path = man / f"{table.page}.1"
         files[path] = page.renew(path, page.command(table), page.command_rest(table))
     path = man / "heddle.1"
-    files[path] = page.renew(path, page.overview(tables), page.overview_rest())
+    files[path] = page.renew(path, [page.overview(tables), page.environment(read_overview(bindir))],
+                             page.overview_rest())
     for source in sorted((ROOT / "include/heddle").glob("*.h")):
         if source.stem in WITHOUT_PAGE:
             continue

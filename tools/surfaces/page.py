@@ -10,18 +10,17 @@ DATE = "November 21, 2026"
 
 
 def renew(path, made, rest):
-    """The page with its made part replaced; a page that is not there yet begins with `rest` below the made
-    part."""
-    made = f"{BEGIN}\n{made.rstrip()}\n{END}\n"
+    """The page with its made parts replaced, one or several; a page that is not there yet begins with `rest`
+    below the last of them."""
+    parts = [f"{BEGIN}\n{m.rstrip()}\n{END}\n" for m in ([made] if isinstance(made, str) else made)]
     if not path.exists():
         title = path.stem.upper()
         return (f'.\\" SPDX-License-Identifier: Apache-2.0\n.Dd {DATE}\n.Dt {title} {path.suffix[1:]}\n'
-                f'.Os Heddle\n{made}{rest}')
-    text = path.read_text()
-    if BEGIN not in text or END not in text:
-        raise SystemExit(f"{path}: the marks are gone: {BEGIN}")
-    before, after = text.split(BEGIN, 1)[0], text.split(END, 1)[1].split("\n", 1)[1]
-    return before + made + after
+                f'.Os Heddle\n{"".join(parts)}{rest}')
+    by_hand = re.split(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}\n", path.read_text(), flags=re.DOTALL)
+    if len(by_hand) != len(parts) + 1:
+        raise SystemExit(f"{path}: has not {len(parts)} of the marks: {BEGIN}")
+    return by_hand[0] + "".join(part + after for part, after in zip(parts, by_hand[1:]))
 
 
 # ---- text -> roff --------------------------------------------------------------------------------
@@ -119,13 +118,62 @@ def command(table):
     parts += [".Pp", "Common options:", ".Bl -tag -width Ds", *common, ".El"]
     if table.epilog:
         parts += [".Pp", prose(table.epilog)]
-    return "\n".join(parts)
+    if table.environment:
+        parts += [environment(table)]
+    return "\n".join(parts + [exit_status(table), examples(table)])
 
 
 def command_rest(table):
-    return ('.Sh EXIT STATUS\n0 when it did what was asked for.\nEvery other status means the same for all '
-            'commands:\nsee\n.Xr heddle 1 .\n'
-            ".Sh SEE ALSO\n.Xr heddle 1\n")
+    return ".Sh SEE ALSO\n.Xr heddle 1\n"
+
+
+def environment(table):
+    lines = [".Sh ENVIRONMENT", ".Bl -tag -width Ds"]
+    for name, text, default in table.environment:
+        lines += [f".It Ev {name}", prose(sentence(text))]
+        lines += [prose(f"Default: {default}.")] if default else []
+    return "\n".join(lines + [".El"])
+
+
+def exit_status(table):
+    return (f'.Sh EXIT STATUS\n{prose(" ".join(table.note("Exit status:")))}\n'
+            'What each means for all commands is in\n.Xr heddle 1 .')
+
+
+def shell(command):
+    """In lines that fit; what is quoted stays in one."""
+    lines = ["$"]
+    for word in re.findall(r"(?:'[^']*'|[^\s'])+", command):
+        if len(lines[-1]) + 1 + len(word) > 74 and len(lines[-1]) > 20:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return lines
+
+
+def examples(table):
+    """What a command is for goes above it; commands that need no words follow each other."""
+    parts, block = [".Sh EXAMPLES"], []
+
+    def end_block():
+        if block:
+            parts.extend([".Bd -literal -offset indent", *map(escape_literal, block), ".Ed"])
+            block.clear()
+
+    for command, comment in table.examples:
+        if comment:
+            end_block()
+            parts.append(prose(re.sub(r"[.]?$", "" if comment.endswith("?") else ":", sentence(comment),
+                                      count=1)))
+        block.extend(shell(command))
+        if comment:
+            end_block()
+    end_block()
+    return "\n".join(parts)
+
+
+def escape_literal(line):
+    return line.replace("\\", "\\e")
 
 
 def overview(tables):

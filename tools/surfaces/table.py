@@ -37,6 +37,32 @@ class Table:
     epilog: str = ""
     arguments: list = dataclasses.field(default_factory=list)
     options: list = dataclasses.field(default_factory=list)
+    notes: list = dataclasses.field(default_factory=list)   # lines: exit statuses, environment, examples
+
+    def note(self, head):
+        """Lines of the paragraph of the notes that begins so; the first without its head."""
+        for paragraph in "\n".join(self.notes).split("\n\n"):
+            if paragraph.startswith(head):
+                return paragraph[len(head):].strip("\n").split("\n")
+        return []
+
+    @property
+    def environment(self):
+        """(variable, what it is, default) of each row."""
+        rows = [re.fullmatch(r"  (\S+) {2,}(.*?)(?: \[(.*)\])?", line) for line in self.note("Environment:")]
+        return [m.groups() for m in rows]
+
+    @property
+    def examples(self):
+        """[command, what it is for]; that is beside it, and on lines below."""
+        found = []
+        for line in self.note("Examples:"):
+            if line.startswith(" " * 10):
+                found[-1][1] = f"{found[-1][1]} {line.strip()}".strip()
+            else:
+                command, *comment = re.split(r" {3,}", line.strip(), maxsplit=1)
+                found.append([command, "".join(comment)])
+        return found
 
     @property
     def actions(self):
@@ -54,16 +80,25 @@ def dump(*command):
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
+def read_overview(bindir):
+    """What `heddle --help` tells of all commands together."""
+    return Table("", "", "heddle", notes=[f[0] for key, *f in dump(bindir / "heddle") if key == "note"])
+
+
 def read_tables(bindir):
     """command -> Table, in the order of `heddle --help`."""
     tables = {}
-    for _, command, brief in dump(bindir / "heddle"):
-        t = tables[command] = Table(command, re.sub(r" \(heddle-[a-z]+\)$", "", brief))
+    for key, command, *brief in dump(bindir / "heddle"):
+        if key != "command":
+            continue
+        t = tables[command] = Table(command, re.sub(r" \(heddle-[a-z]+\)$", "", brief[0]))
         for key, *fields in dump(bindir / "heddle", command):
             if key == "option":
                 t.options.append(Option(*fields))
             elif key == "argument":
                 t.arguments.append(fields[0])
+            elif key == "note":
+                t.notes.append(fields[0])
             else:
                 setattr(t, key, fields[0])
     return tables
