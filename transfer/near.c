@@ -119,8 +119,8 @@ static int open_memory(const char *path)
     int look = open(path, O_PATH | O_CLOEXEC), fd = -1;
     if (look < 0) return -1;
     snprintf(again, sizeof again, "/proc/self/fd/%d", look);
-    bool is_memory = fstat(look, &s) == 0 && S_ISREG(s.st_mode) && fstatfs(look,
-                           &f) == 0 && f.f_type == TMPFS_MAGIC;
+    bool is_file = fstat(look, &s) == 0 && S_ISREG(s.st_mode);
+    bool is_memory = is_file && fstatfs(look, &f) == 0 && f.f_type == TMPFS_MAGIC;
     if (is_memory && readlink(again, name, sizeof name) == sizeof name &&
         memcmp(name, OURS, sizeof OURS - 1) == 0)
         fd = open(again, O_RDONLY | O_CLOEXEC);

@@ -108,8 +108,8 @@ static int take_one(int lock, const char *path, const char *adapter, uint64_t en
         if (!is_held(errno)) return fail(error, path);
         if (fcntl(lock, F_GETLK, &holder) != 0) return fail(error, path);
         bool has_ended = holder.l_type == F_UNLCK;
-        if (!has_ended || !wait_a_moment(end_us)) return refuse(path, adapter,
-            has_ended ? 0 : (long)holder.l_pid, error);
+        if (!has_ended || !wait_a_moment(end_us))
+            return refuse(path, adapter, has_ended ? 0 : (long)holder.l_pid, error);
         holder.l_type = F_WRLCK;
     }
     return HEDDLE_OK;

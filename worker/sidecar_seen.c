@@ -27,8 +27,10 @@ seen_look_t seen_look(int root, const char *name)
     return now;
 }
 
-static bool is_same_time(struct timespec a,
-                         struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+static bool is_same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
 
 static bool is_same_file(const seen_file_t *a, const seen_file_t *b)
 {
@@ -38,8 +40,8 @@ static bool is_same_file(const seen_file_t *a, const seen_file_t *b)
 
 static bool is_same(const seen_look_t *a, const seen_look_t *b)
 {
-    return a->is_there && b->is_there && is_same_file(&a->config, &b->config) && is_same_file(&a->tensors,
-                                                      &b->tensors);
+    return a->is_there && b->is_there && is_same_file(&a->config, &b->config) &&
+           is_same_file(&a->tensors, &b->tensors);
 }
 
 void seen_note(seen_t *s, uint64_t version, const char *digest, const seen_look_t *before,
