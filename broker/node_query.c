@@ -4,7 +4,6 @@
 
 #include "broker/report.h"
 #include "core/errors.h"
-#include "core/limits.h"
 #include "proto/value.h"
 
 /* ---- answers ---- */
@@ -164,12 +163,14 @@ static int add_question(const call_t *c, pending_kind_t kind, pending_row_t **re
                         heddle_error_t *error)
 {
     broker_t *b = c->b;
-    bool is_full = b->pending.count >= LIMIT_PENDING_QUERIES;
-    if (is_full && (!b->askers_probed_us || c->now.us - b->askers_probed_us >= 1000000)) {
+    pending_asker_t asker = {.peer = c->from, .req = c->m->query.req};
+    if (c->key && !auth_is_admin(c->key)) asker.key = c->key->public_key;
+    bool is_time = !b->askers_probed_us || c->now.us - b->askers_probed_us >= 1000000;
+    if (is_time && pending_is_full(&b->pending, &asker)) {
         b->askers_probed_us = c->now.us;
         pending_drop_gone(&b->pending, is_asker_gone, b);
     }
-    return pending_add(&b->pending, kind, c->from, c->m->query.req, ret_row, error);
+    return pending_add(&b->pending, kind, &asker, ret_row, error);
 }
 
 static void ask_wait(const call_t *c, pending_kind_t kind)

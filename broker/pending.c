@@ -37,14 +37,42 @@ static size_t count_of_peer(const pending_t *p, uint64_t peer)
     return count;
 }
 
-int pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req, pending_row_t **ret_row,
+/* Of one key, or (key NULL) of all that are no admin's. */
+static size_t count_of_key(const pending_t *p, const char *key)
+{
+    size_t count = 0;
+    for (const pending_row_t *row = p->rows; row; row = row->next)
+        count += row->key[0] && (!key || !strcmp(row->key, key));
+    return count;
+}
+
+/* Whose places are all taken, and how many those are; NULL: there is one. */
+static const char *refused_by(const pending_t *p, const pending_asker_t *asker, uint32_t *ret_most)
+{
+    *ret_most = PENDING_PER_PEER;
+    if (count_of_peer(p, asker->peer) >= *ret_most) return " on this connection";
+    *ret_most = PENDING_PER_KEY;
+    if (asker->key && count_of_key(p, asker->key) >= *ret_most) return " under this key";
+    *ret_most = LIMIT_PENDING_QUERIES - PENDING_FOR_ADMINS;
+    if (asker->key && count_of_key(p, NULL) >= *ret_most) return " under keys without the role admin";
+    *ret_most = LIMIT_PENDING_QUERIES;
+    return p->count >= *ret_most ? "" : NULL;
+}
+
+bool pending_is_full(const pending_t *p, const pending_asker_t *asker)
+{
+    uint32_t most;
+    return refused_by(p, asker, &most) && most != PENDING_PER_PEER;
+}
+
+int pending_add(pending_t *p, pending_kind_t kind, const pending_asker_t *asker, pending_row_t **ret_row,
                 heddle_error_t *error)
 {
-    bool is_peers = count_of_peer(p, peer) >= PENDING_PER_PEER;
-    if (is_peers || p->count >= LIMIT_PENDING_QUERIES) {
-        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "too many questions wait for an answer%s",
-                            is_peers ? " on this connection" : "");
-        error_expected(error, "at most %u", is_peers ? PENDING_PER_PEER : LIMIT_PENDING_QUERIES);
+    uint32_t most;
+    const char *whose = refused_by(p, asker, &most);
+    if (whose) {
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "too many questions wait for an answer%s", whose);
+        error_expected(error, "at most %u", most);
         error_hint(error, "ask again when one was answered");
         if (error) error->retriable = 1;
         return rc;
@@ -52,8 +80,9 @@ int pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req, 
     pending_row_t *row = calloc(1, sizeof *row);
     if (!row) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for another question");
     row->kind = kind;
-    row->peer = peer;
-    row->req = req;
+    row->peer = asker->peer;
+    row->req = asker->req;
+    error_text(row->key, sizeof row->key, asker->key ? asker->key : "");
     DL_APPEND(p->rows, row);
     p->count++;
     *ret_row = row;

@@ -5,16 +5,20 @@
  *   ASKED --(settling is over)--> decided (activate), put to the holders (verify)
  *         --(quorum, failed, lost, held, deadline)--> answered, forgotten
  *
- * Here is decided when and how each ends; its JSON is report.c's.  At most LIMIT_PENDING_QUERIES,
- * PENDING_PER_PEER of one connection.  Nothing is answered "reached" while the broker settles: half the
- * members may not be back.  One thread. */
+ * Here is decided when and how each ends; its JSON is report.c's.  At most LIMIT_PENDING_QUERIES, and of them
+ * PENDING_PER_PEER of one connection; of keys that are no admin's PENDING_PER_KEY each, and so many in all
+ * that PENDING_FOR_ADMINS are left for admins: nobody else keeps one from going back to an older version.
+ * Nothing is answered "reached" while the broker settles: half the members may not be back.  One thread. */
 #ifndef BROKER_PENDING_H
 #define BROKER_PENDING_H
 
 #include "broker/rollout.h"
+#include <heddle/keys.h>
 #include <heddle/types.h>
 
 #define PENDING_PER_PEER 64u
+#define PENDING_PER_KEY 256u
+#define PENDING_FOR_ADMINS 128u
 
 typedef enum { PENDING_WAIT = 1, PENDING_ACTIVATE, PENDING_VERIFY, PENDING_EVENTS } pending_kind_t;
 
@@ -30,10 +34,18 @@ typedef struct {
                                             * of the directory; 0 */
 } verify_row_t;
 
+/* Who asks, and under which number. */
+typedef struct {
+    uint64_t peer, req;
+    const char *key;                       /* that it has proved; NULL: it may do everything (an admin's, or
+                                            * there are no keys) */
+} pending_asker_t;
+
 typedef struct pending_row {
     struct pending_row *prev, *next;
     pending_kind_t kind;
     uint64_t peer, req;                    /* whom to answer */
+    char key[HEDDLE_KEY_TEXT];             /* of who asked; "": the asker's was NULL */
     char adapter[HEDDLE_NAME_MAX + 1];
     uint64_t version, asked_us, deadline_us;
     /* wait, activate */
@@ -78,8 +90,10 @@ typedef struct { wait_row_t *rows; uint32_t count, need, have, eligible; } wait_
 void pending_init(pending_t *p);
 void pending_fini(pending_t *p);
 /* A new row with its answer address; LIMIT (with who to blame), NO_MEMORY. */
-int  pending_add(pending_t *p, pending_kind_t kind, uint64_t peer, uint64_t req,
+int  pending_add(pending_t *p, pending_kind_t kind, const pending_asker_t *asker,
                  pending_row_t **ret_row, heddle_error_t *error);
+/* There is no place for it, but some may be taken by connections that have ended. */
+bool pending_is_full(const pending_t *p, const pending_asker_t *asker);
 void pending_drop(pending_t *p, pending_row_t *row);
 void pending_drop_peer(pending_t *p, uint64_t peer);
 /* Questions of connections that is_gone() says have ended; it is asked once of each, or a few times. */

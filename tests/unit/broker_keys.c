@@ -185,6 +185,48 @@ Test(keys, revocation_ends_waiting_questions)
     cr_assert_eq(R.b->pending.count, 0);
 }
 
+/* From `peer` on, of one key: as many as it may have waiting. */
+static uint64_t ask_all_it_may(uint64_t peer, int who)
+{
+    for (unsigned i = 0; i <= PENDING_PER_KEY; i++) {
+        if (i && i % PENDING_PER_PEER == 0) peer++;
+        R.keys[peer] = KEY[who];
+        if (i % PENDING_PER_PEER == 0) rig_hello(peer, ROLE_ADMIN);
+        rig_query(peer, (msg_query_t){.op = "wait", .name = "policy", .version = 2,
+                                      .deadline_ms = UINT32_MAX});
+    }
+    cr_assert(strstr(rig_error(peer, "limit")->message, "under this key"));
+    return peer + 1;
+}
+
+Test(keys, no_key_keeps_others_from_asking_nor_all_of_them_an_admin_from_going_back)
+{
+    rig_worker(WORKER, "w1");
+    rig_open(WRITER, "policy", "trainer", 0, false);
+    rig_publish(WRITER, (rig_publish_t){.digest = 1});
+    rig_staged(WORKER, 1, 1);
+    rig_active(WORKER, 1, 1, 1);
+    rig_publish(WRITER, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_MANUAL});
+    uint64_t peer = ask_all_it_may(20, READER);
+    cr_assert_eq(R.b->pending.count, PENDING_PER_KEY);
+    peer = ask_all_it_may(peer, OTHER); /* another key has its own */
+    peer = ask_all_it_may(peer, WRITER);
+    add(STRANGER, "s", "reader");
+    R.keys[peer] = KEY[STRANGER];
+    for (unsigned i = 0; i < PENDING_PER_KEY; i++) {
+        if (i % PENDING_PER_PEER == 0) R.keys[++peer] = KEY[STRANGER], rig_hello(peer, ROLE_ADMIN);
+        rig_query(peer, (msg_query_t){.op = "events", .after = 1000, .wait_ms = UINT32_MAX});
+    }
+    cr_assert_eq(R.b->pending.count, LIMIT_PENDING_QUERIES - PENDING_FOR_ADMINS);
+    cr_assert(strstr(rig_error(peer, "limit")->message, "without the role admin"));
+    rig_drop_letters();
+    rig_query(BOSS, (msg_query_t){.op = "activate", .name = "policy", .version = 1,
+                                  .quorum_kind = HEDDLE_QUORUM_NONE});
+    cr_assert(rig_has(BOSS, MSG_REPORT));
+    rig_query(BOSS, (msg_query_t){.op = "wait", .name = "policy", .version = 2, .deadline_ms = 1000});
+    cr_assert_eq(R.b->pending.count, LIMIT_PENDING_QUERIES - PENDING_FOR_ADMINS + 1);
+}
+
 Test(keys, an_admin_may_revoke_itself_and_hears_so)
 {
     R.keys[7] = KEY[STRANGER];
