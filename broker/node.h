@@ -114,8 +114,9 @@ int  broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret
 void broker_destroy(broker_t **broker);
 /* Start-up: each stored record, the EPOCH of this run among them; then broker_start. NO_MEMORY, INTERNAL. */
 int  broker_load(broker_t *b, const record_t *record);
-/* After broker_start, with keys: makes the key an admin's, durably, unless it is one.  What auth_decide_add
- * says; what the commit says. */
+/* After broker_start, with keys: makes a key that the table does not know an admin's, durably.  One that was
+ * revoked, or has other roles, stays what it is, with a warning.  What auth_decide_add says; what the commit
+ * says. */
 int  broker_admit_admin(broker_t *b, const char *public_key, const char *name, instant_t now,
                         heddle_error_t *error);
 /* Is it in the table, and not revoked?  For those who connect. */

@@ -179,6 +179,18 @@ bool on_keys(const call_t *c)
 
 /* ---- at the start ---- */
 
+/* What an admin said of a key stands, or each start would undo a revocation. */
+static void tell_left_out(const broker_t *b, const auth_key_t *k)
+{
+    char text[1024];
+    text_printf(text, sizeof text,
+                "%s is not let in as an admin: it is in the table as %s, %s%.400s, and stays so; another "
+                "one is (heddle keygen), or an admin changes it (heddle keys)",
+                k->public_key, k->name, k->revoked_ms ? "revoked" : "with the roles ",
+                k->revoked_ms ? "" : k->roles);
+    if (b->io.warn) b->io.warn(b->io.self, "broker.admin_key", text);
+}
+
 int broker_admit_admin(broker_t *b, const char *public_key, const char *name, instant_t now,
                        heddle_error_t *error)
 {
@@ -186,7 +198,10 @@ int broker_admit_admin(broker_t *b, const char *public_key, const char *name, in
     key_ask_t ask = {.public_key = public_key, .name = name, .roles = roles, .role_count = 1};
     const auth_key_t *known = auth_key(&b->auth, public_key);
     bool changed;
-    if (auth_is_live(known) && auth_is_admin(known)) return HEDDLE_OK;
+    if (known) {
+        if (!auth_is_live(known) || !auth_is_admin(known)) tell_left_out(b, known);
+        return HEDDLE_OK;
+    }
     int rc = auth_decide_add(&b->auth, &ask, now, &b->out, &changed, error);
     if (!rc && !broker_make_durable(b, now, error)) rc = error->code;
     return rc;

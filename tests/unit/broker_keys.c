@@ -281,6 +281,23 @@ Test(keys, table_survives_a_restart)
     rig_worker(WORKER, "w1");
 }
 
+Test(keys, the_option_lets_in_whom_the_table_does_not_know)
+{
+    heddle_error_t e;
+    add(STRANGER, "second", "admin");
+    revoke("local");
+    cr_assert_eq(broker_admit_admin(R.b, KEY[BOSS], "", R.now, &e), HEDDLE_OK);
+    cr_assert(!broker_lets_in(R.b, KEY[BOSS]), "revoked, and the options of the unit still name it");
+    cr_assert(strstr(R.warned, "broker.admin_key") && strstr(R.warned, "local, revoked"), "%s", R.warned);
+    cr_assert_eq(broker_admit_admin(R.b, KEY[READER], "", R.now, &e), HEDDLE_OK);
+    cr_assert(!auth_is_admin(auth_key(&R.b->auth, KEY[READER])));
+    cr_assert(strstr(R.warned, "reader, with the roles reader") && strstr(R.warned, "keygen"), "%s", R.warned);
+    R.warned[0] = 0;
+    static const char NEW[] = "7aaaaaaaaaabbbbbbbbbbccccccccccddddddddd";
+    for (int i = 0; i < 2; i++) cr_assert_eq(broker_admit_admin(R.b, NEW, "", R.now, &e), HEDDLE_OK);
+    cr_assert(auth_is_admin(auth_key(&R.b->auth, NEW)) && !R.warned[0], "%s", R.warned);
+}
+
 Test(keys, what_is_not_on_disk_did_not_happen)
 {
     R.commit_error = HEDDLE_ERR_NO_SPACE;

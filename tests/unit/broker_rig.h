@@ -42,6 +42,7 @@ static struct rig {
     uint64_t keep, req;
     const char *keys[PEERS]; /* that each connection has proved */
     bool has_keys;
+    char warned[512]; /* the last line of its log */
     uint64_t sent[32];
     uint8_t random;
 } R;
@@ -108,6 +109,12 @@ static int rig_commit(void *self, const record_t *records, int count, heddle_err
 
 static void rig_fatal(void *self, const heddle_error_t *error) { (void)self, (void)error, R.fatals++; }
 
+static void rig_warn(void *self, const char *id, const char *text)
+{
+    (void)self;
+    snprintf(R.warned, sizeof R.warned, "%s %s", id, text);
+}
+
 static void rig_random(void *self, void *data, size_t bytes)
 {
     (void)self;
@@ -149,6 +156,7 @@ static void rig_boot(void)
                       .commit = rig_commit,
                       .fatal = rig_fatal,
                       .random = rig_random,
+                      .warn = rig_warn,
                       .key = R.has_keys ? rig_key : NULL};
     broker_opts_t opts = {.lease_ms = LEASE_MS,
                           .keep = R.keep,
