@@ -113,6 +113,17 @@ static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
     return rc;
 }
 
+/* The pid, and the word after it; what was longer before is cut off last, when the words are apart. */
+static int write_lock(const datadir_t *dir, bool is_open)
+{
+    char text[32];
+    int n = snprintf(text, sizeof text, "%ld%s\n", (long)getpid(), is_open ? " open" : "");
+    errno = 0; /* a short write sets none */
+    if (pwrite(dir->lock_fd, text, (size_t)n, 0) != n || ftruncate(dir->lock_fd, n) != 0)
+        return errno ? errno : ENOSPC;
+    return 0;
+}
+
 static int take_lock(datadir_t *dir, heddle_error_t *error)
 {
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -121,12 +132,18 @@ static int take_lock(datadir_t *dir, heddle_error_t *error)
     if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0)
         return errno == EWOULDBLOCK ? refuse_locked(dir, error)
                                     : datadir_refuse(dir->path, "lock it", errno, error);
-    char text[32];
-    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    errno = 0; /* a short write sets none */
-    if (ftruncate(dir->lock_fd, 0) != 0 || pwrite(dir->lock_fd, text, (size_t)n, 0) != n)
-        return datadir_refuse(dir->path, "write its file \"lock\"", errno ? errno : ENOSPC, error);
-    return HEDDLE_OK;
+    char before[32] = "";
+    ssize_t n = pread(dir->lock_fd, before, sizeof before - 1, 0);
+    dir->was_open = n > 0 && strstr(before, " open");
+    int number = write_lock(dir, dir->was_open);
+    return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
+}
+
+int datadir_say_open(const datadir_t *dir, bool is_open, heddle_error_t *error)
+{
+    int number = write_lock(dir, is_open);
+    if (!number && fdatasync(dir->lock_fd) != 0 && errno != EINVAL) number = errno;
+    return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
 int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error)

@@ -2,6 +2,7 @@
 #include "broker/store.h"
 
 #include "broker/datadir.h"
+#include "broker/store_files.h"
 #include "broker/store_row.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
@@ -15,7 +16,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define APPLICATION_ID 0x4845444c /* "HEDL" */
 #define TEXT_OF(x) #x
 #define NUMBER(x) TEXT_OF(x)
 
@@ -47,7 +47,7 @@ static const char SCHEMA[] =
     "CREATE TABLE writers ("
     " adapter TEXT PRIMARY KEY, token INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL,"
     " pid INTEGER NOT NULL, life BLOB NOT NULL, since_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
-    "PRAGMA application_id = " NUMBER(APPLICATION_ID) ";"
+    "PRAGMA application_id = " NUMBER(STORE_APPLICATION_ID) ";"
     "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
     "INSERT INTO meta VALUES (1, lower(hex(randomblob(8))), 0);"
     "COMMIT";
@@ -116,14 +116,13 @@ static const char *const SQL[SQL_COUNT] = {
 struct store {
     owner_t owner;                   /* SQLite serves one thread, and that is ours */
     datadir_t dir;
-    char *file;                      /* DIR/registry.db */
+    store_files_t files;
     sqlite3 *db;
     sqlite3_stmt *sql[SQL_COUNT];
     char cluster[HEDDLE_NAME_MAX + 1];
     uint64_t epoch;
     int number;                      /* errno of the last statement, 0 when it went well */
-    dev_t device;                    /* of the file, as it was opened */
-    ino_t inode;
+    bool is_ready;                   /* opened, to the end */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -179,7 +178,7 @@ static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_er
     if (io) number = s->number ? s->number : s->db ? sqlite3_system_errno(s->db) : 0;
     int code = store_code(sqlite_code, number);
     bool own_words = s->db && (sqlite3_errcode(s->db) & 0xff) == (sqlite_code & 0xff);
-    error_fail(error, code, "%.300s: cannot %s: %.200s", s->file, what,
+    error_fail(error, code, "%.300s: cannot %s: %.200s", s->files.main, what,
                own_words ? sqlite3_errmsg(s->db) : sqlite3_errstr(sqlite_code));
     if (number) error_found(error, "%s (sqlite %d)", strerror(number), sqlite_code);
     else error_found(error, "sqlite %d: %s", sqlite_code, sqlite3_errstr(sqlite_code));
@@ -238,7 +237,7 @@ int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, 
         buf_add(out, config.data, config.bytes);
         if (out->failed) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a config");
     } else if (row.code == SQLITE_DONE) {
-        rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%.300s: no %.128s@%llu", s->file, adapter,
+        rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%.300s: no %.128s@%llu", s->files.main, adapter,
                         (unsigned long long)version);
     } else {
         rc = refuse(s, row.code, "read a config", error);
@@ -294,36 +293,23 @@ static int put(store_t *s, const record_t *r)
     return !code && which == PUT_DECISION ? drop_older(s, r) : code;
 }
 
-/* A directory that was removed or put aside takes our writes still, and no start would find them again. */
-static int check_in_place(const store_t *s, heddle_error_t *error)
-{
-    struct stat st;
-    if (stat(s->file, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is no longer the file that was opened", s->file);
-    error_contrast(error, "the registry in its place",
-                   "it was removed, moved or replaced under a running broker");
-    error_hint(error,
-               "put the directory back and start the broker again; what was acknowledged is in the old file");
-    return rc;
-}
-
 int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
 {
     owner_check(&s->owner);
     if (count == 0) return HEDDLE_OK;
-    int moved = check_in_place(s, error);
+    int moved = store_files_in_place(&s->files, error);
     if (moved) return moved;
     int code = run(s, SQL_BEGIN);
     for (int i = 0; i < count && !code; i++) code = put(s, &records[i]);
     if (!code && FAILPOINT("store.before_commit")) code = SQLITE_FULL;
     if (!code) code = run(s, SQL_COMMIT);
     if (!code && FAILPOINT("store.after_commit")) code = SQLITE_IOERR_FSYNC; /* on disk, and nobody knows */
-    if (!code) return HEDDLE_OK;
     char what[48];
     snprintf(what, sizeof what, "write %d record%s", count, count == 1 ? "" : "s");
-    int rc = refuse(s, code, what, error);
+    int rc = code ? refuse(s, code, what, error) : HEDDLE_OK;
     if (!sqlite3_get_autocommit(s->db))
-        run(s, SQL_ROLLBACK); /* some failures have rolled back by themselves */
+        run(s, SQL_ROLLBACK);    /* some failures have rolled back by themselves */
+    store_files_note(&s->files); /* SQLite has put the log into the registry, now and then */
     return rc;
 }
 
@@ -344,12 +330,8 @@ static int ask_number(store_t *s, const char *query, int64_t *ret_value)
  * mode. */
 static int make_file(store_t *s, heddle_error_t *error)
 {
-    size_t size = strlen(s->dir.path) + sizeof "/registry.db";
-    s->file = malloc(size);
-    if (!s->file) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "%.300s: no memory to open it", s->dir.path);
-    snprintf(s->file, size, "%s/registry.db", s->dir.path);
-    int fd = open(s->file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return datadir_refuse(s->file, "open it for writing", errno, error);
+    int fd = open(s->files.main, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return datadir_refuse(s->files.main, "open it for writing", errno, error);
     close(fd);
     return datadir_sync(&s->dir, error);
 }
@@ -357,12 +339,8 @@ static int make_file(store_t *s, heddle_error_t *error)
 static int open_database(store_t *s, heddle_error_t *error)
 {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
-    int code = sqlite3_open_v2(s->file, &s->db, flags, NULL);
+    int code = sqlite3_open_v2(s->files.main, &s->db, flags, NULL);
     if (code) return refuse(s, code, "open it", error);
-    struct stat st;
-    if (stat(s->file, &st) != 0) return refuse(s, SQLITE_CANTOPEN, "look at it", error);
-    s->device = st.st_dev;
-    s->inode = st.st_ino;
     /* Exclusive: we have the directory's lock anyway, and WAL then needs no shared memory in a file. */
     code =
         sqlite3_exec(s->db,
@@ -374,7 +352,7 @@ static int open_database(store_t *s, heddle_error_t *error)
 
 static int refuse_foreign(const store_t *s, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: is not a registry of Heddle", s->file);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: is not a registry of Heddle", s->files.main);
     error_contrast(error, "a file that heddle-broker made", "a database of another program");
     error_hint(error, "choose another directory with --data; this one was left as it is");
     return rc;
@@ -383,8 +361,8 @@ static int refuse_foreign(const store_t *s, heddle_error_t *error)
 static int refuse_newer(const store_t *s, int64_t schema, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_NEWER,
-                        "%.300s: written by a newer Heddle: schema %lld, this one knows up to %d", s->file,
-                        (long long)schema, STORE_SCHEMA);
+                        "%.300s: written by a newer Heddle: schema %lld, this one knows up to %d",
+                        s->files.main, (long long)schema, STORE_SCHEMA);
     error_expected(error, "schema %d or lower", STORE_SCHEMA);
     error_found(error, "schema %lld", (long long)schema);
     error_hint(error, "run the Heddle that wrote it, or a newer one; the data were left as they are");
@@ -401,7 +379,7 @@ static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
     if (code) return refuse(s, code, "read it", error);
     *ret_fresh = tables == 0 && application == 0 && schema == 0;
     if (*ret_fresh) return HEDDLE_OK;
-    if (application != APPLICATION_ID || schema < 1) return refuse_foreign(s, error);
+    if (application != STORE_APPLICATION_ID || schema < 1) return refuse_foreign(s, error);
     if (schema > STORE_SCHEMA) return refuse_newer(s, schema, error);
     code = ask_number(s, "SELECT count(*) FROM pragma_quick_check WHERE quick_check = 'ok'", &sound);
     if (code || !sound) return refuse(s, code ? code : SQLITE_CORRUPT, "trust it", error);
@@ -411,7 +389,7 @@ static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
 static int refuse_last(const store_t *s, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: its epochs are used up: no token could be new",
-                        s->file);
+                        s->files.main);
     error_expected(error, "an epoch up to %u", EPOCH_MAX);
     error_found(error, "%llu", (unsigned long long)s->epoch);
     error_hint(error,
@@ -478,7 +456,7 @@ static int check_setting(store_t *s, const char *name, const char *wanted, heddl
     if (!found) {
         rc = refuse(s, code == SQLITE_ROW ? SQLITE_NOMEM : code, "read its settings", error);
     } else if (strcmp(found, wanted) != 0) {
-        rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be kept safe: %s is %.20s", s->file,
+        rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: cannot be kept safe: %s is %.20s", s->files.main,
                         name, found);
         error_contrast(error, wanted, found);
         error_hint(error, "choose a --data on a local file system");
@@ -496,6 +474,26 @@ static int check_settings(store_t *s, heddle_error_t *error)
     return rc;
 }
 
+/* Puts all that is in the log into the registry, and syncs that. */
+static int empty_log(store_t *s)
+{
+    errno = 0;
+    int left = 0, code = sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, &left, NULL);
+    s->number = code ? errno : 0;
+    return code || !left ? code : SQLITE_BUSY;
+}
+
+/* At each start, so that a registry without its log is what it was at the last one, and none that was never
+ * used. */
+static int begin_log(store_t *s, heddle_error_t *error)
+{
+    int code = empty_log(s);
+    store_files_note(&s->files);
+    if (code) return refuse(s, code, "put its log into it", error);
+    int rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
+    return rc ? rc : datadir_say_open(&s->dir, true, error);
+}
+
 int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
 {
     store_t *s = calloc(1, sizeof *s);
@@ -503,14 +501,18 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     owner_check(&s->owner);
     bool fresh = false;
     int rc = datadir_open(dir, &s->dir, error);
+    if (!rc) rc = store_files_init(&s->files, &s->dir, error);
+    if (!rc) rc = store_files_check(&s->files, &s->dir, error);
     if (!rc) rc = make_file(s, error);
     if (!rc) rc = open_database(s, error);
     if (!rc) rc = check_schema(s, &fresh, error);
     if (!rc) rc = make_schema(s, fresh, error);
     if (!rc) rc = check_settings(s, error);
     if (!rc) rc = prepare(s, error);
+    if (!rc) store_files_note(&s->files);
     if (!rc) rc = raise_epoch(s, error);
-    if (!rc) rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
+    if (!rc) rc = begin_log(s, error);
+    s->is_ready = !rc;
     if (rc) store_close(&s);
     else *ret_store = s;
     return rc;
@@ -526,6 +528,17 @@ int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* The word is taken back before SQLite removes the log: who finds it later misses none.  What was refused, or
+ * is not ours any more, is left as it is. */
+static void end_log(store_t *s)
+{
+    bool is_ours = s->is_ready && store_files_own_main(&s->files), is_whole = is_ours && !empty_log(s);
+    if (is_ours) store_files_note(&s->files);
+    if (is_whole) is_whole = datadir_say_open(&s->dir, false, NULL) == HEDDLE_OK;
+    if (!is_whole) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    store_files_part(&s->files, s->epoch);
+}
+
 void store_close(store_t **store)
 {
     store_t *s = *store;
@@ -533,9 +546,10 @@ void store_close(store_t **store)
     *store = NULL;
     owner_check(&s->owner);
     for (int i = 0; i < SQL_COUNT; i++) sqlite3_finalize(s->sql[i]);
+    if (s->db) end_log(s);
     sqlite3_close(s->db);
     datadir_close(&s->dir);
-    free(s->file);
+    store_files_fini(&s->files);
     free(s);
 }
 

@@ -4,7 +4,8 @@
  * A store is open or gone.  Opening locks the directory, makes or checks the file, and raises the epoch on
  * disk: no two runs of a broker ever have the same one.  What a commit returned OK for survives any crash of
  * process or machine; what it failed for never happened.  A file that is damaged, foreign or newer is
- * refused and left as it is.
+ * refused and left as it is; so is one that misses its log (store_files.h), which has what was committed
+ * since the start or since SQLite put it into the registry.
  *
  *   meta       one row: cluster (made once, 16 random hex), epoch
  *   adapters   name, created_at                           versions   one row a version: what it is, and how
@@ -43,7 +44,8 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
 /* All records or none, on disk when it returns OK; none: OK without touching the disk.
  * NO_SPACE or NO_MEMORY: nothing happened, the same call works again later · INTERNAL: records that
  * contradict what is stored (a version number used twice, a decision for an unknown version): nothing
- * happened · DATA_DIR: the disk failed under us: whether it happened is unknown, end the process. */
+ * happened · DATA_DIR: the disk failed under us, or somebody took or changed the files: whether it happened
+ * is unknown, end the process. */
 int  store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error);
 
 /* Appends the adapter_config.json of a version as it was published.  NOT_FOUND · DATA_DIR · NO_MEMORY. */
