@@ -100,6 +100,7 @@ typedef struct track {
     uint64_t sourceless_us;            /* since when nobody has the bytes; 0: somebody has */
     /* who had them last, and until when; "", 0: nobody since the broker was started */
     char last_holder[HEDDLE_NAME_MAX + 1]; uint64_t lost_ms;
+    bool is_loaded_alone;              /* nobody holds it, and somebody loads it: last_holder */
     bool has_left;                     /* its publisher said LEAVE: it will not come back with them */
     uint64_t bytes_moved;              /* reported in STAGED, all told */
     /* signature and time of the last ROLLOUT (first: of the publication) */

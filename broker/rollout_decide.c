@@ -46,15 +46,26 @@ static void end_settling(step_t *s)
 static void note_holder(track_t *t, const version_row_t *row)
 {
     const char *name = row->writer;
+    t->is_loaded_alone = false;
     for (size_t i = 0; i < t->copy_count; i++)
         if (copy_holds(t->copies[i])) name = t->copies[i]->worker;
     error_text(t->last_holder, sizeof t->last_holder, name);
+}
+
+/* Who loads it has its bytes, and is the last that does. */
+static void note_loader(step_t *s, const version_row_t *row, track_t *t, uint64_t until_us)
+{
+    t->is_loaded_alone = true;
+    error_text(t->last_holder, sizeof t->last_holder, keep_loader(s->ro, s->v, row, t));
+    sooner(t, until_us);
 }
 
 static void say_lost(step_t *s, track_t *t)
 {
     heddle_error_t why;
     t->is_lost = true;
+    if (t->is_loaded_alone) t->lost_ms = s->v.now.wall_ms;
+    t->is_loaded_alone = false;
     track_touch(s->ro, t);
     rollout_lost_reason(t, &why);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
@@ -77,7 +88,7 @@ static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row
     }
     if (has_source || t->is_lost || row->state != VERSION_COMMITTED || !s->ro->is_settled) return;
     uint64_t loaded_until_us = keep_loaded_until(s->ro, s->v, row, t);
-    if (loaded_until_us) sooner(t, loaded_until_us); /* who loads it has its bytes */
+    if (loaded_until_us) note_loader(s, row, t, loaded_until_us);
     else say_lost(s, t);
 }
 

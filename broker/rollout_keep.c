@@ -88,6 +88,13 @@ uint64_t keep_loaded_until(const rollout_t *ro, view_t v, const version_row_t *r
     return latest(loading_until, ro, v, row, t);
 }
 
+const char *keep_loader(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (loading_until(ro, v, row, t, t->copies[i]) > v.now.us) return t->copies[i]->worker;
+    return "";
+}
+
 static void note_needed(step_t *s, const version_row_t *row, track_t *t)
 {
     uint64_t awaited_us = latest(fetching_until, s->ro, s->v, row, t);

@@ -62,6 +62,8 @@ void keep_moved_on(rollout_t *ro, const adapter_row_t *a, const member_t *member
 /* Until when somebody loads it, or switches to it, at most: who has arrived has its bytes, though nobody may
  * fetch them from there yet.  0: nobody does. */
 uint64_t keep_loaded_until(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t);
+/* One of those who do; "": none. */
+const char *keep_loader(const rollout_t *ro, view_t v, const version_row_t *row, const track_t *t);
 /* Who fetches what of the decided ones, and room for it at those who have it; before keep_decide. */
 void keep_look(step_t *s, const adapter_row_t *a);
 

@@ -203,6 +203,20 @@ Test(lost, when_the_one_that_loads_them_is_lost)
     is_lost(2);
 }
 
+/* The last that had the bytes is not the last that held them. */
+Test(lost, then_it_and_the_time_are_named)
+{
+    only_w2_loads_2();
+    rig_pass(10000);
+    char until[25], words[64];
+    clock_text(R.now.wall_ms, until);
+    snprintf(words, sizeof words, "w2 had them last, until %s", until);
+    go(W2);
+    is_lost(2);
+    cr_assert(strstr(rig_event(EVENT_VERSION_LOST)->message, words), "%s: %s", words,
+              rig_event(EVENT_VERSION_LOST)->message);
+}
+
 Test(lost, when_the_one_that_loads_them_fetches_another)
 {
     only_w2_loads_2();
