@@ -403,7 +403,7 @@ void on_heartbeat(const call_t *c)
     m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
     outbox_send(&b->out, c->from, &m);
     if (c->member->role == ROLE_WORKER)
-        rollout_progress(&b->rollout, broker_view(b, c->now), c->member, hb);
+        rollout_progress(&b->rollout, broker_view(b, c->now), c->member, hb, &b->events);
     if (c->member->needs_resync) call_again(c);
 }
 

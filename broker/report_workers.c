@@ -56,6 +56,17 @@ static standing_t standing_of(const broker_t *b, const member_t *m, const adapte
     return s;
 }
 
+/* It is well so far, and on its way to another version, of which nothing comes. */
+static standing_t with_trouble(const broker_t *b, const member_t *m, const member_sub_t *sub, standing_t s)
+{
+    const track_t *t = sub->fetching ? rollout_track(&b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+    if (s.code || !c || copy_holds(c) || !c->code) return s;
+    s.message = c->message;
+    s.code = c->code;
+    return s;
+}
+
 static json_t *kept_part(const broker_t *b, const member_t *m, const adapter_row_t *a)
 {
     json_t *list = json_array();
@@ -86,7 +97,7 @@ static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t
     const adapter_row_t *a = registry_adapter(&b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
-    standing_t s = standing_of(b, m, a, sub);
+    standing_t s = with_trouble(b, m, sub, standing_of(b, m, a, sub));
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      sub->adapter, "version", part_number(sub->version), "decision",

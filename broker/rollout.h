@@ -74,7 +74,8 @@ typedef struct copy_row {
     /* FAILED, of the active version: when it is announced again; 0: not */
     uint64_t retry_us;
     uint32_t failed_count;
-    int code;                          /* FAILED, or gone: why */
+    /* FAILED, or gone: why; on its way: why no byte comes, as it said last */
+    int code;
     char phase[16], message[256];
 } copy_row_t;
 
@@ -193,7 +194,8 @@ void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbo
 void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
                     uint32_t count);
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
-void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb);
+void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
+                      events_t *ev);
 int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
                     outbox_t *out, heddle_error_t *error);
 int  rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,

@@ -114,7 +114,9 @@ static void forget_announced(rollout_t *ro, const adapter_row_t *a, const member
 {
     const track_t *t = rollout_track(ro, a->name, a->active);
     copy_row_t *c = t ? copy_of(t, member) : NULL;
-    if (c && copy_in_flight(c)) c->announced_us = 0;
+    if (!c || !copy_in_flight(c)) return;
+    c->announced_us = 0;
+    c->code = 0;
 }
 
 static void begin(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
@@ -399,11 +401,7 @@ static void worker_gone(rollout_t *ro, const view_t *v, track_t *t, const member
     char text[256];
     text_printf(text, sizeof text, "%s in phase %s, %llu ms after the announcement",
                 left ? "left" : "lost, its lease ended", phase, (unsigned long long)(since_us / 1000));
-    if (!c->code) {
-        c->code = HEDDLE_ERR_UNAVAILABLE;
-        error_text(c->phase, sizeof c->phase, phase);
-        error_text(c->message, sizeof c->message, text);
-    }
+    if (!c->code || copy_in_flight(c)) copy_blame(c, HEDDLE_ERR_UNAVAILABLE, phase, text);
     c->token = 0;
 }
 

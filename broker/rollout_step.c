@@ -9,8 +9,23 @@
 
 /* ---- a copy moves on ---- */
 
-void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb)
+/* Why no byte comes to a copy that goes on trying; "": they do. */
+static void note_trouble(step_t *s, track_t *t, copy_row_t *c, const char *message)
 {
+    int code = *message ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
+    bool is_news = code != c->code;
+    copy_blame(c, code, "fetch", message);
+    if (!is_news) return;
+    track_touch(s->ro, t);
+    if (!code) return;
+    event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
+    events_say(e, code, "%s", c->message);
+}
+
+void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
+                      events_t *ev)
+{
+    step_t s = {ro, v, ev, NULL};
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
         const msg_progress_t *p = &hb->adapters[i];
         track_t *t = p->fetching ? rollout_track(ro, p->adapter, p->fetching) : NULL;
@@ -23,6 +38,7 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         if (p->bytes_done > c->bytes_done) c->moved_us = v.now.us;
         copy_move(c, state, v.now);
         c->bytes_done = p->bytes_done;
+        note_trouble(&s, t, c, p->message ? p->message : "");
     }
 }
 

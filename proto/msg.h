@@ -110,10 +110,11 @@ typedef struct {
     uint64_t settling_ms;                     /* the broker decides nothing for so long yet; 0: it does */
 } msg_welcome_t;
 
-/* Progress of one subscription. */
+/* Progress of one subscription.  message: why no byte of `fetching` has come; "" where bytes come. */
 typedef struct {
     const char *adapter;
     uint64_t fetching, bytes_done, data_bytes, source, held_count;
+    const char *message;
 } msg_progress_t;
 typedef struct {
     uint64_t token, seq;

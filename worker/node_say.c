@@ -114,6 +114,8 @@ static msg_progress_t progress_of(const worker_node_t *n, const adapter_t *a)
     p.bytes_done = pull_bytes_done(a->pull);
     p.data_bytes = pull_what(a->pull)->region_bytes;
     p.source = pull_source(a->pull);
+    const heddle_error_t *why = unreached_error(&a->unreached, a->pull);
+    p.message = why ? why->message : NULL;
     return p;
 }
 

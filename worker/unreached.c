@@ -52,12 +52,12 @@ static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, 
     if (u->refused)
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "no source serves it: %s answered %s", names,
                    heddle_err_name(u->refused));
-    else
-        error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "cannot reach %s over %s: no answer there", names,
-                   devices);
+    else /* with what to do about it: most who are told see the message alone */
+        error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
+                   "cannot reach %s over %s: no answer there; "
+                   "name the same network with --data-device everywhere",
+                   names, devices);
     error_where(&u->error, NULL, w->version, NULL, "fetch");
-    error_expected(&u->error, "a source that answers on the data plane");
-    error_found(&u->error, "this worker's data plane is on %s", devices);
     if (!u->refused)
         error_hint(&u->error, "name the same network with --data-device for the publisher and every worker");
 }
@@ -69,11 +69,15 @@ static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, cons
     if (name_sources(u, w, lost, count, &names)) {
         describe(u, io, w, buf_text(&names));
         bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
-        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s%s",
-                 (unsigned long long)w->version, u->error.message, u->error.hint[0] ? "; " : "",
-                 u->error.hint);
+        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s",
+                 (unsigned long long)w->version, u->error.message);
     }
     buf_fini(&names);
+}
+
+const heddle_error_t *unreached_error(const unreached_t *u, const pull_t *pull)
+{
+    return u->told_count && !pull_source(pull) ? &u->error : NULL;
 }
 
 bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost,

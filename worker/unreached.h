@@ -4,6 +4,7 @@
  *   quiet -> (every source lost) told, once for each that is new -> (shortly before the deadline) given up
  *         <- (a beat or a byte of a listed source)
  *
+ * Told: in this worker's log, and in its heartbeats for as long as it lasts (node_say.c).
  * Until then another source may come, or the network: one worker's trouble ends nobody's rollout early, and
  * a version without a deadline is never given up.  Once a byte arrived it is no matter of this.  Loop
  * thread only. */
@@ -28,6 +29,8 @@ typedef struct {
 void unreached_begin(unreached_t *u);
 /* What came from the transfer while `pull` went on. */
 void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event);
+/* Why no byte of it came yet, as long as that is known; NULL. */
+const heddle_error_t *unreached_error(const unreached_t *u, const pull_t *pull);
 /* Every source that is known was lost: `lost`, by token.  True when the version is to be given up, for
  * u->error: it is told, and its deadline is near.  `deadline_us`: the version's; CLOCK_NEVER: none. */
 bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost,

@@ -30,12 +30,23 @@ static void is_missing(const char *worker, const char *phase, const char *code, 
     cr_assert_str_eq(m->message, message);
 }
 
-static void fetching(uint64_t peer, uint64_t version, uint64_t bytes_done)
+static void progress(uint64_t peer, msg_progress_t p)
 {
-    msg_progress_t p = {.adapter = "policy", .fetching = version, .bytes_done = bytes_done, .data_bytes = 5000};
+    p.adapter = "policy";
+    p.data_bytes = 5000;
     msg_t m = {.type = MSG_HEARTBEAT};
     m.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
     rig_frame(peer, &m);
+}
+
+static void fetching(uint64_t peer, uint64_t version, uint64_t bytes_done)
+{
+    progress(peer, (msg_progress_t){.fetching = version, .bytes_done = bytes_done});
+}
+
+static void unreached(uint64_t peer, uint64_t version, const char *message)
+{
+    progress(peer, (msg_progress_t){.fetching = version, .message = message});
 }
 
 /* ---- missing ---- */
@@ -212,4 +223,141 @@ Test(why, who_has_not_answered_is_waited_for)
     cr_assert_eq(rig_count(MSG_REPORT), 2, "all have answered; one is enough for the second question");
     cr_assert_str_eq(rig_last(ADMIN, MSG_REPORT)->report.code, "");
     cr_assert_str_eq(ask((msg_query_t){.op = "wait", .name = "policy", .version = 1}), "version_failed");
+}
+
+/* ---- on its way, and no byte comes ---- */
+
+static const json_t *row(const char *list, const char *worker)
+{
+    const json_t *rows = json_object_get(body, list);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *r = json_array_get(rows, i);
+        const char *name = text(r, "worker") ? text(r, "worker") : text(r, "name");
+        if (!strcmp(name, worker)) return r;
+    }
+    cr_assert_fail("%s has no %s", list, worker);
+    return NULL;
+}
+
+/* Its row of `workers`. */
+static const json_t *standing(const char *name)
+{
+    ask((msg_query_t){.op = "workers"});
+    return json_array_get(json_object_get(row("workers", name), "adapters"), 0);
+}
+
+/* Its row of `versions policy@VERSION`. */
+static const json_t *copy(uint64_t version, const char *name)
+{
+    ask((msg_query_t){.op = "versions", .name = "policy", .version = version});
+    json_t *found = json_incref(json_array_get(json_object_get(body, "versions"), 0));
+    json_decref(body);
+    body = found;
+    return row("workers", name);
+}
+
+static bool is_why(const json_t *r, const char *message)
+{
+    const char *code = text(r, "code"), *said = text(r, "message");
+    if (!message) return !code && !said;
+    return code && said && !strcmp(code, "unavailable") && !strcmp(said, message);
+}
+
+/* w1 serves policy@1; w2 came late and reaches nobody. */
+static void one_reaches_nobody(void)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_worker(W2, "w2");
+    fetching(W2, 1, 0);
+    cr_assert(is_why(standing("w2"), NULL));
+    unreached(W2, 1, "cannot reach trainer");
+}
+
+Test(why, who_reaches_nobody_says_so_everywhere)
+{
+    one_reaches_nobody();
+    cr_assert(is_why(standing("w2"), "cannot reach trainer"));
+    cr_assert_str_eq(text(standing("w2"), "state"), "fetching");
+    cr_assert(is_why(copy(1, "w2"), "cannot reach trainer"));
+    cr_assert(is_why(copy(1, "w1"), NULL));
+    const event_row_t *e = rig_event(EVENT_SOURCE_LOST);
+    cr_assert(!strcmp(e->worker, "w2") && !strcmp(e->message, "cannot reach trainer"));
+    cr_assert_eq(e->code, HEDDLE_ERR_UNAVAILABLE);
+    unreached(W2, 1, "cannot reach trainer");
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1, "once");
+    cr_assert_null(ask((msg_query_t){.op = "wait", .name = "policy", .version = 1, .deadline_ms = 100}),
+                   "it goes on trying: no refusal");
+    R.is_quiet[W2] = true;
+    rig_pass(200);
+    heddle_error_t error;
+    json_decref(body);
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &error), HEDDLE_OK);
+    cr_assert_str_eq(text(row("missing", "w2"), "code"), "unavailable");
+    cr_assert_str_eq(text(row("missing", "w2"), "phase"), "fetch");
+}
+
+Test(why, it_is_over_when_bytes_come)
+{
+    one_reaches_nobody();
+    fetching(W2, 1, 1200);
+    cr_assert(is_why(standing("w2"), NULL));
+    cr_assert(is_why(copy(1, "w2"), NULL));
+    unreached(W2, 1, "cannot reach trainer");
+    rig_staged(W2, 1, 1);
+    rig_active(W2, 1, 1, 1);
+    cr_assert(is_why(standing("w2"), NULL));
+    cr_assert(is_why(copy(1, "w2"), NULL));
+}
+
+Test(why, a_publisher_hears_of_who_reaches_nobody)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2000});
+    rig_staged(W1, 1, 1);
+    fetching(W2, 1, 0);
+    rig_pass(250);
+    unreached(W2, 1, "cannot reach trainer");
+    rig_pass(250);
+    is_missing("w2", "fetch", "unavailable", "cannot reach trainer");
+    fetching(W2, 1, 1200);
+    rig_pass(250);
+    is_missing("w2", "fetch", "", "1200 of 5000 bytes fetched");
+    unreached(W2, 1, "cannot reach trainer");
+    rig_pass(2000);
+    cr_assert_str_eq(rig_state(1), "failed");
+    is_missing("w2", "fetch", "unavailable", "cannot reach trainer");
+}
+
+/* What it serves is well; what it is on its way to is not. */
+Test(why, who_serves_the_active_version_and_reaches_nobody_for_the_next)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    unreached(W2, 2, "cannot reach trainer");
+    cr_assert_str_eq(text(standing("w2"), "state"), "active");
+    cr_assert(is_why(standing("w2"), "cannot reach trainer"));
+    cr_assert(is_why(standing("w1"), NULL));
+}
+
+Test(why, who_was_lost_was_lost_whatever_it_said_before)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    unreached(W2, 1, "cannot reach trainer");
+    rig_leave(W2);
+    R.tokens[W2] = 0;
+    rig_pass(250);
+    const msg_missing_t *m = missing("w2");
+    cr_assert(!strncmp(m->message, "left in phase fetch", 19), "%s", m->message);
+}
+
+/* The next version is fetched first: what it could not have is announced again after that. */
+Test(why, what_is_put_off_is_no_trouble)
+{
+    one_reaches_nobody();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    fetching(W2, 2, 0);
+    cr_assert(is_why(standing("w2"), NULL));
+    cr_assert(is_why(copy(1, "w2"), NULL));
 }

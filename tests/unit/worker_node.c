@@ -276,6 +276,8 @@ Test(node, asks_the_broker_when_every_source_is_lost)
     free(a.bytes);
 }
 
+enum { AFAR_IS_KNOWN_US = 6000000 };
+
 /* A source that is on another network: it says nothing, and asks to it are lost. */
 static origin_t *announce_from_afar(worker_t *w, const test_arena_t *a, uint64_t deadline_ms)
 {
@@ -321,6 +323,35 @@ Test(node, a_source_that_is_reached_late_still_serves)
     run_for(5000000);
     cr_assert_not_null(last_said(w, MSG_STAGED));
     cr_assert_null(last_said(w, MSG_NACK));
+    free(a.bytes);
+}
+
+/* A late joiner has no deadline that would end the silence. */
+Test(node, heartbeats_tell_why_no_byte_comes)
+{
+    worker_t *w = worker_joined(0, NULL);
+    test_arena_t a = arena(1);
+    origin_t *o = announce_from_afar(w, &a, 0);
+    run_for(AFAR_IS_KNOWN_US);
+    const msg_progress_t *p = last_said(w, MSG_HEARTBEAT)->heartbeat.adapters;
+    cr_assert_eq(p->fetching, 1);
+    cr_assert_str_eq(p->message, "cannot reach trainer over memory: no answer there; name the same network with "
+                                 "--data-device everywhere");
+    run_for(60000000);
+    cr_assert_neq(last_said(w, MSG_HEARTBEAT)->heartbeat.adapters->message[0], 0, "it lasts");
+    mem_stop(o->t, false);
+    transfer_mem_ops.unshare(o->t, key_of(1));
+    run_for(1000);
+    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);    /* it beats, and no more */
+    msg_source_t source = source_of(o);
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
+    run_for(2000000);
+    p = last_said(w, MSG_HEARTBEAT)->heartbeat.adapters;
+    cr_assert_eq(p->fetching, 1);
+    cr_assert_str_eq(p->message, "", "a source is there");
+    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), 0, a.arena_bytes), HEDDLE_OK);
+    run_for(5000000);
+    cr_assert_not_null(last_said(w, MSG_STAGED));
     free(a.bytes);
 }
 
