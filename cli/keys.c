@@ -11,7 +11,7 @@ typedef struct {
     const char **roles, *name;
 } args_t;
 
-static const char *const ARGS[] = {"ACTION", "KEY", NULL};
+static const char *const ARGS[] = {"ACTION", "KEY|FILE", NULL};
 static const option_t OPTIONS[] = {
     {"role", 0, OPTION_LIST, "ROLE", NULL, NULL,
      "add: admin, reader, publisher:ADAPTER or worker:ADAPTER (* any); may be given again",

@@ -21,16 +21,16 @@ _heddle_options() { # _heddle_options COMMAND: its options
   esac
 }
 
-# _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+# _heddle_values COMMAND OPTION: what it may be, @dir, @file or @if (interface); fails when it takes no value
 _heddle_values() {
   case $1:$2 in
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '' ;;
     broker:--admin-key) echo '' ;;
     worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker|keys:--broker) echo '' ;;
-    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|verify:--broker-key|keys:--broker-key) echo '' ;;
+    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
     broker:--data|bench:--data) echo '@dir' ;;
-    worker:--data-device|publish:--data-device) echo '' ;;
+    worker:--data-device|publish:--data-device) echo '@if' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|verify:--deadline) echo '' ;;
     verify:--dir) echo '@dir' ;;
     worker:--export) echo '@dir' ;;
@@ -39,7 +39,7 @@ _heddle_values() {
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
-    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|verify:--key|keys:--key) echo '' ;;
+    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|verify:--key|keys:--key) echo '@file' ;;
     broker:--keys) echo '@dir' ;;
     worker:--label) echo '' ;;
     events:--last) echo '' ;;
@@ -51,12 +51,12 @@ _heddle_values() {
     publish:--meta) echo '' ;;
     wait:--min) echo '' ;;
     worker:--name|keys:--name) echo '' ;;
-    worker:--on-activate) echo '' ;;
-    worker:--on-stage) echo '' ;;
-    keygen:--out) echo '' ;;
+    worker:--on-activate) echo '@file' ;;
+    worker:--on-stage) echo '@file' ;;
+    keygen:--out) echo '@file' ;;
     broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
-    bench:--python) echo '' ;;
+    bench:--python) echo '@file' ;;
     wait:--quorum) echo 'all' ;;
     bench:--repeat) echo '' ;;
     publish:--request-id) echo '' ;;
@@ -96,6 +96,8 @@ _heddle() {
   if values=$(_heddle_values "${command:-status}" "$prev"); then
     case $values in
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+      @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+      @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
     esac
     return
@@ -105,9 +107,9 @@ _heddle() {
     :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys bench help' -- "$cur") ;;
     help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate verify keygen keys bench' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
-    keys:*) [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)keys ]] && mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur") ;;
+    keys:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)keys ]]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     bench:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)bench ]]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     publish:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }
-complete -F _heddle heddle heddle-broker heddle-worker heddle-bench
+complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench

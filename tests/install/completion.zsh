@@ -31,6 +31,8 @@ heddle -o json workers --time|heddle -o json workers --timeout=
 heddle-broker --kee|heddle-broker --keep=
 heddle worker --export-|heddle worker --export-keep=
 heddle-worker --log-level=de|heddle-worker --log-level=debug 
+heddle-worker --key=REA|heddle-worker --key=README.md 
+heddle publish --data-device=l|heddle publish --data-device=lo 
 heddle help ve|heddle help ver
 LINES
 zpty -d shell

@@ -3,12 +3,19 @@
 
 NOTE = "# Made from the programs' option tables by tools/surfaces; edits here are lost."
 FOLDERS = {"DIR"}           # values and arguments that are directories
-FILES = {"BEFORE", "AFTER"}
+FILES = {"BEFORE", "AFTER", "FILE", "KEY|FILE", "CMD"}   # or may be a file
+INTERFACES = {"IF"}
 DAEMONS = ("broker", "worker")
 
 
 def words(o):
     return ([f"-{o.letter}"] if o.letter else []) + [f"--{o.name}"]
+
+
+def kind_of(value):
+    """dir, file or if: what the system is asked for; else None."""
+    kinds = {"dir": FOLDERS, "file": FILES, "if": INTERFACES}
+    return next((kind for kind, values in kinds.items() if value in values), None)
 
 
 # ---- bash ----------------------------------------------------------------------------------------
@@ -19,7 +26,7 @@ def bash_values(tables):
     for t in tables.values():
         for o in t.options:
             if o.takes_value:
-                offer = "@dir" if o.value in FOLDERS else " ".join(o.choices)
+                offer = f"@{kind_of(o.value)}" if kind_of(o.value) else " ".join(o.choices)
                 for w in words(o):
                     rows.setdefault((w, offer), []).append(t.command)
     lines = []
@@ -56,7 +63,7 @@ _heddle_options() {{ # _heddle_options COMMAND: its options
   esac
 }}
 
-# _heddle_values COMMAND OPTION: what it may be, @dir for a directory; fails when it takes no value
+# _heddle_values COMMAND OPTION: what it may be, @dir, @file or @if (interface); fails when it takes no value
 _heddle_values() {{
   case $1:$2 in
 {bash_values(tables)}
@@ -86,6 +93,8 @@ _heddle() {{
   if values=$(_heddle_values "${{command:-status}}" "$prev"); then
     case $values in
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+      @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+      @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
     esac
     return
@@ -98,7 +107,7 @@ _heddle() {{
 {actions}    {folders}:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }}
-complete -F _heddle heddle heddle-broker heddle-worker heddle-bench
+complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench
 """
 
 
@@ -109,9 +118,8 @@ def zsh_quoted(text):
 
 
 def zsh_action(value, choices):
-    if value in FOLDERS:
-        return "_files -/"
-    return f"({' '.join(choices)})" if choices else " "
+    kinds = {"dir": "_files -/", "file": "_files", "if": "_net_interfaces"}
+    return kinds.get(kind_of(value)) or (f"({' '.join(choices)})" if choices else " ")
 
 
 def zsh_option(o):
@@ -127,7 +135,7 @@ def zsh_option(o):
 def zsh_argument(t, name):
     if name == "ACTION":
         return f"({' '.join(t.actions)})"
-    return "_files -/" if name in FOLDERS else "_files" if name in FILES else f"_message {name}"
+    return zsh_action(name, ()).strip() or f"_message {name}"
 
 
 def zsh_function(t):
