@@ -50,7 +50,7 @@ static int publish_step(heddle_publisher_t *p, const heddle_tensor_t *table, int
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
+    if (argc < 2 || argv[1][0] == '-') {
         fprintf(stderr, "usage: %s ADAPTER [VERSIONS [WORKERS]]\n", argv[0]);
         return 2;
     }

@@ -59,7 +59,7 @@ static int signals(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2) {
+    if (argc != 2 || argv[1][0] == '-') {
         fprintf(stderr, "usage: %s ADAPTER\n", argv[0]);
         return 2;
     }
