@@ -42,7 +42,7 @@ static const option_t OPTIONS[] = {
     {"keep", 0, OPTION_INTEGER, "N", NULL, "1", "versions kept besides the active one", AT(keep)},
     {"keys", 0, OPTION_TEXT, "DIR", "HEDDLE_KEYS", NULL,
      "the broker's key and this user's, made where missing; default ~/.config/heddle/keys", AT(keys)},
-    {"admin-key", 0, OPTION_LIST, "KEY", NULL, NULL,
+    {"admin-key", 0, OPTION_LIST, "KEY|FILE", NULL, NULL,
      "let this new public key administer, whoever else may; may be given again", AT(admin_keys)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL,
      "no keys: whoever can reach the address may do everything", AT(insecure)},

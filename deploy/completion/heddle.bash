@@ -26,7 +26,7 @@ _heddle_values() {
   case $1:$2 in
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '' ;;
-    broker:--admin-key) echo '' ;;
+    broker:--admin-key) echo '@file' ;;
     worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|verify:--broker|keys:--broker) echo '' ;;
     worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
     broker:--data|bench:--data) echo '@dir' ;;
