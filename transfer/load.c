@@ -10,6 +10,7 @@
 #include <ifaddrs.h>
 #include <limits.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,27 +169,43 @@ int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, 
     return rc;
 }
 
-/* Interfaces that are up, with a comma between; returns the flags of `device`, 0 when it is not there. */
-static unsigned list_interfaces(const char *device, char *ret_list, size_t size)
+typedef struct {
+    unsigned flags;
+    bool is_there, has_address;
+} interface_t;
+
+/* Of an address of the link alone, a peer could not say which link. */
+static bool is_address(const struct sockaddr *a)
+{
+    if (a->sa_family != AF_INET6) return a->sa_family == AF_INET;
+    return !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+
+/* `ret_list`: the interfaces that are up, with a comma between. */
+static interface_t look_at(const char *device, char *ret_list, size_t size)
 {
     struct ifaddrs *first, *a;
-    unsigned flags = 0;
+    interface_t seen = {0};
     ret_list[0] = 0;
-    if (getifaddrs(&first) != 0) return 0;
+    if (getifaddrs(&first) != 0) return seen;
     for (a = first; a; a = a->ifa_next) {
-        if (!(a->ifa_flags & IFF_UP) || !a->ifa_addr || a->ifa_addr->sa_family != AF_PACKET) continue;
+        if (!a->ifa_addr) continue;
+        bool is_it = !strcmp(a->ifa_name, device);
+        seen.has_address |= is_it && is_address(a->ifa_addr);
+        if (a->ifa_addr->sa_family != AF_PACKET) continue;
+        if (is_it) seen.is_there = true, seen.flags = a->ifa_flags;
         size_t used = strlen(ret_list);
-        snprintf(ret_list + used, size - used, "%s%s", used ? ", " : "", a->ifa_name);
-        if (!strcmp(a->ifa_name, device)) flags = a->ifa_flags;
+        if (a->ifa_flags & IFF_UP)
+            snprintf(ret_list + used, size - used, "%s%s", used ? ", " : "", a->ifa_name);
     }
     freeifaddrs(first);
-    return flags;
+    return seen;
 }
 
 bool transfer_device_is_loopback(const char *device)
 {
     char up[160];
-    return list_interfaces(device ? device : "lo", up, sizeof up) & IFF_LOOPBACK;
+    return look_at(device ? device : "lo", up, sizeof up).flags & IFF_LOOPBACK;
 }
 
 /* UCX finds interfaces there and nowhere else.  Without, it would open and reach only this process. */
@@ -206,19 +223,35 @@ static int check_listed(const char *name, heddle_error_t *error)
     return HEDDLE_ERR_INTERNAL;
 }
 
-int transfer_check_device(const char *device, bool insecure, heddle_error_t *error)
+/* While a machine starts, any of this may come a moment after us. */
+static int fail_absent(const char *name, const char *up, heddle_error_t *error)
 {
-    const char *name = device ? device : "lo";
-    char up[160];
-    unsigned flags = list_interfaces(name, up, sizeof up);
-    if (flags == 0) {
-        error_fail(error, HEDDLE_ERR_USAGE, "there is no network interface %s that is up", name);
-        error_expected(error, "one of %s", up);
-        error_found(error, "%s", name);
-        error_hint(error, "name the interface of the data plane: --data-device");
-        return HEDDLE_ERR_USAGE;
-    }
-    if (insecure || (flags & IFF_LOOPBACK)) return check_listed(name, error);
+    error_fail(error, HEDDLE_ERR_INTERNAL, "there is no network interface %s", name);
+    error_expected(error, "one of %s", up);
+    error_found(error, "%s", name);
+    error_hint(error, "name the interface of the data plane: --data-device");
+    if (error) error->retriable = 1;
+    return HEDDLE_ERR_INTERNAL;
+}
+
+/* UCX does without an interface that lacks one of these, and would reach only this process. */
+static int check_ready(const char *name, const interface_t *i, heddle_error_t *error)
+{
+    const char *lacks = !(i->flags & IFF_UP)        ? "is down"
+                        : !(i->flags & IFF_RUNNING) ? "has no carrier"
+                        : !i->has_address           ? "has no address"
+                                                    : NULL;
+    if (!lacks) return HEDDLE_OK;
+    error_fail(error, HEDDLE_ERR_INTERNAL, "network interface %s %s", name, lacks);
+    error_expected(error, "one that is up, with a carrier and an IP address");
+    error_found(error, "%s %s", name, lacks);
+    error_hint(error, "`ip addr show %.20s` tells more; --data-device names another", name);
+    if (error) error->retriable = 1;
+    return HEDDLE_ERR_INTERNAL;
+}
+
+static int fail_insecure(const char *name, heddle_error_t *error)
+{
     error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
                "network interface %s is not loopback: whoever can reach UCX over TCP can write this "
                "process's memory", name);
@@ -226,4 +259,15 @@ int transfer_check_device(const char *device, bool insecure, heddle_error_t *err
     error_found(error, "%s", name);
     error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");
     return HEDDLE_ERR_INSECURE_ADDRESS;
+}
+
+int transfer_check_device(const char *device, bool insecure, heddle_error_t *error)
+{
+    const char *name = device ? device : "lo";
+    char up[160];
+    interface_t seen = look_at(name, up, sizeof up);
+    if (!seen.is_there) return fail_absent(name, up, error);
+    if (!insecure && !(seen.flags & IFF_LOOPBACK)) return fail_insecure(name, error);
+    int rc = check_listed(name, error);
+    return rc ? rc : check_ready(name, &seen, error);
 }

@@ -48,9 +48,31 @@ static int fail_ucx(const char *what, ucs_status_t status, const char *device, h
 {
     error_fail(error, HEDDLE_ERR_INTERNAL, "UCX could not %s on network interface %s: %s", what, device,
                ucs_status_string(status));
-    error_hint(error, "is the interface up?  UCX_LOG_LEVEL=info shows what UCX says; unset UCX_* variables "
-                      "that you do not need");
+    error_hint(error, "is the interface up, with an IPv4 address?  UCX_LOG_LEVEL=info shows what UCX says; "
+                      "unset UCX_* variables that you do not need");
+    if (error) error->retriable = status == UCS_ERR_NO_DEVICE;
     return HEDDLE_ERR_INTERNAL;
+}
+
+static size_t count_of(const char *text, const char *word)
+{
+    size_t count = 0;
+    for (; (text = strstr(text, word)); text++) count++;
+    return count;
+}
+
+/* UCX opens also where it can do nothing with the interface, and tells only in print what is left. */
+static bool reaches_itself_alone(ucp_context_h context)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *print = open_memstream(&text, &bytes);
+    if (!print) return false;
+    ucp_context_print_info(context, print);
+    size_t ways = fclose(print) ? 0 : count_of(text, " resource ");
+    bool is_alone = ways && count_of(text, " self/") == ways;
+    free(text);
+    return is_alone;
 }
 
 static ucs_status_t make_context(ucx_t *u)
@@ -64,7 +86,7 @@ static ucs_status_t make_context(ucx_t *u)
                            .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
     if (status == UCS_OK) status = ucp_init(&params, config, &u->context);
     ucp_config_release(config);
-    return status;
+    return status == UCS_OK && reaches_itself_alone(u->context) ? UCS_ERR_NO_DEVICE : status;
 }
 
 /* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once.  UCX's other

@@ -550,11 +550,12 @@ static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
         return rc;
     case EMFILE: case ENFILE: case ENOMEM:
         return no_sockets(error);
-    default:
-        rc = error_fail(error, HEDDLE_ERR_USAGE, "cannot listen on %s: %s", endpoint, zmq_strerror(err));
+    default: /* no address of this machine, or none yet: while it starts, one may come a moment after us */
+        rc = error_fail(error, HEDDLE_ERR_INTERNAL, "cannot listen on %s: %s", endpoint, zmq_strerror(err));
         error_expected(error, "an address of this machine");
         error_found(error, "%s", endpoint);
         error_hint(error, "tcp://127.0.0.1:PORT is reachable from this machine alone");
+        if (error) error->retriable = 1;
         return rc;
     }
 }

@@ -69,8 +69,9 @@ int  wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_erro
  * cannot be reached.  Returns at once: the broker may be away.  USAGE, NO_MEMORY. */
 int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire,
               heddle_error_t *error);
-/* USAGE, ADDRESS_IN_USE, NO_MEMORY, INTERNAL (not allowed to).  Raises the process's soft limit of
- * descriptors to the hard one: a listener needs one for each peer. */
+/* USAGE, ADDRESS_IN_USE, NO_MEMORY, INTERNAL (not allowed to; retriable: not an address of this machine, or
+ * not yet).  Raises the process's soft limit of descriptors to the hard one: a listener needs one for each
+ * peer. */
 int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire,
                 heddle_error_t *error);
 /* The same with keys; NULL: plain.  Listening: UNAVAILABLE, another listener of this process has keys. */

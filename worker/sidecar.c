@@ -60,7 +60,8 @@ static const option_t OPTIONS[] = {
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, served and fetched; default no limit",
      AT(max_rate_bytes)},
     {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
-     "give up while another worker has the name, or exports into DIR; default never", AT(join_timeout_ms)},
+     "give up while another worker has the name, or exports into DIR, or IF is not up; default never",
+     AT(join_timeout_ms)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that are not loopback", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
@@ -115,6 +116,7 @@ typedef struct {
     jobs_t jobs;
     int signal_fd;
     bool is_ready, is_ending;
+    uint64_t end_us;                  /* of --join-timeout; CLOCK_NEVER: without */
     uint64_t
         patience_us; /* when it is said that no broker answers; CLOCK_NEVER: it was said, or one does */
     int refused;                      /* code that was said last */
@@ -258,6 +260,14 @@ static int watch_signals(heddle_error_t *error)
                : error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
 }
 
+/* What is left of --join-timeout; 0 is no limit. */
+static int patience_left(const sidecar_t *s)
+{
+    uint64_t now_us = clock_now(clock_system());
+    if (s->end_us == CLOCK_NEVER) return 0;
+    return s->end_us > now_us + 1000 ? (int)((s->end_us - now_us) / 1000) : 1;
+}
+
 static int open_worker(sidecar_t *s, heddle_error_t *error)
 {
     const args_t *a = &s->args;
@@ -274,7 +284,7 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
                                  .max_rate_bytes = a->max_rate_bytes,
                                  .data_device = a->data_device,
                                  .insecure = a->insecure,
-                                 .join_timeout_ms = (int)a->join_timeout_ms,
+                                 .join_timeout_ms = patience_left(s),
                                  .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL,
                                  .answers_verify = a->export_dir != NULL};
     int rc = heddle_worker_open(&opts, &s->worker);
@@ -283,39 +293,51 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
     return rc;
 }
 
-enum { LOCK_RETRY_MS = 250 };
+enum { LOCK_RETRY_MS = 250, DEVICE_RETRY_MS = 1000 };
 
-static void say_locked(const sidecar_t *s, const heddle_error_t *why)
+static void say_retried(const sidecar_t *s, const char *event, const heddle_error_t *why, const char *status)
 {
-    say_warning("export.locked", why,
+    say_warning(event, why,
                 s->args.join_timeout_ms ? "it is tried again for --join-timeout"
                                         : "it is tried again for ever: there is no --join-timeout");
-    notify_status("another worker exports there; waiting for its end");
+    notify_status(status);
 }
 
-/* What is left of --join-timeout, for the name; 0 would be no limit. */
-static void spend_patience(sidecar_t *s, uint64_t end_us, uint64_t now_us)
+/* After a moment; false when --join-timeout is over.  A signal ends the wait, and the process. */
+static bool may_try_again(sidecar_t *s, int after_ms)
 {
-    if (end_us != CLOCK_NEVER)
-        s->args.join_timeout_ms = end_us > now_us + 1000 ? (uint32_t)((end_us - now_us) / 1000) : 1;
+    int left_ms = patience_left(s);
+    if (clock_now(clock_system()) >= s->end_us) return false;
+    if (left_ms && left_ms < after_ms) after_ms = left_ms;
+    poll(&(struct pollfd){.fd = s->signal_fd, .events = POLLIN}, 1, after_ms);
+    take_signals(s);
+    return !s->is_ending;
 }
 
 /* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name
- * that lives, and both together have no longer.  A signal ends the wait, and the process. */
+ * that lives, and both together have no longer. */
 static int lock_exports(sidecar_t *s, heddle_error_t *error)
 {
-    const clock_ops_t *clock = clock_system();
-    uint64_t patience_us = s->args.join_timeout_ms * 1000ull;
-    uint64_t end_us = patience_us ? clock_now(clock) + patience_us : CLOCK_NEVER;
-    struct pollfd signals = {.fd = s->signal_fd, .events = POLLIN};
     for (bool is_said = false;; is_said = true) {
         int rc = exports_lock(&s->jobs.exports, s->args.adapters, error);
-        if (!rc) spend_patience(s, end_us, clock_now(clock));
-        if (rc != HEDDLE_ERR_DATA_LOCKED || clock_now(clock) >= end_us) return rc;
-        if (!is_said) say_locked(s, error);
-        poll(&signals, 1, LOCK_RETRY_MS);
-        take_signals(s);
-        if (s->is_ending) return HEDDLE_OK;
+        if (rc != HEDDLE_ERR_DATA_LOCKED) return rc;
+        if (!is_said)
+            say_retried(s, "export.locked", error, "another worker exports there; waiting for its end");
+        if (!may_try_again(s, LOCK_RETRY_MS)) return s->is_ending ? HEDDLE_OK : rc;
+    }
+}
+
+/* The interface of the data plane may come up later than we do. */
+static int open_in_time(sidecar_t *s, heddle_error_t *error)
+{
+    char said[sizeof error->message] = "";
+    for (;;) {
+        int rc = open_worker(s, error);
+        if (rc != HEDDLE_ERR_INTERNAL || !error->retriable) return rc;
+        if (strcmp(said, error->message) != 0)
+            say_retried(s, "device.waiting", error, "the network interface is not up; waiting for it");
+        error_text(said, sizeof said, error->message);
+        if (!may_try_again(s, DEVICE_RETRY_MS)) return s->is_ending ? HEDDLE_OK : rc;
     }
 }
 
@@ -336,10 +358,12 @@ static int run(sidecar_t *s, heddle_error_t *error)
                        .on_stage = s->args.on_stage,
                        .on_activate = s->args.on_activate,
                        .hook_timeout_ms = s->args.hook_timeout_ms};
+    uint64_t patience_us = s->args.join_timeout_ms * 1000ull;
+    s->end_us = patience_us ? clock_now(clock_system()) + patience_us : CLOCK_NEVER;
     s->signal_fd = watch_signals(error);
     int rc = s->signal_fd < 0 ? s->signal_fd : HEDDLE_OK;
     if (!rc && s->args.export_dir) rc = open_exports(s, error);
-    if (!rc && !s->is_ending) rc = open_worker(s, error);
+    if (!rc && !s->is_ending) rc = open_in_time(s, error);
     if (!rc) serve(s);
     notify_stopping();
     if (!rc && s->end.code) *error = s->end;

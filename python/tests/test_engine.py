@@ -582,8 +582,8 @@ def test_usage(args, what, tmp_path):
     done = subprocess.run([sys.executable, "-m", "heddle.engine", "-o", "json", *args], capture_output=True,
                           text=True, timeout=10, cwd=tmp_path)
     failure = json.loads(done.stdout)    # one line, before a server is waited for
-    assert done.returncode == failure["error"]["exit"] == (3 if "zz" in args
-                                                           else 2) and not failure["ok"], done.stderr
+    code = 3 if "zz" in args else 9 if "nosuch0" in args else 2
+    assert done.returncode == failure["error"]["exit"] == code and not failure["ok"], done.stderr
     assert what in failure["error"]["message"] and failure["error"]["hint"], failure
     assert "Traceback" not in done.stderr
 

@@ -4,11 +4,13 @@
 #include "transfer/transfer.h"
 
 #include <criterion/criterion.h>
+#include <net/if.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -61,9 +63,10 @@ Test(load, a_file_that_is_no_plugin_is_refused)
 
 Test(load, an_interface_that_is_not_there_is_named)
 {
-    cr_assert_eq(transfer_check_device("nosuchif0", true, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(transfer_check_device("nosuchif0", true, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(e.retriable, 1, "it may come");
     cr_assert(strstr(e.message, "nosuchif0") && strstr(e.expected, "lo") && strstr(e.hint, "--data-device"));
-    cr_assert_eq(transfer_ucx_load("nosuchif0", &ops, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(transfer_ucx_load("nosuchif0", &ops, &e), HEDDLE_ERR_INTERNAL);
 }
 
 Test(load, loopback_is_the_only_interface_that_is_safe)
@@ -81,6 +84,21 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
     cr_assert(strstr(e.message, name) && strstr(e.message, "memory") && strstr(e.hint, "--insecure"));
     cr_assert_eq(transfer_check_device(name, true, &e), HEDDLE_OK);
     cr_assert_not(transfer_device_is_loopback(name));
+}
+
+/* In a network of our own, where loopback is down at first.  (Carrier and address: tests/blackbox.) */
+Test(load, an_interface_that_is_down_is_waited_for)
+{
+    if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
+        cr_skip_test("no network of one's own may be made here");
+    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert(e.retriable && strstr(e.message, "lo is down"), "%s", e.message);
+    cr_assert(transfer_device_is_loopback(NULL));
+    struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &lo), 0);
+    close(fd);
+    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_OK, "%s", e.message);
 }
 
 /* In a namespace of our own, where /sys is an empty place. */

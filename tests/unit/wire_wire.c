@@ -236,7 +236,8 @@ Test(wire, address_in_use_and_addresses_that_are_not_ours)
     cr_assert(error.hint[0]);
     cr_assert_null(second.wire);
     cr_assert_eq(wire_listen(loop, "tcp://192.0.2.1:7700", &SINK, &second, &second.wire, &error),
-                 HEDDLE_ERR_USAGE);
+                 HEDDLE_ERR_INTERNAL);
+    cr_assert(error.retriable && strstr(error.message, "tcp://192.0.2.1:7700"), "%s", error.message);
     cr_assert_eq(wire_listen(loop, "nonsense", &SINK, &second, &second.wire, &error), HEDDLE_ERR_USAGE);
     cr_assert_eq(wire_dial(loop, "nonsense", &SINK, &second, &second.wire, &error), HEDDLE_ERR_USAGE);
     wire_close(&first.wire);

@@ -205,9 +205,9 @@ class Program:
                             exit=2, hint="name another directory")
         found = [name for _, name in socket.if_nameindex()]
         if o.data_device is not None and o.data_device not in found:
-            raise Usage(f"there is no network interface {o.data_device}", code="usage", exit=2,
-                        expected=f"one of {', '.join(found)}",
-                        found=o.data_device, hint="name the interface of the data plane: --data-device")
+            raise HeddleError(f"there is no network interface {o.data_device}", code="internal", exit=9,
+                              expected=f"one of {', '.join(found)}", found=o.data_device,
+                              hint="name the interface of the data plane: --data-device", retriable=True)
         # address and keys; nothing is asked
         heddle.Admin(o.broker, broker_key=o.broker_key, key=o.key).close()
 
