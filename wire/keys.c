@@ -142,13 +142,30 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
     return read_file(path, ret_pair, NULL, error);
 }
 
+/* Keys that key_make makes do not begin so. */
+static bool begins_as_path(const char *text)
+{
+    return text[0] == '/' || !strncmp(text, "./", 2) || !strncmp(text, "../", 3);
+}
+
+/* A path of 40 characters may read as a key.  Where one is both, neither is guessed: whoever can write where
+ * we stand could put another key in place of the one that was named. */
+static int take_text(const char *key, char ret_key[KEY_TEXT], heddle_error_t *error)
+{
+    if (access(key, F_OK) == 0) {
+        error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" reads as a public key, and is a file too", key);
+        error_contrast(error, "a key, or a path that begins with / or ./", key);
+        error_hint(error, "for the file: ./%s; for the key: from another directory", key);
+        return HEDDLE_ERR_USAGE;
+    }
+    memcpy(ret_key, key, KEY_TEXT);
+    return HEDDLE_OK;
+}
+
 int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     key_pair_t pair;
-    if (key_is_valid(text)) {
-        memcpy(ret_key, text, KEY_TEXT);
-        return HEDDLE_OK;
-    }
+    if (!begins_as_path(text) && key_is_valid(text)) return take_text(text, ret_key, error);
     int rc = key_read(text, &pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
         rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);

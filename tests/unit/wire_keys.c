@@ -118,6 +118,17 @@ Test(keys, key_is_taken_as_text_or_from_a_file)
     cr_assert_eq(key_take(path_of("his.pub"), key, &error), 0, "%s", error.message);
     cr_assert_str_eq(key, pair.public_key);
     cr_assert_eq(key_take("nonsense", key, &error), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(chdir(dir), 0);
+    char path[] = "./keys.of-brokers.that-have-forty.letter";
+    cr_assert(key_is_valid(path) && key_is_valid(path + 2) == false);
+    cr_assert_eq(key_take(path, key, &error), HEDDLE_ERR_NOT_FOUND, "a path that is not there is no key");
+    put(path + 2, text);
+    key[0] = 0;
+    cr_assert_eq(key_take(path, key, &error), 0, "%s", error.message);
+    cr_assert_str_eq(key, pair.public_key);
+    put("key-or-file.of-exactly-forty-characters.", text);
+    cr_assert_eq(key_take("key-or-file.of-exactly-forty-characters.", key, &error), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(error.message, "a file too") && strstr(error.hint, "./key-or-file"));
     for (int i = 0; i < 50; i++) {
         key_pair_t one = made();
         cr_assert(
