@@ -35,7 +35,7 @@ static int plain_against_keys(const char *endpoint, heddle_error_t *error)
     return rc;
 }
 
-/* A listener of another kind; or a broker with keys that closed before its greeting was read. */
+/* A listener of another kind; or one with keys that did not greet in time. */
 static int plain_is_shut_out(const char *endpoint, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,

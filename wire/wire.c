@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "wire/endpoint.h"
 #include "wire/gate.h"
+#include "wire/greeting.h"
 #include "wire/handshake.h"
 #include "wire/peers.h"
 #include "wire/socket.h"
@@ -33,8 +34,8 @@ enum {
     WIRES_MAX = 2048, /* in one process */
     FAILED_EVENTS = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
-    SOCKETS_MAX = 6 * WIRES_MAX +
-                  64 /* a dialling wire has three, and three more while it is being redialled */
+    SOCKETS_MAX = 7 * WIRES_MAX +
+                  64 /* a dialling wire has three, three more while it is being redialled, and a doubt */
 };
 
 /* One connection to a broker and the tale of it; both are replaced together, so that nothing of an
@@ -54,6 +55,8 @@ struct wire {
     zap_t *zap;                      /* with keys; made before the router, ended after it */
     line_t line;                     /* dial */
     void *monitor;
+    greeting_t *greeting;            /* of who ends our handshakes; goes with the line; NULL: not doubted */
+    int doubts;                      /* handshakes broken off while it was asked for */
     char *list;
     const char *rest;                /* of the list, after the endpoint that is being tried */
     int tries;                       /* at this endpoint, without success */
@@ -334,19 +337,44 @@ static bool has_come_with_a_key(const wire_t *w)
            keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND;
 }
 
-/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more
- * and more slowly; several in a row are a broker with another key, or one with keys that was dialled plain:
- * it may close before we read what it speaks. */
-static void on_failed(wire_t *w, uint16_t event, uint32_t value)
+static void explain(wire_t *w, uint16_t event, uint32_t value)
 {
     static const wire_keys_t none;
     const wire_keys_t *keys = w->keys ? w->keys : &none;
     heddle_error_t why;
-    bool is_broken_off = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
-    if (is_broken_off && has_come_with_a_key(w)) w->redial = true;
-    if (is_broken_off && ++w->shut < SHUT_MAX) return;
     handshake_explain(event, value, w->endpoint, &keys->own, keys->broker_key, &why);
     refuse_line(w, &why);
+}
+
+/* What libzmq would have told, had it read the listener's greeting before the end. */
+static void explain_end(void *self)
+{
+    wire_t *w = self;
+    bool has_key = w->keys && w->keys->broker_key[0];
+    const char *speaks = w->greeting ? greeting_mechanism(w->greeting) : NULL;
+    if (speaks && !strcmp(speaks, has_key ? "NULL" : "CURVE"))
+        explain(w, ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL, ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH);
+    else explain(w, ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, 0);
+}
+
+/* True while an answer may come; explain_end is called with it then. */
+static bool ask_greeting(wire_t *w)
+{
+    if (w->greeting) return !greeting_mechanism(w->greeting) && ++w->doubts < SHUT_MAX;
+    return descriptors_are_left() && !greeting_ask(w->loop, w->endpoint, explain_end, w, &w->greeting);
+}
+
+/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more
+ * and more slowly; several in a row are a broker with another key, or one of us has keys and the other has
+ * not: who closes first may do so before we read what it speaks. */
+static void on_failed(wire_t *w, uint16_t event, uint32_t value)
+{
+    if (event != ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
+        explain(w, event, value);
+        return;
+    }
+    if (has_come_with_a_key(w)) w->redial = true;
+    if (++w->shut >= SHUT_MAX && !ask_greeting(w)) explain_end(w);
 }
 
 static void on_event(wire_t *w, uint16_t event, uint32_t value)
@@ -355,6 +383,7 @@ static void on_event(wire_t *w, uint16_t event, uint32_t value)
         on_failed(w, event, value);
     } else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
         w->tries = w->refused = w->shut = 0;
+        greeting_destroy(&w->greeting);
         retry_at(w, CLOCK_NEVER); /* libzmq was there before: the line that it made stays */
         set_line(w, true);
     } else if (event == ZMQ_EVENT_DISCONNECTED) {
@@ -387,6 +416,8 @@ static void drop_line(wire_t *w)
     if (w->handle) loop_remove_socket(w->loop, w->handle);
     if (w->monitor) loop_remove_socket(w->loop, w->monitor);
     w->handle = w->monitor = NULL;
+    greeting_destroy(&w->greeting);
+    w->doubts = 0;
     close_line(&w->line);
 }
 

@@ -514,6 +514,79 @@ static int break_off(int port)
     return n;
 }
 
+/* A listener with keys in the worst case: it ends a connection that told its mechanism before it tells its own
+ * (which who holds his back hears).  Greetings are 64 bytes, the mechanism from the 13th on. */
+typedef struct {
+    int port, fds[8], count, told;
+    const char *mechanism;
+} hasty_t;
+
+static void greet(hasty_t *h, int *fd)
+{
+    uint8_t ours[64] = {0xff, [8] = 1, 0x7f, 3, 0}, theirs[64];
+    memcpy(ours + 12, h->mechanism, strlen(h->mechanism));
+    ssize_t n = recv(*fd, theirs, sizeof theirs, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 12 && send(*fd, ours + 11, 53, MSG_NOSIGNAL) == 53) {
+        recv(*fd, theirs, 12, 0);
+        h->told++;
+    } else if (n == 0 || n > 12) {
+        close(*fd);
+        *fd = -1;
+    }
+}
+static bool end_early(hasty_t *h)
+{
+    static const uint8_t BEGINNING[11] = {0xff, [8] = 1, 0x7f, 3};
+    for (int fd; h->count < 8 && (fd = accept(h->port, NULL, NULL)) >= 0;) {
+        cr_assert_eq(send(fd, BEGINNING, 11, MSG_NOSIGNAL), 11);
+        h->fds[h->count++] = fd;
+    }
+    for (int i = 0; i < h->count; i++)
+        if (h->fds[i] >= 0) greet(h, &h->fds[i]);
+    return false;
+}
+static void expect_told(const char *mechanism, const char *broker_key, int code, const char *hint)
+{
+    char endpoint[64];
+    hasty_t hasty = {.port = open_port(endpoint), .mechanism = mechanism};
+    key_pair_t mine = made();
+    end_t client = {0};
+    dial_with(&client, endpoint, &mine, broker_key);
+    UNTIL(client.refusals || end_early(&hasty));
+    cr_assert_eq(client.why.code, code, "%s: %s", mechanism, client.why.message);
+    cr_assert(strstr(client.why.hint, hint), "%s: %s", mechanism, client.why.hint);
+    cr_assert_eq(hasty.told, 1, "it was asked once");
+    wire_close(&client.wire);
+    for (int i = 0; i < hasty.count; i++)
+        if (hasty.fds[i] >= 0) close(hasty.fds[i]);
+    close(hasty.port);
+}
+
+Test(keys, who_closes_before_its_greeting_was_read_is_asked_for_it)
+{
+    key_pair_t broker = made();
+    expect_told("CURVE", "", HEDDLE_ERR_DENIED, "--broker-key");
+    expect_told("NULL", broker.public_key, HEDDLE_ERR_DENIED, "--insecure");
+    expect_told("CURVE", broker.public_key, HEDDLE_ERR_UNAVAILABLE, "broker.key");
+    expect_told("NULL", "", HEDDLE_ERR_UNAVAILABLE, "another address");
+}
+
+/* It holds the connection that asks, and ends the others: that is no reason to be silent. */
+Test(keys, who_never_greets_is_not_waited_for)
+{
+    char endpoint[64];
+    int port = open_port(endpoint), held = -1, ended = 0;
+    key_pair_t mine = made();
+    end_t client = {0};
+    dial_with(&client, endpoint, &mine, "");
+    UNTIL(ended >= 3 || ((ended += break_off(port)) && 0));
+    UNTIL(client.refusals || (held < 0 ? (held = accept(port, NULL, NULL)) && 0 : break_off(port) && 0));
+    cr_assert_eq(client.why.code, HEDDLE_ERR_UNAVAILABLE);
+    wire_close(&client.wire);
+    close(held);
+    close(port);
+}
+
 /* Bound, and no listener: nobody else is given the port, and who asks for it by number has it. */
 static int keep_port(char endpoint[64])
 {
