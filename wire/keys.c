@@ -4,10 +4,12 @@
 #include "core/errors.h"
 #include "core/log.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -427,11 +429,10 @@ static void prune_known(const keyring_t *brokers)
     if (dir) closedir(dir);
 }
 
-int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
+static int tell(const keyring_t *r, const char *settled, const char *key, heddle_error_t *error)
 {
-    char settled[300], path[KEYRING_PATH + 300], text[FILE_BYTES];
+    char path[KEYRING_PATH + 300], text[FILE_BYTES];
     keyring_t brokers;
-    settle_endpoint(endpoint, settled, sizeof settled);
     if (!known_path(r, settled, path, sizeof path)) return HEDDLE_OK; /* nobody could look it up either */
     int n = snprintf(brokers.dir, sizeof brokers.dir, "%s/brokers", r->dir);
     if (n < 0 || (size_t)n >= sizeof brokers.dir) return refuse(r->dir, "is too long a name", 0, error);
@@ -445,11 +446,40 @@ int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *ke
     return fail_write(path, "cannot be written", number, "see that uid %u may write there", error);
 }
 
+static void forget(const keyring_t *r, const char *settled)
+{
+    char path[KEYRING_PATH + 300];
+    if (known_path(r, settled, path, sizeof path)) unlink(path);
+}
+
+/* Endpoint `i` of those who listen on every address, and so on that of `settled`; [::] takes both kinds. */
+static bool everywhere(const char *settled, int i, char ret_endpoint[300])
+{
+    const char *port = strrchr(settled, ':');
+    i += !strncmp(settled, "tcp://[", 7);
+    if (strncmp(settled, "tcp://", 6) != 0 || !port || i > 1) return false;
+    snprintf(ret_endpoint, 300, "tcp://%s%s", i ? "[::]" : "0.0.0.0", port);
+    return true;
+}
+
+/* One that listens everywhere has a file of that name too, for clients that name an address of the machine. */
+int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
+{
+    char settled[300];
+    settle_endpoint(endpoint, settled, sizeof settled);
+    bool is_everywhere =
+        !strncmp(endpoint, "tcp://0.0.0.0:", 14) || !strncmp(endpoint, "tcp://[::]:", 11);
+    int rc = tell(r, settled, key, error);
+    return rc || !is_everywhere ? rc : tell(r, endpoint, key, error);
+}
+
+/* Whoever listens at one address, nobody listens at all of them any more. */
 void keyring_forget_broker(const keyring_t *r, const char *endpoint)
 {
-    char settled[300], path[KEYRING_PATH + 300];
+    char settled[300], all[300];
     settle_endpoint(endpoint, settled, sizeof settled);
-    if (known_path(r, settled, path, sizeof path)) unlink(path);
+    forget(r, settled);
+    for (int i = 0; everywhere(settled, i, all); i++) forget(r, all);
 }
 
 /* Two endpoints may have one file name; what tells of a third is damaged. */
@@ -483,12 +513,10 @@ static int read_known(const keyring_t *r, const char *path, const char *settled,
 
 /* What is there and tells nothing is no leave to go without, nor is what cannot be looked at: somebody may
  * have known the broker. */
-int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
-                         heddle_error_t *error)
+static int look_up(const keyring_t *r, const char *settled, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
-    char settled[300], path[KEYRING_PATH + 300];
+    char path[KEYRING_PATH + 300];
     struct stat st;
-    settle_endpoint(endpoint, settled, sizeof settled);
     if (!known_path(r, settled, path, sizeof path)) return HEDDLE_ERR_NOT_FOUND;
     if (lstat(path, &st) == 0) return read_known(r, path, settled, ret_key, error);
     if (errno == ENOENT || errno == ENOTDIR) return HEDDLE_ERR_NOT_FOUND;
@@ -498,4 +526,54 @@ int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[
                "with --broker-key",
                (unsigned)geteuid());
     return rc;
+}
+
+/* `host`: an address in its one spelling. */
+static bool is_own_address(const char *host)
+{
+    struct ifaddrs *first, *a;
+    char text[INET6_ADDRSTRLEN];
+    bool is_own = false;
+    if (getifaddrs(&first)) return false;
+    for (a = first; a && !is_own; a = a->ifa_next) {
+        const void *at = a->ifa_addr;
+        if (!at) continue;
+        int family = a->ifa_addr->sa_family;
+        if (family == AF_INET) at = &((const struct sockaddr_in *)at)->sin_addr;
+        else if (family == AF_INET6) at = &((const struct sockaddr_in6 *)at)->sin6_addr;
+        else continue;
+        is_own = inet_ntop(family, at, text, sizeof text) && !strcmp(text, host);
+    }
+    freeifaddrs(first);
+    return is_own;
+}
+
+static bool is_of_this_machine(const char *settled)
+{
+    char host[INET6_ADDRSTRLEN];
+    bool is_v6 = settled[6] == '[';
+    int n = (int)(strrchr(settled, ':') - settled) - (is_v6 ? 8 : 6);
+    return snprintf(host, sizeof host, "%.*s", n, settled + (is_v6 ? 7 : 6)) < (int)sizeof host &&
+           is_own_address(host);
+}
+
+static int look_up_everywhere(const keyring_t *r, const char *settled, char ret_key[KEY_TEXT],
+                              heddle_error_t *error)
+{
+    char all[300], key[KEY_TEXT];
+    int rc = HEDDLE_ERR_NOT_FOUND;
+    for (int i = 0; rc == HEDDLE_ERR_NOT_FOUND && everywhere(settled, i, all); i++)
+        rc = look_up(r, all, key, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND || !is_of_this_machine(settled)) return HEDDLE_ERR_NOT_FOUND;
+    if (!rc) memcpy(ret_key, key, sizeof key);
+    return rc;
+}
+
+int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
+                         heddle_error_t *error)
+{
+    char settled[300];
+    settle_endpoint(endpoint, settled, sizeof settled);
+    int rc = look_up(r, settled, ret_key, error);
+    return rc == HEDDLE_ERR_NOT_FOUND ? look_up_everywhere(r, settled, ret_key, error) : rc;
 }

@@ -51,7 +51,8 @@ int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, he
 /* The same; *ret_barred with DATA_DIR: the file is not there, and this user may not put one there. */
 int  keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
                          heddle_error_t *error);
-/* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback.  DATA_DIR. */
+/* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback, and, where no
+ * broker is known at it, as each address of this machine.  DATA_DIR. */
 int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);
 /* NOT_FOUND: nobody told · DATA_DIR: somebody did, and the file cannot be read or is damaged; or it cannot

@@ -249,6 +249,16 @@ Test(keys, known_brokers_come_and_go)
     cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) && !strcmp(key, two.public_key));
     keyring_forget_broker(&ring, "tcp://127.0.0.1:7700");
     cr_assert(keyring_known_broker(&ring, "tcp://localhost:7700", key, NULL));
+    /* Who listens everywhere is met at each address of this machine, and at no other. */
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://[::]:7702", one.public_key, &error), 0);
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) && !strcmp(key, one.public_key));
+    cr_assert(keyring_known_broker(&ring, "tcp://192.0.2.1:7702", key, NULL));
+    cr_assert(keyring_known_broker(&ring, "tcp://[2001:db8::1]:7702", key, NULL));
+    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7703", key, NULL));
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7702", two.public_key, &error), 0);
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) && !strcmp(key, two.public_key));
+    keyring_forget_broker(&ring, "tcp://127.0.0.1:7702");
+    cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL), "it is forgotten everywhere");
     /* One file name, two endpoints: the second does not get the first one's key. */
     cr_assert_eq(keyring_tell_broker(&ring, "ipc:///tmp/a/b", one.public_key, &error), 0);
     cr_assert(keyring_known_broker(&ring, "ipc:///tmp/a_b", key, NULL));
