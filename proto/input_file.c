@@ -2,14 +2,22 @@
 #include "proto/input_file.h"
 
 #include "core/errors.h"
+#include "core/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #define READ_MAX (1u << 30)   /* of one call: Linux reads at most 2 GiB at once */
+#define COMPARED_BYTES (32u << 10)   /* at a time, on the stack */
+
+static const char WAIT_FOR_SAVE[] =
+    "publish when the save is over; a trainer should save into a new directory and rename it";
 
 void input_path_shown(const char *dir, const char *name, char ret_shown[256])
 {
@@ -62,6 +70,47 @@ static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
     return fail_system("open", f->shown, err, error);
 }
 
+/* ---- who else has it ---- */
+
+/* What a file system tells of writers.  TELLS_OPEN: of this host alone, and all that have it open.
+ * TELLS_MAPPED: also who mapped it and closed it.  TELLS_WRITES: and each that came and went, by the times,
+ * which a write through a mapping does not move on tmpfs. */
+enum { TELLS_OPEN = 1, TELLS_MAPPED = 2, TELLS_WRITES = 4 };
+
+static int told_by(int fd)
+{
+    static const struct { uint32_t magic; int tells; } KNOWN[] = {
+        {EXT4_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
+        {XFS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
+        {BTRFS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
+        {F2FS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
+        {TMPFS_MAGIC, TELLS_OPEN | TELLS_MAPPED},
+        {OVERLAYFS_SUPER_MAGIC, TELLS_OPEN}, /* the file below is what is mapped */
+    };
+    struct statfs fs;
+    if (fstatfs(fd, &fs)) return 0;
+    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
+        if (KNOWN[i].magic == (uint32_t)fs.f_type) return KNOWN[i].tells;
+    return 0;
+}
+
+typedef enum { WRITER_NONE, WRITER_THERE, WRITER_UNKNOWN } writer_t;
+
+/* A lease for reading is refused while somebody has the file open for writing, or mapped so.  It is held for
+ * this moment alone, so that it holds up nobody; who opens the file just then makes the kernel send us a
+ * signal, which by default would be SIGIO and deadly.  A network file system refuses it for its own reasons,
+ * and other people's files have none. */
+static writer_t find_writer(const input_file_t *f)
+{
+    if (!(f->tells & TELLS_OPEN) || FAILPOINT("peft.lease")) return WRITER_UNKNOWN;
+    if (fcntl(f->fd, F_SETSIG, SIGURG)) return WRITER_UNKNOWN;
+    if (fcntl(f->fd, F_SETLEASE, F_RDLCK)) return errno == EAGAIN ? WRITER_THERE : WRITER_UNKNOWN;
+    (void)fcntl(f->fd, F_SETLEASE, F_UNLCK);
+    return f->tells & TELLS_MAPPED ? WRITER_NONE : WRITER_UNKNOWN;
+}
+
+/* ---- from open to close ---- */
+
 int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file,
                     heddle_error_t *error)
 {
@@ -74,8 +123,13 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
     if (fstat(fd, &ret_file->opened)) rc = fail_system("stat", ret_file->shown, errno, error);
     else if (!S_ISREG(ret_file->opened.st_mode))
         rc = refuse_type(ret_file->shown, type_name(ret_file->opened.st_mode), error);
-    if (rc) input_file_close(ret_file);
-    return rc;
+    if (rc) {
+        input_file_close(ret_file);
+        return rc;
+    }
+    ret_file->tells = told_by(fd);
+    ret_file->had_no_writer = find_writer(ret_file) == WRITER_NONE;
+    return HEDDLE_OK;
 }
 
 int input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t bytes, heddle_error_t *error)
@@ -89,9 +143,7 @@ int input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t b
                                 "%s is shorter than it was: it changed while it was read", f->shown);
             error_expected(error, "%" PRIu64 " bytes", (uint64_t)f->opened.st_size);
             error_found(error, "an end at byte %" PRIu64, offset);
-            error_hint(
-                error,
-                "publish when the save is over; a trainer should save into a new directory and rename it");
+            error_hint(error, "%s", WAIT_FOR_SAVE);
             return rc;
         }
         at += n;
@@ -117,18 +169,53 @@ static const char *difference(const input_file_t *f, const struct stat *now, con
     return NULL;
 }
 
-int input_file_check_unchanged(const input_file_t *f, heddle_error_t *error)
+int input_file_refuse_changed(const input_file_t *f, const char *how, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s changed while it was read", f->shown);
+    error_contrast(error, "a file that stays as it is", how);
+    error_hint(error, "%s", WAIT_FOR_SAVE);
+    return rc;
+}
+
+static int refuse_writer(const input_file_t *f, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is still open for writing", f->shown);
+    error_contrast(error, "a file that nobody writes to",
+                   "a process that has it open for writing, or mapped so");
+    error_hint(error, "close it, and let go of a writable mapping of it (np.memmap, mode r+), before it is "
+                      "published; fuser -v names the process");
+    return rc;
+}
+
+/* In this order: whoever wrote and let go before the lease was tried has moved the times. */
+int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_error_t *error)
 {
     struct stat now, named;
+    writer_t writer = find_writer(f);
     if (fstat(f->fd, &now)) return fail_system("stat", f->shown, errno, error);
     const char *how =
         fstatat(f->dir_fd, f->name, &named, 0) ? "its name is gone" : difference(f, &now, &named);
-    if (!how) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s changed while it was read", f->shown);
-    error_contrast(error, "a file that stays as it is", how);
-    error_hint(error,
-               "publish when the save is over; a trainer should save into a new directory and rename it");
-    return rc;
+    if (how) return input_file_refuse_changed(f, how, error);
+    if (writer == WRITER_THERE) return refuse_writer(f, error);
+    *ret_sure = f->had_no_writer && writer == WRITER_NONE && f->tells & TELLS_WRITES;
+    return HEDDLE_OK;
+}
+
+int input_file_compare(const input_file_t *f, uint64_t offset, const void *with, uint64_t bytes,
+                       heddle_error_t *error)
+{
+    uint8_t piece[COMPARED_BYTES];
+    for (const uint8_t *at = with; bytes > 0;) {
+        size_t n = bytes < sizeof piece ? (size_t)bytes : sizeof piece;
+        int rc = input_file_read(f, offset, piece, n, error);
+        if (rc) return rc;
+        if (memcmp(piece, at, n) != 0)
+            return input_file_refuse_changed(f, "other bytes when it was read again", error);
+        at += n;
+        offset += n;
+        bytes -= n;
+    }
+    return HEDDLE_OK;
 }
 
 void input_file_close(input_file_t *f)

@@ -3,8 +3,9 @@
  *
  * Reading is in two steps, so that the bytes go straight to where they belong: peft_open checks
  * adapter_config.json and the safetensors header and gives the tensor table; peft_read copies the tensors
- * with pread into a region, and checks at the end (fstat) that neither file changed meanwhile.  Files are
- * never mapped: one truncated under a mapping would kill the process.  Only regular files are opened
+ * with pread into a region, and checks at the end that neither file changed meanwhile: by their times, by
+ * asking for writers, else by reading once more (proto/input_file.h).  Files are never mapped: one truncated
+ * under a mapping would kill the process.  Only regular files are opened
  * (O_NONBLOCK first: a FIFO must not hang us).
  * Blocking calls, which core/stop.h ends early; one thread at a time for a handle. */
 #ifndef PROTO_PEFT_H
@@ -26,7 +27,8 @@ const char *peft_features(const peft_dir_t *d);  /* "dora,rslora" */
 const char *peft_base_model(const peft_dir_t *d);
 /* `places[i]`: offset in `region` for tensor i of the table.  Padding is not touched: see
  * layout_zero_padding.
- * BAD_ADAPTER when a file changed since peft_open; INTERNAL when it cannot be read. */
+ * BAD_ADAPTER when a file changed since peft_open, or is open for writing; INTERNAL when it cannot be
+ * read. */
 int  peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error);
 void peft_close(peft_dir_t **d);
 

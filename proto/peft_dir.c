@@ -118,16 +118,12 @@ static int read_header(peft_dir_t *d, heddle_error_t *error)
     int rc = read_header_bytes(f, &bytes, error);
     if (rc) return rc;
     d->data_start = SAFETENSORS_PREFIX_BYTES + bytes;
-    void *header = malloc((size_t)bytes);
+    void *header = buf_grow(&d->header, (size_t)bytes);
     if (!header) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of %s", f->shown);
     rc = input_file_read(f, SAFETENSORS_PREFIX_BYTES, header, bytes, error);
-    if (!rc) {
-        uint64_t data_bytes = (uint64_t)f->opened.st_size - d->data_start;
-        rc = within(f, safetensors_parse(bytes_of(header, (size_t)bytes), data_bytes, &d->table, error),
-                    error);
-    }
-    free(header);
-    return rc;
+    if (rc) return rc;
+    uint64_t data_bytes = (uint64_t)f->opened.st_size - d->data_start;
+    return within(f, safetensors_parse(buf_view(&d->header), data_bytes, &d->table, error), error);
 }
 
 static int open_files(peft_dir_t *d, const char *dir, heddle_error_t *error)
@@ -184,6 +180,7 @@ void peft_close(peft_dir_t **dir)
     if (!d) return;
     layout_fini(&d->layout);
     safetensors_fini(&d->table);
+    buf_fini(&d->header);
     buf_fini(&d->config);
     input_file_close(&d->config_file);
     input_file_close(&d->model_file);
@@ -203,40 +200,68 @@ bytes_t peft_metadata(const peft_dir_t *d) { return d->table.metadata; }
 const char *peft_features(const peft_dir_t *d) { return d->features; }
 const char *peft_base_model(const peft_dir_t *d) { return d->base_model; }
 
-int peft_check_unchanged(const peft_dir_t *d, heddle_error_t *error)
+static int compare_header(const peft_dir_t *d, heddle_error_t *error)
 {
-    int rc = input_file_check_unchanged(&d->model_file, error);
-    return rc ? rc : input_file_check_unchanged(&d->config_file, error);
+    uint8_t prefix[SAFETENSORS_PREFIX_BYTES];
+    le64_put(prefix, d->header.bytes);
+    int rc = input_file_compare(&d->model_file, 0, prefix, sizeof prefix, error);
+    if (rc) return rc;
+    return input_file_compare(&d->model_file, sizeof prefix, d->header.data, d->header.bytes, error);
 }
 
+int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error)
+{
+    bool is_model_sure = false, is_config_sure = false;
+    int rc = input_file_check_unchanged(&d->model_file, &is_model_sure, error);
+    if (!rc) rc = input_file_check_unchanged(&d->config_file, &is_config_sure, error);
+    if (!rc && !is_config_sure)
+        rc = input_file_compare(&d->config_file, 0, d->config.data, d->config.bytes, error);
+    if (!rc && !is_model_sure) rc = compare_header(d, error);
+    if (!rc) *ret_sure = is_model_sure;
+    return rc;
+}
+
+typedef enum { PASS_READ, PASS_COMPARE } pass_t;
+
 /* In pieces, so that a large tensor can be stopped too. */
-static int read_tensor(const peft_dir_t *d, uint32_t row, uint8_t *to, uint64_t *since_stop_bytes,
-                       heddle_error_t *error)
+static int pass_tensor(const peft_dir_t *d, pass_t pass, uint32_t row, uint8_t *at,
+                       uint64_t *since_stop_bytes, heddle_error_t *error)
 {
     uint64_t offset = d->data_start + d->table.starts[row], left = d->table.tensors[row].data_bytes;
     *since_stop_bytes += LIMIT_PAGE_BYTES; /* a small one costs a call and a page too */
     while (left > 0) {
         uint64_t bytes = left < STOP_BYTES ? left : STOP_BYTES;
-        int rc = input_file_read(&d->model_file, offset, to, bytes, error);
+        int rc = pass == PASS_READ ? input_file_read(&d->model_file, offset, at, bytes, error)
+                                   : input_file_compare(&d->model_file, offset, at, bytes, error);
         *since_stop_bytes += bytes;
         if (!rc && *since_stop_bytes >= STOP_BYTES) {
             rc = stop_check(error);
             *since_stop_bytes = 0;
         }
         if (rc) return rc;
-        to += bytes;
+        at += bytes;
         offset += bytes;
         left -= bytes;
     }
     return HEDDLE_OK;
 }
 
-int peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error)
+static int pass_tensors(const peft_dir_t *d, pass_t pass, void *region, const uint64_t *places,
+                        heddle_error_t *error)
 {
     uint64_t since_stop_bytes = 0;
     for (uint32_t i = 0; i < d->table.count; i++) {
-        int rc = read_tensor(d, i, (uint8_t *)region + places[i], &since_stop_bytes, error);
+        int rc = pass_tensor(d, pass, i, (uint8_t *)region + places[i], &since_stop_bytes, error);
         if (rc) return rc;
     }
-    return peft_check_unchanged(d, error);
+    return HEDDLE_OK;
+}
+
+int peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error)
+{
+    bool is_sure = false;
+    int rc = pass_tensors(d, PASS_READ, region, places, error);
+    if (!rc) rc = peft_check_unchanged(d, &is_sure, error);
+    if (rc || is_sure) return rc;
+    return pass_tensors(d, PASS_COMPARE, region, places, error);
 }

@@ -18,6 +18,7 @@ struct peft_dir {
     safetensors_t table;
     layout_t layout;
     uint64_t data_start;   /* of the tensors' bytes in the model file */
+    buf_t header;          /* what is before them; kept to be compared */
     char features[192], base_model[256];
 };
 
@@ -26,7 +27,8 @@ struct peft_dir {
  * BAD_ADAPTER. */
 int peft_explain_missing(int dir_fd, const char *dir, const char *missing, heddle_error_t *error);
 
-/* BAD_ADAPTER when one of the files changed since it was opened. */
-int peft_check_unchanged(const peft_dir_t *d, heddle_error_t *error);
+/* BAD_ADAPTER when one of the files changed since it was opened.  *ret_sure: as input_file_check_unchanged,
+ * of the tensors; the config and the header were compared already where that had to be. */
+int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
 
 #endif

@@ -152,7 +152,8 @@ HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddl
 /* Gives the region back unpublished.  NULL and pointers to NULL are allowed. */
 HEDDLE_API void heddle_publication_abort(heddle_publication_t **pub);
 
-/* begin + read the directory's files into the region + commit. */
+/* begin + read the directory's files into the region + commit.  BAD_ADAPTER also when a file changed
+ * meanwhile, or somebody has one of them open for writing. */
 HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
                                             const heddle_publish_opts_t *opts,
                                             heddle_published_t *ret_published);
