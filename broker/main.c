@@ -84,10 +84,9 @@ static const option_set_t SET = {
 static void print_line(json_t *object)
 {
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-    if (text) puts(text);
+    if (text) process_print(text);
     free(text);
     json_decref(object);
-    fflush(stdout);
 }
 
 /* The option parser names the program already. */
@@ -196,7 +195,7 @@ int main(int argc, char **argv)
     char data[4096];
     process_settle();
     int rc = option_parse(&SET, argc, argv, &args, NULL, &error);
-    if (rc == 1) return 0;
+    if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&args, &error);
     if (!rc && !args.data) {

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/process.h"
 
+#include "core/log.h"
+
 #include <heddle/error.h>
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdio_ext.h>
+#include <string.h>
 #include <unistd.h>
 
 void process_settle(void)
@@ -16,6 +20,21 @@ void process_settle(void)
             (void)!open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free one:
                                                                                   * this */
     signal(SIGXFSZ, SIG_IGN);
+}
+
+bool process_print(const char *line)
+{
+    static bool was_lost;
+    bool is_written = puts(line) >= 0 && fflush(stdout) == 0;
+    if (!is_written) {
+        if (!was_lost)
+            log_emit(LOG_WARN, "stdout.lost", "stdout took no line, and who waits for it waits in vain: %s; "
+                     "is its disk full, or the descriptor closed?  The line: %.400s", strerror(errno), line);
+        __fpurge(stdout); /* else it comes late, before the next one */
+        clearerr(stdout);
+    }
+    was_lost = !is_written;
+    return is_written;
 }
 
 int process_end(int end)

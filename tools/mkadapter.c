@@ -3,6 +3,7 @@
 #include "bench/shape.h"
 #include "core/errors.h"
 #include "core/option.h"
+#include "core/process.h"
 #include "proto/peft.h"
 
 #include <errno.h>
@@ -93,7 +94,7 @@ int main(int argc, char **argv)
     const char *dir = NULL;
     heddle_error_t error = {0};
     int rc = option_parse(&SET, argc, argv, &args, &dir, &error);
-    if (rc == 1) return 0;
+    if (rc == 1) return process_end(0);
     if (!rc) rc = check_args(&args, &error);
     if (!rc && mkdir(dir, 0777) != 0 && !(errno == EEXIST && args.force))
         rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "mkadapter: cannot make %s: %s", dir, strerror(errno));
@@ -110,5 +111,5 @@ int main(int argc, char **argv)
     if (fd >= 0) close(fd);
     bool is_named = !strncmp(error.message, "mkadapter: ", 11);    /* the option parser names the program itself */
     if (rc) fprintf(stderr, "%s%s%s%s\n", is_named ? "" : "mkadapter: ", error.message, error.hint[0] ? "; " : "", error.hint);
-    return heddle_err_exit(rc);
+    return process_end(heddle_err_exit(rc));
 }

@@ -381,7 +381,7 @@ int main(int argc, char **argv)
     heddle_error_t error = {0};
     process_settle();
     int rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
-    if (rc == 1) return 0;
+    if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&s.args, &error);
     if (!rc) {

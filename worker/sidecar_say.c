@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/process.h"
 
 #include <heddle/error.h>
 #include <jansson.h>
@@ -12,33 +13,34 @@
 #include <string.h>
 #include <unistd.h>
 
-static void write_line(json_t *object)
+static bool write_line(json_t *object)
 {
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-    if (text) puts(text);
+    bool is_written = text && process_print(text);
     free(text);
     json_decref(object);
-    fflush(stdout);
+    return is_written;
 }
 
-/* A reader that stopped reading must not hold up the worker: its lines are dropped and counted, and a gap
- * is said when it reads again.  A pipe that is writable takes PIPE_BUF bytes without blocking; an event is
- * shorter. */
+static json_t *gap_of(uint64_t dropped)
+{
+    return json_pack("{s:s, s:s, s:b, s:s, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event", "ok", 1,
+                     "origin", "worker", "type", "gap", "data", "dropped", (json_int_t)dropped);
+}
+
+/* A reader that stopped reading must not hold up the worker: its lines are dropped and counted, as are those
+ * that a full disk did not take, and a gap is said when lines are taken again.  A pipe that is
+ * writable takes PIPE_BUF bytes without blocking; an event is shorter. */
 static void print_line(json_t *object)
 {
     static uint64_t dropped;
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    if (poll(&out, 1, 0) == 0) {
+    if (poll(&out, 1, 0) == 0 || (dropped && !write_line(gap_of(dropped)))) {
         dropped++;
         json_decref(object);
         return;
     }
-    if (dropped)
-        write_line(json_pack("{s:s, s:s, s:b, s:s, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event",
-                             "ok", 1, "origin", "worker", "type", "gap", "data", "dropped",
-                             (json_int_t)dropped));
-    dropped = 0;
-    write_line(object);
+    dropped = write_line(object) ? 0 : 1;
 }
 
 /* Takes a text that the library gave; NULL: it gave none. */
