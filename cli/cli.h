@@ -64,9 +64,9 @@ const char *cli_count(int64_t n, const char *noun, char scratch[64]);
 
 /* Says why on stderr (and as an object on stdout with -o json); returns the exit status. */
 int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
-/* Prints an answer: with -o json the text itself, else what `render` makes of it.  `why`: the call's failure
- * (code 0:
- * none), which then follows on stderr.  Takes `json` (may be NULL: then the failure alone is printed). */
+/* Prints an answer: with -o json the text itself, else what `render` makes of it, its texts settled.  `why`:
+ * the call's failure (code 0: none), which then follows on stderr.  Takes `json` (may be NULL: then the
+ * failure alone is printed). */
 typedef void render_t(const common_t *c, json_t *answer);
 int  cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
 /* What is left of a deadline that counts from `began_us` (clock_now) on; at least 1. */
@@ -84,6 +84,9 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle);
 /* 130 or 143 after a signal, else 0. */
 int  cli_signal_exit(void);
 
+/* No text in it has control characters any more: what a peer said must not drive the terminal of who reads
+ * it.  Names of fields stay as they are. */
+void cli_settle_texts(json_t *value);
 /* Values out of an answer, for tables: "-" where null or absent. */
 const char *cli_text(const json_t *object, const char *key, char scratch[64]);
 int64_t     cli_integer(const json_t *object, const char *key);

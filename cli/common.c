@@ -118,7 +118,10 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
         json_object_set_new(answer, "error", error_object(&error));
     }
     if (c->output == OUTPUT_JSON) print_json(answer);
-    else if (!is_signal) render(c, answer);
+    else if (!is_signal) {
+        cli_settle_texts(answer);
+        render(c, answer);
+    }
     json_decref(answer);
     fflush(stdout);
     if (is_signal) return end_by_signal(kind, &error);

@@ -67,13 +67,14 @@ static const char *data_of(const json_t *e, char *to, size_t size)
     return to[0] ? to : "-";
 }
 
-static void print_event(const common_t *c, const json_t *e)
+static void print_event(const common_t *c, json_t *e)
 {
     if (c->output == OUTPUT_JSON) {
         char *text = json_dumps(e, JSON_COMPACT | JSON_PRESERVE_ORDER);
         if (text) puts(text);
         free(text);
     } else {
+        cli_settle_texts(e);
         char s[5][64], where[320] = "", data[400], why[600];
         bool has_code = json_is_string(json_object_get(e, "code"));
         const char *adapter = cli_text(e, "adapter", s[0]), *version = cli_text(e, "version", s[1]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 
+#include "core/errors.h"
 #include "core/units.h"
 
 #include <stdio.h>
@@ -88,6 +89,7 @@ static void print_json(const char *key, const json_t *value)
     char *text = json_is_object(value) && json_object_size(value)
                      ? json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER)
                      : NULL;
+    if (text) error_text(text, strlen(text) + 1, text); /* of the names in it */
     print_line(key, text ? text : "-");
     free(text);
 }

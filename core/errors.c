@@ -60,6 +60,14 @@ int heddle_err_from_name(const char *name)
     return HEDDLE_ERR_INTERNAL;
 }
 
+/* How many bytes of a control character begin here: those of ASCII, and in UTF-8 U+0080 to U+009F, which
+ * terminals obey too. */
+static size_t control_bytes(const unsigned char *at)
+{
+    if (at[0] == 0xc2 && (at[1] & 0xe0) == 0x80) return 2;
+    return at[0] < 0x20 || at[0] == 0x7f;
+}
+
 void error_text(char *to, size_t size, const char *text)
 {
     size_t n = strlen(text);
@@ -67,8 +75,13 @@ void error_text(char *to, size_t size, const char *text)
         n = size - 1;
         while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) n--; /* do not cut a UTF-8 sequence */
     }
-    for (size_t i = 0; i < n; i++) to[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i];
+    memmove(to, text, n);
     to[n] = 0;
+    for (size_t i = 0; i < n;) {
+        size_t bytes = control_bytes((const unsigned char *)to + i);
+        memset(to + i, '?', bytes);
+        i += bytes ? bytes : 1;
+    }
 }
 
 static void format_into(char *to, size_t size, const char *format, va_list args)

@@ -17,7 +17,8 @@ void error_contrast(heddle_error_t *error, const char *expected, const char *fou
 void error_expected(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_found(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_hint(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Copies a text into a fixed field, cut on a UTF-8 boundary, control characters replaced by '?'. */
+/* Copies a text into a fixed field, cut on a UTF-8 boundary, control characters replaced by '?'.
+ * `text` may be `to`. */
 void error_text(char *to, size_t size, const char *text);
 /* Makes `error` this thread's heddle_last_error(); returns its code. */
 int  error_publish(const heddle_error_t *error);

@@ -2,6 +2,7 @@
 #include "core/log.h"
 
 #include "core/clock.h"
+#include "core/errors.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -33,6 +34,7 @@ void log_emit(log_level_t level, const char *id, const char *format, ...)
     n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
     va_end(args);
     if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
+    error_text(line, (size_t)n + 1, line); /* one line a thing, and no escapes of peers */
     line[n++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, (size_t)n); /* one write, so that lines of several threads
                                                               * stay whole */
