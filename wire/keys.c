@@ -209,6 +209,21 @@ static bool sync_parent(const char *path)
     return ok;
 }
 
+/* A full disk is nobody's lack of rights. */
+static int fail_write(const char *path, const char *what, int number, heddle_error_t *error)
+{
+    bool is_full = number == ENOSPC || number == EDQUOT;
+    int rc = error_fail(error, is_full ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_DATA_DIR, "%.300s: %s: %s", path,
+                        what, strerror(number));
+    if (is_full) error_hint(error, "make room on the file system of %.300s, then try again", path);
+    else if (number == EEXIST)
+        error_hint(error, "a key is never overwritten: move the old file away, or name another");
+    else
+        error_hint(error, "see that the directory is there and that uid %u may write in it",
+                   (unsigned)geteuid());
+    return rc;
+}
+
 /* Whole or not at all; `replace`: in place of one that is there, else EEXIST. Returns 0 or an errno. */
 static int put_file(const char *path, const char *text, bool replace)
 {
@@ -224,17 +239,6 @@ static int put_file(const char *path, const char *text, bool replace)
     return number || sync_parent(path) ? number : errno;
 }
 
-/* `cure`: what to do about any other reason than that the disk is full. */
-static int fail_write(const char *path, const char *what, int number, const char *cure, heddle_error_t *error)
-{
-    bool is_full = number == ENOSPC || number == EDQUOT;
-    int rc = error_fail(error, is_full ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_DATA_DIR, "%.300s: %s: %s", path,
-                        what, strerror(number));
-    if (is_full) error_hint(error, "make room on the file system of %.150s", path);
-    else error_hint(error, cure, (unsigned)geteuid());
-    return rc;
-}
-
 static int write_pair(const char *path, const key_pair_t *pair, int *ret_number, heddle_error_t *error)
 {
     char text[FILE_BYTES];
@@ -243,10 +247,7 @@ static int write_pair(const char *path, const key_pair_t *pair, int *ret_number,
     explicit_bzero(text, sizeof text);
     if (!number) return HEDDLE_OK;
     *ret_number = number;
-    const char *cure = number == EEXIST
-                           ? "a key is never overwritten: move the old file away, or name another"
-                           : "see that the directory is there and that uid %u may write in it";
-    return fail_write(path, "the key is not written", number, cure, error);
+    return fail_write(path, "the key is not written", number, error);
 }
 
 int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
@@ -303,8 +304,11 @@ static int make_ring(const keyring_t *r, int *ret_number, heddle_error_t *error)
         *at = 0;
         if (mkdir(path, 0700) && errno != EEXIST) {
             *ret_number = errno;
-            return fail_write(path, "cannot be made for keys", *ret_number,
-                              "name a directory that uid %u may make: HEDDLE_KEYS", error);
+            int rc = fail_write(path, "cannot be made for keys", errno, error);
+            if (rc == HEDDLE_ERR_DATA_DIR)
+                error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS",
+                           (unsigned)geteuid());
+            return rc;
         }
         if (is_end) return HEDDLE_OK;
         *at = '/';
@@ -429,6 +433,13 @@ static void prune_known(const keyring_t *brokers)
     if (dir) closedir(dir);
 }
 
+static bool says_already(const char *path, const char *text)
+{
+    char told[FILE_BYTES];
+    struct stat st;
+    return read_text(path, told, &st, NULL) == HEDDLE_OK && !strcmp(told, text);
+}
+
 static int tell(const keyring_t *r, const char *settled, const char *key, heddle_error_t *error)
 {
     char path[KEYRING_PATH + 300], text[FILE_BYTES];
@@ -436,14 +447,18 @@ static int tell(const keyring_t *r, const char *settled, const char *key, heddle
     if (!known_path(r, settled, path, sizeof path)) return HEDDLE_OK; /* nobody could look it up either */
     int n = snprintf(brokers.dir, sizeof brokers.dir, "%s/brokers", r->dir);
     if (n < 0 || (size_t)n >= sizeof brokers.dir) return refuse(r->dir, "is too long a name", 0, error);
-    int rc = keyring_make(&brokers, error);
-    if (rc) return rc;
     snprintf(text, sizeof text,
              "# The public key of the broker that listens here.\npublic %s\nendpoint %s\n", key, settled);
+    if (says_already(path, text)) {
+        utimensat(AT_FDCWD, path, NULL, 0); /* so that it is not the one to go; a full disk can do that */
+        return HEDDLE_OK;
+    }
+    int rc = keyring_make(&brokers, error);
+    if (rc) return rc;
     int number = put_file(path, text, true);
-    if (!number) prune_known(&brokers);
-    if (!number) return HEDDLE_OK;
-    return fail_write(path, "cannot be written", number, "see that uid %u may write there", error);
+    if (number) return fail_write(path, "cannot be written", number, error);
+    prune_known(&brokers);
+    return HEDDLE_OK;
 }
 
 static void forget(const keyring_t *r, const char *settled)

@@ -6,9 +6,11 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -204,6 +206,39 @@ Test(keys, barred_is_who_may_have_no_ring)
     cr_assert(rmdir(path_of("ring/broker.key")) == 0 && symlink("nowhere/at/all", path_of("ring/broker.key")) == 0);
     cr_assert_neq(keyring_pair_unless(&ring, "broker.key", &pair, &barred, &error), HEDDLE_OK);
     cr_assert(!barred, "it leads nowhere");
+}
+
+static void fill(const char *name)
+{
+    static const char ZEROS[4096];
+    int fd = open(name, O_WRONLY | O_CREAT, 0600);
+    cr_assert_geq(fd, 0);
+    while (write(fd, ZEROS, sizeof ZEROS) > 0) {}
+    close(fd);
+}
+
+/* What is there is enough on a full disk; what is not cannot be made, for want of room. */
+Test(keys, full_disk_of_a_ring_is_no_space_and_stops_nobody_who_has_keys)
+{
+    keyring_t ring;
+    key_pair_t pair = made(), other = made(), read;
+    bool is_barred = true;
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", dir, "tmpfs", 0, "size=256k"))
+        cr_skip_test("needs root and a mount namespace");
+    snprintf(ring.dir, sizeof ring.dir, "%s", dir);
+    cr_assert_eq(keyring_pair(&ring, "broker.key", &read, &error), 0, "%s", error.message);
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0);
+    fill(path_of("filler"));
+    cr_assert_eq(keyring_pair(&ring, "broker.key", &read, &error), 0, "%s", error.message);
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", pair.public_key, &error), 0, "%s",
+                 error.message);
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:1", other.public_key, &error),
+                 HEDDLE_ERR_NO_SPACE, "%s", error.message);
+    cr_assert(strstr(error.hint, "make room"), "%s", error.hint);
+    cr_assert_eq(keyring_pair_unless(&ring, "client.key", &read, &is_barred, &error), HEDDLE_ERR_NO_SPACE);
+    cr_assert(!is_barred && strstr(error.hint, "make room"), "%s", error.hint);
+    umount(dir);
 }
 
 Test(keys, of_many_known_brokers_the_oldest_go)
