@@ -2,6 +2,7 @@
 #include "wire/keys.h"
 
 #include "core/errors.h"
+#include "core/failpoint.h"
 #include "core/log.h"
 
 #include <arpa/inet.h>
@@ -224,6 +225,33 @@ static int fail_write(const char *path, const char *what, int number, heddle_err
     return rc;
 }
 
+static bool is_unknown_to_file_system(int number)
+{
+    return number == EPERM || number == EOPNOTSUPP || number == ENOSYS || number == EINVAL;
+}
+
+static int write_new(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600), number = 0;
+    if (fd < 0) return errno;
+    if (!write_all(fd, text)) number = errno;
+    close(fd);
+    if (number) unlink(path);
+    return number;
+}
+
+/* Under its name what is written already, in nobody's place: by a link; where there are none (vfat, some of
+ * FUSE) by a rename; where that cannot be told to replace nothing, by writing it there. */
+static int put_in_place(const char *temporary, const char *path, const char *text)
+{
+    bool has_links = !FAILPOINT("wire.link"), has_renames = !FAILPOINT("wire.rename");
+    if (has_links && has_renames && !link(temporary, path)) return 0;
+    if (has_links && has_renames && !is_unknown_to_file_system(errno)) return errno;
+    if (has_renames && !renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_NOREPLACE)) return 0;
+    if (has_renames && !is_unknown_to_file_system(errno)) return errno;
+    return write_new(path, text);
+}
+
 /* Whole or not at all; `replace`: in place of one that is there, else EEXIST. Returns 0 or an errno. */
 static int put_file(const char *path, const char *text, bool replace)
 {
@@ -234,7 +262,8 @@ static int put_file(const char *path, const char *text, bool replace)
     if (fd < 0) return errno;
     if (!write_all(fd, text)) number = errno;
     close(fd);
-    if (!number && (replace ? rename(temporary, path) : link(temporary, path))) number = errno;
+    if (!number && replace && rename(temporary, path)) number = errno;
+    if (!number && !replace) number = put_in_place(temporary, path, text);
     if (number || !replace) unlink(temporary);
     return number || sync_parent(path) ? number : errno;
 }

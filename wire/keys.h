@@ -34,7 +34,7 @@ int  key_make(key_pair_t *ret_pair, heddle_error_t *error);
 /* NOT_FOUND · DATA_DIR (not readable, malformed, the two keys do not belong together).  Others who may
  * read a secret: a warning in the log. */
 int  key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
-/* DATA_DIR: it is there already, or cannot be written; nothing is left then. */
+/* DATA_DIR: it is there already, or cannot be written; NO_SPACE; nothing is left then. */
 int  key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
 /* A public key as text, or the file that has one; what begins with /, ./ or ../ is a path.  USAGE (both a key
  * and a file), NOT_FOUND, DATA_DIR. */
@@ -44,7 +44,7 @@ typedef struct { char dir[KEYRING_DIR]; } keyring_t;   /* "": none */
 /* `given`, else $HEDDLE_KEYS, else $XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys.  *ret_chosen
  * (may be NULL): somebody named it.  USAGE: there is no such place, or its name is too long. */
 int  keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error);
-/* The directory, with all above it, where it is missing.  DATA_DIR. */
+/* The directory, with all above it, where it is missing.  DATA_DIR, NO_SPACE. */
 int  keyring_make(const keyring_t *r, heddle_error_t *error);
 /* The pair of a file in the ring, made (and the ring with it) where it is missing.  DATA_DIR, INTERNAL. */
 int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);

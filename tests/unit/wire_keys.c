@@ -217,6 +217,28 @@ static void fill(const char *name)
     close(fd);
 }
 
+Test(keys, home_without_links_has_keys_all_the_same)
+{
+    static const char *const WITHOUT[] = {"wire.link", "wire.rename"};
+    for (int i = 0; i < 2; i++) {
+        key_pair_t pair = made(), other = made(), read = {{0}};
+        struct stat st;
+        failpoint_arm(WITHOUT[i], 1);
+        cr_assert_eq(key_write(path_of(WITHOUT[i]), &pair, &error), 0, "%s", error.message);
+        cr_assert(failpoint_has_failed());
+        failpoint_arm(WITHOUT[i], 1);
+        cr_assert_eq(key_write(path_of(WITHOUT[i]), &other, &error), HEDDLE_ERR_DATA_DIR);
+        failpoint_disarm();
+        cr_assert(strstr(error.hint, "never overwritten"), "%s", error.hint);
+        cr_assert_eq(key_read(path_of(WITHOUT[i]), &read, &error), 0, "%s", error.message);
+        cr_assert_str_eq(read.secret_key, pair.secret_key);
+        cr_assert(stat(path_of(WITHOUT[i]), &st) == 0 && (st.st_mode & 0777) == 0600 && st.st_nlink == 1);
+    }
+    char command[160];
+    snprintf(command, sizeof command, "test $(ls -A '%s' | wc -l) = 2", dir);
+    cr_assert_eq(system(command), 0, "nothing else is left");
+}
+
 /* What is there is enough on a full disk; what is not cannot be made, for want of room. */
 Test(keys, full_disk_of_a_ring_is_no_space_and_stops_nobody_who_has_keys)
 {
