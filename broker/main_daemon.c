@@ -7,6 +7,7 @@
 #include "core/digest.h"
 #include "core/errors.h"
 #include "core/log.h"
+#include "core/others.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -273,6 +274,7 @@ int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t
     if (!rc) rc = main_keys_open(opts->keys, opts->insecure, &d->keys, error);
     if (!rc) rc = check_endpoint(opts, d->keys.has_keys, error);
     if (!rc) rc = store_open(opts->data, &d->store, error);
+    if (!rc) others_warn("broker.others", store_dir(d->store), "the registry there");
     if (!rc) rc = check_keys(d, opts, error);
     if (!rc) rc = listen_on(d, opts->listen, opts->timeout_ms, error);
     if (!rc) rc = restore(d, opts, error);

@@ -4,6 +4,7 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"
+#include "core/others.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -392,6 +393,7 @@ int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pa
         rc = make_pair(r, path, &number, error);
         if (!rc) rc = key_read(path, ret_pair, error);
     }
+    if (!rc) others_warn("keys.others", r->dir, "the keys there");
     *ret_barred = rc == HEDDLE_ERR_DATA_DIR && is_barred(path, number);
     if (rc || ret_pair->secret_key[0]) return rc == HEDDLE_ERR_NOT_FOUND ? HEDDLE_ERR_DATA_DIR : rc;
     return refuse(path, "has no secret line", 0, error);

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A directory that others can change is told of, once for each reason; one's own is not. */
+#include "core/others.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static const char *said(void)
+{
+    static char text[1024];
+    int saved = dup(STDERR_FILENO), ends[2];
+    cr_assert(saved >= 0 && pipe(ends) == 0);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    others_warn("keys.others", dir, "the keys there");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    ssize_t n = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    cr_assert_geq(n, 0);
+    text[n] = 0;
+    return text;
+}
+
+static void setup(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/heddle-others-XXXXXX");
+    cr_assert(mkdtemp(dir));
+}
+static void teardown(void) { rmdir(dir); }
+TestSuite(others, .init = setup, .fini = teardown);
+
+Test(others, may_write_or_not)
+{
+    cr_assert_str_eq(said(), "");
+    cr_assert_eq(chmod(dir, 0755), 0);
+    cr_assert_str_eq(said(), "");
+    cr_assert_eq(chmod(dir, 0777), 0);
+    cr_assert(strstr(said(), "keys.others: ") && strstr(said(), "mode 777"), "%s", said());
+    cr_assert_eq(chmod(dir, 0720), 0);
+    cr_assert(strstr(said(), "mode 720"), "%s", said());
+}
+
+Test(others, own_it)
+{
+    if (geteuid() != 0) cr_skip_test("needs root to give a directory away");
+    cr_assert_eq(chown(dir, 12345, 12345), 0);
+    cr_assert(strstr(said(), "belongs to uid 12345, who can change the keys there"), "%s", said());
+    cr_assert_eq(chown(dir, 0, 12345), 0);
+    cr_assert_str_eq(said(), "");
+}
