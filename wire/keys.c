@@ -508,7 +508,7 @@ static bool everywhere(const char *settled, int i, char ret_endpoint[300])
     return true;
 }
 
-/* One that listens everywhere has a file of that name too, for clients that name an address of the machine. */
+/* One that listens everywhere has a file of that name too: clients may name any address of the machine. */
 int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
 {
     char settled[300];
