@@ -6,6 +6,7 @@
 #include "broker/store_row.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
+#include "core/log.h"
 #include "core/owner.h"
 
 #include <errno.h>
@@ -381,7 +382,7 @@ static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
     if (*ret_fresh) return HEDDLE_OK;
     if (application != STORE_APPLICATION_ID || schema < 1) return refuse_foreign(s, error);
     if (schema > STORE_SCHEMA) return refuse_newer(s, schema, error);
-    code = ask_number(s, "SELECT count(*) FROM pragma_quick_check WHERE quick_check = 'ok'", &sound);
+    code = ask_number(s, "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'", &sound);
     if (code || !sound) return refuse(s, code ? code : SQLITE_CORRUPT, "trust it", error);
     return HEDDLE_OK;
 }
@@ -532,7 +533,10 @@ int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
  * is not ours any more, is left as it is. */
 static void end_log(store_t *s)
 {
+    heddle_error_t why;
     bool is_ours = s->is_ready && store_files_own_main(&s->files), is_whole = is_ours && !empty_log(s);
+    if (s->is_ready && store_files_in_place(&s->files, &why))
+        log_emit(LOG_ERROR, "registry.foreign", "%s; %s", why.message, why.hint);
     if (is_ours) store_files_note(&s->files);
     if (is_whole) is_whole = datadir_say_open(&s->dir, false, NULL) == HEDDLE_OK;
     if (!is_whole) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);

@@ -3,8 +3,10 @@
 
 #include "core/errors.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,15 +252,37 @@ static size_t page_bytes_of(const char *path)
     return bytes >= 512 && (bytes & (bytes - 1)) == 0 ? bytes : 0;
 }
 
+/* The name of a log that was put aside; "" without one. */
+static void find_aside(const datadir_t *dir, char *ret_name, size_t size)
+{
+    static const char PREFIX[] = "registry.db-wal.";
+    *ret_name = 0;
+    DIR *list = opendir(dir->path);
+    for (struct dirent *d; list && (d = readdir(list)) && !*ret_name;)
+        if (!strncmp(d->d_name, PREFIX, sizeof PREFIX - 1)) snprintf(ret_name, size, "%s", d->d_name);
+    if (list) closedir(list);
+}
+
 static int refuse_missing(const char *path, const datadir_t *dir, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
-                        "%.300s is not there, or empty, and the broker that had it did not end by itself",
+                        "%.300s is not there, or empty, and the broker that had it could not put its "
+                        "files in order",
                         path);
     error_contrast(error, "registry.db and registry.db-wal, as that broker left them",
                    "one of the two: what was acknowledged may be in the other");
-    error_hint(error, "put it back, or restore a backup of the directory; to go on with what is there, "
-                      "remove %.150s/lock", dir->path);
+    char aside[NAME_MAX + 1];
+    find_aside(dir, aside, sizeof aside);
+    if (aside[0])
+        error_hint(error,
+                   "%.64s is a log that was put aside: rename it to registry.db-wal if its registry.db is in "
+                   "place, or restore a backup; to go on with what is there, remove %.150s/lock",
+                   aside, dir->path);
+    else
+        error_hint(error,
+                   "put it back, or restore a backup of the directory; to go on with what is there (a look "
+                   "with sqlite3 loses nothing), remove %.150s/lock",
+                   dir->path);
     return rc;
 }
 

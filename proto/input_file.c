@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/statfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #define READ_MAX (1u << 30)   /* of one call: Linux reads at most 2 GiB at once */
@@ -109,6 +110,16 @@ static writer_t find_writer(const input_file_t *f)
     return f->tells & TELLS_MAPPED ? WRITER_NONE : WRITER_UNKNOWN;
 }
 
+/* A clock may stand still for a while, and a second write within that moves no time: of a file that was
+ * written just now the times tell too little. */
+static bool is_settled(const struct stat *st)
+{
+    struct timespec now;
+    if (clock_gettime(CLOCK_REALTIME, &now)) return false;
+    int64_t age_ns = (now.tv_sec - st->st_mtim.tv_sec) * 1000000000ll + now.tv_nsec - st->st_mtim.tv_nsec;
+    return age_ns > (st->st_mtim.tv_nsec ? 20000000 : 2000000000);
+}
+
 /* ---- from open to close ---- */
 
 int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file,
@@ -128,7 +139,7 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
         return rc;
     }
     ret_file->tells = told_by(fd);
-    ret_file->had_no_writer = find_writer(ret_file) == WRITER_NONE;
+    ret_file->was_quiet = find_writer(ret_file) == WRITER_NONE && is_settled(&ret_file->opened);
     return HEDDLE_OK;
 }
 
@@ -183,7 +194,7 @@ static int refuse_writer(const input_file_t *f, heddle_error_t *error)
     error_contrast(error, "a file that nobody writes to",
                    "a process that has it open for writing, or mapped so");
     error_hint(error, "close it, and let go of a writable mapping of it (np.memmap, mode r+), before it is "
-                      "published; fuser -v names the process");
+                      "published; fuser -v names the process: maybe a child, forked during the save");
     return rc;
 }
 
@@ -197,7 +208,7 @@ int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_err
         fstatat(f->dir_fd, f->name, &named, 0) ? "its name is gone" : difference(f, &now, &named);
     if (how) return input_file_refuse_changed(f, how, error);
     if (writer == WRITER_THERE) return refuse_writer(f, error);
-    *ret_sure = f->had_no_writer && writer == WRITER_NONE && f->tells & TELLS_WRITES;
+    *ret_sure = f->was_quiet && writer == WRITER_NONE && f->tells & TELLS_WRITES;
     return HEDDLE_OK;
 }
 

@@ -22,7 +22,7 @@ typedef struct {
     char shown[256];       /* path as messages tell it: its end, where it is long */
     struct stat opened;
     int tells;             /* what its file system tells of writers */
-    bool had_no_writer;    /* at open, for sure */
+    bool was_quiet;        /* at open nobody was writing, nor had just written, for sure */
 } input_file_t;
 
 /* DIR/NAME as messages tell it. */

@@ -41,7 +41,10 @@ static int on_app_staged(step_t *st, sync_entry_t *e)
 
 static int on_app_activate(step_t *st, sync_entry_t *e)
 {
-    if (e->state == SYNC_ACTIVE && !entry_is_named(st->s, e)) return HEDDLE_OK;
+    if (e->state == SYNC_ACTIVE && !entry_is_named(st->s, e)) {
+        if (st->s->asked == e->version) st->s->asked = 0;
+        return HEDDLE_OK;
+    }
     if (!entry_is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
     if (!st->s->up) return HEDDLE_ERR_FENCED;
     if (!entry_is_named(st->s, e)) return HEDDLE_ERR_NOT_FOUND;

@@ -49,8 +49,9 @@
  *       said; then, if the version is named, as COMMIT.
  *   (4) AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.  Named again
  *       while it is active: say ACTIVE alone; but an application that was asked to switch to another
- *       meanwhile, or refused, is asked to switch back first.  APP_ACTIVATE of a version that is not named:
- *       NOT_FOUND (ACTIVE: ok), or FENCED where the lease lapsed meanwhile.
+ *       meanwhile, or refused, is asked to switch back first, also by an UP that names nothing else.
+ *       APP_ACTIVATE of a version that is not named: NOT_FOUND (ACTIVE: ok), or FENCED where the lease
+ *       lapsed meanwhile.
  *   (5) Named: NACK with the decision, it stays where it was, OFFER stale.  Not named: STAGED: NACK, L;
  *       KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.

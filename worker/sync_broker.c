@@ -161,6 +161,15 @@ void heard_down(step_t *st)
     }
 }
 
+static bool is_anything_named(sync_t *s)
+{
+    for EACH(s, e)
+        if (entry_is_named(s, e)) return true;
+    return false;
+}
+
+/* A broker with older data may know nothing of what the application was asked to switch to: it is asked to go
+ * back to what stays active. */
 void heard_up(step_t *st)
 {
     sync_t *s = st->s;
@@ -177,5 +186,9 @@ void heard_up(step_t *st)
     }
     const sync_entry_t *active = sync_active(s);
     if (active && !s->active_reported) step_say_active(st, active);
+    if (active && s->asked && !is_anything_named(s)) {
+        s->asked = active->version;
+        step_offer(st, active, HEDDLE_EVENT_COMMIT, 0);
+    }
     step_say_pending(st);
 }

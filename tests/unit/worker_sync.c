@@ -568,6 +568,24 @@ Test(sync, who_switched_while_the_broker_was_away_is_asked_to_go_back)
     cr_assert_str_eq(said, "ACTIVE 7 d7, offer 8 7");
 }
 
+Test(sync, who_switched_is_asked_to_go_back_by_a_broker_that_knows_nothing_of_it)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);    /* d5 */
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    const uint64_t keep[] = {7};
+    up(&s, 7, 5, keep, 1);           /* older data were put back there */
+    cr_assert(strstr(said, "offer 7 7"), "%s", said);
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    up(&s, 7, 5, keep, 1);
+    cr_assert(!strstr(said, "offer 7 7"), "once: %s", said);
+}
+
 Test(sync, an_answer_that_comes_after_a_later_switch_is_too_late)
 {
     sync_t s;

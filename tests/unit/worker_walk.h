@@ -185,7 +185,7 @@ static void take_event(world_t *w, sync_event_t ev)
     int n = sync_step(&w->s, &ev, w->now_us, out);
     w->event = &ev;
     if (n > 0) obey(w, out, n);
-    if (n > 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version) w->asked = 0;
+    if (n >= 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version) w->asked = 0;
     check(w);
 }
 
