@@ -44,6 +44,7 @@ engines:
 	@tests/engines/setup
 
 quick:
+	@tools/setup test
 	@tools/build dev
 	@cd build/dev && ctest --output-on-failure -L 'unit|contract|scenario'
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,11 +114,13 @@ static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
     return rc;
 }
 
-/* The pid, and the word after it; what was longer before is cut off last, when the words are apart. */
-static int write_lock(const datadir_t *dir, bool is_open)
+/* "PID\n" or "PID open EPOCH\n"; what was longer before is cut off last, when the words are apart. */
+static int write_lock(const datadir_t *dir, bool is_open, uint64_t epoch)
 {
-    char text[32];
-    int n = snprintf(text, sizeof text, "%ld%s\n", (long)getpid(), is_open ? " open" : "");
+    char text[64];
+    int n = snprintf(text, sizeof text, "%ld", (long)getpid());
+    if (is_open) n += snprintf(text + n, sizeof text - (size_t)n, " open %" PRIu64, epoch);
+    text[n++] = '\n';
     errno = 0; /* a short write sets none */
     if (pwrite(dir->lock_fd, text, (size_t)n, 0) != n || ftruncate(dir->lock_fd, n) != 0)
         return errno ? errno : ENOSPC;
@@ -132,19 +135,28 @@ static int take_lock(datadir_t *dir, heddle_error_t *error)
     if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0)
         return errno == EWOULDBLOCK ? refuse_locked(dir, error)
                                     : datadir_refuse(dir->path, "lock it", errno, error);
-    char before[32] = "";
+    char before[64] = "";
     ssize_t n = pread(dir->lock_fd, before, sizeof before - 1, 0);
-    dir->was_open = n > 0 && strstr(before, " open");
-    int number = write_lock(dir, dir->was_open);
+    const char *word = n > 0 ? strstr(before, " open") : NULL;
+    dir->was_open = word;
+    dir->open_epoch = word ? strtoull(word + strlen(" open"), NULL, 10) : 0;
+    int number = write_lock(dir, dir->was_open, dir->open_epoch);
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
-int datadir_say_open(const datadir_t *dir, bool is_open, heddle_error_t *error)
+static int say(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error)
 {
-    int number = write_lock(dir, is_open);
+    int number = write_lock(dir, is_open, epoch);
     if (!number && fdatasync(dir->lock_fd) != 0 && errno != EINVAL) number = errno;
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
+
+int datadir_say_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error)
+{
+    return say(dir, true, epoch, error);
+}
+
+int datadir_say_closed(const datadir_t *dir, heddle_error_t *error) { return say(dir, false, 0, error); }
 
 int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error)
 {

@@ -4,8 +4,8 @@
  *   absent -> made, mode 0700, its missing parents too, each synced into the directory above it
  *   locked by flock on DIR/lock, which holds the pid of the owner: the kernel lets go when that process is
  *   gone, so a lock is never stale and the file is never removed
- *   open: the word is in DIR/lock from when all files of the owner are there until it has put them in order;
- *   who finds it there was killed before, or the power went
+ *   open: the word is in DIR/lock, with the owner's epoch, from when all its files are there until it has put
+ *   them in order; who finds it there was killed before, or the power went
  *
  * One thread.  Blocks on the disk.  Nothing in the directory is ever deleted here. */
 #ifndef BROKER_DATADIR_H
@@ -18,14 +18,16 @@ typedef struct datadir {
     char *path;        /* owned: absolute, without links */
     int fd, lock_fd;   /* the directory, and DIR/lock */
     bool was_open;     /* the owner before did not come to its end */
+    uint64_t open_epoch; /* and this was its epoch; 0: not known */
 } datadir_t;
 
 /* DATA_LOCKED names the pid of the other broker · DATA_DIR: cannot be made, read or written: path, uid,
  * owner, mode, and what to do · NO_SPACE · NO_MEMORY.  On failure nothing is held; a directory that was made
  * stays. */
 int  datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error);
-/* On disk when it returns OK.  DATA_DIR · NO_SPACE. */
-int  datadir_say_open(const datadir_t *dir, bool is_open, heddle_error_t *error);
+/* On disk when they return OK.  DATA_DIR · NO_SPACE. */
+int  datadir_say_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error);
+int  datadir_say_closed(const datadir_t *dir, heddle_error_t *error);
 /* Lets go of the lock.  Zeroed ones are allowed. */
 void datadir_close(datadir_t *dir);
 /* Makes new entries of the directory survive a crash. */

@@ -398,6 +398,21 @@ static int refuse_last(const store_t *s, heddle_error_t *error)
     return rc;
 }
 
+/* Part of the files, or all, are of a time before the run that was killed here: tokens would come again. */
+static int refuse_older(const store_t *s, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                        "%.300s is older than the broker that ran here last, which was killed",
+                        s->files.main);
+    error_expected(error, "epoch %llu or later", (unsigned long long)s->dir.open_epoch);
+    error_found(error, "epoch %llu", (unsigned long long)s->epoch - 1);
+    error_hint(error,
+               "put the file back that was here, or restore a backup into an empty directory "
+               "(docs/operations.md, Backup and restore); to go on with what is there, remove %.150s/lock",
+               s->dir.path);
+    return rc;
+}
+
 static int raise_epoch(store_t *s, heddle_error_t *error)
 {
     row_t row = {.sql = s->sql[ALL_META]};
@@ -410,6 +425,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
     if (code != SQLITE_ROW || row.code)
         return refuse(s, row.code ? row.code : SQLITE_CORRUPT, "read its epoch", error);
     if (s->epoch > EPOCH_MAX) return refuse_last(s, error);
+    if (s->epoch <= s->dir.open_epoch) return refuse_older(s, error);
     return store_commit(s, &(record_t){.kind = RECORD_EPOCH, .epoch = s->epoch}, 1, error);
 }
 
@@ -492,7 +508,7 @@ static int begin_log(store_t *s, heddle_error_t *error)
     store_files_note(&s->files);
     if (code) return refuse(s, code, "put its log into it", error);
     int rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
-    return rc ? rc : datadir_say_open(&s->dir, true, error);
+    return rc ? rc : datadir_say_open(&s->dir, s->epoch, error);
 }
 
 int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
@@ -538,7 +554,7 @@ static void end_log(store_t *s)
     if (s->is_ready && store_files_in_place(&s->files, &why))
         log_emit(LOG_ERROR, "registry.foreign", "%s; %s", why.message, why.hint);
     if (is_ours) store_files_note(&s->files);
-    if (is_whole) is_whole = datadir_say_open(&s->dir, false, NULL) == HEDDLE_OK;
+    if (is_whole) is_whole = datadir_say_closed(&s->dir, NULL) == HEDDLE_OK;
     if (!is_whole) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     store_files_part(&s->files, s->epoch);
 }

@@ -70,7 +70,7 @@ static const option_set_t SET = {
     "workers refused it; 3 there is no DIR; 4 unchanged, held, another writer, a lower step, or a request id "
     "of other bytes;\n"
     "5 the deadline ran out, or no worker came; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\n"
-    "Environment:\n  HEDDLE_TRANSFER_MODE  auto, eager or rendezvous: how tensor bytes are sent [auto]\n"
+    "Environment:\n  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: auto, eager or rendezvous [auto]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
     "  UCX_...               UCX's own settings; those that are set are left as they are\n\n"
     "Examples:\n  heddle publish ./checkpoint-100 --adapter policy --step 100\n"

@@ -4,7 +4,7 @@
 #define CORE_OTHERS_H
 
 /* A warning in the log, under `id`, where `path` (a directory, said to hold `what`) belongs to somebody who
- * is neither this user nor root, or can be written by its group or by everybody. */
+ * is neither this user nor root (who is not told of that), or can be written by its group or by everybody. */
 void others_warn(const char *id, const char *path, const char *what);
 
 #endif

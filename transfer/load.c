@@ -226,7 +226,7 @@ static int check_listed(const char *name, heddle_error_t *error)
 /* While a machine starts, any of this may come a moment after us. */
 static int fail_absent(const char *name, const char *up, heddle_error_t *error)
 {
-    error_fail(error, HEDDLE_ERR_INTERNAL, "there is no network interface %s", name);
+    error_fail(error, HEDDLE_ERR_INTERNAL, "there is no network interface %s: there is %s", name, up);
     error_expected(error, "one of %s", up);
     error_found(error, "%s", name);
     error_hint(error, "name the interface of the data plane: --data-device");

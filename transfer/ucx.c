@@ -48,7 +48,7 @@ static int fail_ucx(const char *what, ucs_status_t status, const char *device, h
 {
     error_fail(error, HEDDLE_ERR_INTERNAL, "UCX could not %s on network interface %s: %s", what, device,
                ucs_status_string(status));
-    error_hint(error, "is the interface up, with an IPv4 address?  UCX_LOG_LEVEL=info shows what UCX says; "
+    error_hint(error, "is the interface up, with an IP address?  UCX_LOG_LEVEL=info shows what UCX says; "
                       "unset UCX_* variables that you do not need");
     if (error) error->retriable = status == UCS_ERR_NO_DEVICE;
     return HEDDLE_ERR_INTERNAL;

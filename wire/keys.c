@@ -59,7 +59,8 @@ static int refuse(const char *path, const char *what, int number, heddle_error_t
     int rc = error_fail(error, number == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_DATA_DIR,
                         "%.300s: %s%s%s", path, what, number ? ": " : "", number ? strerror(number) : "");
     if (number == ENOENT) error_hint(error, "name a key file that is there; `heddle keygen` makes one");
-    else if (number) error_hint(error, "see that uid %u may read and write there", (unsigned)geteuid());
+    else if (!number) error_hint(error, "name a key file; `heddle keygen` makes one");
+    else error_hint(error, "see that uid %u may read and write there", (unsigned)geteuid());
     return rc;
 }
 

@@ -287,6 +287,17 @@ static void node_line(void *self, bool up, uint64_t now_us)
     worker_node_step(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
 }
 
+/* Once a second: who sends them does not fill a disk. */
+static void note_bad_frame(worker_node_t *n, const char *why, uint64_t now_us)
+{
+    n->bad_frames++;
+    if (n->bad_frame_us && now_us - n->bad_frame_us < 1000000) return;
+    n->bad_frame_us = now_us;
+    log_emit(LOG_WARN, "worker.frame",
+             "a frame from the broker was dropped: %s (%u since this was last said)", why, n->bad_frames);
+    n->bad_frames = 0;
+}
+
 static void node_frame(void *self, bytes_t frame, uint64_t now_us)
 {
     owner_check(((worker_node_t *)self)->io.owner);
@@ -298,7 +309,7 @@ static void node_frame(void *self, bytes_t frame, uint64_t now_us)
         msg_fini(&m);
         rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for it");
     }
-    if (rc) log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s", error.message);
+    if (rc) note_bad_frame(n, error.message, now_us);
     if (rc == HEDDLE_ERR_NO_MEMORY) n->io.redial(n->io.self); /* a WELCOME tells all of it anew */
     if (rc) return;
     worker_node_step(self, SE_FRAME, &m, now_us);

@@ -99,7 +99,7 @@ static const option_set_t SET = {
     "the name or DIR;\n"
     "6 denied; 9 this machine.  Without a broker it waits.\n\n"
     "Environment:\n"
-    "  HEDDLE_TRANSFER_MODE  auto, eager or rendezvous: how tensor bytes are sent [auto]\n"
+    "  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: auto, eager or rendezvous [auto]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
     "  UCX_...               UCX's own settings; those that are set are left as they are\n"
     "  NOTIFY_SOCKET         a service manager that is told when it serves and when it ends\n\n"

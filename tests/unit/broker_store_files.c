@@ -201,6 +201,22 @@ Test(files, a_registry_that_is_copied_over_ends_the_broker_and_mixes_with_nothin
     cr_assert_eq(keys_there(), 2);
 }
 
+/* Their epochs would be given out again, and with them tokens. */
+Test(files, files_of_an_earlier_run_are_refused_after_a_kill)
+{
+    cr_assert_eq(keys_there(), 0);
+    shell("cp data/registry.db backup");
+    killed_after(0, 1);
+    killed_after(1, 2);
+    shell("mv data/registry.db-wal other && cp data/registry.db now && cp backup data/registry.db && : >data/registry.db-wal");
+    refused("older than the broker that ran here last");
+    refused("older than the broker that ran here last");
+    shell("mv now data/registry.db && mv other data/registry.db-wal");
+    cr_assert_eq(keys_there(), 2);
+    shell("cp backup data/registry.db");
+    cr_assert_eq(keys_there(), 0, "after a clean end it is a backup that was restored");
+}
+
 Test(files, what_harms_nobody_ends_nobody)
 {
     store_t *s = open_store();

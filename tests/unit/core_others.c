@@ -51,7 +51,13 @@ Test(others, own_it)
 {
     if (geteuid() != 0) cr_skip_test("needs root to give a directory away");
     cr_assert_eq(chown(dir, 12345, 12345), 0);
+    cr_assert_str_eq(said(), "", "root looks after others' things");
+    cr_assert_eq(chmod(dir, 0755), 0);
+    cr_assert_eq(seteuid(54321), 0);
     cr_assert(strstr(said(), "belongs to uid 12345, who can change the keys there"), "%s", said());
+    cr_assert_eq(seteuid(0), 0);
     cr_assert_eq(chown(dir, 0, 12345), 0);
+    cr_assert_eq(seteuid(54321), 0);
     cr_assert_str_eq(said(), "");
+    cr_assert_eq(seteuid(0), 0);
 }
