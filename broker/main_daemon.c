@@ -18,6 +18,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+enum { SLOW_US = 1000000 }; /* a write of the registry that is worth a line: nothing else goes on in it */
+
 struct daemon {
     const clock_ops_t *clock;
     store_t *store;
@@ -52,8 +54,13 @@ static int io_commit(void *self, const record_t *records, int count, heddle_erro
 {
     daemon_t *d = self;
     heddle_error_t why;
+    uint64_t began_us = clock_now(d->clock);
     int rc = store_commit(d->store, records, count, &why);
+    uint64_t took_us = clock_now(d->clock) - began_us;
     if (rc && error) *error = why;
+    if (took_us >= SLOW_US)
+        log_emit(LOG_WARN, "store.slow", "%s took %.1f s to take %d records; nobody was answered meanwhile",
+                 store_dir(d->store), (double)took_us / 1e6, count);
     if (rc && !d->is_refusing)
         log_emit(LOG_ERROR, "store.refused", "%s: %s", heddle_err_name(rc), why.message);
     if (!rc && d->is_refusing)

@@ -232,6 +232,8 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
 
 const node_io_t *shell_io(shell_t *s) { return &s->io; }
 
+bool shell_is_reached(const shell_t *s) { return wire_is_reached(s->wire); }
+
 /* ---- run ---- */
 
 static void *run(void *self)

@@ -38,6 +38,7 @@ int  shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *
 /* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.
  * CLOSED when the loop is not running; nothing else can fail. */
 int  shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg);
+bool shell_is_reached(const shell_t *s); /* wire_is_reached; any thread */
 void shell_wake(shell_t *s);           /* makes the loop tick; while it is started */
 /* Events in order (client/event_queue.h tells what a full queue drops), waited for at most
  * timeout_ms (-1: for ever).

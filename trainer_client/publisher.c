@@ -23,10 +23,14 @@ static int ask_opened(question_t *q, publisher_node_t *n, uint64_t now_us)
 
 static int fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
 {
+    bool is_reached = shell_is_reached(p->shell);
     error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
     error_expected(error, "an answer within %u ms", p->timeout_ms);
-    error_found(error, "none");
-    error_hint(error, "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER");
+    error_found(error, is_reached ? "a connection, and silence" : "no connection");
+    error_hint(error, is_reached
+                          ? "a broker on a busy host or disk is slow to answer: see its log, or give it "
+                            "longer with --timeout; or is it another program that listens there?"
+                          : "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER");
     return HEDDLE_ERR_UNAVAILABLE;
 }
 

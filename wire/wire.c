@@ -61,6 +61,7 @@ struct wire {
     const char *rest;                /* of the list, after the endpoint that is being tried */
     int tries;                       /* at this endpoint, without success */
     bool up, redial;
+    atomic_bool is_reached;          /* see wire_is_reached */
     bool has_no_key;                 /* that should be there: no line, and none until it is */
     int refused, shut;               /* handshakes in a row that were refused; that were broken off */
     uint64_t retry_us;               /* after a refused one; CLOCK_NEVER */
@@ -225,6 +226,8 @@ const char *wire_endpoint(const wire_t *w)
     return w->endpoint;
 }
 
+bool wire_is_reached(const wire_t *w) { return atomic_load(&w->is_reached); }
+
 const char *wire_peer_key(const wire_t *w, peer_t peer)
 {
     owner_check(loop_owner(w->loop));
@@ -282,8 +285,8 @@ static int open_line(const wire_t *w, const char *endpoint, line_t *ret_line)
     zsock_set_reconnect_ivl_max(line.dealer, RECONNECT_MAX_MS);
     zsock_set_connect_timeout(line.dealer, CONNECT_MS);
     use_keys(line.dealer, w->keys);
-    int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
-                 FAILED_EVENTS;
+    int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                 ZMQ_EVENT_CONNECT_RETRIED | FAILED_EVENTS;
     bool has_tale = !zmq_socket_monitor(line.dealer, tale, events) && !zmq_connect(line.monitor, tale);
     if (!has_tale || zmq_connect(line.dealer, endpoint)) {
         close_line(&line);
@@ -379,6 +382,9 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
 
 static void on_event(wire_t *w, uint16_t event, uint32_t value)
 {
+    bool is_reached = event == ZMQ_EVENT_CONNECTED || event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    atomic_store(&w->is_reached, is_reached); /* each of the others tells of an end */
+    if (event == ZMQ_EVENT_CONNECTED) return;
     if (event & FAILED_EVENTS) {
         on_failed(w, event, value);
     } else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
@@ -418,6 +424,7 @@ static void drop_line(wire_t *w)
     w->handle = w->monitor = NULL;
     greeting_destroy(&w->greeting);
     w->doubts = 0;
+    atomic_store(&w->is_reached, false);
     close_line(&w->line);
 }
 

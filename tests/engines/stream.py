@@ -168,7 +168,7 @@ def serve(stage, kind, models, port):
 
 def publish(broker, folder, wants):
     done = subprocess.run([BIN / "heddle", "publish", folder, "--adapter", "policy", "--broker", broker,
-                           "--deadline", "120s", "-o", "json"],
+                           "--timeout", "60s", "--deadline", "120s", "-o", "json"],
                           capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode != wants:
         raise Failed(f"publish {folder.name} ended with {done.returncode}: {done.stdout} {done.stderr}")

@@ -118,6 +118,25 @@ static void pair(end_t *server, end_t *client)
     UNTIL(server->frames == 1);
 }
 
+Test(wire, tells_a_listener_that_is_silent_from_one_that_is_not_there)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&address, bytes) && !listen(fd, 1) &&
+              !getsockname(fd, (struct sockaddr *)&address, &bytes));
+    end_t client = {0};
+    char endpoint[64];
+    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
+    dial(&client, endpoint);
+    cr_assert_not(wire_is_reached(client.wire));
+    UNTIL(wire_is_reached(client.wire));
+    cr_assert_not(client.up);
+    close(fd); /* with the connection, which nobody accepted */
+    UNTIL(!wire_is_reached(client.wire));
+    wire_close(&client.wire);
+}
+
 Test(wire, endpoints_good_and_bad)
 {
     static const struct { const char *text; bool listen, good, loopback; } ROWS[] = {
