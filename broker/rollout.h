@@ -70,6 +70,7 @@ typedef struct copy_row {
     uint64_t planned[PLANNER_SOURCES]; /* tokens of the sources that were announced */
     /* sources that it lost, said once each; beyond, not at all */
     uint64_t lost[COPY_LOST_MAX]; uint32_t lost_count;
+    bool is_trouble_said;              /* that no byte comes: once, however often it passes and returns */
     copy_served_t *served; uint32_t served_count;   /* who served how many bytes, as STAGED said */
     /* FAILED, of the active version: when it is announced again; 0: not */
     uint64_t retry_us;

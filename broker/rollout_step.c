@@ -17,7 +17,8 @@ static void note_trouble(step_t *s, track_t *t, copy_row_t *c, const char *messa
     copy_blame(c, code, "fetch", message);
     if (!is_news) return;
     track_touch(s->ro, t);
-    if (!code) return;
+    if (!code || c->is_trouble_said) return;
+    c->is_trouble_said = true;
     event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
     events_say(e, code, "%s", c->message);
 }

@@ -167,6 +167,13 @@ static char *answer_of(const outcome_t *o)
     return text;
 }
 
+/* "staged 3/4"; where nobody was there at the announcement, only who came later counts. */
+static void print_count(const char *verb, int64_t count, int64_t eligible)
+{
+    printf("%s %lld", verb, (long long)count);
+    if (eligible) printf("/%lld", (long long)eligible);
+}
+
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
@@ -181,12 +188,13 @@ static void render(const common_t *c, json_t *a)
     printf("%s%s%s  %s, %s", cli_text(a, "state", s[1]), json_is_string(reason) ? ", " : "",
            json_is_string(reason) ? json_string_value(reason) : "", bytes,
            cli_count(cli_integer(a, "tensor_count"), "tensor", s[2]));
-    if (json_is_string(json_object_get(a, "state")))
-        printf("  staged %lld/%lld in %s ms, active %lld/%lld in %s ms",
-               (long long)cli_integer(rollout, "staged_count"),
-               (long long)cli_integer(rollout, "eligible_count"), cli_text(timing, "staged_ms", s[3]),
-               (long long)cli_integer(rollout, "active_count"),
-               (long long)cli_integer(rollout, "eligible_count"), cli_text(timing, "active_ms", s[4]));
+    if (json_is_string(json_object_get(a, "state"))) {
+        int64_t eligible = cli_integer(rollout, "eligible_count");
+        print_count("  staged", cli_integer(rollout, "staged_count"), eligible);
+        printf(" in %s ms, ", cli_text(timing, "staged_ms", s[3]));
+        print_count("active", cli_integer(rollout, "active_count"), eligible);
+        printf(" in %s ms", cli_text(timing, "active_ms", s[4]));
+    }
     puts("");
     const json_t *missing = json_object_get(rollout, "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {

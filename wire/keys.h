@@ -14,7 +14,8 @@
  * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on
  * the first.
  *
- * Any thread.  Everything but key_is_valid and keyring_find reads or writes files. */
+ * keys.c: files; keyring.c: the ring; known_brokers.c.  Any thread.  Everything but key_is_valid and
+ * keyring_find reads or writes files. */
 #ifndef WIRE_KEYS_H
 #define WIRE_KEYS_H
 
