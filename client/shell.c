@@ -6,6 +6,7 @@
 #include "client/event_queue.h"
 #include "core/errors.h"
 #include "core/log.h"
+#include "transfer/device.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -120,15 +121,16 @@ static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
 
 /* Whoever reaches the data plane's address can write memory.  Keys that programs of one host made for
  * themselves say nothing of its network: somebody must have named some, or the broker of another host. */
-static bool may_leave_loopback(const shell_opts_t *opts, bool is_secure, bool is_loopback)
+static device_reach_t may_reach(const shell_opts_t *opts, bool is_secure, bool is_loopback)
 {
-    return opts->insecure || (is_secure && (!is_loopback || credentials_are_named(&opts->keys)));
+    bool has_keys = is_secure && (!is_loopback || credentials_are_named(&opts->keys));
+    return opts->insecure ? DEVICE_ANY : has_keys ? DEVICE_PRIVATE : DEVICE_LOOPBACK;
 }
 
 /* Right where all workers are of this host; else nothing arrives, and only a deadline would tell. */
 static void warn_of_loopback(const char *device, const char *broker)
 {
-    if (transfer_device_is_loopback(device))
+    if (device_is_loopback(device))
         log_emit(LOG_WARN, "data.loopback",
                  "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
                  "name the interface that they can (--data-device)",
@@ -153,7 +155,7 @@ static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_err
             "network that you trust");
     }
     if (rc || !opts->transfer) return rc;
-    rc = transfer_check_device(opts->data_device, may_leave_loopback(opts, is_secure, is_loopback), error);
+    rc = device_check(opts->data_device, may_reach(opts, is_secure, is_loopback), error);
     if (!rc && !is_loopback) warn_of_loopback(opts->data_device, broker);
     return rc;
 }

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding and loading the UCX plugin, and the check of its interface. */
+/* Finding and loading the UCX plugin. */
 #include "transfer/transfer.h"
 
 #include "core/errors.h"
+#include "transfer/device.h"
 #include "transfer/environment.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <ifaddrs.h>
 #include <limits.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,7 +145,7 @@ static int load(const char *ucx_dir, heddle_error_t *error)
 
 int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error)
 {
-    int rc = transfer_check_device(device, true, error);
+    int rc = device_check(device, DEVICE_ANY, error);
     if (rc != HEDDLE_OK) return rc;
     pthread_mutex_lock(&load_lock);
     if (!loaded) rc = load(NULL, error);
@@ -167,107 +165,4 @@ int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, 
     }
     pthread_mutex_unlock(&load_lock);
     return rc;
-}
-
-typedef struct {
-    unsigned flags;
-    bool is_there, has_address;
-} interface_t;
-
-/* Of an address of the link alone, a peer could not say which link. */
-static bool is_address(const struct sockaddr *a)
-{
-    if (a->sa_family != AF_INET6) return a->sa_family == AF_INET;
-    return !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-/* `ret_list`: the interfaces that are up, with a comma between. */
-static interface_t look_at(const char *device, char *ret_list, size_t size)
-{
-    struct ifaddrs *first, *a;
-    interface_t seen = {0};
-    ret_list[0] = 0;
-    if (getifaddrs(&first) != 0) return seen;
-    for (a = first; a; a = a->ifa_next) {
-        if (!a->ifa_addr) continue;
-        bool is_it = !strcmp(a->ifa_name, device);
-        seen.has_address |= is_it && is_address(a->ifa_addr);
-        if (a->ifa_addr->sa_family != AF_PACKET) continue;
-        if (is_it) seen.is_there = true, seen.flags = a->ifa_flags;
-        size_t used = strlen(ret_list);
-        if (a->ifa_flags & IFF_UP)
-            snprintf(ret_list + used, size - used, "%s%s", used ? ", " : "", a->ifa_name);
-    }
-    freeifaddrs(first);
-    return seen;
-}
-
-bool transfer_device_is_loopback(const char *device)
-{
-    char up[160];
-    return look_at(device ? device : "lo", up, sizeof up).flags & IFF_LOOPBACK;
-}
-
-/* UCX finds interfaces there and nowhere else.  Without, it would open and reach only this process. */
-static int check_listed(const char *name, heddle_error_t *error)
-{
-    char path[sizeof "/sys/class/net/" + IF_NAMESIZE];
-    snprintf(path, sizeof path, "/sys/class/net/%s", name);
-    if (access(path, F_OK) == 0) return HEDDLE_OK;
-    const char *why = strerror(errno);
-    error_fail(error, HEDDLE_ERR_INTERNAL, "UCX cannot use network interface %s: it is not shown in /sys",
-               name);
-    error_expected(error, "%s", path);
-    error_found(error, "%s", why);
-    error_hint(error, "mount /sys, in a container too: mount -t sysfs sysfs /sys");
-    return HEDDLE_ERR_INTERNAL;
-}
-
-/* While a machine starts, any of this may come a moment after us. */
-static int fail_absent(const char *name, const char *up, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_INTERNAL, "there is no network interface %s: there is %s", name, up);
-    error_expected(error, "one of %s", up);
-    error_found(error, "%s", name);
-    error_hint(error, "name the interface of the data plane: --data-device");
-    if (error) error->retriable = 1;
-    return HEDDLE_ERR_INTERNAL;
-}
-
-/* UCX does without an interface that lacks one of these, and would reach only this process. */
-static int check_ready(const char *name, const interface_t *i, heddle_error_t *error)
-{
-    const char *lacks = !(i->flags & IFF_UP)        ? "is down"
-                        : !(i->flags & IFF_RUNNING) ? "has no carrier"
-                        : !i->has_address           ? "has no address"
-                                                    : NULL;
-    if (!lacks) return HEDDLE_OK;
-    error_fail(error, HEDDLE_ERR_INTERNAL, "network interface %s %s", name, lacks);
-    error_expected(error, "one that is up, with a carrier and an IP address");
-    error_found(error, "%s %s", name, lacks);
-    error_hint(error, "`ip addr show %.20s` tells more; --data-device names another", name);
-    if (error) error->retriable = 1;
-    return HEDDLE_ERR_INTERNAL;
-}
-
-static int fail_insecure(const char *name, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-               "network interface %s is not loopback: whoever can reach UCX over TCP can write this "
-               "process's memory", name);
-    error_expected(error, "a loopback interface, such as lo");
-    error_found(error, "%s", name);
-    error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");
-    return HEDDLE_ERR_INSECURE_ADDRESS;
-}
-
-int transfer_check_device(const char *device, bool insecure, heddle_error_t *error)
-{
-    const char *name = device ? device : "lo";
-    char up[160];
-    interface_t seen = look_at(name, up, sizeof up);
-    if (!seen.is_there) return fail_absent(name, up, error);
-    if (!insecure && !(seen.flags & IFF_LOOPBACK)) return fail_insecure(name, error);
-    int rc = check_listed(name, error);
-    return rc ? rc : check_ready(name, &seen, error);
 }

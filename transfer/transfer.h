@@ -109,11 +109,5 @@ int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle
 typedef struct { char plugin[1024], ucx[1024]; } transfer_place_t;
 int transfer_ucx_load_from(const char *ucx_dir, const transfer_ops_t **ret_ops, transfer_place_t *ret_place,
                            heddle_error_t *error);
-/* INSECURE_ADDRESS unless the interface is loopback (or insecure is set); NULL device is "lo".  INTERNAL,
- * retriable, where it is not there, is down, or has no carrier or address; INTERNAL where /sys does not
- * show it: UCX would not find it. */
-int transfer_check_device(const char *device, bool insecure, heddle_error_t *error);
-/* False too where there is no such interface.  NULL is "lo". */
-bool transfer_device_is_loopback(const char *device);
 
 #endif

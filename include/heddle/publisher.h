@@ -38,7 +38,8 @@ typedef struct heddle_publisher_opts {
     uint64_t max_rate_bytes;       /* served per second; 0: no limit */
     const char *data_device;       /* network interface of the data plane; NULL: lo.  Another needs keys
                                     * that were named, or a broker elsewhere */
-    int insecure;                  /* 1: other addresses than loopback are allowed, for control and data */
+    int insecure;                  /* 1: other addresses than loopback are allowed, for control and data;
+                                    * with keys too, for a data device with a public address */
     uint32_t close_ms;             /* what close may wait for a worker that fetches the last version, and
                                     * then again for the broker and for sends in flight; 0: 3000 */
     const char *broker_key;        /* the broker's public key, or a file with it; NULL:

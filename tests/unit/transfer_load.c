@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading the plugin: what is said when it, UCX or the interface is not there. */
+#include "transfer/device.h"
 #include "transfer/environment.h"
 #include "transfer/transfer.h"
 
 #include <criterion/criterion.h>
+#include <arpa/inet.h>
 #include <net/if.h>
 #include <pthread.h>
 #include <sched.h>
@@ -63,7 +65,7 @@ Test(load, a_file_that_is_no_plugin_is_refused)
 
 Test(load, an_interface_that_is_not_there_is_named)
 {
-    cr_assert_eq(transfer_check_device("nosuchif0", true, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(device_check("nosuchif0", DEVICE_ANY, &e), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(e.retriable, 1, "it may come");
     cr_assert(strstr(e.message, "nosuchif0") && strstr(e.expected, "lo") && strstr(e.hint, "--data-device"));
     cr_assert_eq(transfer_ucx_load("nosuchif0", &ops, &e), HEDDLE_ERR_INTERNAL);
@@ -71,19 +73,40 @@ Test(load, an_interface_that_is_not_there_is_named)
 
 Test(load, loopback_is_the_only_interface_that_is_safe)
 {
-    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_OK);
-    cr_assert_eq(transfer_check_device("lo", false, &e), HEDDLE_OK);
-    cr_assert(transfer_device_is_loopback(NULL) && transfer_device_is_loopback("lo"));
-    cr_assert_not(transfer_device_is_loopback("nosuchif0"));
+    cr_assert_eq(device_check(NULL, DEVICE_LOOPBACK, &e), HEDDLE_OK);
+    cr_assert_eq(device_check("lo", DEVICE_LOOPBACK, &e), HEDDLE_OK);
+    cr_assert(device_is_loopback(NULL) && device_is_loopback("lo"));
+    cr_assert_not(device_is_loopback("nosuchif0"));
     char name[64] = "";                       /* one that is up and not loopback, if this machine has one */
     FILE *f = popen("ip -o link show up 2>/dev/null | awk -F': ' '$3 !~ /LOOPBACK/ {print $2; exit}'", "r");
     if (f && fgets(name, sizeof name, f)) name[strcspn(name, "@\n")] = 0;
     if (f) pclose(f);
     if (!name[0]) cr_skip_test("no interface but loopback");
-    cr_assert_eq(transfer_check_device(name, false, &e), HEDDLE_ERR_INSECURE_ADDRESS);
+    cr_assert_eq(device_check(name, DEVICE_LOOPBACK, &e), HEDDLE_ERR_INSECURE_ADDRESS);
     cr_assert(strstr(e.message, name) && strstr(e.message, "memory") && strstr(e.hint, "--insecure"));
-    cr_assert_eq(transfer_check_device(name, true, &e), HEDDLE_OK);
-    cr_assert_not(transfer_device_is_loopback(name));
+    cr_assert_eq(device_check(name, DEVICE_ANY, &e), HEDDLE_OK);
+    cr_assert_not(device_is_loopback(name));
+}
+
+Test(load, public_addresses_are_told_from_private_ones)
+{
+    static const struct { const char *text; bool is_private; } ROWS[] = {
+        {"10.0.0.1", true}, {"10.255.255.255", true}, {"9.255.255.255", false}, {"11.0.0.0", false},
+        {"127.0.0.1", true}, {"126.0.0.1", false}, {"172.16.0.1", true}, {"172.31.255.255", true},
+        {"172.15.255.255", false}, {"172.32.0.0", false}, {"192.168.0.1", true}, {"192.167.1.1", false},
+        {"192.169.1.1", false}, {"169.254.9.9", true}, {"169.253.9.9", false}, {"100.64.0.1", true},
+        {"100.127.255.255", true}, {"100.63.255.255", false}, {"100.128.0.0", false}, {"203.0.113.7", false},
+        {"::1", true}, {"fe80::1", true}, {"febf::1", true}, {"fec0::1", false}, {"fc00::1", true},
+        {"fdff::1", true}, {"fe00::1", false}, {"fbff::1", false}, {"2001:db8::1", false}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        struct { struct sockaddr_in6 six; struct sockaddr_in four; } a = {
+            .six.sin6_family = AF_INET6, .four.sin_family = AF_INET};
+        bool is_v6 = strchr(ROWS[i].text, ':');
+        cr_assert_eq(inet_pton(is_v6 ? AF_INET6 : AF_INET, ROWS[i].text,
+                               is_v6 ? (void *)&a.six.sin6_addr : (void *)&a.four.sin_addr), 1);
+        const struct sockaddr *address = is_v6 ? (void *)&a.six : (void *)&a.four;
+        cr_assert_eq(device_address_is_private(address), ROWS[i].is_private, "%s", ROWS[i].text);
+    }
 }
 
 /* In a network of our own, where loopback is down at first.  (Carrier and address: tests/blackbox.) */
@@ -91,14 +114,14 @@ Test(load, an_interface_that_is_down_is_waited_for)
 {
     if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
         cr_skip_test("no network of one's own may be made here");
-    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(device_check(NULL, DEVICE_LOOPBACK, &e), HEDDLE_ERR_INTERNAL);
     cr_assert(e.retriable && strstr(e.message, "lo is down"), "%s", e.message);
-    cr_assert(transfer_device_is_loopback(NULL));
+    cr_assert(device_is_loopback(NULL));
     struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &lo), 0);
     close(fd);
-    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(device_check(NULL, DEVICE_LOOPBACK, &e), HEDDLE_OK, "%s", e.message);
 }
 
 /* In a namespace of our own, where /sys is an empty place. */
@@ -108,7 +131,7 @@ Test(load, an_interface_that_sys_does_not_show_is_refused)
     if (!is_alone || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
         mount("none", "/sys", "tmpfs", 0, NULL))
         cr_skip_test("no namespace may be made here");
-    cr_assert_eq(transfer_check_device(NULL, false, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(device_check(NULL, DEVICE_LOOPBACK, &e), HEDDLE_ERR_INTERNAL);
     cr_assert(strstr(e.message, "lo") && strstr(e.expected, "/sys/class/net/lo"), "%s", e.message);
     cr_assert(strstr(e.found, "No such file") && strstr(e.hint, "mount /sys"));
     cr_assert_eq(transfer_ucx_load(NULL, &ops, &e), HEDDLE_ERR_INTERNAL);
