@@ -2,7 +2,8 @@
 /* Members that know more than the store: somebody put an older copy of the data in its place.  What was
  * acknowledged since that copy is gone, but its numbers may not be given again: who has seen them would take
  * other bytes for those it knows, and new decisions for old ones.  So every number goes on above the greatest
- * that any member knows, and the latest decision is made anew above those that members follow. */
+ * that any member knows, and the latest decision of its adapters is made anew above those that members
+ * follow: its application may have been asked for what is not known here. */
 #include "broker/node_part.h"
 
 #include "core/errors.h"
@@ -26,6 +27,8 @@ typedef struct {
     bool is_absurd;
     bool is_crowded;           /* one more adapter would be claimed than may be */
     bool is_full;              /* the outbox: the rest is taken when these are on disk */
+    bool is_older;             /* something was heard that is not here */
+    uint32_t doubted;          /* of its adapters: their decisions are made anew */
 } hearing_t;
 
 static void note(hearing_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
@@ -124,7 +127,7 @@ static bool go_above(hearing_t *h)
 {
     broker_t *b = h->c->b;
     heddle_error_t error;
-    if (!h->text.bytes) return true;
+    if (!h->is_older) return true;
     if (h->is_absurd || h->is_crowded) {
         outbox_clear(&b->out);
         return h->is_absurd ? refuse_jump(h) : refuse_claim(h);
@@ -136,7 +139,7 @@ static bool go_above(hearing_t *h)
     b->heard.epochs += h->epochs;
     b->heard.numbers += h->numbers;
     h->epochs = h->numbers = 0;
-    say_restored(h);
+    if (h->text.bytes) say_restored(h);
     return true;
 }
 
@@ -153,6 +156,18 @@ static bool is_beyond(const broker_t *b, const msg_held_t *held)
     return held->version > (a ? a->last_version : 0);
 }
 
+static void doubt_decisions(hearing_t *h, const msg_join_t *join)
+{
+    broker_t *b = h->c->b;
+    for (; h->doubted < join->adapter_count && !h->is_full; h->doubted++) {
+        const adapter_row_t *a = registry_adapter(&b->registry, join->adapters[h->doubted].adapter);
+        if (!a || !a->active) continue;
+        h->is_full = !registry_decide_floor(&b->registry, a->name, 0, registry_next_decision(a), h->c->now,
+                                            &b->out);
+        if (h->is_full) return;
+    }
+}
+
 static bool hear_join(hearing_t *h, const msg_join_t *join)
 {
     hear_epoch(h, join->epoch, join->prev_token);
@@ -161,6 +176,8 @@ static bool hear_join(hearing_t *h, const msg_join_t *join)
     for (uint32_t i = 0; i < join->held_count; i++)
         if (is_beyond(h->c->b, &join->held[i]) && is_subscribed(join, join->held[i].adapter))
             hear_adapter(h, join->held[i].adapter, join->held[i].version, 0);
+    h->is_older |= h->text.bytes > 0;
+    if (h->is_older) doubt_decisions(h, join);
     bool goes_on = go_above(h);
     buf_clear(&h->text);
     return goes_on;
@@ -188,6 +205,7 @@ bool broker_hear_open(const call_t *c)
     for (uint32_t i = 0; i < open->served_count; i++)
         if (open->served[i] > newest) newest = open->served[i];
     hear_adapter(&h, open->adapter, newest, 0);
+    h.is_older = h.text.bytes > 0;
     bool goes_on = go_above(&h);
     buf_fini(&h.text);
     return goes_on;

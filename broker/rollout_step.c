@@ -296,6 +296,9 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
         wake_member(&s, member, x.a);
         return HEDDLE_OK;
     }
+    member_sub_t *sub = member_sub(member, m->adapter);
+    if (sub && sub->version == m->version && sub->decision == m->decision)
+        sub->decision--; /* it said that it serves this, and its application does not: to be said again */
     if (copy_holds(x.c)) copy_move(x.c, COPY_STALE, v.now); /* it has the bytes, and serves the old version */
     else copy_move(x.c, COPY_FAILED, v.now);
     copy_blame(x.c, code, text_or(m->phase, "activate"), message);

@@ -408,9 +408,21 @@ static int refuse_older(const store_t *s, heddle_error_t *error)
     error_found(error, "epoch %llu", (unsigned long long)s->epoch - 1);
     error_hint(error,
                "put the file back that was here, or restore a backup into an empty directory "
-               "(docs/operations.md, Backup and restore); to go on with what is there, remove %.150s/lock",
+               "(docs/operations.md, Backup and restore); to go on with what is there, put registry.db-wal "
+               "aside and remove %.150s/lock",
                s->dir.path);
     return rc;
+}
+
+/* Before anything is written: a registry that is refused is left as it was, with its log. */
+static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
+{
+    int64_t epoch = 0;
+    int code = fresh ? SQLITE_OK : ask_number(s, "SELECT epoch FROM meta", &epoch);
+    if (code) return refuse(s, code, "read its epoch", error);
+    s->epoch = (uint64_t)epoch + 1;
+    if (s->epoch > EPOCH_MAX) return refuse_last(s, error);
+    return s->epoch <= s->dir.open_epoch ? refuse_older(s, error) : HEDDLE_OK;
 }
 
 static int raise_epoch(store_t *s, heddle_error_t *error)
@@ -424,8 +436,6 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
     sqlite3_reset(row.sql);
     if (code != SQLITE_ROW || row.code)
         return refuse(s, row.code ? row.code : SQLITE_CORRUPT, "read its epoch", error);
-    if (s->epoch > EPOCH_MAX) return refuse_last(s, error);
-    if (s->epoch <= s->dir.open_epoch) return refuse_older(s, error);
     return store_commit(s, &(record_t){.kind = RECORD_EPOCH, .epoch = s->epoch}, 1, error);
 }
 
@@ -523,6 +533,7 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     if (!rc) rc = make_file(s, error);
     if (!rc) rc = open_database(s, error);
     if (!rc) rc = check_schema(s, &fresh, error);
+    if (!rc) rc = check_epoch(s, fresh, error);
     if (!rc) rc = make_schema(s, fresh, error);
     if (!rc) rc = check_settings(s, error);
     if (!rc) rc = prepare(s, error);
@@ -550,13 +561,17 @@ int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
 static void end_log(store_t *s)
 {
     heddle_error_t why;
-    bool is_ours = s->is_ready && store_files_own_main(&s->files), is_whole = is_ours && !empty_log(s);
-    if (s->is_ready && store_files_in_place(&s->files, &why))
+    if (s->is_ready && store_files_in_place(&s->files, &why)) /* before our own last write */
         log_emit(LOG_ERROR, "registry.foreign", "%s; %s", why.message, why.hint);
+    bool is_ours = s->is_ready && store_files_own_main(&s->files), is_whole = is_ours && !empty_log(s);
     if (is_ours) store_files_note(&s->files);
     if (is_whole) is_whole = datadir_say_closed(&s->dir, NULL) == HEDDLE_OK;
     if (!is_whole) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    store_files_part(&s->files, s->epoch);
+    int number = store_files_part(&s->files, s->epoch);
+    if (number)
+        log_emit(LOG_ERROR, "registry.foreign",
+                 "%s is not of the registry beside it, and cannot be put aside: %s; do so before the next "
+                 "start", s->files.log, strerror(number));
 }
 
 void store_close(store_t **store)

@@ -3,7 +3,6 @@
 
 #include "core/errors.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -11,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { ASIDE_MAX = 1000 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -106,17 +107,27 @@ int store_files_in_place(const store_files_t *f, heddle_error_t *error)
         f->log, "start the broker again: it puts what was acknowledged into registry.db as it ends", error);
 }
 
-void store_files_part(const store_files_t *f, uint64_t epoch)
+/* Under a name that nothing has: an epoch may come twice, after an older registry was put in place. */
+static int put_aside(const char *log, uint64_t epoch)
 {
-    struct stat st;
-    size_t size = strlen(f->log) + 32;
+    size_t size = strlen(log) + 48;
     char *aside = malloc(size);
-    bool is_there = f->log_seen.st_ino && stat(f->log, &st) == 0;
-    if (aside && is_there && store_files_own_main(f) != is_same(&st, &f->log_seen)) {
-        snprintf(aside, size, "%s.%llu", f->log, (unsigned long long)epoch);
-        (void)rename(f->log, aside);
+    int number = aside ? EEXIST : ENOMEM;
+    for (int i = 1; number == EEXIST && i <= ASIDE_MAX; i++) {
+        int n = snprintf(aside, size, "%s.%llu", log, (unsigned long long)epoch);
+        if (i > 1) snprintf(aside + n, size - (size_t)n, ".%d", i);
+        number = renameat2(AT_FDCWD, log, AT_FDCWD, aside, RENAME_NOREPLACE) ? errno : 0;
     }
     free(aside);
+    return number;
+}
+
+int store_files_part(const store_files_t *f, uint64_t epoch)
+{
+    struct stat st;
+    bool is_there = f->log_seen.st_ino && stat(f->log, &st) == 0;
+    bool is_foreign = is_there && store_files_own_main(f) != is_same(&st, &f->log_seen);
+    return is_foreign ? put_aside(f->log, epoch) : 0;
 }
 
 /* ---- the log, before it is opened ------------------------------------------------------------ */
@@ -252,18 +263,21 @@ static size_t page_bytes_of(const char *path)
     return bytes >= 512 && (bytes & (bytes - 1)) == 0 ? bytes : 0;
 }
 
-/* The name of a log that was put aside; "" without one. */
-static void find_aside(const datadir_t *dir, char *ret_name, size_t size)
+/* The log of the run that was killed, where it was put aside: `ret_name` "" without one.  One of another run
+ * would undo what came after it. */
+static void find_aside(const store_files_t *f, const datadir_t *dir, char *ret_name, size_t size)
 {
-    static const char PREFIX[] = "registry.db-wal.";
+    struct stat st;
+    char *path = malloc(strlen(f->log) + 32);
     *ret_name = 0;
-    DIR *list = opendir(dir->path);
-    for (struct dirent *d; list && (d = readdir(list)) && !*ret_name;)
-        if (!strncmp(d->d_name, PREFIX, sizeof PREFIX - 1)) snprintf(ret_name, size, "%s", d->d_name);
-    if (list) closedir(list);
+    if (path) sprintf(path, "%s.%llu", f->log, (unsigned long long)dir->open_epoch);
+    if (path && dir->open_epoch && stat(path, &st) == 0)
+        snprintf(ret_name, size, "%s", strrchr(path, '/') + 1);
+    free(path);
 }
 
-static int refuse_missing(const char *path, const datadir_t *dir, heddle_error_t *error)
+static int refuse_missing(const store_files_t *f, const char *path, const datadir_t *dir,
+                          heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
                         "%.300s is not there, or empty, and the broker that had it could not put its "
@@ -272,7 +286,7 @@ static int refuse_missing(const char *path, const datadir_t *dir, heddle_error_t
     error_contrast(error, "registry.db and registry.db-wal, as that broker left them",
                    "one of the two: what was acknowledged may be in the other");
     char aside[NAME_MAX + 1];
-    find_aside(dir, aside, sizeof aside);
+    find_aside(f, dir, aside, sizeof aside);
     if (aside[0])
         error_hint(error,
                    "%.64s is a log that was put aside: rename it to registry.db-wal if its registry.db is in "
@@ -291,7 +305,7 @@ int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error
     size_t page_bytes = page_bytes_of(f->main);
     struct stat st;
     if (dir->was_open && (stat(f->main, &st) != 0 || st.st_size == 0))
-        return refuse_missing(f->main, dir, error);
-    if (dir->was_open && page_bytes && stat(f->log, &st) != 0) return refuse_missing(f->log, dir, error);
+        return refuse_missing(f, f->main, dir, error);
+    if (dir->was_open && page_bytes && stat(f->log, &st) != 0) return refuse_missing(f, f->log, dir, error);
     return page_bytes ? check_log(f->log, page_bytes, error) : HEDDLE_OK;
 }

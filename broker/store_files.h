@@ -36,7 +36,8 @@ void store_files_note(store_files_t *f);
 /* DATA_DIR: one was removed, moved or replaced, or registry.db was written to by somebody else. */
 int  store_files_in_place(const store_files_t *f, heddle_error_t *error);
 bool store_files_own_main(const store_files_t *f);
-/* Renames a log that does not belong to the registry beside it: registry.db-wal.EPOCH. */
-void store_files_part(const store_files_t *f, uint64_t epoch);
+/* Renames a log that does not belong to the registry beside it: registry.db-wal.EPOCH, or .EPOCH.2 and so on
+ * where that is taken.  0, or an errno: it lies where it lay. */
+int  store_files_part(const store_files_t *f, uint64_t epoch);
 
 #endif

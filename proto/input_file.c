@@ -112,12 +112,18 @@ static writer_t find_writer(const input_file_t *f)
 
 /* A clock may stand still for a while, and a second write within that moves no time: of a file that was
  * written just now the times tell too little. */
+static bool is_past(const struct timespec *at, const struct timespec *now)
+{
+    if (at->tv_sec < now->tv_sec - 3 || at->tv_sec > now->tv_sec) return at->tv_sec < now->tv_sec;
+    int64_t age_ns = (now->tv_sec - at->tv_sec) * 1000000000ll + now->tv_nsec - at->tv_nsec;
+    return age_ns > (at->tv_nsec ? 20000000 : 2000000000);
+}
+
+/* Both: who writes and then sets the file's time back changes the other. */
 static bool is_settled(const struct stat *st)
 {
     struct timespec now;
-    if (clock_gettime(CLOCK_REALTIME, &now)) return false;
-    int64_t age_ns = (now.tv_sec - st->st_mtim.tv_sec) * 1000000000ll + now.tv_nsec - st->st_mtim.tv_nsec;
-    return age_ns > (st->st_mtim.tv_nsec ? 20000000 : 2000000000);
+    return !clock_gettime(CLOCK_REALTIME, &now) && is_past(&st->st_mtim, &now) && is_past(&st->st_ctim, &now);
 }
 
 /* ---- from open to close ---- */

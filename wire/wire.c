@@ -62,6 +62,7 @@ struct wire {
     int tries;                       /* at this endpoint, without success */
     bool up, redial;
     atomic_bool is_reached;          /* see wire_is_reached */
+    bool had_connection;             /* since the last try */
     bool has_no_key;                 /* that should be there: no line, and none until it is */
     int refused, shut;               /* handshakes in a row that were refused; that were broken off */
     uint64_t retry_us;               /* after a refused one; CLOCK_NEVER */
@@ -382,9 +383,15 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
 
 static void on_event(wire_t *w, uint16_t event, uint32_t value)
 {
-    bool is_reached = event == ZMQ_EVENT_CONNECTED || event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    atomic_store(&w->is_reached, is_reached); /* each of the others tells of an end */
-    if (event == ZMQ_EVENT_CONNECTED) return;
+    if (event == ZMQ_EVENT_CONNECTED) {
+        atomic_store(&w->is_reached, true);
+        w->had_connection = true;
+        return;
+    }
+    if (event == ZMQ_EVENT_CONNECT_RETRIED) { /* after a connection that ended, or a try that failed */
+        if (!w->had_connection) atomic_store(&w->is_reached, false);
+        w->had_connection = false;
+    }
     if (event & FAILED_EVENTS) {
         on_failed(w, event, value);
     } else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
@@ -425,6 +432,7 @@ static void drop_line(wire_t *w)
     greeting_destroy(&w->greeting);
     w->doubts = 0;
     atomic_store(&w->is_reached, false);
+    w->had_connection = false;
     close_line(&w->line);
 }
 

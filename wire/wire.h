@@ -87,8 +87,8 @@ void wire_set_handshake(uint32_t ms);
 const char *wire_peer_key(const wire_t *w, peer_t peer);
 /* As bound, with the port; of a dialling wire, the one being tried.  Borrowed until the next turn. */
 const char *wire_endpoint(const wire_t *w);
-/* Dial only: the endpoint took the connection, whether or not anybody has spoken ZMTP on it yet.  Any
- * thread. */
+/* Dial only: the endpoint took the last connection that was tried, whether or not anybody spoke ZMTP on it.
+ * Any thread. */
 bool wire_is_reached(const wire_t *w);
 /* OK · SLOW (its queue is full: mark the peer for a resync) · GONE (not connected; for a listener:
  * for good) · LIMIT (empty, or over LIMIT_FRAME_BYTES). */

@@ -24,9 +24,9 @@ static void reject(jobs_t *j, const heddle_event_t *e, const heddle_error_t *why
         say_not_switched(e, why->message);
         return;
     }
-    if (heddle_worker_reject_error(j->worker, e->adapter, e->version, why) == HEDDLE_OK)
-        log_emit(LOG_WARN, "version.rejected", "%s: %s%s%s", e->tag, why->message, why->hint[0] ? "; " : "",
-                 why->hint);
+    bool is_heard = heddle_worker_reject_error(j->worker, e->adapter, e->version, why) == HEDDLE_OK;
+    log_emit(LOG_WARN, "version.rejected", "%s: %s%s%s%s", e->tag, why->message, why->hint[0] ? "; " : "",
+             why->hint, is_heard ? "" : "; it was not wanted any more");
     if (e->type == HEDDLE_EVENT_ARRIVED) exports_remove(&j->exports, e->adapter, e->version);
 }
 
@@ -284,12 +284,26 @@ static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
     }
 }
 
+/* A COMMIT that is said again, as after a connection that was lost for a moment, is answered by what is under
+ * way: a command that ran twice could end in two ways. */
+static bool is_under_way(jobs_t *j, const heddle_event_t *event)
+{
+    for (job_t *at = j->first; at; at = at->next) {
+        bool is_same = at->event.type == HEDDLE_EVENT_COMMIT && event->type == HEDDLE_EVENT_COMMIT &&
+                       at->event.version == event->version && !strcmp(at->event.adapter, event->adapter);
+        if (!is_same || at->is_void) continue;
+        at->event.decision = event->decision;
+        return true;
+    }
+    return false;
+}
+
 int jobs_add(jobs_t *j, const heddle_event_t *event)
 {
     if (event->type == HEDDLE_EVENT_FAILED) give_up_staging(j, event);
     for (job_t *at = j->first; at; at = at->next)
         if (at->event.type == HEDDLE_EVENT_COMMIT && is_taken_back(&at->event, event)) at->is_void = true;
-    if (!is_work(j, event->type)) return HEDDLE_OK;
+    if (!is_work(j, event->type) || is_under_way(j, event)) return HEDDLE_OK;
     job_t *job = calloc(1, sizeof *job), **last = &j->first;
     if (!job) return HEDDLE_ERR_NO_MEMORY;
     job->event = *event;

@@ -42,7 +42,10 @@ static int on_app_staged(step_t *st, sync_entry_t *e)
 static int on_app_activate(step_t *st, sync_entry_t *e)
 {
     if (e->state == SYNC_ACTIVE && !entry_is_named(st->s, e)) {
-        if (st->s->asked == e->version) st->s->asked = 0;
+        if (st->s->asked == e->version) {
+            st->s->asked = 0;
+            if (!st->s->active_reported) step_say_active(st, e); /* it was refused before */
+        }
         return HEDDLE_OK;
     }
     if (!entry_is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
@@ -59,6 +62,11 @@ static int on_app_reject(step_t *st, sync_entry_t *e)
         uint64_t decision = e->decision;
         e->decision = e->offered = 0;    /* a WELCOME that names it again offers it again */
         step_say_nack(st, e, decision, st->ev->error);
+        return HEDDLE_OK;
+    }
+    if (e->state == SYNC_ACTIVE && st->s->asked == e->version) { /* to go back to it */
+        step_say_nack(st, e, st->s->applied.decision, st->ev->error);
+        st->s->active_reported = false;
         return HEDDLE_OK;
     }
     if (e->state != SYNC_ARRIVED && e->state != SYNC_STAGED) return HEDDLE_ERR_NOT_FOUND;

@@ -49,10 +49,11 @@
  *       said; then, if the version is named, as COMMIT.
  *   (4) AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.  Named again
  *       while it is active: say ACTIVE alone; but an application that was asked to switch to another
- *       meanwhile, or refused, is asked to switch back first, also by an UP that names nothing else.
+ *       meanwhile, or refused, is asked to switch back first, also by an UP that decides nothing later.
  *       APP_ACTIVATE of a version that is not named: NOT_FOUND (ACTIVE: ok), or FENCED where the lease
  *       lapsed meanwhile.
- *   (5) Named: NACK with the decision, it stays where it was, OFFER stale.  Not named: STAGED: NACK, L;
+ *   (5) Named: NACK with the decision, it stays where it was, OFFER stale; so too the ACTIVE one that the
+ *       application was asked to go back to, with the decision that was applied.  Not named: STAGED: NACK, L;
  *       KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.
  *   (7) None: a lost version holds up nobody.  It gives way to what was announced later, and is CANCELled

@@ -161,13 +161,6 @@ void heard_down(step_t *st)
     }
 }
 
-static bool is_anything_named(sync_t *s)
-{
-    for EACH(s, e)
-        if (entry_is_named(s, e)) return true;
-    return false;
-}
-
 /* A broker with older data may know nothing of what the application was asked to switch to: it is asked to go
  * back to what stays active. */
 void heard_up(step_t *st)
@@ -186,7 +179,7 @@ void heard_up(step_t *st)
     }
     const sync_entry_t *active = sync_active(s);
     if (active && !s->active_reported) step_say_active(st, active);
-    if (active && s->asked && !is_anything_named(s)) {
+    if (active && s->asked && s->decided.decision <= s->applied.decision) {
         s->asked = active->version;
         step_offer(st, active, HEDDLE_EVENT_COMMIT, 0);
     }

@@ -203,7 +203,7 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
      r'Publisher(if_unchanged="\1") takes that version, if_unchanged="publish" makes'),
     (r"(?<!with )(?<!without )--insecure", "insecure=True"), (r"--adapter ([^\s,]+)", r'adapters=["\1"]'),
     (r"with --adapter", "with adapters=[...]"), (r"--slots (\d+)", r"slots=\1"),
-    (r"more --slots", "more slots"), (r"--name\b", "name="), (r"--deadline\b", "deadline="),
+    (r"more --slots", "more slots"), (r"--(name|deadline|timeout)\b", r"\1="),
     (r"--(broker-key|data-device|broker|key)\b", lambda m: m[1].replace("-", "_") + "="))]
 
 

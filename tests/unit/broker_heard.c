@@ -111,6 +111,27 @@ Test(heard, only_what_it_subscribes_to)
     cr_assert_eq(rig_last(W1, MSG_WELCOME)->welcome.keep_count, 0);
 }
 
+/* Its application may have been asked to switch to what is not known here. */
+Test(heard, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_restart();
+    msg_subscription_t sub = {.adapter = "policy", .version = 1, .decision = 1};
+    msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
+                         {.adapter = "policy", .version = 2, .state = HELD_STAGED}};
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .held = held, .held_count = 2});
+    rig_pass(2 * LEASE_MS);
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_gt(rig_adapter()->decision, 2, "2 may have been given to version 2");
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.decision, rig_adapter()->decision);
+    uint64_t decision = rig_adapter()->decision;
+    sub.decision = decision;
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .held = held, .held_count = 1});
+    rig_pass(2 * LEASE_MS);
+    cr_assert_eq(rig_adapter()->decision, decision, "once");
+}
+
 /* More than one commit can take. */
 Test(heard, many_adapters)
 {

@@ -29,7 +29,7 @@ static void make_dir(void)
     cr_assert_not_null(mkdtemp(dir));
     shell("mkdir data");
 }
-static void remove_dir(void) { shell("rm -rf data other backup && rmdir $PWD"); }
+static void remove_dir(void) { shell("rm -rf data data.end other backup x && rmdir $PWD"); }
 
 TestSuite(files, .init = make_dir, .fini = remove_dir);
 
@@ -48,12 +48,13 @@ static store_t *open_store(void)
     return s;
 }
 
-static void refused(const char *what)
+static heddle_error_t refused(const char *what)
 {
     store_t *s = NULL;
     heddle_error_t e = {0};
     cr_assert_eq(store_open(data(), &s, &e), HEDDLE_ERR_DATA_DIR, "%s", e.message);
     cr_assert(!s && strstr(e.message, what) && e.expected[0] && e.found[0] && e.hint[0], "%s", e.message);
+    return e;
 }
 
 static int commit_key(store_t *s, unsigned i, heddle_error_t *e)
@@ -182,6 +183,61 @@ Test(files, another_log_in_its_place_is_put_aside)
     cr_assert_eq(keys_there(), 5);
 }
 
+Test(files, nothing_that_was_put_aside_is_lost_to_the_next)
+{
+    store_t *s = open_store();
+    shell("echo before >data/registry.db-wal.1 && echo two >data/registry.db-wal.1.2");
+    shell("cp data/registry.db-wal x && mv x data/registry.db-wal");
+    commit_keys(s, 0, 0);
+    store_close(&s);
+    shell("grep -qx before data/registry.db-wal.1 && grep -qx two data/registry.db-wal.1.2");
+    shell("test -e data/registry.db-wal.1.3 && test ! -e data/registry.db-wal");
+}
+
+/* One of another run would undo what came after it. */
+Test(files, a_log_that_was_put_aside_is_named_where_it_is_of_the_run_that_was_killed)
+{
+    killed_after(0, 1);
+    killed_after(1, 2);
+    shell("mv data/registry.db-wal data/registry.db-wal.1");
+    heddle_error_t e = refused("registry.db-wal is not there");
+    cr_assert(!strstr(e.hint, "registry.db-wal.1"), "%s", e.hint);
+    shell("mv data/registry.db-wal.1 data/registry.db-wal.2");
+    e = refused("registry.db-wal is not there");
+    cr_assert(strstr(e.hint, "registry.db-wal.2 is a log that was put aside"), "%s", e.hint);
+    shell("mv data/registry.db-wal.2 data/registry.db-wal");
+    cr_assert_eq(keys_there(), 2);
+}
+
+/* What the end logs goes to stderr. */
+static void close_into(store_t **s, const char *file)
+{
+    fflush(stderr);
+    int old = dup(2), fd = open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    cr_assert(old >= 0 && fd >= 0 && dup2(fd, 2) == 2);
+    store_close(s);
+    fflush(stderr);
+    cr_assert(dup2(old, 2) == 2);
+    close(old);
+    close(fd);
+}
+
+Test(files, an_end_in_order_has_nothing_to_tell)
+{
+    char file[160];
+    snprintf(file, sizeof file, "%s.end", data());
+    for (int i = 0; i < 2; i++) {
+        store_t *s = open_store();
+        commit_keys(s, i, i + 1);
+        close_into(&s, file);
+        shell("test ! -s data.end && test ! -e data/registry.db-wal");
+    }
+    store_t *s = open_store();
+    shell("cp data/registry.db x && cp x data/registry.db"); /* as it was, but not by us */
+    close_into(&s, file);
+    shell("grep -q 'registry.foreign.*written to by another program' data.end");
+}
+
 Test(files, a_registry_that_is_copied_over_ends_the_broker_and_mixes_with_nothing)
 {
     store_t *s = open_store();
@@ -211,6 +267,7 @@ Test(files, files_of_an_earlier_run_are_refused_after_a_kill)
     shell("mv data/registry.db-wal other && cp data/registry.db now && cp backup data/registry.db && : >data/registry.db-wal");
     refused("older than the broker that ran here last");
     refused("older than the broker that ran here last");
+    shell("cmp backup data/registry.db && test ! -s data/registry.db-wal"); /* nothing was written to either */
     shell("mv now data/registry.db && mv other data/registry.db-wal");
     cr_assert_eq(keys_there(), 2);
     shell("cp backup data/registry.db");

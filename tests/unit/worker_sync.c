@@ -586,6 +586,36 @@ Test(sync, who_switched_is_asked_to_go_back_by_a_broker_that_knows_nothing_of_it
     cr_assert(!strstr(said, "offer 7 7"), "once: %s", said);
 }
 
+Test(sync, who_cannot_go_back_to_what_that_broker_knows_says_so)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);    /* d5 */
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    const uint64_t keep[] = {7};
+    up(&s, 7, 5, keep, 1);
+    cr_assert_gt(fed(&s, SY_APP_REJECT, 7), 0);
+    cr_assert_str_eq(said, "NACK 7 d5 internal, " STALE);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    cr_assert_str_eq(said, "ACTIVE 7 d5", "then it did");
+    cr_assert_eq(fed(&s, SY_APP_REJECT, 7), HEDDLE_ERR_NOT_FOUND);
+}
+
+Test(sync, nobody_is_sent_back_on_the_way_to_what_is_decided)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);    /* d5 */
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    const uint64_t keep[] = {7, 8, 9};
+    up(&s, 9, 7, keep, 3);           /* decided meanwhile, and not announced here yet */
+    cr_assert(!strstr(said, "offer 7 7"), "%s", said);
+}
+
 Test(sync, an_answer_that_comes_after_a_later_switch_is_too_late)
 {
     sync_t s;
