@@ -110,11 +110,16 @@ class Outdated(Exception):
     """A plan was that of the model, and is no longer."""
 
 
+def _look(p: Any) -> tuple[Any, ...]:
+    """What a parameter's bytes hang on: as long as this is the same, they lie where they lay."""
+    return (p.data_ptr(), p.dtype, p.shape, p.stride(), p.untyped_storage().nbytes(), p.is_neg(), p.is_conj())
+
+
 class Plan:
     """name -> parameter -> place, of one adapter of one model."""
 
     def __init__(self, model: Any, name: str, config: bytes) -> None:
-        self.config, self._tree = config, _tree(model)
+        self.name, self.config, self._tree = name, config, _tree(model)
         rows = _saved(model, name)
         self.parameters = [p for _, p in rows]
         self._owners = _owners(model, self.parameters)
@@ -123,6 +128,9 @@ class Plan:
         self.is_sharded = any(map(is_sharded, self.parameters))     # of other ones there is another plan
         self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
         self._targets: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
+        # where everything lies on the CPU as it will lie in a region: how it was found, and the addresses
+        self._found: list[tuple[Any, ...]] | None = None
+        self._sources = array.array("Q")
         # what the ranks hold of it, and a digest of what it is (_collective)
         self.shards: Any = None
         self.outline: bytes | None = None
@@ -135,6 +143,28 @@ class Plan:
         """Whether the parameters are of the types and shapes that they were of."""
         return all(p.dtype is dtype and p.shape == shape
                    for p, (dtype, shape) in zip(self.parameters, self._looks, strict=True))
+
+    @property
+    def is_found(self) -> bool:
+        """All its parameters were found on the CPU, as they will lie in a region."""
+        return self._found is not None
+
+    def lies_as_found(self) -> bool:
+        """Whether every parameter has its memory where it had it when that was checked."""
+        try:
+            return self._found is not None and list(map(_look, self.parameters)) == self._found
+        except (NotImplementedError, RuntimeError):             # one that has none
+            return False
+
+    def _find(self) -> list[bool]:
+        """Which parameters lie on the CPU as they will lie in a region; their addresses into _sources.  Their
+        memory was checked.
+        """
+        plain = [is_plain(p) for p in self.parameters]
+        self._sources = array.array("Q", [p.data_ptr() if as_it_lies else 0
+                                          for p, as_it_lies in zip(self.parameters, plain, strict=True)])
+        self._found = list(map(_look, self.parameters)) if all(plain) else None
+        return plain
 
     def is_of(self, model: Any) -> bool:
         """Whether the model has the modules that it had, and the parameters their places in it."""
@@ -172,18 +202,22 @@ class Plan:
         """Copies every parameter to its place, once.
 
         What lies on the CPU as it will lie there in one call of the library, the rest by torch.
-        model   whether the plan is still of this one is found out while the library copies.  Outdated: it
-                is not, and what was copied is of no use.
+        model   whether the plan is still of this one is found out on the way, most of it while the library
+                copies.  Outdated: it is not, and what was copied is of no use.  None: that, and the
+                parameters' memory, was checked.
         """
-        plain = [is_plain(p) for p in self.parameters]
-        sources = array.array("Q", [p.data_ptr() if as_it_lies else 0
-                                    for p, as_it_lies in zip(self.parameters, plain, strict=True)])
+        is_known = model is not None and self.is_found
+        if is_known and not self.lies_as_found():
+            raise Outdated
+        plain = [] if is_known else self._find()
 
         def write() -> None:
-            _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
+            _native.check(lib.heddle_publication_write(publication,
+                                                       ffi.from_buffer("void *[]", self._sources)))
         if model is None:
             write()
-        elif not _calls.beside(write, lambda: self.is_of(model)):
+        elif not _calls.beside(write, lambda: self.is_of(model)
+                               and config_of(model, self.name) == self.config):
             raise Outdated
         rest = [i for i, as_it_lies in enumerate(plain) if not as_it_lies]
         if rest:
@@ -260,12 +294,16 @@ def plan_of(model: Any, name: str, phase: str | None = "pack") -> tuple[Plan, bo
 
 
 def known_plan(model: Any, name: str) -> Plan | None:
-    """The plan that was made before, where all is as it was but for what Plan.is_of() finds out, which takes
-    the longest: all the modules of the model are looked at.  None: it is to be made, or all of it checked.
+    """The plan that was made before, where all is as it was but for what Plan.fill() finds out.  None: it is
+    to be made, or all of it checked.
     """
     lora_config(model, name)
     plan = _plans.get(model, {}).get(name)
-    if plan is None or plan.is_sharded or not plan.looks_alike() or config_of(model, name) != plan.config:
+    if plan is None or plan.is_sharded:
+        return None
+    if plan.is_found:               # looked at when it is copied
+        return plan
+    if not plan.looks_alike():
         return None
     try:
         plan.check_memory(None)

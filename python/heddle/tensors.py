@@ -51,6 +51,16 @@ def torch_dtype(name: str) -> Any:
     return found
 
 
+@functools.cache
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a dense tensor, in elements."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
 # -- in ------------------------------------------------------------------------------------------------------
 
 def is_torch(value: Any) -> bool:
@@ -194,15 +204,15 @@ class Tensor:
     Every view keeps the version's slot until it is gone, its block's end notwithstanding.
     """
 
-    __slots__ = ("name", "dtype", "shape", "nbytes", "_address", "_hold")
+    __slots__ = ("name", "dtype", "shape", "nbytes", "address", "hold")
 
-    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int, address: Any,
+    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int, address: int,
                  hold: Hold) -> None:
         self.name, self.dtype, self.shape, self.nbytes = name, dtype, shape, nbytes
-        self._address, self._hold = address, hold
+        self.address, self.hold = address, hold
 
     def _buffer(self) -> Any:
-        return self._hold.buffer(self.name, self._address, self.nbytes)
+        return self.hold.buffer(self.name, self.address, self.nbytes)
 
     @property
     def data(self) -> memoryview:
@@ -228,12 +238,8 @@ class Tensor:
 
         torch has no read-only tensors: writing to this one ends the process (SIGSEGV).
         """
-        import torch
-        kind = torch_dtype(self.dtype)
-        if self.nbytes == 0:
-            return torch.empty(self.shape, dtype=kind)
-        # of a read-only buffer torch warns each time
-        return torch.frombuffer(self._buffer(), dtype=kind).view(self.shape)
+        found: Any = Tensors([self]).torch()[self.name]
+        return found
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.dtype}, {list(self.shape)})"
@@ -260,7 +266,17 @@ class Tensors(Mapping[str, Tensor]):
 
     def torch(self) -> dict[str, Any]:
         """name -> torch tensor (`Tensor.torch`)."""
-        return {name: row.torch() for name, row in self._rows.items()}
+        import torch
+        full = [row for row in self._rows.values() if row.nbytes]
+        pieces = full[0].hold.pieces(full) if full else []
+        found = dict.fromkeys(self._rows)
+        for row, piece in zip(full, pieces, strict=True):
+            plain = torch.frombuffer(piece, dtype=torch_dtype(row.dtype))
+            found[row.name] = plain.as_strided(row.shape, row_major(row.shape))
+        for name, row in self._rows.items():
+            if not row.nbytes:
+                found[name] = torch.empty(row.shape, dtype=torch_dtype(row.dtype))
+        return found
 
     def __repr__(self) -> str:
         return f"Tensors({len(self)} tensors)"

