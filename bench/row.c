@@ -51,14 +51,14 @@ static void skip(char to[160], uint64_t need, uint64_t available)
 }
 
 /* A reference that cannot be had is named in the result, with the reason. */
-static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t available, references_t *refs,
+static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t *room, references_t *refs,
                           heddle_error_t *error)
 {
     reference_opts_t o = {run->model, run->row->workers, run->env->scratch, run->env->python};
     result_series_t *series = result_series(run->result, ops->name, "ms", true);
     if (!series) return error_fail(error, HEDDLE_ERR_LIMIT, "too many series in a row");
-    if (ops->bytes(&o) > available) {
-        skip(series->skipped, ops->bytes(&o), available);
+    if (ops->bytes(&o) > *room) {
+        skip(series->skipped, ops->bytes(&o), *room);
         return HEDDLE_OK;
     }
     reference_t *r;
@@ -70,6 +70,7 @@ static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t a
     }
     if (rc) return *error = why, rc;
     refs->open[refs->count++] = r;
+    *room -= ops->bytes(&o);
     if (r->about[0] && run->env->machine)
         json_object_set_new(run->env->machine, ops->name, json_string(r->about));
     return HEDDLE_OK;
@@ -78,10 +79,10 @@ static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t a
 static int open_references(row_run_t *run, references_t *refs, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
+    uint64_t room = machine_available_bytes(); /* the cluster has its own; a reference takes it by and by */
     for (const reference_ops_t *const *ops = run->row->kind->references; !rc && *ops && !run->env->is_alone;
          ops++)
-        rc = open_reference(run, *ops, machine_available_bytes(), refs,
-                            error); /* the cluster and those before have theirs */
+        rc = open_reference(run, *ops, &room, refs, error);
     return rc;
 }
 
