@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed ZeRO-3 on two ranks of a CPU, where DeepSpeed is installed (0.19.8; its first start compiles for
-minutes, so nothing here installs it).
-"""
+"""DeepSpeed ZeRO-3 on two ranks of a CPU.  Its first start compiles, for a minute (TORCH_EXTENSIONS_DIR)."""
 import importlib.util
 import os
 import socket
