@@ -87,7 +87,7 @@ def test_ctrl_c_while_a_worker_stands_still(still, adapter, program, what):
 
 @pytest.mark.parametrize("what", STOPPED)
 def test_ctrl_c_while_the_broker_stands_still(own, adapter, program, what):
-    if what.endswith("model") and not (importlib.util.find_spec("torch") and importlib.util.find_spec("peft")):
+    if what.endswith("model") and not all(map(importlib.util.find_spec, ("torch", "peft"))):
         pytest.skip("torch and peft are not installed")
     make, call = STOPPED[what]
     _interrupt(program, adapter, what, call, own.endpoint, make, lambda: os.kill(own.pid, signal.SIGSTOP))
