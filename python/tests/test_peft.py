@@ -82,6 +82,44 @@ def test_every_kind_round_trips_bit_for_bit(broker, loader, adapter, tmp_path, k
         assert torch.equal(torch.load(tmp_path / "logits"), models.logits(model))
 
 
+class Packed(torch.Tensor):
+    """Quantised weights: bytes, and a list of all that was done with them."""
+    seen: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_quantised_base_is_never_touched(broker, adapter, tmp_path):
+    """Not read, not copied, not so much as asked for its type: by publish and load_into, of a plan that is
+    made and of one that is known.
+    """
+    model = models.lora()
+    packed = []
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear) and not layer.weight.requires_grad:
+            values = torch.randint(-128, 128, layer.weight.shape, dtype=torch.int8).as_subclass(Packed)
+            layer.weight = torch.nn.Parameter(values, requires_grad=False)
+            packed.append((layer.weight, values.as_subclass(torch.Tensor).clone()))
+    assert len(packed) == 2 * 7 + 1 and all(type(w) is Packed and w.dtype is torch.int8 for w, _ in packed)
+    folder = saved(model, tmp_path / "saved")
+    Packed.seen.clear()
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto") as w:
+        first = pub.publish(model, config=(folder / "adapter_config.json").read_bytes())
+        assert Packed.seen == [] and first.digest == heddle.safetensors.check(folder).digest
+        first.wait(min=1, timeout=60)
+        with w.acquire(adapter) as a:
+            assert len(a.tensors) == 16 and all(".lora_" in name for name in a.tensors)
+            models.stir(model, 2)
+            Packed.seen.clear()
+            assert pub.publish(model).created
+            heddle.peft.load_into(model, a)
+    assert Packed.seen == []
+    assert all(torch.equal(w.as_subclass(torch.Tensor), was) for w, was in packed)
+
+
 def test_the_config_is_what_peft_writes_with_sets_sorted(tmp_path):
     from heddle import _model
     for kind in models.KINDS:
