@@ -103,6 +103,30 @@ def test_what_peft_gives_is_taken(pub, kind):
         pub.publish_tensors({k: v for k, v in model.state_dict().items() if "lora_" in k}, CONFIG)
 
 
+@pytest.mark.parametrize("dtype,told,bits", [("bfloat16", "BF16", "uint16"),
+                                             ("float8_e4m3fn", "F8_E4M3", "uint8"),
+                                             ("float8_e5m2", "F8_E5M2", "uint8")])
+def test_types_that_numpy_lacks_come_as_they_went(broker, adapter, dtype, told, bits):
+    """Every pattern of bits, NaNs too, dense and with strides of their own."""
+    torch = pytest.importorskip("torch")
+    count = 1 << 8 * getattr(np, bits)().itemsize
+    each = np.arange(count, dtype=bits)
+    patterns = {A: each.reshape(8, -1), B: each.reshape(-1, 8)}
+    tensors = {name: torch.from_numpy(p).view(getattr(torch, dtype)) for name, p in patterns.items()}
+    tensors[B] = tensors[B].t().contiguous().t()
+    with (heddle.Publisher(adapter=adapter) as pub,
+          heddle.Worker(adapters=[adapter], apply="auto", name=dtype) as w):
+        pub.publish_tensors(tensors, CONFIG).wait(min=1, timeout=60)
+        with w.acquire(adapter) as a:
+            for name, want in patterns.items():
+                row = a.tensors[name]
+                live, plain = row.torch(), row.numpy()
+                assert row.dtype == told and live.dtype is getattr(torch, dtype)
+                assert np.array_equal(live.view(getattr(torch, bits)).numpy(), want)
+                assert plain.dtype == bits and np.array_equal(plain, want)
+                del live, plain
+
+
 # -- what a version tells ------------------------------------------------------------------------------------
 
 def test_the_step_is_the_versions_own(pub):
