@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/python.md names everything that the package shows, with the keywords that it has, and its code
-compiles.
+"""docs/python.md names everything that the package shows, with the keywords that it has; the code of all
+pages compiles, and whole programs in it run.
 """
 import inspect
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 import heddle
-from conftest import ROOT
+from conftest import PATIENCE, ROOT, Broker
 
 PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+def code_of(page):
+    """The blocks of Python in it."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
 def test_every_name_is_told():
@@ -46,12 +53,69 @@ def test_every_exception_is_told_with_what_it_is():
                                  re.M), f"{name} is also a {base.__name__}"
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "README.md", "python/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/trl.md", "python/README.md"])
 def test_code_compiles(page):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    blocks = code_of(page)
     assert blocks
     for block in blocks:
         compile(block, page, "exec")
+
+
+@pytest.fixture
+def model(own_keys, tmp_path, monkeypatch):
+    """A live one, and a broker of the test's own: on every page the adapter is "policy"."""
+    pytest.importorskip("torch")
+    pytest.importorskip("peft")
+    import models
+    it = Broker(tmp_path)
+    monkeypatch.setenv("HEDDLE_BROKER", it.endpoint)
+    yield models.lora()
+    assert it.end() == 0
+
+
+def run_beside(*programs):
+    """Code, and the names that it finds: each on a thread of its own, to its end."""
+    with ThreadPoolExecutor(len(programs)) as pool:
+        for done in [pool.submit(exec, code, names) for code, names in programs]:
+            done.result()
+
+
+def are_of(tensors, model):
+    from peft import get_peft_model_state_dict
+    want = get_peft_model_state_dict(model)
+    return tensors.keys() == want.keys() and all(bool((t == want[name]).all()) for name, t in tensors.items())
+
+
+@pytest.mark.parametrize("page", ["README.md", "python/README.md"])
+def test_the_trainer_and_the_engine_of_a_readme_run(model, page):
+    head, trainer, engine = code_of(page)[0].split("\n\n")
+    training, serving = {"model": model, "step": 7}, {}
+    run_beside((f"{head}\n{trainer}", training), (f"{head}\n{engine}", serving))
+    assert serving["tag"] == training["ver"].tag and training["ver"].step == 7
+    assert are_of(serving.pop("tensors"), model)
+    serving["w"].close()
+    training["pub"].close()
+
+
+def test_the_trainer_and_the_engine_of_the_page_run(model):
+    import models
+    trainer, engine = (next(block for block in code_of("docs/python.md") if word in block)
+                       for word in ("train(model)", "while serving"))
+    seen, end = [], time.monotonic() + PATIENCE
+
+    def label(answers, tag):
+        seen.append((answers, tag))
+        assert time.monotonic() < end, seen
+        last = training.get("ver")
+        serving["serving"] = not last or last.step != 2 or tag != last.tag
+
+    training = {"steps": 3, "model": model, "train": lambda m: models.stir(m, training["step"])}
+    serving = {"serving": True, "prompts": "prompts", "label": label,
+               "engine": lambda prompts, tensors, config: (prompts, config["r"], are_of(tensors, model))}
+    run_beside((trainer, training), (engine, serving))
+    assert seen[-1] == (("prompts", 8, True), training["ver"].tag) and training["ver"].version == 3
+    assert training["pub"].closed
+    serving["w"].close()
 
 
 class Engine:
@@ -68,7 +132,7 @@ class Engine:
                                **{what: self.said(what, answer) for what, answer in answers.items()})
 
     def run(self, *updates, load=None):
-        block = next(b for b in re.findall(r"```python\n(.*?)```", PAGE, re.S) if "engine_switch" in b)
+        block = next(b for b in code_of("docs/python.md") if "engine_switch" in b)
         worker = SimpleNamespace(updates=lambda: updates, current=lambda adapter: self._before)
         exec(block, {"heddle": SimpleNamespace(Worker=lambda **how: worker), "EngineError": ValueError,
                      "engine_load": load or self.said("load"), "engine_switch": self.said("switch"),
