@@ -2,6 +2,7 @@
 #include "client/query.h"
 
 #include "client/broker_address.h"
+#include "client/opening.h"
 #include "client/report.h"
 #include "client/session.h"
 #include "core/digest.h"
@@ -185,7 +186,9 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     q->timeout_ms = timeout_ms;
     begin_session(q);
     loop_set_tick(q->loop, tick, q);
+    opening_begin();
     int rc = dial(q, broker_address(broker), keys, error);
+    opening_end();
     if (rc) {
         query_close(&q);
         return rc;

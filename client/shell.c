@@ -4,6 +4,7 @@
 #include "client/broker_address.h"
 #include "client/descriptors.h"
 #include "client/event_queue.h"
+#include "client/opening.h"
 #include "core/errors.h"
 #include "core/log.h"
 #include "transfer/device.h"
@@ -211,7 +212,7 @@ static void block_signals(sigset_t *ret_old)
     pthread_sigmask(SIG_SETMASK, &all, ret_old);
 }
 
-int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
+static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
 {
     int rc = opts->transfer ? descriptors_check(DESCRIPTORS_START, error) : HEDDLE_OK;
     if (!rc) rc = check_addresses(opts, error);
@@ -229,6 +230,14 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc) shell_close(&s);
     else *ret_shell = s;
+    return rc;
+}
+
+int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
+{
+    opening_begin();
+    int rc = open_shell(opts, ret_shell, error);
+    opening_end();
     return rc;
 }
 

@@ -2,6 +2,7 @@
 /* heddle/types.h: what the data plane of this process runs on. */
 #include <heddle/types.h>
 
+#include "client/opening.h"
 #include "core/errors.h"
 #include "proto/value.h"
 #include "transfer/transfer.h"
@@ -15,7 +16,10 @@ int heddle_transport_load(const char *ucx_dir, char **ret_json)
         error_fail(&error, HEDDLE_ERR_USAGE, "heddle_transport_load: a place for the answer is needed");
         return error_publish(&error);
     }
-    if (transfer_ucx_load_from(ucx_dir, &ops, &place, &error)) return error_publish(&error);
+    opening_begin();
+    int rc = transfer_ucx_load_from(ucx_dir, &ops, &place, &error);
+    opening_end();
+    if (rc) return error_publish(&error);
     json_t *told = json_pack("{s:s, s:s, s:s, s:s}", "backend", ops->name, "ucx", ops->version(), "plugin",
                              place.plugin, "library", place.ucx);
     char *text = told ? json_dumps(told, JSON_COMPACT) : NULL;

@@ -2,6 +2,8 @@
 /* heddle/publisher.h: open and close, waiting, events.  Publications: publication.c. */
 #include "trainer_client/handle.h"
 
+#include "client/broker_address.h"
+#include "client/opening.h"
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/sized.h"
@@ -11,7 +13,6 @@
 
 #define TIMEOUT_MS 5000u
 #define CLOSE_MS 3000u
-#define DEFAULT_BROKER "tcp://127.0.0.1:7700"
 
 /* -- open ------------------------------------------------------------------------------------- */
 
@@ -94,8 +95,9 @@ static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **re
     p->close_ms = close_ms(o);
     p->leave_ms = leave_ms(o);
     error_text(p->adapter, sizeof p->adapter, o->adapter);
-    const char *broker = o->broker ? o->broker : getenv("HEDDLE_BROKER");
-    error_text(p->broker, sizeof p->broker, broker && *broker ? broker : DEFAULT_BROKER);
+    opening_begin();
+    error_text(p->broker, sizeof p->broker, broker_address(o->broker));
+    opening_end();
     *ret_publisher = p;
     return HEDDLE_OK;
 }

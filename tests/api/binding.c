@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,44 @@ Test(binding, one_call_writes_what_many_do)
     free(report);
     heddle_publisher_close(&p);
     stop();
+}
+
+enum { VARIABLES = 4000, OPENINGS = 200 };
+static atomic_bool is_over;
+
+static void *open_workers(void *unused)
+{
+    (void)unused;
+    const char *const adapters[] = {"policy", NULL};
+    heddle_worker_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapters = adapters, .data_device = "nowhere"};
+    heddle_worker_t *w = NULL;
+    while (!atomic_load(&is_over)) {
+        cr_assert(heddle_worker_open(&opts, &w), "there is no such interface");
+        usleep(10);
+    }
+    return NULL;
+}
+
+/* UCX finds its settings in the environment while one opens, and the other looks for its keys there: a look at that many variables
+ * takes long enough to see setenv free them. */
+Test(binding, two_threads_open_at_once)
+{
+    pthread_t thread;
+    char name[32], *told = NULL;
+    for (int i = 0; i < VARIABLES; i++) {
+        snprintf(name, sizeof name, "HEDDLE_OF_MANY_%d", i);
+        cr_assert_eq(setenv(name, "", 1), 0);
+    }
+    pthread_create(&thread, NULL, open_workers, NULL);
+    for (int i = 0; i < OPENINGS; i++) {
+        OK(heddle_transport_load(NULL, &told));
+        heddle_free(told);
+        heddle_publisher_t *p = begin_open(PATIENCE_MS);
+        heddle_publisher_close(&p);
+    }
+    atomic_store(&is_over, true);
+    pthread_join(thread, NULL);
+    cr_assert_eq(rmdir(dir), 0);
 }
 
 Test(binding, what_the_data_plane_runs_on)
