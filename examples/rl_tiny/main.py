@@ -3,8 +3,9 @@
 """Trains the same policy twice, with workers that receive every version and with workers frozen at version 1,
 and compares.
 
-Each run has a broker, a trainer and rollout workers as processes of their own.  One worker joins late, one is
-killed (SIGKILL) on the way. Ends with 0 only if every check at the end holds.
+Each run has a broker, a trainer and rollout workers as processes of their own.  One worker joins late, one
+generates a group with a version that is too old, one is killed (SIGKILL) with a group in its hands. Ends with
+0 only if every check at the end holds.
 """
 from __future__ import annotations
 
@@ -105,19 +106,13 @@ class Run:
                         [sys.executable, str(HERE / "trainer.py"), *command,
                          *(["--frozen"] if self.frozen else [])],
                         pass_fds=[board.fileno()])
-        for name in ("w1", "w2"):
-            self._start(name, self._worker(name))
+        self._start("w1", [*self._worker("w1"), "--mortal"], stdin=subprocess.PIPE)
+        self._start("w2", [*self._worker("w2"), "--lags"])
         self._start("w3", [*self._worker("w3"), "--late"], stdin=subprocess.PIPE)
 
     def _worker(self, name: str) -> list[str]:
         return [sys.executable, str(HERE / "rollout.py"), "--broker", self._broker, "--name", name, "--board",
                 str(self._work / "board")]
-
-    def kill(self, name: str) -> int:
-        process = self._processes.pop(name)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        return process.pid
 
     def stop(self) -> None:
         """Whoever is left is asked, then made to end."""
@@ -167,13 +162,21 @@ class Run:
     def _join(self) -> None:
         """The process was started with the others: loading torch takes longer than many steps.  Heddle hears
         of it now."""
-        with self._processes["w3"].stdin as late:
-            late.write(b"join\n")
+        self._tell("w3")
         say(f"{self.name:6} step {self.plan.join_at:4}  w3 joins (pid {self._processes['w3'].pid})")
 
     def _kill(self) -> None:
-        self.killed_pid = self.kill("w1")
+        """By its own hand, when it has the next group: so that there is one to be done again."""
+        process = self._tell("w1")
+        if process.wait(30) != -signal.SIGKILL:
+            raise Failed(f"w1 ended with {process.returncode}:\n{tail(self.folder / 'w1.log')}")
+        self.killed_pid = self._processes.pop("w1").pid
         say(f"{self.name:6} step {self.plan.kill_at:4}  w1 is killed (pid {self.killed_pid}, SIGKILL)")
+
+    def _tell(self, name: str) -> subprocess.Popen:
+        with self._processes[name].stdin as told:
+            told.write(b"now\n")
+        return self._processes[name]
 
     # -- what came of it -------------------------------------------------------------------------------------
 
@@ -239,6 +242,7 @@ def checks(live: Run, frozen: Run, plan: Plan) -> list[tuple[bool, str]]:
     late = live.samples_of("w3")
     compared, surprise = sum(row["compared"] for row in live.rows[1:]), max(row["surprise"]
                                                                             for row in live.rows)
+    dropped, redone = live.count("dropped").total(), live.facts["redone"]
     last_of_killed, killed = max(live.steps_of("w1"), default=-1), live.killed_pid is not None
     return [
         (gain >= plan.margin, f"reward of the samples, last {NEAR_END:.0%} of the steps: "
@@ -251,15 +255,15 @@ def checks(live: Run, frozen: Run, plan: Plan) -> list[tuple[bool, str]]:
         (compared > 0 and surprise < ROUNDING,
          f"{compared} samples of the newest version have the log-probabilities of the trainer's own weights "
                                               f"(off by {surprise:.1e} at most)"),
-        (behind <= plan.max_lag, f"no sample that was used is more than {plan.max_lag} version behind: "
-                                 f"{dict(sorted(live.count('lag').items()))}, "
-                                 f"{sum(live.count('dropped').values())} dropped"),
+        (behind <= plan.max_lag and dropped > 0,
+         f"no sample that was used is more than {plan.max_lag} version behind: "
+         f"{dict(sorted(live.count('lag').items()))}, {dropped} dropped (w2 made a group too late)"),
         (late.total() > 0 and min(late) >= plan.join_at,
          f"w3, which joined at step {plan.join_at}, served {late.total()} samples" +
          (f", the first of policy@{min(late)}, in step {min(live.steps_of('w3'))}" if late else "")),
-        (killed and 0 <= last_of_killed <= plan.kill_at + 2,
+        (killed and 0 <= last_of_killed <= plan.kill_at + 2 and redone > 0,
          f"w1, killed at step {plan.kill_at}, served none after step {last_of_killed}; "
-         f"{live.facts['redone']} of its groups went to others"),
+         f"{redone} of its groups went to others (at least the one that it had)"),
         (len(live.rows) == plan.steps and len(frozen.rows) == plan.steps,
          f"both runs did their {plan.steps} steps"),
     ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -49,9 +50,18 @@ class Engine:
             self._model.set_adapter(next(a for a, held in self._holds.items() if held == tag))
         self.tag = tag
 
+    def too_old(self) -> str | None:
+        """A version that is still in the model, two or more behind the one that serves."""
+        return next((tag for tag in self._holds.values() if number(tag) <= number(self.tag) - 2), None)
+
     def generate(self, group: Group) -> list[dict[str, object]]:
         samples = task.sample(self._model, group.prompt_ids, group.count, group.seed * 1009 + group.attempt)
         return [{"tag": self.tag, "ids": ids, "logprobs": logprobs} for ids, logprobs in samples]
+
+
+def number(tag: str) -> int:
+    """Of "policy@7:3f9a1c20d4e1", 7."""
+    return int(tag.partition("@")[2].partition(":")[0])
 
 
 def follow(worker: heddle.Worker, engine: Engine) -> None:
@@ -71,7 +81,19 @@ def follow(worker: heddle.Worker, engine: Engine) -> None:
                 engine.switch(before)
 
 
-def serve(name: str, worker: heddle.Worker, engine: Engine, desk: Desk) -> None:
+def lag(engine: Engine, group: Group) -> list[dict[str, object]]:
+    """Generates with a version that is too old, where there is one; the tags say so."""
+    old, now = engine.too_old(), engine.tag
+    if old is None:
+        return []
+    engine.switch(old)
+    samples = engine.generate(group)
+    engine.switch(now)
+    return samples
+
+
+def serve(name: str, worker: heddle.Worker, engine: Engine, desk: Desk, lags: bool = False,
+          is_mortal: bool = False) -> None:
     has_asked = False
     while True:
         follow(worker, engine)
@@ -84,7 +106,11 @@ def serve(name: str, worker: heddle.Worker, engine: Engine, desk: Desk) -> None:
         group = desk.group()
         if group is None:
             return
-        desk.answer({"worker": name, "samples": engine.generate(group)})
+        if is_mortal and select.select([sys.stdin], [], [], 0)[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        late = lag(engine, group) if lags else []
+        lags = lags and not late
+        desk.answer({"worker": name, "samples": late or engine.generate(group)})
         has_asked = False
 
 
@@ -94,6 +120,9 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--board", required=True, help="the trainer's socket")
     parser.add_argument("--late", action="store_true", help="join when a line comes on standard input")
+    parser.add_argument("--lags", action="store_true", help="generate one group with a version too old")
+    parser.add_argument("--mortal", action="store_true",
+                        help="die (SIGKILL) of the next group when a line has come on standard input")
     args = parser.parse_args()
     torch.set_num_threads(1)
     engine = Engine()
@@ -102,7 +131,7 @@ def main() -> None:
     desk = Desk(args.board)
     with heddle.Worker(args.broker, adapters=["policy"], name=args.name, apply="app",
                        slots=len(engine.adapters)) as worker:
-        serve(args.name, worker, engine, desk)
+        serve(args.name, worker, engine, desk, args.lags, args.mortal)
 
 
 if __name__ == "__main__":

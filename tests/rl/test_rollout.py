@@ -54,6 +54,16 @@ def test_a_switch_that_was_overtaken_leaves_what_served_before(model, before):
     assert commit("v1", True) == ("v1", "v1"), "also where it serves already"
 
 
+def test_who_lags_generates_once_with_a_version_that_is_two_behind(model, monkeypatch):
+    engine = rollout.Engine()
+    monkeypatch.setattr(rollout.Engine, "generate", lambda self, group: [self.tag])
+    for version in (1, 2, 3, 4):
+        engine.load(types.SimpleNamespace(tag=f"policy@{version}:00"))
+        engine.switch(f"policy@{version}:00")
+        assert rollout.lag(engine, None) == ([] if version < 3 else [f"policy@{version - 2}:00"])
+        assert engine.tag == f"policy@{version}:00" and model[model["serves"]] == engine.tag
+
+
 def test_a_worker_has_a_slot_for_every_adapter_of_the_model(model, monkeypatch):
     asked = {}
 
