@@ -13,9 +13,9 @@ WORKER = """
     numpy = __import__("numpy")
 
     def looks():
-        with open("/proc/self/status") as f:
-            rss = next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
-        return {"rss": rss, "fds": len(os.listdir("/proc/self/fd")), "held": len(w.stats()["held"])}
+        with open("/proc/self/status") as f:        # pages of files come and go with what others do
+            own = sum(int(line.split()[1]) for line in f if line.startswith(("RssAnon", "VmSwap")))
+        return {"kib": own, "fds": len(os.listdir("/proc/self/fd")), "held": len(w.stats()["held"])}
 
     with heddle.Worker(adapters=[sys.argv[1]], name="soak") as w:
         for u in w.updates():
@@ -28,16 +28,20 @@ WORKER = """
                     for name, t in a.tensors.items():
                         assert numpy.array_equal(t.numpy(), loaded[name])
                     del t
-                if u.version % int(sys.argv[2]) == 0:
+                if u.version % int(sys.argv[2]) == 0 or u.version == int(sys.argv[3]):
                     print(json.dumps(looks()), flush=True)
 """
+
+
+# What a worker remembers of versions that ended, up to some 2,000 of them: 470 KiB were seen.
+REMEMBERED_KIB = 768
 
 
 def test_many_versions_leave_nothing_behind(broker, adapter, program):
     numpy = pytest.importorskip("numpy")
     count = int(os.environ.get("HEDDLE_SOAK", "1000"))
-    each = count // 10
-    it = program(WORKER, adapter, each)
+    each, warm = count // 10, count // 50
+    it = program(WORKER, adapter, each, warm)
     config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
     looks, own = [], []
     with heddle.Publisher(adapter=adapter) as pub:
@@ -46,13 +50,13 @@ def test_many_versions_leave_nothing_behind(broker, adapter, program):
             ver = pub.publish_tensors({"base_model.model.q.lora_A.weight": value,
                                        "base_model.model.q.lora_B.weight": value.T}, config, step=n)
             ver.wait(min=1, timeout=60)
-            if n % each == 0:
+            if n % each == 0 or n == warm:
                 looks.append(it.json())
                 own.append(len(os.listdir("/proc/self/fd")))
     print(looks)
-    assert looks[-1]["rss"] <= looks[1]["rss"] * 1.01, looks
-    assert len({l["fds"] for l in looks[1:]}) == 1, looks
+    assert looks[-1]["kib"] <= looks[0]["kib"] + REMEMBERED_KIB, looks
+    assert len({l["fds"] for l in looks}) == 1, looks
     # of this process the tests before may still close some
-    assert own[-1] <= own[1], own
+    assert own[-1] <= own[0], own
     assert {l["held"] for l in looks} == {0}
     assert it.end() in (0, -15)
