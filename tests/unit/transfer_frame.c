@@ -4,6 +4,8 @@
 
 #include <criterion/criterion.h>
 #include <ctype.h>
+#include <heddle/error.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -104,6 +106,78 @@ Test(frame, bytes_are_those_of_the_page)
         cr_assert_eq(memcmp(want, got, n), 0, "%s", NAMES[kind]);
     }
     free(doc);
+}
+
+/* ---- wire version 1 ---- */
+
+static size_t put_hex(char *out, const uint8_t *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) sprintf(out + 2 * i, "%02x", bytes[i]);
+    return 2 * count;
+}
+
+/* Each field by its name, as tests/golden/frames-v1.txt has them. */
+static void put_fields(const frame_t *f, char *out)
+{
+    char *at = out + sprintf(out, "line=%" PRIu64, f->line);
+    switch (f->kind) {
+    case FRAME_HI:
+        at += sprintf(at, " token=%" PRIu64 " answer=%" PRIu64 " address=", f->hi.token, f->hi.answer);
+        put_hex(at, f->hi.address.data, f->hi.address.bytes);
+        break;
+    case FRAME_ASK:
+        at += sprintf(at, " key=");
+        at += put_hex(at, f->ask.key.b, sizeof f->ask.key.b);
+        for (const frame_range_t *r = f->ask.ranges; r < f->ask.ranges + f->count; r++)
+            at += sprintf(at, " ask=%" PRIu64 " offset=%" PRIu64 " bytes=%u", r->ask, r->offset, r->bytes);
+        break;
+    case FRAME_UNASK:
+        for (uint32_t i = 0; i < f->count; i++) at += sprintf(at, " ask=%" PRIu64, f->unask.asks[i]);
+        break;
+    case FRAME_DATA:
+        sprintf(at, " ask=%" PRIu64 " offset=%" PRIu64 " bytes=%u", f->data.ask, f->data.offset, f->data.bytes);
+        break;
+    case FRAME_REFUSED:
+        for (const frame_refusal_t *r = f->refused.rows; r < f->refused.rows + f->count; r++)
+            at += sprintf(at, " ask=%" PRIu64 " reason=%s", r->ask, heddle_err_name(r->err));
+        break;
+    case FRAME_NEAR: sprintf(at, " count=%u", f->count); break;
+    case FRAME_LENT:
+        at += sprintf(at, " file=%" PRIu64 " fd=%u pin=%u", f->lent.file, f->lent.fd, f->lent.pin);
+        for (const frame_loan_t *r = f->lent.rows; r < f->lent.rows + f->count; r++)
+            at += sprintf(at, " ask=%" PRIu64 " offset=%" PRIu64 " bytes=%u slot=%u", r->ask, r->offset, r->bytes, r->slot);
+        break;
+    case FRAME_TAKEN: sprintf(at, " slots=%u", f->taken.slots); break;
+    case FRAME_BEAT:
+    case FRAME_BYE: break;
+    }
+}
+
+/* What processes of then say is understood, and they understand what we say: whatever becomes of page and code together. */
+Test(frame, those_of_wire_version_1_are_what_they_were)
+{
+    char path[600], name[16], hex[2 * FRAME_SMALL_MAX + 1], want[2048], got[2048];
+    const char *root = getenv("HEDDLE_SOURCE_DIR");
+    unsigned kinds = 0;
+    snprintf(path, sizeof path, "%s/tests/golden/frames-v1.txt", root ? root : ".");
+    FILE *file = fopen(path, "r");
+    cr_assert_not_null(file, "%s", path);
+    while (fscanf(file, "%15s %832s %2047[^\n]", name, hex, want) == 3) {
+        uint8_t bytes[FRAME_SMALL_MAX], again[FRAME_MAX];
+        size_t count = strlen(hex) / 2;
+        frame_t f;
+        for (size_t i = 0; i < count; i++) cr_assert_eq(sscanf(hex + 2 * i, "%2hhx", &bytes[i]), 1);
+        cr_assert(frame_decode(bytes_of(bytes, count), &f), "%s", name);
+        cr_assert_str_eq(name, NAMES[f.kind]);
+        put_fields(&f, got);
+        cr_assert_str_eq(got, want, "%s", name);
+        cr_assert_eq(frame_encode(&f, again), count, "%s", name);
+        cr_assert_eq(memcmp(bytes, again, count), 0, "%s", name);
+        kinds |= 1u << f.kind;
+    }
+    cr_assert(feof(file));
+    fclose(file);
+    cr_assert_eq(kinds, (2u << FRAME_TAKEN) - 2, "each kind is there");
 }
 
 /* No decoder of ours: positions written by hand. */
