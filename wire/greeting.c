@@ -7,7 +7,7 @@
 #include <heddle/error.h>
 
 /* signature 10 | major 1 | minor 1 | mechanism 20, padded with zeros | … */
-enum { SIGNATURE = 10, MECHANISM_AT = 12, MECHANISM = 20, CONNECT_MS = 3000 };
+enum { SIGNATURE = 10, MECHANISM_AT = 12, CONNECT_MS = 3000 };
 
 struct greeting {
     loop_t *loop;
@@ -15,10 +15,24 @@ struct greeting {
     void (*on_heard)(void *self);
     void *self;
     bool is_connected;
-    size_t bytes;
-    uint8_t heard[MECHANISM_AT + MECHANISM];
-    char mechanism[MECHANISM + 1];
+    greeting_heard_t heard;
+    char mechanism[GREETING_MECHANISM + 1];
 };
+
+bool greeting_take(greeting_heard_t *h, bytes_t part)
+{
+    size_t room = sizeof h->at - h->bytes, bytes = part.bytes < room ? part.bytes : room;
+    memcpy(h->at + h->bytes, part.data, bytes);
+    h->bytes += bytes;
+    return h->bytes < sizeof h->at;
+}
+
+void greeting_read(const greeting_heard_t *h, char ret_mechanism[GREETING_MECHANISM + 1])
+{
+    bool is_whole = h->bytes == sizeof h->at && h->at[0] == 0xff && h->at[9] == 0x7f && h->at[SIGNATURE] >= 3;
+    memset(ret_mechanism, 0, GREETING_MECHANISM + 1);
+    if (is_whole) memcpy(ret_mechanism, h->at + MECHANISM_AT, GREETING_MECHANISM);
+}
 
 static void end_stream(greeting_t *g)
 {
@@ -28,9 +42,7 @@ static void end_stream(greeting_t *g)
 
 static void finish(greeting_t *g)
 {
-    const uint8_t *at = g->heard;
-    bool is_whole = g->bytes == sizeof g->heard && at[0] == 0xff && at[9] == 0x7f && at[SIGNATURE] >= 3;
-    if (is_whole) memcpy(g->mechanism, at + MECHANISM_AT, MECHANISM);
+    greeting_read(&g->heard, g->mechanism);
     end_stream(g);
     g->on_heard(g->self);
 }
@@ -48,12 +60,9 @@ static bool begin(greeting_t *g, zmq_msg_t *id)
 /* False when no more is to come: all was heard, or the connection ended. */
 static bool take(greeting_t *g, zmq_msg_t *id, zmq_msg_t *part)
 {
-    size_t bytes = zmq_msg_size(part), room = sizeof g->heard - g->bytes;
+    size_t bytes = zmq_msg_size(part);
     if (!bytes) return begin(g, id); /* it is up, or, the second time, down */
-    if (bytes > room) bytes = room;
-    memcpy(g->heard + g->bytes, zmq_msg_data(part), bytes);
-    g->bytes += bytes;
-    return g->bytes < sizeof g->heard;
+    return greeting_take(&g->heard, bytes_of(zmq_msg_data(part), bytes));
 }
 
 /* What a stream hands over is two parts: of whom, and bytes. */

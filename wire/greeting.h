@@ -9,7 +9,17 @@
 #ifndef WIRE_GREETING_H
 #define WIRE_GREETING_H
 
+#include "core/bytes.h"
 #include "wire/loop.h"
+
+#define GREETING_MECHANISM 20u
+
+/* What a stranger says, up to its mechanism, in pieces as they come.  PURE. */
+typedef struct { size_t bytes; uint8_t at[12 + GREETING_MECHANISM]; } greeting_heard_t;
+/* False when no more is needed. */
+bool greeting_take(greeting_heard_t *h, bytes_t part);
+/* As greeting_mechanism() has it: "" where it is none, or not whole. */
+void greeting_read(const greeting_heard_t *h, char ret_mechanism[GREETING_MECHANISM + 1]);
 
 typedef struct greeting greeting_t;
 

@@ -139,6 +139,24 @@ def frames():
     seed("frame", "taken", frame(10, 0, struct.pack("<I", 6)))
 
 
+def strangers():
+    def greeting(mechanism, major=3):
+        said = b"\xff" + bytes(8) + b"\x7f" + bytes([major, 1]) + mechanism.ljust(20, b"\0") + bytes(32)
+        return b"\x00" + b"".join(bytes([len(part) - 1]) + part for part in
+                                  (said[:10], said[10:11], said[11:40], said[40:]))
+    for mechanism in (b"NULL", b"CURVE", b"x" * 20):
+        seed("strangers", f"greeting-{mechanism.decode().lower()[:5]}", greeting(mechanism))
+    seed("strangers", "greeting-old", greeting(b"NULL", major=1))
+    seed("strangers", "greeting-other", b"\x00\x1fHTTP/1.1 400 Bad Request\r\n")
+    near = struct.pack("<4Q", 1, 2, 3, 4) + b"HEDDNEAR"
+    seed("strangers", "address-old", b"\x01UCX\0" + struct.pack("<HHQ", 1, 2, 3) + b"an address")
+    seed("strangers", "address-short", b"\x01UCX\0")
+    seed("strangers", "address", b"\x02an address")
+    seed("strangers", "address-near", b"\x02an address" + near)
+    seed("strangers", "address-near-alone", b"\x02" + near)
+    seed("strangers", "address-none", b"\x02")
+
+
 def rows():
     def both(name, data):
         seed("registry_rows", name, data)
@@ -270,7 +288,8 @@ def events():
             seed(target, f"walk-{number}", bytes(data[:500]))
 
 
-for make in (messages, reports, adapters, frames, rows, command_lines, texts, keys, stories, events):
+for make in (messages, reports, adapters, frames, strangers, rows, command_lines, texts, keys, stories,
+             events):
     make()
 print(f"seeds: {sum(1 for _ in CORPUS.rglob('*') if _.is_file())} inputs, "
       f"{sum(f.stat().st_size for f in CORPUS.rglob('*') if f.is_file())} bytes")

@@ -12,6 +12,8 @@ set(rooms_manifest heddle_proto)
 set(rooms_safetensors heddle_proto)
 set(rooms_peft_config heddle_proto)
 set(rooms_frame heddle_transfer)
+set(rooms_strangers heddle_wire heddle_transfer PkgConfig::ucx)
+set(parts_strangers ${CMAKE_SOURCE_DIR}/transfer/ucx_address.c)   # else in the plugin
 set(rooms_registry_rows heddle_broker)
 set(rooms_registry_start heddle_broker)
 set(rooms_command_line heddle_front heddle_broker)
