@@ -114,16 +114,31 @@ static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
     return rc;
 }
 
-/* "PID\n" or "PID open EPOCH\n"; what was longer before is cut off last, when the words are apart. */
-static int write_lock(const datadir_t *dir, bool is_open, uint64_t epoch)
+static const char OPEN[] = " open ", UNPARTED[] = " unparted";
+
+/* "PID\n", with " open EPOCH" and " unparted" before the end of the line; what was longer before is cut off
+ * last, when the words are apart. */
+static int write_lock(const datadir_t *dir, bool is_open, uint64_t epoch, bool is_unparted)
 {
-    char text[64];
-    int n = snprintf(text, sizeof text, "%ld", (long)getpid());
-    if (is_open) n += snprintf(text + n, sizeof text - (size_t)n, " open %" PRIu64, epoch);
-    text[n++] = '\n';
+    char text[80], open[40] = "";
+    if (is_open) snprintf(open, sizeof open, "%s%" PRIu64, OPEN, epoch);
+    int n = snprintf(text, sizeof text, "%ld%s%s\n", (long)getpid(), open, is_unparted ? UNPARTED : "");
     errno = 0; /* a short write sets none */
     if (pwrite(dir->lock_fd, text, (size_t)n, 0) != n || ftruncate(dir->lock_fd, n) != 0)
         return errno ? errno : ENOSPC;
+    return 0;
+}
+
+/* What the owner before said last. */
+static int read_lock(datadir_t *dir)
+{
+    char line[80] = "";
+    if (pread(dir->lock_fd, line, sizeof line - 1, 0) < 0) return errno;
+    line[strcspn(line, "\n")] = 0;
+    const char *word = strstr(line, OPEN);
+    dir->was_open = word;
+    dir->open_epoch = word ? strtoull(word + strlen(OPEN), NULL, 10) : 0;
+    dir->is_unparted = strstr(line, UNPARTED);
     return 0;
 }
 
@@ -135,28 +150,33 @@ static int take_lock(datadir_t *dir, heddle_error_t *error)
     if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0)
         return errno == EWOULDBLOCK ? refuse_locked(dir, error)
                                     : datadir_refuse(dir->path, "lock it", errno, error);
-    char before[64] = "";
-    ssize_t n = pread(dir->lock_fd, before, sizeof before - 1, 0);
-    const char *word = n > 0 ? strstr(before, " open") : NULL;
-    dir->was_open = word;
-    dir->open_epoch = word ? strtoull(word + strlen(" open"), NULL, 10) : 0;
-    int number = write_lock(dir, dir->was_open, dir->open_epoch);
+    int number = read_lock(dir);
+    if (number) return datadir_refuse(dir->path, "read its file \"lock\"", number, error);
+    number = write_lock(dir, dir->was_open, dir->open_epoch, dir->is_unparted);
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
-static int say(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error)
+static int say(const datadir_t *dir, bool is_open, uint64_t epoch, bool is_unparted, heddle_error_t *error)
 {
-    int number = write_lock(dir, is_open, epoch);
+    int number = write_lock(dir, is_open, epoch, is_unparted);
     if (!number && fdatasync(dir->lock_fd) != 0 && errno != EINVAL) number = errno;
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
 int datadir_say_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error)
 {
-    return say(dir, true, epoch, error);
+    return say(dir, true, epoch, false, error);
 }
 
-int datadir_say_closed(const datadir_t *dir, heddle_error_t *error) { return say(dir, false, 0, error); }
+int datadir_say_closed(const datadir_t *dir, heddle_error_t *error)
+{
+    return say(dir, false, 0, false, error);
+}
+
+int datadir_say_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error)
+{
+    return say(dir, is_open, epoch, true, error);
+}
 
 int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error)
 {

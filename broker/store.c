@@ -556,6 +556,18 @@ int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* False: they lie side by side still, and the next start is told. */
+static bool part_files(const store_t *s, bool is_open)
+{
+    int number = store_files_part(&s->files, s->epoch);
+    if (!number) return true;
+    log_emit(LOG_ERROR, "registry.foreign", "%s: cannot put it aside: %s", s->files.log, strerror(number));
+    heddle_error_t why;
+    if (datadir_say_unparted(&s->dir, is_open, s->epoch, &why))
+        log_emit(LOG_ERROR, "registry.foreign", "%s; rename the log before the next start", why.message);
+    return false;
+}
+
 /* The word is taken back before SQLite removes the log: who finds it later misses none.  What was refused, or
  * is not ours any more, is left as it is. */
 static void end_log(store_t *s)
@@ -566,12 +578,8 @@ static void end_log(store_t *s)
     bool is_ours = s->is_ready && store_files_own_main(&s->files), is_whole = is_ours && !empty_log(s);
     if (is_ours) store_files_note(&s->files);
     if (is_whole) is_whole = datadir_say_closed(&s->dir, NULL) == HEDDLE_OK;
-    if (!is_whole) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    int number = store_files_part(&s->files, s->epoch);
-    if (number)
-        log_emit(LOG_ERROR, "registry.foreign",
-                 "%s is not of the registry beside it, and cannot be put aside: %s; do so before the next "
-                 "start", s->files.log, strerror(number));
+    bool is_parted = part_files(s, !is_whole);
+    if (!is_whole || !is_parted) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 }
 
 void store_close(store_t **store)

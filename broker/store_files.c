@@ -40,6 +40,13 @@ void store_files_fini(store_files_t *f)
 
 /* ---- while it is open ------------------------------------------------------------------------ */
 
+/* Twice: whose bytes these are hangs on it, and a look that fails says nothing about that.  0, or the
+ * errno. */
+static int look(const char *path, struct stat *ret_st)
+{
+    return stat(path, ret_st) == 0 || stat(path, ret_st) == 0 ? 0 : errno;
+}
+
 static bool is_same(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
@@ -48,7 +55,7 @@ static bool is_same(const struct stat *a, const struct stat *b)
 static void note_one(const char *path, struct stat *seen)
 {
     struct stat st;
-    if (stat(path, &st) == 0 && (!seen->st_ino || is_same(seen, &st))) *seen = st;
+    if (look(path, &st) == 0 && (!seen->st_ino || is_same(seen, &st))) *seen = st;
 }
 
 void store_files_note(store_files_t *f)
@@ -67,13 +74,12 @@ static bool is_unwritten(const struct stat *a, const struct stat *b)
 bool store_files_own_main(const store_files_t *f)
 {
     struct stat st;
-    return stat(f->main, &st) == 0 && is_same(&st, &f->main_seen) && is_unwritten(&st, &f->main_seen);
+    return look(f->main, &st) == 0 && is_same(&st, &f->main_seen) && is_unwritten(&st, &f->main_seen);
 }
 
-static bool own_log(const store_files_t *f)
+static int read_failed(const char *path, int number, heddle_error_t *error)
 {
-    struct stat st;
-    return stat(f->log, &st) == 0 && is_same(&st, &f->log_seen);
+    return datadir_refuse(path, "read it", number ? number : EIO, error);
 }
 
 static int refuse_moved(const char *path, const char *hint, heddle_error_t *error)
@@ -89,7 +95,9 @@ static int refuse_moved(const char *path, const char *hint, heddle_error_t *erro
 int store_files_in_place(const store_files_t *f, heddle_error_t *error)
 {
     struct stat st;
-    if (stat(f->main, &st) != 0 || !is_same(&st, &f->main_seen))
+    int number = look(f->main, &st);
+    if (number && number != ENOENT) return read_failed(f->main, number, error);
+    if (number || !is_same(&st, &f->main_seen))
         return refuse_moved(
             f->main,
             "put the directory back and start the broker again; what was acknowledged is in the old file",
@@ -102,7 +110,9 @@ int store_files_in_place(const store_files_t *f, heddle_error_t *error)
                           "stopped: docs/operations.md, Backup and restore");
         return rc;
     }
-    if (own_log(f)) return HEDDLE_OK;
+    number = look(f->log, &st);
+    if (number && number != ENOENT) return read_failed(f->log, number, error);
+    if (!number && is_same(&st, &f->log_seen)) return HEDDLE_OK;
     return refuse_moved(
         f->log, "start the broker again: it puts what was acknowledged into registry.db as it ends", error);
 }
@@ -110,22 +120,20 @@ int store_files_in_place(const store_files_t *f, heddle_error_t *error)
 /* Under a name that nothing has: an epoch may come twice, after an older registry was put in place. */
 static int put_aside(const char *log, uint64_t epoch)
 {
-    size_t size = strlen(log) + 48;
-    char *aside = malloc(size);
-    int number = aside ? EEXIST : ENOMEM;
+    char aside[PATH_MAX + 48];
+    int number = EEXIST;
     for (int i = 1; number == EEXIST && i <= ASIDE_MAX; i++) {
-        int n = snprintf(aside, size, "%s.%llu", log, (unsigned long long)epoch);
-        if (i > 1) snprintf(aside + n, size - (size_t)n, ".%d", i);
+        int n = snprintf(aside, sizeof aside, "%s.%llu", log, (unsigned long long)epoch);
+        if (i > 1) snprintf(aside + n, sizeof aside - (size_t)n, ".%d", i);
         number = renameat2(AT_FDCWD, log, AT_FDCWD, aside, RENAME_NOREPLACE) ? errno : 0;
     }
-    free(aside);
     return number;
 }
 
 int store_files_part(const store_files_t *f, uint64_t epoch)
 {
     struct stat st;
-    bool is_there = f->log_seen.st_ino && stat(f->log, &st) == 0;
+    bool is_there = f->log_seen.st_ino && look(f->log, &st) == 0;
     bool is_foreign = is_there && store_files_own_main(f) != is_same(&st, &f->log_seen);
     return is_foreign ? put_aside(f->log, epoch) : 0;
 }
@@ -213,11 +221,6 @@ static int refuse_damaged(const char *path, uint64_t at, heddle_error_t *error)
     return rc;
 }
 
-static int read_failed(const char *path, int number, heddle_error_t *error)
-{
-    return datadir_refuse(path, "read it", number ? number : EIO, error);
-}
-
 static int walk(const char *path, int fd, walk_t *w, uint8_t *frame, heddle_error_t *error)
 {
     uint8_t header[LOG_HEADER];
@@ -250,17 +253,21 @@ static int check_log(const char *path, size_t page_bytes, heddle_error_t *error)
 /* ---- both, before they are opened ------------------------------------------------------------ */
 
 /* 0: it is no registry of ours, or has nothing in it yet. */
-static size_t page_bytes_of(const char *path)
+static int read_page_bytes(const char *path, size_t *ret_bytes, heddle_error_t *error)
 {
     uint8_t h[MAIN_HEADER];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    bool is_ours = pread(fd, h, sizeof h, 0) == MAIN_HEADER && !memcmp(h, "SQLite format 3", 16) &&
+    if (fd < 0 && errno != ENOENT) return read_failed(path, errno, error);
+    ssize_t n = fd < 0 ? 0 : pread(fd, h, sizeof h, 0);
+    int number = errno;
+    if (fd >= 0) close(fd);
+    if (n < 0) return read_failed(path, number, error);
+    bool is_ours = n == MAIN_HEADER && !memcmp(h, "SQLite format 3", 16) &&
                    be32(h + 68) == STORE_APPLICATION_ID;
-    close(fd);
     size_t bytes = is_ours ? (size_t)h[16] << 8 | h[17] : 0;
     if (bytes == 1) bytes = PAGE_MAX;
-    return bytes >= 512 && (bytes & (bytes - 1)) == 0 ? bytes : 0;
+    *ret_bytes = bytes >= 512 && (bytes & (bytes - 1)) == 0 ? bytes : 0;
+    return HEDDLE_OK;
 }
 
 /* The log of the run that was killed, where it was put aside: `ret_name` "" without one.  One of another run
@@ -268,12 +275,10 @@ static size_t page_bytes_of(const char *path)
 static void find_aside(const store_files_t *f, const datadir_t *dir, char *ret_name, size_t size)
 {
     struct stat st;
-    char *path = malloc(strlen(f->log) + 32);
+    char path[PATH_MAX + 48];
+    snprintf(path, sizeof path, "%s.%llu", f->log, (unsigned long long)dir->open_epoch);
     *ret_name = 0;
-    if (path) sprintf(path, "%s.%llu", f->log, (unsigned long long)dir->open_epoch);
-    if (path && dir->open_epoch && stat(path, &st) == 0)
-        snprintf(ret_name, size, "%s", strrchr(path, '/') + 1);
-    free(path);
+    if (dir->open_epoch && look(path, &st) == 0) snprintf(ret_name, size, "%s", strrchr(path, '/') + 1);
 }
 
 static int refuse_missing(const store_files_t *f, const char *path, const datadir_t *dir,
@@ -300,12 +305,31 @@ static int refuse_missing(const store_files_t *f, const char *path, const datadi
     return rc;
 }
 
+static int refuse_unparted(const store_files_t *f, const datadir_t *dir, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s does not belong to the registry.db beside it",
+                        f->log);
+    error_contrast(error, "a log that was put aside",
+                   "one that the broker before could not put aside, when one of the two had been replaced");
+    error_hint(error,
+               "restore a backup; or, to go on with the registry.db that is there, rename the log to "
+               "registry.db-wal.old and remove %.150s/lock",
+               dir->path);
+    return rc;
+}
+
 int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error)
 {
-    size_t page_bytes = page_bytes_of(f->main);
+    size_t page_bytes = 0;
     struct stat st;
-    if (dir->was_open && (stat(f->main, &st) != 0 || st.st_size == 0))
-        return refuse_missing(f, f->main, dir, error);
-    if (dir->was_open && page_bytes && stat(f->log, &st) != 0) return refuse_missing(f, f->log, dir, error);
+    if (dir->is_unparted) return refuse_unparted(f, dir, error);
+    int rc = read_page_bytes(f->main, &page_bytes, error);
+    if (rc) return rc;
+    int number = look(f->main, &st);
+    if (number && number != ENOENT) return read_failed(f->main, number, error);
+    if (dir->was_open && (number || st.st_size == 0)) return refuse_missing(f, f->main, dir, error);
+    number = look(f->log, &st);
+    if (number && number != ENOENT) return read_failed(f->log, number, error);
+    if (dir->was_open && page_bytes && number) return refuse_missing(f, f->log, dir, error);
     return page_bytes ? check_log(f->log, page_bytes, error) : HEDDLE_OK;
 }

@@ -33,11 +33,13 @@ void store_files_fini(store_files_t *f);
 int  store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error);
 /* They are as they should be now: opened, or written to by us. */
 void store_files_note(store_files_t *f);
-/* DATA_DIR: one was removed, moved or replaced, or registry.db was written to by somebody else. */
+/* DATA_DIR: one was removed, moved or replaced, or registry.db was written to by somebody else; or they
+ * cannot be looked at. */
 int  store_files_in_place(const store_files_t *f, heddle_error_t *error);
 bool store_files_own_main(const store_files_t *f);
 /* Renames a log that does not belong to the registry beside it: registry.db-wal.EPOCH, or .EPOCH.2 and so on
- * where that is taken.  0, or an errno: it lies where it lay. */
+ * where that is taken.  0, or the errno: they lie side by side still, and no start may take them for a pair
+ * (datadir_say_unparted). */
 int  store_files_part(const store_files_t *f, uint64_t epoch);
 
 #endif

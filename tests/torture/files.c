@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The Nth call to the file system fails, for every N, where directories are exported and keys are kept.
+/* The Nth call to the file system fails, for every N, where directories are exported, keys are kept, and a broker has
+ * its data (datadir.c).
  *
  *   torture_files [--only PLAY] [--nth N] [--list]
  *
- * Each N is tried with ENOSPC, EIO, EMFILE, and with a write that writes nothing.  What then lies there is whole or not there; the link names a whole
+ * Each N is tried with ENOSPC, EIO, EMFILE, with a write that writes nothing, and with EIO from there on.  What then lies there is whole or not there; the link names a whole
  * directory; and when the disk is well again, everything is done, and nothing is left under a temporary name.  The
- * calls are those of our own code (tests.cmake: --wrap); the first process ends after the failure, a second one goes on,
- * as after a restart. */
+ * calls are those of our own code (tests.cmake: --wrap, of every object that is linked here); the first process ends after
+ * the failure, without a leak, and a second one goes on, as after a restart. */
 #include "tests/torture/batch.h"
+#include "tests/torture/files.h"
 #include "tests/unit/worker_arena.h"
 #include "wire/keys.h"
 #include "worker/sidecar_export.h"
@@ -30,12 +32,19 @@
 static struct {
     volatile bool is_armed;
     int number;
-    uint64_t count, nth;
+    uint64_t count, nth, length;
 } calls;
+
+bool files_arm(bool is_armed)
+{
+    bool was_armed = calls.is_armed;
+    calls.is_armed = is_armed;
+    return was_armed;
+}
 
 static bool refuse(void)
 {
-    if (!calls.is_armed || ++calls.count != calls.nth) return false;
+    if (!calls.is_armed || ++calls.count < calls.nth || calls.count >= calls.nth + calls.length) return false;
     errno = calls.number ? calls.number : EIO;
     return true;
 }
@@ -54,6 +63,15 @@ static ssize_t no_write(void)
     type __wrap_##name parameters { return refuse() ? (failed) : __real_##name arguments; }
 WRAP(int, -1, mkdir, (const char *path, mode_t mode), (path, mode))
 WRAP(int, -1, fsync, (int fd), (fd))
+WRAP(int, -1, fdatasync, (int fd), (fd))
+WRAP(int, -1, ftruncate, (int fd, off_t bytes), (fd, bytes))
+WRAP(int, -1, flock, (int fd, int how), (fd, how))
+WRAP(int, -1, fstat, (int fd, struct stat *to), (fd, to))
+WRAP(int, -1, unlink, (const char *path), (path))
+WRAP(ssize_t, -1, read, (int fd, void *data, size_t bytes), (fd, data, bytes))
+WRAP(ssize_t, -1, pread, (int fd, void *data, size_t bytes, off_t at), (fd, data, bytes, at))
+WRAP(ssize_t, no_write(), pwrite, (int fd, const void *data, size_t bytes, off_t at), (fd, data, bytes, at))
+WRAP(DIR *, NULL, opendir, (const char *path), (path))
 WRAP(int, -1, stat, (const char *path, struct stat *to), (path, to))
 WRAP(int, -1, lstat, (const char *path, struct stat *to), (path, to))
 WRAP(int, -1, fstatat, (int dir, const char *name, struct stat *to, int flags), (dir, name, to, flags))
@@ -96,7 +114,8 @@ WRAP_OPEN(openat, (int dir, const char *path, int flags, ...), (dir, path, flags
 
 /* ---- exports ---- */
 
-static char root[64], outbox[96];
+char files_root[64];
+static char outbox[96];
 static exports_t exports;
 static slots_t *slots;
 static char digests[4][HEDDLE_DIGEST_TEXT];
@@ -228,7 +247,7 @@ static char brokers_key[KEY_TEXT];
 static void keys_before(void)
 {
     key_pair_t pair;
-    snprintf(ring.dir, sizeof ring.dir, "%s/a/keys", root);
+    snprintf(ring.dir, sizeof ring.dir, "%s/a/keys", files_root);
     cr_assert_eq(key_make(&pair, NULL), HEDDLE_OK);
     memcpy(brokers_key, pair.public_key, sizeof brokers_key);
 }
@@ -263,39 +282,35 @@ static void keys_end(void) {}
 
 /* ---- runs ---- */
 
-typedef struct {
-    const char *name;
-    void (*before)(void);
-    int (*act)(void);
-    void (*after)(void);
-    void (*end)(void);
-} row_t;
-static const row_t ROWS[] = {{"exports", exports_before, exports_act, exports_after, exports_end},
-                             {"keys", keys_before, keys_act, keys_after, keys_end}};
+static const files_row_t OWN[] = {{"exports", exports_before, exports_act, exports_after, exports_end},
+                                  {"keys", keys_before, keys_act, keys_after, keys_end}};
+enum { OWN_ROWS = sizeof OWN / sizeof *OWN };
+static files_row_t ROWS[OWN_ROWS + DATADIR_ROWS];
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
-static const int NUMBERS[] = {ENOSPC, EIO, EMFILE, 0};
-enum { NUMBER_COUNT = sizeof NUMBERS / sizeof *NUMBERS };
+enum { FOR_LONG = 1000000 };
+static const struct way { int number; uint64_t length; } WAYS[] = {{ENOSPC, 1}, {EIO, 1}, {EMFILE, 1}, {0, 1}, {EIO, FOR_LONG}};
+enum { WAY_COUNT = sizeof WAYS / sizeof *WAYS };
 
-static void begin(const row_t *row)
+static void begin(const files_row_t *row)
 {
-    snprintf(root, sizeof root, "%s/heddle-files-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-    cr_assert_not_null(mkdtemp(root));
-    snprintf(outbox, sizeof outbox, "%s/out/box", root);
+    snprintf(files_root, sizeof files_root, "%s/heddle-files-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    cr_assert_not_null(mkdtemp(files_root));
+    snprintf(outbox, sizeof outbox, "%s/out/box", files_root);
     row->before();
 }
 
-static void end(const row_t *row)
+static void end(const files_row_t *row)
 {
     char command[96];
     row->end();
-    snprintf(command, sizeof command, "rm -rf %s", root);
+    snprintf(command, sizeof command, "rm -rf %s", files_root);
     cr_assert_eq(system(command), 0);
 }
 
-static uint64_t count_of(const row_t *row)
+static uint64_t count_of(const files_row_t *row)
 {
     begin(row);
-    calls.nth = 0;
+    calls.nth = calls.length = 0;
     calls.count = 0;
     calls.is_armed = true;
     cr_assert_eq(row->act(), HEDDLE_OK);
@@ -306,17 +321,18 @@ static uint64_t count_of(const row_t *row)
 }
 
 /* The process in which it happens ends: what it leaves is an ended process's. */
-static void act_elsewhere(const row_t *row, uint64_t nth, int number)
+static void act_elsewhere(const files_row_t *row, uint64_t nth, struct way way)
 {
     pid_t pid = fork();
     if (!pid) {
         calls.nth = nth;
-        calls.number = number;
+        calls.length = way.length;
+        calls.number = way.number;
         calls.count = 0;
         calls.is_armed = true;
         int rc = row->act();
         calls.is_armed = false;
-        _exit(rc ? 1 : 0);
+        exit(rc ? 1 : 0); /* with the leak check */
     }
     int status;
     cr_assert_eq(waitpid(pid, &status, 0), pid);
@@ -324,26 +340,28 @@ static void act_elsewhere(const row_t *row, uint64_t nth, int number)
     batch_note(WEXITSTATUS(status) ? NOTE_REFUSED : NOTE_FINE);
 }
 
+static int ways_of(const files_row_t *row) { return WAY_COUNT - row->is_once; }
+
 static void run(void *self, uint64_t nth)
 {
-    const row_t *row = self;
-    for (int i = 0; i < NUMBER_COUNT; i++) {
+    const files_row_t *row = self;
+    for (int i = 0; i < ways_of(row); i++) {
         begin(row);
-        act_elsewhere(row, nth, NUMBERS[i]);
+        act_elsewhere(row, nth, WAYS[i]);
         row->after();
         end(row);
     }
 }
 
-static bool torture(const row_t *row)
+static bool torture(const files_row_t *row)
 {
     uint64_t count = count_of(row), *list = malloc((size_t)(count + 1) * sizeof *list);
     for (uint64_t i = 0; i < count; i++) list[i] = i + 1;
     char repeat[64];
     snprintf(repeat, sizeof repeat, "torture_files --only %s --nth", row->name);
     batch_result_t r = batch_run(run, (void *)row, list, count, repeat);
-    printf("%-8s %4llu calls, each made to fail in %d ways: %zu said so, %zu could do without, %zu wrong\n", row->name,
-           (unsigned long long)count, NUMBER_COUNT, r.notes[NOTE_REFUSED], r.notes[NOTE_FINE], r.bad);
+    printf("%-16s %4llu calls, each made to fail in %d ways: %zu said so, %zu could do without, %zu wrong\n", row->name,
+           (unsigned long long)count, ways_of(row), r.notes[NOTE_REFUSED], r.notes[NOTE_FINE], r.bad);
     free(list);
     return r.bad == 0 && count > 0;
 }
@@ -353,6 +371,8 @@ int main(int argc, char **argv)
     const char *only = NULL;
     uint64_t nth = 0;
     bool good = true;
+    memcpy(ROWS, OWN, sizeof OWN);
+    memcpy(ROWS + OWN_ROWS, DATADIR, sizeof DATADIR);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list")) return batch_list(&ROWS[0].name, ROW_COUNT, sizeof *ROWS);
         else if (i + 1 == argc) return batch_usage(argv[0]);

@@ -157,6 +157,18 @@ Test(files, who_starts_and_is_killed_at_once_misses_nothing)
     }
 }
 
+/* SQLite puts the log into the registry as a broker ends, and that is no other program. */
+Test(files, who_ends_well_blames_nobody)
+{
+    store_t *s = open_store();
+    commit_keys(s, 0, 5);
+    int told = open(strcat(strcpy((char[128]){0}, dir), "/backup"), O_WRONLY | O_CREAT, 0600), before = dup(STDERR_FILENO);
+    cr_assert(told >= 0 && dup2(told, STDERR_FILENO) >= 0);
+    store_close(&s);
+    cr_assert(dup2(before, STDERR_FILENO) >= 0 && close(told) == 0 && close(before) == 0);
+    shell("test ! -s backup || { cat backup >&2; false; }");
+}
+
 /* ---- under a running broker ---- */
 
 Test(files, a_log_that_is_removed_under_a_broker_ends_it_and_loses_nothing)
