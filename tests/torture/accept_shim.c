@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LD_PRELOAD: TORTURE_ACCEPT="NUMBER:FIRST:LENGTH": from the FIRST connection on LENGTH calls of accept say errno NUMBER;
- * each is told on stderr. */
+/* LD_PRELOAD: TORTURE_ACCEPT="NUMBER:FIRST:LENGTH": from the FIRST connection on LENGTH calls of accept say errno NUMBER,
+ * 0: what they would have said; each is told on stderr. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>

@@ -42,5 +42,5 @@ set_target_properties(torture_accept_shim PROPERTIES PREFIX "" OUTPUT_NAME accep
 target_compile_options(torture_accept_shim PRIVATE -Wno-missing-prototypes -fno-sanitize=all -fvisibility=default)
 target_link_options(torture_accept_shim PRIVATE -fno-sanitize=all)
 add_test(NAME torture_accept COMMAND bash ${dir}/accept)
-heddle_test_properties(torture_accept torture 180)
+heddle_test_properties(torture_accept torture 300)
 set_property(TEST torture_accept APPEND PROPERTY ENVIRONMENT HEDDLE_TORTURE_SHIM=${CMAKE_BINARY_DIR}/tests/accept_shim.so)
