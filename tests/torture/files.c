@@ -332,7 +332,8 @@ static void act_elsewhere(const files_row_t *row, uint64_t nth, struct way way)
         calls.is_armed = true;
         int rc = row->act();
         calls.is_armed = false;
-        exit(rc ? 1 : 0); /* with the leak check */
+        if (way.number == EIO && way.length == 1) exit(rc ? 1 : 0); /* with the leak check, which takes its time */
+        _exit(rc ? 1 : 0);
     }
     int status;
     cr_assert_eq(waitpid(pid, &status, 0), pid);
