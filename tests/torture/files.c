@@ -79,6 +79,8 @@ WRAP(int, -1, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, a
 WRAP(ssize_t, no_write(), write, (int fd, const void *data, size_t bytes), (fd, data, bytes))
 WRAP(int, -1, rename, (const char *from, const char *to), (from, to))
 WRAP(int, -1, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to))
+WRAP(int, -1, renameat2, (int a, const char *from, int b, const char *to, unsigned flags),
+     (a, from, b, to, flags))
 WRAP(int, -1, link, (const char *from, const char *to), (from, to))
 WRAP(int, -1, symlinkat, (const char *to, int dir, const char *name), (to, dir, name))
 WRAP(int, -1, unlinkat, (int dir, const char *name, int flags), (dir, name, flags))
