@@ -2,6 +2,7 @@
 #include "core/failpoint.h"
 
 #ifdef HEDDLE_TEST_BUILD
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,10 +14,12 @@
 typedef struct { char name[64]; char action[8]; unsigned nth; _Atomic unsigned hits; } point_t;
 static point_t points[POINTS_MAX];
 static int point_count;
+static int hits_fd = -1; /* open from the start: where points lie there may be no descriptor left */
 
 __attribute__((constructor)) static void read_environment(void)
 {
-    const char *at = getenv("HEDDLE_FAILPOINTS");
+    const char *at = getenv("HEDDLE_FAILPOINTS"), *hits = getenv("HEDDLE_FAILPOINTS_HIT");
+    if (hits) hits_fd = open(hits, O_WRONLY | O_APPEND | O_CLOEXEC);
     while (at && *at && point_count < POINTS_MAX) {
         point_t *p = &points[point_count];
         p->nth = 1;
@@ -24,6 +27,14 @@ __attribute__((constructor)) static void read_environment(void)
         at = strchr(at, ',');
         if (at) at++;
     }
+}
+
+static void tell_hit(const char *name)
+{
+    char line[72];
+    if (hits_fd < 0) return;
+    ssize_t n = write(hits_fd, line, (size_t)snprintf(line, sizeof line, "%.63s\n", name));
+    (void)n; /* then it is not seen */
 }
 
 /* ---- for tests in the same process ---- */
@@ -62,6 +73,7 @@ static bool pass(const char *name)
     if (i == test.count) snprintf(test.passed[test.count++].name, sizeof test.passed[i].name, "%s", name);
     bool fails = ++test.passed[i].count == test.nth && !strcmp(name, test.name);
     test.has_failed |= fails;
+    if (fails) tell_hit(name);
     return fails;
 }
 
@@ -79,6 +91,7 @@ bool failpoint_hit(const char *name)
     for (int i = 0; i < point_count; i++) {
         point_t *p = &points[i];
         if (strcmp(p->name, name) != 0 || atomic_fetch_add(&p->hits, 1) + 1 != p->nth) continue;
+        tell_hit(name);
         if (!strcmp(p->action, "kill")) kill(getpid(), SIGKILL);
         if (!strcmp(p->action, "stop")) kill(getpid(), SIGSTOP);
         return !strcmp(p->action, "error");

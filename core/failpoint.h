@@ -3,6 +3,7 @@
  *
  * HEDDLE_FAILPOINTS="name=action[:nth],..." in the environment; action: kill (SIGKILL to itself), stop
  * (SIGSTOP), error (the place takes its error path); nth: only at the nth hit, counted from 1 (default 1).
+ * HEDDLE_FAILPOINTS_HIT=FILE, which is there: each that died, stopped or failed adds a line with its name.
  * In builds without HEDDLE_TEST_BUILD the macros are the constant false.  All names:
  * tests/torture/failpoints.list. */
 #ifndef CORE_FAILPOINT_H

@@ -32,7 +32,6 @@ set(wrapped open openat stat lstat fstat fstatat mkdir mkdirat mkostemp fsync fd
   unlink symlinkat unlinkat realpath opendir fdopen fdopendir fflush fwrite fclose)
 list(TRANSFORM wrapped PREPEND -Wl,--wrap= OUTPUT_VARIABLE wrap_files)
 heddle_torture(files SOURCES ${dir}/files.c ${dir}/datadir.c ${CMAKE_SOURCE_DIR}/worker/sidecar_export.c ${CMAKE_SOURCE_DIR}/worker/sidecar_lock.c LINK heddle_worker heddle_broker OPTIONS ${wrap_files})
-set_tests_properties(torture_files PROPERTIES TIMEOUT 600)   # each of its runs starts several processes
 
 if(HEDDLE_TEST_BUILD)
   heddle_torture(failpoints SOURCES ${dir}/failpoints.c LINK torture_plays)
