@@ -52,6 +52,7 @@ static void hear_epoch(hearing_t *h, uint64_t epoch, uint64_t token)
     broker_t *b = h->c->b;
     uint64_t here = b->registry.epoch, heard = token >> 32 > epoch ? token >> 32 : epoch;
     bool is_ours = token >> 32 != here || (uint32_t)token <= b->members.counter;
+    h->is_older |= heard > b->start_epoch && heard < here; /* somebody else has raised it since the start */
     if (heard < here || (heard == here && is_ours)) return;
     if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
     else note(h, heard, here, "epoch", "");

@@ -419,6 +419,7 @@ static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
 {
     int64_t epoch = 0;
     int code = fresh ? SQLITE_OK : ask_number(s, "SELECT epoch FROM meta", &epoch);
+    if (code == SQLITE_DONE) code = SQLITE_CORRUPT; /* no row */
     if (code) return refuse(s, code, "read its epoch", error);
     s->epoch = (uint64_t)epoch + 1;
     if (s->epoch > EPOCH_MAX) return refuse_last(s, error);

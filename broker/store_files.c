@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ASIDE_MAX = 1000 };
+enum { ASIDE_MAX = 1000, ASIDE_BYTES = PATH_MAX + 48 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -117,15 +117,30 @@ int store_files_in_place(const store_files_t *f, heddle_error_t *error)
         f->log, "start the broker again: it puts what was acknowledged into registry.db as it ends", error);
 }
 
-/* Under a name that nothing has: an epoch may come twice, after an older registry was put in place. */
+/* The first is .EPOCH, then .EPOCH.2: an epoch may come twice, after an older registry was put in place. */
+static void aside_name(const char *log, uint64_t epoch, int i, char ret_path[ASIDE_BYTES])
+{
+    int n = snprintf(ret_path, ASIDE_BYTES, "%s.%llu", log, (unsigned long long)epoch);
+    if (i > 1) snprintf(ret_path + n, ASIDE_BYTES - (size_t)n, ".%d", i);
+}
+
+/* In nobody's place, also on a file system that cannot be told so in one call. */
+static int move_aside(const char *log, const char *aside)
+{
+    if (renameat2(AT_FDCWD, log, AT_FDCWD, aside, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS && errno != EPERM) return errno;
+    struct stat st;
+    if (look(aside, &st) == 0) return EEXIST;
+    return errno != ENOENT || rename(log, aside) ? errno : 0;
+}
+
 static int put_aside(const char *log, uint64_t epoch)
 {
-    char aside[PATH_MAX + 48];
+    char aside[ASIDE_BYTES];
     int number = EEXIST;
     for (int i = 1; number == EEXIST && i <= ASIDE_MAX; i++) {
-        int n = snprintf(aside, sizeof aside, "%s.%llu", log, (unsigned long long)epoch);
-        if (i > 1) snprintf(aside + n, sizeof aside - (size_t)n, ".%d", i);
-        number = renameat2(AT_FDCWD, log, AT_FDCWD, aside, RENAME_NOREPLACE) ? errno : 0;
+        aside_name(log, epoch, i, aside);
+        number = move_aside(log, aside);
     }
     return number;
 }
@@ -275,10 +290,13 @@ static int read_page_bytes(const char *path, size_t *ret_bytes, heddle_error_t *
 static void find_aside(const store_files_t *f, const datadir_t *dir, char *ret_name, size_t size)
 {
     struct stat st;
-    char path[PATH_MAX + 48];
-    snprintf(path, sizeof path, "%s.%llu", f->log, (unsigned long long)dir->open_epoch);
+    char path[ASIDE_BYTES];
     *ret_name = 0;
-    if (dir->open_epoch && look(path, &st) == 0) snprintf(ret_name, size, "%s", strrchr(path, '/') + 1);
+    for (int i = 1; dir->open_epoch && i <= ASIDE_MAX; i++) { /* the last is of the last run */
+        aside_name(f->log, dir->open_epoch, i, path);
+        if (look(path, &st)) return;
+        snprintf(ret_name, size, "%s", strrchr(path, '/') + 1);
+    }
 }
 
 static int refuse_missing(const store_files_t *f, const char *path, const datadir_t *dir,
@@ -312,8 +330,9 @@ static int refuse_unparted(const store_files_t *f, const datadir_t *dir, heddle_
     error_contrast(error, "a log that was put aside",
                    "one that the broker before could not put aside, when one of the two had been replaced");
     error_hint(error,
-               "restore a backup; or, to go on with the registry.db that is there, rename the log to "
-               "registry.db-wal.old and remove %.150s/lock",
+               "is the registry.db of that log back in its place? remove %.120s/lock, and nothing else; else "
+               "restore a backup into an empty directory, or rename the log to registry.db-wal.old and "
+               "remove lock",
                dir->path);
     return rc;
 }

@@ -2,6 +2,7 @@
 /* heddle/keys.h: the calls about files.  Those about a broker's table are in admin.c. */
 #include <heddle/keys.h>
 
+#include "client/opening.h"
 #include "core/errors.h"
 #include "wire/keys.h"
 
@@ -14,7 +15,9 @@ static int settle_path(const char *path, char ret_path[KEYRING_PATH], keyring_t 
                        heddle_error_t *error)
 {
     ring->dir[0] = 0;
+    opening_begin(); /* it reads the environment */
     int rc = path ? HEDDLE_OK : keyring_find(NULL, ring, NULL, error);
+    opening_end();
     if (!rc) snprintf(ret_path, KEYRING_PATH, "%s%s", path ? path : ring->dir, path ? "" : "/client.key");
     return rc;
 }

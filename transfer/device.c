@@ -48,6 +48,13 @@ static bool is_address(const struct sockaddr *a)
     return !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
+/* An IPv4 address comes under its label, which may be "eth0:1". */
+static bool is_of(const char *name, const char *device)
+{
+    size_t n = strlen(device);
+    return !strncmp(name, device, n) && (!name[n] || name[n] == ':');
+}
+
 /* `ret_list`: the interfaces that are up, with a comma between. */
 static interface_t look_at(const char *device, char *ret_list, size_t size)
 {
@@ -57,7 +64,7 @@ static interface_t look_at(const char *device, char *ret_list, size_t size)
     if (getifaddrs(&first) != 0) return seen;
     for (a = first; a; a = a->ifa_next) {
         if (!a->ifa_addr) continue;
-        bool is_it = !strcmp(a->ifa_name, device);
+        bool is_it = is_of(a->ifa_name, device);
         seen.has_address |= is_it && is_address(a->ifa_addr);
         if (is_it) note_public(&seen, a->ifa_addr);
         if (a->ifa_addr->sa_family != AF_PACKET) continue;

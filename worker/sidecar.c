@@ -228,6 +228,7 @@ static void serve(sidecar_t *s)
     const clock_ops_t *clock = clock_system();
     s->patience_us = clock_now(clock) + s->args.timeout_ms * 1000ull;
     while (!s->is_ending) {
+        take_events(s); /* before a command's end is looked at: it may answer what was just said again */
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
         say_waiting(s, now_us);
         if (s->patience_us < due_us) due_us = s->patience_us;
@@ -238,7 +239,6 @@ static void serve(sidecar_t *s)
             end_with(s, HEDDLE_ERR_INTERNAL, strerror(errno));
         jobs_polled(&s->jobs, fds + FDS, hooks);
         take_signals(s);
-        take_events(s);
     }
 }
 

@@ -285,17 +285,22 @@ static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
 }
 
 /* A COMMIT that is said again, as after a connection that was lost for a moment, is answered by what is under
- * way: a command that ran twice could end in two ways. */
+ * way: a command that ran twice could end in two ways.  What stands behind that was said before, and is not
+ * to have the last word. */
 static bool is_under_way(jobs_t *j, const heddle_event_t *event)
 {
-    for (job_t *at = j->first; at; at = at->next) {
-        bool is_same = at->event.type == HEDDLE_EVENT_COMMIT && event->type == HEDDLE_EVENT_COMMIT &&
-                       at->event.version == event->version && !strcmp(at->event.adapter, event->adapter);
-        if (!is_same || at->is_void) continue;
-        at->event.decision = event->decision;
-        return true;
+    bool is_found = false;
+    for (job_t *at = j->first; at && event->type == HEDDLE_EVENT_COMMIT; at = at->next) {
+        bool is_commit =
+            at->event.type == HEDDLE_EVENT_COMMIT && !strcmp(at->event.adapter, event->adapter);
+        if (!is_commit || at->is_void) continue;
+        if (is_found) at->is_void = true;
+        else if (at->event.version == event->version) {
+            at->event.decision = event->decision;
+            is_found = true;
+        }
     }
-    return false;
+    return is_found;
 }
 
 int jobs_add(jobs_t *j, const heddle_event_t *event)

@@ -110,8 +110,11 @@ void heard_commit(step_t *st, sync_entry_t *e)
     const sync_event_t *ev = st->ev;
     if (ev->decision > s->decided.decision && ev->decision > s->applied.decision)
         decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
-    else if (ev->decision == s->applied.decision && e && e->state == SYNC_ACTIVE)
-        step_say_active(st, e);
+    else if (ev->decision == s->applied.decision && e && e->state == SYNC_ACTIVE) {
+        bool is_refused = s->asked == e->version && !s->active_reported;
+        if (is_refused) step_offer(st, e, HEDDLE_EVENT_COMMIT, 0); /* its application is to say so */
+        else step_say_active(st, e);
+    }
 }
 
 /* --- given up --------------------------------------------------------------------------------- */

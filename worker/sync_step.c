@@ -46,6 +46,7 @@ void step_say_pending(step_t *st)
 {
     for (sync_nack_t *first; (first = nacks_pending(st->s));) {
         first->pending = false;
+        if (first->decision && first->decision == st->s->applied.decision) st->s->active_reported = false;
         sync_entry_t about = {.version = first->version, .decision = first->decision, .slot = -1};
         step_act(st, SA_SEND_NACK, &about);
     }

@@ -170,7 +170,8 @@ class Plan:
         """Whether the model has the modules that it had, and the parameters their places in it."""
         return (_tree(model) == self._tree
                 and all(getattr(owner(), kind).get(slot) is p
-                        for (owner, kind, slot), p in zip(self._owners, self.parameters, strict=True)))
+                        for places, p in zip(self._owners, self.parameters, strict=True)
+                        for owner, kind, slot in places))
 
     def targets(self, publication: Any, rows: Sequence[int] | None = None) -> list[Any]:
         """A torch tensor over the place in the region of each of these rows (rule: all).
@@ -253,14 +254,19 @@ def _saved(model: Any, name: str) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-def _owners(model: Any, parameters: list[Any]) -> list[tuple[weakref.ref[Any], str, str]]:
-    """The module, which of its dicts, and the name in it, of each parameter."""
-    places: dict[int, tuple[weakref.ref[Any], str, str]] = {}
+_Place = tuple["weakref.ref[Any]", str, str]
+
+
+def _owners(model: Any, parameters: list[Any]) -> list[list[_Place]]:
+    """The module, which of its dicts, and the name in it, of each place where each parameter is: one that is
+    tied has several.
+    """
+    places: dict[int, list[_Place]] = {}
     for module in model.modules():
         for kind in ("_parameters", "_buffers"):
             for slot, value in getattr(module, kind).items():
                 if value is not None:
-                    places.setdefault(id(value), (weakref.ref(module), kind, slot))
+                    places.setdefault(id(value), []).append((weakref.ref(module), kind, slot))
     lost = [i for i, p in enumerate(parameters) if id(p) not in places]
     if lost:
         raise _native.error("unsupported_feature",

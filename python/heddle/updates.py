@@ -115,8 +115,9 @@ class Hold:
             self._release_if_free()
 
     def _names(self) -> list[str]:
-        """Of the tensors of which a view is there.  Hold the lock."""
-        return sorted({*self.views, *(name for name, piece in self._pieces if piece() is not None)})
+        """Of the tensors of which a view is there.  Without the lock: who holds it may be in the worker's."""
+        return sorted({*list(self.views), *(name for name, piece in list(self._pieces)
+                                            if piece() is not None)})
 
     def end_block(self) -> list[str]:
         """Names of the tensors of which a view is still there."""
@@ -152,8 +153,7 @@ class Hold:
         _native.check(function(snapshot, *args))
 
     def described(self) -> dict[str, Any]:
-        with self._lock:
-            views = self._names()
+        views = self._names()
         return {"adapter": self.adapter, "version": self.version, "tag": self.tag,
                 "age_s": time.monotonic() - self.since, "in_block": self.in_block,
                 "views": views, "where": self.where}

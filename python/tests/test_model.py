@@ -81,6 +81,20 @@ def test_what_is_published_is_of_the_model(broker, adapter, tmp_path):
             set_one(model)
 
 
+def test_parameters_that_are_tied_no_longer_are_two(broker, adapter, tmp_path):
+    model = models.lora()
+    first, second = [m for m in model.modules() if "default" in getattr(m, "lora_A", ())][:2]
+    second.lora_A["default"].weight = first.lora_A["default"].weight
+    with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+        for turn in range(3):
+            if turn == 2:
+                own = first.lora_A["default"].weight.detach() + 1
+                second.lora_A["default"].weight = torch.nn.Parameter(own)
+            tensors = {key: p.detach().clone() for key, p in planned(model).items()}
+            want = pub.publish_tensors(tensors, _model.config_of(model, "default")).digest
+            assert is_true(model) and pub.publish(model).digest == want, f"turn {turn}"
+
+
 def test_modules_that_change_names_are_noticed():
     from peft import LoraConfig
     model = models.lora()

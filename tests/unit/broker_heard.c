@@ -132,6 +132,22 @@ Test(heard, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
     cr_assert_eq(rig_adapter()->decision, decision, "once");
 }
 
+/* The first that came has raised the epoch; the next one comes of the lost time too. */
+Test(heard, who_comes_second_is_doubted_too)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_restart();
+    uint64_t lost = R.b->registry.epoch + 4;
+    msg_subscription_t other = {.adapter = "other"}, sub = {.adapter = "policy", .version = 1, .decision = 1};
+    join(W3, "w3", (msg_join_t){.adapters = &other, .adapter_count = 1, .epoch = lost, .prev_token = lost << 32 | 1});
+    cr_assert_eq(R.b->registry.epoch, lost + 1);
+    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = lost, .prev_token = lost << 32 | 2});
+    rig_pass(2 * LEASE_MS);
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_gt(rig_adapter()->decision, 2);
+}
+
 /* More than one commit can take. */
 Test(heard, many_adapters)
 {

@@ -603,6 +603,28 @@ Test(sync, who_cannot_go_back_to_what_that_broker_knows_says_so)
     cr_assert_eq(fed(&s, SY_APP_REJECT, 7), HEDDLE_ERR_NOT_FOUND);
 }
 
+Test(sync, who_refused_to_go_back_does_not_say_so_for_its_application)
+{
+    sync_t s;
+    bring(&s, true, SYNC_ACTIVE);    /* d5 */
+    stage(&s, 8);
+    commit(&s, 8, 6);
+    fed(&s, SY_DOWN, 0);
+    sync_restate(&s);
+    const uint64_t keep[] = {7};
+    up(&s, 7, 5, keep, 1);
+    fed(&s, SY_APP_REJECT, 7);
+    commit(&s, 7, 5);                /* the broker asks once more */
+    cr_assert_str_eq(said, "offer 7 7");
+    fed(&s, SY_DOWN, 0);
+    fed(&s, SY_APP_REJECT, 7);
+    sync_restate(&s);
+    up(&s, 7, 5, keep, 1);
+    cr_assert(strstr(said, "NACK 7 d5") && strstr(said, "offer 7 7"), "%s", said);
+    cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    cr_assert_str_eq(said, "ACTIVE 7 d5");
+}
+
 Test(sync, nobody_is_sent_back_on_the_way_to_what_is_decided)
 {
     sync_t s;
