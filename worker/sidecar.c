@@ -227,8 +227,9 @@ static void serve(sidecar_t *s)
 {
     const clock_ops_t *clock = clock_system();
     s->patience_us = clock_now(clock) + s->args.timeout_ms * 1000ull;
-    while (!s->is_ending) {
+    for (;;) {
         take_events(s); /* before a command's end is looked at: it may answer what was just said again */
+        if (s->is_ending) return;
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
         say_waiting(s, now_us);
         if (s->patience_us < due_us) due_us = s->patience_us;
