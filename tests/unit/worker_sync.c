@@ -568,34 +568,41 @@ Test(sync, who_switched_while_the_broker_was_away_is_asked_to_go_back)
     cr_assert_str_eq(said, "ACTIVE 7 d7, offer 8 7");
 }
 
+/* 7 is active by d5, and 8 is being switched to by d6, when the line breaks. */
+static void broken_off(sync_t *s)
+{
+    bring(s, true, SYNC_ACTIVE);
+    stage(s, 8);
+    commit(s, 8, 6);
+    fed(s, SY_DOWN, 0);
+    sync_restate(s);
+}
+
+/* Then older data were put back there, which know nothing of d6. */
+static void up_with_older_data(sync_t *s)
+{
+    const uint64_t keep[] = {7};
+    up(s, 7, 5, keep, 1);
+}
+
 Test(sync, who_switched_is_asked_to_go_back_by_a_broker_that_knows_nothing_of_it)
 {
     sync_t s;
-    bring(&s, true, SYNC_ACTIVE);    /* d5 */
-    stage(&s, 8);
-    commit(&s, 8, 6);
-    fed(&s, SY_DOWN, 0);
-    sync_restate(&s);
-    const uint64_t keep[] = {7};
-    up(&s, 7, 5, keep, 1);           /* older data were put back there */
+    broken_off(&s);
+    up_with_older_data(&s);
     cr_assert(strstr(said, "offer 7 7"), "%s", said);
     cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), 0);
     fed(&s, SY_DOWN, 0);
     sync_restate(&s);
-    up(&s, 7, 5, keep, 1);
+    up_with_older_data(&s);
     cr_assert(!strstr(said, "offer 7 7"), "once: %s", said);
 }
 
 Test(sync, who_cannot_go_back_to_what_that_broker_knows_says_so)
 {
     sync_t s;
-    bring(&s, true, SYNC_ACTIVE);    /* d5 */
-    stage(&s, 8);
-    commit(&s, 8, 6);
-    fed(&s, SY_DOWN, 0);
-    sync_restate(&s);
-    const uint64_t keep[] = {7};
-    up(&s, 7, 5, keep, 1);
+    broken_off(&s);
+    up_with_older_data(&s);
     cr_assert_gt(fed(&s, SY_APP_REJECT, 7), 0);
     cr_assert_str_eq(said, "NACK 7 d5 internal, " STALE);
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
@@ -606,20 +613,15 @@ Test(sync, who_cannot_go_back_to_what_that_broker_knows_says_so)
 Test(sync, who_refused_to_go_back_does_not_say_so_for_its_application)
 {
     sync_t s;
-    bring(&s, true, SYNC_ACTIVE);    /* d5 */
-    stage(&s, 8);
-    commit(&s, 8, 6);
-    fed(&s, SY_DOWN, 0);
-    sync_restate(&s);
-    const uint64_t keep[] = {7};
-    up(&s, 7, 5, keep, 1);
+    broken_off(&s);
+    up_with_older_data(&s);
     fed(&s, SY_APP_REJECT, 7);
     commit(&s, 7, 5);                /* the broker asks once more */
     cr_assert_str_eq(said, "offer 7 7");
     fed(&s, SY_DOWN, 0);
     fed(&s, SY_APP_REJECT, 7);
     sync_restate(&s);
-    up(&s, 7, 5, keep, 1);
+    up_with_older_data(&s);
     cr_assert(strstr(said, "NACK 7 d5") && strstr(said, "offer 7 7"), "%s", said);
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
     cr_assert_str_eq(said, "ACTIVE 7 d5");
@@ -628,11 +630,7 @@ Test(sync, who_refused_to_go_back_does_not_say_so_for_its_application)
 Test(sync, nobody_is_sent_back_on_the_way_to_what_is_decided)
 {
     sync_t s;
-    bring(&s, true, SYNC_ACTIVE);    /* d5 */
-    stage(&s, 8);
-    commit(&s, 8, 6);
-    fed(&s, SY_DOWN, 0);
-    sync_restate(&s);
+    broken_off(&s);
     const uint64_t keep[] = {7, 8, 9};
     up(&s, 9, 7, keep, 3);           /* decided meanwhile, and not announced here yet */
     cr_assert(!strstr(said, "offer 7 7"), "%s", said);
