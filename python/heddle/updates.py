@@ -94,7 +94,7 @@ class Hold:
             self._release_if_free()
 
     def pieces(self, rows: list[Tensor]) -> list[memoryview]:
-        """The memory of several tensors, none of them empty: a piece each of one buffer, which costs a tenth
+        """The memory of several tensors, none of them empty: a piece each of one buffer, which costs a sixth
         of a buffer each.  While a piece is there, so is the hold; who is given a piece keeps that object.
         """
         first = min(row.address for row in rows)
