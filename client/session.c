@@ -69,11 +69,17 @@ static uint64_t beat_every(const session_t *s)
     return s->lease_us / 4 > BEAT_MIN_US ? s->lease_us / 4 : BEAT_MIN_US;
 }
 
+/* A worker that was in once serves something: whoever runs the broker mends what bars it, and it goes on. */
+static bool tries_again(const session_t *s, const msg_error_t *m)
+{
+    return m->retriable || (s->opts.role == ROLE_WORKER && s->joined[0]);
+}
+
 static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
 {
     uint64_t ms = m->retry_ms < LIMIT_DURATION_MS ? m->retry_ms : LIMIT_DURATION_MS;
     s->state = SESSION_REFUSED;
-    s->next_us = m->retriable ? now_us + jitter(s, ms ? ms * 1000 : SESSION_RETRY_US) : CLOCK_NEVER;
+    s->next_us = tries_again(s, m) ? now_us + jitter(s, ms ? ms * 1000 : SESSION_RETRY_US) : CLOCK_NEVER;
     return SO_REFUSED;
 }
 
@@ -281,6 +287,11 @@ void session_hello(const session_t *s, msg_t *ret_msg)
                                    .role = s->opts.role, .pid = s->opts.pid, .life = s->opts.life,
                                    .heddle = heddle_version(), .host = s->opts.host,
                                    .cluster = s->joined};
+}
+
+bool session_is_barred(const session_t *s)
+{
+    return s->state == SESSION_REFUSED && s->next_us == CLOCK_NEVER;
 }
 
 bool session_is_elsewhere(const session_t *s) { return s->joined[0] && strcmp(s->joined, s->cluster) != 0; }

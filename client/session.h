@@ -6,7 +6,8 @@
  *   DOWN      LINE_UP                    -> GREETING HELLO
  *   GREETING  HELLO_OK                   -> JOINING  SO_JOIN: the caller's JOIN or OPEN
  *             HELLO_OK, admin            -> READY    SO_JOINED
- *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable: again after its retry_ms
+ *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable, or a worker that was READY
+ *                                                    before: again after its retry_ms
  *             silence, SESSION_HELLO_US  -> GREETING HELLO again; the third time -> DOWN, SO_REDIAL
  *   DOWN      after SO_REDIAL, no word of the line for SESSION_RETRY_US
  *                                      -> GREETING HELLO: the old line stayed
@@ -96,6 +97,8 @@ void     session_init(session_t *s, const session_opts_t *opts);
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);
 uint64_t session_deadline(const session_t *s);
 void     session_hello(const session_t *s, msg_t *ret_msg);
+/* It was refused, and does not try again before the line has been down. */
+bool     session_is_barred(const session_t *s);
 /* The broker that was greeted has the registry of another cluster than the one that was joined before: with
  * SO_JOIN the caller does not join. */
 bool     session_is_elsewhere(const session_t *s);

@@ -137,22 +137,31 @@ void *pack_tensor(pack_t *p, uint32_t index)
     return place_of(p, index);
 }
 
-void pack_write(pack_t *p, uint32_t index, const void *source)
+/* Without memory for their leaves pack_seal digests these rows, as what the caller wrote. */
+void pack_write_begin(pack_t *p, const void *const *sources)
 {
-    uint8_t *to = place_of(p, index);
-    uint64_t size = p->layout.sizes[index];
     if (!p->leaves) p->leaves = malloc(p->layout.region_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
-    if (!p->leaves) {       /* then pack_seal digests it, as what the caller wrote */
-        memcpy(to, source, size);
-        p->marks[index] |= PACK_HANDED_OUT;
-        return;
+    for (uint32_t row = 0; row < p->layout.count; row++)
+        if (sources[row]) p->marks[row] |= p->leaves ? PACK_DIGESTED : PACK_HANDED_OUT;
+}
+
+/* [from, to) is of the row's own bytes. */
+static void write_row(const pack_t *p, uint32_t row, const uint8_t *source, uint64_t from, uint64_t to)
+{
+    for (uint64_t at = from; at < to; at += STEP_BYTES) {
+        size_t bytes = to - at < STEP_BYTES ? (size_t)(to - at) : STEP_BYTES;
+        memcpy(place_of(p, row) + at, source + at, bytes);
+        if (p->leaves) digest_leaves(place_of(p, row) + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
     }
-    for (uint64_t at = 0; at < size; at += STEP_BYTES) {
-        size_t bytes = size - at < STEP_BYTES ? (size_t)(size - at) : STEP_BYTES;
-        memcpy(to + at, (const uint8_t *)source + at, bytes);
-        digest_leaves(to + at, bytes, leaves_of(p, index) + at / LIMIT_PAGE_BYTES);
+}
+
+void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to)
+{
+    for (uint32_t row = 0; row < p->layout.count; row++) {
+        uint64_t first = p->layout.places[row], end = first + p->layout.sizes[row];
+        if (!sources[row] || first >= to || end <= from) continue;
+        write_row(p, row, sources[row], from > first ? from - first : 0, (to < end ? to : end) - first);
     }
-    p->marks[index] |= PACK_DIGESTED;
 }
 
 static int digest_row(const pack_t *p, uint32_t row, heddle_error_t *error)

@@ -9,9 +9,9 @@
  * A tensor is written by the caller, at pack_tensor, or by pack_write.  That digests what it has just
  * copied: it is in the cache, where pack_seal has to fetch it from memory again.
  *
- * The caller's table, config and metadata are copied by pack_new.  The application's thread; nothing
- * blocks, pack_seal reads once what pack_write has not digested.  The region is borrowed from pack_lay
- * until pack_destroy. */
+ * The caller's table, config and metadata are copied by pack_new.  The application's thread, and for
+ * pack_write alone others that it waits for (trainer_client/fill.h); nothing blocks, pack_seal reads once
+ * what pack_write has not digested.  The region is borrowed from pack_lay until pack_destroy. */
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
 
@@ -51,8 +51,11 @@ void pack_lay(pack_t *p, void *base);
 /* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  Who has it may write there
  * until pack_seal, which therefore digests this row, whatever pack_write did, and takes it for written. */
 void *pack_tensor(pack_t *p, uint32_t index);
-/* Copies row `index` (there is one) from `source`, which does not overlap the region. */
-void pack_write(pack_t *p, uint32_t index, const void *source);
+/* sources[i], unless NULL, has the bytes of row i, and does not overlap the region: begin says which rows
+ * will be written, write copies what of them lies in [from, to) of the region, whole pages.  Parts that do
+ * not overlap may be written at once; before anything else they must come to all of the region. */
+void pack_write_begin(pack_t *p, const void *const *sources);
+void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to);
 /* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
  * USAGE naming a tensor that has bytes and was neither written nor handed out, NO_MEMORY, or what
  * core/stop.h ended it with. */

@@ -6,6 +6,7 @@
 #include "core/sized.h"
 #include "core/stop.h"
 #include "proto/peft.h"
+#include "trainer_client/fill.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,8 +217,7 @@ void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index)
 int heddle_publication_write(heddle_publication_t *pub, const void *const *sources)
 {
     if (!pub || !sources) return handle_misuse("heddle_publication_write", "a pointer is NULL");
-    for (uint32_t i = 0; i < pub->pack->layout.count; i++)
-        if (sources[i]) pack_write(pub->pack, i, sources[i]);
+    fill(pub->pack, sources, fill_threads(pub->pack->layout.region_bytes, fill_cores()));
     return HEDDLE_OK;
 }
 

@@ -128,48 +128,58 @@ static void drop_parts(void *handle)
 }
 
 /* Ids that the ROUTER made: a zero byte and 32 bits. */
-static uint64_t peer_of(wire_t *w, zmq_msg_t *id, const char **ret_bad)
+static bool take_id(wire_t *w, uint32_t *ret_id, bool *ret_is_ours)
 {
-    const uint8_t *b = zmq_msg_data(id);
-    if (zmq_msg_size(id) != 5 || b[0] != 0) {
-        *ret_bad = "a routing id of the peer's own choice";
-        return 0;
-    }
-    uint64_t number = peers_heard(w->peers, le32_get(b + 1));
-    if (!number) *ret_bad = "no memory for one more peer";
-    return number;
+    zmq_msg_t id;
+    if (!take_part(w->handle, &id)) return false;
+    const uint8_t *b = zmq_msg_data(&id);
+    *ret_is_ours = zmq_msg_size(&id) == 5 && b[0] == 0;
+    if (*ret_is_ours) *ret_id = le32_get(b + 1);
+    zmq_msg_close(&id);
+    return true;
 }
 
-/* Once for each number.  libzmq 4.3.4 loses what it knows of a peer on the frame of the routing id: this one
- * has it. */
-static bool note_key(wire_t *w, peer_t from, zmq_msg_t *frame)
+/* Each frame carries the key of its connection (libzmq 4.3.4 loses it on the frame of the routing id), and
+ * the number of another key is not its own: a client may choose a routing id that looks like ours, that of a
+ * connection which has ended. */
+static const char *check_key(wire_t *w, uint32_t id, zmq_msg_t *frame, peer_t *from)
 {
-    const char *known = peers_key(w->peers, from), *user;
-    if (known && known[0]) return true;
-    user = zmq_msg_gets(frame, "User-Id");
-    if (!user || !key_is_valid(user)) return false;
-    peers_note_key(w->peers, from, user);
-    return true;
+    const char *known = peers_key(w->peers, *from), *user = zmq_msg_gets(frame, "User-Id");
+    if (!user || !key_is_valid(user)) return "a connection without a key";
+    if (known && !strcmp(known, user)) return NULL;
+    if (known && known[0]) {
+        peers_forget(w->peers, *from);
+        *from = peers_heard(w->peers, id);
+    }
+    peers_note_key(w->peers, *from, user);
+    return *from ? NULL : "no memory for one more peer";
+}
+
+/* NULL, or what is wrong with it. */
+static const char *find_sender(wire_t *w, uint32_t id, zmq_msg_t *frame, peer_t *ret_from)
+{
+    *ret_from = peers_heard(w->peers, id);
+    if (!*ret_from) return "no memory for one more peer";
+    return w->zap ? check_key(w, id, frame, ret_from) : NULL;
 }
 
 static bool receive(wire_t *w)
 {
-    zmq_msg_t id, frame;
+    zmq_msg_t frame;
     const char *bad = NULL;
     peer_t from = 0;
-    if (w->peers) {
-        if (!take_part(w->handle, &id)) return false;
-        from = peer_of(w, &id, &bad);
-        zmq_msg_close(&id);
-    }
+    uint32_t id = 0;
+    bool is_ours = true;
+    if (w->peers && !take_id(w, &id, &is_ours)) return false;
     if (!take_part(w->handle, &frame)) return false;
+    if (!is_ours) bad = "a routing id of the peer's own choice";
+    else if (w->peers) bad = find_sender(w, id, &frame, &from);
     if (zmq_msg_more(&frame)) {
         drop_parts(w->handle);
         bad = bad ? bad : "a message of more than one frame";
     } else if (zmq_msg_size(&frame) == 0) {
         bad = bad ? bad : "an empty frame";
     }
-    if (!bad && w->zap && !note_key(w, from, &frame)) bad = "a connection without a key";
     if (!bad) w->sink.on_frame(w->self, from, bytes_of(zmq_msg_data(&frame), zmq_msg_size(&frame)));
     else if (w->sink.on_bad_frame) w->sink.on_bad_frame(w->self, from, bad);
     zmq_msg_close(&frame);
@@ -606,8 +616,18 @@ static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
     }
 }
 
+/* A ROUTER counts its ids up from rand(), which CZMQ seeds with the second of the start.  Who knows the next
+ * one can take it first, and libzmq ends the process where two have one. */
+static void seed_ids(void)
+{
+    unsigned seed;
+    random_bytes(&seed, sizeof seed);
+    srandom(seed);
+}
+
 static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
 {
+    seed_ids();
     w->router = w->handle = socket_new(ZMQ_ROUTER);
     if (!w->router) return no_sockets(error);
     set_options(w->router, endpoint);

@@ -240,7 +240,7 @@ static void on_refused(worker_node_t *n, const msg_error_t *m, uint64_t now_us)
     if (n->join_error.code == HEDDLE_ERR_WORKER_ALIVE && n->opts.join_timeout_us &&
         n->join_end_us == CLOCK_NEVER)
         n->join_end_us = now_us + n->opts.join_timeout_us;
-    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, m->retriable);
+    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, !session_is_barred(&n->session));
 }
 
 static void on_lapsed(worker_node_t *n, const msg_t *m)

@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bytes = (input_t){data, size};
     walk_begin(0, draw(3));
     for (M.step = 0; bytes.left; M.step++) {
-        COUNT_STEP();
+        count_steps(1);
         switch (draw(16)) {
         case 0: guest(); break;
         case 1: stranger(); break;

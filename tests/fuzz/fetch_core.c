@@ -118,9 +118,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bytes = (input_t){data, size};
     rng = 0x9e3779b97f4a7c15ull ^ size;
+    steps = 0;
     if (roll(2))
         run_one(0, 1 + (uint32_t)roll(96));
     else
         any_events();
+    count_steps(steps);
     return 0;
 }

@@ -25,15 +25,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
     } while (0)
 
 /* Of a target that makes many steps out of one input: how many there were is told at the end. */
-static uint64_t step_count __attribute__((unused));
-__attribute__((unused)) static void tell_steps(void)
+static uint64_t step_count;
+static inline void tell_steps(void) { fprintf(stderr, "steps: %llu\n", (unsigned long long)step_count); }
+
+static inline void count_steps(uint64_t steps)
 {
-    fprintf(stderr, "steps: %llu\n", (unsigned long long)step_count);
+    if (!step_count && steps) atexit(tell_steps);
+    step_count += steps;
 }
-#define COUNT_STEP()                                                                                     \
-    do {                                                                                                 \
-        if (step_count++ == 0) atexit(tell_steps);                                                       \
-    } while (0)
 
 /* Takes from the front; zeros when nothing is left. */
 typedef struct {

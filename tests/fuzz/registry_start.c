@@ -9,13 +9,15 @@ enum { ASKER = 3 };
 static void ask_all(uint64_t version)
 {
     static const char *const OPS[] = {"status", "adapters", "versions", "workers", "events", "activate"};
-    for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++)
+    for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
+        count_steps(1);
         rig_query(ASKER, (msg_query_t){.op = OPS[i],
                                        .name = version ? "policy" : "",
                                        .version = version,
                                        .by = "ann",
                                        .deadline_ms = 100,
                                        .limit = 50});
+    }
 }
 
 /* A start with these rows: everybody comes back, time goes on past settling, and everything is asked
@@ -53,8 +55,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                           .seed = 1};
     R = (struct rig){.now = {.us = 1000000000, .wall_ms = 1780000000000}};
     MUST(broker_new(&opts, &io, &R.b, &error) == HEDDLE_OK);
-    for (uint64_t n = 0; in.left && n < ROWS_MAX; n++)
+    for (uint64_t n = 0; in.left && n < ROWS_MAX; n++) {
+        count_steps(1);
         if (take_row(&in, n, &record)) broker_load(R.b, &record); /* what cannot be is refused */
+    }
     live(version);
     rig_stop();
     return 0;

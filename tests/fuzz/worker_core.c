@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bytes = (input_t){data, size};
     walk_begin(&w, roll(2));
     while (bytes.left) {
-        COUNT_STEP();
+        count_steps(1);
         if (roll(8))
             walk_step(&w);
         else

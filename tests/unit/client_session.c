@@ -337,6 +337,33 @@ Test(session, refused_is_tried_again_when_that_can_help)
     cr_assert_eq(step(SE_LINE_UP), SO_HELLO, "another broker may think otherwise");
 }
 
+/* What it serves it goes on serving, and the broker may be mended: started with fewer slots to ask for, say. */
+Test(session, a_worker_that_was_in_is_barred_by_nothing)
+{
+    to_refused(false);
+    cr_assert(session_is_barred(&s));
+    for (int of_hello = 0; of_hello < 2; of_hello++) {
+        to_ready();
+        cr_assert_eq(step(SE_LINE_DOWN), 0);
+        cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+        if (!of_hello) cr_assert_eq(hello_ok(1), SO_JOIN);
+        cr_assert_eq(refusal(of_hello ? MSG_HELLO : MSG_JOIN, of_hello ? 0 : s.req, false, 0), SO_REFUSED);
+        cr_assert(!session_is_barred(&s));
+        uint64_t again = session_deadline(&s) < s.next_us ? s.next_us : session_deadline(&s);
+        is_jittered(again, SESSION_RETRY_US);
+        comes_at(again, SO_HELLO);
+    }
+    start_as(ROLE_PUBLISHER); /* another may have its place: its application is told, and decides */
+    step(SE_LINE_UP);
+    hello_ok(1);
+    cr_assert_eq(welcome(s.req, TOKEN, LEASE_MS), SO_JOINED);
+    step(SE_LINE_DOWN);
+    step(SE_LINE_UP);
+    hello_ok(1);
+    cr_assert_eq(refusal(MSG_OPEN, s.req, false, 0), SO_REFUSED);
+    cr_assert(session_is_barred(&s));
+}
+
 Test(session, the_line_goes_down_and_up_under_greeting_joining_refused)
 {
     for (int state = 0; state < 3; state++) {

@@ -28,6 +28,7 @@ static fetch_t *f;
 static uint64_t now;
 static fetch_action_t acts[256];
 static int act_count;
+static uint64_t steps; /* of all walks */
 
 static void start_with(fetch_plan_t plan)
 {
@@ -39,7 +40,11 @@ static void start_with(fetch_plan_t plan)
 
 static void stop(void) { fetch_destroy(&f); }
 
-static int step(fetch_event_t e) { return act_count = fetch_step(f, &e, now, acts, 256); }
+static int step(fetch_event_t e)
+{
+    steps++;
+    return act_count = fetch_step(f, &e, now, acts, 256);
+}
 static int tick(void) { return step((fetch_event_t){.kind = FE_TICK}); }
 static int good(uint32_t piece, uint64_t token)
 {

@@ -117,6 +117,14 @@ Test(pack, the_digest_is_of_the_content_alone)
 /* Two tensors of three pages and a bit, written in different ways over what lay there before. */
 typedef enum { BY_POINTER, BY_WRITE, BY_BOTH, WRITTEN_THEN_CHANGED, POINTER_KEPT } way_t;
 
+static void write_row(pack_t *p, uint32_t row, const void *from)
+{
+    const void *sources[2] = {0};
+    sources[row] = from;
+    pack_write_begin(p, sources);
+    pack_write(p, sources, 0, p->layout.region_bytes);
+}
+
 static digest_t digest_of(way_t way)
 {
     enum { BYTES = 3 * 4096 + 100 };
@@ -135,7 +143,7 @@ static digest_t digest_of(way_t way)
     if (way == POINTER_KEPT) kept = pack_tensor(p, 0);
     for (uint32_t i = 0; i < 2; i++)
         if (way == BY_POINTER || (way == BY_BOTH && i == 0)) memcpy(pack_tensor(p, i), source[i], BYTES);
-        else pack_write(p, i, source[i]);
+        else write_row(p, i, source[i]);
     if (way == WRITTEN_THEN_CHANGED) kept = pack_tensor(p, 0);
     if (kept) kept[5000] = 'x';
     cr_assert_eq(pack_seal(p, &s, &error), HEDDLE_OK);
@@ -177,7 +185,7 @@ static int seal_without(left_t how, heddle_error_t *error)
     uint8_t *base = aligned_alloc(LIMIT_PAGE_BYTES, (pack_bytes(p) / LIMIT_PAGE_BYTES + 1) * LIMIT_PAGE_BYTES);
     memset(base, 0xee, pack_bytes(p)); /* an older version's */
     pack_lay(p, base);
-    pack_write(p, 0, source);
+    write_row(p, 0, source);
     if (how == READ_INTO_ITS_PLACE) memset(pack_tensor(p, 1), 1, sizeof source);
     int rc = pack_seal(p, &sealed, error);
     pack_destroy(&p);

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trainer_client/fill.h: tensors into a region, on as many threads as help: one core cannot saturate the
+ * memory, and the trainer's loop stands still until it is done. */
+#ifndef TRAINER_CLIENT_FILL_H
+#define TRAINER_CLIENT_FILL_H
+
+#include "trainer_client/pack.h"
+
+enum { FILL_THREADS_MAX = 4 };
+
+/* That this process may use. */
+uint32_t fill_cores(void);
+/* How many threads are to fill so many bytes on so many cores, the caller's one of them: 1 to
+ * FILL_THREADS_MAX. */
+uint32_t fill_threads(uint64_t region_bytes, uint32_t cores);
+/* pack_write_begin and pack_write of everything, on so many threads.  Those that it starts have ended when it
+ * returns; what cannot be started leaves its part to the caller. */
+void fill(pack_t *p, const void *const *sources, uint32_t threads);
+
+#endif
