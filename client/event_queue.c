@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/event_queue.h"
 
+#include "core/failpoint.h"
 #include "core/log.h"
 
 #include <stdlib.h>
@@ -21,15 +22,38 @@ struct queued {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+static void give_back(event_queue_t *q, heddle_event_t *event)
+{
+    if (event && q->spare_count < EVENT_QUEUE_SPARE) q->spare[q->spare_count++] = event;
+    else free(event);
+}
+
+static void drop_spare(event_queue_t *q)
+{
+    while (q->spare_count) free(q->spare[--q->spare_count]);
+}
+
+static bool make_spare(event_queue_t *q)
+{
+    while (q->spare_count < EVENT_QUEUE_SPARE) {
+        heddle_event_t *event = malloc(sizeof *event);
+        if (!event) return false;
+        give_back(q, event);
+    }
+    return true;
+}
+
 int event_queue_init(event_queue_t *q)
 {
+    *q = (event_queue_t){.capacity = EVENT_QUEUE_CAPACITY, .fd = -1};
     queued_t *ring = calloc(EVENT_QUEUE_CAPACITY, sizeof *ring);
-    int fd = ring ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
-    if (fd < 0) {
+    if (ring && make_spare(q)) q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (q->fd < 0) {
+        drop_spare(q);
         free(ring);
         return HEDDLE_ERR_NO_MEMORY;
     }
-    *q = (event_queue_t){.ring = ring, .capacity = EVENT_QUEUE_CAPACITY, .fd = fd};
+    q->ring = ring;
     pthread_mutex_init(&q->lock, NULL);
     return HEDDLE_OK;
 }
@@ -40,6 +64,7 @@ void event_queue_fini(event_queue_t *q)
 {
     if (!q->ring) return;
     for (uint32_t i = 0; i < q->count; i++) free(at(q, i)->event);
+    drop_spare(q);
     pthread_mutex_destroy(&q->lock);
     close(q->fd);
     free(q->ring);
@@ -138,7 +163,7 @@ static heddle_event_t *make_room(event_queue_t *q)
     uint32_t gone = find_worth(q, REPEATED);
     if (gone < q->count) {
         q->dropped_count++;
-        free(take_out(q, gone));
+        give_back(q, take_out(q, gone));
         return NULL;
     }
     gone = find_worth(q, TOLD);
@@ -155,8 +180,8 @@ static heddle_event_t *make_room(event_queue_t *q)
 static void say_dropped(bool is_quiet, const heddle_event_t *e, bool is_lost)
 {
     if (is_lost)
-        log_emit(LOG_ERROR, "events.lost", "%s %s is lost: the application reads no events",
-                 heddle_event_name(e->type), e->tag);
+        log_emit(LOG_ERROR, "events.lost", "%s %s is lost: %s", heddle_event_name(e->type), e->tag,
+                 "the application reads no events, or no memory is left");
     else if (!is_quiet)
         log_emit(LOG_WARN, "events.dropped", "%s %s and maybe more: the application reads no events",
                  heddle_event_name(e->type), e->tag);
@@ -174,18 +199,31 @@ static heddle_event_t *append(event_queue_t *q, const queued_t *entry)
     return gone;
 }
 
+/* Where malloc gave none, for an event that is needed. */
+static heddle_event_t *find_memory(event_queue_t *q)
+{
+    if (q->spare_count) return q->spare[--q->spare_count];
+    uint32_t gone = find_worth(q, REPEATED);
+    if (gone == q->count) gone = find_worth(q, TOLD);
+    if (gone == q->count) return NULL;
+    q->dropped_count++;
+    return take_out(q, gone);
+}
+
 void event_queue_push(event_queue_t *q, const heddle_event_t *event)
 {
     worth_t worth = worth_of(event->type);
-    heddle_event_t *copy = malloc(sizeof *copy), *gone = NULL;
-    queued_t entry = {copy, event->version, hash_name(event->adapter), (uint16_t)event->type,
-                      (uint16_t)worth};
-    if (copy) *copy = *event;
+    heddle_event_t *copy = FAILPOINT("client.event") ? NULL : malloc(sizeof *copy), *gone = NULL;
     pthread_mutex_lock(&q->lock);
     uint64_t lost_before = q->lost_count;
     bool is_quiet = q->has_complained || !q->has_reader;
-    if (copy) gone = append(q, &entry);
-    else if (worth == NEEDED) q->lost_count++;
+    if (!copy && worth == NEEDED) copy = find_memory(q);
+    queued_t entry = {copy, event->version, hash_name(event->adapter), (uint16_t)event->type,
+                      (uint16_t)worth};
+    if (copy) {
+        *copy = *event;
+        gone = append(q, &entry);
+    } else if (worth == NEEDED) q->lost_count++;
     else q->dropped_count++;
     bool is_lost = q->lost_count > lost_before;
     if (gone || !copy) q->has_complained = true;
@@ -204,8 +242,8 @@ bool event_queue_pop(event_queue_t *q, heddle_event_t *ret_event)
         q->has_complained = false;
         eventfd_read(q->fd, &(eventfd_t){0});
     }
-    pthread_mutex_unlock(&q->lock);
     if (event) *ret_event = *event;
-    free(event);
+    give_back(q, event);
+    pthread_mutex_unlock(&q->lock);
     return event;
 }

@@ -13,8 +13,9 @@
  * A full queue drops its oldest repeated event, else the oldest told one, which is logged where the
  * application has ever read (a trainer that only commits and waits misses nothing); where all
  * are needed it grows.  EVENT_QUEUE_MAX is what a worker can have open: an ARRIVED or COMMIT and a
- * VERIFY for each slot, an ACTIVE for each adapter.  Beyond, and without memory, a needed event is
- * lost, and logged as an error.
+ * VERIFY for each slot, an ACTIVE for each adapter.  Without memory a needed event takes one of
+ * EVENT_QUEUE_SPARE places that are kept for that, or the place of one that is repeated or told.  Beyond
+ * either it is lost, and logged as an error.
  *
  * Threads: init and fini by the owner, the rest by any.  A mutex is held for a look at each event in
  * the queue at most; nothing else blocks. */
@@ -30,12 +31,16 @@
 #define EVENT_QUEUE_CAPACITY 256u      /* at first */
 #define EVENT_QUEUE_MAX (LIMIT_ADAPTERS_PER_WORKER * (2u * LIMIT_SLOTS + 1u) + EVENT_QUEUE_CAPACITY)
 
+#define EVENT_QUEUE_SPARE 32u
+
 typedef struct queued queued_t;
 
 typedef struct {
     pthread_mutex_t lock;
     queued_t *ring;
     uint32_t capacity, first, count;
+    heddle_event_t *spare[EVENT_QUEUE_SPARE];
+    uint32_t spare_count;
     uint64_t dropped_count;            /* repeated and told ones */
     uint64_t lost_count;               /* needed ones */
     bool has_complained;               /* since the queue was empty last */

@@ -37,6 +37,7 @@ static const char *engine_load(engine_t *engine, const heddle_snapshot_t *s)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(s);
     loaded_t *to = &engine->place[!engine->in_use];
+    to->version = 0;    /* what it held is gone, also where this one cannot be loaded */
     float *weights = realloc(to->weights, m->data_bytes ? m->data_bytes : 1);
     if (!weights) return "no memory for the weights";
     to->weights = weights;

@@ -4,6 +4,7 @@
 #include "client/broker_address.h"
 #include "client/event_queue.h"
 #include "client/shell.h"
+#include "core/failpoint.h"
 #include "wire/wire.h"
 #include "tests/unit/other_thread.h"
 
@@ -424,6 +425,37 @@ Test(event_queue, grows_to_a_bound_and_says_what_is_lost, .timeout = 60)
     cr_assert_eq(q.lost_count, 3);
     cr_assert(event_queue_pop(&q, &e));
     cr_assert_str_eq(e.adapter, "adapter-4", "the oldest go");
+    event_queue_fini(&q);
+}
+
+/* Memory that comes back: what was read gives its place to the next one that finds none. */
+Test(event_queue, what_is_needed_is_not_lost_for_want_of_memory)
+{
+    event_queue_t q;
+    heddle_event_t e = {0};
+    uint64_t v = 0, seen = 0;
+    cr_assert_eq(event_queue_init(&q), 0);
+    push(&q, HEDDLE_EVENT_PROGRESS, 1000);
+    push(&q, HEDDLE_EVENT_STAGED, 1001);
+    for (int round = 0; round < 3; round++) {
+        while (v < (round + 1) * (EVENT_QUEUE_SPARE + 2u)) {
+            failpoint_arm("client.event", 1);
+            push(&q, v % 2 ? HEDDLE_EVENT_COMMIT : HEDDLE_EVENT_ARRIVED, v + 1);
+            cr_assert(failpoint_has_failed());
+            v++;
+            if (round) cr_assert(event_queue_pop(&q, &e) && e.version == ++seen);
+        }
+        while (event_queue_pop(&q, &e)) cr_assert_eq(e.version, ++seen);
+    }
+    cr_assert_eq(seen, v);
+    cr_assert_eq(q.lost_count, 0);
+    cr_assert_eq(q.dropped_count, 2);
+    for (v = 0; v < EVENT_QUEUE_SPARE + 3; v++) {
+        failpoint_arm("client.event", 1);
+        push(&q, HEDDLE_EVENT_COMMIT, v);
+    }
+    cr_assert_eq(q.lost_count, 3, "and no more than that: the error is logged");
+    failpoint_disarm();
     event_queue_fini(&q);
 }
 

@@ -36,7 +36,9 @@ TAIL = """.El
 
 
 def plain(text):
-    """Markdown of a cell as one line of mdoc text."""
+    """Markdown of a cell as one line of mdoc text; a link is where to read on."""
+    text = re.sub(r"^\[([^\]]+)\]\(#", r"see [\1](#", text)
+    text = re.sub(r"\[([^\]]+)\]\(#[^)]+\)", r'"\1" in operations.md', text)
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text)
     text = text.replace("`", "").replace("*", "").replace("–", "nothing").replace("…", "...")
     text = text.replace("\\", "\\e").strip()
@@ -45,7 +47,7 @@ def plain(text):
 
 def sentence(cell):
     text = plain(cell)
-    first = text[:1] if cell[:1] in "`[" else text[:1].upper()
+    first = text[:1] if cell[:1] == "`" or cell.startswith("[security") else text[:1].upper()
     return re.sub(r"([.;]) ", r"\1\n", first + text[1:] + ("" if text.endswith(".") else "."))
 
 

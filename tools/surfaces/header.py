@@ -25,7 +25,7 @@ COMMENT = re.compile(r"/\*.*?\*/", re.S)
 ITEM = re.compile(
     r"(?P<comment>/\*(?:(?!\*/).)*\*/)"
     r"|HEDDLE_API\s+(?P<function>[^;]+);"
-    r"|(?P<type>typedef\s+(?:struct|enum)\b[^;{]*\{.*?\}\s*\w+\s*;|typedef\s+[^;{]+;)"
+    r"|(?P<type>typedef\s+(?:struct|enum)\b[^;{]*\{(?:[^{}]|\{[^{}]*\})*\}\s*\w+\s*;|typedef\s+[^;{]+;)"
     r"|(?P<define>\#define(?:[^\n\\]|\\\n?)*\n)", re.S)
 
 

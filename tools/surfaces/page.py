@@ -217,10 +217,12 @@ def wrapped_source(source):
 
 def error_rows(source):
     """HEDDLE_ERRORS(X) as a list for people."""
-    rows = re.findall(r'X\((\w+), \d+, "(\w+)", (\d+), \w+, (\d), "([^"]+)"\)', source)
+    rows = re.findall(r'X\((\w+), \d+, "(\w+)", (\d+), \w+, (\d),[\s\\]*"([^"]+)"\)', source)
+    if len(rows) != len(re.findall(r"\bX\(\w+, \d", source)):
+        raise SystemExit("heddle/error.h: not every line of HEDDLE_ERRORS can be read")
     lines = [".Bl -tag -width Ds"]
     for name, text_name, status, retriable, text in rows:
-        lines += [f".It Dv HEDDLE_ERR_{name} Pq Ql {text_name} , exit {status}"
+        lines += [f".It Dv HEDDLE_ERR_{name} Pq Li {text_name} Ns No , exit {status}"
                   + (", retriable" if retriable == "1" else ""), prose(sentence(text))]
     return "\n".join(lines + [".El"])
 
