@@ -19,10 +19,10 @@ typedef struct {
     pthread_t thread;
 } part_t;
 
-uint32_t fill_threads(uint64_t region_bytes, uint32_t cores)
+uint32_t fill_threads(uint64_t region_bytes, uint32_t most)
 {
     uint64_t shares = region_bytes / SHARE_BYTES;
-    uint32_t most = cores < FILL_THREADS_MAX ? cores : FILL_THREADS_MAX;
+    if (most > FILL_THREADS_MAX) most = FILL_THREADS_MAX;
     if (shares < most) most = (uint32_t)shares;
     return most ? most : 1;
 }

@@ -10,9 +10,9 @@ enum { FILL_THREADS_MAX = 4 };
 
 /* That this process may use. */
 uint32_t fill_cores(void);
-/* How many threads are to fill so many bytes on so many cores, the caller's one of them: 1 to
+/* How many threads are to fill so many bytes where there may be `most`, the caller's one of them: 1 to
  * FILL_THREADS_MAX. */
-uint32_t fill_threads(uint64_t region_bytes, uint32_t cores);
+uint32_t fill_threads(uint64_t region_bytes, uint32_t most);
 /* pack_write_begin and pack_write of everything, on so many threads.  Those that it starts have ended when it
  * returns; what cannot be started leaves its part to the caller. */
 void fill(pack_t *p, const void *const *sources, uint32_t threads);

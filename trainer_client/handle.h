@@ -21,6 +21,7 @@ struct heddle_publisher {
     publisher_node_t *node;
     int changed_fd, interrupt_fd;      /* eventfds: the node has changed; heddle_publisher_interrupt */
     uint32_t timeout_ms;
+    uint32_t fill_threads;             /* at most; at least 1 */
     uint32_t close_ms, leave_ms;       /* for a holder of the last version; for the broker's BYE */
     uint64_t told_version;             /* the application knows what became of it */
     char adapter[HEDDLE_NAME_MAX + 1];

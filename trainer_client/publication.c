@@ -217,7 +217,7 @@ void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index)
 int heddle_publication_write(heddle_publication_t *pub, const void *const *sources)
 {
     if (!pub || !sources) return handle_misuse("heddle_publication_write", "a pointer is NULL");
-    fill(pub->pack, sources, fill_threads(pub->pack->layout.region_bytes, fill_cores()));
+    fill(pub->pack, sources, fill_threads(pub->pack->layout.region_bytes, pub->publisher->fill_threads));
     return HEDDLE_OK;
 }
 

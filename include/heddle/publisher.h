@@ -46,6 +46,8 @@ typedef struct heddle_publisher_opts {
                                     * $HEDDLE_BROKER_KEY, else what is known */
     const char *key;               /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of
                                     * the key ring */
+    uint32_t fill_threads;         /* that heddle_publication_write may use, the caller's one of them; 0: as
+                                    * many as the process has cores.  More than 4 are 4 */
 } heddle_publisher_opts_t;
 
 typedef enum {
@@ -141,8 +143,8 @@ HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t i
 /* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i
  * belongs, and digests what it has copied, from the cache: commit need not read it again, which saves a
  * pass over memory (docs/benchmarks.md).  (Rows that heddle_publication_tensor was called for are digested
- * by commit.)  From 8 MiB on it does so with up to three threads of its own beside the caller's, no more in
- * all than the cores that the process may use; they have ended when it returns.  USAGE when a pointer is
+ * by commit.)  From 8 MiB on it does so with up to three threads of its own beside the caller's
+ * (fill_threads of the publisher's options); they have ended when it returns.  USAGE when a pointer is
  * missing. */
 HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *const *sources);
 /* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on

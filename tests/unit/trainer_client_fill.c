@@ -77,12 +77,12 @@ Test(fill, is_the_same_on_any_number_of_threads)
         }
 }
 
-Test(fill, takes_threads_for_much_and_where_there_are_cores)
+Test(fill, takes_threads_for_much)
 {
-    static const struct { uint64_t bytes; uint32_t cores, threads; } ROW[] = {
+    static const struct { uint64_t bytes; uint32_t most, threads; } ROW[] = {
         {4096, 64, 1},          {8 * MB - 4096, 64, 1}, {8 * MB, 64, 2},          {17 * MB, 2, 2},
         {17 * MB, 64, 4},       {414ull * MB, 1, 1},    {414ull * MB, 0, 1},      {414ull * MB, 3, 3},
         {1ull << 40, 1024, 4}};
     for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++)
-        cr_assert_eq(fill_threads(ROW[i].bytes, ROW[i].cores), ROW[i].threads, "row %zu", i);
+        cr_assert_eq(fill_threads(ROW[i].bytes, ROW[i].most), ROW[i].threads, "row %zu", i);
 }
