@@ -114,15 +114,18 @@ static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
     return rc;
 }
 
-static const char OPEN[] = " open ", UNPARTED[] = " unparted";
+static const char OPEN[] = " open ", CLOSED[] = " closed", UNPARTED[] = " unparted";
 
-/* "PID\n", with " open EPOCH" and " unparted" before the end of the line; what was longer before is cut off
- * last, when the words are apart. */
-static int write_lock(const datadir_t *dir, bool is_open, uint64_t epoch, bool is_unparted)
+typedef struct { bool is_open, is_closed, is_unparted; uint64_t epoch; } words_t;
+
+/* "PID\n", with " open EPOCH" or " closed", and " unparted", before the end of the line; what was longer
+ * before is cut off last, when the words are apart. */
+static int write_lock(const datadir_t *dir, words_t say)
 {
     char text[80], open[40] = "";
-    if (is_open) snprintf(open, sizeof open, "%s%" PRIu64, OPEN, epoch);
-    int n = snprintf(text, sizeof text, "%ld%s%s\n", (long)getpid(), open, is_unparted ? UNPARTED : "");
+    if (say.is_open) snprintf(open, sizeof open, "%s%" PRIu64, OPEN, say.epoch);
+    int n = snprintf(text, sizeof text, "%ld%s%s%s\n", (long)getpid(), open, say.is_closed ? CLOSED : "",
+                     say.is_unparted ? UNPARTED : "");
     errno = 0; /* a short write sets none */
     if (pwrite(dir->lock_fd, text, (size_t)n, 0) != n || ftruncate(dir->lock_fd, n) != 0)
         return errno ? errno : ENOSPC;
@@ -138,6 +141,7 @@ static int read_lock(datadir_t *dir)
     const char *word = strstr(line, OPEN);
     dir->was_open = word;
     dir->open_epoch = word ? strtoull(word + strlen(OPEN), NULL, 10) : 0;
+    dir->was_closed = strstr(line, CLOSED);
     dir->is_unparted = strstr(line, UNPARTED);
     return 0;
 }
@@ -152,30 +156,37 @@ static int take_lock(datadir_t *dir, heddle_error_t *error)
                                     : datadir_refuse(dir->path, "lock it", errno, error);
     int number = read_lock(dir);
     if (number) return datadir_refuse(dir->path, "read its file \"lock\"", number, error);
-    number = write_lock(dir, dir->was_open, dir->open_epoch, dir->is_unparted);
+    number = write_lock(dir, (words_t){dir->was_open, dir->was_closed, dir->is_unparted, dir->open_epoch});
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
-static int say(const datadir_t *dir, bool is_open, uint64_t epoch, bool is_unparted, heddle_error_t *error)
+static int say(const datadir_t *dir, words_t words, heddle_error_t *error)
 {
-    int number = write_lock(dir, is_open, epoch, is_unparted);
+    int number = write_lock(dir, words);
     if (!number && fdatasync(dir->lock_fd) != 0 && errno != EINVAL) number = errno;
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
 int datadir_say_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error)
 {
-    return say(dir, true, epoch, false, error);
+    return say(dir, (words_t){.is_open = true, .epoch = epoch}, error);
+}
+
+int datadir_say_begun(datadir_t *dir, heddle_error_t *error)
+{
+    if (!dir->was_closed) return HEDDLE_OK;
+    dir->was_closed = false;
+    return say(dir, (words_t){0}, error);
 }
 
 int datadir_say_closed(const datadir_t *dir, heddle_error_t *error)
 {
-    return say(dir, false, 0, false, error);
+    return say(dir, (words_t){.is_closed = true}, error);
 }
 
 int datadir_say_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error)
 {
-    return say(dir, is_open, epoch, true, error);
+    return say(dir, (words_t){.is_open = is_open, .is_unparted = true, .epoch = epoch}, error);
 }
 
 int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error)

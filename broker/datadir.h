@@ -6,6 +6,8 @@
  *   gone, so a lock is never stale and the file is never removed
  *   open: the word is in DIR/lock, with the owner's epoch, from when all its files are there until it has put
  *   them in order; who finds it there was killed before, or the power went
+ *   closed: so is this one, from when they are in order until the next owner begins: there is nothing in the
+ *   log then
  *   unparted: so is this one, of an owner that ended with files that are no pair and could not part them
  *
  * One thread.  Blocks on the disk.  Nothing in the directory is ever deleted here. */
@@ -20,6 +22,7 @@ typedef struct datadir {
     int fd, lock_fd;   /* the directory, and DIR/lock */
     bool was_open;     /* the owner before did not come to its end */
     uint64_t open_epoch; /* and this was its epoch; 0: not known */
+    bool was_closed;   /* the owner before put its files in order, and nobody began since */
     bool is_unparted;  /* the owner before left a log and a registry that do not belong together */
 } datadir_t;
 
@@ -29,6 +32,8 @@ typedef struct datadir {
 int  datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error);
 /* On disk when they return OK.  DATA_DIR · NO_SPACE. */
 int  datadir_say_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error);
+/* From here on the files are written to; what was said before counts no more. */
+int  datadir_say_begun(datadir_t *dir, heddle_error_t *error);
 int  datadir_say_closed(const datadir_t *dir, heddle_error_t *error);
 /* Beside what was said before: the next owner has to refuse the files (store_files.h). */
 int  datadir_say_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error);

@@ -531,6 +531,7 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     int rc = datadir_open(dir, &s->dir, error);
     if (!rc) rc = store_files_init(&s->files, &s->dir, error);
     if (!rc) rc = store_files_check(&s->files, &s->dir, error);
+    if (!rc) rc = datadir_say_begun(&s->dir, error);
     if (!rc) rc = make_file(s, error);
     if (!rc) rc = open_database(s, error);
     if (!rc) rc = check_schema(s, &fresh, error);

@@ -337,6 +337,17 @@ static int refuse_unparted(const store_files_t *f, const datadir_t *dir, heddle_
     return rc;
 }
 
+static int refuse_foreign(const store_files_t *f, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s does not belong to the registry.db beside it",
+                        f->log);
+    error_contrast(error, "none, or an empty one: the broker that had this registry.db closed it in order",
+                   "a log of another one: was a backup unpacked over the directory?");
+    error_hint(error, "restore the backup into an empty directory, or move the log away to go on with this "
+                      "registry.db as it was closed: docs/operations.md, Backup and restore");
+    return rc;
+}
+
 int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error)
 {
     size_t page_bytes = 0;
@@ -350,5 +361,6 @@ int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error
     number = look(f->log, &st);
     if (number && number != ENOENT) return read_failed(f->log, number, error);
     if (dir->was_open && page_bytes && number) return refuse_missing(f, f->log, dir, error);
+    if (dir->was_closed && page_bytes && !number && st.st_size) return refuse_foreign(f, error);
     return page_bytes ? check_log(f->log, page_bytes, error) : HEDDLE_OK;
 }

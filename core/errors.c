@@ -2,6 +2,7 @@
 #include "core/errors.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,10 +62,15 @@ int heddle_err_from_name(const char *name)
 }
 
 /* How many bytes of a control character begin here: those of ASCII, and in UTF-8 U+0080 to U+009F, which
- * terminals obey too. */
+ * terminals obey too, and those that turn the direction of what follows (UAX 9: U+200E, U+200F, U+202A to
+ * U+202E, U+2066 to U+2069). */
 static size_t control_bytes(const unsigned char *at)
 {
     if (at[0] == 0xc2 && (at[1] & 0xe0) == 0x80) return 2;
+    bool is_mark = at[0] == 0xe2 && at[1] == 0x80 && (at[2] == 0x8e || at[2] == 0x8f);
+    bool is_embedding = at[0] == 0xe2 && at[1] == 0x80 && at[2] >= 0xaa && at[2] <= 0xae;
+    bool is_isolate = at[0] == 0xe2 && at[1] == 0x81 && at[2] >= 0xa6 && at[2] <= 0xa9;
+    if (is_mark || is_embedding || is_isolate) return 3;
     return at[0] < 0x20 || at[0] == 0x7f;
 }
 

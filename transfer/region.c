@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "transfer/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,36 +13,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-/* A number that a kernel file holds after `key` ("" = at its start); UINT64_MAX where there is none
- * ("max"). */
-static uint64_t number_in(const char *path, const char *key)
-{
-    char line[160];
-    uint64_t value = UINT64_MAX;
-    FILE *f = fopen(path, "re");
-    if (!f) return value;
-    while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, key, strlen(key)) != 0) continue;
-        unsigned long long n;
-        if (sscanf(line + strlen(key), "%llu", &n) == 1) value = n;
-        break;
-    }
-    fclose(f);
-    return value;
-}
-
-/* What may be taken without waking the OOM killer.  fallocate on a memfd takes page after page and is
- * refused only when nothing is left, so the question must be asked before. */
-static uint64_t memory_available(void)
-{
-    uint64_t kib = number_in("/proc/meminfo", "MemAvailable:");
-    uint64_t machine = kib == UINT64_MAX ? kib : kib * 1024u;
-    uint64_t limit = number_in("/sys/fs/cgroup/memory.max", ""),
-             used = number_in("/sys/fs/cgroup/memory.current", "");
-    uint64_t group = limit == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : limit > used ? limit - used : 0;
-    return machine < group ? machine : group;
-}
 
 static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
 {
@@ -53,9 +24,9 @@ static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
 
 static int check_available(size_t bytes, heddle_error_t *error)
 {
-    uint64_t available = memory_available();
+    uint64_t available = memory_available("");
     if (bytes <= available) return HEDDLE_OK;
-    fail_memory(bytes, "more than this machine has free", error);
+    fail_memory(bytes, "more than this machine, or this process's control group, has free", error);
     error_expected(error, "at most %llu bytes", (unsigned long long)available);
     error_found(error, "%zu bytes", bytes);
     return HEDDLE_ERR_NO_MEMORY;

@@ -105,3 +105,14 @@ Test(errors, texts_are_cut_on_a_character)
     error_text(to, sizeof to, "a\nb\x01");
     cr_assert_str_eq(to, "a?b?");
 }
+
+Test(errors, what_a_terminal_obeys_is_a_question_mark)
+{
+    char to[64];
+    error_text(to, sizeof to, "a\x1b[2Jb\xc2\x9b" "c\x7f");
+    cr_assert_str_eq(to, "a?[2Jb??c?");
+    error_text(to, sizeof to, "a\xe2\x80\x8e\xe2\x80\xae" "b\xe2\x81\xa6\xe2\x81\xa9" "c");
+    cr_assert_str_eq(to, "a??????b??????c", "what turns the direction of a line");
+    error_text(to, sizeof to, "\xe2\x80\xa6 \xe2\x81\xaa \xe2\x82\xac \xc3\xa9");
+    cr_assert_str_eq(to, "\xe2\x80\xa6 \xe2\x81\xaa \xe2\x82\xac \xc3\xa9", "and nothing else");
+}
