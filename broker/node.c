@@ -80,6 +80,7 @@ int broker_start(broker_t *b, instant_t now)
     int rc = events_init(&b->events, b->registry.epoch);
     if (rc) return rc;
     b->start_epoch = b->registry.epoch;
+    b->start_token = b->start_epoch << 32;
     b->started_us = now.us;
     b->started_ms = now.wall_ms;
     membership_start(&b->members, b->registry.epoch, now.us, settle_end_us);

@@ -89,6 +89,7 @@ typedef struct broker {
     broker_peer_t *peers; size_t idle_count;
     uint64_t started_us, started_ms;
     uint64_t start_epoch;              /* of the start; a member that knows a greater one raises it */
+    uint64_t start_token;              /* the greatest of that epoch, when it was raised; none before */
     struct {
         uint64_t at_ms;                /* 0: none */
         char from[HEDDLE_NAME_MAX + 1], message[160];

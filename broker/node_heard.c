@@ -52,13 +52,15 @@ static void hear_epoch(hearing_t *h, uint64_t epoch, uint64_t token)
     broker_t *b = h->c->b;
     uint64_t here = b->registry.epoch, heard = token >> 32 > epoch ? token >> 32 : epoch;
     bool is_ours = token >> 32 != here || (uint32_t)token <= b->members.counter;
-    h->is_older |= heard > b->start_epoch && heard < here; /* somebody else has raised it since the start */
+    bool is_later = heard > b->start_epoch || token > b->start_token;
+    h->is_older |= is_later && heard < here; /* somebody else has raised it since the start */
     if (heard < here || (heard == here && is_ours)) return;
     if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
     else note(h, heard, here, "epoch", "");
     h->epochs = heard + 1 - here;
     h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->epochs > EPOCHS_MAX - b->heard.epochs;
     if (h->is_absurd) return;
+    if (here == b->start_epoch) b->start_token = here << 32 | b->members.counter;
     record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", h->c->now);
     rec->epoch = heard + 1;
 }

@@ -148,6 +148,31 @@ Test(heard, who_comes_second_is_doubted_too)
     cr_assert_gt(rig_adapter()->decision, 2);
 }
 
+/* Epochs are counted on from the copy: those of the lost time come again. */
+Test(heard, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_start)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_restart();
+    uint64_t lost = R.b->registry.epoch;
+    msg_subscription_t other = {.adapter = "other"}, sub = {.adapter = "policy", .version = 1, .decision = 1};
+    msg_join_t m = {.adapters = &other, .adapter_count = 1, .epoch = lost};
+    join(W4, "w4", m);
+    m.prev_token = lost << 32 | 9;
+    join(W3, "w3", m);
+    cr_assert_eq(R.b->registry.epoch, lost + 1);
+    m.adapters = &sub;
+    m.prev_token = lost << 32 | 1;
+    join(W2, "w2", m);
+    rig_pass(2 * LEASE_MS);
+    cr_assert_eq(rig_adapter()->decision, 1, "that token was given since the start");
+    m.prev_token = lost << 32 | 2;
+    join(W1, "w1", m);
+    rig_pass(2 * LEASE_MS);
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_gt(rig_adapter()->decision, 2);
+}
+
 /* More than one commit can take. */
 Test(heard, many_adapters)
 {
