@@ -677,6 +677,19 @@ Test(store, newer_data_are_refused_with_both_numbers)
     cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 3") && strstr(e.found, "1234"));
 }
 
+/* Before they are brought up to our schema. */
+Test(store, data_without_their_epoch_are_left_as_they_were)
+{
+    store_t *s = open_store();
+    store_close(&s);
+    run_sql("ALTER TABLE versions DROP COLUMN asked_ms; PRAGMA user_version = 2; DELETE FROM meta");
+    heddle_error_t e;
+    expect_refusal(HEDDLE_ERR_DATA_DIR, &e);
+    cr_assert(strstr(e.message, "epoch") && strstr(e.found, "malformed"), "%s, %s", e.message, e.found);
+    struct stat log;
+    cr_assert(stat(path_of("registry.db-wal"), &log) == 0 && log.st_size == 0);
+}
+
 Test(store, another_programs_database_is_refused)
 {
     run_sql("CREATE TABLE t (x); INSERT INTO t VALUES (1)");
