@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which keys a client dials with: what is given, the environment, the ring; and what is refused. */
 #include "client/credentials.h"
+#include "client/opening.h"
 
 #include <criterion/criterion.h>
+#include <heddle/keys.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,4 +127,46 @@ Test(credentials, named_is_what_somebody_gave_or_set)
     unsetenv("HEDDLE_BROKER_KEY");
     setenv("HEDDLE_KEY", "x", 1);
     cr_assert(credentials_are_named(&(credentials_t){0}));
+}
+
+/* ---- a ring is looked for while no handle is opened ---- */
+
+static _Atomic int asker; /* its thread */
+static atomic_bool has_answer;
+
+static void *ask_public(void *ret_code)
+{
+    char text[HEDDLE_KEY_TEXT];
+    asker = gettid();
+    *(int *)ret_code = heddle_key_public(NULL, text);
+    has_answer = true;
+    return NULL;
+}
+
+static bool is_asleep(int thread)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    FILE *f = thread ? fopen(path, "r") : NULL;
+    bool is_read = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+    if (f) fclose(f);
+    return is_read && state == 'S';
+}
+
+/* Who opens one sets the environment: it is read before or after that, here after. */
+Test(credentials, a_ring_is_looked_for_while_nothing_is_opened)
+{
+    char text[HEDDLE_KEY_TEXT];
+    pthread_t thread;
+    int rc = -1;
+    setenv("HEDDLE_KEYS", path_of("other"), 1);
+    cr_assert_eq(heddle_key_generate(NULL, text, NULL), 0);
+    setenv("HEDDLE_KEYS", ring.dir, 1);
+    opening_begin();
+    cr_assert_eq(pthread_create(&thread, NULL, ask_public, &rc), 0);
+    while (!has_answer && !is_asleep(asker)) sched_yield();
+    setenv("HEDDLE_KEYS", path_of("other"), 1);
+    opening_end();
+    pthread_join(thread, NULL);
+    cr_assert_eq(rc, 0, "%s has no key", ring.dir);
 }

@@ -109,6 +109,19 @@ Test(load, public_addresses_are_told_from_private_ones)
     }
 }
 
+/* One that `ip addr` shows under a label of its own, too. */
+Test(load, a_public_address_is_seen_under_a_label)
+{
+    if (unshare(CLONE_NEWNET) ||
+        system("{ ip link add d0 type veth peer name d1 && ip addr add 10.1.1.1/24 dev d0; } 2>/dev/null"))
+        cr_skip_test("no network of one's own may be made here");
+    cr_assert_neq(device_check("d0", DEVICE_PRIVATE, &e), HEDDLE_ERR_INSECURE_ADDRESS);
+    cr_assert_eq(system("ip addr add 203.0.113.7/24 dev d0 label d0:1"), 0);
+    cr_assert_eq(device_check("d0", DEVICE_PRIVATE, &e), HEDDLE_ERR_INSECURE_ADDRESS, "%s", e.message);
+    cr_assert_str_eq(e.found, "203.0.113.7");
+    cr_assert_eq(device_check("d", DEVICE_PRIVATE, &e), HEDDLE_ERR_INTERNAL);
+}
+
 /* In a network of our own, where loopback is down at first.  (Carrier and address: tests/blackbox.) */
 Test(load, an_interface_that_is_down_is_waited_for)
 {
