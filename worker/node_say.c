@@ -18,6 +18,14 @@ int say(worker_node_t *n, const msg_t *m)
     return rc ? rc : n->io.send(n->io.self, buf_view(&n->frame));
 }
 
+/* What is said once, and would be missed for ever.  Where the line is down already a WELCOME comes anyway. */
+static int say_once(worker_node_t *n, const msg_t *m)
+{
+    int rc = say(n, m);
+    if (rc && rc != HEDDLE_ERR_GONE) n->io.redial(n->io.self); /* JOIN and what follows tell all of it anew */
+    return rc;
+}
+
 const announced_t *announced_find(const adapter_t *a, uint64_t version)
 {
     const announced_t *w = a->announced;
@@ -178,7 +186,7 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
             rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
                                                            w->served[i].bytes, w->served[i].name};
     }
-    say(n, &m);
+    say_once(n, &m);
 }
 
 void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
@@ -193,7 +201,7 @@ void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
                               .activate_us = since_us ? took(now_us - since_us) : 0,
                               .adapter = a->name,
                               .digest = action->digest};
-    say(n, &m);
+    say_once(n, &m);
 }
 
 int say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision,
@@ -210,7 +218,7 @@ int say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t de
                           .expected = error->expected,
                           .found = error->found,
                           .hint = error->hint};
-    return say(n, &m);
+    return say_once(n, &m);
 }
 
 void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count)
@@ -221,7 +229,7 @@ void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, ui
                                           .adapter = a->name,
                                           .lost = lost,
                                           .lost_count = count};
-    say(n, &m);
+    say_once(n, &m);
 }
 
 void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result)

@@ -43,6 +43,8 @@ static int on_app_activate(step_t *st, sync_entry_t *e)
 {
     if (e->state == SYNC_ACTIVE && !entry_is_named(st->s, e)) {
         if (st->s->asked == e->version) {
+            sync_nack_t *nack = sync_nack(st->s, e->version, st->s->applied.decision);
+            if (nack) nack->pending = false;    /* it was refused, and went well then */
             st->s->asked = 0;
             if (!st->s->active_reported) step_say_active(st, e); /* it was refused before */
         }

@@ -111,9 +111,9 @@ void heard_commit(step_t *st, sync_entry_t *e)
     if (ev->decision > s->decided.decision && ev->decision > s->applied.decision)
         decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
     else if (ev->decision == s->applied.decision && e && e->state == SYNC_ACTIVE) {
-        bool is_refused = s->asked == e->version && !s->active_reported;
-        if (is_refused) step_offer(st, e, HEDDLE_EVENT_COMMIT, 0); /* its application is to say so */
-        else step_say_active(st, e);
+        bool is_asked = s->asked == e->version; /* to go back to it: its application is to say so */
+        if (!is_asked) step_say_active(st, e);
+        else if (!s->active_reported) step_offer(st, e, HEDDLE_EVENT_COMMIT, 0); /* it refused */
     }
 }
 

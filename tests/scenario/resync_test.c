@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A frame of the broker finds a full queue and is lost: of whatever kind it was, all is well after the
  * next heartbeat. */
+#include "core/failpoint.h"
 #include "tests/scenario/world.h"
 
 #include <stdio.h>
@@ -72,6 +73,23 @@ Test(resync, a_heartbeats_answer) { loses_one(workers[0], MSG_HEARTBEAT_OK); }
 Test(resync, what_a_publisher_may_use_again) { loses_one(trainer, MSG_RELEASE); }
 Test(resync, how_a_version_fares) { loses_one(trainer, MSG_ROLLOUT); }
 Test(resync, the_answer_to_a_publish) { loses_one(trainer, MSG_PUBLISHED); }
+
+/* What a worker cannot say for want of memory it says anew: the broker, and who waits there, comes to know it
+ * well before the deadline. */
+static void says_in_vain(const char *point)
+{
+    for (uint64_t v = 1; v <= 2; v++) publish_and_settle(v);
+    failpoint_arm(point, 1);
+    publish_and_settle(3);
+    UNTIL(w, LEASE_US, trainer->rolled.staged == WORKERS && trainer->rolled.active == WORKERS);
+    MUST(w, failpoint_has_failed());
+    failpoint_disarm();
+    publish_and_settle(4);
+    check_settled(w);
+}
+
+Test(resync, a_workers_word_that_it_has_staged) { says_in_vain("worker.say.STAGED"); }
+Test(resync, a_workers_word_that_it_has_switched) { says_in_vain("worker.say.ACTIVE"); }
 
 /* A word that cannot be said either is said again. */
 Test(resync, the_call_to_come_again)

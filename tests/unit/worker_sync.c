@@ -610,6 +610,29 @@ Test(sync, who_cannot_go_back_to_what_that_broker_knows_says_so)
     cr_assert_eq(fed(&s, SY_APP_REJECT, 7), HEDDLE_ERR_NOT_FOUND);
 }
 
+Test(sync, who_refused_and_then_went_back_while_nobody_heard_it_has_not_refused)
+{
+    sync_t s;
+    broken_off(&s);
+    up_with_older_data(&s);
+    fed(&s, SY_DOWN, 0);
+    fed(&s, SY_APP_REJECT, 7);
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), 0);
+    sync_restate(&s);
+    up_with_older_data(&s);
+    cr_assert_str_eq(said, "", "JOIN has said that it serves 7");
+}
+
+Test(sync, who_has_not_answered_yet_whether_it_goes_back_is_not_spoken_for)
+{
+    sync_t s;
+    broken_off(&s);
+    up_with_older_data(&s);
+    commit(&s, 7, 5);
+    cr_assert_str_eq(said, "", "its engine may be at 8");
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), 0);
+}
+
 Test(sync, who_refused_to_go_back_does_not_say_so_for_its_application)
 {
     sync_t s;
