@@ -140,10 +140,13 @@ static void send_published(const msg_publish_t *m, const publish_by_t *by, uint6
     outbox_send(out, by->peer, &answer);
 }
 
+/* Without a key for one that has ended: nobody will fetch it, and no RELEASE would ever give the region back. */
 static void stands_for(const msg_publish_t *m, const publish_by_t *by, const version_row_t *v,
                        const char *reason, outbox_t *out, uint64_t *ret_version, bool *ret_created)
 {
-    send_published(m, by, v->version, &v->digest, &v->share_key, reason, out);
+    static const key16_t NONE;
+    const key16_t *key = registry_is_live(v) ? &v->share_key : &NONE;
+    send_published(m, by, v->version, &v->digest, key, reason, out);
     *ret_version = v->version;
     *ret_created = false;
 }

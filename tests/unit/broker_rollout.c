@@ -347,6 +347,35 @@ Test(rollout, a_publisher_that_comes_back_in_time_saves_it)
     cr_assert_str_eq(told()->state, "active", "the new session hears of it");
 }
 
+/* Those that overtook it have ended long before it fails: it is the oldest of those whose end is kept. */
+Test(rollout, a_version_that_ends_behind_many_newer_ones_gives_its_region_back)
+{
+    publish_to(2, (rig_publish_t){0});
+    for (uint64_t v = 2; v <= ROLLOUT_ENDED_TRACKS + 4; v++) rig_publish(T, (rig_publish_t){.digest = v});
+    rig_nack(W1, 1, 0, "announce", "no_slot");
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_last(T, MSG_RELEASE)->release.version, 1);
+    cr_assert_eq(R.sent[MSG_RELEASE], ROLLOUT_ENDED_TRACKS + 3);
+    rig_pass(1000);
+    for (uint64_t d = 20; d <= 22; d++) rig_publish(T, (rig_publish_t){.digest = d});
+    cr_assert_null(rollout_track(&R.b->rollout, "policy", 1), "and is forgotten then");
+}
+
+/* Its publisher shares what it has a key for, and would wait for a RELEASE. */
+Test(rollout, who_asks_again_for_what_has_ended_is_given_no_key)
+{
+    static const key16_t NONE;
+    publish_to(2, (rig_publish_t){.request_id = "again"});
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "again"});
+    cr_assert_str_eq(rig_last(T, MSG_PUBLISHED)->published.reason, "replayed");
+    cr_assert(memcmp(&rig_last(T, MSG_PUBLISHED)->published.key, &NONE, sizeof NONE), "it is on its way");
+    rig_nack(W1, 1, 0, "stage", "version_failed");
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "again"});
+    const msg_published_t *m = &rig_last(T, MSG_PUBLISHED)->published;
+    cr_assert(!strcmp(m->reason, "replayed") && m->version == 1 && !m->created);
+    cr_assert(!memcmp(&m->key, &NONE, sizeof NONE));
+}
+
 Test(rollout, a_newer_version_waits_for_one_that_is_on_its_way)
 {
     publish_to(2, (rig_publish_t){0});
