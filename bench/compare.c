@@ -126,7 +126,7 @@ static int compare_rows(const result_row_t *before, const result_row_t *after, c
 /* Ratios of another machine, or another data plane, are other ratios. */
 static void warn(const result_t *before, const result_t *after, compare_t *c)
 {
-    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer"};
+    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer_mode", "tcp"};
     for (uint32_t i = 0, count = 0; i < COMPARE_WARNINGS; i++) {
         const json_t *b = json_object_get(before->machine, FACTS[i]),
                      *a = json_object_get(after->machine, FACTS[i]);

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* {"at","cpu","core_count","memory_bytes","kernel","tcp","heddle","transfer","load_before",...}; null
+/* {"at","cpu","core_count","memory_bytes","kernel","tcp","heddle","transfer_mode","load_before",...}; null
  * where unknown. NULL: out of memory. */
 json_t *machine_facts(const char *data_dir);
 /* Adds what is known only at the end: the load. */

@@ -140,7 +140,8 @@ static void send_published(const msg_publish_t *m, const publish_by_t *by, uint6
     outbox_send(out, by->peer, &answer);
 }
 
-/* Without a key for one that has ended: nobody will fetch it, and no RELEASE would ever give the region back. */
+/* Without a key for one that has ended: nobody will fetch it, and no RELEASE would ever give the region
+ * back. */
 static void stands_for(const msg_publish_t *m, const publish_by_t *by, const version_row_t *v,
                        const char *reason, outbox_t *out, uint64_t *ret_version, bool *ret_created)
 {

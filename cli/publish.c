@@ -286,6 +286,14 @@ static bool is_late(int rc, const outcome_t *o)
     return !is_over && (rc == HEDDLE_ERR_DEADLINE || rc == HEDDLE_ERR_NO_WORKERS);
 }
 
+/* The same call would have the same answer for ever. */
+static void tell_replayed(outcome_t *o)
+{
+    o->error.retriable = 0;
+    error_hint(&o->error, "the request id stands for %.100s@%llu, which has ended: publish under another one",
+               o->args->adapter, (unsigned long long)o->published.version);
+}
+
 /* Waits in slices, so that progress is seen between them. */
 static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quorum_t quorum, uint64_t until_us)
 {
@@ -303,6 +311,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
     } while (is_late(rc, o) && clock_now(clock_system()) < w.until_us);
     if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
     if (is_late(rc, o)) tell_late(o, phase);
+    else if (rc && o->published.replayed) tell_replayed(o);
     return rc;
 }
 

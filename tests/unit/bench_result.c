@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports: to JSON and back, refused where they are none, compared, and as people read them. */
 #include "bench/compare.h"
+#include "bench/machine.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -210,6 +211,23 @@ Test(compare, another_machine_is_told)
     cr_assert_str_eq(c.warnings[0], "core_count differs: 2 before, 64 after");
     cr_assert_str_eq(c.warnings[1], "");
     cr_assert(compare_is_ok(&c));
+    compare_fini(&c);
+    result_fini(&a);
+    result_fini(&b);
+}
+
+Test(compare, another_way_of_the_bytes_is_told)
+{
+    result_t a = sample(1, 1), b = sample(1, 1);
+    compare_t c;
+    json_decref(a.machine);
+    json_decref(b.machine);
+    a.machine = machine_facts("/tmp");
+    setenv("HEDDLE_TRANSFER_MODE", "eager", 1);
+    b.machine = machine_facts("/tmp");
+    cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
+    cr_assert(strstr(c.warnings[0], "transfer_mode differs") && strstr(c.warnings[0], "eager"), "%s",
+              c.warnings[0]);
     compare_fini(&c);
     result_fini(&a);
     result_fini(&b);
