@@ -254,20 +254,36 @@ def worker_walk(app, *events):
 def stories():
     def everybody(step, *draws):
         return [(step, worker, *draws) for worker in range(3)]
-    rollout = everybody("join", 1) + [("publish", 0)]
-    version = [("publish", 0, 1, 10, 0)] + everybody("stage", 0) + everybody("activate")
-    seed("broker_core", "rollout", broker_walk(*rollout, *version, *version, ("operate", 0, 1, 1, 0, 100),
+
+    def stage(worker, digest=1):   # the newest version; 0: other bytes under its name
+        return ("stage", worker, 0, digest)
+
+    def join(worker):   # of the same life; nothing is damaged
+        return ("join", worker, 1, 1)
+
+    opened = [join(worker) for worker in range(3)] + [("publish", 0)]
+    new = ("publish", 0, 1, 1, 10, 0)
+    again, other_bytes = ("publish", 0, 0, 0, 1, 1, 10, 0), ("publish", 0, 0, 0, 0, 1, 10, 0)
+    after_refusal = ("publish", 0, 0, 0, 1, 10, 0)
+    version = [new] + [stage(worker) for worker in range(3)] + everybody("activate")
+    seed("broker_core", "rollout", broker_walk(*opened, *version, *version, ("operate", 0, 1, 1, 0, 100),
                                                *everybody("activate"), *version))
-    seed("broker_core", "half", broker_walk(*rollout, *version, ("publish", 0, 1, 0, 0), ("stage", 0, 0),
-                                            ("stage", 1, 0), ("time", 0, 0, 15, 0)))
-    seed("broker_core", "crash", broker_walk(*rollout, *version, ("publish", 0, 1, 10, 0), ("stage", 0, 0),
-                                             ("crash", 0, 0), ("join", 0, 1),
-                                             ("stage", 0, 0), ("time", 0, 0, 15, 0), ("join", 1, 1),
-                                             *version))
-    seed("broker_core", "disk", broker_walk(*rollout, ("disk", 0, 1), *version, ("disk", 0, 0), *version,
-                                            ("leave", 1, 0), *version))
-    seed("broker_core", "zombie", broker_walk(*rollout, *version, ("leave", 1, 0), ("zombie", 0, 1, 0),
-                                              ("time", 0, 0, 20, 0), ("zombie", 0, 0, 0)))
+    seed("broker_core", "half", broker_walk(*opened, *version, ("publish", 0, 1, 1, 0, 0), stage(0),
+                                            stage(1), ("time", 0, 0, 15, 0)))
+    seed("broker_core", "crash", broker_walk(*opened, *version, new, stage(0), ("crash", 0, 0), join(0),
+                                             stage(0), ("time", 0, 0, 15, 0), join(1), join(2),
+                                             ("publish", 0), *version))
+    seed("broker_core", "disk", broker_walk(*opened, ("disk", 0, 1), *version, ("disk", 0, 0), *version,
+                                            ("disk", 0, 1), ("leave", 1, 0), new, stage(0), stage(2)))
+    seed("broker_core", "zombie", broker_walk(*opened, *version, ("leave", 1, 0), ("zombie", 0, 1, 0, 0, 0),
+                                              ("time", 0, 0, 20, 0), ("zombie", 0, 0, 0, 0, 0)))
+    seed("broker_core", "digests", broker_walk(*opened, *version, new, stage(0), stage(1, 0), stage(2),
+                                               ("time", 0, 0, 20, 0), stage(1), stage(1, 0),
+                                               ("join", 0, 0, 0, 0), ("join", 1, 0, 0, 1), *version))
+    seed("broker_core", "requests", broker_walk(*opened, new, again, other_bytes, stage(0), again,
+                                                ("disk", 0, 0), new, after_refusal, ("disk", 0, 1),
+                                                after_refusal, again, ("crash", 0, 0), *opened, again,
+                                                other_bytes, *version))
     for app in (0, 1):
         fetch = [("slot", 1), ("fetched", 1)] + [("staged", 1)] * app
         seed("worker_core", f"rollout-{app}",

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t peer;
     msg_t m;
     uint8_t *frame;
+    size_t records; /* that were on disk when it left */
 } letter_t;
 
 static struct rig {
@@ -60,7 +61,7 @@ static int rig_send(void *self, uint64_t peer, bytes_t frame)
         R.letters = realloc(R.letters, R.letter_capacity * sizeof *R.letters);
     }
     letter_t *l = &R.letters[R.letter_count++];
-    *l = (letter_t){.peer = peer, .frame = malloc(frame.bytes)};
+    *l = (letter_t){.peer = peer, .frame = malloc(frame.bytes), .records = R.record_count};
     memcpy(l->frame, frame.data, frame.bytes);
     heddle_error_t e;
     cr_assert_eq(msg_decode(bytes_of(l->frame, frame.bytes), &l->m, &e), HEDDLE_OK, "%s", e.message);

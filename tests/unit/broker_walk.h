@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks over the broker's messages, with crashes, refusing disks, stale tokens and time; what must hold
- * is checked after each step. Who includes this says where the numbers come from: a seed
- * (broker_random.c) or a fuzzer's bytes (tests/fuzz/broker_core.c).
+/* Walks over the broker's messages, with crashes, refusing disks, stale tokens, wrong digests, requests
+ * said again and time; what must hold is checked after each step. Who includes this says where the
+ * numbers come from: a seed (broker_random.c) or a fuzzer's bytes (tests/fuzz/broker_core.c).
  *
- * The invariants, by their names in docs/architecture.md: I1 what is said is on disk, and disk alone
- * makes the same registry; I2 one digest a version, and no number twice; I4 stale tokens change nothing;
+ * The invariants, by their names in docs/architecture.md: I1 what is said was on disk before, a request
+ * said again is the same version, who counts as a holder said its digest, and disk alone makes the same
+ * registry; I2 one digest a version, and no number twice; I4 stale tokens change nothing;
  * I9 bounds; I11 one session a name; I13 decisions grow by one, and only what the policy of the version
  * allows is decided. */
 #ifndef TESTS_UNIT_BROKER_WALK_H
@@ -15,7 +16,9 @@
 /* 0 .. below-1 */
 static uint64_t draw(uint64_t below);
 
-enum { WORKERS = 5, VERSIONS = 1024, STALE = 32 };
+enum { WORKERS = 5, VERSIONS = 1024, STALE = 32, HELD = 8 };
+
+#define DAMAGED (1ull << 32) /* added to what rig_digest makes a digest of: other bytes */
 
 /* What the test knows by itself of one worker. */
 typedef struct {
@@ -31,7 +34,8 @@ static struct {
     int step;
     actor_t w[WORKERS];
     bool writer_is_here;
-    uint64_t next_digest, settle_end_us;
+    uint64_t settle_end_us;
+    uint64_t last_request, version_of[VERSIONS]; /* of the trainer's requests; 0: refused */
     uint64_t stale[STALE];
     size_t stale_count; /* tokens that were replaced, ended or lapsed */
     uint64_t last_decision, last_version;
@@ -63,6 +67,26 @@ static void gone(int i)
 
 /* ---- steps ---- */
 
+static uint64_t some_version(void)
+{
+    return M.last_version ? M.last_version - draw(M.last_version < 3 ? M.last_version : 3) : 0;
+}
+
+/* What it holds, the newest; one of them may have other bytes, and is held no longer. */
+static uint32_t restate(actor_t *w, msg_held_t held[HELD])
+{
+    uint64_t damaged = draw(4) ? 0 : some_version();
+    uint32_t count = 0;
+    for (uint64_t v = M.last_version; v && count < HELD; v--)
+        if (w->held[v] || v == damaged)
+            held[count++] = (msg_held_t){.adapter = "policy",
+                                         .version = v,
+                                         .digest = rig_digest(M.digest[v] + (v == damaged ? DAMAGED : 0)),
+                                         .state = w->version == v ? HELD_ACTIVE : HELD_STAGED};
+    w->held[damaged] = 0;
+    return count;
+}
+
 static void join(int i, bool same_life)
 {
     char name[16];
@@ -75,14 +99,8 @@ static void join(int i, bool same_life)
         *w = (actor_t){.life = draw(1u << 30) + 1, .line = w->line};
     }
     w->line = !w->line;
-    msg_held_t held[8];
-    uint32_t count = 0;
-    for (uint64_t v = 1; v <= M.last_version && count < 8; v++)
-        if (w->held[v])
-            held[count++] = (msg_held_t){.adapter = "policy",
-                                         .version = v,
-                                         .digest = rig_digest(M.digest[v]),
-                                         .state = w->version == v ? HELD_ACTIVE : HELD_STAGED};
+    msg_held_t held[HELD];
+    uint32_t count = restate(w, held);
     msg_subscription_t sub = {.adapter = "policy", .decision = w->decision, .version = w->version};
     R.is_gone[peer_of(i)] = false;
     rig_hello_as(peer_of(i), ROLE_WORKER, w->life);
@@ -93,6 +111,47 @@ static void join(int i, bool same_life)
     w->before_settled = broker_is_settling(R.b, R.now.us);
 }
 
+/* The version that the request made: there is a record of it, and of no other; 0: none. */
+static uint64_t made_of(const char *id, uint64_t digest, size_t since)
+{
+    uint64_t made = 0;
+    digest_t said = rig_digest(digest);
+    for (size_t i = since; i < R.record_count; i++) {
+        const record_t *rec = &R.records[i];
+        if (rec->kind != RECORD_VERSION) continue;
+        CHECK(!made && rec->version > M.last_version); /* never used again */
+        CHECK(!strcmp(rec->request_id, id) && digest_equal(&rec->digest, &said));
+        made = rec->version;
+    }
+    return made;
+}
+
+/* NULL: refused */
+static const msg_published_t *answer_to(uint64_t req)
+{
+    for (size_t i = R.letter_count; i-- > 0;) {
+        const letter_t *l = &R.letters[i];
+        if (l->peer == T && l->m.type == MSG_PUBLISHED && l->m.published.req == req) return &l->m.published;
+    }
+    return NULL;
+}
+
+/* A request that is said again, as by a trainer that heard nothing, is what it was; with other bytes it is
+ * refused. */
+static void check_said_again(uint64_t v, bool is_damaged, const msg_published_t *answer)
+{
+    CHECK(is_damaged == !answer);
+    if (answer) CHECK(answer->version == v && !answer->created);
+}
+
+static void note_made(uint64_t request, uint64_t v, uint64_t digest, uint64_t activation)
+{
+    M.version_of[request] = M.last_version = v;
+    M.digest[v] = digest;
+    M.activation[v] = activation;
+    for (int k = 0; k < WORKERS; k++) M.eligible[v][k] = M.w[k].is_here;
+}
+
 static void publish(void)
 {
     if (!M.writer_is_here) {
@@ -100,35 +159,35 @@ static void publish(void)
         M.writer_is_here = R.tokens[T] != 0;
         return;
     }
+    bool is_again = !draw(4) && M.last_request;
+    uint64_t request = is_again ? M.last_request - draw(M.last_request < 3 ? M.last_request : 3)
+                                : ++M.last_request;
+    uint64_t v = M.version_of[request]; /* none: it is new, or was refused */
+    bool is_damaged = v && !draw(3);
+    uint64_t digest = request + (is_damaged ? DAMAGED : 0);
     uint64_t activation = draw(4) ? HEDDLE_ACTIVATION_ALL : 1 + draw(2);
-    uint64_t before = M.last_version;
     size_t records = R.record_count;
-    rig_publish(T, (rig_publish_t){.digest = ++M.next_digest,
+    char id[32];
+    snprintf(id, sizeof id, "p%llu", (unsigned long long)request);
+    rig_publish(T, (rig_publish_t){.digest = digest,
                                    .activation = (heddle_activation_t)activation,
-                                   .deadline_ms = 1000 + draw(9000)});
-    for (size_t i = records; i < R.record_count; i++) {
-        if (R.records[i].kind != RECORD_VERSION) continue;
-        uint64_t v = R.records[i].version;
-        CHECK(v > before); /* never used again */
-        M.last_version = v;
-        M.digest[v] = M.next_digest;
-        M.activation[v] = activation;
-        for (int k = 0; k < WORKERS; k++) M.eligible[v][k] = M.w[k].is_here;
-    }
+                                   .deadline_ms = 1000 + draw(9000),
+                                   .request_id = id});
+    uint64_t made = made_of(id, digest, records);
+    const msg_published_t *answer = answer_to(R.req);
+    CHECK(!v || !made);
+    if (v) check_said_again(v, is_damaged, answer);
+    else CHECK(made ? answer && answer->version == made && answer->created : !answer);
+    if (made) note_made(request, made, digest, activation);
 }
 
-static uint64_t some_version(void)
-{
-    return M.last_version ? M.last_version - draw(M.last_version < 3 ? M.last_version : 3) : 0;
-}
-
-/* A worker stages a version that it was told of. */
+/* A worker stages a version that it was told of, or other bytes. */
 static void stage(int i)
 {
     uint64_t v = some_version();
     if (!v || !M.w[i].is_here) return;
-    M.w[i].held[v] = 1;
-    rig_staged(peer_of(i), v, M.digest[v]);
+    M.w[i].held[v] = draw(8) != 0;
+    rig_staged(peer_of(i), v, M.digest[v] + (M.w[i].held[v] ? 0 : DAMAGED));
 }
 
 /* It follows the last COMMIT that came. */
@@ -143,6 +202,7 @@ static void activate(int i)
         if (l->m.commit.decision <= w->decision) return;
         w->decision = l->m.commit.decision;
         w->version = l->m.commit.version;
+        w->held[w->version] = 1; /* ACTIVE names the digest as STAGED does */
         rig_active(peer_of(i), w->version, w->decision, M.digest[w->version]);
         return;
     }
@@ -152,9 +212,10 @@ static void reject(int i)
 {
     uint64_t v = some_version();
     const char *CODES[] = {"no_slot", "version_failed", "digest_mismatch", "deadline"};
-    if (v && M.w[i].is_here)
-        rig_nack(peer_of(i), v, draw(3) ? 0 : M.w[i].decision, "stage", CODES[draw(4)]);
-    if (v) M.w[i].held[v] = 0;
+    if (!v || !M.w[i].is_here) return;
+    uint64_t decision = draw(3) ? 0 : M.w[i].decision;
+    rig_nack(peer_of(i), v, decision, "stage", CODES[draw(4)]);
+    if (!decision) M.w[i].held[v] = 0; /* else it has the bytes, and could not switch to them */
 }
 
 static void check_records(void);
@@ -287,21 +348,62 @@ static void check_records(void)
     }
 }
 
-/* I2: whatever is said of a version names its one digest; I1: and only what is on disk is said. */
+/* The record of that version, or decision, among the first so many; NULL: none. */
+static const record_t *recorded(record_kind_t kind, const char *adapter, uint64_t number, size_t count)
+{
+    while (count-- > 0) {
+        const record_t *rec = &R.records[count];
+        if (rec->kind == kind && number == (kind == RECORD_DECISION ? rec->decision : rec->version) &&
+            !strcmp(rec->adapter, adapter))
+            return rec;
+    }
+    return NULL;
+}
+
+static void check_named(const letter_t *l, const char *adapter, uint64_t version, const digest_t *digest)
+{
+    const record_t *rec = recorded(RECORD_VERSION, adapter, version, l->records);
+    CHECK(rec);
+    CHECK(digest_equal(&rec->digest, digest));
+}
+
+static void check_decided(const letter_t *l, const char *adapter, uint64_t decision, uint64_t version)
+{
+    const record_t *rec = recorded(RECORD_DECISION, adapter, decision, l->records);
+    CHECK(rec && rec->version == version);
+}
+
+static void check_welcome(const letter_t *l)
+{
+    for (uint32_t i = 0; i < l->m.welcome.adapter_count; i++) {
+        const msg_decision_t *d = &l->m.welcome.adapters[i];
+        if (!d->decision) continue;
+        check_named(l, d->adapter, d->version, &d->digest);
+        check_decided(l, d->adapter, d->decision, d->version);
+    }
+}
+
+/* I1: what is said was on disk when it was said; I2: and names the version's one digest. */
+static void check_letter(const letter_t *l)
+{
+    const msg_published_t *p = &l->m.published;
+    const msg_announce_t *a = &l->m.announce;
+    const msg_commit_t *c = &l->m.commit;
+    switch (l->m.type) {
+    case MSG_WELCOME: check_welcome(l); break;
+    case MSG_PUBLISHED: check_named(l, p->adapter, p->version, &p->digest); break;
+    case MSG_ANNOUNCE: check_named(l, a->adapter, a->version, &a->digest); break;
+    case MSG_COMMIT:
+        check_named(l, c->adapter, c->version, &c->digest);
+        check_decided(l, c->adapter, c->decision, c->version);
+        break;
+    default: break;
+    }
+}
+
 static void check_letters(void)
 {
-    for (; M.seen_letters < R.letter_count; M.seen_letters++) {
-        const msg_t *m = &R.letters[M.seen_letters].m;
-        const digest_t *d = m->type == MSG_ANNOUNCE ? &m->announce.digest
-                            : m->type == MSG_COMMIT ? &m->commit.digest
-                                                    : NULL;
-        const char *adapter = m->type == MSG_ANNOUNCE ? m->announce.adapter : m->commit.adapter;
-        if (!d || strcmp(adapter, "policy") != 0) continue;
-        uint64_t v = m->type == MSG_ANNOUNCE ? m->announce.version : m->commit.version;
-        digest_t expected = rig_digest(M.digest[v]);
-        CHECK(digest_equal(d, &expected));
-        CHECK(m->type != MSG_COMMIT || m->commit.decision <= M.last_decision);
-    }
+    for (; M.seen_letters < R.letter_count; M.seen_letters++) check_letter(&R.letters[M.seen_letters]);
 }
 
 /* The records alone make the same registry, in the order of the store and in the order they came. */
@@ -322,6 +424,17 @@ static void check_replay(void)
     registry_fini(&by_time);
 }
 
+/* Those of sessions that are over hold nothing, and nobody holds what he did not say the digest of. */
+static void check_copies(const track_t *t)
+{
+    bool is_known = !strcmp(t->adapter, "policy");
+    for (size_t k = 0; !t->is_ended && k < t->copy_count; k++) {
+        const copy_row_t *c = t->copies[k];
+        CHECK(!c->token || membership_by_token(&R.b->members, c->token));
+        if (is_known && copy_holds(c)) CHECK(M.w[c->worker[1] - '0'].held[t->version]);
+    }
+}
+
 static void check_members(void)
 {
     size_t ready = 0;
@@ -332,14 +445,7 @@ static void check_members(void)
         CHECK(member_is_ready(m) == (membership_by_token(&R.b->members, m->token) == m));
     }
     CHECK(R.b->members.token_count == ready + R.b->members.publisher_count);
-    for (size_t i = 0; i < R.b->rollout.track_count; i++)
-        for (size_t k = 0; !R.b->rollout.tracks[i]->is_ended && k < R.b->rollout.tracks[i]->copy_count;
-             k++) {
-            const copy_row_t *c = R.b->rollout.tracks[i]->copies[k];
-            CHECK(!c->token ||
-                  membership_by_token(&R.b->members,
-                                      c->token)); /* copies of sessions that are over hold nothing */
-        }
+    for (size_t i = 0; i < R.b->rollout.track_count; i++) check_copies(R.b->rollout.tracks[i]);
     size_t tracks_max = ROLLOUT_ENDED_TRACKS + R.b->opts.keep + WORKERS + 3;     /* of an adapter */
     CHECK(R.b->rollout.track_count <= R.b->registry.adapter_count * tracks_max); /* I9 */
     size_t asked[PEERS] = {0};
