@@ -2,7 +2,8 @@
 /* core/failpoint.h: named places where a test build can be made to die, stop or fail.
  *
  * HEDDLE_FAILPOINTS="name=action[:nth],..." in the environment; action: kill (SIGKILL to itself), stop
- * (SIGSTOP), error (the place takes its error path); nth: only at the nth hit, counted from 1 (default 1).
+ * (SIGSTOP), error (the place takes its error path, if it has one); nth: only at the nth hit, counted from 1
+ * (default 1).
  * HEDDLE_FAILPOINTS_HIT=FILE, which is there: each that died, stopped or failed adds a line with its name.
  * In builds without HEDDLE_TEST_BUILD the macros are the constant false.  All names:
  * tests/torture/failpoints.list. */

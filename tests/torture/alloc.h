@@ -19,6 +19,6 @@ extern bool alloc_is_shown; /* each that fails says who asked, on stderr */
 void alloc_arm(uint64_t first, uint64_t length);
 /* Nothing fails and nothing is counted any more; how many there were. */
 uint64_t alloc_disarm(void);
-uint64_t alloc_failed(void); /* since alloc_arm */
+uint64_t alloc_failed(void); /* how many were refused since alloc_arm */
 
 #endif

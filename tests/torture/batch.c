@@ -100,6 +100,12 @@ batch_result_t batch_run(void (*run)(void *self, uint64_t nth), void *self, cons
     return result;
 }
 
+const char *batch_only(void)
+{
+    const char *pattern = getenv("CRITERION_TEST_PATTERN");
+    return pattern && strcmp(pattern, "*") != 0 ? pattern : NULL;
+}
+
 int batch_usage(const char *program)
 {
     fprintf(stderr, "usage: %s [--only NAME] [--nth N] [--burst K] [--seed S] [--all] [--list]\n", program);

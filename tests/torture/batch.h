@@ -18,6 +18,8 @@ typedef struct {
 batch_result_t batch_run(void (*run)(void *self, uint64_t nth), void *self, const uint64_t *list, size_t count,
                          const char *repeat);
 void batch_note(note_t note); /* in a run */
+/* The row that is asked for without --only: CRITERION_TEST_PATTERN, as tests/mutants/run sets it; NULL: all. */
+const char *batch_only(void);
 int batch_usage(const char *program);
 int batch_list(const char *const *first, size_t count, size_t stride);
 

@@ -156,7 +156,7 @@ static void run(void *self, uint64_t nth)
     shell.refused_starts = 0;
     prepare(&p, job, nth);
     live(&p);
-    cr_assert(vfs_failed() > 0 || vfs_disarm() < nth || p.restarts > 1);
+    cr_assert(vfs_failed() > 0);
     bool has_ended = p.restarts > 2 || shell.refused_starts; /* one at the beginning, one in the middle */
     end(&p);
     batch_note(has_ended ? NOTE_RESTARTED : p.first_code ? NOTE_REFUSED : NOTE_FINE);
@@ -192,9 +192,9 @@ static bool torture(const struct row *row, uint64_t seed, bool all)
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
+    const char *only = batch_only();
     uint64_t nth = 0, seed = 1;
-    bool all = false, good = true;
+    bool all = false, good = true, any = false;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--all")) all = true;
         else if (!strcmp(argv[i], "--list")) return batch_list(&FAULTS[0].name, FAULT_ROWS, sizeof *FAULTS);
@@ -207,8 +207,9 @@ int main(int argc, char **argv)
     vfs_install();
     for (int i = 0; i < FAULT_ROWS; i++) {
         if (only && strcmp(only, FAULTS[i].name) != 0) continue;
+        any = true;
         if (nth) run(&(job_t){&FAULTS[i], seed}, nth);
         else good &= torture(&FAULTS[i], seed, all);
     }
-    return good ? 0 : 1;
+    return good && any ? 0 : 1;
 }

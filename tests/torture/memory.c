@@ -43,6 +43,7 @@ static void run(void *self, uint64_t nth)
     alloc_arm(nth, job->burst);
     job->row->act(&p);
     alloc_disarm();
+    cr_assert(alloc_failed() > 0);
     play_converge(&p);
     batch_note(p.restarts ? NOTE_RESTARTED : p.first_code ? NOTE_REFUSED : NOTE_FINE);
     play_end(&p);
@@ -75,9 +76,9 @@ static bool torture(const play_row_t *row, uint64_t seed, uint64_t burst, bool a
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
+    const char *only = batch_only();
     uint64_t nth = 0, burst = 0, seed = 1;
-    bool all = false, good = true;
+    bool all = false, good = true, any = false;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--all")) all = true;
         else if (!strcmp(argv[i], "--list")) return batch_list(&PLAYS[0].name, PLAY_COUNT, sizeof *PLAYS);
@@ -91,6 +92,7 @@ int main(int argc, char **argv)
     alloc_hook = world_is_product;
     for (size_t i = 0; i < PLAY_COUNT; i++) {
         if (only && strcmp(only, PLAYS[i].name) != 0) continue;
+        any = true;
         job_t job = {&PLAYS[i], seed, burst ? burst : 1};
         alloc_is_shown = nth != 0;
         if (nth) run(&job, nth);
@@ -98,5 +100,5 @@ int main(int argc, char **argv)
         static const uint64_t BURSTS[] = {2, 5, 50};
         for (int b = 0; !nth && !burst && all && b < 3; b++) good &= torture(&PLAYS[i], seed, BURSTS[b], all);
     }
-    return good ? 0 : 1;
+    return good && any ? 0 : 1;
 }

@@ -23,7 +23,7 @@ void vfs_install(void);
 /* From now on; `first` 0: only counts; `length` calls fail (of FAULT_POWER and FAULT_KILL all that follow). */
 void vfs_arm(fault_t fault, uint64_t first, uint64_t length);
 uint64_t vfs_disarm(void); /* how many calls there were of that kind */
-uint64_t vfs_failed(void);
+uint64_t vfs_failed(void); /* how many of them failed since vfs_arm; those after death are not counted */
 bool vfs_is_dead(void);    /* power or process went */
 /* The directory as it was at that moment, in another one. */
 void vfs_image(const char *to_dir);
