@@ -33,9 +33,11 @@ static const char *own_name(const char *name)
     return !strcmp(name, "policy") || name[0] == 'w' ? "other" : name;
 }
 
-/* A session of its own, never one of those that the walk knows; and it runs the UCX that they run. */
+/* A session of its own, never one of those that the walk knows, nor a word about their keys; and it runs the
+ * UCX that they run. */
 static void make_own(msg_t *m)
 {
+    if (m->type == MSG_QUERY && m->query.op && !strncmp(m->query.op, "key_", 4)) m->query.op = "keys";
     if (m->type == MSG_JOIN) {
         m->join.name = own_name(m->join.name);
         for (uint32_t i = 0; i < m->join.adapter_count; i++)

@@ -224,7 +224,7 @@ def keys():
 def broker_walk(*steps):
     """Steps of tests/unit/broker_walk.h as the numbers that it draws."""
     number = {"join": 0, "leave": 2, "publish": 4, "stage": 6, "activate": 10, "reject": 13, "operate": 14,
-              "time": 15, "crash": 16, "zombie": 17, "disk": 18}
+              "time": 15, "crash": 16, "zombie": 17, "disk": 18, "key": 20}
     data = b"\x01" + b"".join(struct.pack(">I", life) for life in range(1, 6))
     for name, worker, *draws in steps:
         data += bytes([15, worker, number[name]]) + bytes(draws)
@@ -284,6 +284,8 @@ def stories():
                                                 ("disk", 0, 0), new, after_refusal, ("disk", 0, 1),
                                                 after_refusal, again, ("crash", 0, 0), *opened, again,
                                                 other_bytes, *version))
+    seed("broker_core", "key", broker_walk(*opened, *version, new, stage(0), stage(2), ("key", 1, 0), join(1),
+                                           ("zombie", 0, 1, 0, 0, 0), ("key", 1, 0), join(1), *version))
     for app in (0, 1):
         fetch = [("slot", 1), ("fetched", 1)] + [("staged", 1)] * app
         seed("worker_core", f"rollout-{app}",

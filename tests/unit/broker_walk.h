@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Walks over the broker's messages, with crashes, refusing disks, stale tokens, wrong digests, requests
- * said again and time; what must hold is checked after each step. Who includes this says where the
- * numbers come from: a seed (broker_random.c) or a fuzzer's bytes (tests/fuzz/broker_core.c).
+ * said again, revoked keys and time; what must hold is checked after each step. Who includes this says
+ * where the numbers come from: a seed (broker_random.c) or a fuzzer's bytes (tests/fuzz/broker_core.c).
  *
  * The invariants, by their names in docs/architecture.md: I1 what is said was on disk before, a request
  * said again is the same version, who counts as a holder said its digest, and disk alone makes the same
- * registry; I2 one digest a version, and no number twice; I4 stale tokens change nothing;
- * I9 bounds; I11 one session a name; I13 decisions grow by one, and only what the policy of the version
- * allows is decided. */
+ * registry; I2 one digest a version, and no number twice; I4 stale tokens change nothing, and a revoked
+ * key has no session; I9 bounds; I11 one session a name; I13 decisions grow by one, and only what the
+ * policy of the version allows is decided. */
 #ifndef TESTS_UNIT_BROKER_WALK_H
 #define TESTS_UNIT_BROKER_WALK_H
 
@@ -41,6 +41,7 @@ static struct {
     uint64_t last_decision, last_version;
     uint64_t digest[VERSIONS], activation[VERSIONS];
     bool eligible[VERSIONS][WORKERS];
+    bool is_revoked[WORKERS];
     bool by_hand; /* an operator asked in this step, or a question of his is open */
     size_t seen_records, seen_letters;
 } M;
@@ -51,6 +52,24 @@ static struct {
 static uint64_t peer_of(int i) { return 10 + (uint64_t)i + 10 * (uint64_t)M.w[i].line; }
 
 static void name_of(int i, char name[16]) { snprintf(name, 16, "w%d", i); }
+
+/* Each worker has a key of its own, which may be revoked; all others have one that may do everything. */
+static char keys[WORKERS + 1][HEDDLE_KEY_TEXT];
+
+static void make_keys(void)
+{
+    for (int k = 0; k <= WORKERS; k++) {
+        char name[16];
+        name_of(k, name);
+        snprintf(keys[k], sizeof keys[k], "%0*d", HEDDLE_KEY_TEXT - 1, k);
+        record_t rec = {.kind = RECORD_KEY, .public_key = keys[k], .name = name, .roles = "worker:policy"};
+        if (k == WORKERS) rec.roles = "admin,publisher:*,worker:*";
+        rig_commit(NULL, &rec, 1, NULL);
+    }
+    for (uint64_t peer = 0; peer < PEERS; peer++)
+        R.keys[peer] = keys[peer >= 10 && peer < 30 && peer % 10 < WORKERS ? peer % 10 : WORKERS];
+    R.has_keys = true;
+}
 
 static void make_stale(uint64_t peer)
 {
@@ -105,9 +124,9 @@ static void join(int i, bool same_life)
     R.is_gone[peer_of(i)] = false;
     rig_hello_as(peer_of(i), ROLE_WORKER, w->life);
     rig_join_with(peer_of(i), name, &sub, 1, held, count);
-    CHECK(R.tokens[peer_of(i)]);
+    CHECK(!R.tokens[peer_of(i)] == M.is_revoked[i]);
     make_stale(former);
-    w->is_here = true;
+    w->is_here = !M.is_revoked[i];
     w->before_settled = broker_is_settling(R.b, R.now.us);
 }
 
@@ -316,6 +335,26 @@ static void operate(void)
                                    .deadline_ms = 500 + draw(5000)});
 }
 
+/* The key of a worker is revoked, or added again. */
+static void turn_key(int i)
+{
+    char name[16];
+    const char *roles[] = {"worker:policy"};
+    uint64_t token = R.tokens[peer_of(i)];
+    name_of(i, name);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = M.is_revoked[i] ? "key_add" : "key_revoke",
+                                   .key = keys[i],
+                                   .name = name,
+                                   .roles = roles,
+                                   .role_count = M.is_revoked[i]});
+    M.is_revoked[i] ^= !R.commit_error;
+    CHECK(broker_lets_in(R.b, keys[i]) == !M.is_revoked[i]);
+    if (!M.is_revoked[i]) return;
+    CHECK(!membership_by_token(&R.b->members, token));
+    gone(i);
+}
+
 /* ---- invariants ---- */
 
 static void check_decision(const record_t *rec)
@@ -417,7 +456,8 @@ static void check_replay(void)
             if ((int)R.records[i].kind == kind)
                 CHECK(registry_apply(&by_kind, &R.records[i]) == HEDDLE_OK);
     for (size_t i = 0; i < R.record_count; i++)
-        CHECK(registry_apply(&by_time, &R.records[i]) == HEDDLE_OK);
+        if (R.records[i].kind <= RECORD_FORGET) /* else of keys */
+            CHECK(registry_apply(&by_time, &R.records[i]) == HEDDLE_OK);
     CHECK(registry_equal(&by_kind, &R.b->registry));
     CHECK(registry_equal(&by_time, &R.b->registry));
     registry_fini(&by_kind);
@@ -470,7 +510,7 @@ static void check(void)
 static void one_step(void)
 {
     int i = (int)draw(WORKERS);
-    switch (draw(20)) {
+    switch (draw(21)) {
     case 0:
     case 1:
         if (!M.w[i].is_here)
@@ -511,6 +551,9 @@ static void one_step(void)
             M.writer_is_here = false;
         }
         break;
+    case 20:
+        if (!draw(3)) turn_key(i);
+        break;
     }
 }
 
@@ -520,6 +563,7 @@ static void walk_begin(uint64_t seed, uint64_t keep)
     M.seed = seed;
     rig_start();
     R.keep = keep;
+    make_keys();
     rig_restart();
     for (int i = 0; i < WORKERS; i++) M.w[i].life = draw(1u << 30) + 1;
 }
