@@ -73,26 +73,31 @@ static DIR *open_directory(int parent, const char *name)
     return dir;
 }
 
-static bool is_directory(int parent, const char *name)
+/* False with errno, which is 0 for a directory. */
+static bool is_file(int parent, const char *name)
 {
     struct stat st;
-    return fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+    return fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(st.st_mode);
 }
 
 /* A PEFT directory, or what is left of one: files alone, which an engine may have added to; empty, or with
- * one of PEFT's names in it.  Anything else is not ours to remove. */
+ * one of PEFT's names in it.  Anything else is not ours to remove, nor what cannot be read to its end.  False
+ * with errno. */
 static bool is_export(int parent, const char *name)
 {
     DIR *dir = open_directory(parent, name);
-    bool is_flat = dir != NULL, is_empty = true, is_peft = false;
-    for (struct dirent *e; is_flat && (e = readdir(dir));) {
+    const struct dirent *e;
+    bool is_flat = true, is_empty = true, is_peft = false;
+    while (dir && is_flat && (errno = 0, e = readdir(dir))) {
         if (is_dot(e->d_name)) continue;
         is_empty = false;
         is_peft = is_peft || !strncmp(e->d_name, "adapter_", 8);
-        is_flat = !is_directory(dirfd(dir), e->d_name);
+        is_flat = is_file(dirfd(dir), e->d_name);
     }
+    int why = errno;
     if (dir) closedir(dir);
-    return is_flat && (is_empty || is_peft);
+    errno = why ? why : EEXIST;
+    return !why && is_flat && (is_empty || is_peft);
 }
 
 /* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it.  False
@@ -116,7 +121,6 @@ static bool remove_directory(int parent, const char *name)
     struct stat st;
     bool is_whole;
     if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
-    errno = EEXIST;
     if (!is_export(parent, name)) return false;
     snprintf(temporary, sizeof temporary, ".%s.tmp-%ld.gone", name, (long)getpid());
     if (renameat(parent, name, parent, temporary) != 0) return false;
@@ -349,6 +353,7 @@ static int look_at_place(exports_t *x, const heddle_manifest_t *m, const char *p
     if (rc && rc != HEDDLE_ERR_DIGEST_MISMATCH) return rc;
     *ret_place = rc ? PLACE_OTHER : PLACE_RIGHT;
     if (!rc || is_export(x->root, name)) return HEDDLE_OK;
+    if (errno != EEXIST) return fail(error, "cannot read", path);
     return fail_taken(error, path, "a free name, or a directory of an earlier run",
                       "a directory with other things in it");
 }
