@@ -108,7 +108,9 @@ void track_forget_ended(rollout_t *ro, const char *adapter)
     for (; end < ro->track_count && !strcmp(ro->tracks[end]->adapter, adapter); end++)
         ended += ro->tracks[end]->is_ended;
     for (size_t i = first; i < ro->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
-        if (!ro->tracks[i]->is_ended || ro->tracks[i]->is_dirty) { /* its publisher was not told yet */
+        bool is_told = !ro->tracks[i]->is_dirty; /* its publisher; else rollout_flush comes back to it */
+        if (!ro->tracks[i]->is_ended || !is_told) {
+            ro->is_crowded |= !is_told;
             i++;
             continue;
         }

@@ -498,6 +498,18 @@ static bool flush_track(step_t *s, track_t *t)
     return push(s, a, row, t, publisher);
 }
 
+/* Those whose end was told only now. */
+static void forget_told(rollout_t *ro)
+{
+    ro->is_crowded = false;
+    for (size_t i = 0; i < ro->track_count;) {
+        char adapter[HEDDLE_NAME_MAX + 1];
+        error_text(adapter, sizeof adapter, ro->tracks[i]->adapter);
+        track_forget_ended(ro, adapter);
+        while (i < ro->track_count && !strcmp(ro->tracks[i]->adapter, adapter)) i++;
+    }
+}
+
 void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
@@ -509,6 +521,7 @@ void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
         if (t->due_us < ro->due_us) ro->due_us = t->due_us;
         ro->is_dirty |= t->is_dirty;
     }
+    if (ro->is_crowded) forget_told(ro);
 }
 
 void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,

@@ -196,7 +196,8 @@ static void on_readable(void *self)
 
 static int send_result(int rc)
 {
-    return rc >= 0 ? HEDDLE_OK : errno == EAGAIN ? HEDDLE_ERR_SLOW : HEDDLE_ERR_GONE;
+    bool is_full = rc < 0 && (errno == EAGAIN || errno == ENOMEM); /* the line is up: it may be said later */
+    return rc >= 0 ? HEDDLE_OK : is_full ? HEDDLE_ERR_SLOW : HEDDLE_ERR_GONE;
 }
 
 static int try_send(wire_t *w, uint32_t routing_id, bytes_t frame)

@@ -229,7 +229,7 @@ void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, ui
                                           .adapter = a->name,
                                           .lost = lost,
                                           .lost_count = count};
-    say_once(n, &m);
+    say(n, &m);    /* the fetch asks again */
 }
 
 void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result)

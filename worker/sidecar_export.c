@@ -77,7 +77,8 @@ static DIR *open_directory(int parent, const char *name)
 static bool is_file(int parent, const char *name)
 {
     struct stat st;
-    return fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(st.st_mode);
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW)) return errno == ENOENT; /* it went meanwhile */
+    return !S_ISDIR(st.st_mode);
 }
 
 /* A PEFT directory, or what is left of one: files alone, which an engine may have added to; empty, or with

@@ -361,6 +361,17 @@ Test(rollout, a_version_that_ends_behind_many_newer_ones_gives_its_region_back)
     cr_assert_null(rollout_track(&R.b->rollout, "policy", 1), "and is forgotten then");
 }
 
+/* A decision touches every track, and those that have ended are told of before they go: but they go. */
+Test(rollout, of_many_versions_few_are_tracked)
+{
+    publish_to(2, (rig_publish_t){0});
+    for (uint64_t v = 1; v <= 100; v++) {
+        if (v > 1) rig_publish(T, (rig_publish_t){.digest = v});
+        roll_out(2, v, v, v);
+        cr_assert_leq(R.b->rollout.track_count, ROLLOUT_ENDED_TRACKS + 3);
+    }
+}
+
 /* Its publisher shares what it has a key for, and would wait for a RELEASE. */
 Test(rollout, who_asks_again_for_what_has_ended_is_given_no_key)
 {
