@@ -341,8 +341,8 @@ static int refuse_unparted(const store_files_t *f, const datadir_t *dir, heddle_
 
 static int refuse_foreign(const store_files_t *f, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s was not there when the registry.db beside it was closed",
-                        f->log);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                        "%.300s was not there when the registry.db beside it was closed", f->log);
     error_contrast(error, "none, or an empty one: the broker that had this registry.db closed it in order",
                    "a log of another one: was a backup unpacked over the directory?");
     error_hint(error, "restore the backup into an empty directory, or move the log away to go on with this "

@@ -90,8 +90,8 @@ const char *wire_endpoint(const wire_t *w);
 /* Dial only: the endpoint took the last connection that was tried, whether or not anybody spoke ZMTP on it.
  * Any thread. */
 bool wire_is_reached(const wire_t *w);
-/* OK · SLOW (its queue is full, or no memory is left: mark the peer for a resync) · GONE (not connected; for a listener:
- * for good) · LIMIT (empty, or over LIMIT_FRAME_BYTES). */
+/* OK · SLOW (its queue is full, or no memory is left: mark the peer for a resync) · GONE (not connected; for
+ * a listener: for good) · LIMIT (empty, or over LIMIT_FRAME_BYTES). */
 int  wire_send(wire_t *w, peer_t to, bytes_t frame);
 /* Listen only: forgets a peer's number.  Should that connection speak again, it gets a new one.  The
  * table holds LIMIT_PEERS; when it is full, the peer that was silent for longest is forgotten. */
