@@ -59,6 +59,8 @@ typedef struct worker_node {
     buf_t frame;                                 /* being sent */
     uint32_t turn;                               /* whose piece of work is next */
     bool up;
+    bool has_unsaid;                             /* what is said once could not be: with the next heartbeat it
+                                                  * joins again, which tells all of it anew */
     uint64_t bad_frame_us; uint32_t bad_frames;  /* dropped since that was last said */
     /* of the first WELCOME: a registry of another cluster is refused */
     char cluster[HEDDLE_NAME_MAX + 1];

@@ -18,11 +18,11 @@ int say(worker_node_t *n, const msg_t *m)
     return rc ? rc : n->io.send(n->io.self, buf_view(&n->frame));
 }
 
-/* What is said once, and would be missed for ever.  Where the line is down already a WELCOME comes anyway. */
+/* What is said once, and would be missed for ever. */
 static int say_once(worker_node_t *n, const msg_t *m)
 {
     int rc = say(n, m);
-    if (rc && rc != HEDDLE_ERR_GONE) n->io.redial(n->io.self); /* JOIN and what follows tell all of it anew */
+    n->has_unsaid |= rc != HEDDLE_OK;
     return rc;
 }
 
@@ -153,6 +153,7 @@ void say_heartbeat(worker_node_t *n)
     }
     say(n, &m);
     free(rows);
+    if (n->has_unsaid) n->io.redial(n->io.self); /* JOIN and what follows tell all of it anew */
 }
 
 /* --- about versions --------------------------------------------------------------------------- */

@@ -213,6 +213,7 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
 {
     if (!n->cluster[0]) say_empty(n, m);
     n->up = true;
+    n->has_unsaid = false;
     n->join_end_us = CLOCK_NEVER;
     memcpy(n->cluster, n->session.cluster, sizeof n->cluster);
     n->io.tr->set_token(n->io.t, n->session.token);
