@@ -383,9 +383,26 @@ def test_a_name_of_vllm_is_idle_when_there_was_room_for_a_while_and_nothing_of_i
     double.stop()
 
 
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_the_moment_between_two_rounds_of_requests_is_not_idle(kind, clock):
+    """Six that came together end together, and each asks again: their server has none for a moment."""
+    double = Double(kind)
+    server = KINDS[kind](double.url)
+
+    def is_busy(pause, *names):
+        double.busy = set(names)
+        clock(pause)
+        return server.is_busy("policy@1", 5)
+    for _ in range(8):
+        assert is_busy(0.5, "policy@1") and is_busy(0.5) and is_busy(0.5)
+    assert [is_busy(1) for _ in range(4)] == [True, True, True, False], "six looks in a row"
+    double.stop()
+
+
 def test_sglang_tells_only_whether_it_is_busy_at_all():
     double = Double("sglang")
     server = Sglang(double.url)
+    server.IDLE_S, server.IDLE_LOOKS = 0, 1
     assert not server.is_busy("policy@1", 5)
     double.busy = {"policy@2"}
     assert server.is_busy("policy@1", 5)

@@ -77,6 +77,14 @@ def bare(key: str | None) -> str:
     return token
 
 
+@dataclass
+class _Idle:
+    since: float                         # no request was seen to name it
+    looked: float                        # last
+    looks: int = 0
+    step: float = -1.0                   # of the last one that counted
+
+
 class Server:
     """What both have in common."""
 
@@ -84,6 +92,11 @@ class Server:
     load_path = unload_path = ""
     unknown = ""                         # what it says of a name that it does not have
     not_there = ""                       # hint where these paths are missing
+
+    # Requests of one length that came together end together: what is told then is nobody, until the next
+    # ones are let in.
+    IDLE_S, IDLE_LOOKS = 1.0, 6
+    FOLLOWED_S = 3 * LAST_PAUSE_S        # a look so long ago is of another time that the name was dropped
 
     def __init__(self, url: str, key: str | None = None) -> None:
         """ValueError: `url` is no address of a server, or `key` no key.  It goes with every request as a
@@ -102,6 +115,7 @@ class Server:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._room: int | None = None
         self._slots: int | None = None
+        self._idle: dict[str, _Idle] = {}
 
     # --- what a plug asks for --------------------------------------------------------------------
 
@@ -139,7 +153,25 @@ class Server:
         raise NotImplementedError
 
     def is_busy(self, name: str, timeout_s: float) -> bool:
-        """Whether requests that name it are under way, or may be."""
+        """Whether requests that name it are under way, or may be.  A name counts as idle when there was
+        nothing of it, nor anything that may be of it, at several looks in a row."""
+        step, now = self._nobody(name, timeout_s), time.monotonic()
+        if step is None:
+            self._idle.pop(name, None)
+            return True
+        self._idle = {n: idle for n, idle in self._idle.items() if now - idle.looked <= self.FOLLOWED_S}
+        idle = self._idle.setdefault(name, _Idle(now, now))
+        idle.looked = now
+        if step != idle.step:
+            idle.looks, idle.step = idle.looks + 1, step
+        if now - idle.since < self.IDLE_S or idle.looks < self.IDLE_LOOKS:
+            return True
+        del self._idle[name]
+        return False
+
+    def _nobody(self, name: str, timeout_s: float) -> float | None:
+        """One look.  None: requests name it, or may.  Else when the step ended of which the server told: two
+        looks at what one step left count as one."""
         raise NotImplementedError
 
     # --- how -------------------------------------------------------------------------------------
@@ -295,14 +327,6 @@ class _Told:
                     or (self.running_count and not self.names))
 
 
-@dataclass
-class _Idle:
-    since: float                         # no request was seen to name it
-    looked: float                        # last
-    looks: int = 0
-    at: float = -1.0                     # _Told.at of the last one that counted
-
-
 class Vllm(Server):
     """Forgets a name at once when told to unload it; requests that were let in go on, and may load it from
     its path again."""
@@ -312,18 +336,9 @@ class Vllm(Server):
     unknown = "cannot be found"
     not_there = "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
 
-    # Requests of one length that came together end together: what the last step tells is nobody, until the
-    # next ones are let in.
-    IDLE_S, IDLE_LOOKS = 1.0, 6
-    FOLLOWED_S = 3 * LAST_PAUSE_S            # a look so long ago is of another time that the name was dropped
-
     _LINE = re.compile(r"^vllm:(lora_requests_info|num_requests_running|num_requests_waiting)\{(.*)\} "
                        r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)$", re.M)
     _LABEL = re.compile(r'(\w+)="([^"]*)"')
-
-    def __init__(self, url: str, key: str | None = None) -> None:
-        super().__init__(url, key)
-        self._idle: dict[str, _Idle] = {}
 
     def listing(self, timeout_s: float) -> Listing:
         if self._slots is None:
@@ -336,22 +351,11 @@ class Vllm(Server):
         if answered != name:
             raise Refused(f"asked for {name}, {cut(str(answered))} answered", Kind.DOUBTFUL)
 
-    def is_busy(self, name: str, timeout_s: float) -> bool:
-        """A name counts as idle when there was nothing of it, nor anything that may be of it, at several
-        looks in a row.  While requests run, two looks at what one step left count as one."""
-        told, now = self._told(timeout_s), time.monotonic()
+    def _nobody(self, name: str, timeout_s: float) -> float | None:
+        told = self._told(timeout_s)
         if told.is_anything(name):
-            self._idle.pop(name, None)
-            return True
-        self._idle = {n: idle for n, idle in self._idle.items() if now - idle.looked <= self.FOLLOWED_S}
-        idle = self._idle.setdefault(name, _Idle(now, now))
-        idle.looked = now
-        if not told.running_count or told.at != idle.at:
-            idle.looks, idle.at = idle.looks + 1, told.at
-        if now - idle.since < self.IDLE_S or idle.looks < self.IDLE_LOOKS:
-            return True
-        del self._idle[name]
-        return False
+            return None
+        return told.at if told.running_count else time.monotonic()
 
     def _told(self, timeout_s: float) -> _Told:
         """Of its metrics, which may be nowhere (--disable-log-stats, a proxy), or of several engines."""
@@ -411,16 +415,18 @@ class Sglang(Server):
         except Late:
             raise Refused("requests that name it are under way", Kind.WAITING) from None
 
-    def is_busy(self, name: str, timeout_s: float) -> bool:
-        """False only where it has no request at all."""
+    def _nobody(self, name: str, timeout_s: float) -> float | None:
+        """Only where it has no request at all."""
         try:
             loads = _parse(self._get("/v1/loads", timeout_s), "/v1/loads").get("loads")
         except Refused:
-            return True                  # it does not tell
+            return None                  # it does not tell
         if not isinstance(loads, list) or not loads:
-            return True
-        return any(not isinstance(load, dict) or load.get(count) != 0 for load in loads
-                   for count in ("num_running_reqs", "num_waiting_reqs"))
+            return None
+        if any(not isinstance(load, dict) or load.get(count) != 0 for load in loads
+               for count in ("num_running_reqs", "num_waiting_reqs")):
+            return None
+        return time.monotonic()
 
     def ask(self, name: str, timeout_s: float) -> None:
         request = {"input_ids": [0], "lora_path": name,
