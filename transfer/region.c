@@ -14,6 +14,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* What is free is read from several files. */
+#define ASK_EVERY (16 * REGION_STEP_BYTES)
+
 static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_NO_MEMORY, "%zu bytes of shared memory could not be reserved: %s", bytes,
@@ -96,7 +99,8 @@ int region_grow(region_t *r, heddle_error_t *error)
 {
     size_t left = r->bytes - r->made_bytes, bytes = left < REGION_STEP_BYTES ? left : REGION_STEP_BYTES;
     if (left == 0) return HEDDLE_OK;
-    int rc = check_available(left, error);    /* others take memory meanwhile */
+    bool is_to_ask = r->made_bytes % ASK_EVERY == 0;      /* others take memory meanwhile */
+    int rc = is_to_ask ? check_available(left, error) : HEDDLE_OK;
     if (rc) return rc;
     do rc = fallocate(r->fd, 0, (off_t)r->made_bytes, (off_t)bytes);
     while (rc < 0 && errno == EINTR);

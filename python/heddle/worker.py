@@ -252,11 +252,11 @@ class Worker(Handle):
                 self._rouse()
             _log.info("%s: %s", kind, _native.text(event.message))
         elif kind == "worker.refused":
-            self._refused = _native.error_of(event.code)
+            before, self._refused = self._refused, _native.error_of(event.code)
             self._is_over = not event.retriable         # told by who waits; any call may have read it
             if self._is_over:
                 self._rouse()
-            else:
+            elif before is None or before.code != self._refused.code:    # it is tried again and again
                 _log.warning("the broker refused this worker for now: %s", self._refused)
         elif kind in EVENT_PHASE and not (kind == "activate.done" and self._app):
             self._offer(Update(self, EVENT_PHASE[kind], event))

@@ -91,6 +91,19 @@ static void says_in_vain(const char *point)
 Test(resync, a_workers_word_that_it_has_staged) { says_in_vain("worker.say.STAGED"); }
 Test(resync, a_workers_word_that_it_has_switched) { says_in_vain("worker.say.ACTIVE"); }
 
+Test(resync, a_workers_word_that_it_refuses)
+{
+    world_worker(w, "wary", (worker_conf_t){.app = APP_REJECTS_STAGE});
+    failpoint_arm("worker.say.NACK", 1);
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}}) == 1);
+    UNTIL(w, LEASE_US, !strcmp(trainer->rolled.state, "failed"));
+    MUST(w, failpoint_has_failed());
+    failpoint_disarm();
+    MUST(w, strstr(trainer->rolled.message, "wary"));
+    MUST(w, strstr(trainer->rolled.message, "the engine cannot load it"));
+    check_settled(w);
+}
+
 /* A word that cannot be said either is said again. */
 Test(resync, the_call_to_come_again)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Routing ids that a peer chose: they lend nobody another's number, and cannot be guessed. */
+#include "tests/unit/loop_until.h"
 #include "wire/wire.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
-
-enum { PATIENCE_US = 8000000 };
 
 static loop_t *loop;
 static heddle_error_t error;
@@ -44,14 +43,6 @@ static wire_t *listen_with(const key_pair_t *own)
                  error.message);
     return w;
 }
-
-#define UNTIL(condition)                                                                                 \
-    do {                                                                                                 \
-        uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;                                       \
-        while (!(condition) && clock_now(clock_system()) < end_us)                                       \
-            loop_turn(loop, clock_now(clock_system()) + 5000);                                           \
-        cr_assert(condition, "waited in vain for " #condition);                                          \
-    } while (0)
 
 /* One frame of a connection with this key, under the id that it chose; the connection has ended. */
 static peer_t heard_of(wire_t *w, const key_pair_t *broker, const key_pair_t *own)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key files, rings, and wires with keys: who gets in, who does not, and what either side is told. */
 #include "core/failpoint.h"
+#include "tests/unit/loop_until.h"
 #include "wire/wire.h"
 
 #include <arpa/inet.h>
@@ -14,8 +15,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { PATIENCE_US = 8000000 };
 
 static char dir[64];
 static loop_t *loop;
@@ -411,14 +410,6 @@ static bool allow(void *self, const char *key)
     return !e->allowed[0] || !strcmp(e->allowed, key);
 }
 static const wire_sink_t SINK = {on_frame, on_line, on_bad, on_refused};
-
-#define UNTIL(condition)                                                                                 \
-    do {                                                                                                 \
-        uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;                                       \
-        while (!(condition) && clock_now(clock_system()) < end_us)                                       \
-            loop_turn(loop, clock_now(clock_system()) + 5000);                                           \
-        cr_assert(condition, "waited in vain for " #condition);                                          \
-    } while (0)
 
 static void listen_with(end_t *e, const char *endpoint, const key_pair_t *pair)
 {

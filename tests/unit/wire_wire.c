@@ -2,6 +2,7 @@
 /* Frames over real sockets on loopback: endpoints, sending and receiving, slow and dead peers, bad
  * frames, strangers. */
 #include "core/limits.h"
+#include "tests/unit/loop_until.h"
 #include "wire/peers.h"
 #include "wire/wire.h"
 
@@ -19,8 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
-
-enum { PATIENCE_US = 8000000 };
 
 /* One end of a wire, and what it heard. */
 typedef struct {
@@ -82,14 +81,6 @@ static void dial(end_t *e, const char *endpoints)
     heddle_error_t error;
     cr_assert_eq(wire_dial(loop, endpoints, &SINK, e, &e->wire, &error), 0, "%s", error.message);
 }
-/* Runs the loop until the condition holds. */
-#define UNTIL(condition)                                                                            \
-    do {                                                                                            \
-        uint64_t end_us = now_us() + PATIENCE_US;                                                   \
-        while (!(condition) && now_us() < end_us) loop_turn(loop, now_us() + 5000);                 \
-        cr_assert(condition, "waited in vain for " #condition);                                     \
-    } while (0)
-
 static int say(end_t *e, peer_t to, const char *text)
 {
     return wire_send(e->wire, to, bytes_of(text, strlen(text)));
