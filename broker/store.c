@@ -294,6 +294,37 @@ static int put(store_t *s, const record_t *r)
     return !code && which == PUT_DECISION ? drop_older(s, r) : code;
 }
 
+/* Puts all that is in the log into the registry, and syncs that. */
+static int empty_log(store_t *s)
+{
+    errno = 0;
+    int left = 0, code = sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, &left, NULL);
+    s->number = code ? errno : 0;
+    return code || !left ? code : SQLITE_BUSY;
+}
+
+/* At each start, so that a registry without its log is what it was at the last one, and none that was never
+ * used; and with each epoch, so that a log tells none to an older registry that is put in place. */
+static int begin_log(store_t *s, heddle_error_t *error)
+{
+    int code = empty_log(s);
+    store_files_note(&s->files);
+    if (code) return refuse(s, code, "put its log into it", error);
+    int rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
+    return rc ? rc : datadir_say_open(&s->dir, s->epoch, error);
+}
+
+/* One that was raised since the start.  The commit stands, whatever becomes of the log. */
+static void take_epoch(store_t *s, const record_t *records, int count)
+{
+    heddle_error_t why;
+    uint64_t before = s->epoch;
+    for (int i = 0; i < count; i++)
+        if (records[i].kind == RECORD_EPOCH) s->epoch = records[i].epoch;
+    if (s->epoch != before && begin_log(s, &why))
+        log_emit(LOG_ERROR, "registry.log", "%s: %s", why.message, why.found);
+}
+
 int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
 {
     owner_check(&s->owner);
@@ -311,6 +342,7 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
     if (!sqlite3_get_autocommit(s->db))
         run(s, SQL_ROLLBACK);    /* some failures have rolled back by themselves */
     store_files_note(&s->files); /* SQLite has put the log into the registry, now and then */
+    if (!rc) take_epoch(s, records, count);
     return rc;
 }
 
@@ -502,26 +534,6 @@ static int check_settings(store_t *s, heddle_error_t *error)
     return rc;
 }
 
-/* Puts all that is in the log into the registry, and syncs that. */
-static int empty_log(store_t *s)
-{
-    errno = 0;
-    int left = 0, code = sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, &left, NULL);
-    s->number = code ? errno : 0;
-    return code || !left ? code : SQLITE_BUSY;
-}
-
-/* At each start, so that a registry without its log is what it was at the last one, and none that was never
- * used. */
-static int begin_log(store_t *s, heddle_error_t *error)
-{
-    int code = empty_log(s);
-    store_files_note(&s->files);
-    if (code) return refuse(s, code, "put its log into it", error);
-    int rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
-    return rc ? rc : datadir_say_open(&s->dir, s->epoch, error);
-}
-
 int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
 {
     store_t *s = calloc(1, sizeof *s);
@@ -531,11 +543,11 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     int rc = datadir_open(dir, &s->dir, error);
     if (!rc) rc = store_files_init(&s->files, &s->dir, error);
     if (!rc) rc = store_files_check(&s->files, &s->dir, error);
-    if (!rc) rc = datadir_say_begun(&s->dir, error);
     if (!rc) rc = make_file(s, error);
     if (!rc) rc = open_database(s, error);
     if (!rc) rc = check_schema(s, &fresh, error);
     if (!rc) rc = check_epoch(s, fresh, error);
+    if (!rc) rc = datadir_say_begun(&s->dir, error);
     if (!rc) rc = make_schema(s, fresh, error);
     if (!rc) rc = check_settings(s, error);
     if (!rc) rc = prepare(s, error);
@@ -570,6 +582,14 @@ static bool part_files(const store_t *s, bool is_open)
     return false;
 }
 
+/* SQLite syncs what it writes to the log, and not that it emptied it. */
+static int sync_log(store_t *s)
+{
+    sqlite3_file *log = NULL;
+    int code = sqlite3_file_control(s->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log);
+    return code || !log || !log->pMethods ? code : log->pMethods->xSync(log, SQLITE_SYNC_NORMAL);
+}
+
 /* The word is taken back before SQLite removes the log: who finds it later misses none.  What was refused, or
  * is not ours any more, is left as it is. */
 static void end_log(store_t *s)
@@ -579,6 +599,7 @@ static void end_log(store_t *s)
         log_emit(LOG_ERROR, "registry.foreign", "%s; %s", why.message, why.hint);
     bool is_ours = s->is_ready && store_files_own_main(&s->files), is_whole = is_ours && !empty_log(s);
     if (is_ours) store_files_note(&s->files);
+    if (is_whole) is_whole = sync_log(s) == SQLITE_OK;
     if (is_whole) is_whole = datadir_say_closed(&s->dir, NULL) == HEDDLE_OK;
     bool is_parted = part_files(s, !is_whole);
     if (!is_whole || !is_parted) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);

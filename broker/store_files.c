@@ -345,8 +345,9 @@ static int refuse_foreign(const store_files_t *f, heddle_error_t *error)
                         "%.300s was not there when the registry.db beside it was closed", f->log);
     error_contrast(error, "none, or an empty one: the broker that had this registry.db closed it in order",
                    "a log of another one: was a backup unpacked over the directory?");
-    error_hint(error, "restore the backup into an empty directory, or move the log away to go on with this "
-                      "registry.db as it was closed: docs/operations.md, Backup and restore");
+    error_hint(error, "move the log away to go on with this registry.db as it was closed; or, if that came "
+                      "from a backup, restore it into an empty directory: docs/operations.md, Backup and "
+                      "restore");
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include "core/descriptors.h"
 #include "core/digest.h"
 #include "core/errors.h"
+#include "core/failpoint.h"
 #include "core/limits.h"
 #include "core/log.h"
 #include "wire/endpoint.h"
@@ -196,19 +197,25 @@ static void on_readable(void *self)
 
 static int send_result(int rc)
 {
-    bool is_full = rc < 0 && (errno == EAGAIN || errno == ENOMEM); /* the line is up: it may be said later */
-    return rc >= 0 ? HEDDLE_OK : is_full ? HEDDLE_ERR_SLOW : HEDDLE_ERR_GONE;
+    return rc >= 0 ? HEDDLE_OK : errno == EAGAIN ? HEDDLE_ERR_SLOW : HEDDLE_ERR_GONE;
 }
 
+/* The frame is made before its id is said: behind an id there is no way back, and what came next would be
+ * taken for its frame. */
 static int try_send(wire_t *w, uint32_t routing_id, bytes_t frame)
 {
+    zmq_msg_t part;
+    int rc = HEDDLE_OK;
+    if (FAILPOINT("wire.frame") || zmq_msg_init_size(&part, frame.bytes)) return HEDDLE_ERR_SLOW;
+    memcpy(zmq_msg_data(&part), frame.data, frame.bytes);
     if (w->peers) {
         uint8_t id[5] = {0};
         le32_put(id + 1, routing_id);
-        int rc = send_result(zmq_send(w->handle, id, sizeof id, ZMQ_SNDMORE | ZMQ_DONTWAIT));
-        if (rc) return rc;
+        rc = send_result(zmq_send(w->handle, id, sizeof id, ZMQ_SNDMORE | ZMQ_DONTWAIT));
     }
-    return send_result(zmq_send(w->handle, frame.data, frame.bytes, ZMQ_DONTWAIT));
+    if (!rc) rc = send_result(zmq_msg_send(&part, w->handle, ZMQ_DONTWAIT));
+    zmq_msg_close(&part);
+    return rc;
 }
 
 int wire_send(wire_t *w, peer_t to, bytes_t frame)

@@ -84,6 +84,7 @@ class Worker(Handle):
         super().__init__()
         self._pending: deque[Update] = deque()          # read from the library, not yet by the application
         self._refused: HeddleError | None = None
+        self._refusals: set[tuple[str | None, ...]] = set()     # that were said, since it was in
         self._is_over = False                           # the refusal stays
         # token, epoch, cluster; None while no broker knows this worker
         self._joined: dict[str, Any] | None = None
@@ -246,18 +247,20 @@ class Worker(Handle):
             self._joined = {"token": int(event.token), "epoch": int(event.epoch),
                             "cluster": _native.text(event.cluster) or ""}
             self._refused, self._is_over, self._is_told, self._was_joined = None, False, False, True
+            self._refusals.clear()
         elif kind in ("broker.lost", "worker.fenced", "worker.left"):
             if self._joined is not None:
                 self._joined, self._alone_since = None, time.monotonic()
                 self._rouse()
             _log.info("%s: %s", kind, _native.text(event.message))
         elif kind == "worker.refused":
-            before, self._refused = self._refused, _native.error_of(event.code)
+            self._refused = why = _native.error_of(event.code)
             self._is_over = not event.retriable         # told by who waits; any call may have read it
             if self._is_over:
                 self._rouse()
-            elif before is None or before.code != self._refused.code:    # it is tried again and again
-                _log.warning("the broker refused this worker for now: %s", self._refused)
+            elif (told := (why.code, why.expected, why.hint)) not in self._refusals:    # the rest has times
+                self._refusals.add(told)
+                _log.warning("the broker refused this worker for now: %s", why)
         elif kind in EVENT_PHASE and not (kind == "activate.done" and self._app):
             self._offer(Update(self, EVENT_PHASE[kind], event))
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import FIXTURES
 from engine_double import ASKS, LOADS, UNLOADS, Double, calls, metrics
 from heddle.engine.plan import Kind
-from heddle.engine.servers import KINDS, Away, Refused, Sglang, Unfit, Vllm
+from heddle.engine.servers import KINDS, Away, Late, Refused, Sglang, Unfit, Vllm
 
 PLAIN = str(FIXTURES / "plain")
 
@@ -384,7 +384,7 @@ def test_a_name_of_vllm_is_idle_when_there_was_room_for_a_while_and_nothing_of_i
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_the_moment_between_two_rounds_of_requests_is_not_idle(kind, clock):
+def test_the_moment_between_two_rounds_of_requests_is_not_idle(kind, clock, monkeypatch):
     """Six that came together end together, and each asks again: their server has none for a moment."""
     double = Double(kind)
     server = KINDS[kind](double.url)
@@ -395,7 +395,12 @@ def test_the_moment_between_two_rounds_of_requests_is_not_idle(kind, clock):
         return server.is_busy("policy@1", 5)
     for _ in range(8):
         assert is_busy(0.5, "policy@1") and is_busy(0.5) and is_busy(0.5)
-    assert [is_busy(1) for _ in range(4)] == [True, True, True, False], "six looks in a row"
+    assert [is_busy(1) for _ in range(3)] == [True] * 3
+    with monkeypatch.context() as m:
+        m.setattr(server, "_nobody", lambda *_: (_ for _ in ()).throw(Late("no answer within 5 s")))
+        with pytest.raises(Away):
+            server.is_busy("policy@1", 5)
+    assert [is_busy(1) for _ in range(6)] == [True] * 5 + [False], "six looks in a row"
     double.stop()
 
 

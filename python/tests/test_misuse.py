@@ -379,14 +379,20 @@ def test_a_refusal_that_another_call_has_heard_wakes_readers(namesake, adapter):
 
 def test_a_refusal_is_said_once_however_often_it_comes(broker, adapter, caplog, monkeypatch):
     heard, error_of = [], heddle.worker._native.error_of
-    monkeypatch.setattr("heddle.worker._native.error_of", lambda code: heard.append(code) or error_of(code))
+
+    def by_turns(code):                     # as of two endpoints
+        heard.append(error_of(code))
+        if len(heard) % 2:
+            heard[-1].code = "unavailable"
+        return heard[-1]
+    monkeypatch.setattr("heddle.worker._native.error_of", by_turns)
     name = f"one-{adapter[-20:]}"
     with heddle.Worker(adapters=[adapter], name=name) as first:
         until(lambda: first.stats()["joined"], "it has the name")
         with heddle.Worker(adapters=[adapter], name=name) as second:
-            until(lambda: second.stats() and len(heard) >= 3, "it is refused again and again")
+            until(lambda: second.stats() and len(heard) >= 5, "it is refused again and again")
     said = [record for record in caplog.records if "refused this worker for now" in record.message]
-    assert len(said) == 1
+    assert [record.args[0].code for record in said] == ["unavailable", "worker_alive"]
 
 
 def test_a_broker_that_goes_is_said_though_another_call_has_heard_it(tmp_path, monkeypatch, caplog):

@@ -511,7 +511,7 @@ static struct {
     const sqlite3_vfs *below;
     const sqlite3_io_methods *database_below, *log_below;
     sqlite3_io_methods database, log;
-    bool is_unsynced;
+    bool is_unsynced, is_cut_unsynced;
     int syncs;
     const char *pragma, *answer;
 } system_below;
@@ -526,9 +526,15 @@ static int sync_log(sqlite3_file *f, int flags)
 {
     int code = system_below.log_below->xSync(f, flags);
     if (code) return code;
-    system_below.is_unsynced = false;
+    system_below.is_unsynced = system_below.is_cut_unsynced = false;
     system_below.syncs++;
     return code;
+}
+
+static int truncate_log(sqlite3_file *f, sqlite3_int64 bytes)
+{
+    system_below.is_cut_unsynced = true;
+    return system_below.log_below->xTruncate(f, bytes);
 }
 
 static int control_database(sqlite3_file *f, int op, void *arg)
@@ -549,6 +555,7 @@ static int open_below(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *f, 
         system_below.log = *(system_below.log_below = f->pMethods);
         system_below.log.xWrite = write_log;
         system_below.log.xSync = sync_log;
+        system_below.log.xTruncate = truncate_log;
         f->pMethods = &system_below.log;
     } else if (flags & SQLITE_OPEN_MAIN_DB) {
         system_below.database = *(system_below.database_below = f->pMethods);
@@ -585,6 +592,7 @@ Test(store, what_is_committed_is_synced_before_it_is_said)
         cr_assert(!system_below.is_unsynced);
     }
     store_close(&s);
+    cr_assert(!system_below.is_cut_unsynced, "nor would a power cut bring back a log of what was closed");
 }
 
 /* SQLite does not say so when it cannot do as it is told: it answers what holds instead. */

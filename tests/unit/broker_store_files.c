@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <sqlite3.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -312,6 +313,59 @@ Test(files, files_of_an_earlier_run_are_refused_after_a_kill)
     cr_assert_eq(keys_there(), 2);
     shell("cp backup data/registry.db");
     cr_assert_eq(keys_there(), 0, "after a clean end it is a backup that was restored");
+}
+
+/* A member that was in a lost run raises the epoch of the one that goes on: not in the log alone, which would
+ * tell it of any registry that is put in place. */
+static void killed_after_an_epoch(uint64_t by)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        store_t *s = open_store();
+        heddle_error_t e;
+        record_t r = {.kind = RECORD_EPOCH, .epoch = store_epoch(s) + by};
+        commit_keys(s, 2, 4);
+        cr_assert_eq(store_commit(s, &r, 1, &e), HEDDLE_OK, "%s", e.message);
+        commit_keys(s, 4, 5);
+        kill(getpid(), SIGKILL);
+    }
+    int status;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+Test(files, an_epoch_that_was_raised_in_the_midst_hides_no_older_registry)
+{
+    store_t *s = open_store();
+    commit_keys(s, 0, 2);
+    store_close(&s);
+    shell("cp data/registry.db backup");
+    killed_after_an_epoch(5);
+    shell("cp data/registry.db now && cp backup data/registry.db");
+    refused("older than the broker that ran here last");
+    shell("mv now data/registry.db");
+    s = open_store();
+    cr_assert(keys_of(s) == 5 && store_epoch(s) == 8, "epoch %llu", (unsigned long long)store_epoch(s));
+    store_close(&s);
+    shell("rm backup");
+}
+
+/* A start that is refused says nothing of whether the files are in order. */
+Test(files, who_was_refused_has_not_begun)
+{
+    store_t *s = open_store();
+    commit_keys(s, 0, 2);
+    store_close(&s);
+    sqlite3 *db = NULL;
+    char file[160];
+    snprintf(file, sizeof file, "%s/registry.db", data());
+    cr_assert_eq(sqlite3_open(file, &db), SQLITE_OK);
+    cr_assert_eq(sqlite3_exec(db, "PRAGMA user_version = 99", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    heddle_error_t e = {0};
+    shell("grep -q closed data/lock");
+    cr_assert_eq(store_open(data(), &s, &e), HEDDLE_ERR_DATA_NEWER, "%s", e.message);
+    shell("grep -q closed data/lock");
 }
 
 Test(files, what_harms_nobody_ends_nobody)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Regions: what they hold, what they refuse, and who may write. */
+#include "core/failpoint.h"
 #include "core/limits.h"
 #include "transfer/region.h"
 
@@ -128,6 +129,24 @@ Test(region, one_that_is_half_made_can_be_given_back)
     cr_assert_eq(region_grow(r, &e), HEDDLE_ERR_AGAIN);
     region_unref(&r);
     cr_assert_null(r);
+}
+
+/* Small ones are many, and each alone asks for too little to be asked about. */
+Test(region, what_others_took_meanwhile_is_asked_for_again_and_again)
+{
+    enum { COUNT = 8 };
+    region_t *r[COUNT];
+    heddle_error_t e;
+    for (int i = 0; i < COUNT; i++)
+        cr_assert_eq(region_begin(3 * REGION_STEP_BYTES, &r[i], &e), HEDDLE_OK);
+    failpoint_arm("region.memory", 1);
+    int rc = HEDDLE_OK;
+    for (int i = 0; i < 3 * COUNT && rc != HEDDLE_ERR_NO_MEMORY; i++) rc = region_grow(r[i % COUNT], &e);
+    cr_assert(failpoint_has_failed());
+    failpoint_disarm();
+    cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
+    cr_assert(strstr(e.message, "control group") && e.hint[0], "%s", e.message);
+    for (int i = 0; i < COUNT; i++) region_unref(&r[i]);
 }
 
 Test(region, its_size_is_sealed_and_its_bytes_are_not)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Routing ids that a peer chose: they lend nobody another's number, and cannot be guessed. */
+#include "core/failpoint.h"
 #include "tests/unit/loop_until.h"
 #include "wire/wire.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -89,4 +91,48 @@ Test(ids, begin_anywhere)
         wire_close(&w);
     }
     cr_assert_neq(after[1], after[2]);
+}
+
+static void *greets(wire_t *w, void *context, const char *name, peer_t *ret_number)
+{
+    char text[KEY_TEXT] = "";
+    void *s = zmq_socket(context, ZMQ_DEALER);
+    snprintf(text, sizeof text, "%s", name);
+    cr_assert_eq(zmq_setsockopt(s, ZMQ_LINGER, &(int){0}, sizeof(int)), 0);
+    cr_assert_eq(zmq_setsockopt(s, ZMQ_RCVTIMEO, &(int){PATIENCE_US / 1000}, sizeof(int)), 0);
+    cr_assert_eq(zmq_connect(s, wire_endpoint(w)), 0);
+    cr_assert_eq(zmq_send(s, text, sizeof text, 0), sizeof text);
+    UNTIL(!strcmp(heard, name));
+    *ret_number = from;
+    return s;
+}
+
+static void gets(void *s, const char *text)
+{
+    char frame[16] = "";
+    int more = 1;
+    cr_assert_eq(zmq_recv(s, frame, sizeof frame, 0), (int)strlen(text), "%s, not %s", frame, text);
+    cr_assert_str_eq(frame, text);
+    cr_assert_eq(zmq_getsockopt(s, ZMQ_RCVMORE, &more, &(size_t){sizeof more}), 0);
+    cr_assert_not(more);
+}
+
+/* Where memory runs out between the two parts of a message, what comes next would be taken for the second. */
+Test(ids, a_frame_that_finds_no_memory_goes_whole_or_not_at_all)
+{
+    wire_t *w;
+    peer_t a, b;
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", &SINK, NULL, &w, &error), 0, "%s", error.message);
+    void *context = zmq_ctx_new(), *to_a = greets(w, context, "a", &a), *to_b = greets(w, context, "b", &b);
+    failpoint_arm("wire.frame", 1);
+    cr_assert_eq(wire_send(w, a, bytes_of("again", 5)), HEDDLE_OK, "it is tried twice");
+    cr_assert(failpoint_has_failed());
+    failpoint_disarm();
+    cr_assert_eq(wire_send(w, b, bytes_of("other", 5)), HEDDLE_OK);
+    gets(to_a, "again");
+    gets(to_b, "other");
+    zmq_close(to_a);
+    zmq_close(to_b);
+    zmq_ctx_term(context);
+    wire_close(&w);
 }

@@ -155,12 +155,14 @@ class Server:
     def is_busy(self, name: str, timeout_s: float) -> bool:
         """Whether requests that name it are under way, or may be.  A name counts as idle when there was
         nothing of it, nor anything that may be of it, at several looks in a row."""
+        idle = self._idle.pop(name, None)        # a look that fails ends the row too
         step, now = self._nobody(name, timeout_s), time.monotonic()
         if step is None:
-            self._idle.pop(name, None)
             return True
-        self._idle = {n: idle for n, idle in self._idle.items() if now - idle.looked <= self.FOLLOWED_S}
-        idle = self._idle.setdefault(name, _Idle(now, now))
+        if idle is None or now - idle.looked > self.FOLLOWED_S:
+            idle = _Idle(now, now)
+        self._idle = {n: other for n, other in self._idle.items() if now - other.looked <= self.FOLLOWED_S}
+        self._idle[name] = idle
         idle.looked = now
         if step != idle.step:
             idle.looks, idle.step = idle.looks + 1, step
