@@ -69,7 +69,7 @@ static const char LATER[] =
 
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
-    PUT_EPOCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER, PUT_FLOOR,
+    PUT_EPOCH, TOUCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER, PUT_FLOOR,
     DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION, PUT_KEY, DROP_KEY,
     ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, ALL_KEYS, ALL_FLOORS,
     GET_CONFIG, SQL_COUNT
@@ -80,6 +80,7 @@ static const char *const SQL[SQL_COUNT] = {
     [SQL_COMMIT] = "COMMIT",
     [SQL_ROLLBACK] = "ROLLBACK",
     [PUT_EPOCH] = "UPDATE meta SET epoch = max(epoch, ?)",
+    [TOUCH] = "PRAGMA user_version = " NUMBER(STORE_SCHEMA),
     [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
     [PUT_VERSION] =
         "INSERT INTO versions (" ROW_VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
@@ -121,9 +122,10 @@ struct store {
     sqlite3 *db;
     sqlite3_stmt *sql[SQL_COUNT];
     char cluster[HEDDLE_NAME_MAX + 1];
-    uint64_t epoch;
+    uint64_t epoch, said_epoch;      /* the latter in the lock, and in the registry without its log */
     int number;                      /* errno of the last statement, 0 when it went well */
     bool is_ready;                   /* opened, to the end */
+    bool has_complained;             /* that the epoch is in the log alone */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -289,6 +291,7 @@ static int put(store_t *s, const record_t *r)
     sql_t which = is_forget ? DROP_VERSION : r->kind == RECORD_WRITER && !r->token ? DROP_WRITER : k->put;
     int code = is_forget ? put_with(s, DROP_DECISIONS, r) : SQLITE_OK;
     if (!code) code = put_with(s, which, r);
+    if (!code && which == PUT_EPOCH) code = run(s, TOUCH); /* the same number again would write nothing */
     bool must_hit = which == PUT_STATE || which == DROP_VERSION;
     if (!code && must_hit && sqlite3_changes(s->db) != 1) return SQLITE_CONSTRAINT;
     return !code && which == PUT_DECISION ? drop_older(s, r) : code;
@@ -307,22 +310,26 @@ static int empty_log(store_t *s)
  * used; and with each epoch, so that a log tells none to an older registry that is put in place. */
 static int begin_log(store_t *s, heddle_error_t *error)
 {
-    int code = empty_log(s);
+    int code = FAILPOINT("store.begin_log") ? SQLITE_FULL : empty_log(s);
     store_files_note(&s->files);
     if (code) return refuse(s, code, "put its log into it", error);
     int rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
-    return rc ? rc : datadir_say_open(&s->dir, s->epoch, error);
+    if (!rc) rc = datadir_say_open(&s->dir, s->epoch, error);
+    if (!rc) s->said_epoch = s->epoch;
+    return rc;
 }
 
-/* One that was raised since the start.  The commit stands, whatever becomes of the log. */
+/* One that was raised since the start.  The commit stands, whatever becomes of the log: it is tried again
+ * with the next one. */
 static void take_epoch(store_t *s, const record_t *records, int count)
 {
     heddle_error_t why;
-    uint64_t before = s->epoch;
     for (int i = 0; i < count; i++)
-        if (records[i].kind == RECORD_EPOCH) s->epoch = records[i].epoch;
-    if (s->epoch != before && begin_log(s, &why))
-        log_emit(LOG_ERROR, "registry.log", "%s: %s", why.message, why.found);
+        if (records[i].kind == RECORD_EPOCH && records[i].epoch > s->epoch) s->epoch = records[i].epoch;
+    if (s->epoch == s->said_epoch) return;
+    int rc = begin_log(s, &why);
+    if (rc && !s->has_complained) log_emit(LOG_ERROR, "registry.log", "%s: %s", why.message, why.found);
+    s->has_complained = rc;
 }
 
 int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
@@ -453,7 +460,7 @@ static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
     int code = fresh ? SQLITE_OK : ask_number(s, "SELECT epoch FROM meta", &epoch);
     if (code == SQLITE_DONE) code = SQLITE_CORRUPT; /* no row */
     if (code) return refuse(s, code, "read its epoch", error);
-    s->epoch = (uint64_t)epoch + 1;
+    s->epoch = s->said_epoch = (uint64_t)epoch + 1; /* which it is, when the start is over */
     if (s->epoch > EPOCH_MAX) return refuse_last(s, error);
     return s->epoch <= s->dir.open_epoch ? refuse_older(s, error) : HEDDLE_OK;
 }
@@ -573,11 +580,11 @@ int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
 /* False: they lie side by side still, and the next start is told. */
 static bool part_files(const store_t *s, bool is_open)
 {
-    int number = store_files_part(&s->files, s->epoch);
+    int number = store_files_part(&s->files, s->said_epoch);
     if (!number) return true;
     log_emit(LOG_ERROR, "registry.foreign", "%s: cannot put it aside: %s", s->files.log, strerror(number));
     heddle_error_t why;
-    if (datadir_say_unparted(&s->dir, is_open, s->epoch, &why))
+    if (datadir_say_unparted(&s->dir, is_open, s->said_epoch, &why))
         log_emit(LOG_ERROR, "registry.foreign", "%s; rename the log before the next start", why.message);
     return false;
 }

@@ -18,7 +18,8 @@
  *
  * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
  *
- * One thread.  Everything blocks on the disk (a commit: one sync, 0.4 to 2 ms).  Only store*.c know SQLite.
+ * One thread.  Everything blocks on the disk (a commit: one sync, 0.4 to 2 ms; one that raises
+ * the epoch empties the log as well).  Only store*.c know SQLite.
  */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
@@ -53,7 +54,7 @@ int  store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out,
 
 const char *store_dir(const store_t *s);       /* absolute */
 const char *store_cluster(const store_t *s);
-uint64_t    store_epoch(const store_t *s);     /* of this run; from 1 */
+uint64_t    store_epoch(const store_t *s);     /* the highest so far; from 1 */
 uint64_t    store_bytes(const store_t *s);     /* on disk now */
 /* Live keys in the table.  OK · DATA_DIR. */
 int         store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error);

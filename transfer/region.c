@@ -15,9 +15,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* What is free is read from several files: asked for as often as so much was made, of all regions. */
+/* What is free is read from several files: asked for again when so much was made, of all regions; sooner
+ * where little is left. */
 #define ASK_EVERY (16 * REGION_STEP_BYTES)
-static atomic_size_t made_since;
+static atomic_llong unasked;
 
 static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
 {
@@ -30,6 +31,8 @@ static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
 static int check_available(size_t bytes, heddle_error_t *error)
 {
     uint64_t available = FAILPOINT("region.memory") ? 0 : memory_available("");
+    uint64_t spare = bytes < available ? (available - bytes) / 2 : 0;
+    atomic_store(&unasked, (long long)(spare < ASK_EVERY ? spare : ASK_EVERY));
     if (bytes <= available) return HEDDLE_OK;
     fail_memory(bytes, "more than this machine, or this process's control group, has free", error);
     error_expected(error, "at most %llu bytes", (unsigned long long)available);
@@ -101,9 +104,8 @@ int region_grow(region_t *r, heddle_error_t *error)
 {
     size_t left = r->bytes - r->made_bytes, bytes = left < REGION_STEP_BYTES ? left : REGION_STEP_BYTES;
     if (left == 0) return HEDDLE_OK;
-    bool is_to_ask = atomic_fetch_add(&made_since, bytes) + bytes > ASK_EVERY; /* others take some too */
-    if (is_to_ask) atomic_store(&made_since, 0);
-    int rc = is_to_ask ? check_available(left, error) : HEDDLE_OK;
+    bool is_to_ask = atomic_fetch_sub(&unasked, (long long)bytes) < (long long)bytes;
+    int rc = is_to_ask ? check_available(left, error) : HEDDLE_OK; /* others take memory meanwhile */
     if (rc) return rc;
     do rc = fallocate(r->fd, 0, (off_t)r->made_bytes, (off_t)bytes);
     while (rc < 0 && errno == EINTR);

@@ -522,8 +522,19 @@ static int write_log(sqlite3_file *f, const void *data, int bytes, sqlite3_int64
     return system_below.log_below->xWrite(f, data, bytes, at);
 }
 
+static bool is_closed(void)
+{
+    char words[64] = "", path[sizeof dir + 8];
+    snprintf(path, sizeof path, "%s/lock", dir);
+    FILE *f = fopen(path, "re");
+    bool found = f && fgets(words, sizeof words, f) && strstr(words, "closed");
+    if (f) fclose(f);
+    return found;
+}
+
 static int sync_log(sqlite3_file *f, int flags)
 {
+    cr_assert_not(is_closed() && system_below.is_cut_unsynced, "said before it was on disk");
     int code = system_below.log_below->xSync(f, flags);
     if (code) return code;
     system_below.is_unsynced = system_below.is_cut_unsynced = false;
@@ -592,7 +603,7 @@ Test(store, what_is_committed_is_synced_before_it_is_said)
         cr_assert(!system_below.is_unsynced);
     }
     store_close(&s);
-    cr_assert(!system_below.is_cut_unsynced, "nor would a power cut bring back a log of what was closed");
+    cr_assert(!system_below.is_cut_unsynced, "a power cut would bring back a log of what was closed");
 }
 
 /* SQLite does not say so when it cannot do as it is told: it answers what holds instead. */
@@ -908,7 +919,10 @@ Test(store, a_full_disk_refuses_and_recovers)
     }
     cr_assert_eq(rc, HEDDLE_ERR_NO_SPACE, "%s", e.message);
     cr_assert(e.retriable && strstr(e.hint, dir) && strstr(e.message, "registry.db"));
+    record_t probe = {.kind = RECORD_EPOCH, .epoch = store_epoch(s)};
+    cr_assert_eq(store_commit(s, &probe, 1, &e), HEDDLE_ERR_NO_SPACE, "a number again tries the disk");
     cr_assert_eq(unlink(path_of("ballast")), 0);
+    commit(s, &probe, 1);
     record_t r = version_record("policy", version + 1);
     commit(s, &r, 1);
     store_close(&s);

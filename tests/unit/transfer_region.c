@@ -140,11 +140,13 @@ Test(region, what_others_took_meanwhile_is_asked_for_again_and_again)
     for (int i = 0; i < COUNT; i++)
         cr_assert_eq(region_begin(3 * REGION_STEP_BYTES, &r[i], &e), HEDDLE_OK);
     failpoint_arm("region.memory", 1);
-    int rc = HEDDLE_OK;
-    for (int i = 0; i < 3 * COUNT && rc != HEDDLE_ERR_NO_MEMORY; i++) rc = region_grow(r[i % COUNT], &e);
+    int rc = HEDDLE_OK, at = 0;
+    for (; at < 3 * COUNT && rc != HEDDLE_ERR_NO_MEMORY; at++) rc = region_grow(r[at % COUNT], &e);
     cr_assert(failpoint_has_failed());
-    failpoint_disarm();
     cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
+    failpoint_arm("region.memory", 1);
+    cr_assert_eq(region_grow(r[at % COUNT], &e), HEDDLE_ERR_NO_MEMORY, "after a no the next one asks");
+    failpoint_disarm();
     cr_assert(strstr(e.message, "control group") && e.hint[0], "%s", e.message);
     for (int i = 0; i < COUNT; i++) region_unref(&r[i]);
 }
