@@ -294,19 +294,26 @@ static int refuse_conflict(const auth_key_t *k, const char *what, heddle_error_t
     return rc;
 }
 
-static const auth_key_t *oldest_revoked(const auth_t *a)
+/* An admin's comes last: --admin-key may still name it, and lets nobody in whose row says revoked. */
+static bool is_sooner(const auth_key_t *k, const auth_key_t *than)
 {
-    const auth_key_t *oldest = NULL;
-    for (const auth_key_t *k = a->keys; k; k = k->hh.next)
-        if (k->revoked_ms && (!oldest || k->revoked_ms < oldest->revoked_ms)) oldest = k;
-    return oldest;
+    bool is_admin = auth_is_admin(k), than_admin = auth_is_admin(than);
+    return is_admin == than_admin ? k->revoked_ms < than->revoked_ms : than_admin;
 }
 
-/* The revoked longest ago makes room. */
+static const auth_key_t *first_to_go(const auth_t *a)
+{
+    const auth_key_t *first = NULL;
+    for (const auth_key_t *k = a->keys; k; k = k->hh.next)
+        if (k->revoked_ms && (!first || is_sooner(k, first))) first = k;
+    return first;
+}
+
+/* One that was revoked makes room. */
 static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error_t *error)
 {
     if (HASH_COUNT(a->keys) < LIMIT_KEYS) return HEDDLE_OK;
-    const auth_key_t *old = oldest_revoked(a);
+    const auth_key_t *old = first_to_go(a);
     record_t *r = old ? outbox_record(out, RECORD_KEY_DROP, "", now) : NULL;
     if (!r)
         return error_fail(error, HEDDLE_ERR_LIMIT, "a broker knows at most %u keys, and all are live",

@@ -166,6 +166,7 @@ static int check_outbox(broker_t *b, heddle_error_t *error)
 bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error)
 {
     *ret_error = (heddle_error_t){0};
+    bool was_read_only = b->is_read_only;
     int rc = check_outbox(b, ret_error);
     if (!rc && b->out.record_count) {
         rc = FAILPOINT("broker.commit")
@@ -173,9 +174,10 @@ bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error)
                  : b->io.commit(b->io.self, b->out.records, b->out.record_count, ret_error);
         b->is_read_only = rc != HEDDLE_OK;
     }
+    if (was_read_only && !b->is_read_only) rollout_resume(&b->rollout, now.us);
     if (!rc && apply_records(b, now, ret_error)) return true;
     if (rc == HEDDLE_ERR_DATA_DIR) end_broken(b, rc, NULL, ret_error);
-    if (rc) b->retry_us = now.us + COMMIT_RETRY_US;
+    if (rc && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US; /* nobody puts it off by asking again */
     outbox_clear(&b->out);
     return false;
 }

@@ -127,6 +127,15 @@ void rollout_stir(rollout_t *ro)
     for (size_t i = 0; i < ro->track_count; i++) track_touch(ro, ro->tracks[i]);
 }
 
+void rollout_resume(rollout_t *ro, uint64_t now_us)
+{
+    for (size_t i = 0; i < ro->track_count; i++)
+        if (ro->tracks[i]->sourceless_us && !ro->tracks[i]->is_ended) {
+            ro->tracks[i]->sourceless_us = now_us;
+            track_touch(ro, ro->tracks[i]);
+        }
+}
+
 /* ---- copies ---- */
 
 static size_t copy_place(const track_t *t, const char *worker, bool *ret_found)

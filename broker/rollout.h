@@ -218,6 +218,8 @@ void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
 /* Everything is to be looked at again: a commit had failed. */
 void rollout_stir(rollout_t *ro);
+/* The disk takes records again: a publisher that could not be let in meanwhile has a lease to come back. */
+void rollout_resume(rollout_t *ro, uint64_t now_us);
 /* A record was committed and applied to the registry, which `v` shows: COMMIT, ABORT, RETIRE go out,
  * copies move on, events are said.  `was_held`: the adapter was, before. */
 void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,

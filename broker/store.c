@@ -132,6 +132,9 @@ struct store {
 
 int store_code(int sqlite_code, int number)
 {
+    /* What could not be synced is in the log, and would be there after a kill. */
+    bool is_sync = sqlite_code == SQLITE_IOERR_FSYNC || sqlite_code == SQLITE_IOERR_DIR_FSYNC;
+    if (is_sync) return HEDDLE_ERR_DATA_DIR;
     if (number == ENOSPC || number == EDQUOT || number == EFBIG) return HEDDLE_ERR_NO_SPACE;
     if (sqlite_code == SQLITE_IOERR_NOMEM) return HEDDLE_ERR_NO_MEMORY;
     switch (sqlite_code & 0xff) { /* the primary code is the low byte of an extended one */

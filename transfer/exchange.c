@@ -55,7 +55,8 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
     t->serve_us = 1000ull * (opts->serve_deadline_ms ? opts->serve_deadline_ms : SERVE_DEADLINE_MS);
     t->beat_us = 1000ull * (opts->beat_ms ? opts->beat_ms : BEAT_MS);
     t->next_timer_us = CLOCK_NEVER;
-    t->now_us = clock_now(opts->clock ? opts->clock : clock_system());
+    t->clock = opts->clock ? opts->clock : clock_system();
+    t->now_us = clock_now(t->clock);
     pace_set(&t->pace, opts->max_rate_bytes, t->now_us);
     t->standing = calloc(EXCHANGE_STANDING_MAX, sizeof *t->standing);
     t->asks = calloc(EXCHANGE_ASKS_MAX, sizeof *t->asks);
@@ -63,9 +64,16 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
     return t->standing && t->asks && t->ring ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
 }
 
-void exchange_shut(transfer_t *t)
+void exchange_enter(transfer_t *t)
 {
     owner_check(t->owner);
+    uint64_t now_us = clock_now(t->clock);
+    if (now_us > t->now_us) t->now_us = now_us;
+}
+
+void exchange_shut(transfer_t *t)
+{
+    exchange_enter(t);
     while (t->peers) {
         t->peers->hushed = true;
         peer_cut(t, t->peers);
@@ -208,7 +216,7 @@ int exchange_address(transfer_t *t, bytes_t *ret_address)
  * quiet. */
 void exchange_set_token(transfer_t *t, uint64_t token)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     if (token == t->token) return;
     t->token = token;
     for (peer_t *p = t->peers; p; p = p->next) p->retiring = true;
@@ -217,7 +225,7 @@ void exchange_set_token(transfer_t *t, uint64_t token)
 
 void exchange_set_rate(transfer_t *t, uint64_t max_rate_bytes)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     pace_set(&t->pace, max_rate_bytes, t->now_us);
     t->stalled = false;
 }
@@ -230,14 +238,14 @@ void exchange_counters(transfer_t *t, tr_counters_t *ret_counters)
 
 int exchange_greet(transfer_t *t, const peer_ref_t *peer)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     peer_t *p;
     return peer_find(t, peer, &p);
 }
 
 void exchange_drop_peer(transfer_t *t, uint64_t token)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     peer_t *p;
     HASH_FIND(by_token, t->by_token, &token, sizeof token, p);
     if (!p) return;

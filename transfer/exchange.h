@@ -27,10 +27,11 @@
 #include <uthash.h>
 
 #define EXCHANGE_PEERS_MAX 1024u        /* two descriptors each: a process with so many raises its limit */
-#define EXCHANGE_SHARES_MAX 1024u
+#define EXCHANGE_SHARES_MAX (LIMIT_HELD + LIMIT_ADAPTERS_PER_WORKER) /* all that is held, and what comes */
 #define EXCHANGE_ASKS_MAX 4096u         /* open asks: 128 windows of 2 MB in chunks of 64 KiB */
 #define EXCHANGE_STANDING_MAX 16384u    /* asks that all peers together may have standing here */
-#define EXCHANGE_RING_MAX 8192u         /* > asks + peers + shares: no event is lost */
+#define EXCHANGE_RING_MAX 9600u         /* no event is lost */
+_Static_assert(EXCHANGE_RING_MAX > EXCHANGE_ASKS_MAX + EXCHANGE_PEERS_MAX + EXCHANGE_SHARES_MAX, "room for all");
 #define EXCHANGE_FORGOTTEN_MAX 64u      /* keys refused at once: they were unshared here */
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u     /* quiet connections made under an older token are closed */
@@ -162,6 +163,7 @@ typedef struct carrier_ops {
 struct transfer {
     const carrier_ops_t *carrier;
     const owner_t *owner;
+    const clock_ops_t *clock;
     uint64_t token, next_line, now_us;
     uint64_t serve_us, beat_us, next_timer_us;
     uint32_t turn_sends;
@@ -197,6 +199,10 @@ int  exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_o
 void exchange_shut(transfer_t *t);
 bool exchange_quiet(transfer_t *t);
 void exchange_fini(transfer_t *t);
+
+/* A call from outside a turn: the time of the last turn may be long ago, and what is sent now would look as
+ * if the peer had not taken it since. */
+void exchange_enter(transfer_t *t);
 
 /* Rows of every backend's table that are the same. */
 int  exchange_address(transfer_t *t, bytes_t *ret_address);

@@ -83,7 +83,7 @@ static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
 int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
                  region_t *into, uint64_t at, uint64_t *ret_ask)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     assert(into->backend && "map() comes before ask()");
     if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > into->bytes || bytes > into->bytes - at)
         return HEDDLE_ERR_LIMIT;
@@ -114,7 +114,7 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_
 
 void exchange_drop_ask(transfer_t *t, uint64_t id)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     ask_t *a = find_ask(t, id);
     if (!a || !is_open(a)) return;
     ring_release(t);

@@ -119,7 +119,7 @@ static void settle(transfer_t *t, standing_t *s, share_t *share)
 
 int exchange_share(transfer_t *t, region_t *r, share_key_t key)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     share_t *share = find_share(t, &key);
     if (share) return share->ending ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_USAGE;
     if (t->share_count >= EXCHANGE_SHARES_MAX || !ring_reserve(t)) return HEDDLE_ERR_LIMIT;
@@ -145,7 +145,7 @@ int exchange_share(transfer_t *t, region_t *r, share_key_t key)
 
 int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     share_t *share = find_share(t, &key);
     if (!share || share->ending) return HEDDLE_ERR_NOT_FOUND;
     if (!is_inside(share, offset, bytes)) return HEDDLE_ERR_LIMIT;
@@ -160,7 +160,7 @@ int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t by
 
 void exchange_unshare(transfer_t *t, share_key_t key)
 {
-    owner_check(t->owner);
+    exchange_enter(t);
     share_t *share = find_share(t, &key);
     if (!share || share->ending) return;
     share->ending = true;

@@ -100,9 +100,10 @@ static int share_slot(worker_node_t *n, adapter_t *a, slot_t *slot, const announ
 {
     int rc =
         FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : n->io.tr->share(n->io.t, slot->region, w->key);
+    bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
     if (rc)
-        return error_fail(&a->error, rc == HEDDLE_ERR_NO_MEMORY ? rc : HEDDLE_ERR_INTERNAL,
-                          "the slot cannot be shared: %s", heddle_err_text(rc));
+        return error_fail(&a->error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
+                          heddle_err_text(rc));
     a->shares[slot->index].key = w->key;
     a->shares[slot->index].shared = true;
     return HEDDLE_OK;

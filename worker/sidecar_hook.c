@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/sidecar_hook.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 
 #include <errno.h>
@@ -79,10 +80,12 @@ static int spawn(hook_t *h, const char *command, char **env, int err_write)
 }
 
 int hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
-               uint32_t timeout_ms, uint64_t now_us, heddle_error_t *error)
+               uint32_t timeout_ms, heddle_error_t *error)
 {
     int fds[2], why = ENOMEM;
-    *h = (hook_t){.err_fd = -1, .timeout_ms = timeout_ms, .deadline_us = now_us + timeout_ms * 1000ull};
+    *h = (hook_t){.err_fd = -1,
+                  .timeout_ms = timeout_ms,
+                  .deadline_us = clock_now(clock_system()) + timeout_ms * 1000ull};
     if (pipe2(fds, O_CLOEXEC) != 0)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "no pipe for a command: %s", strerror(errno));
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
@@ -180,11 +183,11 @@ static void tell(const hook_t *h, int status, char ret_reason[641])
 bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
 {
     int status;
-    if (!h->timed_out && now_us >= h->deadline_us) {
+    pid_t pid = waitpid(h->pid, &status, WNOHANG);
+    if (pid == 0 && !h->timed_out && now_us >= h->deadline_us) {
         h->timed_out = true;
         kill(-h->pid, SIGKILL);
     }
-    pid_t pid = waitpid(h->pid, &status, WNOHANG);
     if (pid == 0) return false;
     read_rest(h);
     if (pid < 0) status = 127 << 8;

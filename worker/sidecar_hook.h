@@ -27,15 +27,14 @@ typedef struct {
     size_t tail_bytes;
 } hook_t;
 
-/* `event`: the version that it is about; `path`: its directory, "" where nothing is exported.
- * INTERNAL when it cannot be started. */
+/* Its time begins now, whenever the caller's turn began.  `event`: the version that it is about; `path`: its
+ * directory, "" where nothing is exported.  INTERNAL when it cannot be started. */
 int  hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
-                uint32_t timeout_ms, uint64_t now_us,
-                heddle_error_t *error);
+                uint32_t timeout_ms, heddle_error_t *error);
 /* What it said: kept and passed on. */
 void hook_read(hook_t *h);
 /* True when it has ended; then *ret_reason is "" for success, else what to tell, with the end of
- * what it said.  Past its deadline it is killed with its group. */
+ * what it said, however late it is looked at.  One that runs past its deadline is killed with its group. */
 bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641]);
 /* Kills and reaps. */
 void hook_kill(hook_t *h);

@@ -68,14 +68,13 @@ static known_t *find_known(jobs_t *j, const char *adapter)
 }
 
 /* True when a command runs now. */
-static bool run_command(jobs_t *j, job_t *job, const char *command, uint64_t now_us)
+static bool run_command(jobs_t *j, job_t *job, const char *command)
 {
     char path[4400];
     heddle_error_t error;
     const heddle_event_t *e = &job->event;
     exports_path(&j->exports, e->adapter, e->version, path);
-    if (hook_start(&job->hook, command, e, path, j->hook_timeout_ms, now_us, &error) == HEDDLE_OK)
-        return true;
+    if (hook_start(&job->hook, command, e, path, j->hook_timeout_ms, &error) == HEDDLE_OK) return true;
     reject(j, e, &error);
     return false;
 }
@@ -113,19 +112,19 @@ static bool have_directory(jobs_t *j, const heddle_event_t *e)
     return rc == HEDDLE_OK;
 }
 
-static bool begin_stage(jobs_t *j, job_t *job, uint64_t now_us)
+static bool begin_stage(jobs_t *j, job_t *job)
 {
     if (!have_directory(j, &job->event)) return false;
-    if (j->on_stage) return run_command(j, job, j->on_stage, now_us);
+    if (j->on_stage) return run_command(j, job, j->on_stage);
     finish_stage(j, &job->event);
     return false;
 }
 
 /* A version that is named again may have lost its directory since: the link never points to nothing. */
-static bool begin_activate(jobs_t *j, job_t *job, uint64_t now_us)
+static bool begin_activate(jobs_t *j, job_t *job)
 {
     if (job->is_void || !have_directory(j, &job->event)) return false;
-    if (j->on_activate) return run_command(j, job, j->on_activate, now_us);
+    if (j->on_activate) return run_command(j, job, j->on_activate);
     finish_activate(j, &job->event);
     return false;
 }
@@ -219,12 +218,12 @@ static void verify(jobs_t *j, const heddle_event_t *e)
 }
 
 /* True when a command runs now; else the job is done. */
-static bool begin(jobs_t *j, job_t *job, uint64_t now_us)
+static bool begin(jobs_t *j, job_t *job)
 {
     const heddle_event_t *e = &job->event;
     switch (e->type) {
-    case HEDDLE_EVENT_ARRIVED: return begin_stage(j, job, now_us);
-    case HEDDLE_EVENT_COMMIT: return begin_activate(j, job, now_us);
+    case HEDDLE_EVENT_ARRIVED: return begin_stage(j, job);
+    case HEDDLE_EVENT_COMMIT: return begin_activate(j, job);
     case HEDDLE_EVENT_ACTIVE: finish_active(j, e); break;
     case HEDDLE_EVENT_VERIFY: verify(j, e); break;
     case HEDDLE_EVENT_FAILED: exports_remove(&j->exports, e->adapter, e->version); break;
@@ -329,7 +328,7 @@ static bool is_first_of_adapter(const jobs_t *j, const job_t *job)
 static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
 {
     char reason[641];
-    if (!job->hook.pid) return is_first_of_adapter(j, job) && !begin(j, job, now_us);
+    if (!job->hook.pid) return is_first_of_adapter(j, job) && !begin(j, job);
     if (!hook_look(&job->hook, now_us, reason)) return false;
     end_command(j, job, reason);
     return true;

@@ -150,7 +150,11 @@ class Hold:
     def call(self, function: Any, *args: Any) -> None:
         with self._lock:
             snapshot = self._live()
-        _native.check(function(snapshot, *args))
+            self._wholes += 1           # as a view: who ends the block meanwhile leaves the slot to us
+        try:
+            _native.check(function(snapshot, *args))
+        finally:
+            self._drop_whole(None)
 
     def described(self) -> dict[str, Any]:
         views = self._names()

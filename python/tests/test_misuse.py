@@ -334,6 +334,24 @@ def test_an_answer_may_come_later(broker, adapter):
         assert ver.wait(timeout=30).active_count == 1 and w.wait_current(5)[adapter].version == 1
 
 
+def test_a_call_under_way_keeps_the_slot(broker, adapter):
+    """export() and rehash() run without the GIL: another thread may end the block meanwhile."""
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto") as w:
+        pub.publish_dir(FIXTURES / "plain").wait(min=1)
+        w.wait_current(20)
+        a, seen = w.acquire(adapter), []
+        hold = a._held()
+
+        def ends_meanwhile(_):
+            a.release()
+            seen.append(hold.live)
+            return 0
+        hold.call(ends_meanwhile)
+        assert seen == [True] and not hold.live
+        with pytest.raises(heddle.Closed):
+            a.rehash()
+
+
 # -- a join that is refused ----------------------------------------------------------------------------------
 
 @pytest.fixture

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FIRST_TOKEN 101u
@@ -67,8 +68,8 @@ rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts)
     transfer_opts_t own = opts ? *opts : (transfer_opts_t){0};
     choose(r, &own);
     r->now_us = 1000000;
-    clock_ops_t clock = {virtual_now, virtual_now, r};
-    own.clock = r->is_mem ? &clock : clock_system();
+    r->clock = (clock_ops_t){virtual_now, virtual_now, r};
+    own.clock = r->is_mem ? &r->clock : clock_system();
     r->count = nodes;
     for (int i = 0; i < nodes; i++) open_node(r, i, region_bytes, &own);
     uint8_t *at = r->nodes[0].region->base;
@@ -157,6 +158,12 @@ void rig_pass(rig_t *r, uint64_t us)
 {
     uint64_t end = now(r) + us;
     while (now(r) < end) rig_turn(r);
+}
+
+void rig_stand_still(rig_t *r, uint64_t us)
+{
+    if (r->is_mem) r->now_us += us;
+    else nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL);
 }
 
 int rig_events(const rig_t *r, int node, tr_kind_t kind)

@@ -23,6 +23,7 @@ typedef struct {
     const transfer_ops_t *ops;
     bool is_mem;
     uint64_t now_us;
+    clock_ops_t clock;        /* shows it */
     int count;
     node_t nodes[RIG_NODES];
 } rig_t;
@@ -49,6 +50,8 @@ void rig_turn(rig_t *r);
 bool rig_until(rig_t *r, bool (*done)(rig_t *r, int a, int b), int a, int b, uint64_t limit_us);
 /* Turns for so long. */
 void rig_pass(rig_t *r, uint64_t us);
+/* Nobody takes a turn for so long. */
+void rig_stand_still(rig_t *r, uint64_t us);
 int  rig_events(const rig_t *r, int node, tr_kind_t kind);
 /* The event that ended an ask; NULL: it has not. */
 const tr_event_t *rig_ended(const rig_t *r, int node, uint64_t ask);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static uint64_t now(void) { return clock_now(clock_system()); }
@@ -21,7 +22,7 @@ static char reason[641];
 /* Runs it to its end, with nothing but poll to wait. */
 static void run(hook_t *h, const char *command, uint32_t timeout_ms)
 {
-    cr_assert_eq(hook_start(h, command, &EVENT, "/export/policy@7", timeout_ms, now(), NULL), HEDDLE_OK);
+    cr_assert_eq(hook_start(h, command, &EVENT, "/export/policy@7", timeout_ms, NULL), HEDDLE_OK);
     while (!hook_look(h, now(), reason)) {
         struct pollfd fd = {.fd = h->err_fd, .events = POLLIN};
         poll(&fd, 1, 5);
@@ -138,10 +139,21 @@ Test(hook, a_child_in_the_background_does_not_hold_us_up)
     cr_assert_lt(now() - before, 4000000);
 }
 
+/* Whoever looks was busy, or stopped. */
+Test(hook, one_that_ended_in_time_may_be_looked_at_late)
+{
+    hook_t h;
+    siginfo_t info;
+    cr_assert_eq(hook_start(&h, "exit 0", &EVENT, "", 60000, NULL), HEDDLE_OK);
+    cr_assert_eq(waitid(P_PID, (id_t)h.pid, &info, WEXITED | WNOWAIT), 0);
+    cr_assert(hook_look(&h, h.deadline_us + 1, reason));
+    cr_assert_str_eq(reason, "");
+}
+
 Test(hook, kill_ends_it)
 {
     hook_t h;
-    cr_assert_eq(hook_start(&h, "sleep 1000", &EVENT, "", 60000, now(), NULL), HEDDLE_OK);
+    cr_assert_eq(hook_start(&h, "sleep 1000", &EVENT, "", 60000, NULL), HEDDLE_OK);
     pid_t pid = h.pid;
     hook_kill(&h);
     cr_assert(kill(pid, 0) != 0 && errno == ESRCH);

@@ -258,6 +258,24 @@ Test(auth, the_key_revoked_longest_ago_makes_room)
     cr_assert_eq(HASH_COUNT(table.keys), LIMIT_KEYS);
 }
 
+/* A start with --admin-key would let it in again. */
+Test(auth, a_revoked_admin_is_remembered_for_longer_than_the_others)
+{
+    bool changed;
+    char name[32];
+    add(0, "root", "admin");
+    add(1, "ops", "admin");
+    cr_assert_eq(revoke("ops", &changed), HEDDLE_OK);
+    for (unsigned i = 2; i < 2 * LIMIT_KEYS; i++) {
+        snprintf(name, sizeof name, "n%u", i);
+        add(i, name, "worker:policy");
+        now.wall_ms++;
+        cr_assert_eq(revoke(name, &changed), HEDDLE_OK);
+    }
+    cr_assert(auth_key(&table, key_of(1)) && !auth_is_live(auth_key(&table, key_of(1))));
+    cr_assert_eq(HASH_COUNT(table.keys), LIMIT_KEYS);
+}
+
 Test(auth, a_row_that_no_decision_made_is_refused)
 {
     static const record_t BAD[] = {

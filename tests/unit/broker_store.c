@@ -956,7 +956,7 @@ Test(store_code, each_code_of_sqlite_has_one_of_ours)
                 {SQLITE_DONE, 0, HEDDLE_OK},
                 {SQLITE_FULL, 0, HEDDLE_ERR_NO_SPACE},
                 {SQLITE_IOERR_WRITE, ENOSPC, HEDDLE_ERR_NO_SPACE},
-                {SQLITE_IOERR_FSYNC, EDQUOT, HEDDLE_ERR_NO_SPACE},
+                {SQLITE_IOERR_FSYNC, EDQUOT, HEDDLE_ERR_DATA_DIR},
                 {SQLITE_CANTOPEN, ENOSPC, HEDDLE_ERR_NO_SPACE},
                 {SQLITE_IOERR_WRITE, EFBIG, HEDDLE_ERR_NO_SPACE},
                 {SQLITE_NOMEM, 0, HEDDLE_ERR_NO_MEMORY},
