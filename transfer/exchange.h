@@ -31,7 +31,7 @@
 #define EXCHANGE_ASKS_MAX 4096u         /* open asks: 128 windows of 2 MB in chunks of 64 KiB */
 #define EXCHANGE_STANDING_MAX 16384u    /* asks that all peers together may have standing here */
 #define EXCHANGE_RING_MAX 9600u         /* no event is lost */
-_Static_assert(EXCHANGE_RING_MAX > EXCHANGE_ASKS_MAX + EXCHANGE_PEERS_MAX + EXCHANGE_SHARES_MAX, "room for all");
+_Static_assert(EXCHANGE_RING_MAX > EXCHANGE_ASKS_MAX + EXCHANGE_PEERS_MAX + EXCHANGE_SHARES_MAX, "too few");
 #define EXCHANGE_FORGOTTEN_MAX 64u      /* keys refused at once: they were unshared here */
 #define EXCHANGE_HOLD_US 2000000u       /* an ask may come this long before its own announcement */
 #define EXCHANGE_RETIRE_US 1000000u     /* quiet connections made under an older token are closed */
