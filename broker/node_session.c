@@ -352,7 +352,10 @@ void on_open(const call_t *c)
     if (!rc && !broker_hear_open(c)) return;
     by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was heard */
     if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, &b->out, &error);
+    uint64_t served[LIMIT_OPEN_SERVED + 1];
+    uint32_t served_count = served_by(open, served);
     if (rc || !broker_make_durable(b, c->now, &error)) {
+        if (!rc) rollout_knocked(&b->rollout, open->adapter, served, served_count);
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
     }
@@ -367,8 +370,6 @@ void on_open(const call_t *c)
     }
     bind_peer(b, c->peer, member);
     replaced(b, fenced_peer, fenced_token, member, c->now);
-    uint64_t served[LIMIT_OPEN_SERVED + 1];
-    uint32_t served_count = served_by(open, served);
     rollout_opened(&b->rollout, broker_view(b, c->now), member, served, served_count);
     welcome_publisher(c, member, served, served_count);
     for (uint32_t i = 0; i < served_count; i++) tell_ended(c, member, served[i]);

@@ -127,13 +127,22 @@ void rollout_stir(rollout_t *ro)
     for (size_t i = 0; i < ro->track_count; i++) track_touch(ro, ro->tracks[i]);
 }
 
+void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        track_t *t = rollout_track(ro, adapter, served[i]);
+        if (t) t->has_knocked = true;
+    }
+}
+
 void rollout_resume(rollout_t *ro, uint64_t now_us)
 {
-    for (size_t i = 0; i < ro->track_count; i++)
-        if (ro->tracks[i]->sourceless_us && !ro->tracks[i]->is_ended) {
-            ro->tracks[i]->sourceless_us = now_us;
-            track_touch(ro, ro->tracks[i]);
-        }
+    for (size_t i = 0; i < ro->track_count; i++) {
+        track_t *t = ro->tracks[i];
+        if (t->has_knocked && t->sourceless_us && t->sourceless_us < now_us) t->sourceless_us = now_us;
+        if (t->has_knocked) track_touch(ro, t);
+        t->has_knocked = false;
+    }
 }
 
 /* ---- copies ---- */

@@ -92,6 +92,7 @@ typedef struct track {
     bool is_lost;                      /* committed, and nobody has the bytes */
     bool is_late;                      /* the deadline has passed */
     bool is_ended;
+    bool has_knocked;                  /* its publisher, and the disk refused to let it in */
     bool is_begun;                     /* it was announced; staging, and not begun: it waits for another */
     bool is_staged_said;               /* the event */
     bool is_dirty;                     /* something changed: to be looked at, and told */
@@ -218,7 +219,9 @@ void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
 /* Everything is to be looked at again: a commit had failed. */
 void rollout_stir(rollout_t *ro);
-/* The disk takes records again: a publisher that could not be let in meanwhile has a lease to come back. */
+/* Their publisher came back, with their bytes, and could not be let in: the disk refused.  When it takes
+ * records again they have a lease for it to come once more. */
+void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count);
 void rollout_resume(rollout_t *ro, uint64_t now_us);
 /* A record was committed and applied to the registry, which `v` shows: COMMIT, ABORT, RETIRE go out,
  * copies move on, events are said.  `was_held`: the adapter was, before. */

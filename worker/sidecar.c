@@ -236,7 +236,7 @@ static void serve(sidecar_t *s)
         struct pollfd fds[FDS + HOOKS] = {{.fd = heddle_worker_fd(s->worker), .events = POLLIN},
                                           {.fd = s->signal_fd, .events = POLLIN}};
         int hooks = jobs_poll(&s->jobs, fds + FDS, HOOKS);
-        if (poll(fds, (nfds_t)(FDS + hooks), poll_timeout(due_us, now_us)) < 0 && errno != EINTR)
+        if (poll(fds, (nfds_t)(FDS + hooks), poll_timeout(due_us, clock_now(clock))) < 0 && errno != EINTR)
             end_with(s, HEDDLE_ERR_INTERNAL, strerror(errno));
         jobs_polled(&s->jobs, fds + FDS, hooks);
         take_signals(s);

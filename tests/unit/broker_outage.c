@@ -51,6 +51,21 @@ Test(outage, a_publisher_that_could_not_come_back_meanwhile_has_a_lease_to_do_so
     cr_assert_str_eq(rig_state(1), "staging", "it is there, and serves it");
 }
 
+/* Nor does one who is refused again and again keep the versions of those who are gone. */
+Test(outage, a_publisher_that_stays_away_is_told_of_in_time)
+{
+    rig_open(OTHER, "big", "another", 0, false);
+    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
+    R.b->io.commit = only_small;
+    R.is_quiet[T] = true;
+    for (int i = 0; i < 24; i++) {
+        rig_publish(OTHER, (rig_publish_t){.digest = 50, .adapter = "big"});
+        rig_pass(500);
+        rig_drop_letters();
+    }
+    cr_assert_str_eq(rig_state(1), "failed");
+}
+
 Test(outage, of_a_publisher_that_stays_away_it_is_failed_a_lease_after)
 {
     publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});

@@ -475,19 +475,20 @@ static void check_copies(const track_t *t)
     }
 }
 
-/* I9: of what has ended the last few, once it was told; of what has not, as much as slots hold: overtaken ones
- * stay while a slow worker fetches them. */
+/* I9: of what has ended the last few, once it was told; of what has not, what is kept, and what somebody is at,
+ * fetches or loads. */
 static void check_tracks(void)
 {
     const rollout_t *ro = &R.b->rollout;
-    size_t ended = 0, told = 0, live_max = R.b->opts.keep + WORKERS * HELD + 3;
+    size_t told = 0, live = 0;
     for (size_t i = 0; i < ro->track_count; i++) {
-        check_copies(ro->tracks[i]);
-        ended += ro->tracks[i]->is_ended;
-        told += ro->tracks[i]->is_ended && !ro->tracks[i]->is_dirty;
+        const track_t *t = ro->tracks[i];
+        check_copies(t);
+        told += t->is_ended && !t->is_dirty;
+        live += !t->is_ended && !t->is_dirty && !t->awaited_until_us && !t->loaded_until_us;
     }
     CHECK(told <= R.b->registry.adapter_count * ROLLOUT_ENDED_TRACKS);
-    CHECK(ro->track_count - ended <= R.b->registry.adapter_count * live_max);
+    CHECK(live <= R.b->registry.adapter_count * (R.b->opts.keep + WORKERS + 3));
 }
 
 static void check_members(void)
