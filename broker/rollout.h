@@ -117,7 +117,7 @@ typedef struct rollout {
     uint64_t settle_end_us;            /* nothing is decided before */
     bool is_settled;                   /* that time has come */
     bool is_dirty;                     /* a track is */
-    bool is_crowded;                   /* one has ended, or stayed beyond what is kept: it was dirty */
+    bool is_crowded;                   /* more ended ones stayed than are kept: they were dirty */
     /* No memory for a version, or for somebody whom it waits for: no decision may be taken of this any more,
      * and the process must end (a restart knows all of it). */
     bool is_incomplete;

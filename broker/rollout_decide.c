@@ -400,7 +400,7 @@ static void apply_state(step_t *s, const adapter_row_t *a, const record_t *recor
     if (row) end_copies(s, t, row);
     t->is_ended = true;
     track_touch(s->ro, t);
-    s->ro->is_crowded = true;
+    track_forget_ended(s->ro, a->name);
     if (record->state == VERSION_FAILED)
         wake_adapter(s, a); /* who left the active version for this one goes back to it */
 }
@@ -498,7 +498,7 @@ static bool flush_track(step_t *s, track_t *t)
     return push(s, a, row, t, publisher);
 }
 
-/* The oldest of those that have ended, and whose publisher knows. */
+/* Those whose end was told only now. */
 static void forget_told(rollout_t *ro)
 {
     ro->is_crowded = false;
