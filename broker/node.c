@@ -230,7 +230,7 @@ void broker_settle(broker_t *b, instant_t now)
         rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
         broker_let_go(b); /* what was said so far stands, whatever becomes of the decisions */
         if (ends_incomplete(b)) return;
-        if (now.us < b->retry_us) break; /* the disk refused a moment ago */
+        if (b->retry_us) break; /* the disk refused a moment ago: broker_tick tries it, and stirs */
         rollout_decide(&b->rollout, broker_view(b, now), &b->out);
         if (!b->out.record_count || !broker_make_durable(b, now, &error)) break;
     }

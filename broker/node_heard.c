@@ -136,7 +136,7 @@ static bool go_above(hearing_t *h)
         return h->is_absurd ? refuse_jump(h) : refuse_claim(h);
     }
     if (!broker_make_durable(b, h->c->now, &error)) {
-        broker_refuse(h->c, &error, b->opts.lease_ms);
+        broker_refuse(h->c, &error, b->opts.lease_ms / 4);
         return false;
     }
     b->heard.epochs += h->epochs;

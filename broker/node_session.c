@@ -349,13 +349,16 @@ void on_open(const call_t *c)
     open_by_t by = standing_of(c, open->adapter);
     int rc = membership_decide_open(&b->members, open, &error);
     if (!rc) rc = registry_check_open(&b->registry, open, &by, &error);
-    if (!rc && !broker_hear_open(c)) return;
-    by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was heard */
-    if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, &b->out, &error);
     uint64_t served[LIMIT_OPEN_SERVED + 1];
     uint32_t served_count = served_by(open, served);
+    if (!rc && !broker_hear_open(c)) {
+        if (b->is_read_only) rollout_knocked(&b->rollout, open->adapter, served, served_count);
+        return;
+    }
+    by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was heard */
+    if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, &b->out, &error);
     if (rc || !broker_make_durable(b, c->now, &error)) {
-        if (!rc) rollout_knocked(&b->rollout, open->adapter, served, served_count);
+        if (!rc && b->is_read_only) rollout_knocked(&b->rollout, open->adapter, served, served_count);
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
     }

@@ -172,7 +172,9 @@ static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t
     else if (code == HEDDLE_ERR_DATA_LOCKED)
         error_hint(error, "another program has the file open: close it (sqlite3?)");
     else if (code == HEDDLE_ERR_DATA_DIR)
-        error_hint(error, "the disk below refused: see that uid %u may write there and that it is healthy",
+        error_hint(error,
+                   "the disk below refused: see that it has room, that uid %u may write there and that it is "
+                   "healthy",
                    (unsigned)geteuid());
 }
 

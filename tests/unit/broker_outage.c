@@ -78,3 +78,84 @@ Test(outage, of_a_publisher_that_stays_away_it_is_failed_a_lease_after)
     rig_pass(2 * LEASE_MS);
     cr_assert_str_eq(rig_state(1), "failed");
 }
+
+/* What it said before is no word for the next outage. */
+Test(outage, one_knock_counts_once)
+{
+    rig_open(OTHER, "big", "another", 0, false);
+    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    rig_publish(OTHER, (rig_publish_t){.digest = 50, .adapter = "big"});
+    R.is_quiet[T] = true;
+    rig_pass(5 * LEASE_MS);
+    R.is_quiet[T] = false;
+    R.tokens[T] = 0;
+    rig_open(T, "policy", "trainer", 1, false);
+    R.is_quiet[T] = true;
+    for (int i = 0; i < 4; i++) { /* a disk that has room, and has none, within each lease */
+        R.commit_error = 0;
+        rig_pass(1500);
+        cr_assert(!R.b->is_read_only);
+        R.commit_error = HEDDLE_ERR_NO_SPACE;
+        rig_publish(OTHER, (rig_publish_t){.digest = 51 + i, .adapter = "big"});
+        rig_pass(1100);
+    }
+    R.commit_error = 0;
+    rig_pass(1100);
+    cr_assert_str_eq(rig_state(1), "failed");
+}
+
+/* Frames have their own time: what one stirs is decided when the disk was tried, and who knocked was heard. */
+Test(outage, nothing_is_decided_before_the_disk_was_tried)
+{
+    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    R.is_quiet[T] = true;
+    rig_pass(5 * LEASE_MS);
+    R.is_quiet[T] = false;
+    R.tokens[T] = 0;
+    rig_open(T, "policy", "trainer", 1, false);
+    R.commit_error = 0;
+    buf_t frame = {0};
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1], .adapter = "policy", .version = 1};
+    cr_assert_eq(msg_encode(&m, &frame), HEDDLE_OK);
+    R.now.us = R.b->retry_us + 1;
+    broker_frame(R.b, W1, buf_view(&frame), R.now);
+    rig_flush();
+    buf_fini(&frame);
+    cr_assert_str_eq(rig_state(1), "staging");
+    broker_tick(R.b, R.now);
+    rig_flush();
+    cr_assert(!R.b->is_read_only);
+    cr_assert_str_eq(rig_state(1), "staging");
+}
+
+/* Also where it knows more than these data. */
+Test(outage, a_publisher_whose_numbers_could_not_be_kept_has_knocked)
+{
+    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    R.is_quiet[T] = true;
+    rig_pass(5 * LEASE_MS);
+    R.is_quiet[T] = false;
+    R.tokens[T] = 0;
+    rig_hello(T, ROLE_PUBLISHER);
+    msg_t m = {.type = MSG_OPEN};
+    m.open = (msg_open_t){.req = ++R.req,
+                          .adapter = "policy",
+                          .writer = "trainer",
+                          .serving = 1,
+                          .epoch = R.b->registry.epoch + 3,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("pub", 3)};
+    rig_frame(T, &m);
+    cr_assert_str_eq(rig_last(T, MSG_ERROR)->error.code, "no_space");
+    R.commit_error = 0;
+    rig_pass(1100);
+    cr_assert(!R.b->is_read_only);
+    cr_assert_str_eq(rig_state(1), "staging");
+}

@@ -476,7 +476,7 @@ static void check_copies(const track_t *t)
 }
 
 /* I9: of what has ended the last few, once it was told; of what has not, what is kept, and what somebody is at,
- * fetches or loads. */
+ * fetches or loads, and has time for still. */
 static void check_tracks(void)
 {
     const rollout_t *ro = &R.b->rollout;
@@ -485,7 +485,8 @@ static void check_tracks(void)
         const track_t *t = ro->tracks[i];
         check_copies(t);
         told += t->is_ended && !t->is_dirty;
-        live += !t->is_ended && !t->is_dirty && !t->awaited_until_us && !t->loaded_until_us;
+        bool is_needed = t->awaited_until_us > R.now.us || t->loaded_until_us > R.now.us;
+        live += !t->is_ended && !t->is_dirty && !is_needed;
     }
     CHECK(told <= R.b->registry.adapter_count * ROLLOUT_ENDED_TRACKS);
     CHECK(live <= R.b->registry.adapter_count * (R.b->opts.keep + WORKERS + 3));
