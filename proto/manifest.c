@@ -325,3 +325,16 @@ void manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest_t *
     memcpy(ret_digest->b, (const uint8_t *)m->chunks.data + sizeof ret_digest->b * (size_t)chunk,
            sizeof ret_digest->b);
 }
+
+digest_t manifest_table_digest(const manifest_t *m)
+{
+    h1_t h;
+    h1_init(&h);
+    h1_add_u32(&h, m->tensor_count); /* and with it the bytes of the next three */
+    h1_add(&h, m->name_ends.data, m->name_ends.bytes);
+    h1_add(&h, m->dtypes.data, m->dtypes.bytes);
+    h1_add(&h, m->ndims.data, m->ndims.bytes);
+    h1_add(&h, m->dims.data, m->dims.bytes);
+    h1_add(&h, m->names.data, m->names.bytes);
+    return h1_final(&h);
+}

@@ -43,6 +43,12 @@ int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_te
     return HEDDLE_OK;
 }
 
+void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest[32])
+{
+    digest_t d = manifest_table_digest(&s->manifest);
+    memcpy(ret_digest, d.b, sizeof d.b);
+}
+
 int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT])
 {
     enum { PIECE = LIMIT_CHUNK_MAX_BYTES };

@@ -91,6 +91,9 @@ HEDDLE_API const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapsh
  * when out of range.  name and dims point into memory of the snapshot. */
 HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index,
                                       heddle_tensor_t *ret_tensor);
+/* [any] BLAKE2b-256 of names, types and shapes of all tensors.  Where two versions have the same, each tensor
+ * lies as far from the first one's data in either: what was worked out for one serves for the other. */
+HEDDLE_API void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest[32]);
 /* [any] Hashes the slot's bytes again; writes the digest found. */
 HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT]);
 /* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent

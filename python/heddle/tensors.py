@@ -194,6 +194,28 @@ class Table:
 
 # -- out -----------------------------------------------------------------------------------------------------
 
+class Layout:
+    """The tensors of a version, in order of name, and how far each lies from the first one's memory.
+
+    One serves for all versions with this digest of their table.
+    """
+
+    def __init__(self, digest: bytes, rows: list[tuple[str, str, tuple[int, ...], int, int]]) -> None:
+        self.digest = digest
+        self.rows = rows                    # (name, dtype, shape, nbytes, start)
+
+    @functools.cached_property
+    def spans(self) -> list[tuple[str, int, int]]:
+        """(name, start, end) of those that have bytes."""
+        return [(name, start, start + nbytes) for name, _, _, nbytes, start in self.rows if nbytes]
+
+    @functools.cached_property
+    def looks(self) -> list[tuple[Any, tuple[int, ...], tuple[int, ...]]]:
+        """(torch's type, shape, strides) of those that have bytes."""
+        return [(torch_dtype(dtype), shape, row_major(shape)) for _, dtype, shape, nbytes, _ in self.rows
+                if nbytes]
+
+
 class Tensor:
     """One tensor of a version: read-only, in the worker's slot, nothing copied.
 
@@ -238,7 +260,8 @@ class Tensor:
 
         torch has no read-only tensors: writing to this one ends the process (SIGSEGV).
         """
-        found: Any = Tensors([self]).torch()[self.name]
+        alone = Layout(b"", [(self.name, self.dtype, self.shape, self.nbytes, 0)])
+        found: Any = Tensors(alone, self.address, self.hold).torch()[self.name]
         return found
 
     def __repr__(self) -> str:
@@ -248,8 +271,13 @@ class Tensor:
 class Tensors(Mapping[str, Tensor]):
     """The tensors of a version by name, in order of name."""
 
-    def __init__(self, rows: list[Tensor]) -> None:
-        self._rows = {row.name: row for row in rows}
+    def __init__(self, layout: Layout, first: int, hold: Hold) -> None:
+        self._layout, self._first, self._hold = layout, first, hold
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, Tensor]:
+        return {name: Tensor(name, dtype, shape, nbytes, self._first + start, self._hold)
+                for name, dtype, shape, nbytes, start in self._layout.rows}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._rows[name]
@@ -258,7 +286,7 @@ class Tensors(Mapping[str, Tensor]):
         return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._layout.rows)
 
     def numpy(self) -> dict[str, Any]:
         """name -> numpy array (`Tensor.numpy`)."""
@@ -267,16 +295,15 @@ class Tensors(Mapping[str, Tensor]):
     def torch(self) -> dict[str, Any]:
         """name -> torch tensor (`Tensor.torch`)."""
         import torch
-        full = [row for row in self._rows.values() if row.nbytes]
-        pieces = full[0].hold.pieces(full) if full else []
-        found = dict.fromkeys(self._rows)
-        for row, piece in zip(full, pieces, strict=True):
-            plain = torch.frombuffer(piece, dtype=torch_dtype(row.dtype))
-            found[row.name] = plain.as_strided(row.shape, row_major(row.shape))
-        for name, row in self._rows.items():
-            if not row.nbytes:
-                found[name] = torch.empty(row.shape, dtype=torch_dtype(row.dtype))
-        return found
+        of, view = self._layout, torch.frombuffer
+        pieces = self._hold.pieces(self._first, of.spans) if of.spans else []
+        found = {name: view(piece, dtype=dtype).as_strided(shape, strides)
+                 for (name, _, _), piece, (dtype, shape, strides) in
+                 zip(of.spans, pieces, of.looks, strict=True)}
+        if len(found) == len(of.rows):
+            return found
+        return {name: found[name] if nbytes else torch.empty(shape, dtype=torch_dtype(dtype))
+                for name, dtype, shape, nbytes, _ in of.rows}
 
     def __repr__(self) -> str:
         return f"Tensors({len(self)} tensors)"

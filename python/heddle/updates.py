@@ -20,7 +20,7 @@ from heddle._handle import Until, tell, uncopied, warn
 from heddle._native import ffi, lib
 from heddle._words import UpdatePhase
 from heddle.errors import Closed, ForkError, HeddleError
-from heddle.tensors import Tensor, Tensors
+from heddle.tensors import Layout, Tensors
 
 if TYPE_CHECKING:
     from heddle.worker import Worker
@@ -34,6 +34,10 @@ FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rs
 @functools.cache
 def _dtype_name(dtype: int) -> str:
     return _native.text(lib.heddle_dtype_name(dtype)) or ""
+
+
+def _address(row: Any) -> int:
+    return int(ffi.cast("uintptr_t", row.data))
 
 
 class Hold:
@@ -93,19 +97,20 @@ class Hold:
                 del self.views[name]
             self._release_if_free()
 
-    def pieces(self, rows: list[Tensor]) -> list[memoryview]:
-        """The memory of several tensors, none of them empty: a piece each of one buffer, which costs a sixth
-        of a buffer each.  While a piece is there, so is the hold; who is given a piece keeps that object.
+    def pieces(self, first: int, spans: list[tuple[str, int, int]]) -> list[memoryview]:
+        """The memory of tensors, none of them empty, given as (name, start, end) from address `first` on: a
+        piece each of one buffer, which costs a sixth of a buffer each.  While a piece is there, so is the
+        hold; who is given a piece keeps that object.
         """
-        first = min(row.address for row in rows)
-        size = max(row.address + row.nbytes for row in rows) - first
+        size = max(end for _, _, end in spans)
         with self._lock:
             self._live()
             self._wholes += 1
             # writable to the eye: of a read-only buffer torch warns each time
             whole = memoryview(ffi.buffer(ffi.gc(ffi.cast("char *", first), self._drop_whole), size))
-            found = [whole[row.address - first:row.address - first + row.nbytes] for row in rows]
-            self._pieces += [(row.name, weakref.ref(piece)) for row, piece in zip(rows, found, strict=True)]
+            found = [whole[start:end] for _, start, end in spans]
+            self._pieces += [(name, weakref.ref(piece))
+                             for (name, _, _), piece in zip(spans, found, strict=True)]
         return found
 
     def _drop_whole(self, _: Any) -> None:
@@ -135,17 +140,27 @@ class Hold:
             lib.heddle_snapshot_release(ffi.new("heddle_snapshot_t **", snapshot))
 
     def tensors(self) -> Tensors:
-        rows, row = [], ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
-        # of hundreds
-        read, string, unpack, cast = lib.heddle_snapshot_tensor, ffi.string, ffi.unpack, ffi.cast
+        digest = ffi.new("uint8_t[32]")
+        row = ffi.new("heddle_tensor_t *", {"size": ffi.sizeof("heddle_tensor_t")})
         with self._lock:
             snapshot = self._live()
-            for i in range(self.count):
-                _native.check(read(snapshot, i, row))
-                shape = tuple(unpack(row.dims, row.ndim)) if row.ndim else ()
-                rows.append(Tensor(string(row.name).decode(), _dtype_name(row.dtype), shape, row.data_bytes,
-                                   int(cast("uintptr_t", row.data)), self))
-        return Tensors(rows)
+            lib.heddle_snapshot_table_digest(snapshot, digest)
+            _native.check(lib.heddle_snapshot_tensor(snapshot, 0, row))
+            first, layouts, of = _address(row), self._worker._layouts, bytes(ffi.buffer(digest))
+            layout = layouts.get(self.adapter)
+            if layout is None or layout.digest != of:
+                layouts[self.adapter] = layout = Layout(of, self._rows(snapshot, row, first))
+        return Tensors(layout, first, self)
+
+    def _rows(self, snapshot: Any, row: Any, first: int) -> list[tuple[str, str, tuple[int, ...], int, int]]:
+        """Of all tensors what Layout takes.  `row` is of use."""
+        rows, read, unpack = [], lib.heddle_snapshot_tensor, ffi.unpack
+        for i in range(self.count):
+            _native.check(read(snapshot, i, row))
+            shape = tuple(unpack(row.dims, row.ndim)) if row.ndim else ()
+            rows.append((ffi.string(row.name).decode(), _dtype_name(row.dtype), shape, int(row.data_bytes),
+                         _address(row) - first))
+        return rows
 
     def call(self, function: Any, *args: Any) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle._words import Apply
 from heddle.errors import Closed, HeddleError
+from heddle.tensors import Layout
 from heddle.updates import EVENT_PHASE, FEATURES, Hold, Snapshot, Update, Updates
 
 __all__ = ["Worker", "Update", "Updates", "Snapshot", "Current"]
@@ -81,6 +82,7 @@ class Worker(Handle):
                  join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None) -> None:
         self._holds: set[Hold] = set()
+        self._layouts: dict[str, Layout] = {}           # of the version last looked at, by adapter
         super().__init__()
         self._pending: deque[Update] = deque()          # read from the library, not yet by the application
         self._refused: HeddleError | None = None

@@ -61,3 +61,32 @@ def test_tensors_have_the_digest_of_the_directory(broker, adapter):
                 assert numpy.array_equal(t.numpy(), tensors[name]) and not t.numpy().flags.writeable
             del t
             assert a.config_bytes == config
+
+
+def test_each_version_has_the_tensors_that_it_has(broker, adapter):
+    """What was worked out for a table serves the next version with the same one, and no other."""
+    numpy = pytest.importorskip("numpy")
+    config = (FIXTURES / "plain" / "adapter_config.json").read_bytes()
+    key = "base_model.model.q.lora_{}.weight"
+    first = {key.format("A"): numpy.ones((2, 8), "float32"), key.format("B"): numpy.ones((8, 2), "float32")}
+    turned = {name: t.reshape(4, 4) * 3 for name, t in first.items()}
+    typed = {name: t.view("float16") for name, t in first.items()}
+    named = {name.replace(".q.", ".v."): t * 4 for name, t in first.items()}
+    more = {**named, key.format("A"): numpy.arange(5000, dtype="float32").reshape(2, 2500),
+            key.format("B"): first[key.format("B")]}
+    versions = [first, {name: t * 2 for name, t in first.items()}, turned, typed, named, more, first]
+    with heddle.Worker(adapters=[adapter], apply="auto", name=adapter[:60]) as w, \
+         heddle.Publisher(adapter=adapter) as pub:
+        layouts = []
+        for tensors in versions:
+            pub.publish_tensors(tensors, config).wait(min=1, timeout=60)
+            with w.acquire(adapter) as a:
+                found = {name: t.copy() for name, t in a.numpy().items()}
+                assert list(a.tensors) == sorted(tensors) and len(a.tensors) == len(tensors)
+                assert {name: t.nbytes for name, t in a.tensors.items()} == {
+                    name: t.nbytes for name, t in tensors.items()}
+                layouts.append(a.tensors._layout)
+            assert found.keys() == tensors.keys()
+            for name, t in tensors.items():
+                assert found[name].dtype == t.dtype and numpy.array_equal(found[name], t), name
+        assert layouts[0] is layouts[1] and len({id(it) for it in layouts}) == len(versions) - 1

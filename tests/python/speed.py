@@ -58,16 +58,15 @@ def receive(rank, world, port, folder, adapter, table):
     and the time said."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     worker = heddle.Worker(adapters=[adapter], apply="auto", name=f"r{rank}")
-    rows = [torch.empty(shape, dtype=torch.bfloat16) for shape in table]
-    flat = torch.empty(sum(r.numel() for r in rows), dtype=torch.bfloat16)
+    rows = {name: torch.empty(shape, dtype=torch.bfloat16) for name, shape in table}
+    sizes = [r.numel() for r in rows.values()]
+    flat, updates = torch.empty(sum(sizes), dtype=torch.bfloat16), worker.updates()
     print("ready", flush=True)
     for line in sys.stdin:
         way, n = line.split()
         n = int(n)
         if way.startswith("heddle"):
-            while (it := worker.current(adapter)) is None or it.step != n:
-                for _ in worker.updates(timeout=None):
-                    break
+            next(u for u in updates if u.phase == "active" and u.step == n)
             with worker.acquire(adapter) as a:
                 seen = [t.view(-1)[0].item() for t in a.torch().values()]
         elif way == "files":
@@ -77,12 +76,13 @@ def receive(rank, world, port, folder, adapter, table):
                 time.sleep(0.0002)
             seen = [t.view(-1)[0].item() for t in load_peft_weights(f"{folder}/{n}", device="cpu").values()]
         elif way == "gloo":
-            for row in rows:
+            for row in rows.values():
                 dist.broadcast(row, 0)
-            seen = [t.view(-1)[0].item() for t in rows]
+            seen = [t.view(-1)[0].item() for t in rows.values()]
         else:
             dist.broadcast(flat, 0)
-            seen = [t.view(-1)[0].item() for t in flat.split([r.numel() for r in rows])]
+            found = {name: t.view(shape) for (name, shape), t in zip(table, flat.split(sizes), strict=True)}
+            seen = [t.view(-1)[0].item() for t in found.values()]
         now = time.monotonic()
         assert seen[0] == torch.tensor(float(n)).to(torch.bfloat16).item(), (way, n, seen[:3])
         print(json.dumps({"at": now}), flush=True)
@@ -138,7 +138,7 @@ def publish(way, pub, c, model, tensors, folder, n, flat):
 def measure(adapter, shape, receivers, versions):
     model, folder = model_of(shape), tempfile.mkdtemp(dir="/dev/shm")
     tensors = [p for p in model.parameters() if p.requires_grad]
-    table = [list(p.shape) for p in tensors]
+    table = [(name, list(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
     flat = torch.empty(sum(p.numel() for p in tensors), dtype=torch.bfloat16)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -281,6 +281,37 @@ Test(manifest, h1_follows_every_part_of_the_content)
     drop(&a);
 }
 
+static digest_t table_digest(const arena_made_t *a)
+{
+    manifest_t m;
+    cr_assert_eq(manifest_decode(buf_view(&a->encoded), &m, NULL), HEDDLE_OK);
+    digest_t d = manifest_table_digest(&m);
+    manifest_fini(&m);
+    return d;
+}
+
+Test(manifest, the_digest_of_a_table_follows_names_types_and_shapes_alone)
+{
+    static const uint64_t TURNED[] = {2, 1};
+    arena_made_t a = example();
+    digest_t first = table_digest(&a);
+    for (int change = 0; change < 5; change++) {
+        arena_made_t b = example();
+        b.encoded.bytes = 0;
+        if (change == 0) b.region[0] ^= 1;
+        if (change == 1) b.config = bytes_of("{\"peft_type\": \"LORA\", \"r\": 2}", 29);
+        if (change == 2) EXAMPLE[1].dims = TURNED;
+        if (change == 3) EXAMPLE[0].dtype = HEDDLE_DTYPE_BF16;
+        if (change == 4) EXAMPLE[0].name = "q.lora_C.weight";
+        build(&b, "");
+        digest_t d = table_digest(&b);
+        cr_assert_eq(digest_equal(&first, &d), change < 2, "change %d", change);
+        first = d;
+        drop(&b);
+    }
+    drop(&a);
+}
+
 Test(manifest, chunks_of_a_large_region)
 {
     static const uint64_t LONG[] = {3 * 65536 + 5000};

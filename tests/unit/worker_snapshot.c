@@ -75,6 +75,16 @@ Test(snapshot, tensors_in_order_of_name_with_their_bytes)
     end(s);
 }
 
+Test(snapshot, the_digest_of_the_table_is_the_manifests)
+{
+    heddle_snapshot_t *s = snapshot();
+    digest_t wanted = manifest_table_digest(&s->manifest), found;
+    ((uint8_t *)s->region->base)[9000] ^= 4;
+    heddle_snapshot_table_digest(s, found.b);
+    cr_assert(digest_equal(&wanted, &found));
+    end(s);
+}
+
 Test(snapshot, digest_is_of_the_bytes_as_they_are)
 {
     heddle_snapshot_t *s = snapshot();
