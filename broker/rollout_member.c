@@ -378,7 +378,7 @@ void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const ui
         bool serves = has_number(served, count, t->version) && row && registry_is_live(row);
         if (t->publisher == publisher->token || (!t->publisher && !serves)) continue;
         t->publisher = serves ? publisher->token : 0;
-        if (serves) t->has_left = t->has_knocked = false;
+        if (serves) t->has_left = false;
         t->is_served = serves;
         if (serves) t->is_released = false;
         track_touch(ro, t);

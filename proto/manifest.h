@@ -78,8 +78,6 @@ void layout_fini(layout_t *l);
 /* Zeroes what no tensor covers.  Whoever fills a region that held something else before calls it: padding is
  * digested. */
 void layout_zero_padding(const layout_t *l, void *region);
-/* BLAKE2b-256 of all names, types and shapes: they alone decide where each tensor lies. */
-digest_t manifest_table_digest(const manifest_t *m);
 /* Starts h1 with everything but the leaves, as manifest_h1_begin does for a manifest. */
 void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t config, h1_t *ret_h1);
 

@@ -203,17 +203,17 @@ class Layout:
     def __init__(self, digest: bytes, rows: list[tuple[str, str, tuple[int, ...], int, int]]) -> None:
         self.digest = digest
         self.rows = rows                    # (name, dtype, shape, nbytes, start)
+        # (name, start, end) of those that have bytes
+        self.spans = [(name, start, start + nbytes) for name, _, _, nbytes, start in rows if nbytes]
+        self._looks: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] | None = None
 
-    @functools.cached_property
-    def spans(self) -> list[tuple[str, int, int]]:
-        """(name, start, end) of those that have bytes."""
-        return [(name, start, start + nbytes) for name, _, _, nbytes, start in self.rows if nbytes]
-
-    @functools.cached_property
+    @property
     def looks(self) -> list[tuple[Any, tuple[int, ...], tuple[int, ...]]]:
         """(torch's type, shape, strides) of those that have bytes."""
-        return [(torch_dtype(dtype), shape, row_major(shape)) for _, dtype, shape, nbytes, _ in self.rows
-                if nbytes]
+        if self._looks is None:             # on two threads: twice the same
+            self._looks = [(torch_dtype(dtype), shape, row_major(shape))
+                           for _, dtype, shape, nbytes, _ in self.rows if nbytes]
+        return self._looks
 
 
 class Tensor:
@@ -273,24 +273,26 @@ class Tensors(Mapping[str, Tensor]):
 
     def __init__(self, layout: Layout, first: int, hold: Hold) -> None:
         self._layout, self._first, self._hold = layout, first, hold
+        self._rows: dict[str, Tensor] | None = None
 
-    @functools.cached_property
-    def _rows(self) -> dict[str, Tensor]:
-        return {name: Tensor(name, dtype, shape, nbytes, self._first + start, self._hold)
-                for name, dtype, shape, nbytes, start in self._layout.rows}
+    def _made(self) -> dict[str, Tensor]:
+        if self._rows is None:              # on two threads: twice the same
+            self._rows = {name: Tensor(name, dtype, shape, nbytes, self._first + start, self._hold)
+                          for name, dtype, shape, nbytes, start in self._layout.rows}
+        return self._rows
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._rows[name]
+        return self._made()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter(self._made())
 
     def __len__(self) -> int:
         return len(self._layout.rows)
 
     def numpy(self) -> dict[str, Any]:
         """name -> numpy array (`Tensor.numpy`)."""
-        return {name: row.numpy() for name, row in self._rows.items()}
+        return {name: row.numpy() for name, row in self._made().items()}
 
     def torch(self) -> dict[str, Any]:
         """name -> torch tensor (`Tensor.torch`)."""
