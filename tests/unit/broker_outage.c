@@ -31,7 +31,8 @@ Test(outage, one_who_is_refused_again_and_again_holds_up_no_decision)
     cr_assert_eq(rig_adapter()->decision, 1);
 }
 
-Test(outage, a_publisher_that_could_not_come_back_meanwhile_has_a_lease_to_do_so)
+/* The publisher of version 1 was away for five leases of an outage that lasts still, and is about to open. */
+static void come_back_in_an_outage(void)
 {
     publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
     R.commit_error = HEDDLE_ERR_NO_SPACE;
@@ -40,6 +41,11 @@ Test(outage, a_publisher_that_could_not_come_back_meanwhile_has_a_lease_to_do_so
     rig_pass(5 * LEASE_MS);
     R.is_quiet[T] = false;
     R.tokens[T] = 0;
+}
+
+Test(outage, a_publisher_that_could_not_come_back_meanwhile_has_a_lease_to_do_so)
+{
+    come_back_in_an_outage();
     rig_open(T, "policy", "trainer", 1, false);
     cr_assert_str_eq(rig_last(T, MSG_ERROR)->error.code, "no_space");
     R.commit_error = 0;
@@ -83,13 +89,7 @@ Test(outage, of_a_publisher_that_stays_away_it_is_failed_a_lease_after)
 Test(outage, one_knock_counts_once)
 {
     rig_open(OTHER, "big", "another", 0, false);
-    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
-    R.commit_error = HEDDLE_ERR_NO_SPACE;
-    rig_publish(OTHER, (rig_publish_t){.digest = 50, .adapter = "big"});
-    R.is_quiet[T] = true;
-    rig_pass(5 * LEASE_MS);
-    R.is_quiet[T] = false;
-    R.tokens[T] = 0;
+    come_back_in_an_outage();
     rig_open(T, "policy", "trainer", 1, false);
     R.is_quiet[T] = true;
     for (int i = 0; i < 4; i++) { /* a disk that has room, and has none, within each lease */
@@ -108,13 +108,7 @@ Test(outage, one_knock_counts_once)
 /* Frames have their own time: what one stirs is decided when the disk was tried, and who knocked was heard. */
 Test(outage, nothing_is_decided_before_the_disk_was_tried)
 {
-    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
-    R.commit_error = HEDDLE_ERR_NO_SPACE;
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    R.is_quiet[T] = true;
-    rig_pass(5 * LEASE_MS);
-    R.is_quiet[T] = false;
-    R.tokens[T] = 0;
+    come_back_in_an_outage();
     rig_open(T, "policy", "trainer", 1, false);
     R.commit_error = 0;
     buf_t frame = {0};
@@ -135,13 +129,7 @@ Test(outage, nothing_is_decided_before_the_disk_was_tried)
 /* Also where it knows more than these data. */
 Test(outage, a_publisher_whose_numbers_could_not_be_kept_has_knocked)
 {
-    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
-    R.commit_error = HEDDLE_ERR_NO_SPACE;
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    R.is_quiet[T] = true;
-    rig_pass(5 * LEASE_MS);
-    R.is_quiet[T] = false;
-    R.tokens[T] = 0;
+    come_back_in_an_outage();
     rig_hello(T, ROLE_PUBLISHER);
     msg_t m = {.type = MSG_OPEN};
     m.open = (msg_open_t){.req = ++R.req,

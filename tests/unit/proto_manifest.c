@@ -262,19 +262,28 @@ Test(manifest, h1_is_the_same_from_table_and_from_manifest)
     drop(&a);
 }
 
-Test(manifest, h1_follows_every_part_of_the_content)
+/* The example with one part of its content changed: of bytes and configuration, and, from CHANGES_OF_TABLE on, of
+ * its table. */
+enum { CHANGES_OF_TABLE = 2, CHANGES = 5 };
+static arena_made_t changed(int change)
 {
     static const uint64_t TURNED[] = {2, 1};
-    arena_made_t a = example(), b;
-    for (int change = 0; change < 5; change++) {
-        b = example();
-        b.encoded.bytes = 0;
-        if (change == 0) b.region[0] ^= 1;
-        if (change == 1) b.config = bytes_of("{\"peft_type\": \"LORA\", \"r\": 2}", 29);
-        if (change == 2) EXAMPLE[0].name = "q.lora_C.weight";
-        if (change == 3) EXAMPLE[0].dtype = HEDDLE_DTYPE_BF16;
-        if (change == 4) EXAMPLE[1].dims = TURNED;
-        build(&b, "");
+    arena_made_t b = example();
+    b.encoded.bytes = 0;
+    if (change == 0) b.region[0] ^= 1;
+    if (change == 1) b.config = bytes_of("{\"peft_type\": \"LORA\", \"r\": 2}", 29);
+    if (change == 2) EXAMPLE[0].name = "q.lora_C.weight";
+    if (change == 3) EXAMPLE[0].dtype = HEDDLE_DTYPE_BF16;
+    if (change == 4) EXAMPLE[1].dims = TURNED;
+    build(&b, "");
+    return b;
+}
+
+Test(manifest, h1_follows_every_part_of_the_content)
+{
+    arena_made_t a = example();
+    for (int change = 0; change < CHANGES; change++) {
+        arena_made_t b = changed(change);
         cr_assert_not(digest_equal(&a.h1, &b.h1), "change %d", change);
         drop(&b);
     }
@@ -292,20 +301,12 @@ static digest_t table_digest(const arena_made_t *a)
 
 Test(manifest, the_digest_of_a_table_follows_names_types_and_shapes_alone)
 {
-    static const uint64_t TURNED[] = {2, 1};
     arena_made_t a = example();
     digest_t first = table_digest(&a);
-    for (int change = 0; change < 5; change++) {
-        arena_made_t b = example();
-        b.encoded.bytes = 0;
-        if (change == 0) b.region[0] ^= 1;
-        if (change == 1) b.config = bytes_of("{\"peft_type\": \"LORA\", \"r\": 2}", 29);
-        if (change == 2) EXAMPLE[0].name = "q.lora_C.weight";
-        if (change == 3) EXAMPLE[0].dtype = HEDDLE_DTYPE_BF16;
-        if (change == 4) EXAMPLE[1].dims = TURNED;
-        build(&b, "");
+    for (int change = 0; change < CHANGES; change++) {
+        arena_made_t b = changed(change);
         digest_t d = table_digest(&b);
-        cr_assert_eq(digest_equal(&first, &d), change < 2, "change %d", change);
+        cr_assert_eq(digest_equal(&first, &d), change < CHANGES_OF_TABLE, "change %d", change);
         drop(&b);
     }
     drop(&a);
