@@ -24,6 +24,7 @@ static_assert(sizeof(h1_t) >= sizeof(crypto_generichash_state), "h1_t holds libs
 #define PRIME_2 0xC2B2AE3D27D4EB4Fu
 #define PRIME_3 0x165667B19E3779F9u
 #define PRIME_4 0x85EBCA77C2B2AE63u
+#define AHEAD_BYTES 512
 typedef uint64_t lanes_t __attribute__((vector_size(32)));              /* the accumulators of one leaf */
 typedef uint64_t words_t __attribute__((vector_size(32), aligned(1), may_alias));
 
@@ -54,60 +55,90 @@ typedef uint32_t halves_t __attribute__((vector_size(32), may_alias));
 #define REPEATED(v) v, v, v, v
 #define SWAPPED(v) REPEATED((uint64_t)(v) << 32 | (uint64_t)(v) >> 32)
 
-#define ROUND(times, acc, at)                                                                                \
+/* Of 64 bytes at `at`, which are kept at `to` where `is_copy`: what is hashed is what was read once.  The
+ * four leaves are four pages, whose next lines the processor does not foresee. */
+#define ROUND(times, acc, word)                                                                              \
     do {                                                                                                     \
-        (acc) += times(*(const words_t *)(at), PRIME_2);                                                     \
+        (acc) += times(word, PRIME_2);                                                                       \
         (acc) = (acc) << 31 | (acc) >> 33;                                                                   \
         (acc) = times(acc, PRIME_1);                                                                         \
     } while (0)
-
-#define FOUR_LEAVES(times)                                                                                   \
+#define LINE(times, is_copy, acc, offset)                                                                    \
+    do {                                                                                                     \
+        words_t first = *(const words_t *)(at + (offset)), second = *(const words_t *)(at + (offset) + 32);  \
+        __builtin_prefetch(at + (offset) + AHEAD_BYTES);                                                     \
+        if (is_copy) {                                                                                       \
+            *(words_t *)(to + (offset)) = first;                                                             \
+            *(words_t *)(to + (offset) + 32) = second;                                                       \
+        }                                                                                                    \
+        ROUND(times, acc, (lanes_t)first);                                                                   \
+        ROUND(times, acc, (lanes_t)second);                                                                  \
+    } while (0)
+#define FOUR_LEAVES(times, is_copy)                                                                          \
     const lanes_t start = {PRIME_1 + PRIME_2, PRIME_2, 0, -PRIME_1};                                         \
     lanes_t a = start, b = start, c = start, d = start;                                                      \
-    for (const uint8_t *end = at + LIMIT_PAGE_BYTES; at < end; at += sizeof a) {                             \
-        ROUND(times, a, at);                                                                                 \
-        ROUND(times, b, at + LIMIT_PAGE_BYTES);                                                              \
-        ROUND(times, c, at + 2 * LIMIT_PAGE_BYTES);                                                          \
-        ROUND(times, d, at + 3 * LIMIT_PAGE_BYTES);                                                          \
+    for (const uint8_t *end = at + LIMIT_PAGE_BYTES; at < end; at += 64, to += (is_copy) ? 64 : 0) {         \
+        LINE(times, is_copy, a, 0);                                                                          \
+        LINE(times, is_copy, b, LIMIT_PAGE_BYTES);                                                           \
+        LINE(times, is_copy, c, 2 * LIMIT_PAGE_BYTES);                                                       \
+        LINE(times, is_copy, d, 3 * LIMIT_PAGE_BYTES);                                                       \
     }                                                                                                        \
     ret_leaves[0] = finish(&a);                                                                              \
     ret_leaves[1] = finish(&b);                                                                              \
     ret_leaves[2] = finish(&c);                                                                              \
     ret_leaves[3] = finish(&d)
+#define VECTORS(name, isa, times)                                                                            \
+    __attribute__((target(isa))) static void hash_##name(const uint8_t *at, uint64_t *ret_leaves)            \
+    {                                                                                                        \
+        uint8_t *to = NULL;                                                                                  \
+        FOUR_LEAVES(times, false);                                                                           \
+    }                                                                                                        \
+    __attribute__((target(isa))) static void copy_##name(uint8_t *to, const uint8_t *at,                     \
+                                                         uint64_t *ret_leaves)                               \
+    {                                                                                                        \
+        FOUR_LEAVES(times, true);                                                                            \
+    }
+VECTORS(avx512, "avx512dq,avx512vl", TIMES)
+VECTORS(avx2, "avx2", TIMES_AVX2)
 
-__attribute__((target("avx512dq,avx512vl"))) static void four_avx512(const uint8_t *at, uint64_t *ret_leaves)
+/* Of four leaves; copy: to another place, too. */
+typedef struct {
+    void (*hash)(const uint8_t *at, uint64_t *ret_leaves);
+    void (*copy)(uint8_t *to, const uint8_t *at, uint64_t *ret_leaves);
+} four_t;
+
+static const four_t *four_of(digest_vectors_t vectors)
 {
-    FOUR_LEAVES(TIMES);
-}
-
-__attribute__((target("avx2"))) static void four_avx2(const uint8_t *at, uint64_t *ret_leaves)
-{
-    FOUR_LEAVES(TIMES_AVX2);
-}
-
-typedef void four_t(const uint8_t *at, uint64_t *ret_leaves);
-
-static four_t *four_of(digest_vectors_t vectors)
-{
+    static const four_t AVX512 = {hash_avx512, copy_avx512}, AVX2 = {hash_avx2, copy_avx2};
     switch (vectors) {
     case DIGEST_AVX512:
-        return __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? four_avx512 : NULL;
-    case DIGEST_AVX2: return __builtin_cpu_supports("avx2") ? four_avx2 : NULL;
+        return __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? &AVX512 : NULL;
+    case DIGEST_AVX2: return __builtin_cpu_supports("avx2") ? &AVX2 : NULL;
     case DIGEST_SCALAR: break;
     }
     return NULL;
 }
 #else
-typedef void four_t(const uint8_t *at, uint64_t *ret_leaves);
-static four_t *four_of(digest_vectors_t vectors) { return (void)vectors, NULL; }
+typedef struct {
+    void (*hash)(const uint8_t *at, uint64_t *ret_leaves);
+    void (*copy)(uint8_t *to, const uint8_t *at, uint64_t *ret_leaves);
+} four_t;
+static const four_t *four_of(digest_vectors_t vectors) { return (void)vectors, NULL; }
 #endif
 
-/* four: NULL where the machine has no such vectors: one leaf after the other is faster then. */
-static void hash_leaves(four_t *four, const void *data, size_t bytes, uint64_t *ret_leaves)
+enum { FOUR_BYTES = 4 * LIMIT_PAGE_BYTES };
+
+/* NULL where the machine has no such vectors: one leaf after the other is faster then. */
+static const four_t *best(void)
 {
-    const uint8_t *at = data;
-    const size_t step = 4 * LIMIT_PAGE_BYTES;
-    for (; four && bytes >= step; at += step, bytes -= step, ret_leaves += 4) four(at, ret_leaves);
+    const four_t *four = four_of(DIGEST_AVX512);
+    return four ? four : four_of(DIGEST_AVX2);
+}
+
+static void hash_leaves(const four_t *four, const uint8_t *at, size_t bytes, uint64_t *ret_leaves)
+{
+    for (; four && bytes >= FOUR_BYTES; at += FOUR_BYTES, bytes -= FOUR_BYTES, ret_leaves += 4)
+        four->hash(at, ret_leaves);
     for (; bytes >= LIMIT_PAGE_BYTES; at += LIMIT_PAGE_BYTES, bytes -= LIMIT_PAGE_BYTES)
         *ret_leaves++ = XXH64(at, LIMIT_PAGE_BYTES, 0);
     if (bytes) {
@@ -117,18 +148,44 @@ static void hash_leaves(four_t *four, const void *data, size_t bytes, uint64_t *
     }
 }
 
+static void copy_leaves(const four_t *four, uint8_t *to, const uint8_t *at, size_t bytes,
+                        uint64_t *ret_leaves)
+{
+    for (; four && bytes >= FOUR_BYTES;
+         at += FOUR_BYTES, to += FOUR_BYTES, bytes -= FOUR_BYTES, ret_leaves += 4)
+        four->copy(to, at, ret_leaves);
+    for (size_t piece; bytes > 0; at += piece, to += piece, bytes -= piece) {
+        piece = bytes < LIMIT_PAGE_BYTES ? bytes : LIMIT_PAGE_BYTES;
+        memcpy(to, at, piece);
+        hash_leaves(NULL, to, piece, ret_leaves++);
+    }
+}
+
 bool digest_leaves_with(digest_vectors_t vectors, const void *data, size_t bytes, uint64_t *ret_leaves)
 {
-    four_t *four = four_of(vectors);
+    const four_t *four = four_of(vectors);
     if (!four && vectors != DIGEST_SCALAR) return false;
     hash_leaves(four, data, bytes, ret_leaves);
     return true;
 }
 
+bool digest_copy_with(digest_vectors_t vectors, void *to, const void *from, size_t bytes,
+                      uint64_t *ret_leaves)
+{
+    const four_t *four = four_of(vectors);
+    if (!four && vectors != DIGEST_SCALAR) return false;
+    copy_leaves(four, to, from, bytes, ret_leaves);
+    return true;
+}
+
 void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves)
 {
-    four_t *four = four_of(DIGEST_AVX512);
-    hash_leaves(four ? four : four_of(DIGEST_AVX2), data, bytes, ret_leaves);
+    hash_leaves(best(), data, bytes, ret_leaves);
+}
+
+void digest_copy(void *to, const void *from, size_t bytes, uint64_t *ret_leaves)
+{
+    copy_leaves(best(), to, from, bytes, ret_leaves);
 }
 
 chunk_digest_t digest_chunk(const uint64_t *leaves, size_t count)

@@ -22,10 +22,15 @@ typedef struct { uint8_t b[16]; } chunk_digest_t;
 /* Leaves of `bytes` of region; the last leaf is taken as if padded with zeros to 4 KiB.  Writes
  * ceil(bytes/4096). */
 void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves);
-/* The same numbers by the vectors of one kind, for those who compare them: digest_leaves takes the best that
+/* memcpy, and the leaves of what lies at `to` then: each byte of `from`, which others may be writing, is read
+ * once.  They do not overlap. */
+void digest_copy(void *to, const void *from, size_t bytes, uint64_t *ret_leaves);
+/* The same numbers by the vectors of one kind, for those who compare them: the two above take the best that
  * there is.  False where this machine, or this build, has none of the kind. */
 typedef enum { DIGEST_SCALAR, DIGEST_AVX2, DIGEST_AVX512 } digest_vectors_t;
 bool digest_leaves_with(digest_vectors_t vectors, const void *data, size_t bytes, uint64_t *ret_leaves);
+bool digest_copy_with(digest_vectors_t vectors, void *to, const void *from, size_t bytes,
+                      uint64_t *ret_leaves);
 chunk_digest_t digest_chunk(const uint64_t *leaves, size_t count);
 /* BLAKE2b-256 of plain bytes (manifests). */
 digest_t digest_blake2b(const void *data, size_t bytes);

@@ -150,8 +150,9 @@ static void write_row(const pack_t *p, uint32_t row, const uint8_t *source, uint
 {
     for (uint64_t at = from; at < to; at += STEP_BYTES) {
         size_t bytes = to - at < STEP_BYTES ? (size_t)(to - at) : STEP_BYTES;
-        memcpy(place_of(p, row) + at, source + at, bytes);
-        if (p->leaves) digest_leaves(place_of(p, row) + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
+        uint8_t *into = place_of(p, row) + at;
+        if (p->leaves) digest_copy(into, source + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
+        else memcpy(into, source + at, bytes);
     }
 }
 

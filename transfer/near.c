@@ -229,12 +229,14 @@ static const map_t *find_map(near_view_t *v, const near_loan_t *loan)
     return m;
 }
 
-near_result_t near_copy(near_view_t *v, const near_loan_t *loan, void *into)
+near_result_t near_copy(near_view_t *v, const near_loan_t *loan, void *into, uint64_t *ret_leaves)
 {
     if (FAILPOINT("transfer.near") || loan->pin == 0 || loan->pin > NEAR_PINS) return NEAR_UNREADABLE;
     const map_t *m = find_map(v, loan);
     if (!m || loan->offset > m->bytes || loan->bytes > m->bytes - loan->offset) return NEAR_UNREADABLE;
-    memcpy(into, m->base + loan->offset, loan->bytes);
+    const uint8_t *from = m->base + loan->offset;
+    if (ret_leaves) digest_copy(into, from, loan->bytes, ret_leaves);
+    else memcpy(into, from, loan->bytes);
     atomic_thread_fence(memory_order_seq_cst);    /* the bytes before the pin */
     return word(v, loan->pin) == loan->line ? NEAR_COPIED : NEAR_ENDED;
 }

@@ -59,8 +59,9 @@ typedef struct near_view near_view_t;
 near_view_t *near_view_open(const near_id_t *who);
 void near_view_close(near_view_t **view);
 /* UNREADABLE: it cannot be mapped, or is out of range; the bytes may still travel.  ENDED: the source has
- * given up the connection.  In both cases what lies in `into` is nothing. */
+ * given up the connection.  In both cases what lies in `into` is nothing.  ret_leaves: of what lies there
+ * (core/digest.h), in the same pass; NULL: not wanted. */
 typedef enum { NEAR_COPIED, NEAR_UNREADABLE, NEAR_ENDED } near_result_t;
-near_result_t near_copy(near_view_t *view, const near_loan_t *loan, void *into);
+near_result_t near_copy(near_view_t *view, const near_loan_t *loan, void *into, uint64_t *ret_leaves);
 
 #endif

@@ -74,8 +74,9 @@ static void end_draining(transfer_t *t, ask_t *a)
 
 static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
 {
-    ring_push(
-        t, &(tr_event_t){.kind = kind, .ask = a->id, .token = a->peer->token, .key = a->key, .err = err});
+    bool is_digested = kind == TR_ARRIVED && a->is_digested;
+    ring_push(t, &(tr_event_t){.kind = kind, .is_digested = is_digested, .ask = a->id,
+                               .token = a->peer->token, .key = a->key, .err = err});
     if (kind == TR_REFUSED && a->state == ASK_SENT) pace_refund(&t->pace, a->bytes);
     leave(t, a);
 }
@@ -202,8 +203,17 @@ void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes)
         return NULL;
     }
     a->state = ASK_RECEIVING;
+    a->is_digested = false;
     mapping_of(a)->receiving++;
     return (uint8_t *)a->into->base + a->at;
+}
+
+uint64_t *exchange_leaves(transfer_t *t, uint64_t id)
+{
+    ask_t *a = find_ask(t, id);
+    assert(a && a->state == ASK_RECEIVING);
+    a->is_digested = a->into->leaves && a->at % LIMIT_PAGE_BYTES == 0;
+    return a->is_digested ? a->into->leaves + a->at / LIMIT_PAGE_BYTES : NULL;
 }
 
 void exchange_arrived(transfer_t *t, uint64_t id, bool ok)

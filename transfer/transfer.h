@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/transfer.h: bytes of shared regions between peers.  Knows keys, ranges and peers; no
- * adapter, chunk, digest or manifest.
+ * adapter, chunk or manifest, and of digests only the leaves of what it copies itself.
  *
  * A receiver asks for ranges under a share key; the source answers each range when it has those
  * bytes (an ask may come before them: it stands until they are there, or the source's serve
@@ -22,7 +22,7 @@ typedef struct { uint64_t token; bytes_t address; } peer_ref_t;    /* address: f
 typedef struct transfer transfer_t;
 
 typedef enum {
-    TR_ARRIVED,      /* the range of `ask` lies in its place */
+    TR_ARRIVED,      /* the range of `ask` lies in its place; is_digested: and its leaves in into->leaves */
     TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too many),
                       * AGAIN (the source itself gets no further), PROTOCOL (it answered something else),
                       * GONE */
@@ -33,7 +33,13 @@ typedef enum {
                       * caller's */
     TR_UNSHARED      /* no send of `key` is in flight any more: the region may be reused or unmapped */
 } tr_kind_t;
-typedef struct { tr_kind_t kind; uint64_t ask; uint64_t token; share_key_t key; int err; } tr_event_t;
+typedef struct {
+    tr_kind_t kind;
+    bool is_digested;
+    uint64_t ask, token;
+    share_key_t key;
+    int err;
+} tr_event_t;
 
 typedef struct {
     uint64_t bytes_in, bytes_out;       /* payload of DATA */
@@ -76,7 +82,7 @@ typedef struct transfer_ops {
     int  (*greet)(transfer_t *t, const peer_ref_t *peer);
     /* AGAIN: too many open, no token yet, or TR_PEER_GONE of this peer is not drained yet; GONE:
      * cannot connect; LIMIT: more than LIMIT_CHUNK_MAX_BYTES, or outside `into`, which stays
-     * mapped until the ask has ended or was dropped. */
+     * mapped until the ask has ended or was dropped.  into->leaves, where there are any, reach as far. */
     int  (*ask)(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
                 region_t *into, uint64_t at, uint64_t *ret_ask);
     /* Soft (UNASK): what still comes is discarded; no event follows. */

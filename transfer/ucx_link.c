@@ -2,6 +2,7 @@
 /* Endpoints and active messages. */
 #include "transfer/ucx.h"
 
+#include "core/digest.h"
 #include "core/failpoint.h"
 
 #include <stdlib.h>
@@ -269,7 +270,8 @@ static void take(ucx_t *u, link_t *link, const frame_t *f, const frame_loan_t *r
     void *into = exchange_place(&u->base, &data, row->bytes);
     link->taken_due |= 1u << row->slot;
     if (!into) return;
-    near_result_t result = link->view ? near_copy(link->view, &loan, into) : NEAR_UNREADABLE;
+    near_result_t result = NEAR_UNREADABLE;
+    if (link->view) result = near_copy(link->view, &loan, into, exchange_leaves(&u->base, row->ask));
     if (result != NEAR_UNREADABLE) {
         exchange_arrived(&u->base, row->ask, result == NEAR_COPIED);
         return;
@@ -329,7 +331,9 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
     void *into = exchange_place(&u->base, &f, bytes);
     if (!into) return UCS_OK; /* a rendezvous that nobody receives ends at the sender too */
     if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) return receive_into(u, f.data.ask, data, into, bytes);
-    memcpy(into, data, bytes);
+    uint64_t *leaves = exchange_leaves(&u->base, f.data.ask);
+    if (leaves) digest_copy(into, data, bytes, leaves);
+    else memcpy(into, data, bytes);
     exchange_arrived(&u->base, f.data.ask, true);
     return UCS_OK;
 }

@@ -6,12 +6,12 @@
 
 #include <stdlib.h>
 
-/* Digested in one call of pull_work: 0.1 ms, 0.03 with vectors. */
+/* Looked at in one call of pull_work: 0.1 ms where nobody digested it on its way, 0.03 with vectors. */
 #define WORK_BYTES (LIMIT_WINDOW_BYTES / 2)
 enum { ACTIONS = 64, BAD_MAX = 16, QUIET_POLL_US = 1000 };
 
 typedef struct { uint64_t ask, token; uint32_t piece; } open_t;
-typedef struct { uint64_t token; uint32_t piece; } landed_t;
+typedef struct { uint64_t token; uint32_t piece; bool is_digested; } landed_t;
 
 struct pull {
     const node_io_t *io;
@@ -270,9 +270,12 @@ static bool prepare_chunks(pull_t *p)
     p->leaves = calloc(leaf_count, sizeof *p->leaves);
     p->landed_capacity = p->manifest.chunk_count;
     p->landed = calloc(p->landed_capacity, sizeof *p->landed);
-    if (p->leaves && p->landed) return true;
-    fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
-    return false;
+    if (!p->leaves || !p->landed) {
+        fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
+        return false;
+    }
+    p->slot->region->leaves = p->leaves;
+    return true;
 }
 
 static void check_manifest(pull_t *p, uint64_t now_us)
@@ -307,12 +310,14 @@ static void check_manifest(pull_t *p, uint64_t now_us)
 
 /* --- chunks ----------------------------------------------------------------------------------- */
 
-static bool digest_matches(pull_t *p, uint32_t chunk, uint64_t *ret_offset, uint32_t *ret_bytes)
+/* has_leaves: p->leaves has them already, of what lies there now. */
+static bool digest_matches(pull_t *p, uint32_t chunk, bool has_leaves, uint64_t *ret_offset,
+                           uint32_t *ret_bytes)
 {
     uint32_t bytes = manifest_chunk(&p->manifest, chunk, ret_offset);
     uint64_t *leaves = p->leaves + *ret_offset / LIMIT_PAGE_BYTES;
     const uint8_t *view = p->slot->region->view;
-    digest_leaves(view + *ret_offset, bytes, leaves);
+    if (!has_leaves) digest_leaves(view + *ret_offset, bytes, leaves);
     chunk_digest_t found = digest_chunk(leaves, (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES), expected;
     manifest_chunk_digest(&p->manifest, chunk, &expected);
     *ret_bytes = bytes;
@@ -336,7 +341,7 @@ static void digest_one(pull_t *p, uint64_t now_us)
     if (fetch_is_good(p->fetch, l.piece)) return;
     uint64_t offset, before_us = clock_now(p->io->clock);
     uint32_t bytes;
-    bool good = digest_matches(p, l.piece, &offset, &bytes) && !FAILPOINT("worker.chunk");
+    bool good = digest_matches(p, l.piece, l.is_digested, &offset, &bytes) && !FAILPOINT("worker.chunk");
     p->what->verify_us += clock_now(p->io->clock) - before_us;
     if (good) {
         on_good(p, &l, offset, bytes, now_us);
@@ -374,7 +379,7 @@ static bool check_again(pull_t *p)
     if (!p->overwritten || p->checked == p->manifest.chunk_count) return false;
     uint64_t offset;
     uint32_t bytes;
-    if (!digest_matches(p, p->checked++, &offset, &bytes))
+    if (!digest_matches(p, p->checked++, false, &offset, &bytes))
         fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
              "a chunk was written over by a source that had been given up");
     return true;
@@ -423,7 +428,7 @@ void pull_work(pull_t *p, uint64_t now_us)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-static void on_arrived(pull_t *p, const open_t *o, uint64_t now_us)
+static void on_arrived(pull_t *p, const open_t *o, bool is_digested, uint64_t now_us)
 {
     if (p->last_token == 0) p->what->connect_us = now_us - p->started_us;
     p->last_token = o->token;
@@ -436,9 +441,11 @@ static void on_arrived(pull_t *p, const open_t *o, uint64_t now_us)
         landed_t *l = &p->landed[(p->landed_first + i) % p->landed_capacity];
         if (l->piece != o->piece) continue;
         l->token = o->token;    /* it landed twice: the bytes there are the later sender's */
+        l->is_digested = is_digested;
         return;
     }
-    p->landed[(p->landed_first + p->landed_count++) % p->landed_capacity] = (landed_t){o->token, o->piece};
+    p->landed[(p->landed_first + p->landed_count++) % p->landed_capacity] =
+        (landed_t){o->token, o->piece, is_digested};
 }
 
 void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
@@ -447,7 +454,7 @@ void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
     if (p->state > PULL_CHUNKS) return;
     switch (event->kind) {
     case TR_ARRIVED:
-        if (take_open(p, event->ask, &o)) on_arrived(p, &o, now_us);
+        if (take_open(p, event->ask, &o)) on_arrived(p, &o, event->is_digested, now_us);
         break;
     case TR_REFUSED:
         if (!take_open(p, event->ask, &o)) break;
@@ -505,6 +512,7 @@ void pull_destroy(pull_t **pull)
     if (!p) return;
     *pull = NULL;
     drop_all(p);
+    p->slot->region->leaves = NULL;
     fetch_destroy(&p->fetch);
     manifest_fini(&p->manifest);
     free(p->open);

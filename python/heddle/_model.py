@@ -199,18 +199,26 @@ class Plan:
         for p, (key, _, _) in zip(self.parameters, self.table.rows, strict=True):
             check_memory(key, p, phase)
 
-    def fill(self, publication: Any, _table: Table, model: Any = None) -> None:
+    def fill(self, begin: Callable[[], Any], _table: Table, model: Any = None) -> None:
         """Copies every parameter to its place, once.
 
         What lies on the CPU as it will lie there in one call of the library, the rest by torch.
-        model   whether the plan is still of this one is found out on the way, most of it while the library
-                copies.  Outdated: it is not, and what was copied is of no use.  None: that, and the
+        begin   opens the publication and returns it, in C for most of its time
+        model   whether the plan is still of this one is found out on the way, while the library lays it out
+                and copies.  Outdated: it is not, and what was copied is of no use.  None: that, and the
                 parameters' memory, was checked.
         """
-        is_known = model is not None and self.is_found
-        if is_known and not self.lies_as_found():
+        publication: Any = None
+        plain: list[bool] = []
+
+        def start() -> None:
+            nonlocal publication
+            publication = begin()
+        if model is None or not self.is_found:
+            start()
+            plain = self._find()
+        elif not _calls.beside(start, self.lies_as_found):
             raise Outdated
-        plain = [] if is_known else self._find()
 
         def write() -> None:
             _native.check(lib.heddle_publication_write(publication,

@@ -323,7 +323,8 @@ class Publisher(Handle):
             rows = [(name, *describe(name, value)) for name, value in tensors.items()]
             values = list(tensors.values())
 
-            def fill(publication: Any, table: Table) -> None:
+            def fill(begin: Callable[[], Any], table: Table) -> None:
+                publication = begin()
                 rows = zip(values, table.sizes, table.rows, strict=True)
                 for i, (value, size, (_, dtype, shape)) in enumerate(rows):
                     write(lib.heddle_publication_tensor(publication, i), size, dtype, shape, value)
@@ -351,21 +352,27 @@ class Publisher(Handle):
                 return self._version(done, step)
         return self._ours(self._together(alone))
 
-    def _publish(self, table: Table, config: bytes, fill: Callable[[Any, Table], None], is_on_cpu: bool,
-                 step: int | None,
-                 request_id: str | None, meta: Mapping[str, str] | None, deadline: float,
-                 allow_step_back: bool) -> Version:
-        """`is_on_cpu`: all of it may be done on a helper thread, in one go.
+    def _publish(self, table: Table, config: bytes, fill: Callable[[Callable[[], Any], Table], None],
+                 is_on_cpu: bool, step: int | None, request_id: str | None,
+                 meta: Mapping[str, str] | None, deadline: float, allow_step_back: bool) -> Version:
+        """`fill`: begins the publication, by what it is given, and fills it.
+        `is_on_cpu`: all of it may be done on a helper thread, in one go.
 
         An accelerator's copies belong to the caller's stream.
         """
         def whole() -> Version:
-            publication = self._begin(table, config)
+            publication: Any = None
+
+            def begin() -> Any:
+                nonlocal publication
+                publication = self._begin(table, config)
+                return publication[0]
             try:
-                fill(publication[0], table)
+                fill(begin, table)
                 return self._commit(publication, opts, step)
             finally:
-                lib.heddle_publication_abort(publication)        # of what was not committed; else it is NULL
+                if publication is not None:
+                    lib.heddle_publication_abort(publication)    # of what was not committed; else it is NULL
         with self._lock:
             opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
             version: Version = self._call(whole) if is_on_cpu else whole()

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of transfer/transfer.h, the same for every backend. */
+#include "core/digest.h"
 #include "core/limits.h"
 #include "tests/contract/rig.h"
 #include "transfer/exchange.h"
@@ -52,6 +53,33 @@ Test(transfer, a_range_may_land_elsewhere)
     cr_assert(rig_is_all(r, 1, 0, 0, 3 * PIECE));
     cr_assert_eq(memcmp((uint8_t *)n->region->base + 3 * PIECE, r->nodes[0].region->base, PIECE), 0);
     cr_assert_eq(rig_counters(r, 0).bytes_out, PIECE);
+    rig_close(r);
+}
+
+/* Where leaves are wanted, who copies a range has digested it; what the transport places is left to who asked.
+ * A range that begins within a page has no leaves of its own. */
+Test(transfer, what_is_copied_is_digested_on_the_way)
+{
+    enum { PAGES = 1 << 20 >> 12 };
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    region_t *into = r->nodes[1].region;
+    uint64_t leaves[PAGES] = {0}, expected[PAGES];
+    digest_leaves(r->nodes[0].region->base, 1u << 20, expected);
+    rig_connect(r, KEY);
+    into->leaves = leaves;
+    uint64_t whole = rig_ask(r, 1, 0, KEY, PIECE, PIECE), within = rig_ask(r, 1, 0, KEY, 4 * PIECE + 512, 4096);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 2, LONG_US));
+    into->leaves = NULL;
+    uint64_t without = rig_ask(r, 1, 0, KEY, 8 * PIECE, PIECE);
+    cr_assert(rig_until(r, rig_has_arrived, 1, 3, LONG_US));
+    cr_assert_eq(rig_ended(r, 1, whole)->is_digested, !rig_is_rendezvous());
+    cr_assert_not(rig_ended(r, 1, within)->is_digested);
+    cr_assert_not(rig_ended(r, 1, without)->is_digested);
+    for (size_t i = 0; i < PAGES; i++) {
+        bool is_inside = i >= PIECE / 4096 && i < 2 * PIECE / 4096 && !rig_is_rendezvous();
+        cr_assert_eq(leaves[i], is_inside ? expected[i] : 0, "leaf %zu", i);
+    }
+    cr_assert(rig_is_pattern(r, 1, PIECE, PIECE) && rig_is_pattern(r, 1, 8 * PIECE, PIECE));
     rig_close(r);
 }
 

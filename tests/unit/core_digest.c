@@ -3,7 +3,12 @@
 #include "core/digest.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 Test(digest, a_short_leaf_is_padded_with_zeros)
@@ -85,6 +90,87 @@ Test(digest, so_they_are_with_avx512)
 {
     if (!has(DIGEST_AVX512)) cr_skip_test("this machine has no AVX-512");
     assert_leaves(hash_avx512);
+}
+
+/* Of every kind, wherever both lie, and whatever the length: the bytes, their leaves, and nothing behind. */
+static void assert_copied(digest_vectors_t vectors)
+{
+    enum { SHIFTS = 3 };
+    static const size_t AT[SHIFTS] = {0, 7, 64}, OVER[] = {0, 1, 4095};
+    uint8_t *data = random_data(), *into = malloc(DATA_BYTES + 64);
+    uint64_t leaves[LEAVES + 1], expected[LEAVES + 1];
+    for (size_t count = 0; count < LEAVES; count++)
+        for (size_t way = 0; way < SHIFTS * SHIFTS * 3; way++) {
+            const uint8_t *from = data + AT[way % SHIFTS];
+            uint8_t *to = into + AT[way / SHIFTS % SHIFTS];
+            size_t bytes = count * 4096 + OVER[way / SHIFTS / SHIFTS], pages = (bytes + 4095) / 4096;
+            if (from + bytes > data + DATA_BYTES) continue;
+            memset(into, 0xee, DATA_BYTES + 64);
+            memset(leaves, 0, sizeof leaves);
+            cr_assert(digest_copy_with(vectors, to, from, bytes, leaves));
+            digest_leaves_with(DIGEST_SCALAR, from, bytes, expected);
+            cr_assert_eq(memcmp(to, from, bytes), 0, "%zu bytes, way %zu", bytes, way);
+            cr_assert_eq(memcmp(leaves, expected, pages * sizeof *leaves), 0, "%zu bytes, way %zu", bytes, way);
+            cr_assert(to[bytes] == 0xee && leaves[pages] == 0, "nothing is written behind");
+        }
+    free(into);
+    free(data);
+}
+
+Test(digest, what_is_copied_is_digested) { assert_copied(DIGEST_SCALAR); }
+
+Test(digest, so_it_is_with_avx2)
+{
+    if (!has(DIGEST_AVX2)) cr_skip_test("this machine has no AVX2");
+    assert_copied(DIGEST_AVX2);
+}
+
+Test(digest, so_it_is_with_avx512)
+{
+    if (!has(DIGEST_AVX512)) cr_skip_test("this machine has no AVX-512");
+    assert_copied(DIGEST_AVX512);
+}
+
+/* Another process writes for ever into what is copied. */
+static pid_t start_writer(uint8_t *shared, size_t bytes)
+{
+    pid_t parent = getpid(), child = fork();
+    if (child != 0) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (uint64_t n = 1; getppid() == parent; n++)
+        for (size_t at = 0; at < bytes; at += 8) *(volatile uint64_t *)(shared + at) = n;
+    _exit(0);
+}
+
+/* The leaves are those of what lies there afterwards, not of what a second look would find. */
+static void assert_read_once(digest_vectors_t vectors)
+{
+    enum { PAGES = 7, BYTES = PAGES * 4096, CHANGES = 2000 };
+    uint8_t *shared = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    static uint8_t into[BYTES], last[BYTES];
+    pid_t writer = start_writer(shared, BYTES);
+    int changes = 0;
+    for (bool is_same = true; is_same && changes < CHANGES;) {
+        uint64_t leaves[PAGES], expected[PAGES];
+        memcpy(last, into, BYTES);
+        cr_assert(digest_copy_with(vectors, into, shared, BYTES, leaves));
+        digest_leaves_with(DIGEST_SCALAR, into, BYTES, expected);
+        is_same = memcmp(leaves, expected, sizeof leaves) == 0;
+        changes += is_same && memcmp(last, into, BYTES) != 0;
+    }
+    kill(writer, SIGKILL);
+    waitpid(writer, NULL, 0);
+    munmap(shared, BYTES);
+    cr_assert_eq(changes, CHANGES, "leaves of other bytes than those that lie there");
+}
+
+Test(digest, what_others_write_meanwhile_is_read_once) { assert_read_once(DIGEST_SCALAR); }
+
+Test(digest, so_it_is_read_with_vectors)
+{
+    if (!has(DIGEST_AVX2)) cr_skip_test("this machine has no AVX2");
+    assert_read_once(DIGEST_AVX2);
+    if (has(DIGEST_AVX512)) assert_read_once(DIGEST_AVX512);
 }
 
 Test(digest, one_bit_changes_leaf_chunk_and_h1)

@@ -48,6 +48,21 @@ Test(late, a_slot_is_not_reused_before_they_have_landed)
     free(b.bytes);
 }
 
+/* One source's bytes are copied, and digested on the way; the next one's are placed, and nobody has digested them. */
+Test(late, what_is_placed_after_what_was_copied_is_digested_too)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *copied = origin_start(0, TR_MODE_EAGER), *placed = origin_start(1, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1), b = arena(2);
+    bring_version(w, copied, &a, 1, 1);
+    cr_assert(serves(w, &a, 1));
+    bring_version(w, placed, &b, 2, 2);
+    cr_assert(serves(w, &b, 2));
+    cr_assert_eq(w->node->counters.chunks_bad, 0);
+    free(a.bytes);
+    free(b.bytes);
+}
+
 /* The source that was given up has other bytes than it said, and they land when the right ones have been digested. */
 Test(late, wrong_bytes_over_good_ones_are_found_before_sealing)
 {
