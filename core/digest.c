@@ -13,12 +13,18 @@ static_assert(sizeof(h1_t) >= sizeof(crypto_generichash_state), "h1_t holds libs
 #error "leaves are hashed as little-endian words in place"
 #endif
 
+/* Of four leaves; copy: to another place, too. */
+typedef struct {
+    void (*hash)(const uint8_t *at, uint64_t *ret_leaves);
+    void (*copy)(uint8_t *to, const uint8_t *at, uint64_t *ret_leaves);
+} four_t;
+
 #ifdef __x86_64__
 #include <immintrin.h>
 
 /* XXH64 of four whole leaves at once.  One leaf alone waits for its multiplications: four accumulators side
  * by side, each a step behind the other, are all that XXH64 allows.  Leaves know nothing of each other, so
- * four of them fill the vector units: more than twice (AVX2) to six times (AVX-512) as fast, and the same
+ * four of them fill the vector units: twice (AVX2) to six times (AVX-512) as fast, and the same
  * numbers. */
 #define PRIME_1 0x9E3779B185EBCA87u
 #define PRIME_2 0xC2B2AE3D27D4EB4Fu
@@ -55,8 +61,8 @@ typedef uint32_t halves_t __attribute__((vector_size(32), may_alias));
 #define REPEATED(v) v, v, v, v
 #define SWAPPED(v) REPEATED((uint64_t)(v) << 32 | (uint64_t)(v) >> 32)
 
-/* Of 64 bytes at `at`, which are kept at `to` where `is_copy`: what is hashed is what was read once.  The
- * four leaves are four pages, whose next lines the processor does not foresee. */
+/* One line of a leaf, kept at `to` where `is_copy`: what is hashed is what was read once.  The leaves are
+ * pages, whose next lines the processor does not foresee. */
 #define ROUND(times, acc, word)                                                                              \
     do {                                                                                                     \
         (acc) += times(word, PRIME_2);                                                                       \
@@ -77,11 +83,11 @@ typedef uint32_t halves_t __attribute__((vector_size(32), may_alias));
 #define FOUR_LEAVES(times, is_copy)                                                                          \
     const lanes_t start = {PRIME_1 + PRIME_2, PRIME_2, 0, -PRIME_1};                                         \
     lanes_t a = start, b = start, c = start, d = start;                                                      \
-    for (const uint8_t *end = at + LIMIT_PAGE_BYTES; at < end; at += 64, to += (is_copy) ? 64 : 0) {         \
-        LINE(times, is_copy, a, 0);                                                                          \
-        LINE(times, is_copy, b, LIMIT_PAGE_BYTES);                                                           \
-        LINE(times, is_copy, c, 2 * LIMIT_PAGE_BYTES);                                                       \
-        LINE(times, is_copy, d, 3 * LIMIT_PAGE_BYTES);                                                       \
+    for (size_t i = 0; i < LIMIT_PAGE_BYTES; i += 64) {                                                      \
+        LINE(times, is_copy, a, i);                                                                          \
+        LINE(times, is_copy, b, i + LIMIT_PAGE_BYTES);                                                       \
+        LINE(times, is_copy, c, i + 2 * LIMIT_PAGE_BYTES);                                                   \
+        LINE(times, is_copy, d, i + 3 * LIMIT_PAGE_BYTES);                                                   \
     }                                                                                                        \
     ret_leaves[0] = finish(&a);                                                                              \
     ret_leaves[1] = finish(&b);                                                                              \
@@ -101,12 +107,6 @@ typedef uint32_t halves_t __attribute__((vector_size(32), may_alias));
 VECTORS(avx512, "avx512dq,avx512vl", TIMES)
 VECTORS(avx2, "avx2", TIMES_AVX2)
 
-/* Of four leaves; copy: to another place, too. */
-typedef struct {
-    void (*hash)(const uint8_t *at, uint64_t *ret_leaves);
-    void (*copy)(uint8_t *to, const uint8_t *at, uint64_t *ret_leaves);
-} four_t;
-
 static const four_t *four_of(digest_vectors_t vectors)
 {
     static const four_t AVX512 = {hash_avx512, copy_avx512}, AVX2 = {hash_avx2, copy_avx2};
@@ -119,10 +119,6 @@ static const four_t *four_of(digest_vectors_t vectors)
     return NULL;
 }
 #else
-typedef struct {
-    void (*hash)(const uint8_t *at, uint64_t *ret_leaves);
-    void (*copy)(uint8_t *to, const uint8_t *at, uint64_t *ret_leaves);
-} four_t;
 static const four_t *four_of(digest_vectors_t vectors) { return (void)vectors, NULL; }
 #endif
 

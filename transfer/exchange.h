@@ -90,7 +90,7 @@ struct share {
 typedef enum { ASK_FREE, ASK_GATHERED, ASK_SENT, ASK_RECEIVING, ASK_DROPPED, ASK_DRAINING } ask_state_t;
 typedef struct ask {
     ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: its receive is open */
-    bool is_digested;
+    bool is_digested;                   /* its bytes lie there, and into->leaves has theirs */
     uint32_t bytes;
     uint64_t id;                        /* generation << 16 | index: stale DATA find no reused entry */
     uint64_t offset, at;
@@ -228,11 +228,15 @@ bool exchange_pending(const transfer_t *t);
 
 /* Upcalls of the carrier. */
 void exchange_frame(transfer_t *t, const frame_t *f);                       /* all kinds but DATA */
-/* DATA begins: where its bytes belong, or NULL: late, unasked or out of shape; discard it. */
+/* DATA begins: where its bytes belong, or NULL: late, unasked or out of shape; discard it.  How they come
+ * there is said next, by one of the two after this. */
 void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
-/* Where the leaves of those bytes belong: who copies them digests them too (digest_copy), before
- * exchange_arrived.  NULL: nobody wants them. */
+/* Who copies those bytes to their place says so, and digests them (digest_copy) into what this returns,
+ * before exchange_arrived.  NULL: nobody wants their leaves, or they begin within a page. */
 uint64_t *exchange_leaves(transfer_t *t, uint64_t ask);
+/* Or the transport places them, when it likes, perhaps over what was copied: nothing in that region counts
+ * as digested any more. */
+void exchange_placing(transfer_t *t, uint64_t ask);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
 void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);
 /* Or: they lie where they cannot be read.  The same peer is asked again, and nobody is told. */

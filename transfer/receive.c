@@ -203,7 +203,6 @@ void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes)
         return NULL;
     }
     a->state = ASK_RECEIVING;
-    a->is_digested = false;
     mapping_of(a)->receiving++;
     return (uint8_t *)a->into->base + a->at;
 }
@@ -214,6 +213,14 @@ uint64_t *exchange_leaves(transfer_t *t, uint64_t id)
     assert(a && a->state == ASK_RECEIVING);
     a->is_digested = a->into->leaves && a->at % LIMIT_PAGE_BYTES == 0;
     return a->is_digested ? a->into->leaves + a->at / LIMIT_PAGE_BYTES : NULL;
+}
+
+void exchange_placing(transfer_t *t, uint64_t id)
+{
+    ask_t *a = find_ask(t, id);
+    assert(a && a->state == ASK_RECEIVING);
+    a->is_digested = false;
+    a->into->leaves = NULL;
 }
 
 void exchange_arrived(transfer_t *t, uint64_t id, bool ok)

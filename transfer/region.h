@@ -26,7 +26,8 @@ typedef struct region {
     void *backend;            /* of the transfer backend that mapped it: loop thread only */
     uint64_t *leaves;         /* one a page, of whoever asks for ranges into it: what this process copies to
                                * its place is digested in the same pass (tr_event_t.is_digested).  NULL: not
-                               * wanted.  Loop thread only */
+                               * wanted, or the transport places bytes there too (transfer/exchange.h).
+                               * Loop thread only */
     pid_t process;            /* who made it */
     atomic_uint refs;
 } region_t;

@@ -82,7 +82,8 @@ typedef struct transfer_ops {
     int  (*greet)(transfer_t *t, const peer_ref_t *peer);
     /* AGAIN: too many open, no token yet, or TR_PEER_GONE of this peer is not drained yet; GONE:
      * cannot connect; LIMIT: more than LIMIT_CHUNK_MAX_BYTES, or outside `into`, which stays
-     * mapped until the ask has ended or was dropped.  into->leaves, where there are any, reach as far. */
+     * mapped until the ask has ended or was dropped.  into->leaves, where there are any, reach as far,
+     * and are NULL from the first range on that the transport itself places. */
     int  (*ask)(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
                 region_t *into, uint64_t at, uint64_t *ret_ask);
     /* Soft (UNASK): what still comes is discarded; no event follows. */

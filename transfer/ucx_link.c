@@ -239,6 +239,7 @@ static void on_received(void *request, ucs_status_t status, size_t bytes, void *
 /* Rendezvous: the data move into their place now, or later. */
 static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void *into, size_t bytes)
 {
+    exchange_placing(&u->base, ask);
     receive_t *r = &u->receives[ask % (1u << ASK_INDEX_BITS)];
     *r = (receive_t){u, ask};
     ucp_request_param_t param = {

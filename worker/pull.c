@@ -137,12 +137,18 @@ static bool take_open(pull_t *p, uint64_t id, open_t *ret_open)
     return false;
 }
 
+/* An ask has ended, not its receive: that may write over what is digested meanwhile. */
+static void note_open_receives(pull_t *p)
+{
+    if (!is_quiet(p)) p->overwritten = true;
+}
+
 static void drop_ask(pull_t *p, uint64_t id)
 {
     open_t o;
     if (!take_open(p, id, &o)) return;
     p->io->tr->drop_ask(p->io->t, id);
-    if (!is_quiet(p)) p->overwritten = true;
+    note_open_receives(p);
 }
 
 /* Asks of one piece, from one source or (0) from any. */
@@ -341,7 +347,8 @@ static void digest_one(pull_t *p, uint64_t now_us)
     if (fetch_is_good(p->fetch, l.piece)) return;
     uint64_t offset, before_us = clock_now(p->io->clock);
     uint32_t bytes;
-    bool good = digest_matches(p, l.piece, l.is_digested, &offset, &bytes) && !FAILPOINT("worker.chunk");
+    bool has_leaves = l.is_digested && p->slot->region->leaves;
+    bool good = digest_matches(p, l.piece, has_leaves, &offset, &bytes) && !FAILPOINT("worker.chunk");
     p->what->verify_us += clock_now(p->io->clock) - before_us;
     if (good) {
         on_good(p, &l, offset, bytes, now_us);
@@ -457,6 +464,7 @@ void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
         if (take_open(p, event->ask, &o)) on_arrived(p, &o, event->is_digested, now_us);
         break;
     case TR_REFUSED:
+        note_open_receives(p);
         if (!take_open(p, event->ask, &o)) break;
         drive(p,
               &(fetch_event_t){.kind = FE_REFUSED, .piece = o.piece, .token = o.token, .err = event->err},

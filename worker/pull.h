@@ -2,8 +2,9 @@
 /* worker/pull.h: one version on its way into a slot.
  *
  *   MANIFEST  its pieces are fetched; whole, its BLAKE2b-256 is compared before anything of it is decoded
- *   CHUNKS    chunks are fetched; each is digested (a few a call of pull_work) and compared with the
- *             manifest: good ones are served on at once, bad ones come again from another source
+ *   CHUNKS    chunks are fetched; each is digested, on its way or here (a few a call of pull_work), and
+ *             compared with the manifest: good ones are served on at once, bad ones come again from another
+ *             source
  *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
  *   DONE      sealed; pull_destroy is all that is left
  *   FAILED    pull_error tells; the slot stays RESERVED

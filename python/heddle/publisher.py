@@ -210,7 +210,8 @@ class Publisher(Handle):
                       follows the hash seed).  With the bytes of a saved file the digest is that of the saved
                       directory.
         The tensors are copied once, into Heddle's region (those that other ranks send: through a buffer on
-        either side): `optimizer.step()` may follow at once.  What goes where is worked out at the first call
+        either side): `optimizer.step()` may follow at once.  Until it returns nobody else may change, move or
+        free them.  What goes where is worked out at the first call
         for a model, and again when its structure, types or configuration changed.
         Raises as publish_tensors, and BadAdapter (unsupported_peft_type) with the type's name, NotFound for a
         missing adapter.
@@ -248,21 +249,20 @@ class Publisher(Handle):
         if _native.forked:
             raise ForkError()
         ranks = self._ranks
-        publication: Any = None
+        cell = _new_publication()
 
         def prepare() -> tuple[Any, tuple[bool, tuple[bytes, bytes]]]:
-            nonlocal publication
             self._check_open()                  # on every rank: only rank 0 has a C handle that would say so
             opts = self._publish_opts(*how)
             plan, is_new = _model.plan_of(_model.unwrapped(model), peft_adapter)
             words = plan.config if config is None else config_bytes(config)
             if ranks.rank == 0:
-                publication = self._begin(plan.table, words)
+                self._begin(plan.table, words, cell)
             return (plan, words, opts), (is_new or plan.shards is None, _collective.outline(plan, words))
 
         def commit() -> Version:
-            load.place(plan.targets(publication[0]))
-            return self._commit(publication, opts[0], how[0])
+            load.place(plan.targets(cell[0]))
+            return self._commit(cell, opts[0], how[0])
 
         with self._lock, ranks.one_call():
             try:
@@ -272,8 +272,7 @@ class Publisher(Handle):
                 return self._ours(ranks.lead(commit, self._check_open, self._interrupt,
                                              self._forget_interrupt))
             finally:
-                if publication is not None:
-                    lib.heddle_publication_abort(publication)
+                lib.heddle_publication_abort(cell)
 
     def _ours(self, version: Version) -> Version:
         """As it came from rank 0."""
@@ -361,35 +360,28 @@ class Publisher(Handle):
         An accelerator's copies belong to the caller's stream.
         """
         def whole() -> Version:
-            publication: Any = None
-
-            def begin() -> Any:
-                nonlocal publication
-                publication = self._begin(table, config)
-                return publication[0]
+            cell = _new_publication()
             try:
-                fill(begin, table)
-                return self._commit(publication, opts, step)
+                fill(lambda: self._begin(table, config, cell), table)
+                return self._commit(cell, opts, step)
             finally:
-                if publication is not None:
-                    lib.heddle_publication_abort(publication)    # of what was not committed; else it is NULL
+                lib.heddle_publication_abort(cell)      # of what was begun and not committed; else it is NULL
         with self._lock:
             opts, kept = self._publish_opts(step, request_id, meta, deadline, allow_step_back)
             version: Version = self._call(whole) if is_on_cpu else whole()
             del kept
             return version
 
-    def _begin(self, table: Table, config: bytes) -> Any:
+    def _begin(self, table: Table, config: bytes, cell: Any) -> Any:
+        """The publication, which lies in the caller's `cell` by then, also where this is interrupted."""
         ptr = self._live()
-        publication = ffi.new("heddle_publication_t **")
         self._call(lambda: _native.check(
-            lib.heddle_publication_begin(ptr, table.c, len(table), config, len(config), _native.NULL,
-                                         publication)))
-        return publication
+            lib.heddle_publication_begin(ptr, table.c, len(table), config, len(config), _native.NULL, cell)))
+        return cell[0]
 
-    def _commit(self, publication: Any, opts: Any, step: int | None) -> Version:
+    def _commit(self, cell: Any, opts: Any, step: int | None) -> Version:
         done = _new_published()
-        self._call(lambda: _native.check(lib.heddle_publication_commit(publication, opts, done)))
+        self._call(lambda: _native.check(lib.heddle_publication_commit(cell, opts, done)))
         return self._version(done, step)
 
     def _publish_opts(self, step: int | None, request_id: str | None, meta: Mapping[str, str] | None,
@@ -548,6 +540,10 @@ def _sized(kind: str) -> Any:
     made = ffi.new(kind + " *")
     made.size = ffi.sizeof(kind)
     return made
+
+
+def _new_publication() -> Any:
+    return ffi.new("heddle_publication_t **")
 
 
 def _new_event() -> Any:

@@ -51,6 +51,22 @@ def test_a_version_of_wrong_arguments(pub, how, named):
     assert pub.publish_tensors(PAIR, CONFIG).created, "and the publisher is whole"
 
 
+def test_what_is_interrupted_when_it_was_begun_is_given_back(pub, monkeypatch):
+    """A handler's exception finds the library done, and its publication in nobody's hands."""
+    call, is_first = pub._call, [True]
+
+    def interrupted(of):
+        value = call(of)
+        if is_first and is_first.pop():         # the first to end: begin's
+            raise KeyboardInterrupt
+        return value
+    with monkeypatch.context() as patched:
+        patched.setattr(pub, "_call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pub.publish_tensors(PAIR, CONFIG)
+    assert pub.publish_tensors(PAIR, CONFIG).created
+
+
 @pytest.mark.parametrize("how,named", [
     ({"min": "1"}, "min"), ({"min": -1}, "min"), ({"min": 1.5}, "min"), ({"quorum": "none"}, "none"),
     ({"quorum": "\u00b2"}, "quorum"),

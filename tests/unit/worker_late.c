@@ -48,7 +48,7 @@ Test(late, a_slot_is_not_reused_before_they_have_landed)
     free(b.bytes);
 }
 
-/* One source's bytes are copied, and digested on the way; the next one's are placed, and nobody has digested them. */
+/* One source's bytes are copied, and digested on the way; the next one's are placed, and nobody has. */
 Test(late, what_is_placed_after_what_was_copied_is_digested_too)
 {
     worker_t *w = worker_joined(0, NULL);
