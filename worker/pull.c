@@ -464,8 +464,8 @@ void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
         if (take_open(p, event->ask, &o)) on_arrived(p, &o, event->is_digested, now_us);
         break;
     case TR_REFUSED:
-        note_open_receives(p);
         if (!take_open(p, event->ask, &o)) break;
+        note_open_receives(p);
         drive(p,
               &(fetch_event_t){.kind = FE_REFUSED, .piece = o.piece, .token = o.token, .err = event->err},
               now_us);

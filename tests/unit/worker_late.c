@@ -2,6 +2,7 @@
 /* Receives that are still open when nobody wants their bytes any more (rendezvous): what lands then must not be served. */
 #include "tests/unit/worker_world.h"
 
+#include "core/digest.h"
 #include "transfer/exchange.h"
 
 enum { LAND_US = 300000 };
@@ -46,6 +47,78 @@ Test(late, a_slot_is_not_reused_before_they_have_landed)
     cr_assert(serves(w, &b, 2));
     free(a.bytes);
     free(b.bytes);
+}
+
+/* A transfer whose receives stay open as long as the test wants, and what it is asked for the first chunk. */
+static transfer_ops_t spied;
+static uint64_t first_chunk;
+static bool has_open_receives;
+
+static int spied_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes, region_t *into, uint64_t at,
+                     uint64_t *ret_ask)
+{
+    int rc = transfer_mem_ops.ask(t, from, key, offset, bytes, into, at, ret_ask);
+    if (rc == HEDDLE_OK && at == 0) first_chunk = *ret_ask;
+    return rc;
+}
+
+static bool spied_idle(transfer_t *t, const region_t *r) { return !has_open_receives && transfer_mem_ops.idle(t, r); }
+
+/* Announces version 1; its manifest is here, and its chunks are asked for. */
+static pull_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a)
+{
+    spied = transfer_mem_ops;
+    spied.ask = spied_ask, spied.idle = spied_idle;
+    has_open_receives = false;
+    w->node->io.tr = &spied;
+    origin_serve(o, a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, a, 1, &source, 1);
+    uint64_t due = 0;
+    while (!w->node->adapters[0].pull || pull_state(w->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
+    return w->node->adapters[0].pull;
+}
+
+/* The leaves of a copy were right when it was made; since then the transport may have written over it. */
+Test(late, leaves_of_a_copy_are_not_believed_where_bytes_are_placed)
+{
+    worker_t *w = worker_of_one_slot();
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
+    test_arena_t a = arena(1);
+    pull_t *pull = spy_on_chunks(w, o, &a);
+    region_t *into = slots_at(w->node->slots, 0, 0)->region;
+    uint64_t *leaves = into->leaves;
+    cr_assert_not_null(leaves);
+    mem_hold(o->t, world_now_us + FOR_EVER_US);
+    run_for(1000);
+    cr_assert_null(into->leaves, "receives are open");
+    digest_leaves(a.bytes, a.region_bytes, leaves);
+    tr_event_t copied = {.kind = TR_ARRIVED, .is_digested = true, .ask = first_chunk, .token = o->token};
+    worker_node_ops.transfer(w->node, &copied, world_now_us);
+    run_for(1000);
+    cr_assert_eq(pull_bytes_done(pull), 0, "what lies there is something else");
+    cr_assert_eq(w->node->counters.chunks_bad, 1);
+    free(a.bytes);
+}
+
+/* An ask that ended with its connection, whose receive is still open, writes when the chunk has come from elsewhere. */
+Test(late, what_a_lost_source_writes_is_found_before_sealing)
+{
+    worker_t *w = worker_of_one_slot();
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena_make(1, 1, 300);    /* one chunk: no other ask is taken back */
+    pull_t *pull = spy_on_chunks(w, o, &a);
+    has_open_receives = true;
+    tr_event_t refused = {.kind = TR_REFUSED, .ask = first_chunk, .token = o->token, .err = HEDDLE_ERR_AGAIN};
+    worker_node_ops.transfer(w->node, &refused, world_now_us);
+    run_for(2000000);
+    cr_assert_eq(pull_state(pull), PULL_CLOSING);
+    ((uint8_t *)slots_at(w->node->slots, 0, 0)->region->base)[0] ^= 1;
+    has_open_receives = false;
+    run_for(100000);
+    cr_assert_eq(count_said(w, MSG_STAGED), 0);
+    cr_assert_str_eq(last_said(w, MSG_NACK)->nack.code, "digest_mismatch");
+    free(a.bytes);
 }
 
 /* One source's bytes are copied, and digested on the way; the next one's are placed, and nobody has. */
