@@ -24,8 +24,7 @@ typedef struct {
 
 /* XXH64 of four whole leaves at once.  One leaf alone waits for its multiplications: four accumulators side
  * by side, each a step behind the other, are all that XXH64 allows.  Leaves know nothing of each other, so
- * four of them fill the vector units: twice (AVX2) to six times (AVX-512) as fast, and the same
- * numbers. */
+ * four of them fill the vector units: twice (AVX2) to six times (AVX-512) as fast, and the same numbers. */
 #define PRIME_1 0x9E3779B185EBCA87u
 #define PRIME_2 0xC2B2AE3D27D4EB4Fu
 #define PRIME_3 0x165667B19E3779F9u
