@@ -192,6 +192,8 @@ void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size)
 }
 
 /* Whoever will wake the loop says so before it lets go: after that, only `wakers` keeps the table alive. */
+void slot_hold(slot_t *slot) { atomic_fetch_add(&slot->refs, 1); }
+
 void slot_release(slot_t **held)
 {
     slot_t *slot = held ? *held : NULL;

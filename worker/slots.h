@@ -13,10 +13,10 @@
  * and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
  * until the last reader has left.
  *
- * Threads: slots_find, slots_acquire and slot_release on any thread: no lock, no system call (except: the
- * last release of a slot that is wanted back calls ops.wake; the last release after slots_close unmaps).
- * Everything else on the loop's thread.  Ownership: the table lives until slots_close was called AND the
- * last hold is released. */
+ * Threads: slots_find, slots_acquire, slot_hold and slot_release on any thread: no lock, no system call
+ * (except: the last release of a slot that is wanted back calls ops.wake; the last release after slots_close
+ * unmaps).  Everything else on the loop's thread.  Ownership: the table lives until slots_close was called
+ * AND the last hold is released. */
 #ifndef WORKER_SLOTS_H
 #define WORKER_SLOTS_H
 
@@ -82,6 +82,8 @@ const char *slots_adapter(const slots_t *s, uint32_t adapter);
 int  slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot);
 /* [any thread] For people: the versions that can be acquired now, as "3 4"; "none".  Cut to fit. */
 void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size);
+/* [any thread] One more, for who has one. */
+void slot_hold(slot_t *slot);
 /* [any thread] Ends a hold.  Accepts NULL and pointers to NULL. */
 void slot_release(slot_t **slot);
 

@@ -110,9 +110,16 @@ class Outdated(Exception):
     """A plan was that of the model, and is no longer."""
 
 
-def _look(p: Any) -> tuple[Any, ...]:
-    """What a parameter's bytes hang on: as long as this is the same, they lie where they lay."""
-    return (p.data_ptr(), p.dtype, p.shape, p.stride(), p.untyped_storage().nbytes(), p.is_neg(), p.is_conj())
+def _looks(parameters: list[Any]) -> list[list[Any]]:
+    """What the parameters' bytes hang on: as long as this is the same, they lie where they lay.  Attribute by
+    attribute, which takes half the time of parameter by parameter.
+    """
+    import torch
+    of, bytes_of = torch.Tensor, torch.UntypedStorage.nbytes
+    reads: tuple[Callable[[Any], Any], ...] = (of.data_ptr, of.dtype.__get__, of.shape.__get__, of.stride,
+                                               of.is_neg, of.is_conj)
+    return [*(list(map(read, parameters)) for read in reads),
+            list(map(bytes_of, map(of.untyped_storage, parameters)))]
 
 
 class Plan:
@@ -129,7 +136,7 @@ class Plan:
         self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
         self._targets: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
         # where everything lies on the CPU as it will lie in a region: how it was found, and the addresses
-        self._found: list[tuple[Any, ...]] | None = None
+        self._found: list[list[Any]] | None = None
         self._sources = array.array("Q")
         # what the ranks hold of it, and a digest of what it is (_collective)
         self.shards: Any = None
@@ -152,7 +159,7 @@ class Plan:
     def lies_as_found(self) -> bool:
         """Whether every parameter has its memory where it had it when that was checked."""
         try:
-            return self._found is not None and list(map(_look, self.parameters)) == self._found
+            return self._found is not None and _looks(self.parameters) == self._found
         except (NotImplementedError, RuntimeError):             # one that has none
             return False
 
@@ -163,7 +170,7 @@ class Plan:
         plain = [is_plain(p) for p in self.parameters]
         self._sources = array.array("Q", [p.data_ptr() if as_it_lies else 0
                                           for p, as_it_lies in zip(self.parameters, plain, strict=True)])
-        self._found = list(map(_look, self.parameters)) if all(plain) else None
+        self._found = _looks(self.parameters) if all(plain) else None
         return plain
 
     def is_of(self, model: Any) -> bool:

@@ -26,6 +26,8 @@ TORCH = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "float8_e5m2", 
          "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "C64": "complex64",
          "F64": "float64", "I64": "int64",
          "U64": "uint64"}
+# those of them that every torch takes from DLPack, the others by a buffer each
+_DLPACK = {"U8", "I8", "I16", "F16", "BF16", "I32", "F32", "C64", "F64", "I64"}
 # ... -> numpy's; where numpy has no such type, the unsigned integers of its size
 NUMPY = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "uint8", "F8_E4M3": "uint8",
          "F8_E8M0": "uint8", "F8_E4M3FNUZ": "uint8",
@@ -49,16 +51,6 @@ def torch_dtype(name: str) -> Any:
         raise _native.error("usage", f"this torch has no type for {name}", found=name,
                             hint="take .data, the bytes as they are")
     return found
-
-
-@functools.cache
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a dense tensor, in elements."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
 
 
 # -- in ------------------------------------------------------------------------------------------------------
@@ -203,17 +195,10 @@ class Layout:
     def __init__(self, digest: bytes, rows: list[tuple[str, str, tuple[int, ...], int, int]]) -> None:
         self.digest = digest
         self.rows = rows                    # (name, dtype, shape, nbytes, start)
-        # (name, start, end) of those that have bytes
-        self.spans = [(name, start, start + nbytes) for name, _, _, nbytes, start in rows if nbytes]
-        self._looks: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] | None = None
-
-    @property
-    def looks(self) -> list[tuple[Any, tuple[int, ...], tuple[int, ...]]]:
-        """(torch's type, shape, strides) of those that have bytes."""
-        if self._looks is None:             # on two threads: twice the same
-            self._looks = [(torch_dtype(dtype), shape, row_major(shape))
-                           for _, dtype, shape, nbytes, _ in self.rows if nbytes]
-        return self._looks
+        # those that are handed over by DLPack, and their names; an empty one would hold the slot for nothing
+        self.handed = [i for i, (_, dtype, _, nbytes, _) in enumerate(rows) if nbytes and dtype in _DLPACK]
+        self.handed_names = [rows[i][0] for i in self.handed]
+        self.handed_c = ffi.new("uint32_t[]", self.handed)
 
 
 class Tensor:
@@ -260,9 +245,12 @@ class Tensor:
 
         torch has no read-only tensors: writing to this one ends the process (SIGSEGV).
         """
-        alone = Layout(b"", [(self.name, self.dtype, self.shape, self.nbytes, 0)])
-        found: Any = Tensors(alone, self.address, self.hold).torch()[self.name]
-        return found
+        import torch
+        kind = torch_dtype(self.dtype)
+        if self.nbytes == 0:
+            return torch.empty(self.shape, dtype=kind)
+        # writable to the eye: of a read-only buffer torch warns each time
+        return torch.frombuffer(self._buffer(), dtype=kind).view(self.shape)
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.dtype}, {list(self.shape)})"
@@ -296,16 +284,13 @@ class Tensors(Mapping[str, Tensor]):
 
     def torch(self) -> dict[str, Any]:
         """name -> torch tensor (`Tensor.torch`)."""
-        import torch
-        of, view = self._layout, torch.frombuffer
-        pieces = self._hold.pieces(self._first, of.spans) if of.spans else []
-        found = {name: view(piece, dtype=dtype).as_strided(shape, strides)
-                 for (name, _, _), piece, (dtype, shape, strides) in
-                 zip(of.spans, pieces, of.looks, strict=True)}
+        from torch.utils.dlpack import from_dlpack
+        of = self._layout
+        handed = self._hold.hand_over(of, from_dlpack) if of.handed else []
+        found = dict(zip(of.handed_names, handed, strict=True))
         if len(found) == len(of.rows):
             return found
-        return {name: found[name] if nbytes else torch.empty(shape, dtype=torch_dtype(dtype))
-                for name, dtype, shape, nbytes, _ in of.rows}
+        return {name: found[name] if name in found else row.torch() for name, row in self._made().items()}
 
     def __repr__(self) -> str:
         return f"Tensors({len(self)} tensors)"

@@ -5,14 +5,14 @@ iterator of updates.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import json
 import os
 import threading
 import time
-import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from heddle import _native
@@ -55,9 +55,8 @@ class Hold:
         self.data_bytes, self.count = int(manifest.data_bytes), int(manifest.tensor_count)
         self.since, self.where = time.monotonic(), where
         self.views: Counter[str] = Counter()
-        # views that lie in one buffer: how many such buffers there are, and which pieces of them
-        self._wholes = 0
-        self._pieces: list[tuple[str, weakref.ref[memoryview]]] = []
+        self._handed: list[Handed] = []         # views that other libraries have
+        self._calls = 0                         # in C, with the snapshot
         self.in_block = True
         self._snapshot = snapshot
         self._worker = worker
@@ -97,32 +96,27 @@ class Hold:
                 del self.views[name]
             self._release_if_free()
 
-    def pieces(self, first: int, spans: list[tuple[str, int, int]]) -> list[memoryview]:
-        """The memory of tensors, none of them empty, given as (name, start, end) from address `first` on: a
-        piece each of one buffer, which costs a sixth of a buffer each.  While a piece is there, so is the
-        hold; who is given a piece keeps that object.
+    def hand_over(self, layout: Layout, take: Callable[[Any], Any]) -> list[Any]:
+        """What `take` makes of each tensor of layout.handed, given as a DLPack capsule: a view, of which the
+        library knows when it is gone.
         """
-        size = max(end for _, _, end in spans)
         with self._lock:
-            self._live()
-            self._wholes += 1
-            # writable to the eye: of a read-only buffer torch warns each time
-            whole = memoryview(ffi.buffer(ffi.gc(ffi.cast("char *", first), self._drop_whole), size))
-            found = [whole[start:end] for _, start, end in spans]
-            self._pieces += [(name, weakref.ref(piece))
-                             for (name, _, _), piece in zip(spans, found, strict=True)]
-        return found
-
-    def _drop_whole(self, _: Any) -> None:
-        with self._lock:
-            self._wholes -= 1
-            self._pieces = [piece for piece in self._pieces if piece[1]() is not None]
-            self._release_if_free()
+            handed = Handed(self._live(), layout)
+            self._handed = [one for one in self._handed if one.count] + [handed]
+        try:
+            return handed.over(take)
+        finally:
+            handed.give_back()
 
     def _names(self) -> list[str]:
         """Of the tensors of which a view is there.  Without the lock: who holds it may be in the worker's."""
-        return sorted({*list(self.views), *(name for name, piece in list(self._pieces)
-                                            if piece() is not None)})
+        handed = (name for one in list(self._handed) for name in one.names())
+        return sorted({*list(self.views), *handed})
+
+    @property
+    def is_over(self) -> bool:
+        """Its block has ended, and no view is left."""
+        return self._snapshot is None and not any(handed.count for handed in list(self._handed))
 
     def end_block(self) -> list[str]:
         """Names of the tensors of which a view is still there."""
@@ -132,10 +126,11 @@ class Hold:
             return self._names()
 
     def _release_if_free(self) -> None:
-        if self.in_block or self.views or self._wholes or self._snapshot is None:
+        if self.in_block or self.views or self._calls or self._snapshot is None:
             return
         snapshot, self._snapshot = self._snapshot, None
-        self._worker._holds.discard(self)
+        if self.is_over:
+            self._worker._holds.discard(self)   # else Worker._held() does when it is
         if not _native.forked:
             lib.heddle_snapshot_release(ffi.new("heddle_snapshot_t **", snapshot))
 
@@ -165,17 +160,73 @@ class Hold:
     def call(self, function: Any, *args: Any) -> None:
         with self._lock:
             snapshot = self._live()
-            self._wholes += 1           # as a view: who ends the block meanwhile leaves the slot to us
+            self._calls += 1            # as a view: who ends the block meanwhile leaves the slot to us
         try:
             _native.check(function(snapshot, *args))
         finally:
-            self._drop_whole(None)
+            with self._lock:
+                self._calls -= 1
+                self._release_if_free()
 
     def described(self) -> dict[str, Any]:
         views = self._names()
         return {"adapter": self.adapter, "version": self.version, "tag": self.tag,
                 "age_s": time.monotonic() - self.since, "in_block": self.in_block,
                 "views": views, "where": self.where}
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p,
+                                                                 ctypes.c_void_p)
+_is_capsule = ctypes.pythonapi.PyCapsule_IsValid
+_is_capsule.restype, _is_capsule.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+_DLPACK = b"dltensor"               # who takes it over gives the capsule another name
+
+
+class Handed:
+    """Views of a version that another library has, or is about to have: the library's own count of them."""
+
+    def __init__(self, snapshot: Any, layout: Layout) -> None:
+        self._layout = layout
+        place = ffi.new("heddle_views_t **")
+        _native.check(lib.heddle_snapshot_views(snapshot, place))
+        self._views = ffi.gc(place[0], _release_views)
+        self._taken = ffi.new("struct DLManagedTensor *[]", len(layout.handed))
+        self._capsules: list[Any] | None = None
+        self._is_over = False           # from here on what is taken is given back, or taken over
+        _native.check(lib.heddle_views_take(self._views, layout.handed_c, len(layout.handed), self._taken))
+
+    def over(self, take: Callable[[Any], Any]) -> list[Any]:
+        addresses = ffi.unpack(ffi.cast("uintptr_t *", self._taken), len(self._layout.handed))
+        self._capsules = [_new_capsule(address, _DLPACK, None) for address in addresses]
+        found = list(map(take, self._capsules))
+        self._is_over = True
+        return found
+
+    def give_back(self) -> None:
+        """What was taken and not taken over: an exception came in between."""
+        if not self._is_over:
+            for i, tensor in enumerate(self._taken):
+                if self._capsules is None or _is_capsule(self._capsules[i], _DLPACK):
+                    lib.heddle_views_put(tensor)
+        self._is_over, self._capsules = True, None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_over"):           # else nothing was taken
+            self.give_back()
+
+    @property
+    def count(self) -> int:
+        """Views that are there."""
+        return int(lib.heddle_views_held(self._views))
+
+    def names(self) -> list[str]:
+        return [self._layout.rows[i][0] for i in (self._layout.handed if self.count else ())
+                if lib.heddle_views_is_held(self._views, i)]
+
+
+def _release_views(views: Any) -> None:
+    lib.heddle_views_release(ffi.new("heddle_views_t **", views))
 
 
 class HeldVersion:

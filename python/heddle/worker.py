@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -318,11 +318,18 @@ class Worker(Handle):
 
     def _hold(self, adapter: str, version: int, where: str = "") -> Hold:
         place, name = ffi.new("heddle_snapshot_t **"), _native.c_text(adapter)
+        self._forget_holds()
         with self._lock:
             if not self._app:
                 self._drain()           # nobody has to: what a reader of old would miss is nothing to log
             _native.check(lib.heddle_worker_acquire(self._live(), name, version, place))
         return Hold(self, place[0], where)
+
+    def _forget_holds(self) -> None:
+        """Those whose last view has gone: of those that other libraries have nobody is told."""
+        for hold in list(self._holds):
+            if hold.is_over:
+                self._holds.discard(hold)
 
     def acquire(self, adapter: str, version: int | None = None) -> Snapshot:
         """A hold on the active version (None), or on a given one while it is here.  `with` releases it.
@@ -331,8 +338,8 @@ class Worker(Handle):
         version is not here.
         """
         wanted = 0 if version is None else _native.count(version, "version", 1, _native.NUMBER_MAX)
-        caller = traceback.extract_stack(limit=2)[0]
-        return Snapshot(self._hold(adapter, wanted, f"{caller.filename}:{caller.lineno}"))
+        caller = sys._getframe(1)
+        return Snapshot(self._hold(adapter, wanted, f"{caller.f_code.co_filename}:{caller.f_lineno}"))
 
     def current(self, adapter: str) -> Current | None:
         """What acquire(adapter) would give; None while nothing is active."""
@@ -428,6 +435,7 @@ class Worker(Handle):
             self._drain()               # of the session nobody else may ask
             _native.check(lib.heddle_worker_stats(self._live(), told))
         counters: dict[str, Any] = _native.take_json(told)
+        self._forget_holds()
         held = sorted((hold.described() for hold in list(self._holds)),
                       key=lambda h: (h["adapter"], h["version"]))
         return {**counters, "joined": self._joined, "held": held}

@@ -629,6 +629,49 @@ def test_a_piece_of_a_torch_view_keeps_the_slot_under_its_name(broker, adapter, 
                 assert all(bool((t == 1.0).all()) for t in a.torch().values())
 
 
+def test_views_that_were_not_taken_over_keep_nothing(broker, adapter, numpy):
+    """An exception (Ctrl-C) while torch takes them: those that it has stay good, the rest is given back."""
+    from_dlpack = pytest.importorskip("torch.utils.dlpack").from_dlpack
+    with heddle.Worker(adapters=[adapter], name="torn", apply="auto") as w, \
+            heddle.Publisher(adapter=adapter) as pub:
+        pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
+        kept = []
+
+        def take(capsule):
+            if kept:
+                raise KeyboardInterrupt
+            kept.append(from_dlpack(capsule))
+            return kept[0]
+        with pytest.warns(ResourceWarning, match=r"slot: [^,]*lora_A[^,]*$"), w.acquire(adapter) as a:
+            with pytest.raises(KeyboardInterrupt):
+                a._held().hand_over(a.tensors._layout, take)
+        assert [h["views"] for h in w.stats()["held"]] == [[KEY.format("A")]] and (kept[0] == 1.0).all()
+        kept.clear()
+        assert w.stats()["held"] == []
+
+
+def test_torch_views_of_every_type_and_shape(broker, adapter, numpy):
+    torch = pytest.importorskip("torch")
+    kinds = ("bool uint8 int8 float8_e5m2 float8_e4m3fn int16 uint16 float16 bfloat16 int32 uint32 float32 "
+             "complex64 float64 int64 uint64").split()
+    with heddle.Worker(adapters=[adapter], name="every-type", apply="auto") as w, \
+            heddle.Publisher(adapter=adapter) as pub:
+        sent = {f"base_model.model.{kind}.{shape}.weight":
+                torch.randint(0, 2, shape).to(getattr(torch, kind))
+                for kind in kinds for shape in ((), (3,), (2, 3, 5), (2, 0, 5))}
+        sent |= {name: torch.from_numpy(t) for name, t in tensors(numpy).items()}
+        pub.publish_tensors(sent, CONFIG).wait(min=1, timeout=60)
+        with w.acquire(adapter) as a:
+            got, one_by_one = a.torch(), {name: t.torch() for name, t in a.tensors.items()}
+            for name, t in sent.items():
+                for found in (got[name], one_by_one[name]):
+                    assert found.dtype is t.dtype and found.shape == t.shape and found.is_contiguous()
+                    assert bytes(found.reshape(-1).view(torch.uint8).numpy()) == bytes(
+                        t.reshape(-1).view(torch.uint8).numpy()), name
+            del got, one_by_one, found
+        assert w.stats()["held"] == []
+
+
 def test_views_that_outlive_their_update_are_named(broker, adapter, numpy):
     with heddle.Worker(adapters=[adapter], name="keeps") as w, heddle.Publisher(adapter=adapter) as pub:
         tag = pub.publish_tensors(tensors(numpy), CONFIG).tag

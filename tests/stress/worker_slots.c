@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers acquire and release while the loop flips, drops, rewrites and reuses slots; then close with holds
+/* Readers acquire and release, and give back views that others took, while the loop flips, drops, rewrites and reuses slots; then close with holds
  * still out. A reader that sees bytes of another version than it holds, or bytes that change, fails the
  * run.  Plain main: also runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
 #include "tests/unit/worker_arena.h"
@@ -38,6 +38,30 @@ static void check(const slot_t *held, uint64_t at)
 
 static atomic_ulong newest;
 
+/* A view that is another thread's to give back, and what it is of must not change before. */
+typedef struct { struct DLManagedTensor *tensor; const slot_t *slot; uint64_t version; } passed_t;
+static _Atomic(passed_t *) passed;
+
+static void give_back(passed_t *p)
+{
+    if (!p) return;
+    if (p->slot->view.version != p->version) atomic_fetch_add(&torn, 1);
+    check(p->slot, p->version * 131 % arenas[0].region_bytes);
+    heddle_views_put(p->tensor);
+    free(p);
+}
+
+static void pass(const slot_t *held, uint64_t n)
+{
+    heddle_views_t *v;
+    passed_t *p = malloc(sizeof *p);
+    uint32_t index = (uint32_t)n % held->manifest.tensor_count;
+    *p = (passed_t){.slot = held, .version = held->view.version};
+    if (heddle_snapshot_views(held, &v) || heddle_views_take(v, &index, 1, &p->tensor)) abort();
+    heddle_views_release(&v);
+    give_back(atomic_exchange(&passed, p));
+}
+
 static void *reader(void *arg)
 {
     slots_t *s = arg;
@@ -53,6 +77,7 @@ static void *reader(void *arg)
         atomic_fetch_add(&acquired, 1);
         if (version && held->view.version != version) atomic_fetch_add(&torn, 1);
         for (uint64_t i = 0; i < 8; i++) check(held, (n * 131 + i * 997) % arenas[0].region_bytes);
+        if (n % 16 == 5) pass(held, n);
         if (++n % 64 == 0) {    /* now and then one is held for long */
             slot_release(&kept);
             kept = held;
@@ -128,6 +153,7 @@ int main(int argc, char **argv)
     slots_unmap_all(s);
     slots_close(&s);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    give_back(atomic_exchange(&passed, NULL));
     for (int i = 0; i < ARENAS; i++) free(arenas[i].bytes);
     printf("slots: %llu versions, %lu holds, %lu misses, %u wakes, %u torn\n", (unsigned long long)versions,
            atomic_load(&acquired), atomic_load(&missed), atomic_load(&woken), atomic_load(&torn));

@@ -97,6 +97,60 @@ Test(snapshot, digest_is_of_the_bytes_as_they_are)
     end(s);
 }
 
+/* ---- views (their layout: python/tests/test_misuse.py, which has torch read it) ---- */
+
+static heddle_views_t *views_of(heddle_snapshot_t *s)
+{
+    heddle_views_t *v = NULL;
+    cr_assert_eq(heddle_snapshot_views(s, &v), HEDDLE_OK);
+    return v;
+}
+
+Test(snapshot, views_hold_it_until_the_last_is_given_back)
+{
+    heddle_snapshot_t *s = snapshot(), *held = s;
+    const uint32_t wanted[] = {3, 11};
+    struct DLManagedTensor *got[2];
+    heddle_views_t *v = views_of(s);
+    cr_assert(slot_readers(s) == 1 && heddle_views_held(v) == 0, "nobody has taken one");
+    cr_assert_eq(heddle_views_take(v, wanted, 2, got), HEDDLE_OK);
+    cr_assert(slot_readers(s) == 2 && heddle_views_held(v) == 2);
+    cr_assert(heddle_views_is_held(v, 3) && heddle_views_is_held(v, 11) && !heddle_views_is_held(v, 4));
+    heddle_snapshot_release(&held);
+    heddle_views_put(got[1]);
+    heddle_views_put(got[1]);
+    heddle_views_put(NULL);
+    cr_assert(slot_readers(s) == 1 && heddle_views_held(v) == 1 && !heddle_views_is_held(v, 11));
+    cr_assert(!heddle_views_is_held(v, 12), "there is no such tensor");
+    heddle_views_release(&v);
+    heddle_views_release(&v);
+    heddle_views_release(NULL);
+    cr_assert_eq(slot_readers(s), 1, "what was taken goes on holding");
+    heddle_views_put(got[0]);
+    cr_assert_eq(slot_readers(s), 0);
+    slots_close(&slots);
+    free(arena.bytes);
+}
+
+Test(snapshot, views_are_taken_all_or_none_and_once)
+{
+    heddle_snapshot_t *s = snapshot();
+    struct DLManagedTensor *got[3];
+    heddle_views_t *v = views_of(s);
+    cr_assert_eq(heddle_views_take(v, (uint32_t[]){0, 12}, 2, got), HEDDLE_ERR_USAGE);
+    cr_assert_str_eq(heddle_last_error()->expected, "0 to 11");
+    cr_assert(slot_readers(s) == 1 && heddle_views_held(v) == 0);
+    cr_assert_eq(heddle_views_take(v, (uint32_t[]){0, 5, 0}, 3, got), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(heddle_last_error()->message, "taken already") && heddle_views_held(v) == 0);
+    cr_assert_eq(heddle_views_take(v, (uint32_t[]){0, 5}, 2, got), HEDDLE_OK);
+    heddle_views_put(got[0]);
+    cr_assert_eq(heddle_views_take(v, (uint32_t[]){0}, 1, got), HEDDLE_ERR_USAGE, "its deleter may be called again");
+    heddle_views_put(got[1]);
+    cr_assert_eq(slot_readers(s), 1);
+    heddle_views_release(&v);
+    end(s);
+}
+
 /* ---- export ---- */
 
 #define SYNCS_MAX 8
