@@ -8,16 +8,22 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 /* Less is copied sooner than another thread wakes. */
 #define SHARE_BYTES (4u << 20)
 
+/* Taken one after the other by who is free: a thread that starts late, or shares its core, has less of them.
+ * No smaller and, for a scan of the table each, about so many. */
+#define PIECES 64u
+#define PIECE_BYTES (1u << 20)
+
 typedef struct {
     const pack_t *pack;
     const void *const *sources;
-    uint64_t from, to;
-    pthread_t thread;
-} part_t;
+    uint64_t piece_bytes;
+    _Atomic uint64_t next;             /* byte of the region that nobody has taken */
+} work_t;
 
 uint32_t fill_threads(uint64_t region_bytes, uint32_t most)
 {
@@ -33,35 +39,36 @@ uint32_t fill_cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
-static void *write_part(void *self)
+static void *write_pieces(void *self)
 {
-    const part_t *part = self;
-    pack_write(part->pack, part->sources, part->from, part->to);
+    work_t *w = self;
+    uint64_t end = w->pack->layout.region_bytes, from;
+    while ((from = atomic_fetch_add(&w->next, w->piece_bytes)) < end)
+        pack_write(w->pack, w->sources, from, from + w->piece_bytes);
     return NULL;
 }
 
-static bool start(part_t *part)
+static bool start(work_t *w, pthread_t *ret_thread)
 {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* the application's signals are its own threads' */
-    bool is_started = !FAILPOINT("publisher.fill.thread") &&
-                      pthread_create(&part->thread, NULL, write_part, part) == 0;
+    bool is_started =
+        !FAILPOINT("publisher.fill.thread") && pthread_create(ret_thread, NULL, write_pieces, w) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return is_started;
 }
 
 void fill(pack_t *p, const void *const *sources, uint32_t threads)
 {
-    part_t parts[FILL_THREADS_MAX];
-    uint64_t pages = p->layout.region_bytes / LIMIT_PAGE_BYTES;
+    uint64_t piece_pages = p->layout.region_bytes / LIMIT_PAGE_BYTES / PIECES;
+    if (piece_pages < PIECE_BYTES / LIMIT_PAGE_BYTES) piece_pages = PIECE_BYTES / LIMIT_PAGE_BYTES;
+    work_t work = {.pack = p, .sources = sources, .piece_bytes = piece_pages * LIMIT_PAGE_BYTES};
+    pthread_t others[FILL_THREADS_MAX];
     uint32_t started = 0;
     assert(threads >= 1 && threads <= FILL_THREADS_MAX);
     pack_write_begin(p, sources);
-    for (uint32_t i = 0; i < threads; i++)
-        parts[i] = (part_t){p, sources, pages * i / threads * LIMIT_PAGE_BYTES,
-                            pages * (i + 1) / threads * LIMIT_PAGE_BYTES, 0};
-    while (started + 1 < threads && start(&parts[started])) started++;
-    for (uint32_t i = started; i < threads; i++) write_part(&parts[i]);
-    for (uint32_t i = 0; i < started; i++) pthread_join(parts[i].thread, NULL);
+    while (started + 1 < threads && start(&work, &others[started])) started++;
+    write_pieces(&work);
+    for (uint32_t i = 0; i < started; i++) pthread_join(others[i], NULL);
 }

@@ -14,7 +14,7 @@ uint32_t fill_cores(void);
  * FILL_THREADS_MAX. */
 uint32_t fill_threads(uint64_t region_bytes, uint32_t most);
 /* pack_write_begin and pack_write of everything, on so many threads.  Those that it starts have ended when it
- * returns; what cannot be started leaves its part to the caller. */
+ * returns; the caller does what those that cannot be started, or start late, have not done. */
 void fill(pack_t *p, const void *const *sources, uint32_t threads);
 
 #endif

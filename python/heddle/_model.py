@@ -74,31 +74,41 @@ def config_of(model: Any, name: str) -> bytes:
     return json.dumps(fields, indent=2, sort_keys=True).encode()
 
 
-class _Nothing:
-    """In place of a child that is None."""
-    _modules: dict[str, Any] = {}
-
-
-_NOTHING = _Nothing()
-
-
-def _tree(model: Any) -> list[Any]:
-    """All modules and their names, level by level: another tree has another list.
-
-    The modules are weak references, which compare as their modules do, and one whose module is gone equals no
-    other.  (An address would: that of a module that is gone is the next one's.  And strong ones would keep
-    what the model has dropped, or the model itself.)
+def _config_key(model: Any, name: str) -> tuple[Any, ...]:
+    """As long as this is the same, so is config_of(), which takes ten times as long.  (Not the values: 16
+    equals 16.0, and is written differently.)
     """
-    found: list[Any] = []
-    level = [model]
-    while level:
-        children = [module._modules for module in level]
-        parents = [several for several in children if several]
-        found += map(weakref.ref, level)
-        found += map(len, children)
-        found += itertools.chain.from_iterable(parents)
-        level = [_NOTHING if child is None else child for several in parents for child in several.values()]
-    return found
+    base = model.base_model.model
+    return repr(vars(model.peft_config[name])), base.__dict__.get("name_or_path", None), type(base)
+
+
+class _Tree:
+    """The modules of a model and their names in each other, of which nothing is kept alive.
+
+    What has children is asked for them.  What has none is not: its dict of children, empty as it is, is kept
+    and looked at.  A module is known by its address, as long as none of them has gone: that address would be
+    the next one's.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._gone: list[Any] = []
+        modules = list(model.modules())
+        self._refs = [weakref.ref(module, self._gone.append) for module in modules]
+        self._parents = [ref for ref, module in zip(self._refs, modules, strict=True) if module._modules]
+        self._leaves = [module._modules for module in modules if not module._modules]
+        self._children = _children([module for module in modules if module._modules])
+
+    def is_of(self, model: Any) -> bool:
+        parents = [ref() for ref in self._parents]
+        is_here = self._refs[0]() is model and not any(self._leaves)
+        return is_here and not self._gone and _children(parents) == self._children
+
+
+def _children(parents: list[Any]) -> list[list[Any]]:
+    """How many each has, their names, and who they are."""
+    of = [module._modules for module in parents]
+    return [list(map(len, of)), list(itertools.chain.from_iterable(of)),
+            list(map(id, itertools.chain.from_iterable(map(dict.values, of))))]
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
@@ -126,7 +136,8 @@ class Plan:
     """name -> parameter -> place, of one adapter of one model."""
 
     def __init__(self, model: Any, name: str, config: bytes) -> None:
-        self.name, self.config, self._tree = name, config, _tree(model)
+        self.name, self.config, self._tree = name, config, _Tree(model)
+        self._config_key = _config_key(model, name)
         rows = _saved(model, name)
         self.parameters = [p for _, p in rows]
         self._owners = _owners(model, self.parameters)
@@ -144,7 +155,10 @@ class Plan:
 
     def fits(self, model: Any, config: bytes) -> bool:
         """Whether the model is still the one that this was made of."""
-        return config == self.config and self.looks_alike() and self.is_of(model)
+        if config != self.config or not self.looks_alike() or not self.is_of(model):
+            return False
+        self._config_key = _config_key(model, self.name)        # another, of the same bytes
+        return True
 
     def looks_alike(self) -> bool:
         """Whether the parameters are of the types and shapes that they were of."""
@@ -175,7 +189,7 @@ class Plan:
 
     def is_of(self, model: Any) -> bool:
         """Whether the model has the modules that it had, and the parameters their places in it."""
-        return (_tree(model) == self._tree
+        return (self._tree.is_of(model)
                 and all(getattr(owner(), kind).get(slot) is p
                         for places, p in zip(self._owners, self.parameters, strict=True)
                         for owner, kind, slot in places))
@@ -233,7 +247,7 @@ class Plan:
         if model is None:
             write()
         elif not _calls.beside(write, lambda: self.is_of(model)
-                               and config_of(model, self.name) == self.config):
+                               and _config_key(model, self.name) == self._config_key):
             raise Outdated
         rest = [i for i, as_it_lies in enumerate(plain) if not as_it_lies]
         if rest:

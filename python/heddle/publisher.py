@@ -118,9 +118,7 @@ class Publisher(Handle):
             "timeout_ms": _native.milliseconds(timeout, "timeout", 1),
             "max_rate_bytes": (0 if max_rate is None
                                else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX)),
-            "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1),
-            # this thread looks at the model while they copy
-            "fill_threads": max(1, len(os.sched_getaffinity(0)) - 1)})
+            "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1)})
         _native.load_transport()
         last_s = 0.0            # since the writer before was heard of, when it was looked last
         while True:
@@ -237,7 +235,7 @@ class Publisher(Handle):
 
     def _publish_plan(self, plan: Plan, config: Config | None, how: tuple[Any, ...], base: Any) -> Version:
         """base: whether the plan is still of this model is found out on the way (Outdated)."""
-        is_on_cpu = all(p.is_cpu for p in plan.parameters)
+        is_on_cpu = (base is not None and plan.is_found) or all(p.is_cpu for p in plan.parameters)
         return self._publish(plan.table, plan.config if config is None else config_bytes(config),
                              functools.partial(plan.fill, model=base), is_on_cpu, *how)
 

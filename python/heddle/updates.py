@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from heddle import _native
@@ -198,7 +199,7 @@ class Handed:
 
     def over(self, take: Callable[[Any], Any]) -> list[Any]:
         addresses = ffi.unpack(ffi.cast("uintptr_t *", self._taken), len(self._layout.handed))
-        self._capsules = [_new_capsule(address, _DLPACK, None) for address in addresses]
+        self._capsules = list(map(_new_capsule, addresses, repeat(_DLPACK), repeat(None)))
         found = list(map(take, self._capsules))
         self._is_over = True
         return found

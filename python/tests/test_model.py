@@ -107,6 +107,43 @@ def test_modules_that_change_names_are_noticed():
     assert is_true(model) and is_true(model, "other")
 
 
+def test_a_module_without_children_that_gets_one_is_noticed():
+    model = models.lora()
+    plan, _ = _model.plan_of(model, "default")
+    assert is_true(model) and plan.is_of(model)
+    layer(model).lora_magnitude_vector["default"] = torch.nn.Linear(3, 2, bias=False)
+    assert not plan.is_of(model) and is_true(model)
+    assert any("lora_magnitude_vector" in key for key in planned(model))
+
+
+def test_a_configuration_that_changes_is_published(broker, adapter):
+    model = models.lora()
+    config = model.peft_config["default"]
+
+    def as_a_float():
+        config.lora_alpha = float(config.lora_alpha)        # equal, and written differently
+
+    def in_place():
+        config.target_modules.add("gate_proj")
+
+    def in_another_order():
+        config.target_modules = sorted(config.target_modules)
+
+    def in_order():
+        config.target_modules = set(config.target_modules)  # as another type, and written as before
+    with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+        digests = [pub.publish(model).digest]
+        tensors = {key: p.detach().clone() for key, p in planned(model).items()}
+        for change in (as_a_float, in_place, in_another_order, in_order):
+            change()
+            digests.append(pub.publish(model).digest)
+            want = pub.publish_tensors(tensors, _model.config_of(model, "default")).digest
+            assert digests[-1] == want, change.__name__
+            plan = _model.known_plan(model, "default")
+            assert plan._config_key == _model._config_key(model, "default"), "it is not made anew each time"
+        assert len(set(digests)) == 3 and digests[2:] == [digests[2]] * 3
+
+
 def test_a_plan_keeps_no_module():
     model = models.lora()
     planned(model)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 enum { ROWS = 5, MB = 1 << 20 };
-/* Parts end within the large ones, between two and at the end of a page; one has no bytes, one is odd. */
+/* Pieces end within the large ones, between two and at the end of a page; one has no bytes, one is odd. */
 static const uint64_t SIZES[ROWS][1] = {{9 * MB + 4096}, {0}, {100}, {3 * MB - 1}, {8 * MB}};
 static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":4}";
 static uint8_t *sources[ROWS];
