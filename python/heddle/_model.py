@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import itertools
 import json
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -120,16 +121,24 @@ class Outdated(Exception):
     """A plan was that of the model, and is no longer."""
 
 
-def _looks(parameters: list[Any]) -> list[list[Any]]:
-    """What the parameters' bytes hang on: as long as this is the same, they lie where they lay.  Attribute by
-    attribute, which takes half the time of parameter by parameter.
-    """
+def _each(parameters: list[Any], *reads: Callable[[Any], Any]) -> list[list[Any]]:
+    """Attribute by attribute, which takes half the time of parameter by parameter."""
+    return [list(map(read, parameters)) for read in reads]
+
+
+def _memory(parameters: list[Any]) -> list[list[Any]]:
+    """As long as this is the same, reading where their bytes lay is reading their storages."""
     import torch
-    of, bytes_of = torch.Tensor, torch.UntypedStorage.nbytes
-    reads: tuple[Callable[[Any], Any], ...] = (of.data_ptr, of.dtype.__get__, of.shape.__get__, of.stride,
-                                               of.is_neg, of.is_conj)
-    return [*(list(map(read, parameters)) for read in reads),
-            list(map(bytes_of, map(of.untyped_storage, parameters)))]
+    storages = list(map(torch.Tensor.untyped_storage, parameters))
+    return _each(storages, torch.UntypedStorage.data_ptr, torch.UntypedStorage.nbytes)
+
+
+def _forms(parameters: list[Any]) -> list[list[Any]]:
+    """As long as this is the same too, their bytes lie there as they lay."""
+    import torch
+    of = torch.Tensor
+    return _each(parameters, of.data_ptr, of.stride, of.dtype.__get__, of.shape.__get__, of.is_neg,
+                 of.is_conj)
 
 
 class Plan:
@@ -140,14 +149,14 @@ class Plan:
         self._config_key = _config_key(model, name)
         rows = _saved(model, name)
         self.parameters = [p for _, p in rows]
-        self._owners = _owners(model, self.parameters)
+        self._places = _places(model, self.parameters)
         # of ZeRO-3's: empty, and so they stay
         self._looks = [(p.dtype, p.shape) for p in self.parameters]
         self.is_sharded = any(map(is_sharded, self.parameters))     # of other ones there is another plan
         self.table = Table([(key, _dtype(key, p), shape_of(p)) for key, p in rows])
         self._targets: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
-        # where everything lies on the CPU as it will lie in a region: how it was found, and the addresses
-        self._found: list[list[Any]] | None = None
+        # where everything lies on the CPU as it will lie in a region: memory and forms; and the addresses
+        self._found: tuple[list[list[Any]], list[list[Any]]] | None = None
         self._sources = array.array("Q")
         # what the ranks hold of it, and a digest of what it is (_collective)
         self.shards: Any = None
@@ -170,12 +179,16 @@ class Plan:
         """All its parameters were found on the CPU, as they will lie in a region."""
         return self._found is not None
 
-    def lies_as_found(self) -> bool:
-        """Whether every parameter has its memory where it had it when that was checked."""
+    def is_there(self) -> bool:
+        """Whether there is memory still where every parameter was found to have its own."""
         try:
-            return self._found is not None and _looks(self.parameters) == self._found
+            return self._found is not None and _memory(self.parameters) == self._found[0]
         except (NotImplementedError, RuntimeError):             # one that has none
             return False
+
+    def lies_as_found(self) -> bool:
+        """Whether every parameter, which is there, lies as it lay when that was checked."""
+        return self._found is not None and _forms(self.parameters) == self._found[1]
 
     def _find(self) -> list[bool]:
         """Which parameters lie on the CPU as they will lie in a region; their addresses into _sources.  Their
@@ -184,15 +197,14 @@ class Plan:
         plain = [is_plain(p) for p in self.parameters]
         self._sources = array.array("Q", [p.data_ptr() if as_it_lies else 0
                                           for p, as_it_lies in zip(self.parameters, plain, strict=True)])
-        self._found = _looks(self.parameters) if all(plain) else None
+        self._found = (_memory(self.parameters), _forms(self.parameters)) if all(plain) else None
         return plain
 
     def is_of(self, model: Any) -> bool:
         """Whether the model has the modules that it had, and the parameters their places in it."""
-        return (self._tree.is_of(model)
-                and all(getattr(owner(), kind).get(slot) is p
-                        for places, p in zip(self._owners, self.parameters, strict=True)
-                        for owner, kind, slot in places))
+        return self._tree.is_of(model) and all(
+            all(map(operator.is_, map(dict.get, [getattr(ref(), kind) for ref in refs], slots), parameters))
+            for kind, (refs, slots, parameters) in self._places.items())
 
     def targets(self, publication: Any, rows: Sequence[int] | None = None) -> list[Any]:
         """A torch tensor over the place in the region of each of these rows (rule: all).
@@ -238,7 +250,7 @@ class Plan:
         if model is None or not self.is_found:
             start()
             plain = self._find()
-        elif not _calls.beside(start, self.lies_as_found):
+        elif not _calls.beside(start, self.is_there):
             raise Outdated
 
         def write() -> None:
@@ -246,7 +258,7 @@ class Plan:
                                                        ffi.from_buffer("void *[]", self._sources)))
         if model is None:
             write()
-        elif not _calls.beside(write, lambda: self.is_of(model)
+        elif not _calls.beside(write, lambda: self.lies_as_found() and self.is_of(model)
                                and _config_key(model, self.name) == self._config_key):
             raise Outdated
         rest = [i for i, as_it_lies in enumerate(plain) if not as_it_lies]
@@ -283,25 +295,22 @@ def _saved(model: Any, name: str) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-_Place = tuple["weakref.ref[Any]", str, str]
-
-
-def _owners(model: Any, parameters: list[Any]) -> list[list[_Place]]:
-    """The module, which of its dicts, and the name in it, of each place where each parameter is: one that is
-    tied has several.
+def _places(model: Any, parameters: list[Any]) -> dict[str, list[tuple[Any, ...]]]:
+    """Of each of a module's two dicts: the modules (weak), names and parameters of all places where one of
+    these is; one that is tied has several.
     """
-    places: dict[int, list[_Place]] = {}
+    wanted = {id(p) for p in parameters}
+    found: dict[str, list[tuple[Any, str, Any]]] = {"_parameters": [], "_buffers": []}
     for module in model.modules():
-        for kind in ("_parameters", "_buffers"):
-            for slot, value in getattr(module, kind).items():
-                if value is not None:
-                    places.setdefault(id(value), []).append((weakref.ref(module), kind, slot))
-    lost = [i for i, p in enumerate(parameters) if id(p) not in places]
+        for kind, rows in found.items():
+            rows += [(weakref.ref(module), slot, value) for slot, value in getattr(module, kind).items()
+                     if id(value) in wanted]
+    lost = wanted - {id(value) for rows in found.values() for _, _, value in rows}
     if lost:
         raise _native.error("unsupported_feature",
                             f"{len(lost)} tensors that PEFT would save are no parameters of the model",
                             hint="save the adapter and use publish_dir, or publish_tensors")
-    return [places[id(p)] for p in parameters]
+    return {kind: list(zip(*rows, strict=True)) for kind, rows in found.items() if rows}
 
 
 def _dtype(key: str, parameter: Any) -> str:
