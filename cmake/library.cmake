@@ -21,6 +21,7 @@ function(heddle_library)
   if(NOT HEDDLE_SANITIZE) # a sanitizer's functions are found in the program
     target_link_options(libheddle PRIVATE -Wl,-z,defs)
   endif()
+  target_link_options(libheddle PRIVATE -Wl,-z,nodelete) # others call the deleters of views, whenever they like
   heddle_static_library(${HEDDLE_LIB_DIR}/libheddle.a "${objects}")
 
   set(names "")

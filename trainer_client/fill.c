@@ -13,15 +13,12 @@
 /* Less is copied sooner than another thread wakes. */
 #define SHARE_BYTES (4u << 20)
 
-/* Taken one after the other by who is free: a thread that starts late, or shares its core, has less of them.
- * No smaller and, for a scan of the table each, about so many. */
-#define PIECES 64u
+/* Taken one after the other by who is free: a thread that starts late, or shares its core, takes fewer. */
 #define PIECE_BYTES (1u << 20)
 
 typedef struct {
     const pack_t *pack;
     const void *const *sources;
-    uint64_t piece_bytes;
     _Atomic uint64_t next;             /* byte of the region that nobody has taken */
 } work_t;
 
@@ -43,8 +40,8 @@ static void *write_pieces(void *self)
 {
     work_t *w = self;
     uint64_t end = w->pack->layout.region_bytes, from;
-    while ((from = atomic_fetch_add(&w->next, w->piece_bytes)) < end)
-        pack_write(w->pack, w->sources, from, from + w->piece_bytes);
+    while ((from = atomic_fetch_add(&w->next, PIECE_BYTES)) < end)
+        pack_write(w->pack, w->sources, from, from + PIECE_BYTES);
     return NULL;
 }
 
@@ -61,9 +58,7 @@ static bool start(work_t *w, pthread_t *ret_thread)
 
 void fill(pack_t *p, const void *const *sources, uint32_t threads)
 {
-    uint64_t piece_pages = p->layout.region_bytes / LIMIT_PAGE_BYTES / PIECES;
-    if (piece_pages < PIECE_BYTES / LIMIT_PAGE_BYTES) piece_pages = PIECE_BYTES / LIMIT_PAGE_BYTES;
-    work_t work = {.pack = p, .sources = sources, .piece_bytes = piece_pages * LIMIT_PAGE_BYTES};
+    work_t work = {.pack = p, .sources = sources};
     pthread_t others[FILL_THREADS_MAX];
     uint32_t started = 0;
     assert(threads >= 1 && threads <= FILL_THREADS_MAX);

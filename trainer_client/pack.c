@@ -156,11 +156,25 @@ static void write_row(const pack_t *p, uint32_t row, const uint8_t *source, uint
     }
 }
 
+/* Place in the order of names, which is that of the region, of the first row that ends behind `from`. */
+static uint32_t first_behind(const layout_t *l, uint64_t from)
+{
+    uint32_t low = 0, high = l->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2, row = l->order[middle];
+        if (l->places[row] + l->sizes[row] <= from) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to)
 {
-    for (uint32_t row = 0; row < p->layout.count; row++) {
-        uint64_t first = p->layout.places[row], end = first + p->layout.sizes[row];
-        if (!sources[row] || first >= to || end <= from) continue;
+    const layout_t *l = &p->layout;
+    for (uint32_t i = first_behind(l, from); i < l->count && l->places[l->order[i]] < to; i++) {
+        uint32_t row = l->order[i];
+        uint64_t first = l->places[row], end = first + l->sizes[row];
+        if (!sources[row] || end <= from) continue;
         write_row(p, row, sources[row], from > first ? from - first : 0, (to < end ? to : end) - first);
     }
 }

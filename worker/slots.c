@@ -140,7 +140,7 @@ slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index) { return sl
 /* --- readers: any thread ---------------------------------------------------------------------- */
 
 /* True with a hold; false when the slot is closed, and then nothing of it but refs was touched. */
-static bool hold(slot_t *slot)
+static bool try_hold(slot_t *slot)
 {
     if (!(atomic_fetch_add(&slot->refs, 1) & CLOSED)) return true;
     slot_release(&slot);
@@ -152,7 +152,7 @@ static int acquire_active(shelf_t *shelf, slot_t **ret_slot)
     for (;;) {
         slot_t *slot = atomic_load(&shelf->active);
         if (!slot) return HEDDLE_ERR_NOT_FOUND;
-        if (!hold(slot)) continue;
+        if (!try_hold(slot)) continue;
         if (slot == atomic_load(&shelf->active)) {
             *ret_slot = slot;
             return HEDDLE_OK;
@@ -168,7 +168,7 @@ int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_s
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         slot_t *slot = atomic_load(&shelf->slots[i]);
         if (!slot) break;    /* slots are made in order of index */
-        if (atomic_load(&slot->version) != version || !hold(slot)) continue;
+        if (atomic_load(&slot->version) != version || !try_hold(slot)) continue;
         if (atomic_load(&slot->version) == version) {
             *ret_slot = slot;
             return HEDDLE_OK;
@@ -191,9 +191,9 @@ void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size)
     }
 }
 
-/* Whoever will wake the loop says so before it lets go: after that, only `wakers` keeps the table alive. */
 void slot_hold(slot_t *slot) { atomic_fetch_add(&slot->refs, 1); }
 
+/* Whoever will wake the loop says so before it lets go: after that, only `wakers` keeps the table alive. */
 void slot_release(slot_t **held)
 {
     slot_t *slot = held ? *held : NULL;

@@ -32,7 +32,7 @@ typedef enum { IDLE, HELD, GONE } view_state_t;
 typedef struct { struct DLManagedTensor managed; atomic_int state; } view_t;
 struct heddle_views {
     atomic_uint refs, held;
-    slot_t *slot;                      /* good while a view is HELD, or who takes one holds the snapshot */
+    slot_t *slot;                      /* good while who takes one holds the snapshot, or a view is HELD */
     uint32_t count;
     view_t views[];
 };
@@ -54,6 +54,7 @@ static dl_type_t type_of(int dtype)
         [HEDDLE_DTYPE_F64] = FLOAT,          [HEDDLE_DTYPE_I64] = INT,
         [HEDDLE_DTYPE_U64] = UINT,
     };
+    _Static_assert(sizeof CODES == HEDDLE_DTYPE_COUNT, "a code for each type");
     uint32_t bits = heddle_dtype_bits(dtype);
     if (bits % 8 != 0) return (dl_type_t){0};
     return (dl_type_t){CODES[dtype], (uint8_t)bits, 1};
@@ -64,7 +65,8 @@ static void unref(heddle_views_t *v)
     if (atomic_fetch_sub(&v->refs, 1) == 1) free(v);
 }
 
-/* [any thread] A deleter, which DLPack's consumers call once; more than once does nothing. */
+/* [any thread] A deleter, which DLPack's consumers call once.  As long as the views are there, once more does
+ * nothing. */
 static void end(struct DLManagedTensor *managed)
 {
     view_t *view = (view_t *)managed;
@@ -84,13 +86,14 @@ static int64_t *fill(heddle_views_t *v, uint32_t index, int64_t *shape)
     manifest_row_t row;
     manifest_row(&slot->manifest, index, &row);
     int64_t *strides = shape + row.ndim;
-    uint64_t step = 1;                 /* beside an extent of 0 others may be of any size */
-    for (uint32_t i = row.ndim; i-- > 0; step *= dims[i]) {
+    int64_t step = 1;
+    for (uint32_t i = row.ndim; i-- > 0;) {
         shape[i] = (int64_t)dims[i];
-        strides[i] = (int64_t)step;
+        strides[i] = step;
+        if (row.bytes) step *= shape[i];    /* beside an extent of 0 others may be of any size */
     }
     v->views[index].managed = (struct DLManagedTensor){
-        .tensor = {.data = (uint8_t *)(uintptr_t)slot->region->view + row.offset,
+        .tensor = {.data = row.bytes ? (uint8_t *)(uintptr_t)slot->region->view + row.offset : NULL,
                    .device = {DL_CPU, 0},
                    .ndim = (int32_t)row.ndim,
                    .dtype = type_of(row.dtype),
@@ -126,29 +129,32 @@ int heddle_snapshot_views(const heddle_snapshot_t *s, heddle_views_t **ret_views
     return HEDDLE_OK;
 }
 
-static int take(heddle_views_t *v, uint32_t index, struct DLManagedTensor **ret_tensor)
+static int check_index(const heddle_views_t *v, uint32_t index)
 {
     heddle_error_t error;
-    int expected = IDLE;
     if (index >= v->count) {
         error_fail(&error, HEDDLE_ERR_USAGE, "there is no tensor %u in %s", index, v->slot->tag);
         error_expected(&error, "0 to %u", v->count - 1);
         return error_publish(&error);
     }
-    view_t *view = &v->views[index];
-    if (view->managed.tensor.dtype.bits == 0) {
-        error_fail(&error, HEDDLE_ERR_USAGE, "DLPack has no type for tensor %u of %s", index, v->slot->tag);
-        error_hint(&error, "take its bytes as they are");
-        return error_publish(&error);
-    }
-    if (!atomic_compare_exchange_strong(&view->state, &expected, HELD)) {
+    if (v->views[index].managed.tensor.dtype.bits > 0) return HEDDLE_OK;
+    error_fail(&error, HEDDLE_ERR_USAGE, "DLPack has no type for tensor %u of %s", index, v->slot->tag);
+    error_hint(&error, "take its bytes as they are");
+    return error_publish(&error);
+}
+
+static int take(heddle_views_t *v, uint32_t index, struct DLManagedTensor **ret_tensor)
+{
+    heddle_error_t error;
+    int expected = IDLE;
+    if (!atomic_compare_exchange_strong(&v->views[index].state, &expected, HELD)) {
         error_fail(&error, HEDDLE_ERR_USAGE, "tensor %u of %s was taken already", index, v->slot->tag);
         error_hint(&error, "make other views of the version");
         return error_publish(&error);
     }
     atomic_fetch_add(&v->refs, 1);
     if (atomic_fetch_add(&v->held, 1) == 0) slot_hold(v->slot);
-    *ret_tensor = &view->managed;
+    *ret_tensor = &v->views[index].managed;
     return HEDDLE_OK;
 }
 
@@ -157,9 +163,11 @@ int heddle_views_take(heddle_views_t *v, const uint32_t *indexes, uint32_t count
 {
     int rc = HEDDLE_OK;
     uint32_t taken = 0;
+    for (uint32_t i = 0; !rc && i < count; i++) rc = check_index(v, indexes[i]);
     while (!rc && taken < count) rc = take(v, indexes[taken], &ret_tensors[taken]), taken += !rc;
     while (rc && taken > 0) {
         end(ret_tensors[--taken]);
+        ret_tensors[taken] = NULL;
         atomic_store(&v->views[indexes[taken]].state, IDLE);
     }
     return rc;

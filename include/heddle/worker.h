@@ -96,27 +96,34 @@ HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index
 HEDDLE_API void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest[32]);
 /* [any] Hashes the slot's bytes again; writes the digest found. */
 HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT]);
-/* The tensors of a version for libraries that speak DLPack (github.com/dmlc/dlpack): torch, JAX, CuPy, numpy.
- * Nothing is copied: each lies in the slot, on the CPU, dense and row-major, in memory that is read-only,
- * which DLPack before 1.0 cannot say: writing to it is SIGSEGV.  Each holds the version until its deleter is
- * called, after heddle_snapshot_release() and heddle_worker_close() too. */
-struct DLManagedTensor;                       /* "dltensor": DLPack's header has it */
-typedef struct heddle_views heddle_views_t;   /* one for each tensor, in order of name */
-/* [any, allocates] Views that nobody has taken yet, which hold nothing.  The caller owns them.  NO_MEMORY. */
+/* DLPack's "dltensor": its header (github.com/dmlc/dlpack) has it. */
+struct DLManagedTensor;
+/* The tensors of a version for libraries that speak DLPack, one view for each, in order of name. */
+typedef struct heddle_views heddle_views_t;
+/* [any; allocates] Views of all tensors, for libraries that speak DLPack: torch's C++ (at::fromDLPack),
+ * and in Python, as a capsule "dltensor", whatever takes arrays of the CPU.  Nothing is copied: each lies
+ * in the slot, dense and row-major, in memory that is read-only, which DLPack before 1.0 cannot say:
+ * writing to it is SIGSEGV. Nobody has taken one yet, and they hold nothing.  The caller owns them.
+ * NO_MEMORY. */
 HEDDLE_API int heddle_snapshot_views(const heddle_snapshot_t *s, heddle_views_t **ret_views);
-/* [any, while the snapshot is held] Takes the views of `count` tensors: the caller owns each of
- * ret_tensors[count], hands it over to who will call its deleter, or gives it back.  All or none.  USAGE: an
- * index out of range; a view that was taken before; a type of less than a byte, which DLPack packs in
- * another way. */
+/* [any] Takes the views of `count` tensors, while the caller holds the snapshot (a view that was taken
+ * does not count as that).  The caller owns each of ret_tensors[count]: whoever it is handed to calls its
+ * deleter, on any thread, or it is given back.  Until then it holds the version, after
+ * heddle_snapshot_release() and heddle_worker_close() too; not in a forked child, whose memory is the
+ * parent's.  All or none.  USAGE: an index out of range; a view that was taken before, also where it was
+ * given back; a type of less than a byte (heddle_dtype_bits), which has no DLPack type that is laid out as
+ * in safetensors. */
 HEDDLE_API int heddle_views_take(heddle_views_t *v, const uint32_t *indexes, uint32_t count,
                                  struct DLManagedTensor **ret_tensors);
-/* [any] Gives back one that nobody took over: calls its deleter.  Accepts NULL. */
+/* [any; may free memory] Gives back one that nobody took over (a library that does not know its type,
+ * say): calls its deleter.  Accepts NULL. */
 HEDDLE_API void heddle_views_put(struct DLManagedTensor *tensor);
 /* [any] How many were taken and not deleted yet. */
 HEDDLE_API uint32_t heddle_views_held(const heddle_views_t *v);
 /* [any] Whether the view of one tensor was taken and not deleted yet: 1 or 0. */
 HEDDLE_API int heddle_views_is_held(const heddle_views_t *v, uint32_t index);
-/* [any] What was taken goes on holding.  Accepts NULL and pointers to NULL. */
+/* [any; may free memory] Gives up the views; those that were taken go on holding.  Accepts NULL and
+ * pointers to NULL. */
 HEDDLE_API void heddle_views_release(heddle_views_t **views);
 /* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent
  * of `dir` and renamed to `dir`, which must not exist (USAGE).  Nothing is left on failure.  Errors:

@@ -3,10 +3,10 @@
 
 The names and types are those that PEFT's save_pretrained would write: PEFT's own get_peft_model_state_dict
 says which, asked once with the parameters themselves instead of copies.  What is remembered is checked each
-time against the model: its tree of modules, the place of each parameter, its shape and type, and the
-adapter's
-configuration.  Whatever changed, the plan is made anew.  Nothing is ever merged, and nothing of
-the model is changed.
+time against the model: its tree of modules, what those that have the adapter's parameters hold, where each
+parameter lies, its shape and type, and the adapter's configuration.  Whatever of that changed, the plan is
+made anew.  (A tensor that is put into a module which had none of the adapter's is not looked for.)
+Nothing is ever merged, and nothing of the model is changed.
 """
 from __future__ import annotations
 
@@ -84,32 +84,48 @@ def _config_key(model: Any, name: str) -> tuple[Any, ...]:
 
 
 class _Tree:
-    """The modules of a model and their names in each other, of which nothing is kept alive.
+    """The modules of a model and their names in each other, and what the modules of the adapter's parameters
+    hold; nothing of it is kept alive.
 
-    What has children is asked for them.  What has none is not: its dict of children, empty as it is, is kept
-    and looked at.  A module is known by its address, as long as none of them has gone: that address would be
-    the next one's.
+    A module is known by its address, as long as none of them has gone: that address would be the next one's.
     """
 
-    def __init__(self, model: Any) -> None:
-        self._gone: list[Any] = []
+    def __init__(self, model: Any, parameters: list[Any]) -> None:
+        wanted = {id(p) for p in parameters}
         modules = list(model.modules())
+        self._gone: list[Any] = []
         self._refs = [weakref.ref(module, self._gone.append) for module in modules]
-        self._parents = [ref for ref, module in zip(self._refs, modules, strict=True) if module._modules]
-        self._leaves = [module._modules for module in modules if not module._modules]
-        self._children = _children([module for module in modules if module._modules])
+        pairs = list(zip(self._refs, modules, strict=True))
+        self._parents = [ref for ref, module in pairs if module._modules]
+        self._leaves = [ref for ref, module in pairs if not module._modules]
+        self._owners = [ref for ref, module in pairs if wanted.intersection(
+            id(value) for kind in _KINDS for value in getattr(module, kind).values())]
+        self._found = self._look()
+
+    def _look(self) -> list[Any] | None:
+        """None: a module has gone."""
+        parents: list[Any] = [ref() for ref in self._parents]
+        leaves: list[Any] = [ref() for ref in self._leaves]
+        owners: list[Any] = [ref() for ref in self._owners]
+        if None in parents or None in leaves:
+            return None
+        has_children = any(map(operator.attrgetter("_modules"), leaves))
+        of = [[module._modules for module in parents], *([getattr(module, kind) for module in owners]
+                                                         for kind in _KINDS)]
+        return [has_children, *map(_contents, of)]
 
     def is_of(self, model: Any) -> bool:
-        parents = [ref() for ref in self._parents]
-        is_here = self._refs[0]() is model and not any(self._leaves)
-        return is_here and not self._gone and _children(parents) == self._children
+        found = self._look()
+        return found is not None and found == self._found and self._refs[0]() is model and not self._gone
 
 
-def _children(parents: list[Any]) -> list[list[Any]]:
-    """How many each has, their names, and who they are."""
-    of = [module._modules for module in parents]
-    return [list(map(len, of)), list(itertools.chain.from_iterable(of)),
-            list(map(id, itertools.chain.from_iterable(map(dict.values, of))))]
+_KINDS = ("_parameters", "_buffers")
+
+
+def _contents(dicts: list[Any]) -> list[list[Any]]:
+    """How much each holds, under which names, and what."""
+    return [list(map(len, dicts)), list(itertools.chain.from_iterable(dicts)),
+            list(map(id, itertools.chain.from_iterable(map(operator.methodcaller("values"), dicts))))]
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
@@ -145,11 +161,11 @@ class Plan:
     """name -> parameter -> place, of one adapter of one model."""
 
     def __init__(self, model: Any, name: str, config: bytes) -> None:
-        self.name, self.config, self._tree = name, config, _Tree(model)
-        self._config_key = _config_key(model, name)
+        self.name, self.config, self._config_key = name, config, _config_key(model, name)
         rows = _saved(model, name)
         self.parameters = [p for _, p in rows]
-        self._places = _places(model, self.parameters)
+        _check_owned(model, self.parameters)
+        self._tree = _Tree(model, self.parameters)
         # of ZeRO-3's: empty, and so they stay
         self._looks = [(p.dtype, p.shape) for p in self.parameters]
         self.is_sharded = any(map(is_sharded, self.parameters))     # of other ones there is another plan
@@ -202,9 +218,7 @@ class Plan:
 
     def is_of(self, model: Any) -> bool:
         """Whether the model has the modules that it had, and the parameters their places in it."""
-        return self._tree.is_of(model) and all(
-            all(map(operator.is_, map(dict.get, [getattr(ref(), kind) for ref in refs], slots), parameters))
-            for kind, (refs, slots, parameters) in self._places.items())
+        return self._tree.is_of(model)
 
     def targets(self, publication: Any, rows: Sequence[int] | None = None) -> list[Any]:
         """A torch tensor over the place in the region of each of these rows (rule: all).
@@ -295,22 +309,14 @@ def _saved(model: Any, name: str) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-def _places(model: Any, parameters: list[Any]) -> dict[str, list[tuple[Any, ...]]]:
-    """Of each of a module's two dicts: the modules (weak), names and parameters of all places where one of
-    these is; one that is tied has several.
-    """
-    wanted = {id(p) for p in parameters}
-    found: dict[str, list[tuple[Any, str, Any]]] = {"_parameters": [], "_buffers": []}
-    for module in model.modules():
-        for kind, rows in found.items():
-            rows += [(weakref.ref(module), slot, value) for slot, value in getattr(module, kind).items()
-                     if id(value) in wanted]
-    lost = wanted - {id(value) for rows in found.values() for _, _, value in rows}
+def _check_owned(model: Any, parameters: list[Any]) -> None:
+    owned = {id(value) for module in model.modules() for kind in _KINDS
+             for value in getattr(module, kind).values()}
+    lost = sum(id(p) not in owned for p in parameters)
     if lost:
         raise _native.error("unsupported_feature",
-                            f"{len(lost)} tensors that PEFT would save are no parameters of the model",
+                            f"{lost} tensors that PEFT would save are no parameters of the model",
                             hint="save the adapter and use publish_dir, or publish_tensors")
-    return {kind: list(zip(*rows, strict=True)) for kind, rows in found.items() if rows}
 
 
 def _dtype(key: str, parameter: Any) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import repeat
@@ -41,6 +42,11 @@ def _address(row: Any) -> int:
     return int(ffi.cast("uintptr_t", row.data))
 
 
+class _Call:
+    """A call in C with a snapshot."""
+    __slots__ = ("__weakref__",)
+
+
 class Hold:
     """One hold of the C library on a version, released when its block has ended and the last view of its
     memory is gone.
@@ -57,7 +63,9 @@ class Hold:
         self.since, self.where = time.monotonic(), where
         self.views: Counter[str] = Counter()
         self._handed: list[Handed] = []         # views that other libraries have
-        self._calls = 0                         # in C, with the snapshot
+        # in C with the snapshot, each as long as its frame lasts: meanwhile the end of the block leaves it to
+        # them
+        self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
         self.in_block = True
         self._snapshot = snapshot
         self._worker = worker
@@ -101,13 +109,17 @@ class Hold:
         """What `take` makes of each tensor of layout.handed, given as a DLPack capsule: a view, of which the
         library knows when it is gone.
         """
-        with self._lock:
-            handed = Handed(self._live(), layout)
-            self._handed = [one for one in self._handed if one.count] + [handed]
+        handed, token = None, _Call()
         try:
+            with self._lock:
+                self._calls.add(token)
+                handed = Handed(self._live(), layout)
+                self._handed = [one for one in self._handed if one.count] + [handed]
             return handed.over(take)
         finally:
-            handed.give_back()
+            if handed is not None:
+                handed.give_back()
+            self._end_call(token)
 
     def _names(self) -> list[str]:
         """Of the tensors of which a view is there.  Without the lock: who holds it may be in the worker's."""
@@ -131,7 +143,7 @@ class Hold:
             return
         snapshot, self._snapshot = self._snapshot, None
         if self.is_over:
-            self._worker._holds.discard(self)   # else Worker._held() does when it is
+            self._worker._holds.discard(self)   # else Worker._forget_holds() does
         if not _native.forked:
             lib.heddle_snapshot_release(ffi.new("heddle_snapshot_t **", snapshot))
 
@@ -159,14 +171,26 @@ class Hold:
         return rows
 
     def call(self, function: Any, *args: Any) -> None:
-        with self._lock:
-            snapshot = self._live()
-            self._calls += 1            # as a view: who ends the block meanwhile leaves the slot to us
+        token = _Call()
         try:
+            with self._lock:
+                self._calls.add(token)
+                snapshot = self._live()
             _native.check(function(snapshot, *args))
         finally:
-            with self._lock:
-                self._calls -= 1
+            self._end_call(token)
+
+    def _end_call(self, token: _Call) -> None:
+        with self._lock:
+            self._calls.discard(token)
+            self._release_if_free()
+
+    def tidy(self) -> None:
+        """What an exception left behind that came while another one was being handled."""
+        with self._lock:
+            if not self._calls:
+                for handed in self._handed:
+                    handed.give_back()
                 self._release_if_free()
 
     def described(self) -> dict[str, Any]:

@@ -328,6 +328,7 @@ class Worker(Handle):
     def _forget_holds(self) -> None:
         """Those whose last view has gone: of those that other libraries have nobody is told."""
         for hold in list(self._holds):
+            hold.tidy()
             if hold.is_over:
                 self._holds.discard(hold)
 
@@ -338,7 +339,8 @@ class Worker(Handle):
         version is not here.
         """
         wanted = 0 if version is None else _native.count(version, "version", 1, _native.NUMBER_MAX)
-        caller = sys._getframe(1)
+        here = sys._getframe()
+        caller = here.f_back or here            # a thread may begin with this call
         return Snapshot(self._hold(adapter, wanted, f"{caller.f_code.co_filename}:{caller.f_lineno}"))
 
     def current(self, adapter: str) -> Current | None:

@@ -2,10 +2,12 @@
 """What goes wrong, and how it is said."""
 import asyncio
 import copy
+import gc
 import os
 import pickle
 import re
 import select
+import sys
 import threading
 import time
 import warnings
@@ -650,6 +652,68 @@ def test_views_that_were_not_taken_over_keep_nothing(broker, adapter, numpy):
         assert w.stats()["held"] == []
 
 
+def test_an_interrupt_of_torch_keeps_nothing(broker, adapter, numpy):
+    """At each instruction of Python's on the way."""
+    from_dlpack = pytest.importorskip("torch.utils.dlpack").from_dlpack
+    updates = sys.modules["heddle.updates"].__file__
+    finalizers = ("__del__", "_release_views")          # whose exceptions Python only reports
+    with heddle.Worker(adapters=[adapter], name="struck", apply="auto") as w, \
+            heddle.Publisher(adapter=adapter) as pub:
+        pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
+
+        def torch_struck_at(n):
+            """Whether it was: a KeyboardInterrupt at the n-th instruction."""
+            left = n
+
+            def strike(frame, event, _):
+                nonlocal left
+                names = {frame.f_code.co_name, frame.f_back.f_code.co_name}
+                if frame.f_code.co_filename != updates or not names.isdisjoint(finalizers):
+                    return None
+                frame.f_trace_opcodes = True
+                if event == "opcode":
+                    left -= 1
+                    if left == 0:
+                        raise KeyboardInterrupt
+                return strike
+            with w.acquire(adapter) as a:
+                hold = a._held()
+                layout = a.tensors._layout
+                sys.settrace(strike)
+                try:
+                    hold.hand_over(layout, from_dlpack)
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    sys.settrace(None)
+            return left <= 0
+        assert not torch_struck_at(10 ** 6), "and all that it calls was called once"
+        n = 1
+        while torch_struck_at(n):
+            if w.stats()["held"]:
+                gc.collect()                    # of what the traceback refers to
+            assert w.stats()["held"] == [], f"instruction {n}"
+            n += 1
+        assert n > 50
+
+
+def test_an_interrupt_of_what_gives_back_keeps_nothing(broker, adapter, numpy, monkeypatch):
+    """A second Ctrl-C, while what the first one left is given back."""
+    from heddle.updates import Handed
+
+    def struck(_):
+        raise KeyboardInterrupt
+    with heddle.Worker(adapters=[adapter], name="struck-twice", apply="auto") as w, \
+            heddle.Publisher(adapter=adapter) as pub:
+        pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
+        with pytest.warns(ResourceWarning), w.acquire(adapter) as a:
+            layout = a.tensors._layout
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(Handed, "give_back", struck)
+                a._held().hand_over(layout, struck)
+        assert w.stats()["held"] == []
+
+
 def test_torch_views_of_every_type_and_shape(broker, adapter, numpy):
     torch = pytest.importorskip("torch")
     kinds = ("bool uint8 int8 float8_e5m2 float8_e4m3fn int16 uint16 float16 bfloat16 int32 uint32 float32 "
@@ -663,6 +727,10 @@ def test_torch_views_of_every_type_and_shape(broker, adapter, numpy):
         pub.publish_tensors(sent, CONFIG).wait(min=1, timeout=60)
         with w.acquire(adapter) as a:
             got, one_by_one = a.torch(), {name: t.torch() for name, t in a.tensors.items()}
+            names = a._held()._handed[0].names()
+            handed = {kind for kind in kinds if f"base_model.model.{kind}.(3,).weight" in names}
+            assert handed == {"uint8", "int8", "int16", "float16", "bfloat16", "int32", "float32",
+                              "complex64", "float64", "int64"}
             for name, t in sent.items():
                 for found in (got[name], one_by_one[name]):
                     assert found.dtype is t.dtype and found.shape == t.shape and found.is_contiguous()

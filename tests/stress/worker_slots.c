@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers acquire and release, and give back views that others took, while the loop flips, drops, rewrites and reuses slots; then close with holds
- * still out. A reader that sees bytes of another version than it holds, or bytes that change, fails the
+/* Readers acquire and release, and give back views that others took, while the loop flips, drops, rewrites
+ * and reuses slots; then close with holds still out. A reader that sees bytes of another version than it holds, or bytes that change, fails the
  * run.  Plain main: also runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
 #include "tests/unit/worker_arena.h"
 #include "worker/slots.h"
@@ -51,15 +51,19 @@ static void give_back(passed_t *p)
     free(p);
 }
 
+/* One view for whoever comes next, who gives it back while another is taken here, or its views are given up. */
 static void pass(const slot_t *held, uint64_t n)
 {
     heddle_views_t *v;
+    struct DLManagedTensor *own;
     passed_t *p = malloc(sizeof *p);
-    uint32_t index = (uint32_t)n % held->manifest.tensor_count;
+    uint32_t first = (uint32_t)n % held->manifest.tensor_count, second = !first;
     *p = (passed_t){.slot = held, .version = held->view.version};
-    if (heddle_snapshot_views(held, &v) || heddle_views_take(v, &index, 1, &p->tensor)) abort();
-    heddle_views_release(&v);
+    if (heddle_snapshot_views(held, &v) || heddle_views_take(v, &first, 1, &p->tensor)) abort();
     give_back(atomic_exchange(&passed, p));
+    if (heddle_views_take(v, &second, 1, &own)) abort();
+    heddle_views_put(own);
+    heddle_views_release(&v);
 }
 
 static void *reader(void *arg)

@@ -26,21 +26,9 @@ static inline uint8_t arena_byte(uint64_t seed, uint64_t at)
     return (uint8_t)(seed * 31 + at * 7 + (at >> 9) + 1);
 }
 
-/* `count` F32 tensors of `rows` x 16. */
-static inline test_arena_t arena_make(uint64_t seed, uint32_t count, uint64_t rows)
+/* Of these tensors. */
+static inline test_arena_t arena_of(uint64_t seed, const heddle_tensor_t *tensors, uint32_t count)
 {
-    heddle_tensor_t *tensors = calloc(count, sizeof *tensors);
-    char (*names)[80] = calloc(count, sizeof *names);
-    const uint64_t dims[2] = {rows, 16};
-    for (uint32_t i = 0; i < count; i++) {
-        snprintf(names[i], sizeof names[i], "base_model.model.layers.%u.self_attn.q_proj.lora_%c.weight",
-                 i / 2, i % 2 ? 'B' : 'A');
-        tensors[i] = (heddle_tensor_t){.size = sizeof tensors[i],
-                                       .name = names[i],
-                                       .dtype = HEDDLE_DTYPE_F32,
-                                       .ndim = 2,
-                                       .dims = dims};
-    }
     layout_t layout;
     int rc = layout_make(tensors, count, &layout, NULL);
     assert(rc == 0);
@@ -70,6 +58,25 @@ static inline test_arena_t arena_make(uint64_t seed, uint32_t count, uint64_t ro
     memcpy(a.bytes + manifest_offset(a.region_bytes), manifest.data, manifest.bytes);
     buf_fini(&manifest);
     layout_fini(&layout);
+    return a;
+}
+
+/* `count` F32 tensors of `rows` x 16. */
+static inline test_arena_t arena_make(uint64_t seed, uint32_t count, uint64_t rows)
+{
+    heddle_tensor_t *tensors = calloc(count, sizeof *tensors);
+    char (*names)[80] = calloc(count, sizeof *names);
+    const uint64_t dims[2] = {rows, 16};
+    for (uint32_t i = 0; i < count; i++) {
+        snprintf(names[i], sizeof names[i], "base_model.model.layers.%u.self_attn.q_proj.lora_%c.weight",
+                 i / 2, i % 2 ? 'B' : 'A');
+        tensors[i] = (heddle_tensor_t){.size = sizeof tensors[i],
+                                       .name = names[i],
+                                       .dtype = HEDDLE_DTYPE_F32,
+                                       .ndim = 2,
+                                       .dims = dims};
+    }
+    test_arena_t a = arena_of(seed, tensors, count);
     free(tensors);
     free(names);
     return a;

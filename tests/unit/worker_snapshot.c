@@ -19,12 +19,12 @@ static void unmap(void *self, region_t *r) { (void)self; (void)r; }
 static slots_t *slots;
 static test_arena_t arena;
 
-static heddle_snapshot_t *snapshot(void)
+/* Of `arena`. */
+static heddle_snapshot_t *open_snapshot(void)
 {
     static const char *const NAMES[] = {"policy"};
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
-    arena = arena_make(5, 12, 100);
     cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots),
                  HEDDLE_OK);
     cr_assert_eq(slots_reserve(slots, 0, 0, arena.arena_bytes, &slot, NULL), HEDDLE_OK);
@@ -38,6 +38,12 @@ static heddle_snapshot_t *snapshot(void)
                  HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, 5, &held), HEDDLE_OK);
     return held;
+}
+
+static heddle_snapshot_t *snapshot(void)
+{
+    arena = arena_make(5, 12, 100);
+    return open_snapshot();
 }
 
 static void end(heddle_snapshot_t *s)
@@ -97,7 +103,19 @@ Test(snapshot, digest_is_of_the_bytes_as_they_are)
     end(s);
 }
 
-/* ---- views (their layout: python/tests/test_misuse.py, which has torch read it) ---- */
+/* ---- views (torch reads them too: python/tests/test_misuse.py) ---- */
+
+/* DLManagedTensor, as DLPack 0.x and 1.x have it. */
+struct dltensor {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+    void *context;
+    void (*deleter)(struct dltensor *self);
+};
 
 static heddle_views_t *views_of(heddle_snapshot_t *s)
 {
@@ -147,6 +165,62 @@ Test(snapshot, views_are_taken_all_or_none_and_once)
     cr_assert_eq(heddle_views_take(v, (uint32_t[]){0}, 1, got), HEDDLE_ERR_USAGE, "its deleter may be called again");
     heddle_views_put(got[1]);
     cr_assert_eq(slot_readers(s), 1);
+    heddle_views_release(&v);
+    end(s);
+}
+
+/* One tensor of each type, of 3 by 16 elements; the last is empty, of extents that multiply to 2^63. */
+static heddle_snapshot_t *snapshot_of_all_types(void)
+{
+    enum { ROWS = HEDDLE_DTYPE_COUNT + 1 };
+    static const uint64_t DIMS[] = {3, 16}, EMPTY[] = {0, 1ull << 52, 1ull << 11};
+    static char names[ROWS][32];
+    heddle_tensor_t rows[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(names[i], sizeof names[i], "%02d.lora_A.weight", i);
+        rows[i] = (heddle_tensor_t){.size = sizeof *rows, .name = names[i], .dtype = i, .ndim = 2, .dims = DIMS};
+    }
+    rows[ROWS - 1].dtype = HEDDLE_DTYPE_F32;
+    rows[ROWS - 1].ndim = 3;
+    rows[ROWS - 1].dims = EMPTY;
+    arena = arena_of(5, rows, ROWS);
+    return open_snapshot();
+}
+
+Test(snapshot, views_have_their_type_shape_and_place)
+{
+    /* DLDataTypeCode; -1: none */
+    static const int CODE[HEDDLE_DTYPE_COUNT] = {
+        [HEDDLE_DTYPE_BOOL] = 6,        [HEDDLE_DTYPE_F4] = -1,       [HEDDLE_DTYPE_F6_E2M3] = -1,
+        [HEDDLE_DTYPE_F6_E3M2] = -1,    [HEDDLE_DTYPE_U8] = 1,        [HEDDLE_DTYPE_I8] = 0,
+        [HEDDLE_DTYPE_F8_E5M2] = 12,    [HEDDLE_DTYPE_F8_E4M3] = 10,  [HEDDLE_DTYPE_F8_E8M0] = 14,
+        [HEDDLE_DTYPE_F8_E4M3FNUZ] = 11, [HEDDLE_DTYPE_F8_E5M2FNUZ] = 13, [HEDDLE_DTYPE_I16] = 0,
+        [HEDDLE_DTYPE_U16] = 1,         [HEDDLE_DTYPE_F16] = 2,       [HEDDLE_DTYPE_BF16] = 4,
+        [HEDDLE_DTYPE_I32] = 0,         [HEDDLE_DTYPE_U32] = 1,       [HEDDLE_DTYPE_F32] = 2,
+        [HEDDLE_DTYPE_C64] = 5,         [HEDDLE_DTYPE_F64] = 2,       [HEDDLE_DTYPE_I64] = 0,
+        [HEDDLE_DTYPE_U64] = 1};
+    heddle_snapshot_t *s = snapshot_of_all_types();
+    heddle_views_t *v = views_of(s);
+    struct DLManagedTensor *got;
+    for (uint32_t i = 0; i <= HEDDLE_DTYPE_COUNT; i++) {
+        heddle_tensor_t t = {.size = sizeof t};
+        cr_assert_eq(heddle_snapshot_tensor(s, i, &t), HEDDLE_OK);
+        int rc = heddle_views_take(v, &i, 1, &got);
+        if (CODE[t.dtype] < 0) {
+            cr_assert_eq(rc, HEDDLE_ERR_USAGE, "%s", t.name);
+            continue;
+        }
+        struct dltensor d;
+        cr_assert_eq(rc, HEDDLE_OK, "%s", t.name);
+        memcpy(&d, got, sizeof d);
+        cr_assert(d.data == (t.data_bytes ? t.data : NULL) && d.byte_offset == 0 && d.device_type == 1, "%s", t.name);
+        cr_assert(d.code == CODE[t.dtype] && d.bits == heddle_dtype_bits(t.dtype) && d.lanes == 1, "%s", t.name);
+        cr_assert_eq((uint32_t)d.ndim, t.ndim);
+        for (uint32_t k = 0; k < t.ndim; k++) cr_assert((uint64_t)d.shape[k] == t.dims[k] && d.strides[k] > 0);
+        cr_assert(t.data_bytes == 0 || (d.strides[0] == 16 && d.strides[1] == 1));
+        d.deleter((struct dltensor *)got);
+    }
+    cr_assert(slot_readers(s) == 1 && heddle_views_held(v) == 0);
     heddle_views_release(&v);
     end(s);
 }
