@@ -3,9 +3,9 @@
 
 The names and types are those that PEFT's save_pretrained would write: PEFT's own get_peft_model_state_dict
 says which, asked once with the parameters themselves instead of copies.  What is remembered is checked each
-time against the model: its tree of modules, what those that have the adapter's parameters hold, where each
-parameter lies, its shape and type, and the adapter's configuration.  Whatever of that changed, the plan is
-made anew.  (A tensor that is put into a module which had none of the adapter's is not looked for.)
+time against the model: its tree of modules, the place of each parameter in it and in memory, its shape and
+type, and the adapter's configuration.  Whatever of that changed, the plan is made anew.  (A tensor that is
+put into a module which stays, a bias say, is not looked for.)
 Nothing is ever merged, and nothing of the model is changed.
 """
 from __future__ import annotations
@@ -84,10 +84,13 @@ def _config_key(model: Any, name: str) -> tuple[Any, ...]:
 
 
 class _Tree:
-    """The modules of a model and their names in each other, and what the modules of the adapter's parameters
-    hold; nothing of it is kept alive.
+    """The modules of a model and their names in each other, and the places of the adapter's parameters in
+    them; no module is kept alive.
 
     A module is known by its address, as long as none of them has gone: that address would be the next one's.
+    Of most modules, which have no children, nothing is asked (it would take half of the time): their dicts of
+    children, empty as they are, are kept and looked at.  (What is put into one is kept with it until it is
+    looked at next, and one that is exchanged for another is not noticed: torch has no reason to.)
     """
 
     def __init__(self, model: Any, parameters: list[Any]) -> None:
@@ -97,26 +100,34 @@ class _Tree:
         self._refs = [weakref.ref(module, self._gone.append) for module in modules]
         pairs = list(zip(self._refs, modules, strict=True))
         self._parents = [ref for ref, module in pairs if module._modules]
-        self._leaves = [ref for ref, module in pairs if not module._modules]
-        self._owners = [ref for ref, module in pairs if wanted.intersection(
-            id(value) for kind in _KINDS for value in getattr(module, kind).values())]
+        self._leaves = [module._modules for module in modules if not module._modules]
+        self._places = {kind: list(zip(*rows, strict=True)) for kind in _KINDS if (rows := [
+            (ref, slot, value) for ref, module in pairs for slot, value in getattr(module, kind).items()
+            if id(value) in wanted])}
         self._found = self._look()
 
     def _look(self) -> list[Any] | None:
         """None: a module has gone."""
         parents: list[Any] = [ref() for ref in self._parents]
-        leaves: list[Any] = [ref() for ref in self._leaves]
-        owners: list[Any] = [ref() for ref in self._owners]
-        if None in parents or None in leaves:
+        if None in parents:
             return None
-        has_children = any(map(operator.attrgetter("_modules"), leaves))
-        of = [[module._modules for module in parents], *([getattr(module, kind) for module in owners]
-                                                         for kind in _KINDS)]
-        return [has_children, *map(_contents, of)]
+        return [any(self._leaves), *_contents([module._modules for module in parents])]
+
+    def _holds(self) -> bool:
+        """Whether the adapter's parameters are where they were; one that is tied is in several places."""
+        for kind, (refs, slots, parameters) in self._places.items():
+            owners: list[Any] = [ref() for ref in refs]
+            if None in owners:
+                return False
+            here = map(dict.get, [getattr(module, kind) for module in owners], slots)
+            if not all(map(operator.is_, here, parameters)):
+                return False
+        return True
 
     def is_of(self, model: Any) -> bool:
         found = self._look()
-        return found is not None and found == self._found and self._refs[0]() is model and not self._gone
+        is_same = found is not None and found == self._found and self._refs[0]() is model
+        return is_same and self._holds() and not self._gone
 
 
 _KINDS = ("_parameters", "_buffers")

@@ -118,7 +118,9 @@ class Publisher(Handle):
             "timeout_ms": _native.milliseconds(timeout, "timeout", 1),
             "max_rate_bytes": (0 if max_rate is None
                                else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX)),
-            "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1)})
+            "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1),
+            # another looks at the model while they copy
+            "fill_threads": max(1, len(os.sched_getaffinity(0)) - 1)})
         _native.load_transport()
         last_s = 0.0            # since the writer before was heard of, when it was looked last
         while True:
