@@ -8,8 +8,6 @@
 
 enum { FILL_THREADS_MAX = 4 };
 
-/* That this process may use. */
-uint32_t fill_cores(void);
 /* How many threads are to fill so many bytes where there may be `most`, the caller's one of them: 1 to
  * FILL_THREADS_MAX. */
 uint32_t fill_threads(uint64_t region_bytes, uint32_t most);

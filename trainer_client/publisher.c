@@ -4,6 +4,7 @@
 
 #include "client/broker_address.h"
 #include "client/opening.h"
+#include "core/crew.h"
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/sized.h"
@@ -93,7 +94,7 @@ static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **re
     p->changed_fd = p->interrupt_fd = -1;
     p->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
     if (p->timeout_ms > INT32_MAX) p->timeout_ms = INT32_MAX;
-    p->fill_threads = o->fill_threads ? o->fill_threads : fill_cores();
+    p->fill_threads = o->fill_threads ? o->fill_threads : crew_cores();
     p->close_ms = close_ms(o);
     p->leave_ms = leave_ms(o);
     error_text(p->adapter, sizeof p->adapter, o->adapter);

@@ -229,14 +229,32 @@ static const map_t *find_map(near_view_t *v, const near_loan_t *loan)
     return m;
 }
 
-near_result_t near_copy(near_view_t *v, const near_loan_t *loan, void *into, uint64_t *ret_leaves)
+/* Where it may be copied from; NULL: nowhere. */
+static const uint8_t *find(near_view_t *v, const near_loan_t *loan)
 {
-    if (FAILPOINT("transfer.near") || loan->pin == 0 || loan->pin > NEAR_PINS) return NEAR_UNREADABLE;
+    if (FAILPOINT("transfer.near") || loan->pin == 0 || loan->pin > NEAR_PINS) return NULL;
     const map_t *m = find_map(v, loan);
-    if (!m || loan->offset > m->bytes || loan->bytes > m->bytes - loan->offset) return NEAR_UNREADABLE;
-    const uint8_t *from = m->base + loan->offset;
-    if (ret_leaves) digest_copy(into, from, loan->bytes, ret_leaves);
-    else memcpy(into, from, loan->bytes);
+    if (!m || loan->offset > m->bytes || loan->bytes > m->bytes - loan->offset) return NULL;
+    return m->base + loan->offset;
+}
+
+/* On any thread. */
+static void copy(void *self, uint32_t i)
+{
+    const near_copy_t *c = (near_copy_t *)self + i;
+    if (c->leaves) digest_copy(c->into, c->from, c->loan.bytes, c->leaves);
+    else memcpy(c->into, c->from, c->loan.bytes);
+}
+
+void near_copy(near_view_t *v, near_copy_t *copies, uint32_t count, crew_t *crew)
+{
+    uint32_t found = 0;
+    while (found < count && (copies[found].from = find(v, &copies[found].loan))) found++;
+    crew_do(crew, found, copy, copies);
     atomic_thread_fence(memory_order_seq_cst);    /* the bytes before the pin */
-    return word(v, loan->pin) == loan->line ? NEAR_COPIED : NEAR_ENDED;
+    for (uint32_t i = 0; i < count; i++) {
+        const near_loan_t *loan = &copies[i].loan;
+        copies[i].result = i >= found ? NEAR_UNREADABLE
+                           : word(v, loan->pin) == loan->line ? NEAR_COPIED : NEAR_ENDED;
+    }
 }

@@ -23,9 +23,11 @@
  * its source gave up stays mapped, without pages (transfer/region.h), until NEAR_MAPS others were used
  * after it.  Of one source no more is mapped than LIMIT_REGION_BYTES, whatever sizes it tells.
  *
- * One thread.  Nothing blocks but for page faults. */
+ * One thread, which a crew helps to copy.  Nothing blocks but for page faults. */
 #ifndef TRANSFER_NEAR_H
 #define TRANSFER_NEAR_H
+
+#include "core/crew.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -58,10 +60,17 @@ typedef struct near_view near_view_t;
 /* NULL when it may not be read, or is not who it says. */
 near_view_t *near_view_open(const near_id_t *who);
 void near_view_close(near_view_t **view);
-/* UNREADABLE: it cannot be mapped, or is out of range; the bytes may still travel.  ENDED: the source has
- * given up the connection.  In both cases what lies in `into` is nothing.  ret_leaves: of what lies there
- * (core/digest.h), in the same pass; NULL: not wanted. */
+/* UNREADABLE: it cannot be mapped, or is out of range, or comes after one that is; the bytes may still
+ * travel.  ENDED: the source has given up the connection.  In both cases what lies in `into` is nothing. */
 typedef enum { NEAR_COPIED, NEAR_UNREADABLE, NEAR_ENDED } near_result_t;
-near_result_t near_copy(near_view_t *view, const near_loan_t *loan, void *into, uint64_t *ret_leaves);
+typedef struct {
+    near_loan_t loan;
+    void *into;
+    uint64_t *leaves;          /* of what lies there (core/digest.h), in the same pass; NULL: not wanted */
+    const uint8_t *from;       /* near_copy's own */
+    near_result_t result;
+} near_copy_t;
+/* Loans of one region, into places apart from each other; with the crew's help (NULL: alone). */
+void near_copy(near_view_t *view, near_copy_t *copies, uint32_t count, crew_t *crew);
 
 #endif

@@ -197,6 +197,7 @@ static void ucx_close(transfer_t **t)
     if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
     near_board_close(&u->board);
+    crew_end(&u->crew);
     free(u->receives);
     free(u);
 }

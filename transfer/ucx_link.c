@@ -262,31 +262,49 @@ static void stop_reading(link_t *link)
     link->near_due = true;
 }
 
-static void take(ucx_t *u, link_t *link, const frame_t *f, const frame_loan_t *row)
+/* One more: a core does not saturate the memory, two almost do. */
+static crew_t *crew_of(ucx_t *u)
 {
-    if (row->slot >= EXCHANGE_DATA_SENDS) return;
-    near_loan_t loan = {.file = f->lent.file, .fd = f->lent.fd, .pin = f->lent.pin, .line = f->line,
-                        .offset = row->offset, .bytes = row->bytes};
+    if (!u->has_read && crew_cores() > 1) u->crew = crew_new(1);
+    u->has_read = true;
+    return u->crew;
+}
+
+/* Makes place for what is to be copied; false where nobody waits for it any more. */
+static bool place(ucx_t *u, const frame_t *f, const frame_loan_t *row, near_copy_t *ret_copy)
+{
     frame_t data = {.kind = FRAME_DATA, .line = f->line, .data = {row->ask, row->offset, row->bytes}};
     void *into = exchange_place(&u->base, &data, row->bytes);
-    link->taken_due |= 1u << row->slot;
-    if (!into) return;
-    near_result_t result = NEAR_UNREADABLE;
-    if (link->view) result = near_copy(link->view, &loan, into, exchange_leaves(&u->base, row->ask));
-    if (result != NEAR_UNREADABLE) {
-        exchange_arrived(&u->base, row->ask, result == NEAR_COPIED);
-        return;
-    }
-    exchange_again(&u->base, row->ask);
-    stop_reading(link);
+    if (!into) return false;
+    *ret_copy = (near_copy_t){
+        .loan = {.file = f->lent.file, .fd = f->lent.fd, .pin = f->lent.pin, .line = f->line,
+                 .offset = row->offset, .bytes = row->bytes},
+        .into = into, .leaves = exchange_leaves(&u->base, row->ask), .result = NEAR_UNREADABLE};
+    return true;
 }
 
 static void on_lent(ucx_t *u, const frame_t *f)
 {
     peer_t *p = peer_of_line(&u->base, f->line);
     link_t *link = p ? p->link : NULL;
+    near_copy_t copies[LIMIT_ASK_RANGES];
+    uint64_t asks[LIMIT_ASK_RANGES];
+    uint32_t count = 0;
+    bool is_unreadable = false;
     if (!link) return;
-    for (uint32_t i = 0; i < f->count; i++) take(u, link, f, &f->lent.rows[i]);
+    for (const frame_loan_t *row = f->lent.rows; row < f->lent.rows + f->count; row++) {
+        if (row->slot >= EXCHANGE_DATA_SENDS) continue;
+        link->taken_due |= 1u << row->slot;
+        if (place(u, f, row, &copies[count])) asks[count++] = row->ask;
+    }
+    if (link->view) near_copy(link->view, copies, count, crew_of(u));
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_read = copies[i].result != NEAR_UNREADABLE;
+        if (is_read) exchange_arrived(&u->base, asks[i], copies[i].result == NEAR_COPIED);
+        else exchange_again(&u->base, asks[i]);
+        is_unreadable = is_unreadable || !is_read;
+    }
+    if (is_unreadable) stop_reading(link);
     set_due(link, true);
 }
 

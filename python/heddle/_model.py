@@ -11,6 +11,7 @@ Nothing is ever merged, and nothing of the model is changed.
 from __future__ import annotations
 
 import array
+import gc
 import itertools
 import json
 import operator
@@ -83,14 +84,52 @@ def _config_key(model: Any, name: str) -> tuple[Any, ...]:
     return repr(vars(model.peft_config[name])), base.__dict__.get("name_or_path", None), type(base)
 
 
+_KINDS = ("_parameters", "_buffers")
+
+
+def _is_lora_alone(module: Any, wanted: set[int]) -> bool:
+    """Whether it has no tensors but these, and no modules."""
+    return not module._modules and all(value is None or id(value) in wanted
+                                       for kind in _KINDS for value in getattr(module, kind).values())
+
+
+class _Dicts:
+    """The dicts of one kind of some modules, and what was in them.
+
+    Those that hold nothing but the adapter's own, or nothing, are kept: looking at them takes a third of the
+    time.  The others are asked of their modules each time, so that nothing else is kept alive.  (What is put
+    into one that is kept is kept with it until the next look, and one that is exchanged for another is not
+    noticed: torch has no reason to.)
+    """
+
+    def __init__(self, kind: str, modules: list[Any], is_own: Callable[[Any], bool]) -> None:
+        self._of = operator.attrgetter(kind)
+        self._own = [self._of(module) for module in modules if is_own(module)]
+        self._refs = [weakref.ref(module) for module in modules if not is_own(module)]
+        self._found = self._look()
+
+    def _look(self) -> list[list[Any]] | None:
+        """How much each holds, under which names, and what.  None: a module has gone."""
+        modules: list[Any] = [ref() for ref in self._refs]
+        if None in modules:
+            return None
+        dicts = [*map(self._of, modules), *self._own]
+        full = list(filter(None, dicts))            # most are empty
+        # the garbage collector's look at the values of all in one call
+        return [list(map(len, dicts)), list(itertools.chain.from_iterable(full)),
+                list(map(id, gc.get_referents(*full)))]
+
+    def are_as_found(self) -> bool:
+        found = self._look()
+        return found is not None and found == self._found
+
+
 class _Tree:
     """The modules of a model and their names in each other, and the places of the adapter's parameters in
-    them; no module is kept alive.
+    them; no module of the base model is kept alive.
 
     A module is known by its address, as long as none of them has gone: that address would be the next one's.
-    Of most modules, which have no children, nothing is asked (it would take half of the time): their dicts of
-    children, empty as they are, are kept and looked at.  (What is put into one is kept with it until it is
-    looked at next, and one that is exchanged for another is not noticed: torch has no reason to.)
+    So is a parameter, which the plan holds.
     """
 
     def __init__(self, model: Any, parameters: list[Any]) -> None:
@@ -98,45 +137,20 @@ class _Tree:
         modules = list(model.modules())
         self._gone: list[Any] = []
         self._refs = [weakref.ref(module, self._gone.append) for module in modules]
-        pairs = list(zip(self._refs, modules, strict=True))
-        self._parents = [ref for ref, module in pairs if module._modules]
-        self._leaves = [module._modules for module in modules if not module._modules]
-        self._places = {kind: list(zip(*rows, strict=True)) for kind in _KINDS if (rows := [
-            (ref, slot, value) for ref, module in pairs for slot, value in getattr(module, kind).items()
-            if id(value) in wanted])}
-        self._found = self._look()
 
-    def _look(self) -> list[Any] | None:
-        """None: a module has gone."""
-        parents: list[Any] = [ref() for ref in self._parents]
-        if None in parents:
-            return None
-        return [any(self._leaves), *_contents([module._modules for module in parents])]
+        def has_own_children(module: Any) -> bool:
+            return all(child is None or _is_lora_alone(child, wanted) for child in module._modules.values())
 
-    def _holds(self) -> bool:
-        """Whether the adapter's parameters are where they were; one that is tied is in several places."""
-        for kind, (refs, slots, parameters) in self._places.items():
-            owners: list[Any] = [ref() for ref in refs]
-            if None in owners:
-                return False
-            here = map(dict.get, [getattr(module, kind) for module in owners], slots)
-            if not all(map(operator.is_, here, parameters)):
-                return False
-        return True
+        def is_own(module: Any) -> bool:
+            return _is_lora_alone(module, wanted)
+        self._dicts = [_Dicts("_modules", modules, has_own_children)]
+        for kind in _KINDS:
+            owners = [m for m in modules if any(id(v) in wanted for v in getattr(m, kind).values())]
+            self._dicts.append(_Dicts(kind, owners, is_own))
 
     def is_of(self, model: Any) -> bool:
-        found = self._look()
-        is_same = found is not None and found == self._found and self._refs[0]() is model
-        return is_same and self._holds() and not self._gone
-
-
-_KINDS = ("_parameters", "_buffers")
-
-
-def _contents(dicts: list[Any]) -> list[list[Any]]:
-    """How much each holds, under which names, and what."""
-    return [list(map(len, dicts)), list(itertools.chain.from_iterable(dicts)),
-            list(map(id, itertools.chain.from_iterable(map(operator.methodcaller("values"), dicts))))]
+        return (self._refs[0]() is model and all(dicts.are_as_found() for dicts in self._dicts)
+                and not self._gone)
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
@@ -148,24 +162,20 @@ class Outdated(Exception):
     """A plan was that of the model, and is no longer."""
 
 
-def _each(parameters: list[Any], *reads: Callable[[Any], Any]) -> list[list[Any]]:
-    """Attribute by attribute, which takes half the time of parameter by parameter."""
-    return [list(map(read, parameters)) for read in reads]
-
-
 def _memory(parameters: list[Any]) -> list[list[Any]]:
-    """As long as this is the same, reading where their bytes lay is reading their storages."""
+    """As long as this is the same, reading where their bytes lay is reading what is allocated."""
     import torch
-    storages = list(map(torch.Tensor.untyped_storage, parameters))
-    return _each(storages, torch.UntypedStorage.data_ptr, torch.UntypedStorage.nbytes)
+    storages = map(torch.Tensor.untyped_storage, parameters)
+    return [list(map(torch.Tensor.data_ptr, parameters)), list(map(torch.UntypedStorage.nbytes, storages))]
 
 
 def _forms(parameters: list[Any]) -> list[list[Any]]:
     """As long as this is the same too, their bytes lie there as they lay."""
     import torch
     of = torch.Tensor
-    return _each(parameters, of.data_ptr, of.stride, of.dtype.__get__, of.shape.__get__, of.is_neg,
-                 of.is_conj)
+    # attribute by attribute, which takes half the time of parameter by parameter
+    return [list(map(read, parameters))
+            for read in (of.is_contiguous, of.dtype.__get__, of.shape.__get__, of.is_neg)]
 
 
 class Plan:

@@ -54,7 +54,7 @@ static digest_t digest_filled(uint32_t threads, unsigned fails)
     pack_t *p = pack_of(&base);
     const void *given[ROWS];
     for (int i = 0; i < ROWS; i++) given[i] = sources[i];
-    if (fails) failpoint_arm("publisher.fill.thread", fails);
+    if (fails) failpoint_arm("crew.thread", fails);
     fill(p, given, threads);
     cr_assert(!fails || failpoint_has_failed());
     failpoint_disarm();

@@ -52,17 +52,24 @@ static near_loan_t loan_of(uint32_t pin)
                          .offset = 4096, .bytes = 5000};
 }
 
+static near_result_t copied(near_view_t *from, const near_loan_t *loan)
+{
+    near_copy_t copy = {.loan = *loan, .into = into};
+    near_copy(from, &copy, 1, NULL);
+    return copy.result;
+}
+
 Test(near, a_range_is_copied_while_its_pin_holds)
 {
     uint32_t pin = near_pin(&board, LINE);
     near_loan_t loan = loan_of(pin);
-    cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_COPIED);
+    cr_assert_eq(copied(view, &loan), NEAR_COPIED);
     cr_assert_eq(memcmp(into, (uint8_t *)region->base + 4096, 5000), 0);
     cr_assert_eq(into[5000], 0);
     near_unpin(&board, pin);
-    cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_ENDED, "the loan has ended");
+    cr_assert_eq(copied(view, &loan), NEAR_ENDED, "the loan has ended");
     cr_assert_eq(near_pin(&board, LINE + 1), pin);
-    cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_ENDED, "the pin is another connection's");
+    cr_assert_eq(copied(view, &loan), NEAR_ENDED, "the pin is another connection's");
 }
 
 Test(near, what_is_out_of_range_is_not_read)
@@ -71,20 +78,20 @@ Test(near, what_is_out_of_range_is_not_read)
     const near_loan_t good = loan_of(pin);
     near_loan_t bad = good;
     bad.offset = region->bytes - 4999;
-    cr_assert_eq(near_copy(view, &bad, into, NULL), NEAR_UNREADABLE);
+    cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE);
     bad.offset = UINT64_MAX - 10;
-    cr_assert_eq(near_copy(view, &bad, into, NULL), NEAR_UNREADABLE);
+    cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE);
     bad = good, bad.pin = 0;
-    cr_assert_eq(near_copy(view, &bad, into, NULL), NEAR_UNREADABLE);
+    cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE);
     bad.pin = NEAR_PINS + 1;
-    cr_assert_eq(near_copy(view, &bad, into, NULL), NEAR_UNREADABLE);
+    cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE);
     bad = good, bad.file++;
-    cr_assert_eq(near_copy(view, &bad, into, NULL), NEAR_UNREADABLE, "another file");
+    cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE, "another file");
     bad.file = 0;
-    cr_assert_eq(near_copy(view, &bad, into, NULL), NEAR_UNREADABLE);
+    cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE);
     bad = good, bad.fd = 4000000;
-    cr_assert_eq(near_copy(view, &bad, into, NULL), NEAR_UNREADABLE, "no such descriptor");
-    cr_assert_eq(near_copy(view, &good, into, NULL), NEAR_COPIED);
+    cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE, "no such descriptor");
+    cr_assert_eq(copied(view, &good), NEAR_COPIED);
 }
 
 /* It could be truncated under us: that would be a signal. */
@@ -94,7 +101,7 @@ Test(near, what_is_not_sealed_is_not_mapped)
     cr_assert_eq(ftruncate(fd, BYTES), 0);
     near_loan_t loan = {.file = near_file(fd), .fd = (uint32_t)fd, .pin = near_pin(&board, LINE), .line = LINE,
                         .bytes = 16};
-    cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_UNREADABLE);
+    cr_assert_eq(copied(view, &loan), NEAR_UNREADABLE);
     close(fd);
 }
 
@@ -102,7 +109,7 @@ static void lend_descriptor(int fd)
 {
     near_loan_t loan = {.file = near_file(fd), .fd = (uint32_t)fd, .pin = near_pin(&board, LINE), .line = LINE,
                         .bytes = 16};
-    cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_UNREADABLE);
+    cr_assert_eq(copied(view, &loan), NEAR_UNREADABLE);
 }
 
 /* A peer may name any descriptor that it has. */
@@ -174,11 +181,11 @@ Test(near, no_more_is_mapped_than_a_region_may_have)
     for (uint32_t i = 0; i < NEAR_MAPS; i++) {
         fds[i] = sparse(PART);
         loan.fd = (uint32_t)fds[i], loan.file = near_file(fds[i]);
-        cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_COPIED, "file %u", i);
+        cr_assert_eq(copied(view, &loan), NEAR_COPIED, "file %u", i);
         cr_assert_leq(mapped_bytes() - before, LIMIT_REGION_BYTES, "after file %u", i);
     }
     loan.fd = (uint32_t)whole, loan.file = near_file(whole);
-    cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_COPIED, "the largest that may be");
+    cr_assert_eq(copied(view, &loan), NEAR_COPIED, "the largest that may be");
     cr_assert_leq(mapped_bytes() - before, LIMIT_REGION_BYTES + BYTES);
     for (uint32_t i = 0; i < NEAR_MAPS; i++) close(fds[i]);
     close(large);
@@ -198,7 +205,7 @@ Test(near, more_regions_than_stay_mapped)
         uint32_t i = k % (NEAR_MAPS + 3);
         near_loan_t loan = {.file = near_file(regions[i]->fd), .fd = (uint32_t)regions[i]->fd, .pin = pin,
                             .line = LINE, .bytes = 4096};
-        cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_COPIED);
+        cr_assert_eq(copied(view, &loan), NEAR_COPIED);
         cr_assert(into[0] == i + 1 && into[4095] == i + 1);
     }
     for (uint32_t i = 0; i < NEAR_MAPS + 3; i++) region_unref(&regions[i]);
@@ -216,17 +223,17 @@ Test(near, the_region_in_use_stays_mapped)
     heddle_error_t error;
     uint32_t pin = near_pin(&board, LINE);
     const near_loan_t used = loan_of_all(region, pin);
-    cr_assert_eq(near_copy(view, &used, into, NULL), NEAR_COPIED);
+    cr_assert_eq(copied(view, &used), NEAR_COPIED);
     for (uint32_t i = 0; i < 3 * NEAR_MAPS; i++) {
         region_t *other;
         cr_assert_eq(region_new(4096, &other, &error), HEDDLE_OK);
         near_loan_t loan = loan_of_all(other, pin);
-        cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_COPIED);
+        cr_assert_eq(copied(view, &loan), NEAR_COPIED);
         region_unref(&other);
         int fd = region->fd;
         region->fd = fcntl(fd, F_DUPFD_CLOEXEC, fd + 100);
         close(fd);
-        cr_assert_eq(near_copy(view, &used, into, NULL), NEAR_COPIED, "after %u others", i + 1);
+        cr_assert_eq(copied(view, &used), NEAR_COPIED, "after %u others", i + 1);
         int back = dup3(region->fd, fd, O_CLOEXEC);
         close(region->fd);
         region->fd = back;
@@ -244,7 +251,7 @@ Test(near, regions_that_were_given_up_hold_no_memory)
         struct stat s;
         cr_assert_eq(region_new(BYTES - 4096 * (NEAR_MAPS - i), &grown, &error), HEDDLE_OK);
         near_loan_t loan = loan_of_all(grown, pin);
-        cr_assert_eq(near_copy(view, &loan, into, NULL), NEAR_COPIED);
+        cr_assert_eq(copied(view, &loan), NEAR_COPIED);
         files[i] = dup(grown->fd);
         cr_assert(fstat(files[i], &s) == 0 && s.st_blocks > 0);
         region_unref(&grown);
@@ -355,11 +362,11 @@ Test(near, a_source_that_ends_takes_nothing_away)
     cr_assert_eq(read(line[0], &told, sizeof told), (ssize_t)sizeof told);
     near_view_t *theirs = near_view_open(&told.id);
     cr_assert_not_null(theirs);
-    cr_assert_eq(near_copy(theirs, &told.loan, into, NULL), NEAR_COPIED);
+    cr_assert_eq(copied(theirs, &told.loan), NEAR_COPIED);
     kill(child, SIGKILL);
     cr_assert_eq(waitpid(child, NULL, 0), child);
     memset(into, 0, sizeof into);
-    cr_assert_eq(near_copy(theirs, &told.loan, into, NULL), NEAR_COPIED);
+    cr_assert_eq(copied(theirs, &told.loan), NEAR_COPIED);
     cr_assert_eq(memcmp(into, (uint8_t *)region->base + 4096, 5000), 0);
     near_view_close(&theirs);
     cr_assert_null(near_view_open(&told.id), "but it is not found again");

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/crew.h"
+
+#include "core/failpoint.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+typedef struct {
+    void (*piece)(void *self, uint32_t i);
+    void *self;
+    uint32_t count;
+} job_t;
+
+struct crew {
+    pthread_mutex_t lock;          /* of what is not atomic */
+    pthread_cond_t work;
+    job_t job;                     /* count 0: it is over, for who comes now */
+    uint64_t number;               /* of the job */
+    _Atomic uint32_t next;         /* piece that nobody has taken */
+    _Atomic uint32_t busy;         /* threads, but for the caller's, that are at the job */
+    bool ends;
+    uint32_t threads;
+    pthread_t thread[];
+};
+
+uint32_t crew_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
+static void take_pieces(crew_t *c, const job_t *job)
+{
+    for (uint32_t i; (i = atomic_fetch_add(&c->next, 1)) < job->count;) job->piece(job->self, i);
+}
+
+static void *help(void *self)
+{
+    crew_t *c = self;
+    uint64_t seen = 0;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (!c->ends && (c->job.count == 0 || c->number == seen)) pthread_cond_wait(&c->work, &c->lock);
+        if (c->ends) break;
+        job_t job = c->job;
+        seen = c->number;
+        atomic_fetch_add(&c->busy, 1);
+        pthread_mutex_unlock(&c->lock);
+        take_pieces(c, &job);
+        atomic_fetch_sub(&c->busy, 1);
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+crew_t *crew_new(uint32_t threads)
+{
+    crew_t *c = threads ? calloc(1, sizeof *c + threads * sizeof *c->thread) : NULL;
+    if (!c) return NULL;
+    sigset_t all, old;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->work, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    while (c->threads < threads && !FAILPOINT("crew.thread") &&
+           pthread_create(&c->thread[c->threads], NULL, help, c) == 0)
+        pthread_setname_np(c->thread[c->threads++], "heddle-crew");
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (c->threads == 0) crew_end(&c);
+    return c;
+}
+
+static void set_job(crew_t *c, job_t job)
+{
+    pthread_mutex_lock(&c->lock);
+    c->job = job;
+    if (job.count) {
+        c->number++;
+        atomic_store(&c->next, 0);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+void crew_do(crew_t *c, uint32_t count, void (*piece)(void *self, uint32_t i), void *self)
+{
+    job_t job = {piece, self, count};
+    if (!c || count < 2) {
+        for (uint32_t i = 0; i < count; i++) piece(self, i);
+        return;
+    }
+    set_job(c, job);
+    pthread_cond_broadcast(&c->work);
+    take_pieces(c, &job);
+    set_job(c, (job_t){0});
+    while (atomic_load(&c->busy)) sched_yield();    /* they are at their last piece: sooner than a wake */
+}
+
+void crew_end(crew_t **crew)
+{
+    crew_t *c = crew ? *crew : NULL;
+    if (!c) return;
+    *crew = NULL;
+    pthread_mutex_lock(&c->lock);
+    c->ends = true;
+    pthread_mutex_unlock(&c->lock);
+    pthread_cond_broadcast(&c->work);
+    for (uint32_t i = 0; i < c->threads; i++) pthread_join(c->thread[i], NULL);
+    pthread_cond_destroy(&c->work);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A crew: each piece once, none after the call, whatever the threads are doing. */
+#include "core/crew.h"
+
+#include "core/failpoint.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+enum { JOBS = 20000, PIECES = 24 };
+
+typedef struct { uint32_t job, count, done[PIECES], by_job[PIECES]; } work_t;
+
+/* Not atomic: a piece that two take, or that is still at work when the next job is set, is a race. */
+static void note(void *self, uint32_t i)
+{
+    work_t *w = self;
+    if (i >= PIECES) abort();
+    w->done[i]++;
+    w->by_job[i] = w->job;
+}
+
+static void do_jobs(crew_t *crew)
+{
+    work_t w;
+    for (w.job = 1; w.job <= JOBS; w.job++) {
+        w.count = w.job % (PIECES + 1);
+        for (uint32_t i = 0; i < PIECES; i++) w.done[i] = w.by_job[i] = 0;
+        crew_do(crew, w.count, note, &w);
+        for (uint32_t i = 0; i < PIECES; i++) {
+            cr_assert_eq(w.done[i], i < w.count, "job %u, piece %u", w.job, i);
+            cr_assert_eq(w.by_job[i], i < w.count ? w.job : 0);
+        }
+    }
+}
+
+Test(crew, does_each_piece_once)
+{
+    for (uint32_t threads = 0; threads <= 3; threads++) {
+        crew_t *crew = crew_new(threads);
+        cr_assert_eq(crew == NULL, threads == 0);
+        do_jobs(crew);
+        crew_end(&crew);
+        cr_assert_null(crew);
+    }
+}
+
+Test(crew, is_as_many_as_can_be_started)
+{
+    for (unsigned fails = 1; fails <= 3; fails++) {
+        failpoint_arm("crew.thread", fails);
+        crew_t *crew = crew_new(3);
+        cr_assert(failpoint_has_failed());
+        failpoint_disarm();
+        cr_assert_eq(crew == NULL, fails == 1);
+        do_jobs(crew);
+        crew_end(&crew);
+    }
+}
+
+/* Somebody else does take pieces. */
+typedef struct { _Atomic uint32_t here; } meeting_t;
+static void meet(void *self, uint32_t i)
+{
+    meeting_t *m = self;
+    (void)i;
+    m->here++;
+    while (m->here < 2) {}
+}
+
+Test(crew, works_beside_its_caller, .timeout = 60)
+{
+    crew_t *crew = crew_new(1);
+    for (int i = 0; i < 100; i++) {
+        meeting_t m = {0};
+        crew_do(crew, 2, meet, &m);
+        cr_assert_eq(m.here, 2);
+    }
+    crew_end(&crew);
+}
