@@ -16,6 +16,7 @@ import pytest
 
 import heddle
 from conftest import FIXTURES, ROOT, Broker, until
+from heddle._native import ffi, lib
 
 CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": {"v_proj", "q_proj"}}
 KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
@@ -810,6 +811,20 @@ def test_who_only_acquires_is_told_of_no_dropped_events(broker, adapter, program
     """, adapter, FIXTURES / "plain", FIXTURES / "dora")
     assert it.end(sign=None) == 0, it.log.read_text()
     assert "events.dropped" not in it.log.read_text()
+
+
+def test_nobody_is_woken_for_what_is_no_update(broker, adapter, monkeypatch):
+    read, note = [], heddle.Worker._note
+
+    def noted(self, event):
+        read.append(ffi.string(lib.heddle_event_name(event.type)).decode())
+        note(self, event)
+    monkeypatch.setattr(heddle.Worker, "_note", noted)
+    with heddle.Worker(adapters=[adapter], apply="auto") as w, heddle.Publisher(adapter=adapter) as pub:
+        pub.publish_dir(FIXTURES / "plain").wait(min=1)
+        w.wait_current(30)
+        assert next(w.updates(timeout=30)).phase == "active"
+    assert read[:2] == ["worker.joined", "activate.done"]
 
 
 def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):

@@ -54,6 +54,18 @@ Test(node, fetches_stages_and_activates)
     free(a.bytes);
 }
 
+Test(node, who_wants_no_progress_hears_of_what_is_served)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.omits_progress = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(w, o, &a, 1, 1);
+    cr_assert_eq(count_said(w, MSG_STAGED), 1, "the broker hears of it");
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_FETCHING) + count_events(w, HEDDLE_EVENT_STAGED), 0);
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_ACTIVE), 1);
+    free(a.bytes);
+}
+
 Test(node, old_version_serves_while_the_new_one_comes)
 {
     worker_t *w = worker_joined(0, NULL);
