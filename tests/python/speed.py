@@ -53,6 +53,14 @@ def step(model, n):
 
 # -- a receiver ------------------------------------------------------------------------------------
 
+def use(tensors, n):
+    """Reads the first of each tensor.  -> when that was done: nothing was given back or freed by then"""
+    seen = [t.view(-1)[0].item() for t in tensors.values()]
+    at = time.monotonic()
+    assert seen[0] == torch.tensor(float(n)).to(torch.bfloat16).item(), (n, seen[:3])
+    return at
+
+
 def receive(rank, world, port, folder, adapter, table):
     """Each round begins with a way's name on stdin; when the tensors are usable the first of each is read,
     and the time said."""
@@ -68,24 +76,22 @@ def receive(rank, world, port, folder, adapter, table):
         if way.startswith("heddle"):
             next(u for u in updates if u.phase == "active" and u.step == n)
             with worker.acquire(adapter) as a:
-                seen = [t.view(-1)[0].item() for t in a.torch().values()]
+                at = use(a.torch(), n)
         elif way == "files":
             from peft import load_peft_weights
             marker = pathlib.Path(folder, f"done-{n}")
             while not marker.exists():
                 time.sleep(0.0002)
-            seen = [t.view(-1)[0].item() for t in load_peft_weights(f"{folder}/{n}", device="cpu").values()]
+            at = use(load_peft_weights(f"{folder}/{n}", device="cpu"), n)
         elif way == "gloo":
             for row in rows.values():
                 dist.broadcast(row, 0)
-            seen = [t.view(-1)[0].item() for t in rows.values()]
+            at = use(rows, n)
         else:
             dist.broadcast(flat, 0)
-            found = {name: t.view(shape) for (name, shape), t in zip(table, flat.split(sizes), strict=True)}
-            seen = [t.view(-1)[0].item() for t in found.values()]
-        now = time.monotonic()
-        assert seen[0] == torch.tensor(float(n)).to(torch.bfloat16).item(), (way, n, seen[:3])
-        print(json.dumps({"at": now}), flush=True)
+            pieces = zip(table, flat.split(sizes), strict=True)
+            at = use({name: t.view(shape) for (name, shape), t in pieces}, n)
+        print(json.dumps({"at": at}), flush=True)
     worker.close()
 
 
