@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#define SPINS 2000u                /* some 50 us */
+
 typedef struct {
     void (*piece)(void *self, uint32_t i);
     void *self;
@@ -18,11 +20,12 @@ typedef struct {
 
 struct crew {
     pthread_mutex_t lock;          /* of what is not atomic */
-    pthread_cond_t work;
+    pthread_cond_t work, done;
     job_t job;                     /* count 0: it is over, for who comes now */
     uint64_t number;               /* of the job */
     _Atomic uint32_t next;         /* piece that nobody has taken */
-    _Atomic uint32_t busy;         /* threads, but for the caller's, that are at the job */
+    _Atomic uint32_t busy;         /* threads, but for the caller's, that are at the job; changed under the
+                                    * lock */
     bool ends;
     uint32_t threads;
     pthread_t thread[];
@@ -32,6 +35,16 @@ uint32_t crew_cores(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
+/* To the other thread of this core. */
+static void relax(void)
+{
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("yield");
+#endif
 }
 
 static void take_pieces(crew_t *c, const job_t *job)
@@ -52,8 +65,8 @@ static void *help(void *self)
         atomic_fetch_add(&c->busy, 1);
         pthread_mutex_unlock(&c->lock);
         take_pieces(c, &job);
-        atomic_fetch_sub(&c->busy, 1);
         pthread_mutex_lock(&c->lock);
+        if (atomic_fetch_sub(&c->busy, 1) == 1) pthread_cond_signal(&c->done);
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;
@@ -66,6 +79,7 @@ crew_t *crew_new(uint32_t threads)
     sigset_t all, old;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->work, NULL);
+    pthread_cond_init(&c->done, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     while (c->threads < threads && !FAILPOINT("crew.thread") &&
@@ -87,6 +101,16 @@ static void set_job(crew_t *c, job_t job)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* Those who help are at their last piece: that is over sooner than a thread wakes, unless its core was taken
+ * from it. */
+static void wait_done(crew_t *c)
+{
+    for (uint32_t i = 0; i < SPINS && atomic_load(&c->busy); i++) relax();
+    pthread_mutex_lock(&c->lock);
+    while (atomic_load(&c->busy)) pthread_cond_wait(&c->done, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
 void crew_do(crew_t *c, uint32_t count, void (*piece)(void *self, uint32_t i), void *self)
 {
     job_t job = {piece, self, count};
@@ -98,7 +122,7 @@ void crew_do(crew_t *c, uint32_t count, void (*piece)(void *self, uint32_t i), v
     pthread_cond_broadcast(&c->work);
     take_pieces(c, &job);
     set_job(c, (job_t){0});
-    while (atomic_load(&c->busy)) sched_yield();    /* they are at their last piece: sooner than a wake */
+    wait_done(c);
 }
 
 void crew_end(crew_t **crew)
@@ -112,6 +136,7 @@ void crew_end(crew_t **crew)
     pthread_cond_broadcast(&c->work);
     for (uint32_t i = 0; i < c->threads; i++) pthread_join(c->thread[i], NULL);
     pthread_cond_destroy(&c->work);
+    pthread_cond_destroy(&c->done);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }

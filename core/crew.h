@@ -3,7 +3,8 @@
  *
  *   crew_do(n pieces)  ->  the caller and whoever is awake take piece after piece  ->  all are done
  *
- * Who is woken too late takes fewer, or none: nobody is waited for but for the piece that he is at. */
+ * Who is woken too late takes fewer, or none: nobody is waited for but for the piece that he is at: a moment
+ * in a loop, then asleep, for his core may have been taken from him. */
 #ifndef CORE_CREW_H
 #define CORE_CREW_H
 

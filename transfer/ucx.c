@@ -190,14 +190,15 @@ static void ucx_close(transfer_t **t)
     ucx_t *u = t && *t ? ucx_of(*t) : NULL;
     if (!u) return;
     *t = NULL;
-    if (!end_links(u)) return;               /* left to UCX, with all that it may still touch */
+    bool is_ended = end_links(u);
+    crew_end(&u->crew);
+    if (!is_ended) return;                   /* left to UCX, with all that it may still touch */
     if (u->out && u->out != u->in) ucp_worker_destroy(u->out);
     if (u->in) ucp_worker_destroy(u->in);
     if (u->context) ucp_cleanup(u->context);
     if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
     near_board_close(&u->board);
-    crew_end(&u->crew);
     free(u->receives);
     free(u);
 }

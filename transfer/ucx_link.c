@@ -297,7 +297,7 @@ static void on_lent(ucx_t *u, const frame_t *f)
         link->taken_due |= 1u << row->slot;
         if (place(u, f, row, &copies[count])) asks[count++] = row->ask;
     }
-    if (link->view) near_copy(link->view, copies, count, crew_of(u));
+    if (link->view) near_copy(link->view, copies, count, count > 1 ? crew_of(u) : NULL);
     for (uint32_t i = 0; i < count; i++) {
         bool is_read = copies[i].result != NEAR_UNREADABLE;
         if (is_read) exchange_arrived(&u->base, asks[i], copies[i].result == NEAR_COPIED);

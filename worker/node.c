@@ -37,11 +37,11 @@ static const heddle_error_t *reason_of(adapter_t *a, uint64_t version, int code)
     return a->error.code == code ? &a->error : NULL;
 }
 
-static bool is_progress(int event) { return event == HEDDLE_EVENT_FETCHING || event == HEDDLE_EVENT_STAGED; }
+static bool is_staging(int event) { return event == HEDDLE_EVENT_FETCHING || event == HEDDLE_EVENT_STAGED; }
 
 static void offer(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
-    if (n->opts.omits_progress && is_progress(action->event)) return;
+    if (n->opts.omits_staging && is_staging(action->event)) return;
     const announced_t *w = announced_find(a, action->version);
     heddle_event_t event = {.type = action->event,
                             .version = action->version,

@@ -119,7 +119,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
                               .slots = o->slots,
                               .app = o->apply == HEDDLE_APPLY_APP,
                               .answers_verify = o->answers_verify,
-                              .omits_progress = o->omits_progress,
+                              .omits_staging = o->omits_staging,
                               .join_timeout_us = (uint64_t)o->join_timeout_ms * 1000,
                               .pid = (uint64_t)getpid(),
                               .wake = wake,

@@ -45,8 +45,7 @@ typedef struct heddle_worker_opts {
     const char *export_dir;          /* told to the broker for `workers` and the ready line; NULL: none */
     int answers_verify;              /* 1: VERIFY events are sent and answered with heddle_worker_verified */
     const char *broker_key, *key;    /* as for publishers */
-    int omits_progress;              /* 1: no FETCHING and no STAGED, which ask for nothing: who does not
-                                      * want them is not woken while a version is on its way */
+    int omits_staging;               /* 1: nobody is woken for FETCHING and STAGED, which do not come then */
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; events tell (JOINED, REFUSED, LOST_BROKER).

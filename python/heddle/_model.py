@@ -5,7 +5,8 @@ The names and types are those that PEFT's save_pretrained would write: PEFT's ow
 says which, asked once with the parameters themselves instead of copies.  What is remembered is checked each
 time against the model: its tree of modules, the place of each parameter in it and in memory, its shape and
 type, and the adapter's configuration.  Whatever of that changed, the plan is made anew.  (A tensor that is
-put into a module which stays, a bias say, is not looked for.)
+put into a module which stays and had none of the adapter's, a bias say, is not looked for, nor a buffer that
+is not to be saved any more.)
 Nothing is ever merged, and nothing of the model is changed.
 """
 from __future__ import annotations
@@ -87,25 +88,16 @@ def _config_key(model: Any, name: str) -> tuple[Any, ...]:
 _KINDS = ("_parameters", "_buffers")
 
 
-def _is_lora_alone(module: Any, wanted: set[int]) -> bool:
-    """Whether it has no tensors but these, and no modules."""
-    return not module._modules and all(value is None or id(value) in wanted
-                                       for kind in _KINDS for value in getattr(module, kind).values())
-
-
 class _Dicts:
     """The dicts of one kind of some modules, and what was in them.
 
-    Those that hold nothing but the adapter's own, or nothing, are kept: looking at them takes a third of the
-    time.  The others are asked of their modules each time, so that nothing else is kept alive.  (What is put
-    into one that is kept is kept with it until the next look, and one that is exchanged for another is not
-    noticed: torch has no reason to.)
+    They are asked of their modules each time, so that nothing is kept alive, and one that is exchanged for
+    another is noticed.
     """
 
-    def __init__(self, kind: str, modules: list[Any], is_own: Callable[[Any], bool]) -> None:
+    def __init__(self, kind: str, modules: list[Any]) -> None:
         self._of = operator.attrgetter(kind)
-        self._own = [self._of(module) for module in modules if is_own(module)]
-        self._refs = [weakref.ref(module) for module in modules if not is_own(module)]
+        self._refs = [weakref.ref(module) for module in modules]
         self._found = self._look()
 
     def _look(self) -> list[list[Any]] | None:
@@ -113,11 +105,12 @@ class _Dicts:
         modules: list[Any] = [ref() for ref in self._refs]
         if None in modules:
             return None
-        dicts = [*map(self._of, modules), *self._own]
-        full = list(filter(None, dicts))            # most are empty
-        # the garbage collector's look at the values of all in one call
-        return [list(map(len, dicts)), list(itertools.chain.from_iterable(full)),
-                list(map(id, gc.get_referents(*full)))]
+        dicts = list(map(self._of, modules))
+        if set(map(type, dicts)) <= {dict}:     # the collector's look at the values of all, in one call
+            values = gc.get_referents(*dicts)
+        else:                                   # of an OrderedDict it has them in another order
+            values = list(itertools.chain.from_iterable(map(operator.methodcaller("values"), dicts)))
+        return [list(map(len, dicts)), list(itertools.chain.from_iterable(dicts)), list(map(id, values))]
 
     def are_as_found(self) -> bool:
         found = self._look()
@@ -126,10 +119,13 @@ class _Dicts:
 
 class _Tree:
     """The modules of a model and their names in each other, and the places of the adapter's parameters in
-    them; no module of the base model is kept alive.
+    them; no module is kept alive.
 
     A module is known by its address, as long as none of them has gone: that address would be the next one's.
     So is a parameter, which the plan holds.
+    Of most modules, which have no children, nothing is asked (it would take half of the time): their dicts of
+    children, empty as they are, are kept and looked at.  (What is put into one is kept with it until it is
+    looked at next, and one that is exchanged for another is not noticed: torch has no reason to.)
     """
 
     def __init__(self, model: Any, parameters: list[Any]) -> None:
@@ -137,20 +133,15 @@ class _Tree:
         modules = list(model.modules())
         self._gone: list[Any] = []
         self._refs = [weakref.ref(module, self._gone.append) for module in modules]
-
-        def has_own_children(module: Any) -> bool:
-            return all(child is None or _is_lora_alone(child, wanted) for child in module._modules.values())
-
-        def is_own(module: Any) -> bool:
-            return _is_lora_alone(module, wanted)
-        self._dicts = [_Dicts("_modules", modules, has_own_children)]
+        self._leaves = [module._modules for module in modules if not module._modules]
+        self._dicts = [_Dicts("_modules", [module for module in modules if module._modules])]
         for kind in _KINDS:
             owners = [m for m in modules if any(id(v) in wanted for v in getattr(m, kind).values())]
-            self._dicts.append(_Dicts(kind, owners, is_own))
+            self._dicts.append(_Dicts(kind, owners))
 
     def is_of(self, model: Any) -> bool:
-        return (self._refs[0]() is model and all(dicts.are_as_found() for dicts in self._dicts)
-                and not self._gone)
+        return (self._refs[0]() is model and not any(self._leaves)
+                and all(dicts.are_as_found() for dicts in self._dicts) and not self._gone)
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
@@ -162,20 +153,24 @@ class Outdated(Exception):
     """A plan was that of the model, and is no longer."""
 
 
+def _each(things: list[Any], *reads: Callable[[Any], Any]) -> list[list[Any]]:
+    """Attribute by attribute, which takes half the time of thing by thing."""
+    return [list(map(read, things)) for read in reads]
+
+
 def _memory(parameters: list[Any]) -> list[list[Any]]:
-    """As long as this is the same, reading where their bytes lay is reading what is allocated."""
+    """As long as this is the same, reading where their bytes lay is reading their storages."""
     import torch
-    storages = map(torch.Tensor.untyped_storage, parameters)
-    return [list(map(torch.Tensor.data_ptr, parameters)), list(map(torch.UntypedStorage.nbytes, storages))]
+    storages = list(map(torch.Tensor.untyped_storage, parameters))
+    return _each(storages, torch.UntypedStorage.data_ptr, torch.UntypedStorage.nbytes)
 
 
 def _forms(parameters: list[Any]) -> list[list[Any]]:
     """As long as this is the same too, their bytes lie there as they lay."""
     import torch
     of = torch.Tensor
-    # attribute by attribute, which takes half the time of parameter by parameter
-    return [list(map(read, parameters))
-            for read in (of.is_contiguous, of.dtype.__get__, of.shape.__get__, of.is_neg)]
+    return _each(parameters, of.data_ptr, of.is_contiguous, of.dtype.__get__, of.shape.__get__, of.is_neg,
+                 of.is_conj)
 
 
 class Plan:

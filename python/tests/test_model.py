@@ -2,6 +2,7 @@
 """What a live model does between two versions: modules come and go, memory is freed, tensors are tied or
 lazy.
 """
+import collections
 import copy
 import gc
 import json
@@ -155,6 +156,75 @@ def test_a_plan_keeps_no_module():
     del model
     gc.collect()
     assert gone() is None and not any(True for _ in _model._plans)
+
+
+@pytest.mark.parametrize("where", [lambda m: m.lora_A["default"], lambda m: m.lora_dropout["default"],
+                                   lambda m: m.lora_A, lambda m: m])
+def test_a_module_that_knows_the_model_does_not_keep_it(where):
+    model = models.lora()
+    planned(model)
+    where(layer(model)).register_forward_hook(lambda *_, known=model: None)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None and not any(True for _ in _model._plans)
+
+
+@pytest.mark.parametrize("kind", ["_modules", "_parameters"])
+def test_a_dict_that_is_exchanged_is_noticed_when_it_changes(kind):
+    """torch.nn.Sequential does that where a slice of it is deleted, DeepSpeed everywhere."""
+    model = models.lora()
+    plan, _ = _model.plan_of(model, "default")
+    owner = layer(model).lora_B
+    module = owner if kind == "_modules" else owner["default"]
+    setattr(module, kind, dict(getattr(module, kind)))
+    assert is_true(model)
+    if kind == "_modules":
+        owner["default"] = torch.nn.Linear(8, 32, bias=False)
+    else:
+        owner["default"].weight = torch.nn.Parameter(torch.zeros(32, 8))
+    assert not plan.is_of(model) and is_true(model)
+
+
+def test_the_order_of_an_ordered_dict_is_its_own():
+    from peft import LoraConfig
+    model = models.lora()
+    model.add_adapter("other",
+                      LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    owner = layer(model).lora_A
+    owner._modules = collections.OrderedDict(owner._modules)
+    assert is_true(model) and is_true(model, "other")
+    first, second = owner.pop("default"), owner.pop("other")
+    owner["other"], owner["default"] = first, second
+    owner._modules.move_to_end("other")             # the names as they were, of the other modules
+    assert is_true(model) and is_true(model, "other")
+
+
+def test_what_torch_conjugates_later_does_not_lie_as_it_did(broker, adapter):
+    model = models.lora()
+    p = layer(model).lora_A["default"].weight
+    p.data = torch.complex(p.data, p.data + 1)
+    with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+        for _ in range(2):
+            pub.publish(model)
+        p.data = p.data.conj()
+        found = pub.publish(model).digest
+        tensors = {key: t.detach().clone().resolve_conj() for key, t in planned(model).items()}
+        assert found == pub.publish_tensors(tensors, _model.config_of(model, "default")).digest
+
+
+def test_memory_of_another_storage_is_not_read_as_its_own():
+    model = models.lora()
+    plan, _ = _model.plan_of(model, "default")
+    p = layer(model).lora_A["default"].weight
+    arena, size = bytearray(8 * p.nbytes), p.nbytes
+    views = [torch.frombuffer(arena, dtype=p.dtype, count=2 * p.numel(), offset=at)
+             for at in (size, 2 * size)]
+    p.data = views[1][:p.numel()].view(p.shape)
+    plan._find()
+    assert plan.is_there()
+    p.data = views[0][p.numel():].view(p.shape)     # at the same address, and as large
+    assert not plan.is_there()
 
 
 def moved(p):

@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { JOBS = 20000, PIECES = 24 };
 
@@ -45,7 +46,17 @@ Test(crew, does_each_piece_once)
     }
 }
 
-Test(crew, is_as_many_as_can_be_started)
+/* Each waits for all others: so many threads take pieces. */
+typedef struct { uint32_t all; _Atomic uint32_t here; } meeting_t;
+static void meet(void *self, uint32_t i)
+{
+    meeting_t *m = self;
+    (void)i;
+    m->here++;
+    while (m->here < m->all) {}
+}
+
+Test(crew, is_as_many_as_can_be_started, .timeout = 60)
 {
     for (unsigned fails = 1; fails <= 3; fails++) {
         failpoint_arm("crew.thread", fails);
@@ -53,28 +64,30 @@ Test(crew, is_as_many_as_can_be_started)
         cr_assert(failpoint_has_failed());
         failpoint_disarm();
         cr_assert_eq(crew == NULL, fails == 1);
+        meeting_t m = {.all = fails};
+        crew_do(crew, fails, meet, &m);
         do_jobs(crew);
         crew_end(&crew);
     }
 }
 
-/* Somebody else does take pieces. */
-typedef struct { _Atomic uint32_t here; } meeting_t;
-static void meet(void *self, uint32_t i)
+/* As long as a piece that the caller waits for asleep. */
+static void be_late(void *self, uint32_t i)
 {
-    meeting_t *m = self;
-    (void)i;
-    m->here++;
-    while (m->here < 2) {}
+    _Atomic uint32_t *here = self;
+    (*here)++;
+    while (*here < 2) {}
+    if (i == 1) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    (*here)++;
 }
 
-Test(crew, works_beside_its_caller, .timeout = 60)
+Test(crew, is_waited_for_until_its_last_piece_is_done, .timeout = 60)
 {
     crew_t *crew = crew_new(1);
-    for (int i = 0; i < 100; i++) {
-        meeting_t m = {0};
-        crew_do(crew, 2, meet, &m);
-        cr_assert_eq(m.here, 2);
+    for (int i = 0; i < 20; i++) {
+        _Atomic uint32_t here = 0;
+        crew_do(crew, 2, be_late, &here);
+        cr_assert_eq(here, 4);
     }
     crew_end(&crew);
 }

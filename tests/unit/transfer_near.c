@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is read from another: this process's own, found as another's would be. */
+#include "core/digest.h"
 #include "core/limits.h"
 #include "transfer/near.h"
 #include "transfer/region.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -70,6 +72,73 @@ Test(near, a_range_is_copied_while_its_pin_holds)
     cr_assert_eq(copied(view, &loan), NEAR_ENDED, "the loan has ended");
     cr_assert_eq(near_pin(&board, LINE + 1), pin);
     cr_assert_eq(copied(view, &loan), NEAR_ENDED, "the pin is another connection's");
+}
+
+Test(near, a_frame_is_copied_up_to_what_cannot_be_read)
+{
+    enum { COUNT = 16, BAD = 7 };
+    crew_t *crew = crew_new(1);
+    near_copy_t copies[COUNT];
+    uint64_t leaves[COUNT], expected;
+    uint32_t pin = near_pin(&board, LINE);
+    memset(into, 0, sizeof into);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        copies[i] = (near_copy_t){.loan = loan_of(pin), .into = into + i * 4096, .leaves = &leaves[i]};
+        copies[i].loan.offset = i == BAD ? region->bytes - 4095 : i * 4096;
+        copies[i].loan.bytes = 4096;
+    }
+    near_copy(view, copies, COUNT, crew);
+    for (uint32_t i = 0; i < COUNT; i++)
+        cr_assert_eq(copies[i].result, i < BAD ? NEAR_COPIED : NEAR_UNREADABLE, "%u", i);
+    cr_assert_eq(memcmp(into, region->base, BAD * 4096), 0);
+    for (uint32_t i = 0; i < BAD; i++) {
+        digest_leaves(into + i * 4096, 4096, &expected);
+        cr_assert_eq(leaves[i], expected, "%u", i);
+    }
+    for (uint32_t at = BAD * 4096; at < BYTES; at++) cr_assert_eq(into[at], 0);
+    crew_end(&crew);
+}
+
+/* The source gives the connection up while it is copied, and writes there at once. */
+typedef struct { uint32_t pin; const region_t *to; } end_t;
+static void *end_the_loan(void *self)
+{
+    const end_t *e = self;
+    const volatile uint8_t *first = e->to->view;    /* mapped twice: no race that a sanitizer would see */
+    while (*first == 0) {}
+    near_unpin(&board, e->pin);
+    memset(region->base, 2, BYTES);
+    return NULL;
+}
+
+Test(near, what_is_written_over_meanwhile_never_counts, .timeout = 60)
+{
+    enum { COUNT = 16, ROUNDS = 300 };
+    crew_t *crew = crew_new(1);
+    near_copy_t copies[COUNT];
+    heddle_error_t error;
+    region_t *to;
+    cr_assert_eq(region_new(BYTES, &to, &error), HEDDLE_OK);
+    cr_assert_eq(region_view(to), HEDDLE_OK);
+    for (int round = 0; round < ROUNDS; round++) {
+        end_t end = {near_pin(&board, LINE), to};
+        pthread_t thread;
+        memset(region->base, 1, BYTES);
+        memset(to->base, 0, BYTES);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            copies[i] = (near_copy_t){.loan = loan_of(end.pin), .into = (uint8_t *)to->base + i * 4096};
+            copies[i].loan.offset = i * 4096;
+            copies[i].loan.bytes = 4096;
+        }
+        pthread_create(&thread, NULL, end_the_loan, &end);
+        near_copy(view, copies, COUNT, round % 2 ? crew : NULL);
+        pthread_join(thread, NULL);
+        for (uint32_t i = 0; i < COUNT; i++)
+            for (uint32_t at = 0; copies[i].result == NEAR_COPIED && at < 4096; at++)
+                cr_assert_eq(((uint8_t *)copies[i].into)[at], 1, "round %d, loan %u", round, i);
+    }
+    crew_end(&crew);
+    region_unref(&to);
 }
 
 Test(near, what_is_out_of_range_is_not_read)

@@ -56,7 +56,7 @@ Test(node, fetches_stages_and_activates)
 
 Test(node, who_wants_no_progress_hears_of_what_is_served)
 {
-    worker_t *w = worker_joined(0, &(worker_opts_t){.omits_progress = true});
+    worker_t *w = worker_joined(0, &(worker_opts_t){.omits_staging = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1);
     bring_version(w, o, &a, 1, 1);
