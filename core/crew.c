@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#define SPINS 2000u                /* some 50 us */
+#define SPINS 2000u                /* some 50 us on x86-64 */
 
 typedef struct {
     void (*piece)(void *self, uint32_t i);

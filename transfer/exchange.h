@@ -15,7 +15,7 @@
  * One thread.  Upcalls only change state and may come from inside the carrier's callbacks; sends,
  * connects and disconnects happen in ask(), greet(), drop_peer() and events(), never in an
  * upcall.  After open nothing on the path of a range takes memory, but for a receiver's crew, which comes
- * with the first frame that is read in place. */
+ * with the first ranges that are read in place together. */
 #ifndef TRANSFER_EXCHANGE_H
 #define TRANSFER_EXCHANGE_H
 

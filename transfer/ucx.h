@@ -56,7 +56,7 @@ typedef struct ucx {
     int fd;                                /* an epoll of both workers' */
     bool rendezvous;
     crew_t *crew;                          /* helps to copy what was lent to us; NULL: nobody does */
-    bool has_read;                         /* in place, once: the crew was called then */
+    bool has_crew;                         /* was asked for, once */
     near_board_t board;                    /* open: memory is lent and read, where it may be */
     link_t *due;                           /* links with NEAR, TAKEN or LENT to be said */
     uint32_t close_ms;                     /* for sends in flight, when closing */

@@ -265,8 +265,8 @@ static void stop_reading(link_t *link)
 /* One more: a core does not saturate the memory, two almost do. */
 static crew_t *crew_of(ucx_t *u)
 {
-    if (!u->has_read && crew_cores() > 1) u->crew = crew_new(1);
-    u->has_read = true;
+    if (!u->has_crew && crew_cores() > 1) u->crew = crew_new(1);
+    u->has_crew = true;
     return u->crew;
 }
 

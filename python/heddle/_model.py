@@ -5,8 +5,8 @@ The names and types are those that PEFT's save_pretrained would write: PEFT's ow
 says which, asked once with the parameters themselves instead of copies.  What is remembered is checked each
 time against the model: its tree of modules, the place of each parameter in it and in memory, its shape and
 type, and the adapter's configuration.  Whatever of that changed, the plan is made anew.  (A tensor that is
-put into a module which stays and had none of the adapter's, a bias say, is not looked for, nor a buffer that
-is not to be saved any more.)
+put into a module which stays, a bias or a buffer say, is not looked for, nor a buffer that is not to be saved
+any more.)
 Nothing is ever merged, and nothing of the model is changed.
 """
 from __future__ import annotations

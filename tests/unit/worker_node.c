@@ -54,7 +54,7 @@ Test(node, fetches_stages_and_activates)
     free(a.bytes);
 }
 
-Test(node, who_wants_no_progress_hears_of_what_is_served)
+Test(node, who_wants_no_staging_hears_of_what_is_served)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.omits_staging = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
