@@ -5,8 +5,8 @@ The names and types are those that PEFT's save_pretrained would write: PEFT's ow
 says which, asked once with the parameters themselves instead of copies.  What is remembered is checked each
 time against the model: its tree of modules, the place of each parameter in it and in memory, its shape and
 type, and the adapter's configuration.  Whatever of that changed, the plan is made anew.  (A tensor that is
-put into a module which stays, a bias or a buffer say, is not looked for, nor a buffer that is not to be saved
-any more.)
+put into a module which had none of the adapter's is not looked for, nor a buffer that is not to be saved any
+more.)
 Nothing is ever merged, and nothing of the model is changed.
 """
 from __future__ import annotations
@@ -106,11 +106,12 @@ class _Dicts:
         if None in modules:
             return None
         dicts = list(map(self._of, modules))
-        if set(map(type, dicts)) <= {dict}:     # the collector's look at the values of all, in one call
-            values = gc.get_referents(*dicts)
+        full = list(filter(None, dicts))        # most are empty
+        if set(map(type, full)) <= {dict}:      # the collector's look at the values of all, in one call
+            values = gc.get_referents(*full)
         else:                                   # of an OrderedDict it has them in another order
-            values = list(itertools.chain.from_iterable(map(operator.methodcaller("values"), dicts)))
-        return [list(map(len, dicts)), list(itertools.chain.from_iterable(dicts)), list(map(id, values))]
+            values = list(itertools.chain.from_iterable(map(operator.methodcaller("values"), full)))
+        return [list(map(len, dicts)), list(itertools.chain.from_iterable(full)), list(map(id, values))]
 
     def are_as_found(self) -> bool:
         found = self._look()
@@ -118,14 +119,11 @@ class _Dicts:
 
 
 class _Tree:
-    """The modules of a model and their names in each other, and the places of the adapter's parameters in
-    them; no module is kept alive.
+    """The modules of a model and their names in each other, and what the modules of the adapter's parameters
+    hold; nothing of it is kept alive.
 
     A module is known by its address, as long as none of them has gone: that address would be the next one's.
     So is a parameter, which the plan holds.
-    Of most modules, which have no children, nothing is asked (it would take half of the time): their dicts of
-    children, empty as they are, are kept and looked at.  (What is put into one is kept with it until it is
-    looked at next, and one that is exchanged for another is not noticed: torch has no reason to.)
     """
 
     def __init__(self, model: Any, parameters: list[Any]) -> None:
@@ -133,15 +131,13 @@ class _Tree:
         modules = list(model.modules())
         self._gone: list[Any] = []
         self._refs = [weakref.ref(module, self._gone.append) for module in modules]
-        self._leaves = [module._modules for module in modules if not module._modules]
-        self._dicts = [_Dicts("_modules", [module for module in modules if module._modules])]
-        for kind in _KINDS:
-            owners = [m for m in modules if any(id(v) in wanted for v in getattr(m, kind).values())]
-            self._dicts.append(_Dicts(kind, owners))
+        owners = [module for module in modules if wanted.intersection(
+            id(value) for kind in _KINDS for value in getattr(module, kind).values())]
+        self._dicts = [_Dicts("_modules", modules), *(_Dicts(kind, owners) for kind in _KINDS)]
 
     def is_of(self, model: Any) -> bool:
-        return (self._refs[0]() is model and not any(self._leaves)
-                and all(dicts.are_as_found() for dicts in self._dicts) and not self._gone)
+        return (self._refs[0]() is model and all(dicts.are_as_found() for dicts in self._dicts)
+                and not self._gone)
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:

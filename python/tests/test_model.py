@@ -117,6 +117,24 @@ def test_a_module_without_children_that_gets_one_is_noticed():
     assert any("lora_magnitude_vector" in key for key in planned(model))
 
 
+def test_children_in_another_dict_are_noticed():
+    model = models.lora()
+    plan, _ = _model.plan_of(model, "default")
+    leaf = layer(model).lora_magnitude_vector
+    leaf.__dict__["_modules"] = {"default": torch.nn.Linear(3, 2, bias=False)}
+    assert not plan.is_of(model) and is_true(model)
+
+
+@pytest.mark.parametrize("put", [lambda m: setattr(m, "bias", torch.nn.Parameter(torch.zeros(32))),
+                                 lambda m: m.register_buffer("bias_lora_", torch.zeros(3))])
+def test_a_tensor_beside_one_of_the_adapter_is_noticed(put):
+    model = models.lora()
+    plan, _ = _model.plan_of(model, "default")
+    put(layer(model).lora_B["default"])
+    assert not plan.is_of(model) and is_true(model)
+    assert any("lora_B.bias" in key for key in planned(model))
+
+
 def test_a_configuration_that_changes_is_published(broker, adapter):
     model = models.lora()
     config = model.peft_config["default"]
@@ -152,6 +170,10 @@ def test_a_plan_keeps_no_module():
     set_one(model)
     gc.collect()
     assert gone() is None
+    child = torch.nn.Linear(3, 2, bias=False)
+    child.owner = [model]                       # in what had no children: it must not be kept with its parent
+    layer(model).lora_magnitude_vector["default"] = child
+    del child
     gone = weakref.ref(model)
     del model
     gc.collect()
