@@ -27,6 +27,7 @@ struct crew {
     _Atomic uint32_t busy;         /* threads, but for the caller's, that are at the job; changed under the
                                     * lock */
     bool ends;
+    int avoided;                   /* core that they keep off; -1: none */
     uint32_t threads;
     pthread_t thread[];
 };
@@ -77,6 +78,7 @@ crew_t *crew_new(uint32_t threads)
     crew_t *c = threads ? calloc(1, sizeof *c + threads * sizeof *c->thread) : NULL;
     if (!c) return NULL;
     sigset_t all, old;
+    c->avoided = -1;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->work, NULL);
     pthread_cond_init(&c->done, NULL);
@@ -88,6 +90,18 @@ crew_t *crew_new(uint32_t threads)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (c->threads == 0) crew_end(&c);
     return c;
+}
+
+/* Who is woken is put on the core of who wakes him, where no idle one is seen: and in a virtual machine idle
+ * cores often look as if the host had taken them away.  Both would take turns on one. */
+static void keep_off(crew_t *c, int core)
+{
+    cpu_set_t others;
+    if (core < 0 || core == c->avoided || sched_getaffinity(0, sizeof others, &others) != 0) return;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof others, &others);
+    c->avoided = core;
 }
 
 static void set_job(crew_t *c, job_t job)
@@ -118,6 +132,7 @@ void crew_do(crew_t *c, uint32_t count, void (*piece)(void *self, uint32_t i), v
         for (uint32_t i = 0; i < count; i++) piece(self, i);
         return;
     }
+    keep_off(c, sched_getcpu());
     set_job(c, job);
     pthread_cond_broadcast(&c->work);
     take_pieces(c, &job);

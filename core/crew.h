@@ -4,7 +4,8 @@
  *   crew_do(n pieces)  ->  the caller and whoever is awake take piece after piece  ->  all are done
  *
  * Who is woken too late takes fewer, or none: nobody is waited for but for the piece that he is at: a moment
- * in a loop, then asleep, for his core may have been taken from him. */
+ * in a loop, then asleep, for his core may have been taken from him.  Those who help keep off the core of who
+ * calls, as far as there are others that he may use. */
 #ifndef CORE_CREW_H
 #define CORE_CREW_H
 

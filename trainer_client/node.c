@@ -140,6 +140,7 @@ void request_send(publisher_node_t *n, uint64_t now_us)
     int rc = send_publish(n, &r->asked, now_us);
     r->is_sent = rc == HEDDLE_OK;
     if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
+    if (!rc) publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
     if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
     heddle_error_t error;
     error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
@@ -154,12 +155,16 @@ static bool is_none(const key16_t *key)
     return !memcmp(key, &NO_KEY, sizeof NO_KEY);
 }
 
-static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t now_us)
+uint64_t bytes_served(const publisher_node_t *n)
 {
     tr_counters_t c;
     n->io->tr->counters(n->io->t, &c);
-    n->progress = (progress_t){.version = version, .base_bytes = c.bytes_out,
-                               .due_us = now_us + PROGRESS_US};
+    return c.bytes_out;
+}
+
+static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t base_bytes, uint64_t now_us)
+{
+    n->progress = (progress_t){.version = version, .base_bytes = base_bytes, .due_us = now_us + PROGRESS_US};
 }
 
 /* Workers may have been told of the version before we were: asks that came early stand until now. */
@@ -237,7 +242,7 @@ static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_
     if (rc) return;
     heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
     reports_begin(&n->reports, m->version, &opts, o.start_us);
-    if (m->version > n->progress.version) begin_progress(n, m->version, now_us);
+    if (m->version > n->progress.version) begin_progress(n, m->version, bytes_served(n), now_us);
 }
 
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher
@@ -263,7 +268,8 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     if (is_none(&m->key))
         publications_give_back(&n->publications, r->asked.slot);
     else rc = serve(n, m, &error);
-    if (!rc && publications_of(&n->publications, m->version)) begin_progress(n, m->version, now_us);
+    if (!rc && publications_of(&n->publications, m->version))
+        begin_progress(n, m->version, r->base_bytes, now_us);
     request_finish(n, rc, rc ? &error : NULL);
 }
 
@@ -550,15 +556,14 @@ static uint64_t leavers_bytes(const report_row_t *row, uint64_t sent_bytes, uint
 
 static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, const report_row_t *row)
 {
-    tr_counters_t c;
     progress_t *p = &n->progress;
-    n->io->tr->counters(n->io->t, &c);
+    uint64_t sent_bytes = bytes_served(n);
     uint32_t copies = row->report.eligible_count ? row->report.eligible_count : 1;
     if (copies < p->copy_count)
-        p->base_bytes += leavers_bytes(row, c.bytes_out - p->base_bytes, p->copy_count, copies,
+        p->base_bytes += leavers_bytes(row, sent_bytes - p->base_bytes, p->copy_count, copies,
                                        slot->arena_bytes);
     p->copy_count = copies;
-    uint64_t bytes = c.bytes_out - p->base_bytes, all_bytes = copies * slot->arena_bytes;
+    uint64_t bytes = sent_bytes - p->base_bytes, all_bytes = copies * slot->arena_bytes;
     if (bytes >= all_bytes) bytes = all_bytes - !report_is_settled(row); /* all is when they say so */
     if (bytes == p->told_bytes) return;
     p->told_bytes = bytes;

@@ -13,6 +13,7 @@ typedef struct {
     publish_request_t asked;
     uint64_t req;                       /* of the last PUBLISH */
     uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
+    uint64_t base_bytes;                /* served before it was asked */
     bool is_sent;                       /* in this session: the broker may record it */
     int rc;
     heddle_error_t error;
@@ -55,6 +56,8 @@ struct publisher_node {
 
 /* PENDING -> DONE; on failure a slot that is still TAKEN is given back. */
 void request_finish(publisher_node_t *n, int rc, const heddle_error_t *error);
+/* Since the transfer was opened, to all. */
+uint64_t bytes_served(const publisher_node_t *n);
 /* The slot of the orphan with that request, or of the oldest (0); -1: none. */
 int  orphan_find(const publisher_node_t *n, uint64_t req);
 /* Nobody waits for it any more, and its slot is free. */

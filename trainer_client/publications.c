@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer_client/publications.h"
 
+#include "core/digest.h"
+
 #include <string.h>
 
 void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t)
@@ -21,9 +23,15 @@ static void stop(publications_t *p, publication_slot_t *s)
     p->tr->unshare(p->t, s->key);
 }
 
+static void stop_early(publications_t *p, const publication_slot_t *s)
+{
+    if (s->is_early) p->tr->unshare(p->t, s->early_key);
+}
+
 void publications_fini(publications_t *p)
 {
     publications_stop(p, 0);
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) stop_early(p, &p->slots[i]);
     for (int i = 0; i < PUBLICATION_SLOTS; i++) drop_region(p, &p->slots[i]);
 }
 
@@ -116,18 +124,37 @@ int publications_fit(publications_t *p, int slot, region_t *region)
     return rc;
 }
 
-void publications_give_back(publications_t *p, int slot) { p->slots[slot].state = PUBLICATION_FREE; }
+void publications_give_back(publications_t *p, int slot)
+{
+    publication_slot_t *s = &p->slots[slot];
+    stop_early(p, s);
+    s->state = s->is_early ? PUBLICATION_CLOSING : PUBLICATION_FREE;
+}
+
+void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
+{
+    publication_slot_t *s = &p->slots[slot];
+    share_key_t key;
+    random_bytes(key.b, sizeof key.b);
+    if (s->state != PUBLICATION_TAKEN || s->is_early || !p->tr->early(p->t, key, arena_bytes)) return;
+    if (p->tr->share(p->t, s->region, key)) return;    /* who asks is refused */
+    s->early_key = key;
+    s->is_early = true;
+    if (p->tr->extend(p->t, key, 0, arena_bytes)) stop_early(p, s);
+}
 
 int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,
                        uint64_t arena_bytes)
 {
     publication_slot_t *s = &p->slots[slot];
     int rc = HEDDLE_OK;
+    stop_early(p, s);
     if (!publications_of(p, version)) {
         rc = p->tr->share(p->t, s->region, *key);
         if (!rc) {
             *s = (publication_slot_t){.state = PUBLICATION_SERVED, .region = s->region,
-                                      .version = version, .arena_bytes = arena_bytes, .key = *key};
+                                      .version = version, .arena_bytes = arena_bytes, .key = *key,
+                                      .is_shared = true, .is_early = s->is_early, .early_key = s->early_key};
             rc = p->tr->extend(p->t, *key, 0, arena_bytes);
             if (rc) stop(p, s);
             return rc;
@@ -141,8 +168,9 @@ void publications_unshared(publications_t *p, const share_key_t *key)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         publication_slot_t *s = &p->slots[i];
-        if (s->state == PUBLICATION_CLOSING && !memcmp(&s->key, key, sizeof *key))
-            s->state = PUBLICATION_FREE;
+        if (!memcmp(&s->key, key, sizeof *key)) s->is_shared = false;
+        if (!memcmp(&s->early_key, key, sizeof *key)) s->is_early = false;
+        if (s->state == PUBLICATION_CLOSING && !s->is_shared && !s->is_early) s->state = PUBLICATION_FREE;
     }
 }
 

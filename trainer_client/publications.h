@@ -4,8 +4,9 @@
  *   state    event                    -> next
  *   FREE     publications_take        -> TAKEN    the caller fits a larger one where it is too small
  *   TAKEN    (the application writes, the broker is asked)
+ *            publications_early       -> TAKEN    written: who reads in place may copy it ahead of its key
  *            publications_share       -> SERVED   key and version; all of the arena is readable
- *            publications_give_back   -> FREE
+ *            publications_give_back   -> FREE, or CLOSING where somebody may copy it
  *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication, and spare
  *            publications_stop        -> CLOSING  unshare: not to be served any more
  *            publications_release     -> SERVED   nobody needs it: it goes before one that is needed
@@ -37,7 +38,8 @@ typedef struct {
     publication_state_t state;
     region_t *region;                  /* owned; NULL: none yet */
     uint64_t version, arena_bytes;     /* SERVED */
-    share_key_t key;                   /* SERVED, CLOSING */
+    share_key_t key, early_key;
+    bool is_shared, is_early;          /* under `key`; under `early_key`: until publications_unshared */
     bool is_released, is_decided;
 } publication_slot_t;
 
@@ -62,6 +64,9 @@ int  publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int
  * registers it. */
 int  publications_fit(publications_t *p, int slot, region_t *region);
 void publications_give_back(publications_t *p, int slot);
+/* All of it is written and will not be again before it is given back.  A hint to workers of this host:
+ * nothing follows from it. */
+void publications_early(publications_t *p, int slot, uint64_t arena_bytes);
 /* A version that is served already keeps its own slot, and this one is given back.  On failure it
  * is given back too. */
 int  publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,

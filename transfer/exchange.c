@@ -301,6 +301,10 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     case FRAME_REFUSED:
         receive_refused(t, p, f);
         break;
+    case FRAME_EARLY:
+        ring_offer(t, &(tr_event_t){.kind = TR_EARLY, .token = p->token, .key = f->early.key,
+                                    .bytes = f->early.bytes});
+        break;
     case FRAME_BYE:
         p->hushed = true;
         peer_end(t, p);

@@ -118,6 +118,7 @@ struct peer {
     bool retiring;
     bool disconnecting;
     bool reads_us;                      /* the carrier's: it can read our memory */
+    bool served;                        /* it knew a key, and was sent bytes */
     void *link;                         /* the carrier's */
     transfer_t *transfer;
     uint64_t token;
@@ -221,6 +222,7 @@ bool exchange_idle(transfer_t *t, const region_t *r);
 int  exchange_share(transfer_t *t, region_t *r, share_key_t key);
 int  exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
 void exchange_unshare(transfer_t *t, share_key_t key);
+uint32_t exchange_early(transfer_t *t, share_key_t key, uint64_t bytes);
 int  exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
                   region_t *into, uint64_t at, uint64_t *ret_ask);
 void exchange_drop_ask(transfer_t *t, uint64_t ask);

@@ -71,6 +71,10 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
     case FRAME_TAKEN:
         at = put_u32(at, f->taken.slots);
         break;
+    case FRAME_EARLY:
+        memcpy(at, f->early.key.b, sizeof f->early.key.b);
+        at = put_u64(at + sizeof f->early.key.b, f->early.bytes);
+        break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f->count; i++)
             at = put_u32(put_u64(at, f->refused.rows[i].ask), reason_of(f->refused.rows[i].err));
@@ -140,6 +144,13 @@ static bool decode_taken(const uint8_t *at, frame_t *f)
     return f->taken.slots != 0;
 }
 
+static bool decode_early(const uint8_t *at, frame_t *f)
+{
+    memcpy(f->early.key.b, at, sizeof f->early.key.b);
+    f->early.bytes = le64_get(at + sizeof f->early.key.b);
+    return f->early.bytes > 0 && f->early.bytes <= LIMIT_REGION_BYTES;
+}
+
 /* The one length that a frame of this kind and count may have; 0: the count is out of range. */
 static size_t length_of(uint32_t kind, uint32_t count)
 {
@@ -155,6 +166,7 @@ static size_t length_of(uint32_t kind, uint32_t count)
     case FRAME_NEAR: return count <= 1 ? FRAME_HEAD_BYTES : 0;
     case FRAME_LENT: return rows ? FRAME_LENT_BYTES(count) : 0;
     case FRAME_TAKEN: return count == 0 ? FRAME_TAKEN_BYTES : 0;
+    case FRAME_EARLY: return count == 0 ? FRAME_EARLY_BYTES : 0;
     default: return 0;
     }
 }
@@ -178,6 +190,7 @@ bool frame_decode(bytes_t in, frame_t *f)
     case FRAME_NEAR: return true;
     case FRAME_LENT: return decode_lent(at, f);
     case FRAME_TAKEN: return decode_taken(at, f);
+    case FRAME_EARLY: return decode_early(at, f);
     case FRAME_REFUSED: return decode_refused(at, f);
     }
     return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/frame.h: the ten frames of the bulk plane <-> structs.  PURE: no memory is taken,
+/* transfer/frame.h: the eleven frames of the bulk plane <-> structs.  PURE: no memory is taken,
  * nothing blocks.
  *
  *   head (16)   u8 kind | u8 version = 1 | u16 count | u32 zero | u64 line
@@ -13,6 +13,7 @@
  *   NEAR        head                                            count = 1: "I can read your memory", or 0
  *   LENT        head, u64 file, u32 fd, u32 pin, count x { u64 ask, u64 offset, u32 bytes, u32 slot }
  *   TAKEN       head, u32 slots                                 count = 0; a bit for each slot
+ *   EARLY       head, key (16), u64 bytes                       count = 0
  *
  * All little-endian; the length is exact.  `line` is a number that the sender chose for this
  * connection and introduced with HI; frames of a line that no HI introduced are ignored.  Numbers
@@ -32,13 +33,14 @@
 #define FRAME_REFUSED_BYTES(count) (FRAME_HEAD_BYTES + 12u * (count))
 #define FRAME_LENT_BYTES(count) (FRAME_HEAD_BYTES + 16u + 24u * (count))
 #define FRAME_TAKEN_BYTES (FRAME_HEAD_BYTES + 4u)
+#define FRAME_EARLY_BYTES (FRAME_HEAD_BYTES + 24u)
 #define FRAME_LENT_SLOTS 32u
 #define FRAME_SMALL_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES)            /* every frame but HI fits */
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
 
 typedef enum {
     FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED, FRAME_BYE,
-    FRAME_NEAR, FRAME_LENT, FRAME_TAKEN
+    FRAME_NEAR, FRAME_LENT, FRAME_TAKEN, FRAME_EARLY
 } frame_kind_t;
 typedef struct { uint64_t ask, offset; uint32_t bytes; } frame_range_t;
 typedef struct { uint64_t ask; int err; } frame_refusal_t;
@@ -57,6 +59,7 @@ typedef struct frame {
         struct { frame_refusal_t rows[LIMIT_ASK_RANGES]; } refused;
         struct { uint64_t file; uint32_t fd, pin; frame_loan_t rows[LIMIT_ASK_RANGES]; } lent;
         struct { uint32_t slots; } taken;
+        struct { share_key_t key; uint64_t bytes; } early;
     };
 } frame_t;
 

@@ -29,7 +29,7 @@ struct mem {
     transfer_t base;
     uint32_t id;
     uint8_t address[4];
-    bool rendezvous, stopped, killed;
+    bool rendezvous, stopped, killed, near;
     uint32_t drop_count, corrupt_nth, corrupt_at;
     uint64_t delay_until_us, hold_until_us, last_at_us;
     message_t *mail;
@@ -78,10 +78,10 @@ static void unpost(mem_t *of, message_t *m)
 
 static int mem_connect(transfer_t *t, peer_t *p, bytes_t address)
 {
-    (void)t;
     mem_t *to = address.bytes == 4 ? find(le32_get(address.data)) : NULL;
     if (!to || to->killed) return HEDDLE_ERR_GONE;
     p->link = link_of(to->id);
+    p->reads_us = mem_of(t)->near;
     return HEDDLE_OK;
 }
 
@@ -316,6 +316,7 @@ const transfer_ops_t transfer_mem_ops = {
     .fd = mem_fd,
     .counters = exchange_counters,
     .idle = exchange_idle,
+    .early = exchange_early,
 };
 
 /* Knobs. */
@@ -348,6 +349,7 @@ void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte)
     mem_of(t)->corrupt_at = byte;
 }
 
+void mem_near(transfer_t *t) { mem_of(t)->near = true; }
 void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
 void mem_hold(transfer_t *t, uint64_t until_us) { mem_of(t)->hold_until_us = until_us; }
 

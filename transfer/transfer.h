@@ -31,12 +31,15 @@ typedef enum {
     TR_PEER_GONE,    /* no more from `token`; every ask of it ended before this (as TR_REFUSED, err
                       * GONE).  Not promised to who was cut off for taking nothing: deadlines are the
                       * caller's */
+    TR_EARLY,        /* `bytes` of `token`, who served us before, may be asked for under `key`, and later
+                      * perhaps under another one.  A hint: may not come */
     TR_UNSHARED      /* no send of `key` is in flight any more: the region may be reused or unmapped */
 } tr_kind_t;
 typedef struct {
     tr_kind_t kind;
     bool is_digested;
     uint64_t ask, token;
+    uint64_t bytes;
     share_key_t key;
     int err;
 } tr_event_t;
@@ -102,6 +105,10 @@ typedef struct transfer_ops {
      * no dropped ask has an open receive.  Memory of dropped asks is reused, and unmapped, only
      * then. */
     bool (*idle)(transfer_t *t, const region_t *r);
+    /* Tells those that read our memory in place and were served before that the first `bytes` of what will
+     * be shared under `key` before the next events() may be asked for (TR_EARLY there).  Returns how many
+     * were told: who cannot be now is not. */
+    uint32_t (*early)(transfer_t *t, share_key_t key, uint64_t bytes);
 } transfer_ops_t;
 
 /* The memory backend: a test double with fault knobs (transfer/mem.h), all in one process. */

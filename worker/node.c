@@ -79,6 +79,14 @@ int worker_node_check(const worker_node_t *n, heddle_error_t *error)
     return n->opts.check ? n->opts.check(error) : HEDDLE_OK;
 }
 
+/* What is written ahead of its announcement needs its memory until then. */
+static void leave_early(worker_node_t *n, adapter_t *a, const announced_t *w, int slot)
+{
+    const slot_t *early = a->early.slot;
+    if (early && (early->index != (uint32_t)slot || early->region->bytes < announced_bytes(w)))
+        early_end(&a->early, &n->io);
+}
+
 /* Memory is made piece by piece: touching it takes long, and the loop has a lease to keep. */
 static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
 {
@@ -89,6 +97,7 @@ static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
                                  : worker_node_check(n, &a->error);
     if (!rc && FAILPOINT("worker.reserve"))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+    if (!rc) leave_early(n, a, w, action->slot);
     if (!rc)
         rc = slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error);
     a->making = rc == HEDDLE_ERR_AGAIN ? *action : (sync_action_t){.version = 0};
@@ -127,7 +136,7 @@ static void start_pull(worker_node_t *n, adapter_t *a, const sync_action_t *acti
     int rc = share_slot(n, a, slot, w);
     if (!rc && FAILPOINT("worker.pull"))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
-    if (!rc && pull_new(&n->io, w, slot, &n->counters, now_us, &a->pull))
+    if (!rc && pull_new(&n->io, w, slot, &a->early, &n->counters, now_us, &a->pull))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     unreached_begin(&a->unreached);
     if (!rc) {
@@ -266,6 +275,17 @@ static bool is_out_of_reach(worker_node_t *n, adapter_t *a, uint64_t now_us)
     return true;
 }
 
+/* Its next version may come early. */
+static void note_publisher(adapter_t *a)
+{
+    const announced_t *w = pull_what(a->pull);
+    for (uint32_t i = 0; i < w->source_count; i++) {
+        const source_t *s = &w->sources[i];
+        if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull))
+            early_source(&a->early, s->token, bytes_of(s->address, s->address_bytes));
+    }
+}
+
 /* What a pull has come to. */
 static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
@@ -274,6 +294,7 @@ static void look_at_pull(worker_node_t *n, adapter_t *a, uint64_t now_us)
     pull_state_t state = is_out_of_reach(n, a, now_us) ? PULL_FAILED : pull_state(a->pull);
     if (state != PULL_DONE && state != PULL_FAILED) return;
     if (pull_state(a->pull) == PULL_FAILED) a->error = *pull_error(a->pull);
+    if (state == PULL_DONE) note_publisher(a);
     pull_destroy(&a->pull);
     error_where(&a->error, a->name, version, n->opts.name, NULL);
     worker_node_feed(n, a,
@@ -331,6 +352,13 @@ static void on_unshared(worker_node_t *n, const share_key_t *key, uint64_t now_u
         }
 }
 
+/* While another version comes, or memory for one is made, the line is that one's. */
+static void hear_early(worker_node_t *n, adapter_t *a, const tr_event_t *event)
+{
+    if (n->up && !a->pull && !a->making.version)
+        early_heard(&a->early, &n->io, event, slots_next(n->slots, a->index));
+}
+
 static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)
 {
     owner_check(((worker_node_t *)self)->io.owner);
@@ -340,6 +368,8 @@ static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)
         return;
     }
     for (uint32_t i = 0; i < n->adapter_count; i++) {
+        if (event->kind == TR_EARLY) hear_early(n, &n->adapters[i], event);
+        else early_transfer(&n->adapters[i].early, &n->io, event);
         if (!n->adapters[i].pull) continue;
         unreached_hear(&n->adapters[i].unreached, n->adapters[i].pull, event);
         pull_transfer(n->adapters[i].pull, event, now_us);
@@ -432,7 +462,7 @@ static void work_for(worker_node_t *n, adapter_t *a, uint64_t now_us)
         return;
     }
     if (!a->pull || !pull_has_work(a->pull)) {
-        a->has_surplus = slots_trim(n->slots, a->index);
+        a->has_surplus = slots_trim(n->slots, a->index, a->early.slot);
         return;
     }
     pull_work(a->pull, now_us);
@@ -592,6 +622,7 @@ fail:
 static void end_adapter(worker_node_t *n, adapter_t *a)
 {
     pull_destroy(&a->pull);
+    early_end(&a->early, &n->io);
     for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++)
         if (a->shares[slot].shared) n->io.tr->unshare(n->io.t, a->shares[slot].key);
 }

@@ -12,6 +12,7 @@
 #include "client/node.h"
 #include "client/session.h"
 #include "worker/check.h"
+#include "worker/early.h"
 #include "worker/pull.h"
 #include "worker/slots.h"
 #include "worker/sync.h"
@@ -38,6 +39,7 @@ typedef struct {
     sync_t sync;
     announced_t *announced;                      /* versions that sync knows and were announced here */
     pull_t *pull;                                /* of the version that is FETCHING */
+    early_t early;                               /* what comes ahead of its announcement */
     sync_action_t making;                        /* RESERVE whose memory is being made; version 0: none */
     struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
     unreached_t unreached;                       /* of `pull` */

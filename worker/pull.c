@@ -26,6 +26,7 @@ struct pull {
     landed_t *landed;                    /* ring: chunks that wait for their digest */
     uint32_t landed_first, landed_count, landed_capacity;
     manifest_t manifest;
+    early_bytes_t early;
     uint64_t *leaves;
     uint64_t bytes_done, last_token, started_us;
     uint64_t bad[BAD_MAX];               /* sources that sent a wrong manifest */
@@ -230,12 +231,15 @@ static void feed_sources(pull_t *p, uint64_t now_us)
     drive(p, &(fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = count}, now_us);
 }
 
-static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, uint64_t now_us)
+/* have: a bit for each piece that is there; NULL: none. */
+static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, const uint8_t *have,
+                        uint64_t now_us)
 {
     fetch_destroy(&p->fetch);
     fetch_plan_t plan = {.count = pieces,
                          .piece_bytes = piece_bytes,
                          .window_bytes = LIMIT_WINDOW_BYTES,
+                         .have = have,
                          .bad = p->bad,
                          .bad_count = p->bad_count};
     if (fetch_new(&plan, now_us, &p->fetch)) {
@@ -252,7 +256,7 @@ static bool begin_manifest(pull_t *p, uint64_t now_us)
 {
     p->state = PULL_MANIFEST;
     return begin_fetch(p, (uint32_t)((p->what->manifest_bytes + PULL_PIECE_BYTES - 1) / PULL_PIECE_BYTES),
-                       PULL_PIECE_BYTES, now_us);
+                       PULL_PIECE_BYTES, NULL, now_us);
 }
 
 /* Which piece was wrong cannot be told: whoever sent any of it is not asked again. */
@@ -270,10 +274,14 @@ static void refuse_manifest(pull_t *p, uint64_t now_us)
          "the manifest differs from what was announced, from every source that was tried");
 }
 
+static uint64_t leaf_count(const pull_t *p)
+{
+    return (p->manifest.region_bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES;
+}
+
 static bool prepare_chunks(pull_t *p)
 {
-    uint64_t leaf_count = (p->manifest.region_bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES;
-    p->leaves = calloc(leaf_count, sizeof *p->leaves);
+    p->leaves = calloc(leaf_count(p), sizeof *p->leaves);
     p->landed_capacity = p->manifest.chunk_count;
     p->landed = calloc(p->landed_capacity, sizeof *p->landed);
     if (!p->leaves || !p->landed) {
@@ -284,8 +292,11 @@ static bool prepare_chunks(pull_t *p)
     return true;
 }
 
+static void begin_chunks(pull_t *p, uint64_t now_us);
+
 static void check_manifest(pull_t *p, uint64_t now_us)
 {
+    bool is_early = !p->fetch;
     p->manifest_here = false;
     const announced_t *a = p->what;
     uint64_t offset = manifest_offset(a->region_bytes);
@@ -293,7 +304,8 @@ static void check_manifest(pull_t *p, uint64_t now_us)
     bytes_t encoded = bytes_of(view + offset, a->manifest_bytes);
     digest_t found = digest_blake2b(encoded.data, encoded.bytes);
     if (!digest_equal(&found, &a->manifest_digest)) {
-        refuse_manifest(p, now_us);
+        if (is_early) begin_manifest(p, now_us);    /* it was of another version */
+        else refuse_manifest(p, now_us);
         return;
     }
     heddle_error_t why;
@@ -310,8 +322,7 @@ static void check_manifest(pull_t *p, uint64_t now_us)
     uint8_t *base = p->slot->region->base;
     memset(base + a->region_bytes, 0, offset - a->region_bytes);
     p->io->tr->extend(p->io->t, a->key, offset, a->manifest_bytes);
-    p->state = PULL_CHUNKS;
-    begin_fetch(p, p->manifest.chunk_count, p->manifest.chunk_bytes, now_us);
+    begin_chunks(p, now_us);
 }
 
 /* --- chunks ----------------------------------------------------------------------------------- */
@@ -330,12 +341,54 @@ static bool digest_matches(pull_t *p, uint32_t chunk, bool has_leaves, uint64_t 
     return memcmp(&found, &expected, sizeof found) == 0;
 }
 
+/* What is known to be good is served on. */
+static void note_good(pull_t *p, uint64_t token, uint64_t offset, uint32_t bytes)
+{
+    p->io->tr->extend(p->io->t, p->what->key, offset, bytes);
+    p->bytes_done += bytes;
+    served_by(p, token)->bytes += bytes;
+}
+
+/* Of the pages of the last chunk that came early the last one had more in it than the region. */
+static void take_leaves(pull_t *p)
+{
+    uint64_t count = leaf_count(p), region_bytes = p->manifest.region_bytes;
+    if (count == 0) return;
+    uint64_t last = (count - 1) * LIMIT_PAGE_BYTES;
+    const uint8_t *view = p->slot->region->view;
+    memcpy(p->leaves, p->early.leaves,
+           (count < p->early.leaf_count ? count : p->early.leaf_count) * sizeof *p->leaves);
+    digest_leaves(view + last, region_bytes - last, &p->leaves[count - 1]);
+}
+
+/* Which chunks came early and are the announced ones: a bit each.  Nobody is blamed for others. */
+static void take_early(pull_t *p, uint8_t *ret_have)
+{
+    uint64_t offset, before_us = clock_now(p->io->clock);
+    take_leaves(p);
+    for (uint32_t i = 0; i < p->manifest.chunk_count; i++) {
+        uint32_t bytes = manifest_chunk(&p->manifest, i, &offset);
+        if (!early_covers(&p->early, offset, bytes) || !digest_matches(p, i, true, &offset, &bytes)) continue;
+        ret_have[i / 8] |= (uint8_t)(1u << i % 8);
+        p->last_token = p->early.token;
+        note_good(p, p->early.token, offset, bytes);
+    }
+    p->what->verify_us += clock_now(p->io->clock) - before_us;
+}
+
+static void begin_chunks(pull_t *p, uint64_t now_us)
+{
+    p->state = PULL_CHUNKS;
+    uint8_t *have = p->early.leaves ? calloc(p->manifest.chunk_count / 8 + 1, 1) : NULL;
+    if (have) take_early(p, have);
+    begin_fetch(p, p->manifest.chunk_count, p->manifest.chunk_bytes, have, now_us);
+    free(have);
+}
+
 static void on_good(pull_t *p, const landed_t *l, uint64_t offset, uint32_t bytes, uint64_t now_us)
 {
     drop_piece(p, l->piece, 0);    /* whoever else was asked for it must not write over it */
-    p->io->tr->extend(p->io->t, p->what->key, offset, bytes);
-    p->bytes_done += bytes;
-    served_by(p, l->token)->bytes += bytes;
+    note_good(p, l->token, offset, bytes);
     drive(p, &(fetch_event_t){.kind = FE_GOOD, .piece = l->piece, .token = l->token}, now_us);
 }
 
@@ -397,7 +450,7 @@ static void seal(pull_t *p, uint64_t now_us)
     uint64_t before_us = clock_now(p->io->clock);
     h1_t h;
     manifest_h1_begin(&p->manifest, &h);
-    h1_add_leaves(&h, p->leaves, (p->manifest.region_bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
+    h1_add_leaves(&h, p->leaves, leaf_count(p));
     digest_t found = h1_final(&h);
     if (!digest_equal(&found, &p->what->h1)) {
         fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
@@ -475,6 +528,7 @@ void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
         if (find_source(p, event->token)) p->counters->retries++;
         drive(p, &(fetch_event_t){.kind = FE_GONE, .token = event->token}, now_us);
         break;
+    case TR_EARLY:
     case TR_UNSHARED: break;
     }
 }
@@ -494,8 +548,19 @@ uint64_t pull_tick(pull_t *p, uint64_t now_us)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-int pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters_t *counters,
-             uint64_t now_us, pull_t **ret_pull)
+/* The manifest, where it is part of what came early, needs no fetch. */
+static bool begin(pull_t *p, uint64_t now_us)
+{
+    const announced_t *a = p->what;
+    if (!early_covers(&p->early, manifest_offset(a->region_bytes), a->manifest_bytes))
+        return begin_manifest(p, now_us);
+    p->state = PULL_MANIFEST;
+    p->manifest_here = true;
+    return true;
+}
+
+int pull_new(const node_io_t *io, announced_t *what, slot_t *slot, early_t *early,
+             pull_counters_t *counters, uint64_t now_us, pull_t **ret_pull)
 {
     pull_t *p = calloc(1, sizeof *p);
     if (!p) return HEDDLE_ERR_NO_MEMORY;
@@ -506,7 +571,9 @@ int pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters
     p->started_us = now_us;
     what->connect_us = what->fetch_us = what->verify_us = what->sealed_us = 0;
     what->served_count = 0;
-    if (!begin_manifest(p, now_us)) {
+    p->early = early_take(early, io, slot);
+    note_open_receives(p);    /* of what was asked early */
+    if (!begin(p, now_us)) {
         pull_destroy(&p);
         return HEDDLE_ERR_NO_MEMORY;
     }
@@ -523,6 +590,7 @@ void pull_destroy(pull_t **pull)
     p->slot->region->leaves = NULL;
     fetch_destroy(&p->fetch);
     manifest_fini(&p->manifest);
+    early_bytes_fini(&p->early);
     free(p->open);
     free(p->landed);
     free(p->leaves);

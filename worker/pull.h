@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/pull.h: one version on its way into a slot.
  *
- *   MANIFEST  its pieces are fetched; whole, its BLAKE2b-256 is compared before anything of it is decoded
- *   CHUNKS    chunks are fetched; each is digested, on its way or here (a few a call of pull_work), and
- *             compared with the manifest: good ones are served on at once, bad ones come again from another
+ *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h); whole, its BLAKE2b-256 is
+ *             compared before anything of it is decoded
+ *   CHUNKS    chunks that came early are compared with the manifest, those that are not there, or are others,
+ *             are fetched; each is digested, on its way or here (a few a call of pull_work), and
+ *             compared too: good ones are served on at once, bad ones come again from another
  *             source
  *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
  *   DONE      sealed; pull_destroy is all that is left
@@ -18,6 +20,7 @@
 #include "core/limits.h"
 #include "proto/msg.h"
 #include "transfer/fetch.h"
+#include "worker/early.h"
 #include "worker/slots.h"
 
 #define PULL_PIECE_BYTES LIMIT_CHUNK_MIN_BYTES   /* of a manifest */
@@ -65,9 +68,10 @@ typedef struct pull pull_t;
 typedef struct { uint64_t chunks_bad, retries; } pull_counters_t;
 
 /* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the
- * version's key already; what is verified is served on.  NO_MEMORY. */
-int  pull_new(const node_io_t *io, announced_t *what, slot_t *slot, pull_counters_t *counters,
-              uint64_t now_us, pull_t **ret_pull);
+ * version's key already; what is verified is served on.  What `early` has in that slot is the pull's, and
+ * `early` is over.  NO_MEMORY. */
+int  pull_new(const node_io_t *io, announced_t *what, slot_t *slot, early_t *early,
+              pull_counters_t *counters, uint64_t now_us, pull_t **ret_pull);
 /* Drops what is asked; the share stays. */
 void pull_destroy(pull_t **pull);
 /* announced->sources changed. */

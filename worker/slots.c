@@ -410,7 +410,7 @@ static uint64_t largest_held(const slots_t *s, uint32_t adapter)
 }
 
 /* Of the free slots the first is reserved next. */
-static slot_t *find_surplus(const slots_t *s, uint32_t adapter)
+static slot_t *find_surplus(const slots_t *s, uint32_t adapter, const slot_t *keep)
 {
     uint64_t limit = 2 * largest_held(s, adapter) + SLOTS_SPARE_BYTES;
     bool is_next = true;
@@ -419,16 +419,16 @@ static slot_t *find_surplus(const slots_t *s, uint32_t adapter)
         if (!slot) break;
         if (slot->state != SLOT_FREE) continue;
         const region_t *r = slot->region ? slot->region : slot->part;
-        if (r && (!is_next || r->bytes > limit)) return slot;
+        if (r && slot != keep && (!is_next || r->bytes > limit)) return slot;
         is_next = false;
     }
     return NULL;
 }
 
-bool slots_trim(slots_t *s, uint32_t adapter)
+bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
 {
     owner_check(s->ops.owner);
-    slot_t *slot = find_surplus(s, adapter);
+    slot_t *slot = find_surplus(s, adapter, keep);
     if (!slot) return false;
     if (slot->region) {
         s->ops.unmap(s->ops.self, slot->region);
@@ -437,6 +437,16 @@ bool slots_trim(slots_t *s, uint32_t adapter)
     }
     if (!region_shrink(slot->part)) region_unref(&slot->part);
     return true;
+}
+
+slot_t *slots_next(const slots_t *s, uint32_t adapter)
+{
+    owner_check(s->ops.owner);
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        slot_t *slot = slot_of(s, adapter, i);
+        if (!slot || slot->state == SLOT_FREE) return slot && slot->region ? slot : NULL;
+    }
+    return NULL;
 }
 
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)

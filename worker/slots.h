@@ -108,9 +108,12 @@ void slot_free(slot_t *slot);
 uint32_t slot_readers(const slot_t *slot);
 /* Gives back a piece of what FREE slots keep beyond one spare region, which is at most twice as large as
  * the largest version that is held here, and SLOTS_SPARE_BYTES; true: call again.  Not while a region is
- * being made. */
+ * being made.  The region of `keep` stays (NULL: none). */
 #define SLOTS_SPARE_BYTES (1u << 20)
-bool slots_trim(slots_t *s, uint32_t adapter);
+bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep);
+
+/* The slot that is reserved next, where it has its region; NULL: it has none, or none is free. */
+slot_t *slots_next(const slots_t *s, uint32_t adapter);
 
 /* Of one adapter: slots that are not free, and those with readers. */
 typedef struct { uint32_t used, held; } slots_count_t;

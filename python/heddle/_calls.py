@@ -139,6 +139,11 @@ def _help(job: _Job) -> None:
         job = jobs.get()
 
 
+def _help_once(job: _Job) -> None:
+    if job.run():
+        job.done.set()
+
+
 def _is_handlers(e: BaseException) -> bool:
     """It has a frame of its own, other than what a function in C raises here."""
     return e.__traceback__ is not None and e.__traceback__.tb_next is not None
@@ -157,9 +162,14 @@ def _start(job: _Job) -> bool:
     if idle is not None:
         idle.put(job)
         return True
+    return _start_thread(_help, job)
+
+
+def _start_thread(begin: Callable[[_Job], None], job: _Job) -> bool:
+    """As _start."""
     try:
         # not threading's: its start() waits, with locks that stand no handler that raises meanwhile
-        _thread.start_new_thread(_help, (job,))
+        _thread.start_new_thread(begin, (job,))
     except RuntimeError as e:
         if _is_handlers(e):
             raise
@@ -208,7 +218,9 @@ def beside(call: Callable[[], Any], other: Callable[[], T]) -> T:
     """
     job = _Job(other)
     try:
-        _start(job)
+        # A new thread is put on an idle core; one that is woken often stays on this one, which call() needs:
+        # in a virtual machine idle cores look as if the host had taken them away.
+        _start_thread(_help_once, job)
         call()
     except BaseException:
         if not job.claim.acquire(blocking=False):       # it has begun

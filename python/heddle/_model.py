@@ -6,12 +6,13 @@ says which, asked once with the parameters themselves instead of copies.  What i
 time against the model: its tree of modules, the place of each parameter in it and in memory, its shape and
 type, and the adapter's configuration.  Whatever of that changed, the plan is made anew.  (A tensor that is
 put into a module which had none of the adapter's is not looked for, nor a buffer that is not to be saved any
-more.)
-Nothing is ever merged, and nothing of the model is changed.
+more, nor a module's whole __dict__ that is another.)
+Nothing is ever merged, and nothing of the model is changed; it has one more attribute, for its plans.
 """
 from __future__ import annotations
 
 import array
+import functools
 import gc
 import itertools
 import json
@@ -89,23 +90,24 @@ _KINDS = ("_parameters", "_buffers")
 
 
 class _Dicts:
-    """The dicts of one kind of some modules, and what was in them.
+    """The dicts of one kind of some modules, and what was in them: children, parameters or buffers.
 
-    They are asked of their modules each time, so that nothing is kept alive, and one that is exchanged for
-    another is noticed.
+    A module's own dict is held, and asked for its dict of that kind each time, so that one that is exchanged
+    for another is noticed.  (One lookup in C; a weak reference to the module would be three, and as many
+    misses of the cache.)  That of the model, which holds the plan, is not.
     """
 
-    def __init__(self, kind: str, modules: list[Any]) -> None:
-        self._of = operator.attrgetter(kind)
-        self._refs = [weakref.ref(module) for module in modules]
-        self._found = self._look()
+    def __init__(self, kind: str, modules: list[Any], model: Any) -> None:
+        self._of = operator.itemgetter(kind)
+        self.held = [vars(module) for module in modules if module is not model]
+        self._has_model = len(self.held) < len(modules)
+        self._found = self._look(model)
 
-    def _look(self) -> list[list[Any]] | None:
-        """How much each holds, under which names, and what.  None: a module has gone."""
-        modules: list[Any] = [ref() for ref in self._refs]
-        if None in modules:
-            return None
-        dicts = list(map(self._of, modules))
+    def _look(self, model: Any) -> list[list[Any]]:
+        """How much each holds, under which names, and what."""
+        dicts = list(map(self._of, self.held))
+        if self._has_model:
+            dicts.append(self._of(vars(model)))
         full = list(filter(None, dicts))        # most are empty
         if set(map(type, full)) <= {dict}:      # the collector's look at the values of all, in one call
             values = gc.get_referents(*full)
@@ -113,31 +115,36 @@ class _Dicts:
             values = list(itertools.chain.from_iterable(map(operator.methodcaller("values"), full)))
         return [list(map(len, dicts)), list(itertools.chain.from_iterable(full)), list(map(id, values))]
 
-    def are_as_found(self) -> bool:
-        found = self._look()
-        return found is not None and found == self._found
+    def are_as_found(self, model: Any) -> bool:
+        return self._look(model) == self._found
+
+
+def _let_go(all_dicts: list[_Dicts], _gone: Any) -> None:
+    for dicts in all_dicts:
+        dicts.held.clear()
 
 
 class _Tree:
     """The modules of a model and their names in each other, and what the modules of the adapter's parameters
-    hold; nothing of it is kept alive.
+    hold.
 
     A module is known by its address, as long as none of them has gone: that address would be the next one's.
-    So is a parameter, which the plan holds.
+    So is a parameter, which the plan holds.  With the first that goes all dicts are let go, and nothing
+    is found any more: what was taken out of the model is not kept by the plan.
     """
 
     def __init__(self, model: Any, parameters: list[Any]) -> None:
         wanted = {id(p) for p in parameters}
         modules = list(model.modules())
-        self._gone: list[Any] = []
-        self._refs = [weakref.ref(module, self._gone.append) for module in modules]
         owners = [module for module in modules if wanted.intersection(
             id(value) for kind in _KINDS for value in getattr(module, kind).values())]
-        self._dicts = [_Dicts("_modules", modules), *(_Dicts(kind, owners) for kind in _KINDS)]
+        self._model = weakref.ref(model)
+        self._dicts = [_Dicts("_modules", modules, model), *(_Dicts(kind, owners, model) for kind in _KINDS)]
+        let_go = functools.partial(_let_go, self._dicts)
+        self._refs = [weakref.ref(module, let_go) for module in modules]
 
     def is_of(self, model: Any) -> bool:
-        return (self._refs[0]() is model and all(dicts.are_as_found() for dicts in self._dicts)
-                and not self._gone)
+        return self._model() is model and all(dicts.are_as_found(model) for dicts in self._dicts)
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
@@ -339,14 +346,33 @@ def _dtype(key: str, parameter: Any) -> str:
     return found
 
 
-_plans: weakref.WeakKeyDictionary[Any, dict[str, Plan]] = weakref.WeakKeyDictionary()
+_PLANS = "_heddle_plans"
+
+
+class _Plans(dict[str, Plan]):
+    """The plans of a model's adapters, in the model itself: they go with it, whatever refers to what.  They
+    are those of this model alone: a copy of it, in memory or in a file, has none.
+    """
+
+    def __deepcopy__(self, _memo: Any) -> _Plans:
+        return _Plans()
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        return dict, ()                 # reading it needs no Heddle
+
+
+def _plans_of(model: Any) -> _Plans:
+    plans = vars(model).get(_PLANS)
+    if type(plans) is not _Plans:
+        vars(model)[_PLANS] = plans = _Plans()
+    return plans
 
 
 def plan_of(model: Any, name: str, phase: str | None = "pack") -> tuple[Plan, bool]:
     """The plan of an adapter, and whether it was made just now.  `model` is unwrapped."""
     lora_config(model, name)
     config = config_of(model, name)
-    known = _plans.setdefault(model, {})
+    known = _plans_of(model)
     plan = known.get(name)
     is_new = plan is None or not plan.fits(model, config)
     if plan is None or is_new:
@@ -360,7 +386,7 @@ def known_plan(model: Any, name: str) -> Plan | None:
     to be made, or all of it checked.
     """
     lora_config(model, name)
-    plan = _plans.get(model, {}).get(name)
+    plan = _plans_of(model).get(name)
     if plan is None or plan.is_sharded:
         return None
     if plan.is_found:               # looked at when it is copied

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import socket
+import pickle
 import weakref
 
 import pytest
@@ -177,7 +178,7 @@ def test_a_plan_keeps_no_module():
     gone = weakref.ref(model)
     del model
     gc.collect()
-    assert gone() is None and not any(True for _ in _model._plans)
+    assert gone() is None
 
 
 @pytest.mark.parametrize("where", [lambda m: m.lora_A["default"], lambda m: m.lora_dropout["default"],
@@ -189,7 +190,42 @@ def test_a_module_that_knows_the_model_does_not_keep_it(where):
     gone = weakref.ref(model)
     del model
     gc.collect()
-    assert gone() is None and not any(True for _ in _model._plans)
+    assert gone() is None
+
+
+def test_a_model_with_a_plan_goes_as_one_without_does():
+    """The memory of a base model waits for no garbage collection."""
+    model = models.lora()
+    plan, _ = _model.plan_of(model, "default")
+    gone = [weakref.ref(thing) for thing in (model, plan, *model.modules())]
+    gc.collect()
+    gc.disable()
+    try:
+        del model, plan
+        assert not any(ref() is not None for ref in gone)
+    finally:
+        gc.enable()
+
+
+def test_what_is_taken_out_of_a_model_goes_with_all_that_is_in_it():
+    model = models.lora()
+    planned(model)
+    layers = model.base_model.model.model.layers
+    gone = [weakref.ref(module) for module in layers[1].modules()]
+    layers[1] = torch.nn.Identity()
+    assert not any(ref() is not None for ref in gone)
+    assert is_true(model)
+
+
+def test_a_copy_of_a_model_has_no_plans():
+    model = models.lora()
+    planned(model)
+    data = pickle.dumps(model)
+    assert b"heddle._model" not in data, "who reads it needs no Heddle"
+    for other in (copy.deepcopy(model), copy.copy(model), pickle.loads(data)):
+        assert _model.known_plan(other, "default") is None or not other._heddle_plans["default"].is_of(other)
+        assert is_true(other) and is_true(model)
+    assert not any("heddle" in key for key in model.state_dict())
 
 
 @pytest.mark.parametrize("kind", ["_modules", "_parameters"])

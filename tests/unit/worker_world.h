@@ -209,7 +209,7 @@ static const heddle_event_t *last_event(const worker_t *w, int type)
     return NULL;
 }
 
-static uint32_t count_events(const worker_t *w, int type)
+__attribute__((unused)) static uint32_t count_events(const worker_t *w, int type)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->event_count; i++) n += w->events[i].type == type;
@@ -326,7 +326,7 @@ static msg_source_t source_of(const origin_t *o)
         .token = o->token, .kind = SOURCE_PUBLISHER, .name = "trainer", .address = o->address};
 }
 
-static msg_source_t source_worker(worker_t *w)
+__attribute__((unused)) static msg_source_t source_worker(worker_t *w)
 {
     msg_source_t s = {.token = w->token, .kind = SOURCE_WORKER, .name = "w1"};
     transfer_mem_ops.address(w->io.t, &s.address);

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A publisher's node lends what it wrote before the broker has recorded it: to whom, for how long, and that
+ * the memory is not written again while somebody reads it. */
+#include "trainer_client_rig.h"
+#include "transfer/mem.h"
+
+static void open_near(void)
+{
+    open_and_join();
+    mem_near(w.t);
+}
+
+TestSuite(early, .init = open_near, .fini = close_world);
+
+static void ask_key(share_key_t key)
+{
+    uint64_t id;
+    bytes_t address;
+    transfer_mem_ops.address(w.t, &address);
+    peer_ref_t from = {w.token, address};
+    cr_assert_eq(transfer_mem_ops.ask(w.worker_t, &from, key, 0, 4096, w.worker_region, 0, &id), HEDDLE_OK);
+}
+
+static int fetch_key(share_key_t key)
+{
+    tr_event_t e = {0};
+    ask_key(key);
+    return drive(&e);
+}
+
+/* What the worker sent comes, and the node hears of it; nothing comes to the worker. */
+static void turn_node(void)
+{
+    tr_event_t e[4];
+    int n = transfer_mem_ops.events(w.t, w.now, e, 4);
+    for (int i = 0; i < n; i++) publisher_node_ops.transfer(w.node, &e[i], w.now);
+}
+
+static void begin_reading(share_key_t key)
+{
+    tr_event_t none[4];
+    ask_key(key);
+    cr_assert_eq(transfer_mem_ops.events(w.worker_t, w.now, none, 4), 0);
+    turn_node();
+}
+
+/* Serves version 1 to a worker; then a publication that the broker has not answered, of which it heard. */
+static share_key_t publish_early(item_t **ret_item)
+{
+    tr_event_t e = {0};
+    serve(1, 1);
+    cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
+    *ret_item = publish_one("id-2");
+    cr_assert_eq(drive(&e), TR_EARLY);
+    cr_assert_eq(e.bytes, (*ret_item)->sealed.arena_bytes);
+    cr_assert_eq(e.token, w.token);
+    return e.key;
+}
+
+Test(early, who_was_served_may_read_what_is_not_recorded)
+{
+    item_t *it;
+    share_key_t key = publish_early(&it);
+    cr_assert_eq(fetch_key(key), TR_ARRIVED);
+    cr_assert_eq(memcmp(w.worker_region->base, it->region->base, 4096), 0);
+    published_as(2, "");
+    cr_assert_eq(fetch(2, 4096), TR_ARRIVED);
+    cr_assert_eq(fetch_key(key), TR_REFUSED, "the version has a key of its own");
+}
+
+Test(early, who_was_not_served_hears_nothing)
+{
+    tr_event_t e = {0};
+    serve(1, 1);
+    cr_assert_eq(fetch(2, 4096), -1, "it is known, and waits for a version to come");
+    publish_one("id-2");
+    cr_assert_eq(drive(&e), -1);
+    published_as(2, "");
+    cr_assert_eq(drive(&e), TR_ARRIVED);
+}
+
+Test(early, it_is_said_once_a_publication)
+{
+    item_t *it;
+    tr_event_t e = {0};
+    share_key_t key = publish_early(&it);
+    rejoin(1);
+    cr_assert_eq(count_sent(MSG_PUBLISH), 3);
+    drive(&e);
+    cr_assert_neq((int)e.kind, (int)TR_EARLY);
+    published_as(2, "");
+    cr_assert_eq(fetch_key(key), TR_REFUSED);
+}
+
+/* Nobody has the version: its region is the next one's, but not before who reads it has done so. */
+Test(early, memory_of_what_was_refused_waits_for_its_readers)
+{
+    item_t *it;
+    publish_result_t r;
+    tr_event_t e;
+    begin_reading(publish_early(&it));
+    refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
+    cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
+    item_t *next = make(3000);
+    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN, "it is read");
+    uint64_t changes = w.changes;
+    cr_assert_eq(drive(&e), TR_ARRIVED);
+    cr_assert_gt(w.changes, changes, "who waits is woken");
+    cr_assert_eq(take(next), HEDDLE_OK);
+    cr_assert_eq(next->region, it->region);
+}
+
+Test(early, memory_of_a_version_waits_for_who_read_it_early)
+{
+    item_t *it;
+    tr_event_t e;
+    begin_reading(publish_early(&it));
+    published_as(2, "");
+    release(2);
+    item_t *next = make(3000);
+    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN);
+    turn_node();
+    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN, "nobody reads it under its own key, but");
+    cr_assert_eq(drive(&e), TR_ARRIVED);
+    cr_assert_eq(take(next), HEDDLE_OK);
+    cr_assert_eq(next->region, it->region);
+}
+
+Test(early, what_was_served_before_it_was_recorded_counts)
+{
+    item_t *it;
+    share_key_t key = publish_early(&it);
+    cr_assert_eq(fetch_key(key), TR_ARRIVED);
+    published_as(2, "");
+    rollout(2, "staging", 0, 1, 0, 0);
+    w.now += SECOND;
+    tick();
+    cr_assert_not_null(event(HEDDLE_EVENT_PROGRESS));
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->bytes_done, 4096);
+}

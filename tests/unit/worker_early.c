@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes that come ahead of their announcement: nothing is believed of them but by their digests, and nothing
+ * follows from them where none comes. */
+#include "tests/unit/worker_world.h"
+
+enum { EARLY = 9001 };   /* no version: the key of what comes early */
+
+static test_arena_t first, second;
+
+static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); }    /* 1.1 MB, 18 chunks */
+
+static void make_arenas(void)
+{
+    first = arena(1);
+    second = arena(2);
+}
+
+static void end(void)
+{
+    world_end();
+    free(first.bytes);
+    free(second.bytes);
+}
+
+TestSuite(early, .init = make_arenas, .fini = end);
+
+static tr_counters_t counters(const worker_t *w)
+{
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    return c;
+}
+
+/* A worker at version 1, and its publisher, whose memory it reads in place. */
+static worker_t *at_first(origin_t **ret_origin, tr_mode_t mode)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = *ret_origin = origin_start(0, mode);
+    mem_near(o->t);
+    bring_version(w, o, &first, 1, 1);
+    bring_version(w, o, &first, 2, 2);    /* and a region of another slot is warm */
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
+    run_for(1000);
+    cr_assert(serves(w, &first, 2));
+    return w;
+}
+
+/* As a publisher before it asks the broker; true: the worker was told. */
+static bool share_early(origin_t *o, const test_arena_t *a, uint64_t bytes)
+{
+    uint32_t told = transfer_mem_ops.early(o->t, key_of(EARLY), a->arena_bytes);
+    origin_serve(o, a, EARLY);
+    if (bytes < a->arena_bytes) {
+        transfer_mem_ops.unshare(o->t, key_of(EARLY));
+        cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(EARLY + 1)), HEDDLE_OK);
+        told = transfer_mem_ops.early(o->t, key_of(EARLY + 1), a->arena_bytes);
+        cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(EARLY + 1), 0, bytes), HEDDLE_OK);
+    }
+    return told > 0;
+}
+
+/* The same region, under the version's key. */
+static void announce_third(worker_t *w, origin_t *o, const test_arena_t *a)
+{
+    msg_source_t source = source_of(o);
+    if (transfer_mem_ops.share(o->t, o->region, key_of(3)) == HEDDLE_OK)
+        transfer_mem_ops.extend(o->t, key_of(3), 0, a->arena_bytes);
+    announce_to(w, a, 3, &source, 1);
+    run_for(100000);
+    commit_to(w, a, 3, 3);
+    run_for(1000);
+    cr_assert(serves(w, a, 3));
+}
+
+Test(early, what_came_is_not_fetched_again)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    tr_counters_t before = counters(w);
+    uint32_t said = w->said_count;
+    cr_assert(share_early(o, &second, second.arena_bytes));
+    run_for(1000);
+    tr_counters_t early = counters(w);
+    cr_assert_eq(early.bytes_in - before.bytes_in, second.arena_bytes);
+    cr_assert(serves(w, &first, 2) && w->said_count == said, "nothing has happened");
+    announce_third(w, o, &second);
+    cr_assert_eq(counters(w).asks_out, early.asks_out, "nothing is asked for");
+    const msg_t *staged = last_said(w, MSG_STAGED);
+    cr_assert(staged->staged.version == 3 && digest_equal(&staged->staged.digest, &second.h1));
+    cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == second.region_bytes,
+              "and who sent it is said");
+}
+
+Test(early, where_none_is_announced_nothing_has_happened)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    cr_assert(share_early(o, &second, second.arena_bytes));
+    run_for(60000000);
+    cr_assert(serves(w, &first, 2));
+    bring_version(w, o, &first, 3, 3);
+    cr_assert(serves(w, &first, 3), "its slot is used for what is announced");
+}
+
+Test(early, other_bytes_than_the_announced_ones_are_fetched)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    cr_assert(share_early(o, &first, first.arena_bytes));
+    run_for(1000);
+    origin_serve(o, &second, 3);
+    tr_counters_t early = counters(w);
+    announce_third(w, o, &second);
+    cr_assert_eq(counters(w).bytes_in - early.bytes_in, second.arena_bytes);
+    cr_assert_eq(w->node->counters.chunks_bad, 0, "nobody sent anything bad");
+}
+
+/* The region of a publisher that was given up meanwhile, or of one that lies. */
+Test(early, a_chunk_that_is_another_is_fetched_alone)
+{
+    const uint64_t chunk = manifest_chunk_bytes(second.region_bytes);
+    const uint64_t WRONG[] = {5 * chunk + 77, 0, second.region_bytes - 1};
+    for (int i = 0; i < 3; i++) {
+        origin_t *o;
+        worker_t *w = at_first(&o, TR_MODE_EAGER);
+        second.bytes[WRONG[i]] ^= 1;
+        cr_assert(share_early(o, &second, second.arena_bytes));
+        run_for(1000);
+        second.bytes[WRONG[i]] ^= 1;
+        tr_counters_t early = counters(w);
+        origin_serve(o, &second, 3);
+        announce_third(w, o, &second);
+        uint64_t left = second.region_bytes % chunk, last = left ? left : chunk;
+        cr_assert_eq(counters(w).bytes_in - early.bytes_in, i == 2 ? last : chunk, "%d", i);
+        world_end();
+    }
+}
+
+Test(early, what_did_not_come_is_fetched)
+{
+    const uint64_t HERE[] = {0, 3 * EARLY_PIECE_BYTES, second.region_bytes};
+    for (int i = 0; i < 3; i++) {
+        origin_t *o;
+        worker_t *w = at_first(&o, TR_MODE_EAGER);
+        cr_assert(share_early(o, &second, HERE[i]));
+        run_for(1000);
+        uint64_t came = counters(w).bytes_in;
+        announce_third(w, o, &second);
+        uint64_t fetched = counters(w).bytes_in - came;
+        cr_assert_lt(fetched, second.arena_bytes - (i ? HERE[i] - 2 * EARLY_PIECE_BYTES : 0) + 1, "%d", i);
+        cr_assert_gt(fetched, 0, "the manifest at least");
+        world_end();
+    }
+}
+
+Test(early, a_key_that_ends_leaves_what_came)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    uint64_t before = counters(w).bytes_in;
+    cr_assert(share_early(o, &second, 4 * EARLY_PIECE_BYTES));
+    run_for(1000);
+    transfer_mem_ops.unshare(o->t, key_of(EARLY + 1));
+    run_for(1000);
+    uint64_t came = counters(w).bytes_in - before;
+    cr_assert_eq(came, 4 * EARLY_PIECE_BYTES);
+    announce_third(w, o, &second);
+    cr_assert_eq(counters(w).bytes_in - before, second.arena_bytes, "no byte twice");
+}
+
+Test(early, only_the_last_publisher_is_heard)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    origin_t *next = origin_start(1, TR_MODE_EAGER);
+    bring_version(w, next, &second, 3, 3);
+    uint64_t before = counters(w).bytes_in;
+    cr_assert(share_early(o, &first, first.arena_bytes), "it is told, and");
+    run_for(1000);
+    cr_assert_eq(counters(w).bytes_in, before);
+}
+
+Test(early, who_was_not_served_or_does_not_read_in_place_is_not_told)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *far = origin_start(0, TR_MODE_EAGER), *near = origin_start(1, TR_MODE_EAGER);
+    mem_near(near->t);
+    origin_serve(far, &first, 1);
+    msg_source_t sources[] = {source_of(far), source_of(near)};
+    announce_to(w, &first, 1, sources, 2);    /* it says HI to both */
+    run_for(100000);
+    commit_to(w, &first, 1, 1);
+    run_for(1000);
+    cr_assert(serves(w, &first, 1));
+    cr_assert_not(share_early(far, &second, second.arena_bytes));
+    cr_assert_not(share_early(near, &second, second.arena_bytes));
+}
+
+/* More than fits where the next version would lie: memory is not made for it. */
+Test(early, what_is_larger_than_the_memory_there_is_left)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    test_arena_t large = arena_make(3, 6, 30000);
+    tr_counters_t before = counters(w);
+    cr_assert(share_early(o, &large, large.arena_bytes));
+    run_for(1000);
+    cr_assert_eq(counters(w).bytes_in, before.bytes_in);
+    cr_assert_eq(counters(w).maps, before.maps);
+    announce_third(w, o, &large);
+    free(large.bytes);
+}
+
+/* While it is asked for, the memory that it comes to is exchanged for a larger one. */
+Test(early, memory_goes_while_it_is_asked_for)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    test_arena_t large = arena_make(3, 6, 30000);
+    cr_assert(share_early(o, &second, EARLY_PIECE_BYTES));
+    run_for(1000);
+    cr_assert_not_null(w->node->adapters[0].early.slot);
+    cr_assert_gt(w->node->adapters[0].early.open_count, 0);
+    bring_version(w, o, &large, 3, 3);
+    cr_assert(serves(w, &large, 3));
+    free(large.bytes);
+}
+
+/* Nothing that the transport places counts as digested, and it may come over what does. */
+Test(early, what_the_transport_places_is_fetched_again)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_RENDEZVOUS);
+    cr_assert(share_early(o, &second, second.arena_bytes));
+    run_for(1000);
+    uint64_t came = counters(w).bytes_in;
+    announce_third(w, o, &second);
+    cr_assert_eq(counters(w).bytes_in - came, second.arena_bytes);
+}
+
+Test(early, a_receive_that_is_open_still_spoils_nothing)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_RENDEZVOUS);
+    test_arena_t bad = arena(3);
+    mem_hold(o->t, world_now_us + 50000);
+    cr_assert(share_early(o, &bad, bad.arena_bytes));
+    run_for(1000);
+    origin_t *other = origin_start(1, TR_MODE_EAGER);
+    origin_serve(other, &second, 3);
+    msg_source_t source = source_of(other);
+    announce_to(w, &second, 3, &source, 1);
+    run_for(40000);
+    cr_assert_null(last_event(w, HEDDLE_EVENT_FAILED));
+    cr_assert_eq(count_said(w, MSG_STAGED), 2, "what was asked early may be written still");
+    run_for(30000000);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack && nack->nack.version == 3 && !strcmp(nack->nack.code, "digest_mismatch"), "it is told");
+    cr_assert(serves(w, &first, 2));
+    free(bad.bytes);
+}
+
+Test(early, a_worker_ends_while_it_comes)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    cr_assert(share_early(o, &second, EARLY_PIECE_BYTES));
+    run_for(1000);
+    cr_assert_gt(w->node->adapters[0].early.open_count, 0);
+    worker_stop(0);
+}

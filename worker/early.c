@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/early.h"
+
+#include <stdlib.h>
+
+void early_bytes_fini(early_bytes_t *b)
+{
+    free(b->leaves);
+    free(b->here);
+    *b = (early_bytes_t){0};
+}
+
+bool early_covers(const early_bytes_t *b, uint64_t offset, uint64_t bytes)
+{
+    if (!b->leaves || bytes == 0) return false;
+    uint64_t last = (offset + bytes - 1) / EARLY_PIECE_BYTES;
+    for (uint64_t i = offset / EARLY_PIECE_BYTES; i <= last; i++)
+        if (i >= b->piece_count || !b->here[i]) return false;
+    return true;
+}
+
+void early_source(early_t *e, uint64_t token, bytes_t address)
+{
+    e->token = token;
+    e->address_bytes = address.bytes;
+    memcpy(e->address, address.data, address.bytes);
+}
+
+static void drop_open(early_t *e, const node_io_t *io)
+{
+    while (e->open_count) io->tr->drop_ask(io->t, e->open[--e->open_count].ask);
+}
+
+/* What is here stays. */
+static void stop(early_t *e, const node_io_t *io)
+{
+    e->next = e->got.piece_count;
+    drop_open(e, io);
+}
+
+static void ask_more(early_t *e, const node_io_t *io)
+{
+    peer_ref_t from = {e->got.token, bytes_of(e->address, e->address_bytes)};
+    while (e->open_count < EARLY_OPEN_MAX && e->next < e->got.piece_count) {
+        uint64_t at = (uint64_t)e->next * EARLY_PIECE_BYTES, left = e->bytes - at, ask;
+        uint32_t bytes = left < EARLY_PIECE_BYTES ? (uint32_t)left : EARLY_PIECE_BYTES;
+        if (io->tr->ask(io->t, &from, e->key, at, bytes, e->slot->region, at, &ask)) {
+            stop(e, io);
+            return;
+        }
+        e->open[e->open_count].ask = ask;
+        e->open[e->open_count++].piece = e->next++;
+    }
+}
+
+/* What its fetch would ask for at once is a window; it is asked for when all of the last one is here, so that
+ * one frame brings it and its bytes are copied together. */
+static void ask_window(early_t *e, const node_io_t *io)
+{
+    if (e->open_count == 0) ask_more(e, io);
+}
+
+void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_t *slot)
+{
+    if (e->token == 0 || event->token != e->token) return;
+    early_end(e, io);
+    if (!slot || event->bytes > slot->region->bytes) return;
+    uint64_t pages = (event->bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES,
+             pieces = (event->bytes + EARLY_PIECE_BYTES - 1) / EARLY_PIECE_BYTES;
+    e->got = (early_bytes_t){.token = e->token, .piece_count = (uint32_t)pieces, .leaf_count = pages,
+                             .leaves = calloc(pages, sizeof *e->got.leaves),
+                             .here = calloc(pieces, sizeof *e->got.here)};
+    if (!e->got.leaves || !e->got.here) {
+        early_bytes_fini(&e->got);
+        return;
+    }
+    e->slot = slot;
+    e->slot->region->leaves = e->got.leaves;
+    e->key = event->key;
+    e->bytes = event->bytes;
+    e->next = 0;
+    ask_window(e, io);
+}
+
+static bool take_open(early_t *e, uint64_t ask, uint32_t *ret_piece)
+{
+    for (uint32_t i = 0; i < e->open_count; i++) {
+        if (e->open[i].ask != ask) continue;
+        *ret_piece = e->open[i].piece;
+        e->open[i] = e->open[--e->open_count];
+        return true;
+    }
+    return false;
+}
+
+void early_transfer(early_t *e, const node_io_t *io, const tr_event_t *event)
+{
+    uint32_t piece;
+    if (!e->slot || !take_open(e, event->ask, &piece)) return;
+    if (event->kind != TR_ARRIVED) {
+        stop(e, io);
+        return;
+    }
+    e->got.here[piece] = event->is_digested;    /* what was not is fetched: it did not come by a copy */
+    ask_window(e, io);
+}
+
+/* Without leaves the transport has placed something: nothing counts as digested. */
+early_bytes_t early_take(early_t *e, const node_io_t *io, const slot_t *slot)
+{
+    early_bytes_t got = {0};
+    if (e->slot == slot && slot->region->leaves) {
+        got = e->got;
+        e->got = (early_bytes_t){0};
+    }
+    early_end(e, io);
+    return got;
+}
+
+void early_end(early_t *e, const node_io_t *io)
+{
+    if (!e->slot) return;
+    drop_open(e, io);
+    e->slot->region->leaves = NULL;
+    e->slot = NULL;
+    early_bytes_fini(&e->got);
+}
