@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer_client/publications.h"
 
+#include "core/crew.h"
 #include "core/digest.h"
 
 #include <string.h>
 
 void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t)
 {
-    *p = (publications_t){.tr = tr, .t = t};
+    *p = (publications_t){.tr = tr, .t = t, .early_most = crew_cores() / 2};
 }
 
 static void drop_region(publications_t *p, publication_slot_t *s)
@@ -136,7 +137,8 @@ void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
     publication_slot_t *s = &p->slots[slot];
     share_key_t key;
     random_bytes(key.b, sizeof key.b);
-    if (s->state != PUBLICATION_TAKEN || s->is_early || !p->tr->early(p->t, key, arena_bytes)) return;
+    if (s->state != PUBLICATION_TAKEN || s->is_early) return;
+    if (p->tr->early(p->t, key, arena_bytes, p->early_most) == 0) return;
     if (p->tr->share(p->t, s->region, key)) return;    /* who asks is refused */
     s->early_key = key;
     s->is_early = true;

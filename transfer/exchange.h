@@ -222,7 +222,7 @@ bool exchange_idle(transfer_t *t, const region_t *r);
 int  exchange_share(transfer_t *t, region_t *r, share_key_t key);
 int  exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
 void exchange_unshare(transfer_t *t, share_key_t key);
-uint32_t exchange_early(transfer_t *t, share_key_t key, uint64_t bytes);
+uint32_t exchange_early(transfer_t *t, share_key_t key, uint64_t bytes, uint32_t most);
 int  exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
                   region_t *into, uint64_t at, uint64_t *ret_ask);
 void exchange_drop_ask(transfer_t *t, uint64_t ask);

@@ -279,12 +279,12 @@ bool serve_data(transfer_t *t, peer_t *p)
 }
 
 /* Who was served has shown that it knew a key; who reads in place may do so anyway. */
-uint32_t exchange_early(transfer_t *t, share_key_t key, uint64_t bytes)
+uint32_t exchange_early(transfer_t *t, share_key_t key, uint64_t bytes, uint32_t most)
 {
     exchange_enter(t);
     uint32_t told = 0;
     frame_t f = {.kind = FRAME_EARLY, .early = {key, bytes}};
-    for (peer_t *p = t->peers; p; p = p->next) {
+    for (peer_t *p = t->peers; p && told < most; p = p->next) {
         bool is_there = p->state == PEER_OPEN && !p->broken && !p->hi_due && !p->blocked;
         send_t *s = is_there && p->served && p->reads_us ? peer_send_begin(p) : NULL;
         f.line = p->line;

@@ -105,10 +105,10 @@ typedef struct transfer_ops {
      * no dropped ask has an open receive.  Memory of dropped asks is reused, and unmapped, only
      * then. */
     bool (*idle)(transfer_t *t, const region_t *r);
-    /* Tells those that read our memory in place and were served before that the first `bytes` of what will
-     * be shared under `key` before the next events() may be asked for (TR_EARLY there).  Returns how many
-     * were told: who cannot be now is not. */
-    uint32_t (*early)(transfer_t *t, share_key_t key, uint64_t bytes);
+    /* Tells up to `most` of those that read our memory in place and were served before that the first
+     * `bytes` of what will be shared under `key` before the next events() may be asked for (TR_EARLY there).
+     * Returns how many were told: who cannot be now is not. */
+    uint32_t (*early)(transfer_t *t, share_key_t key, uint64_t bytes, uint32_t most);
 } transfer_ops_t;
 
 /* The memory backend: a test double with fault knobs (transfer/mem.h), all in one process. */

@@ -38,10 +38,13 @@ static void stop(early_t *e, const node_io_t *io)
     drop_open(e, io);
 }
 
+/* A frame of them, where there is room for one. */
 static void ask_more(early_t *e, const node_io_t *io)
 {
     peer_ref_t from = {e->got.token, bytes_of(e->address, e->address_bytes)};
-    while (e->open_count < EARLY_OPEN_MAX && e->next < e->got.piece_count) {
+    uint32_t room = EARLY_OPEN_MAX - e->open_count;
+    if (room < LIMIT_ASK_RANGES) return;
+    for (; room > 0 && e->next < e->got.piece_count; room--) {
         uint64_t at = (uint64_t)e->next * EARLY_PIECE_BYTES, left = e->bytes - at, ask;
         uint32_t bytes = left < EARLY_PIECE_BYTES ? (uint32_t)left : EARLY_PIECE_BYTES;
         if (io->tr->ask(io->t, &from, e->key, at, bytes, e->slot->region, at, &ask)) {
@@ -51,13 +54,6 @@ static void ask_more(early_t *e, const node_io_t *io)
         e->open[e->open_count].ask = ask;
         e->open[e->open_count++].piece = e->next++;
     }
-}
-
-/* What its fetch would ask for at once is a window; it is asked for when all of the last one is here, so that
- * one frame brings it and its bytes are copied together. */
-static void ask_window(early_t *e, const node_io_t *io)
-{
-    if (e->open_count == 0) ask_more(e, io);
 }
 
 void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_t *slot)
@@ -79,7 +75,7 @@ void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_
     e->key = event->key;
     e->bytes = event->bytes;
     e->next = 0;
-    ask_window(e, io);
+    ask_more(e, io);
 }
 
 static bool take_open(early_t *e, uint64_t ask, uint32_t *ret_piece)
@@ -102,7 +98,7 @@ void early_transfer(early_t *e, const node_io_t *io, const tr_event_t *event)
         return;
     }
     e->got.here[piece] = event->is_digested;    /* what was not is fetched: it did not come by a copy */
-    ask_window(e, io);
+    ask_more(e, io);
 }
 
 /* Without leaves the transport has placed something: nothing counts as digested. */

@@ -19,8 +19,11 @@
 #include "client/node.h"
 #include "worker/slots.h"
 
-#define EARLY_PIECE_BYTES (LIMIT_CHUNK_MAX_BYTES / 2)              /* a frame of asks is a window */
-#define EARLY_OPEN_MAX (LIMIT_WINDOW_BYTES / EARLY_PIECE_BYTES)
+/* As large as a range may be: they are asked for a frame at a time, of which two are open, so that the next
+ * one lies here when the last one is copied.  A fetch has less open (LIMIT_WINDOW_BYTES), for what a lost
+ * source had to send is asked again; of this nothing is. */
+#define EARLY_PIECE_BYTES LIMIT_CHUNK_MAX_BYTES
+#define EARLY_OPEN_MAX (2 * LIMIT_ASK_RANGES)
 
 /* From the publisher's region, its first page first. */
 typedef struct {

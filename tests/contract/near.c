@@ -83,7 +83,8 @@ Test(near, what_will_be_shared_is_told_to_who_was_served)
     rig_connect(r, KEY);
     cr_assert_eq(r->ops->greet(r->nodes[2].t, &r->nodes[0].ref), HEDDLE_OK);
     rig_pass(r, 20000);
-    cr_assert_eq(r->ops->early(r->nodes[0].t, OTHER, 1u << 18), rig_is_near());
+    cr_assert_eq(r->ops->early(r->nodes[0].t, OTHER, 1u << 18, 0), 0, "nobody is to be told");
+    cr_assert_eq(r->ops->early(r->nodes[0].t, OTHER, 1u << 18, 5), rig_is_near());
     rig_pass(r, 20000);
     if (rig_is_near()) {
         cr_assert(rig_until(r, has_heard, 1, 1, LONG_US));
@@ -93,7 +94,7 @@ Test(near, what_will_be_shared_is_told_to_who_was_served)
     }
     cr_assert_eq(rig_events(r, 1, TR_EARLY), rig_is_near());
     cr_assert_eq(rig_events(r, 2, TR_EARLY), 0, "it knows no key");
-    cr_assert_eq(r->ops->early(r->nodes[1].t, OTHER, 1u << 18), 0, "and it does not work backwards");
+    cr_assert_eq(r->ops->early(r->nodes[1].t, OTHER, 1u << 18, 5), 0, "and it does not work backwards");
     rig_close(r);
 }
 

@@ -5,6 +5,8 @@
 #include "core/failpoint.h"
 
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -89,5 +91,42 @@ Test(crew, is_waited_for_until_its_last_piece_is_done, .timeout = 60)
         crew_do(crew, 2, be_late, &here);
         cr_assert_eq(here, 4);
     }
+    crew_end(&crew);
+}
+
+typedef struct { pthread_t caller; cpu_set_t helper; _Atomic uint32_t here; } seen_t;
+static void look(void *self, uint32_t i)
+{
+    seen_t *s = self;
+    (void)i;
+    if (!pthread_equal(pthread_self(), s->caller)) sched_getaffinity(0, sizeof s->helper, &s->helper);
+    s->here++;
+    while (s->here < 2) {}
+}
+
+Test(crew, keeps_off_the_core_of_who_calls, .timeout = 60)
+{
+    enum { ROUNDS = 50 };
+    cpu_set_t mine;
+    cr_assert_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
+    if (CPU_COUNT(&mine) < 2) cr_skip_test("there is one core");
+    crew_t *crew = crew_new(1);
+    int kept_off = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        seen_t s = {.caller = pthread_self()};
+        int core = sched_getcpu();
+        crew_do(crew, 2, look, &s);
+        cr_assert_eq(CPU_COUNT(&s.helper), CPU_COUNT(&mine) - 1);
+        kept_off += !CPU_ISSET(core, &s.helper);
+    }
+    cr_assert_gt(kept_off, ROUNDS / 2, "but for the moments in which it was moved");
+    crew_end(&crew);
+    /* Who may use one core alone has no other to give. */
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    crew = crew_new(1);
+    do_jobs(crew);
     crew_end(&crew);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A publisher's node lends what it wrote before the broker has recorded it: to whom, for how long, and that
  * the memory is not written again while somebody reads it. */
+#include "trainer_client/node_part.h"
 #include "trainer_client_rig.h"
 #include "transfer/mem.h"
 
@@ -8,6 +9,7 @@ static void open_near(void)
 {
     open_and_join();
     mem_near(w.t);
+    w.node->publications.early_most = 1;
 }
 
 TestSuite(early, .init = open_near, .fini = close_world);

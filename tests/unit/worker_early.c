@@ -48,12 +48,12 @@ static worker_t *at_first(origin_t **ret_origin, tr_mode_t mode)
 /* As a publisher before it asks the broker; true: the worker was told. */
 static bool share_early(origin_t *o, const test_arena_t *a, uint64_t bytes)
 {
-    uint32_t told = transfer_mem_ops.early(o->t, key_of(EARLY), a->arena_bytes);
+    uint32_t told = transfer_mem_ops.early(o->t, key_of(EARLY), a->arena_bytes, 1);
     origin_serve(o, a, EARLY);
     if (bytes < a->arena_bytes) {
         transfer_mem_ops.unshare(o->t, key_of(EARLY));
         cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(EARLY + 1)), HEDDLE_OK);
-        told = transfer_mem_ops.early(o->t, key_of(EARLY + 1), a->arena_bytes);
+        told = transfer_mem_ops.early(o->t, key_of(EARLY + 1), a->arena_bytes, 1);
         cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(EARLY + 1), 0, bytes), HEDDLE_OK);
     }
     return told > 0;
@@ -89,6 +89,24 @@ Test(early, what_came_is_not_fetched_again)
     cr_assert(staged->staged.version == 3 && digest_equal(&staged->staged.digest, &second.h1));
     cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == second.region_bytes,
               "and who sent it is said");
+}
+
+/* More than is asked for at once. */
+Test(early, a_large_one_comes_frame_by_frame)
+{
+    free(first.bytes);
+    free(second.bytes);
+    first = arena_make(1, 6, 40000);
+    second = arena_make(2, 6, 40000);
+    cr_assert_gt(second.arena_bytes, EARLY_OPEN_MAX * EARLY_PIECE_BYTES);
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    uint64_t before = counters(w).bytes_in;
+    cr_assert(share_early(o, &second, second.arena_bytes));
+    run_for(1000);
+    cr_assert_eq(counters(w).bytes_in - before, second.arena_bytes);
+    announce_third(w, o, &second);
+    cr_assert_eq(counters(w).bytes_in - before, second.arena_bytes);
 }
 
 Test(early, where_none_is_announced_nothing_has_happened)
