@@ -239,7 +239,14 @@ Test(early, memory_goes_while_it_is_asked_for)
     run_for(1000);
     cr_assert_not_null(w->node->adapters[0].early.slot);
     cr_assert_gt(w->node->adapters[0].early.open_count, 0);
-    bring_version(w, o, &large, 3, 3);
+    origin_t *other = origin_start(1, TR_MODE_EAGER);
+    origin_serve(other, &large, 3);
+    msg_source_t source = source_of(other);
+    announce_to(w, &large, 3, &source, 1);
+    transfer_mem_ops.extend(o->t, key_of(EARLY + 1), 0, second.arena_bytes);
+    run_for(100000);
+    commit_to(w, &large, 3, 3);
+    run_for(1000);
     cr_assert(serves(w, &large, 3));
     free(large.bytes);
 }
