@@ -75,6 +75,7 @@ void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_
     e->key = event->key;
     e->bytes = event->bytes;
     e->next = 0;
+    e->began_us = clock_now(io->clock);
     ask_more(e, io);
 }
 
@@ -97,6 +98,7 @@ void early_transfer(early_t *e, const node_io_t *io, const tr_event_t *event)
         stop(e, io);
         return;
     }
+    e->got.took_us = clock_now(io->clock) - e->began_us;
     e->got.here[piece] = event->is_digested;    /* what was not is fetched: it did not come by a copy */
     ask_more(e, io);
 }

@@ -29,7 +29,7 @@
 typedef struct {
     uint64_t token;                    /* whose */
     uint32_t piece_count;
-    uint64_t leaf_count;
+    uint64_t leaf_count, took_us;      /* from the first ask to the last answer */
     uint64_t *leaves;                  /* a page's; of the pieces that are here.  Owned; NULL: nothing */
     uint8_t *here;                     /* a piece's: 1.  Owned */
 } early_bytes_t;
@@ -39,7 +39,7 @@ typedef struct {
     uint8_t address[LIMIT_ADDRESS_BYTES];
     slot_t *slot;                      /* NULL: nothing is copied, and the rest means nothing */
     share_key_t key;
-    uint64_t bytes;
+    uint64_t bytes, began_us;
     uint32_t next;                     /* piece to be asked for */
     struct { uint64_t ask; uint32_t piece; } open[EARLY_OPEN_MAX];
     uint32_t open_count;

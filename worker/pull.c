@@ -428,7 +428,7 @@ static void on_fetch_done(pull_t *p, uint64_t now_us)
         p->manifest_here = true;
         return;
     }
-    p->what->fetch_us = now_us - p->started_us - p->what->connect_us;
+    p->what->fetch_us = now_us - p->started_us - p->what->connect_us + p->early.took_us;
     p->state = PULL_CLOSING;
 }
 

@@ -48,7 +48,7 @@ typedef struct announced {
     int64_t step;
     source_t sources[LIMIT_SOURCES];             /* in the order to be tried */
     uint32_t source_count;
-    /* to the first bytes; then to the last; in digests; when */
+    /* to the first bytes; then to the last, and what came early took; in digests; when */
     uint64_t connect_us, fetch_us, verify_us, sealed_us;
     served_t served[PULL_SERVED_MAX];
     uint32_t served_count;

@@ -3,7 +3,7 @@
  * follows from them where none comes. */
 #include "tests/unit/worker_world.h"
 
-enum { EARLY = 9001 };   /* no version: the key of what comes early */
+enum { EARLY_US = 5000, EARLY = 9001 };   /* no version: the key of what comes early */
 
 static test_arena_t first, second;
 
@@ -79,7 +79,8 @@ Test(early, what_came_is_not_fetched_again)
     tr_counters_t before = counters(w);
     uint32_t said = w->said_count;
     cr_assert(share_early(o, &second, second.arena_bytes));
-    run_for(1000);
+    mem_delay(o->t, world_now_us + EARLY_US);
+    run_for(2 * EARLY_US);
     tr_counters_t early = counters(w);
     cr_assert_eq(early.bytes_in - before.bytes_in, second.arena_bytes);
     cr_assert(serves(w, &first, 2) && w->said_count == said, "nothing has happened");
@@ -89,6 +90,7 @@ Test(early, what_came_is_not_fetched_again)
     cr_assert(staged->staged.version == 3 && digest_equal(&staged->staged.digest, &second.h1));
     cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == second.region_bytes,
               "and who sent it is said");
+    cr_assert_geq(staged->staged.fetch_us, EARLY_US, "how fast it comes here is what the broker plans with");
 }
 
 /* More than is asked for at once. */
