@@ -99,7 +99,7 @@ static void keep_off(crew_t *c, int core)
     cpu_set_t others;
     if (core < 0 || core == c->avoided || sched_getaffinity(0, sizeof others, &others) != 0) return;
     CPU_CLR(core, &others);
-    if (CPU_COUNT(&others) == 0) return;
+    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others);    /* whoever keeps us there means them too */
     for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof others, &others);
     c->avoided = core;
 }

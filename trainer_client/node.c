@@ -140,7 +140,10 @@ void request_send(publisher_node_t *n, uint64_t now_us)
     int rc = send_publish(n, &r->asked, now_us);
     r->is_sent = rc == HEDDLE_OK;
     if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
-    if (!rc) publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
+    if (rc == HEDDLE_OK) {
+        if (!n->publications.slots[r->asked.slot].is_early) r->base_bytes = bytes_served(n);
+        publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
+    }
     if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
     heddle_error_t error;
     error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
@@ -242,7 +245,7 @@ static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_
     if (rc) return;
     heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
     reports_begin(&n->reports, m->version, &opts, o.start_us);
-    if (m->version > n->progress.version) begin_progress(n, m->version, bytes_served(n), now_us);
+    if (m->version > n->progress.version) begin_progress(n, m->version, o.base_bytes, now_us);
 }
 
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher

@@ -100,7 +100,7 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
 {
     owner_check(n->io->owner);
     n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req,
-                             .base_bytes = bytes_served(n), .resend_us = CLOCK_NEVER};
+                             .resend_us = CLOCK_NEVER};
     if (n->is_fenced) request_finish(n, n->fence.code, &n->fence);
     else request_send(n, now_us);
 }
@@ -133,7 +133,7 @@ static void keep_orphan(publisher_node_t *n)
     const publish_request_t *a = &r->asked;
     if (!r->is_sent || n->session.state != SESSION_READY) return;
     n->orphans[a->slot] = (orphan_t){.req = r->req, .digest = a->sealed->digest, .start_us = a->start_us,
-                                     .arena_bytes = a->sealed->arena_bytes,
+                                     .arena_bytes = a->sealed->arena_bytes, .base_bytes = r->base_bytes,
                                      .activation = a->opts.activation, .deadline_ms = a->opts.deadline_ms};
 }
 

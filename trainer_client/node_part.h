@@ -13,7 +13,7 @@ typedef struct {
     publish_request_t asked;
     uint64_t req;                       /* of the last PUBLISH */
     uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
-    uint64_t base_bytes;                /* served before it was asked */
+    uint64_t base_bytes;                /* served before it was said */
     bool is_sent;                       /* in this session: the broker may record it */
     int rc;
     heddle_error_t error;
@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     uint64_t req;                       /* 0: none */
     digest_t digest;
-    uint64_t arena_bytes, start_us, deadline_ms;
+    uint64_t arena_bytes, base_bytes, start_us, deadline_ms;
     int activation;
 } orphan_t;
 

@@ -72,6 +72,15 @@ static publication_slot_t *first_in(publications_t *p, publication_state_t state
     return first_but(p, state, goes_first, NULL, NULL);
 }
 
+/* One that comes free.  Not one that was never served: who reads it early has until the serve deadline, and
+ * is waited for only where there is no other memory. */
+static bool is_closing(const publications_t *p)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+        if (p->slots[i].state == PUBLICATION_CLOSING && p->slots[i].version) return true;
+    return false;
+}
+
 /* Where all are needed, as far as we know, the oldest is on its way to somebody and the newest comes next. */
 static publication_slot_t *least_missed(publications_t *p)
 {
@@ -89,7 +98,7 @@ static publication_slot_t *free_slot(publications_t *p)
     const publication_slot_t *served = first_in(p, PUBLICATION_SERVED, goes_before);
     int warm = 0;
     for (int i = 0; i < PUBLICATION_SLOTS; i++) warm += p->slots[i].region != NULL;
-    bool comes_free = first_in(p, PUBLICATION_CLOSING, is_larger) || (served && served->is_released);
+    bool comes_free = is_closing(p) || (served && served->is_released);
     return s && !s->region && warm >= PUBLICATION_WARM && comes_free ? NULL : s;
 }
 
@@ -130,6 +139,7 @@ void publications_give_back(publications_t *p, int slot)
     publication_slot_t *s = &p->slots[slot];
     stop_early(p, s);
     s->state = s->is_early ? PUBLICATION_CLOSING : PUBLICATION_FREE;
+    s->version = 0;
 }
 
 void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
@@ -138,11 +148,8 @@ void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
     share_key_t key;
     random_bytes(key.b, sizeof key.b);
     if (s->state != PUBLICATION_TAKEN || s->is_early) return;
-    if (p->tr->early(p->t, key, arena_bytes, p->early_most) == 0) return;
-    if (p->tr->share(p->t, s->region, key)) return;    /* who asks is refused */
     s->early_key = key;
-    s->is_early = true;
-    if (p->tr->extend(p->t, key, 0, arena_bytes)) stop_early(p, s);
+    s->is_early = p->tr->early(p->t, s->region, key, arena_bytes, p->early_most) > 0;
 }
 
 int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,

@@ -81,6 +81,7 @@ struct share {
     extents_t extents;
     uint32_t sends;                     /* in flight */
     bool ending;                        /* unshared: TR_UNSHARED when sends is 0 */
+    bool in_place;                      /* early: read in place, or not at all */
     uint64_t moved_us;                  /* last extend */
     standing_t *waiting;
     UT_hash_handle hh;
@@ -117,7 +118,7 @@ struct peer {
     bool blocked;                       /* the carrier takes nothing for it now */
     bool retiring;
     bool disconnecting;
-    bool reads_us;                      /* the carrier's: it can read our memory */
+    bool reads_us;                      /* the carrier's: it reads our memory in place */
     bool served;                        /* it knew a key, and was sent bytes */
     void *link;                         /* the carrier's */
     transfer_t *transfer;
@@ -222,7 +223,7 @@ bool exchange_idle(transfer_t *t, const region_t *r);
 int  exchange_share(transfer_t *t, region_t *r, share_key_t key);
 int  exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
 void exchange_unshare(transfer_t *t, share_key_t key);
-uint32_t exchange_early(transfer_t *t, share_key_t key, uint64_t bytes, uint32_t most);
+uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 int  exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
                   region_t *into, uint64_t at, uint64_t *ret_ask);
 void exchange_drop_ask(transfer_t *t, uint64_t ask);
@@ -238,8 +239,9 @@ void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
  * before exchange_arrived.  NULL: nobody wants their leaves, or they begin within a page. */
 uint64_t *exchange_leaves(transfer_t *t, uint64_t ask);
 /* Or the transport places them, when it likes, perhaps over what was copied: nothing in that region counts
- * as digested any more. */
-void exchange_placing(transfer_t *t, uint64_t ask);
+ * as digested any more.  False: not there (region_t.only_copied); it is to discard them, and the ask has
+ * ended. */
+bool exchange_placing(transfer_t *t, uint64_t ask);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
 void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);
 /* Or: they lie where they cannot be read.  The same peer is asked again, and nobody is told. */

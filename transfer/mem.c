@@ -170,7 +170,7 @@ static bool deliver_data(mem_t *to, message_t *m, const frame_t *f)
     m->ask = f->data.ask;
     if (!m->into) return true;
     if (m->from->rendezvous) {
-        exchange_placing(&to->base, m->ask);
+        if (!exchange_placing(&to->base, m->ask)) return true;
         m->kind = MAIL_PAYLOAD;
         if (m->from->hold_until_us > m->at_us) m->at_us = m->from->hold_until_us;
         DL_DELETE(to->mail, m);

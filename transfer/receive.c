@@ -215,12 +215,19 @@ uint64_t *exchange_leaves(transfer_t *t, uint64_t id)
     return a->is_digested ? a->into->leaves + a->at / LIMIT_PAGE_BYTES : NULL;
 }
 
-void exchange_placing(transfer_t *t, uint64_t id)
+bool exchange_placing(transfer_t *t, uint64_t id)
 {
     ask_t *a = find_ask(t, id);
     assert(a && a->state == ASK_RECEIVING);
+    if (a->into->only_copied) {
+        mapping_of(a)->receiving--;
+        a->state = ASK_SENT;
+        end_ask(t, a, TR_REFUSED, HEDDLE_ERR_AGAIN);
+        return false;
+    }
     a->is_digested = false;
     a->into->leaves = NULL;
+    return true;
 }
 
 void exchange_arrived(transfer_t *t, uint64_t id, bool ok)

@@ -28,6 +28,8 @@ typedef struct region {
                                * its place is digested in the same pass (tr_event_t.is_digested).  NULL: not
                                * wanted, or the transport places bytes there too (transfer/exchange.h).
                                * Loop thread only */
+    bool only_copied;         /* ranges into it are copied to their place, or refused: the transport places
+                               * none, and nothing writes here once they are dropped.  Loop thread only */
     pid_t process;            /* who made it */
     atomic_uint refs;
 } region_t;

@@ -252,6 +252,10 @@ bool serve_refusals(transfer_t *t, peer_t *p)
 bool serve_data(transfer_t *t, peer_t *p)
 {
     standing_t *ready = p->ready;
+    if (ready && ready->share->in_place && !p->reads_us) {    /* it said that it does, and does not */
+        refuse(t, ready, HEDDLE_ERR_NOT_FOUND);
+        return true;
+    }
     send_t *s = ready ? peer_data_begin(p) : NULL;
     if (!s) return false;
     (void)FAILPOINT("transfer.data"); /* only to die or stop here */
@@ -278,18 +282,39 @@ bool serve_data(transfer_t *t, peer_t *p)
     return true;
 }
 
-/* Who was served has shown that it knew a key; who reads in place may do so anyway. */
-uint32_t exchange_early(transfer_t *t, share_key_t key, uint64_t bytes, uint32_t most)
+/* Who was served has shown that it knew a key; where it cannot read in place after all, it is refused. */
+static bool is_told_early(const peer_t *p)
+{
+    bool is_there = p->state == PEER_OPEN && !p->broken && !p->hi_due && !p->blocked;
+    return is_there && p->served && p->reads_us;
+}
+
+static bool share_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes)
+{
+    if (exchange_share(t, r, key) != HEDDLE_OK) return false;
+    find_share(t, &key)->in_place = true;
+    if (exchange_extend(t, key, 0, bytes) == HEDDLE_OK) return true;
+    exchange_unshare(t, key);
+    return false;
+}
+
+uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most)
 {
     exchange_enter(t);
     uint32_t told = 0;
+    bool is_shared = false;
     frame_t f = {.kind = FRAME_EARLY, .early = {key, bytes}};
     for (peer_t *p = t->peers; p && told < most; p = p->next) {
-        bool is_there = p->state == PEER_OPEN && !p->broken && !p->hi_due && !p->blocked;
-        send_t *s = is_there && p->served && p->reads_us ? peer_send_begin(p) : NULL;
+        send_t *s = is_told_early(p) ? peer_send_begin(p) : NULL;
+        if (!s) continue;
+        if (!is_shared && !(is_shared = share_early(t, r, key, bytes))) {
+            peer_send_end(s);
+            return 0;
+        }
         f.line = p->line;
-        told += s && peer_send(t, s, &f);
+        told += peer_send(t, s, &f);
     }
+    if (is_shared && told == 0) exchange_unshare(t, key);
     return told;
 }
 

@@ -106,9 +106,9 @@ typedef struct transfer_ops {
      * then. */
     bool (*idle)(transfer_t *t, const region_t *r);
     /* Tells up to `most` of those that read our memory in place and were served before that the first
-     * `bytes` of what will be shared under `key` before the next events() may be asked for (TR_EARLY there).
-     * Returns how many were told: who cannot be now is not. */
-    uint32_t (*early)(transfer_t *t, share_key_t key, uint64_t bytes, uint32_t most);
+     * `bytes` of `r` may be asked for under `key` (TR_EARLY there), and shares them, for reading in place
+     * alone: they do not travel.  Returns how many were told; 0: nothing is shared.  Then as share. */
+    uint32_t (*early)(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 } transfer_ops_t;
 
 /* The memory backend: a test double with fault knobs (transfer/mem.h), all in one process. */

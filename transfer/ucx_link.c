@@ -40,6 +40,7 @@ static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
     }
     link->peer = p;
     link->pin = near_pin(&u->board, p->line);
+    if (!link->pin) p->reads_us = false;    /* nothing is lent to it */
     link->view = u->board.words ? near_view_open(&near) : NULL;
     p->link = link;
     return HEDDLE_OK;
@@ -174,7 +175,7 @@ static bool lend(link_t *link, send_t *s)
 static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
 {
     link_t *link = p->link;
-    if (s->data && p->reads_us && link->pin) return lend(link, s);
+    if (s->data && p->reads_us) return lend(link, s);
     ucs_status_t status =
         put(link, s->frame, s->frame_bytes, s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0);
     if (status == UCS_ERR_NO_RESOURCE) return false;
@@ -239,7 +240,7 @@ static void on_received(void *request, ucs_status_t status, size_t bytes, void *
 /* Rendezvous: the data move into their place now, or later. */
 static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void *into, size_t bytes)
 {
-    exchange_placing(&u->base, ask);
+    if (!exchange_placing(&u->base, ask)) return UCS_OK;    /* as one that nobody receives */
     receive_t *r = &u->receives[ask % (1u << ASK_INDEX_BITS)];
     *r = (receive_t){u, ask};
     ucp_request_param_t param = {
@@ -326,7 +327,8 @@ static void on_taken(ucx_t *u, const frame_t *f)
 static bool on_near(ucx_t *u, const frame_t *f)
 {
     peer_t *p = peer_of_line(&u->base, f->line);
-    if (f->kind == FRAME_NEAR && p) p->reads_us = f->count > 0;
+    const link_t *link = p ? p->link : NULL;    /* its NEAR may come before we have connected back */
+    if (f->kind == FRAME_NEAR && p) p->reads_us = f->count > 0 && (!link || link->pin);
     if (f->kind == FRAME_LENT) on_lent(u, f);
     if (f->kind == FRAME_TAKEN) on_taken(u, f);
     return f->kind == FRAME_NEAR || f->kind == FRAME_LENT || f->kind == FRAME_TAKEN;

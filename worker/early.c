@@ -19,13 +19,6 @@ bool early_covers(const early_bytes_t *b, uint64_t offset, uint64_t bytes)
     return true;
 }
 
-void early_source(early_t *e, uint64_t token, bytes_t address)
-{
-    e->token = token;
-    e->address_bytes = address.bytes;
-    memcpy(e->address, address.data, address.bytes);
-}
-
 static void drop_open(early_t *e, const node_io_t *io)
 {
     while (e->open_count) io->tr->drop_ask(io->t, e->open[--e->open_count].ask);
@@ -41,7 +34,7 @@ static void stop(early_t *e, const node_io_t *io)
 /* A frame of them, where there is room for one. */
 static void ask_more(early_t *e, const node_io_t *io)
 {
-    peer_ref_t from = {e->got.token, bytes_of(e->address, e->address_bytes)};
+    peer_ref_t from = source_ref(&e->got.from);
     uint32_t room = EARLY_OPEN_MAX - e->open_count;
     if (room < LIMIT_ASK_RANGES) return;
     for (; room > 0 && e->next < e->got.piece_count; room--) {
@@ -58,12 +51,12 @@ static void ask_more(early_t *e, const node_io_t *io)
 
 void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_t *slot)
 {
-    if (e->token == 0 || event->token != e->token) return;
+    if (e->publisher.token == 0 || event->token != e->publisher.token) return;
     early_end(e, io);
     if (!slot || event->bytes > slot->region->bytes) return;
     uint64_t pages = (event->bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES,
              pieces = (event->bytes + EARLY_PIECE_BYTES - 1) / EARLY_PIECE_BYTES;
-    e->got = (early_bytes_t){.token = e->token, .piece_count = (uint32_t)pieces, .leaf_count = pages,
+    e->got = (early_bytes_t){.from = e->publisher, .piece_count = (uint32_t)pieces, .leaf_count = pages,
                              .leaves = calloc(pages, sizeof *e->got.leaves),
                              .here = calloc(pieces, sizeof *e->got.here)};
     if (!e->got.leaves || !e->got.here) {
@@ -72,6 +65,7 @@ void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_
     }
     e->slot = slot;
     e->slot->region->leaves = e->got.leaves;
+    e->slot->region->only_copied = true;
     e->key = event->key;
     e->bytes = event->bytes;
     e->next = 0;
@@ -99,15 +93,14 @@ void early_transfer(early_t *e, const node_io_t *io, const tr_event_t *event)
         return;
     }
     e->got.took_us = clock_now(io->clock) - e->began_us;
-    e->got.here[piece] = event->is_digested;    /* what was not is fetched: it did not come by a copy */
+    e->got.here[piece] = event->is_digested;
     ask_more(e, io);
 }
 
-/* Without leaves the transport has placed something: nothing counts as digested. */
 early_bytes_t early_take(early_t *e, const node_io_t *io, const slot_t *slot)
 {
     early_bytes_t got = {0};
-    if (e->slot == slot && slot->region->leaves) {
+    if (e->slot == slot) {
         got = e->got;
         e->got = (early_bytes_t){0};
     }
@@ -120,6 +113,7 @@ void early_end(early_t *e, const node_io_t *io)
     if (!e->slot) return;
     drop_open(e, io);
     e->slot->region->leaves = NULL;
+    e->slot->region->only_copied = false;
     e->slot = NULL;
     early_bytes_fini(&e->got);
 }

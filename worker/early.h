@@ -18,6 +18,7 @@
 
 #include "client/node.h"
 #include "worker/slots.h"
+#include "worker/source.h"
 
 /* As large as a range may be: they are asked for a frame at a time, of which two are open, so that the next
  * one lies here when the last one is copied.  A fetch has less open (LIMIT_WINDOW_BYTES), for what a lost
@@ -27,7 +28,7 @@
 
 /* From the publisher's region, its first page first. */
 typedef struct {
-    uint64_t token;                    /* whose */
+    source_t from;
     uint32_t piece_count;
     uint64_t leaf_count, took_us;      /* from the first ask to the last answer */
     uint64_t *leaves;                  /* a page's; of the pieces that are here.  Owned; NULL: nothing */
@@ -35,8 +36,7 @@ typedef struct {
 } early_bytes_t;
 
 typedef struct {
-    uint64_t token, address_bytes;     /* of the publisher; token 0: there was none */
-    uint8_t address[LIMIT_ADDRESS_BYTES];
+    source_t publisher;                /* token 0: there was none */
     slot_t *slot;                      /* NULL: nothing is copied, and the rest means nothing */
     share_key_t key;
     uint64_t bytes, began_us;
@@ -46,14 +46,12 @@ typedef struct {
     early_bytes_t got;
 } early_t;
 
-/* Whom to believe when it says that bytes are there.  `address` is copied. */
-void early_source(early_t *e, uint64_t token, bytes_t address);
-/* TR_EARLY.  `slot` is FREE and its region warm and mapped; NULL, or one too small: nothing is copied. */
+/* TR_EARLY; of e->publisher, or nothing.  `slot` is FREE and its region warm and mapped; NULL, or one too
+ * small: nothing is copied. */
 void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_t *slot);
 /* TR_ARRIVED, TR_REFUSED. */
 void early_transfer(early_t *e, const node_io_t *io, const tr_event_t *event);
-/* What is in `slot`, or nothing.  It is over: what was asked and dropped may be written still, until
- * ops->idle says that it is not. */
+/* What is in `slot`, or nothing.  It is over, and nothing is written there any more. */
 early_bytes_t early_take(early_t *e, const node_io_t *io, const slot_t *slot);
 void early_end(early_t *e, const node_io_t *io);
 

@@ -281,8 +281,7 @@ static void note_publisher(adapter_t *a)
     const announced_t *w = pull_what(a->pull);
     for (uint32_t i = 0; i < w->source_count; i++) {
         const source_t *s = &w->sources[i];
-        if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull))
-            early_source(&a->early, s->token, bytes_of(s->address, s->address_bytes));
+        if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull)) a->early.publisher = *s;
     }
 }
 

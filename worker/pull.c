@@ -77,15 +77,11 @@ static served_t *served_by(pull_t *p, uint64_t token)
         if (a->served[i].token == token) return &a->served[i];
     if (a->served_count == PULL_SERVED_MAX) return &a->served[PULL_SERVED_MAX - 1];
     const source_t *source = find_source(p, token);
+    if (!source && p->early.from.token == token) source = &p->early.from;
     served_t *s = &a->served[a->served_count++];
     *s = (served_t){.token = token, .kind = source ? source->kind : 0};
     if (source) memcpy(s->name, source->name, sizeof s->name);
     return s;
-}
-
-static peer_ref_t ref_of(const source_t *s)
-{
-    return (peer_ref_t){s->token, bytes_of(s->address, s->address_bytes)};
 }
 
 /* Nothing can write into the slot any more but open asks. */
@@ -121,7 +117,7 @@ static int ask(pull_t *p, const fetch_action_t *a)
     if (!room_for_open(p)) return HEDDLE_ERR_AGAIN;
     uint64_t offset, id;
     uint32_t bytes = piece_range(p, a->piece, &offset);
-    peer_ref_t ref = ref_of(source);
+    peer_ref_t ref = source_ref(source);
     int rc = p->io->tr->ask(p->io->t, &ref, p->what->key, offset, bytes, p->slot->region, offset, &id);
     if (rc == HEDDLE_OK) p->open[p->open_count++] = (open_t){id, a->token, a->piece};
     return rc;
@@ -224,7 +220,7 @@ static void feed_sources(pull_t *p, uint64_t now_us)
     fetch_source_t list[LIMIT_SOURCES];
     int count = 0;
     for (uint32_t i = 0; i < p->what->source_count; i++) {
-        peer_ref_t ref = ref_of(&p->what->sources[i]);
+        peer_ref_t ref = source_ref(&p->what->sources[i]);
         list[count++] = (fetch_source_t){ref.token};
         p->io->tr->greet(p->io->t, &ref);    /* where it fails, ask tells */
     }
@@ -349,29 +345,18 @@ static void note_good(pull_t *p, uint64_t token, uint64_t offset, uint32_t bytes
     served_by(p, token)->bytes += bytes;
 }
 
-/* Of the pages of the last chunk that came early the last one had more in it than the region. */
-static void take_leaves(pull_t *p)
-{
-    uint64_t count = leaf_count(p), region_bytes = p->manifest.region_bytes;
-    if (count == 0) return;
-    uint64_t last = (count - 1) * LIMIT_PAGE_BYTES;
-    const uint8_t *view = p->slot->region->view;
-    memcpy(p->leaves, p->early.leaves,
-           (count < p->early.leaf_count ? count : p->early.leaf_count) * sizeof *p->leaves);
-    digest_leaves(view + last, region_bytes - last, &p->leaves[count - 1]);
-}
-
 /* Which chunks came early and are the announced ones: a bit each.  Nobody is blamed for others. */
 static void take_early(pull_t *p, uint8_t *ret_have)
 {
-    uint64_t offset, before_us = clock_now(p->io->clock);
-    take_leaves(p);
+    uint64_t offset, before_us = clock_now(p->io->clock), count = leaf_count(p);
+    if (count > p->early.leaf_count) count = p->early.leaf_count;
+    memcpy(p->leaves, p->early.leaves, count * sizeof *p->leaves);
     for (uint32_t i = 0; i < p->manifest.chunk_count; i++) {
         uint32_t bytes = manifest_chunk(&p->manifest, i, &offset);
         if (!early_covers(&p->early, offset, bytes) || !digest_matches(p, i, true, &offset, &bytes)) continue;
         ret_have[i / 8] |= (uint8_t)(1u << i % 8);
-        p->last_token = p->early.token;
-        note_good(p, p->early.token, offset, bytes);
+        p->last_token = p->early.from.token;
+        note_good(p, p->early.from.token, offset, bytes);
     }
     p->what->verify_us += clock_now(p->io->clock) - before_us;
 }
@@ -572,7 +557,6 @@ int pull_new(const node_io_t *io, announced_t *what, slot_t *slot, early_t *earl
     what->connect_us = what->fetch_us = what->verify_us = what->sealed_us = 0;
     what->served_count = 0;
     p->early = early_take(early, io, slot);
-    note_open_receives(p);    /* of what was asked early */
     if (!begin(p, now_us)) {
         pull_destroy(&p);
         return HEDDLE_ERR_NO_MEMORY;

@@ -28,14 +28,6 @@
 /* manifests that may come wrong before the version fails here */
 #define PULL_BAD_LIMIT 3u
 
-/* Who can serve a version: a copy of what a message said. */
-typedef struct {
-    uint64_t token, kind;                        /* source_kind_t */
-    char name[HEDDLE_NAME_MAX + 1];
-    uint8_t address[LIMIT_ADDRESS_BYTES];
-    uint32_t address_bytes;
-} source_t;
-
 /* What came from whom. */
 typedef struct { uint64_t token, kind, bytes; char name[HEDDLE_NAME_MAX + 1]; } served_t;
 

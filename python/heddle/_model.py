@@ -12,13 +12,14 @@ Nothing is ever merged, and nothing of the model is changed; it has one more att
 from __future__ import annotations
 
 import array
+import collections
 import functools
 import gc
 import itertools
 import json
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from heddle import _calls, _native
@@ -94,34 +95,36 @@ class _Dicts:
 
     A module's own dict is held, and asked for its dict of that kind each time, so that one that is exchanged
     for another is noticed.  (One lookup in C; a weak reference to the module would be three, and as many
-    misses of the cache.)  That of the model, which holds the plan, is not.
+    misses of the cache.)  That of the model, which holds the plan, is not; modules that torch.jit traced
+    have nothing of theirs there.
     """
 
     def __init__(self, kind: str, modules: list[Any], model: Any) -> None:
-        self._of = operator.itemgetter(kind)
-        self.held = [vars(module) for module in modules if module is not model]
-        self._has_model = len(self.held) < len(modules)
-        self._found = self._look(model)
+        self._of, self._kind = operator.itemgetter(kind), kind
+        self._held = [vars(module) for module in modules if module is not model and kind in vars(module)]
+        self._others = [weakref.ref(module) for module in modules
+                        if module is model or kind not in vars(module)]
+        self._found = self._look()
 
-    def _look(self, model: Any) -> list[list[Any]]:
+    def _look(self) -> list[list[Any]]:
         """How much each holds, under which names, and what."""
-        dicts = list(map(self._of, self.held))
-        if self._has_model:
-            dicts.append(self._of(vars(model)))
+        dicts = list(map(self._of, self._held))
+        dicts += [getattr(ref(), self._kind) for ref in self._others]
         full = list(filter(None, dicts))        # most are empty
+        names: Iterable[Any]
+        values: Iterable[Any]
         if set(map(type, full)) <= {dict}:      # the collector's look at the values of all, in one call
-            values = gc.get_referents(*full)
+            names, values = itertools.chain.from_iterable(full), gc.get_referents(*full)
         else:                                   # of an OrderedDict it has them in another order
-            values = list(itertools.chain.from_iterable(map(operator.methodcaller("values"), full)))
-        return [list(map(len, dicts)), list(itertools.chain.from_iterable(full)), list(map(id, values))]
+            names, values = (itertools.chain.from_iterable(map(operator.methodcaller(what), full))
+                             for what in ("keys", "values"))
+        return [list(map(len, dicts)), list(names), list(map(id, values))]
 
-    def are_as_found(self, model: Any) -> bool:
-        return self._look(model) == self._found
-
-
-def _let_go(all_dicts: list[_Dicts], _gone: Any) -> None:
-    for dicts in all_dicts:
-        dicts.held.clear()
+    def are_as_found(self) -> bool:
+        try:
+            return self._look() == self._found
+        except (AttributeError, KeyError):      # one has gone, or has no dict of that kind any more
+            return False
 
 
 class _Tree:
@@ -129,8 +132,9 @@ class _Tree:
     hold.
 
     A module is known by its address, as long as none of them has gone: that address would be the next one's.
-    So is a parameter, which the plan holds.  With the first that goes all dicts are let go, and nothing
-    is found any more: what was taken out of the model is not kept by the plan.
+    So is a parameter, which the plan holds.  With the first that goes all dicts are let go, and nothing is
+    found any more.  What was taken out of the model goes then; but one that refers to itself (by a hook of
+    accelerate, by a method put into it) is kept until the plan is made anew.
     """
 
     def __init__(self, model: Any, parameters: list[Any]) -> None:
@@ -139,12 +143,16 @@ class _Tree:
         owners = [module for module in modules if wanted.intersection(
             id(value) for kind in _KINDS for value in getattr(module, kind).values())]
         self._model = weakref.ref(model)
-        self._dicts = [_Dicts("_modules", modules, model), *(_Dicts(kind, owners, model) for kind in _KINDS)]
-        let_go = functools.partial(_let_go, self._dicts)
+        self._held = {"dicts": [_Dicts("_modules", modules, model),
+                                *(_Dicts(kind, owners, model) for kind in _KINDS)]}
+        # in C alone: at the start of a function of Python's a signal's handler might raise, for nobody
+        let_go = functools.partial(self._held.pop, "dicts")
         self._refs = [weakref.ref(module, let_go) for module in modules]
 
     def is_of(self, model: Any) -> bool:
-        return self._model() is model and all(dicts.are_as_found(model) for dicts in self._dicts)
+        all_dicts = self._held.get("dicts")
+        return (all_dicts is not None and self._model() is model
+                and all(dicts.are_as_found() for dicts in all_dicts) and "dicts" in self._held)
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
@@ -291,7 +299,8 @@ class Plan:
                                                        ffi.from_buffer("void *[]", self._sources)))
         if model is None:
             write()
-        elif not _calls.beside(write, lambda: self.lies_as_found() and self.is_of(model)
+        elif not _calls.beside(write, lambda: (not self.is_found or self.lies_as_found())
+                               and self.is_of(model)
                                and _config_key(model, self.name) == self._config_key):
             raise Outdated
         rest = [i for i, as_it_lies in enumerate(plain) if not as_it_lies]
@@ -350,21 +359,23 @@ _PLANS = "_heddle_plans"
 
 
 class _Plans(dict[str, Plan]):
-    """The plans of a model's adapters, in the model itself: they go with it, whatever refers to what.  They
-    are those of this model alone: a copy of it, in memory or in a file, has none.
+    """The plans of a model's adapters, in the model itself: they go with it, whatever refers to what.  What a
+    copy of it has, in memory or in a file, is not looked at.
     """
 
-    def __deepcopy__(self, _memo: Any) -> _Plans:
-        return _Plans()
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = weakref.ref(model)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
-        return dict, ()                 # reading it needs no Heddle
+        # reading it needs no Heddle; torch.load takes that type also where it takes weights only
+        return collections.OrderedDict, ()
 
 
 def _plans_of(model: Any) -> _Plans:
     plans = vars(model).get(_PLANS)
-    if type(plans) is not _Plans:
-        vars(model)[_PLANS] = plans = _Plans()
+    if type(plans) is not _Plans or plans.model() is not model:
+        vars(model)[_PLANS] = plans = _Plans(model)
     return plans
 
 

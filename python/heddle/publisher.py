@@ -205,7 +205,8 @@ class Publisher(Handle):
         model         a PeftModel, also inside of DistributedDataParallel, torch.compile or FSDP2
                       (fully_shard); with `process_group` every rank
                       calls this.  Nothing is merged, and nothing of the model is changed: it has one
-                      more attribute, which no copy of it has, for what was worked out.
+                      more attribute, for what was worked out, which holds the adapter's parameters as
+                      long as the model lives.
         peft_adapter  which of its adapters
         config        adapter_config.json; None: what save_pretrained writes, with sets sorted (PEFT's order
                       follows the hash seed).  With the bytes of a saved file the digest is that of the saved

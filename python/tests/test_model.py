@@ -2,14 +2,16 @@
 """What a live model does between two versions: modules come and go, memory is freed, tensors are tied or
 lazy.
 """
+import _thread
 import collections
 import copy
+import functools
 import gc
 import json
 import os
 import pathlib
-import socket
 import pickle
+import socket
 import weakref
 
 import pytest
@@ -217,15 +219,76 @@ def test_what_is_taken_out_of_a_model_goes_with_all_that_is_in_it():
     assert is_true(model)
 
 
-def test_a_copy_of_a_model_has_no_plans():
+def test_a_copy_of_a_model_does_not_take_its_plans():
     model = models.lora()
     planned(model)
     data = pickle.dumps(model)
     assert b"heddle._model" not in data, "who reads it needs no Heddle"
     for other in (copy.deepcopy(model), copy.copy(model), pickle.loads(data)):
-        assert _model.known_plan(other, "default") is None or not other._heddle_plans["default"].is_of(other)
+        assert _model.known_plan(other, "default") is None
         assert is_true(other) and is_true(model)
+        assert not _model.plan_of(other, "default")[1] and not _model.plan_of(model, "default")[1]
     assert not any("heddle" in key for key in model.state_dict())
+
+
+def test_a_model_that_was_published_is_loaded_as_weights(tmp_path):
+    class Holder(torch.nn.Module):
+        pass
+    holder = Holder()
+    _model._plans_of(holder)["default"] = None
+    torch.save(vars(holder)[_model._PLANS], tmp_path / "plans")
+    assert torch.load(tmp_path / "plans", weights_only=True) == {}
+
+
+def test_a_module_that_refers_to_itself_goes_with_the_next_plan():
+    model = models.lora()
+    planned(model)
+    layers = model.base_model.model.model.layers
+    layers[1].forward = layers[1].forward               # as accelerate does it
+    gone = weakref.ref(layers[1])
+    layers[1] = torch.nn.Identity()
+    assert is_true(model)
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_traced_module_is_looked_at_too():
+    model = models.lora()
+    mlp = model.base_model.model.model.layers[0].mlp
+    for inner in (torch.nn.SiLU(), torch.nn.Sequential(torch.nn.SiLU())):
+        mlp.act_fn = torch.jit.trace(inner, torch.zeros(2, 3))
+        plan, _ = _model.plan_of(model, "default")
+        assert is_true(model) and plan.is_of(model)
+        mlp.act_fn = torch.nn.SiLU()
+        assert not plan.is_of(model) and is_true(model)
+
+
+def test_a_handler_that_raises_as_a_module_goes_is_heard():
+    """And what went is known to have gone: the next module may be at its address."""
+    model = models.lora()
+    plan, _ = _model.plan_of(model, "default")
+    owner = layer(model).lora_B
+    calls = [_thread.interrupt_main, functools.partial(owner._modules.pop, "default")]
+    with pytest.raises(KeyboardInterrupt):
+        # nothing of Python's runs between the two, or before the callback of what goes
+        collections.deque(map(functools.partial.__call__, map(functools.partial, calls)), maxlen=0)
+    owner["default"] = torch.nn.Linear(8, 32, bias=False)
+    assert not plan.is_of(model) and "dicts" not in plan._tree._held
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_publish_begins_once(broker, adapter, monkeypatch, plain):
+    model = models.lora()
+    if not plain:
+        p = layer(model).lora_B["default"].weight
+        p.data = p.data.t().contiguous().t()
+    begun = []
+    with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+        begin = pub._begin
+        monkeypatch.setattr(pub, "_begin", lambda *args: (begun.append(1), begin(*args))[1])
+        for _ in range(3):
+            pub.publish(model)
+    assert len(begun) == 3
 
 
 @pytest.mark.parametrize("kind", ["_modules", "_parameters"])

@@ -349,10 +349,9 @@ def test_what_is_done_twice_is_done():
 
 
 @pytest.mark.parametrize("has_threads", [True, False])
-def test_what_was_asked_for_beside_a_call_is_over_with_it(monkeypatch, has_threads):
+def test_what_was_asked_for_beside_a_call_is_over_with_it(has_threads):
     from heddle import _calls
     if not has_threads:
-        monkeypatch.setattr(_calls, "_idle", [])
         was = threading.stack_size(1 << 47)             # more than there are addresses
     began, done = threading.Event(), []
 
@@ -375,6 +374,20 @@ def test_what_was_asked_for_beside_a_call_is_over_with_it(monkeypatch, has_threa
     finally:
         if not has_threads:
             threading.stack_size(was)
+
+
+def test_beside_a_call_is_a_new_thread():
+    """One that was woken would often be put on the caller's core."""
+    from heddle import _calls
+    seen, before = set(), set(_calls._idle)
+    for _ in range(5):
+        ready = threading.Event()
+
+        def other():
+            seen.add(threading.current_thread() is threading.main_thread())
+            ready.set()
+        _calls.beside(lambda: ready.wait(20), other)
+    assert seen == {False} and set(_calls._idle) == before, "none is taken, none is left behind"
 
 
 def test_a_handler_closes_a_publisher_that_makes_its_admin_handle(broker, adapter, program):

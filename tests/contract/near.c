@@ -83,8 +83,8 @@ Test(near, what_will_be_shared_is_told_to_who_was_served)
     rig_connect(r, KEY);
     cr_assert_eq(r->ops->greet(r->nodes[2].t, &r->nodes[0].ref), HEDDLE_OK);
     rig_pass(r, 20000);
-    cr_assert_eq(r->ops->early(r->nodes[0].t, OTHER, 1u << 18, 0), 0, "nobody is to be told");
-    cr_assert_eq(r->ops->early(r->nodes[0].t, OTHER, 1u << 18, 5), rig_is_near());
+    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 0), 0, "nobody is to be told");
+    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 5), rig_is_near());
     rig_pass(r, 20000);
     if (rig_is_near()) {
         cr_assert(rig_until(r, has_heard, 1, 1, LONG_US));
@@ -94,7 +94,26 @@ Test(near, what_will_be_shared_is_told_to_who_was_served)
     }
     cr_assert_eq(rig_events(r, 1, TR_EARLY), rig_is_near());
     cr_assert_eq(rig_events(r, 2, TR_EARLY), 0, "it knows no key");
-    cr_assert_eq(r->ops->early(r->nodes[1].t, OTHER, 1u << 18, 5), 0, "and it does not work backwards");
+    cr_assert_eq(r->ops->early(r->nodes[1].t, r->nodes[1].region, OTHER, 1u << 18, 5), 0, "and it does not work backwards");
+    rig_close(r);
+}
+
+/* Who says that it reads in place, and does not, gets nothing early: what no broker said does not travel. */
+Test(near, what_is_early_does_not_travel)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_connect(r, KEY);
+    peer_t *p = r->nodes[0].t->peers;
+    p->reads_us = true;
+    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 5), 1);
+    p->reads_us = false;
+    uint64_t ask = rig_ask(r, 1, 0, OTHER, 0, PIECE);
+    rig_pass(r, 20000);
+    for (int turns = 0; !rig_ended(r, 1, ask); turns++) {
+        cr_assert_lt(turns, 1000);
+        rig_pass(r, 20000);
+    }
+    cr_assert(rig_ended(r, 1, ask)->kind == TR_REFUSED && rig_ended(r, 1, ask)->err == HEDDLE_ERR_NOT_FOUND);
     rig_close(r);
 }
 

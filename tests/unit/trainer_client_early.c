@@ -81,6 +81,40 @@ Test(early, who_was_not_served_hears_nothing)
     cr_assert_eq(drive(&e), TR_ARRIVED);
 }
 
+static uint32_t count_early(transfer_t *t)
+{
+    tr_event_t e[16];
+    uint32_t count = 0;
+    for (int n; (n = transfer_mem_ops.events(t, w.now, e, 16)) > 0;)
+        for (int i = 0; i < n; i++) count += e[i].kind == TR_EARLY;
+    return count;
+}
+
+/* The cores are those that others need to record the version. */
+Test(early, no_more_are_told_than_there_are_cores_for)
+{
+    transfer_t *other = open_transfer(WORKER + 1), *first = w.worker_t;
+    tr_event_t e;
+    serve(1, 1);
+    cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
+    region_t *region = w.worker_region;
+    w.worker_t = other, w.worker_region = NULL;
+    cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
+    transfer_mem_ops.unmap(other, w.worker_region);
+    region_unref(&w.worker_region);
+    w.worker_t = first, w.worker_region = region;
+    publish_one("id-2");
+    cr_assert_eq(count_early(first) + count_early(other), 1);
+    refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
+    publish_result_t r;
+    cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
+    drive(&e);
+    w.node->publications.early_most = 2;
+    publish_one("id-3");
+    cr_assert_eq(count_early(first) + count_early(other), 2);
+    transfer_mem_ops.close(&other);
+}
+
 Test(early, it_is_said_once_a_publication)
 {
     item_t *it;
@@ -94,22 +128,25 @@ Test(early, it_is_said_once_a_publication)
     cr_assert_eq(fetch_key(key), TR_REFUSED);
 }
 
-/* Nobody has the version: its region is the next one's, but not before who reads it has done so. */
+/* Nobody has the version: its region is free, but not before who reads it has done so.  A worker that stands
+ * still holds up nobody: there is memory for one more. */
 Test(early, memory_of_what_was_refused_waits_for_its_readers)
 {
-    item_t *it;
+    item_t *it, *next[3];
     publish_result_t r;
     tr_event_t e;
     begin_reading(publish_early(&it));
     refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
     cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
-    item_t *next = make(3000);
-    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN, "it is read");
+    for (int i = 0; i < 3; i++) next[i] = make(3000);
+    cr_assert_eq(take(next[0]), HEDDLE_OK);
+    cr_assert_neq(next[0]->region, it->region, "it is read");
+    cr_assert_eq(take(next[1]), HEDDLE_ERR_AGAIN);
     uint64_t changes = w.changes;
     cr_assert_eq(drive(&e), TR_ARRIVED);
     cr_assert_gt(w.changes, changes, "who waits is woken");
-    cr_assert_eq(take(next), HEDDLE_OK);
-    cr_assert_eq(next->region, it->region);
+    cr_assert_eq(take(next[1]), HEDDLE_OK);
+    cr_assert_eq(next[1]->region, it->region);
 }
 
 Test(early, memory_of_a_version_waits_for_who_read_it_early)
