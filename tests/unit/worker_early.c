@@ -206,7 +206,10 @@ Test(early, only_the_last_publisher_is_heard)
     worker_t *w = at_first(&o, TR_MODE_EAGER);
     origin_t *next = origin_start(1, TR_MODE_EAGER);
     bring_version(w, next, &second, 3, 3);
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
+    run_for(1000);
     uint64_t asks = counters(w).asks_out;
+    cr_assert_not_null(slots_next(w->node->slots, 0), "there is memory");
     cr_assert(share_early(o, &first, first.arena_bytes), "it is told, and");
     run_for(1000);
     cr_assert_eq(counters(w).asks_out, asks);
