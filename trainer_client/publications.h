@@ -46,8 +46,9 @@ typedef struct {
 typedef struct publications {
     const transfer_ops_t *tr;
     transfer_t *t;
-    uint32_t early_most;               /* workers that are told early: each copies on two cores, of those
-                                        * that others need to record the version */
+    uint32_t early_most;               /* more workers than these are not told early: each copies on two
+                                        * cores, of those that others need to record the version, and what
+                                        * one gains the last one waits for */
     publication_slot_t slots[PUBLICATION_SLOTS];
 } publications_t;
 
@@ -66,8 +67,8 @@ int  publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int
  * registers it. */
 int  publications_fit(publications_t *p, int slot, region_t *region);
 void publications_give_back(publications_t *p, int slot);
-/* All of it is written and will not be again before it is given back.  A hint to early_most workers of this
- * host: nothing follows from it. */
+/* All of it is written and will not be again before it is given back.  A hint to workers of this host, unless
+ * they are more than early_most: nothing follows from it. */
 void publications_early(publications_t *p, int slot, uint64_t arena_bytes);
 /* A version that is served already keeps its own slot, and this one is given back.  On failure it
  * is given back too. */

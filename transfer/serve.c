@@ -301,10 +301,11 @@ static bool share_early(transfer_t *t, region_t *r, share_key_t key, uint64_t by
 uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most)
 {
     exchange_enter(t);
-    uint32_t told = 0;
+    uint32_t readers = 0, told = 0;
     bool is_shared = false;
     frame_t f = {.kind = FRAME_EARLY, .early = {key, bytes}};
-    for (peer_t *p = t->peers; p && told < most; p = p->next) {
+    for (const peer_t *p = t->peers; p; p = p->next) readers += is_told_early(p);
+    for (peer_t *p = readers <= most ? t->peers : NULL; p; p = p->next) {
         send_t *s = is_told_early(p) ? peer_send_begin(p) : NULL;
         if (!s) continue;
         if (!is_shared && !(is_shared = share_early(t, r, key, bytes))) {

@@ -105,9 +105,10 @@ typedef struct transfer_ops {
      * no dropped ask has an open receive.  Memory of dropped asks is reused, and unmapped, only
      * then. */
     bool (*idle)(transfer_t *t, const region_t *r);
-    /* Tells up to `most` of those that read our memory in place and were served before that the first
-     * `bytes` of `r` may be asked for under `key` (TR_EARLY there), and shares them, for reading in place
-     * alone: they do not travel.  Returns how many were told; 0: nothing is shared.  Then as share. */
+    /* Tells those that read our memory in place and were served before, unless they are more than `most`,
+     * that the first `bytes` of `r` may be asked for under `key` (TR_EARLY there), and shares them, for
+     * reading in place alone: they do not travel.  Returns how many were told; 0: nothing is shared.  Then
+     * as share. */
     uint32_t (*early)(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 } transfer_ops_t;
 
