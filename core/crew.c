@@ -92,8 +92,8 @@ crew_t *crew_new(uint32_t threads)
     return c;
 }
 
-/* Who is woken is put on the core of who wakes him, where no idle one is seen: and in a virtual machine idle
- * cores often look as if the host had taken them away.  Both would take turns on one. */
+/* Who is woken may be put on the core of who wakes him while another is idle: kernels of virtual machines
+ * keep threads together, to leave cores to others.  Both would take turns on one. */
 static void keep_off(crew_t *c, int core)
 {
     cpu_set_t others;

@@ -218,8 +218,8 @@ def beside(call: Callable[[], Any], other: Callable[[], T]) -> T:
     """
     job = _Job(other)
     try:
-        # A new thread is put on an idle core; one that is woken often stays on this one, which call() needs:
-        # in a virtual machine idle cores look as if the host had taken them away.
+        # A new thread is put on an idle core; one that is woken may be put on this one, which call() needs:
+        # kernels of virtual machines keep threads together, to leave cores to others.
         _start_thread(_help_once, job)
         call()
     except BaseException:
