@@ -72,15 +72,6 @@ static publication_slot_t *first_in(publications_t *p, publication_state_t state
     return first_but(p, state, goes_first, NULL, NULL);
 }
 
-/* One that comes free.  Not one that was never served: who reads it early has until the serve deadline, and
- * is waited for only where there is no other memory. */
-static bool is_closing(const publications_t *p)
-{
-    for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_CLOSING && p->slots[i].version) return true;
-    return false;
-}
-
 /* Where all are needed, as far as we know, the oldest is on its way to somebody and the newest comes next. */
 static publication_slot_t *least_missed(publications_t *p)
 {
@@ -98,7 +89,7 @@ static publication_slot_t *free_slot(publications_t *p)
     const publication_slot_t *served = first_in(p, PUBLICATION_SERVED, goes_before);
     int warm = 0;
     for (int i = 0; i < PUBLICATION_SLOTS; i++) warm += p->slots[i].region != NULL;
-    bool comes_free = is_closing(p) || (served && served->is_released);
+    bool comes_free = first_in(p, PUBLICATION_CLOSING, is_larger) || (served && served->is_released);
     return s && !s->region && warm >= PUBLICATION_WARM && comes_free ? NULL : s;
 }
 
@@ -138,18 +129,15 @@ void publications_give_back(publications_t *p, int slot)
 {
     publication_slot_t *s = &p->slots[slot];
     stop_early(p, s);
-    s->state = s->is_early ? PUBLICATION_CLOSING : PUBLICATION_FREE;
-    s->version = 0;
+    s->state = PUBLICATION_FREE;
 }
 
 void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
 {
     publication_slot_t *s = &p->slots[slot];
-    share_key_t key;
-    random_bytes(key.b, sizeof key.b);
     if (s->state != PUBLICATION_TAKEN || s->is_early) return;
-    s->early_key = key;
-    s->is_early = p->tr->early(p->t, s->region, key, arena_bytes, p->early_most) > 0;
+    random_bytes(s->early_key.b, sizeof s->early_key.b);
+    s->is_early = p->tr->early(p->t, s->region, s->early_key, arena_bytes, p->early_most) > 0;
 }
 
 int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,
@@ -163,7 +151,7 @@ int publications_share(publications_t *p, int slot, uint64_t version, const shar
         if (!rc) {
             *s = (publication_slot_t){.state = PUBLICATION_SERVED, .region = s->region,
                                       .version = version, .arena_bytes = arena_bytes, .key = *key,
-                                      .is_shared = true, .is_early = s->is_early, .early_key = s->early_key};
+                                      .is_early = s->is_early, .early_key = s->early_key};
             rc = p->tr->extend(p->t, *key, 0, arena_bytes);
             if (rc) stop(p, s);
             return rc;
@@ -177,9 +165,9 @@ void publications_unshared(publications_t *p, const share_key_t *key)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         publication_slot_t *s = &p->slots[i];
-        if (!memcmp(&s->key, key, sizeof *key)) s->is_shared = false;
         if (!memcmp(&s->early_key, key, sizeof *key)) s->is_early = false;
-        if (s->state == PUBLICATION_CLOSING && !s->is_shared && !s->is_early) s->state = PUBLICATION_FREE;
+        if (s->state == PUBLICATION_CLOSING && !memcmp(&s->key, key, sizeof *key))
+            s->state = PUBLICATION_FREE;
     }
 }
 

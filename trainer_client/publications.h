@@ -6,7 +6,7 @@
  *   TAKEN    (the application writes, the broker is asked)
  *            publications_early       -> TAKEN    written: who reads in place may copy it ahead of its key
  *            publications_share       -> SERVED   key and version; all of the arena is readable
- *            publications_give_back   -> FREE, or CLOSING where somebody may copy it
+ *            publications_give_back   -> FREE
  *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication, and spare
  *            publications_stop        -> CLOSING  unshare: not to be served any more
  *            publications_release     -> SERVED   nobody needs it: it goes before one that is needed
@@ -39,7 +39,8 @@ typedef struct {
     region_t *region;                  /* owned; NULL: none yet */
     uint64_t version, arena_bytes;     /* SERVED */
     share_key_t key, early_key;
-    bool is_shared, is_early;          /* under `key`; under `early_key`: until publications_unshared */
+    bool is_early;                     /* somebody may read it under early_key; nobody waits for him: what he
+                                        * reads while it is written again differs from what is announced */
     bool is_released, is_decided;
 } publication_slot_t;
 

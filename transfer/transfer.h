@@ -23,9 +23,9 @@ typedef struct transfer transfer_t;
 
 typedef enum {
     TR_ARRIVED,      /* the range of `ask` lies in its place; is_digested: and its leaves in into->leaves */
-    TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too many),
-                      * AGAIN (the source itself gets no further), PROTOCOL (it answered something else),
-                      * GONE */
+    TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key, or early for who does not read
+                      * in place), LIMIT (out of range, too many), AGAIN (the source itself gets no further,
+                      * or would place what is only copied), PROTOCOL (it answered something else), GONE */
     TR_BEAT,         /* the source `token` lives and has nothing to send yet, or our own rate holds asks
                       * back */
     TR_PEER_GONE,    /* no more from `token`; every ask of it ended before this (as TR_REFUSED, err

@@ -12,7 +12,7 @@ void early_bytes_fini(early_bytes_t *b)
 
 bool early_covers(const early_bytes_t *b, uint64_t offset, uint64_t bytes)
 {
-    if (!b->leaves || bytes == 0) return false;
+    if (!b->leaves || bytes == 0 || offset + bytes > b->bytes) return false;
     uint64_t last = (offset + bytes - 1) / EARLY_PIECE_BYTES;
     for (uint64_t i = offset / EARLY_PIECE_BYTES; i <= last; i++)
         if (i >= b->piece_count || !b->here[i]) return false;
@@ -38,7 +38,7 @@ static void ask_more(early_t *e, const node_io_t *io)
     uint32_t room = EARLY_OPEN_MAX - e->open_count;
     if (room < LIMIT_ASK_RANGES) return;
     for (; room > 0 && e->next < e->got.piece_count; room--) {
-        uint64_t at = (uint64_t)e->next * EARLY_PIECE_BYTES, left = e->bytes - at, ask;
+        uint64_t at = (uint64_t)e->next * EARLY_PIECE_BYTES, left = e->got.bytes - at, ask;
         uint32_t bytes = left < EARLY_PIECE_BYTES ? (uint32_t)left : EARLY_PIECE_BYTES;
         if (io->tr->ask(io->t, &from, e->key, at, bytes, e->slot->region, at, &ask)) {
             stop(e, io);
@@ -56,7 +56,8 @@ void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_
     if (!slot || event->bytes > slot->region->bytes) return;
     uint64_t pages = (event->bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES,
              pieces = (event->bytes + EARLY_PIECE_BYTES - 1) / EARLY_PIECE_BYTES;
-    e->got = (early_bytes_t){.from = e->publisher, .piece_count = (uint32_t)pieces, .leaf_count = pages,
+    e->got = (early_bytes_t){.from = e->publisher, .piece_count = (uint32_t)pieces,
+                             .bytes = event->bytes, .leaf_count = pages,
                              .leaves = calloc(pages, sizeof *e->got.leaves),
                              .here = calloc(pieces, sizeof *e->got.here)};
     if (!e->got.leaves || !e->got.here) {
@@ -67,7 +68,6 @@ void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_
     e->slot->region->leaves = e->got.leaves;
     e->slot->region->only_copied = true;
     e->key = event->key;
-    e->bytes = event->bytes;
     e->next = 0;
     e->began_us = clock_now(io->clock);
     ask_more(e, io);

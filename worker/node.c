@@ -83,8 +83,9 @@ int worker_node_check(const worker_node_t *n, heddle_error_t *error)
 static void leave_early(worker_node_t *n, adapter_t *a, const announced_t *w, int slot)
 {
     const slot_t *early = a->early.slot;
-    if (early && (early->index != (uint32_t)slot || early->region->bytes < announced_bytes(w)))
-        early_end(&a->early, &n->io);
+    if (!early || (early->index == (uint32_t)slot && early->region->bytes >= announced_bytes(w))) return;
+    early_end(&a->early, &n->io);
+    a->has_surplus = true;
 }
 
 /* Memory is made piece by piece: touching it takes long, and the loop has a lease to keep. */
@@ -351,9 +352,11 @@ static void on_unshared(worker_node_t *n, const share_key_t *key, uint64_t now_u
         }
 }
 
+/* While another version comes, or memory for one is made, the line is that one's. */
 static void hear_early(worker_node_t *n, adapter_t *a, const tr_event_t *event)
 {
-    if (n->up) early_heard(&a->early, &n->io, event, slots_next(n->slots, a->index));
+    if (n->up && !a->pull && !a->making.version)
+        early_heard(&a->early, &n->io, event, slots_next(n->slots, a->index));
 }
 
 static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)

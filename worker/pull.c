@@ -300,8 +300,12 @@ static void check_manifest(pull_t *p, uint64_t now_us)
     bytes_t encoded = bytes_of(view + offset, a->manifest_bytes);
     digest_t found = digest_blake2b(encoded.data, encoded.bytes);
     if (!digest_equal(&found, &a->manifest_digest)) {
-        if (is_early) begin_manifest(p, now_us);    /* it was of another version */
-        else refuse_manifest(p, now_us);
+        if (!is_early) {
+            refuse_manifest(p, now_us);
+            return;
+        }
+        early_bytes_fini(&p->early);    /* it was another version's */
+        begin_manifest(p, now_us);
         return;
     }
     heddle_error_t why;
@@ -358,6 +362,7 @@ static void take_early(pull_t *p, uint8_t *ret_have)
         p->last_token = p->early.from.token;
         note_good(p, p->early.from.token, offset, bytes);
     }
+    if (p->bytes_done == 0) p->early.took_us = 0;
     p->what->verify_us += clock_now(p->io->clock) - before_us;
 }
 

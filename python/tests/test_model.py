@@ -231,7 +231,7 @@ def test_a_copy_of_a_model_does_not_take_its_plans():
     assert not any("heddle" in key for key in model.state_dict())
 
 
-def test_a_model_that_was_published_is_loaded_as_weights(tmp_path):
+def test_plans_are_of_a_type_that_torch_loads_with_weights_only(tmp_path):
     class Holder(torch.nn.Module):
         pass
     holder = Holder()

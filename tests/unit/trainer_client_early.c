@@ -128,41 +128,76 @@ Test(early, it_is_said_once_a_publication)
     cr_assert_eq(fetch_key(key), TR_REFUSED);
 }
 
-/* Nobody has the version: its region is free, but not before who reads it has done so.  A worker that stands
- * still holds up nobody: there is memory for one more. */
-Test(early, memory_of_what_was_refused_waits_for_its_readers)
+/* Nobody has the version.  Who reads it still, or stands still, is not waited for: what he has of it differs
+ * from what is announced then. */
+Test(early, memory_of_what_was_refused_is_free)
 {
-    item_t *it, *next[3];
+    item_t *it, *next = NULL;
     publish_result_t r;
     tr_event_t e;
     begin_reading(publish_early(&it));
     refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
     cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
-    for (int i = 0; i < 3; i++) next[i] = make(3000);
-    cr_assert_eq(take(next[0]), HEDDLE_OK);
-    cr_assert_neq(next[0]->region, it->region, "it is read");
-    cr_assert_eq(take(next[1]), HEDDLE_ERR_AGAIN);
-    uint64_t changes = w.changes;
+    next = make(3000);
+    cr_assert_eq(take(next), HEDDLE_OK);
+    cr_assert_eq(next->region, it->region);
+    fill(next, 9);
+    publish(next, "id-3");
+    published_as(2, "");
     cr_assert_eq(drive(&e), TR_ARRIVED);
-    cr_assert_gt(w.changes, changes, "who waits is woken");
-    cr_assert_eq(take(next[1]), HEDDLE_OK);
-    cr_assert_eq(next[1]->region, it->region);
+    cr_assert_eq(fetch(2, 4096), TR_ARRIVED);
+    cr_assert_eq(memcmp(w.worker_region->base, next->region->base, 4096), 0);
 }
 
-Test(early, memory_of_a_version_waits_for_who_read_it_early)
+/* A region that is given back to the system while it is read early. */
+Test(early, memory_that_is_exchanged_while_it_is_read)
+{
+    item_t *it, *next;
+    publish_result_t r;
+    tr_event_t e;
+    begin_reading(publish_early(&it));
+    refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
+    cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
+    next = make(90000);
+    take_and_fill(next, 3);
+    publish(next, "id-3");
+    published_as(2, "");
+    cr_assert_eq(drive(&e), TR_ARRIVED);
+    cr_assert_eq(fetch(2, 4096), TR_ARRIVED);
+}
+
+Test(early, memory_of_a_version_waits_for_its_own_readers_alone)
 {
     item_t *it;
     tr_event_t e;
-    begin_reading(publish_early(&it));
+    share_key_t key = publish_early(&it);
+    begin_reading(key);
     published_as(2, "");
     release(2);
     item_t *next = make(3000);
-    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN, "it closes");
     turn_node();
-    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN, "nobody reads it under its own key, but");
-    cr_assert_eq(drive(&e), TR_ARRIVED);
     cr_assert_eq(take(next), HEDDLE_OK);
     cr_assert_eq(next->region, it->region);
+    cr_assert_eq(drive(&e), TR_ARRIVED);
+    cr_assert_eq(fetch_key(key), TR_REFUSED);
+}
+
+/* What came early, and what while nobody waited for the broker's answer. */
+Test(early, an_orphan_knows_what_was_served_of_it)
+{
+    item_t *it;
+    publish_result_t r;
+    heddle_error_t error;
+    share_key_t key = publish_early(&it);
+    cr_assert_eq(fetch_key(key), TR_ARRIVED);
+    cr_assert_neq(publisher_node_abandon(w.node, &r, &error), HEDDLE_OK);
+    published_as(2, "");
+    rollout(2, "staging", 0, 1, 0, 0);
+    w.now += SECOND;
+    tick();
+    cr_assert_not_null(event(HEDDLE_EVENT_PROGRESS));
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->bytes_done, 4096);
 }
 
 Test(early, what_was_served_before_it_was_recorded_counts)
