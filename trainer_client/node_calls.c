@@ -100,7 +100,7 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
 {
     owner_check(n->io->owner);
     n->request = (request_t){.state = REQUEST_PENDING, .asked = *request, .req = n->request.req,
-                             .resend_us = CLOCK_NEVER};
+                             .base_bytes = bytes_served(n), .resend_us = CLOCK_NEVER};
     if (n->is_fenced) request_finish(n, n->fence.code, &n->fence);
     else request_send(n, now_us);
 }

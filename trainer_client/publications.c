@@ -107,7 +107,8 @@ int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int 
     if (!s && first_in(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
     if (!s && served && (is_spare_any || served->is_released || served->is_decided)) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
-    /* Before the larger one is made: there is never memory for both. */
+    /* Before the larger one is made: there is never memory for both, and who reads it early keeps it. */
+    if (s->region && s->region->bytes < bytes && s->is_early) return HEDDLE_ERR_AGAIN;
     if (s->region && s->region->bytes < bytes) drop_region(p, s);
     s->state = PUBLICATION_TAKEN;
     *ret_slot = (int)(s - p->slots);

@@ -86,7 +86,7 @@ uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBL
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version);
 /* A region is on its way to be free. */
 bool publications_are_closing(const publications_t *p);
-/* Nothing is served and no send is in flight. */
+/* Nothing is served, and no send of a version is in flight. */
 bool publications_are_quiet(const publications_t *p);
 
 #endif

@@ -108,7 +108,7 @@ typedef struct transfer_ops {
     /* Tells those that read our memory in place and were served before, unless they are more than `most`,
      * that the first `bytes` of `r` may be asked for under `key` (TR_EARLY there), and shares them, for
      * reading in place alone: they do not travel.  Returns how many were told; 0: nothing is shared.  Then
-     * as share. */
+     * as share, but the region may be written again before TR_UNSHARED: what is read then differs. */
     uint32_t (*early)(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 } transfer_ops_t;
 

@@ -355,8 +355,10 @@ static void on_unshared(worker_node_t *n, const share_key_t *key, uint64_t now_u
 /* While another version comes, or memory for one is made, the line is that one's. */
 static void hear_early(worker_node_t *n, adapter_t *a, const tr_event_t *event)
 {
+    const slot_t *before = a->early.slot;
     if (n->up && !a->pull && !a->making.version)
         early_heard(&a->early, &n->io, event, slots_next(n->slots, a->index));
+    if (a->early.slot != before) a->has_surplus = true;    /* the memory of the one before */
 }
 
 static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)

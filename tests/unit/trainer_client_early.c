@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A publisher's node lends what it wrote before the broker has recorded it: to whom, for how long, and that
- * the memory is not written again while somebody reads it. */
+/* A publisher's node lends what it wrote before the broker has recorded it: to whom, for how long, and what
+ * becomes of the memory. */
 #include "trainer_client/node_part.h"
 #include "trainer_client_rig.h"
 #include "transfer/mem.h"
@@ -147,10 +147,14 @@ Test(early, memory_of_what_was_refused_is_free)
     cr_assert_eq(drive(&e), TR_ARRIVED);
     cr_assert_eq(fetch(2, 4096), TR_ARRIVED);
     cr_assert_eq(memcmp(w.worker_region->base, next->region->base, 4096), 0);
+    rollout(2, "staging", 0, 1, 0, 0);
+    w.now += SECOND;
+    tick();
+    cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->bytes_done, 2 * 4096, "not what was served before");
 }
 
-/* A region that is given back to the system while it is read early. */
-Test(early, memory_that_is_exchanged_while_it_is_read)
+/* Memory for a larger one is made when that of the smaller one is back. */
+Test(early, memory_is_exchanged_when_nobody_reads_it)
 {
     item_t *it, *next;
     publish_result_t r;
@@ -159,10 +163,13 @@ Test(early, memory_that_is_exchanged_while_it_is_read)
     refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
     cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
     next = make(90000);
+    cr_assert_eq(take(next), HEDDLE_ERR_AGAIN);
+    uint64_t changes = w.changes;
+    cr_assert_eq(drive(&e), TR_ARRIVED);
+    cr_assert_gt(w.changes, changes, "who waits is woken");
     take_and_fill(next, 3);
     publish(next, "id-3");
     published_as(2, "");
-    cr_assert_eq(drive(&e), TR_ARRIVED);
     cr_assert_eq(fetch(2, 4096), TR_ARRIVED);
 }
 

@@ -145,12 +145,14 @@ Test(early, other_bytes_than_the_announced_ones_are_fetched)
     origin_t *o;
     worker_t *w = at_first(&o, TR_MODE_EAGER);
     cr_assert(share_early(o, &first, first.arena_bytes));
-    run_for(1000);
+    mem_delay(o->t, world_now_us + EARLY_US);
+    run_for(2 * EARLY_US);
     origin_serve(o, &second, 3);
     tr_counters_t early = counters(w);
     announce_third(w, o, &second);
     cr_assert_eq(counters(w).bytes_in - early.bytes_in, second.arena_bytes);
     cr_assert_eq(w->node->counters.chunks_bad, 0, "nobody sent anything bad");
+    cr_assert_lt(last_said(w, MSG_STAGED)->staged.fetch_us, EARLY_US, "that took long is nothing of this fetch");
 }
 
 /* The region of a publisher that was given up meanwhile, or of one that lies. */
