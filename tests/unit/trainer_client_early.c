@@ -128,17 +128,22 @@ Test(early, it_is_said_once_a_publication)
     cr_assert_eq(fetch_key(key), TR_REFUSED);
 }
 
+static item_t *refused_while_it_is_read(void)
+{
+    item_t *it;
+    publish_result_t r;
+    begin_reading(publish_early(&it));
+    refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
+    cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
+    return it;
+}
+
 /* Nobody has the version.  Who reads it still, or stands still, is not waited for: what he has of it differs
  * from what is announced then. */
 Test(early, memory_of_what_was_refused_is_free)
 {
-    item_t *it, *next = NULL;
-    publish_result_t r;
     tr_event_t e;
-    begin_reading(publish_early(&it));
-    refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
-    cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
-    next = make(3000);
+    item_t *it = refused_while_it_is_read(), *next = make(3000);
     cr_assert_eq(take(next), HEDDLE_OK);
     cr_assert_eq(next->region, it->region);
     fill(next, 9);
@@ -156,13 +161,9 @@ Test(early, memory_of_what_was_refused_is_free)
 /* Memory for a larger one is made when that of the smaller one is back. */
 Test(early, memory_is_exchanged_when_nobody_reads_it)
 {
-    item_t *it, *next;
-    publish_result_t r;
     tr_event_t e;
-    begin_reading(publish_early(&it));
-    refuse(MSG_PUBLISH, sent(MSG_PUBLISH)->publish.req, HEDDLE_ERR_UNCHANGED, false);
-    cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
-    next = make(90000);
+    refused_while_it_is_read();
+    item_t *next = make(90000);
     cr_assert_eq(take(next), HEDDLE_ERR_AGAIN);
     uint64_t changes = w.changes;
     cr_assert_eq(drive(&e), TR_ARRIVED);
