@@ -13,19 +13,6 @@ static const member_t *writer_of(const call_t *c)
     return is_writer ? member : NULL;
 }
 
-/* The session asked again for a version that is there: it has the bytes, and wants to hear where the
- * version is. */
-static void stands_for(const call_t *c, const member_t *writer, uint64_t version)
-{
-    broker_t *b = c->b;
-    if (!writer) return;
-    const version_row_t *row =
-        registry_version(registry_adapter(&b->registry, c->m->publish.adapter), version);
-    if (row && row->state == VERSION_STAGING)
-        rollout_opened(&b->rollout, broker_view(b, c->now), writer, &version, 1);
-    rollout_tell(&b->rollout, broker_view(b, c->now), c->m->publish.adapter, version, writer, &b->out);
-}
-
 /* Neither the adapter's writer nor a replay: a stale token, or a live one of another adapter. */
 static void refuse_stranger(const call_t *c, heddle_error_t *error)
 {
@@ -64,7 +51,7 @@ void on_publish(const call_t *c)
     } else if (rc || !broker_make_durable(b, c->now, &error)) {
         broker_refuse(c, &error, 0);
     } else if (!created) {
-        stands_for(c, writer, version);
+        if (writer) rollout_republished(&b->rollout, broker_view(b, c->now), writer, version, &b->out);
     } else {
         rollout_published(&b->rollout, broker_view(b, c->now), m->adapter, version, m->token, &b->events,
                           &b->out);

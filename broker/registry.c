@@ -130,6 +130,11 @@ bool registry_is_live(const version_row_t *v)
     return v->state == VERSION_STAGING || v->state == VERSION_COMMITTED;
 }
 
+bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v)
+{
+    return v->state == VERSION_STAGING || a->active == v->version;
+}
+
 version_row_t *registry_newest_live(const adapter_row_t *a)
 {
     for (size_t i = a->version_count; i-- > 0;)

@@ -106,6 +106,8 @@ version_row_t *registry_staging(const adapter_row_t *a);
 /* the one that comes after it; NULL */
 version_row_t *registry_waiting(const adapter_row_t *a);
 bool registry_is_live(const version_row_t *v);
+/* staging, or the active one: workers may still have to fetch it */
+bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v);
 /* Index of the earliest live one (no more than the end): before it lies history alone, a thousand versions
  * of a busy adapter that nobody need look at for each message. */
 size_t registry_live_from(const adapter_row_t *a);

@@ -140,16 +140,14 @@ static void send_published(const msg_publish_t *m, const publish_by_t *by, uint6
     outbox_send(out, by->peer, &answer);
 }
 
-/* Without a key for one that has ended: nobody will fetch it, and no RELEASE would ever give the region
- * back. */
-static void stands_for(const msg_publish_t *m, const publish_by_t *by, const version_row_t *v,
-                       const char *reason, outbox_t *out, uint64_t *ret_version, bool *ret_created)
+/* With a key only where the publisher's copy of the bytes counts as a source (rollout_republished): without
+ * it no RELEASE would ever give the region back. */
+static void stands_for(const msg_publish_t *m, const publish_by_t *by, const adapter_row_t *a,
+                       const version_row_t *v, const char *reason, outbox_t *out)
 {
     static const key16_t NONE;
-    const key16_t *key = registry_is_live(v) ? &v->share_key : &NONE;
+    const key16_t *key = registry_is_wanted(a, v) ? &v->share_key : &NONE;
     send_published(m, by, v->version, &v->digest, key, reason, out);
-    *ret_version = v->version;
-    *ret_created = false;
 }
 
 static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
@@ -245,7 +243,9 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     const version_row_t *same = a ? version_of_request(a, m->request_id) : NULL;
     if (same && !digest_equal(&same->digest, &m->digest)) return conflict(m, same, error);
     if (same) {
-        stands_for(m, by, same, "replayed", out, ret_version, ret_created);
+        stands_for(m, by, a, same, "replayed", out);
+        *ret_version = same->version;
+        *ret_created = false;
         return HEDDLE_OK;
     }
     if (!a || !by->writer) return not_writer(m, error);
@@ -257,7 +257,9 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     bool is_same = live && digest_equal(&live->digest, &m->digest);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {
-        stands_for(m, by, live, "unchanged", out, ret_version, ret_created);
+        stands_for(m, by, a, live, "unchanged", out);
+        *ret_version = live->version;
+        *ret_created = false;
         return HEDDLE_OK;
     }
     *ret_version = a->last_version + 1;

@@ -16,6 +16,8 @@
  *   any          the worker joins again       -> by what it restates
  *   (STALE is derived: ACTIVE, but the adapter's decision is a later one.)
  *
+ * After a start, who was eligible is not known any more: those that are there when settling ends are.
+ *
  * One version of an adapter is rolled out at a time.  A newer one waits for it while workers are on their
  * way to it, so that publications faster than the link do not starve activation: it begins when that one is
  * decided or has ended.  Of those that wait the newest stays.  Where nothing more comes of the one before
@@ -88,6 +90,8 @@ typedef struct track {
     uint64_t publisher;
     uint64_t former_publisher;         /* its token, when it is gone */
     bool is_served;                    /* that session still has the bytes */
+    /* loaded at the start: its publisher is told of it after settling, when its holders are known */
+    bool is_restored;
     bool is_released;                  /* RELEASE was sent */
     bool is_lost;                      /* committed, and nobody has the bytes */
     bool is_late;                      /* the deadline has passed */
@@ -196,6 +200,10 @@ void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbo
 /* A publisher was admitted; `served`: the versions whose regions it still has. */
 void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
                     uint32_t count);
+/* The writer published again what is there as `version`.  A version that is wanted has one more source: the
+ * writer got its share key.  ROLLOUT tells the writer where the version is, and each time that changes. */
+void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version,
+                         outbox_t *out);
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
 void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
                       events_t *ev);

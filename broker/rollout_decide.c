@@ -18,9 +18,13 @@ static void sooner(track_t *t, uint64_t at_us)
     if (at_us < t->due_us) t->due_us = at_us;
 }
 
-/* Half the members may not have been back before: who is ready now is who the rollout waits for. */
+/* Before settling ended some members may have been missing: a rollout waits for the subscribers that are
+ * READY now.  Of a decided version, those that have it or are on their way to it count. */
 static void settle(step_t *s, const adapter_row_t *a, track_t *t)
 {
+    for (size_t i = 0; i < t->copy_count; i++) t->copies[i]->is_eligible |= t->copies[i]->token != 0;
+    const version_row_t *row = registry_staging(a);
+    if (!row || row->version != t->version) return;
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         const member_t *m = s->v.members->workers[i];
         if (!member_is_ready(m) || !member_sub(m, a->name)) continue;
@@ -35,9 +39,7 @@ static void end_settling(step_t *s)
     s->ro->is_settled = true;
     for (size_t i = 0; i < s->ro->track_count; i++) {
         track_t *t = s->ro->tracks[i];
-        const adapter_row_t *a = registry_adapter(s->v.registry, t->adapter);
-        const version_row_t *row = registry_staging(a);
-        if (row && row->version == t->version) settle(s, a, t);
+        settle(s, registry_adapter(s->v.registry, t->adapter), t);
         track_touch(s->ro, t);
     }
 }
@@ -493,6 +495,7 @@ static bool flush_track(step_t *s, track_t *t)
     const version_row_t *row = registry_version(a, t->version);
     const member_t *publisher = t->publisher ? membership_by_token(s->v.members, t->publisher) : NULL;
     if (!publisher || !row) return true;
+    if (t->is_restored && !t->is_ended && !s->ro->is_settled) return true; /* end_settling touches it */
     if (may_release(t)) send_release(s, t, publisher);
     if (t->is_ended) t->is_served = false;
     return push(s, a, row, t, publisher);

@@ -179,6 +179,7 @@ static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const ve
     track_t *t = track_add(ro, a->name, row->version, v.now.us);
     if (!t) return HEDDLE_ERR_NO_MEMORY;
     t->sourceless_us = ro->settle_end_us > v.now.us ? ro->settle_end_us : v.now.us;
+    t->is_restored = true;
     t->is_begun = row != registry_waiting(a);
     if (row->state != VERSION_STAGING) return HEDDLE_OK;
     t->deadline_us = v.now.us + left_us(row, v.now.wall_ms);
@@ -383,6 +384,26 @@ void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const ui
         if (serves) t->is_released = false;
         track_touch(ro, t);
     }
+}
+
+void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version,
+                         outbox_t *out)
+{
+    const char *adapter = publisher->subs[0].adapter;
+    const adapter_row_t *a = registry_adapter(v.registry, adapter);
+    const version_row_t *row = registry_version(a, version);
+    track_t *t = rollout_track(ro, adapter, version);
+    if (!t || !row || !registry_is_live(row)) {
+        rollout_tell(ro, v, adapter, version, publisher, out);
+        return;
+    }
+    t->publisher = publisher->token;
+    if (registry_is_wanted(a, row) && !t->is_served) {
+        t->is_served = true;
+        t->is_released = t->has_left = false;
+    }
+    t->pushed = t->pushed_state = 0;
+    track_touch(ro, t);
 }
 
 /* ---- members go ---- */

@@ -249,7 +249,72 @@ Test(restart, past_the_deadline_an_announcement_has_none)
     cr_assert_str_eq(rig_state(1), "staged");
 }
 
-Test(restart, a_replay_of_what_is_lost_says_so)
+/* Version 1 active at two workers, and a broker that has just started; the writer has the same bytes again. */
+static void replay_after_a_start(void)
+{
+    publish_to(2, (rig_publish_t){.request_id = "same"});
+    roll_out(2, 1, 1, 1);
+    rig_restart();
+    rig_drop_letters();
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    cr_assert_str_eq(rig_last(T, MSG_PUBLISHED)->published.reason, "replayed");
+}
+
+static void brings_back(uint64_t peer, const char *name)
+{
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)};
+    rejoin(peer, name, 1, 1, &held, 1);
+}
+
+Test(restart, a_replay_hears_of_the_workers_that_come_back)
+{
+    replay_after_a_start();
+    brings_back(W1, "w1");
+    rig_pass(1000);
+    cr_assert(!rig_has(T, MSG_ROLLOUT) && !rig_has(T, MSG_RELEASE), "w2 may come back too");
+    brings_back(W2, "w2");
+    rig_pass(LEASE_MS);
+    const msg_rollout_t *r = &rig_last(T, MSG_ROLLOUT)->rollout;
+    cr_assert_str_eq(r->state, "active");
+    cr_assert(r->eligible_count == 2 && r->staged_count == 2 && r->active_count == 2 && !r->missing_count);
+    cr_assert_eq(rig_last(T, MSG_RELEASE)->release.version, 1);
+}
+
+Test(restart, a_replay_serves_the_active_version_to_those_that_lost_it)
+{
+    replay_after_a_start();
+    rejoin(W1, "w1", 0, 0, NULL, 0); /* a new process */
+    const msg_announce_t *a = &rig_last(W1, MSG_ANNOUNCE)->announce;
+    cr_assert(a->version == 1 && a->source_count == 1 && a->sources[0].token == R.tokens[T]);
+    rig_pass(LEASE_MS + 500);
+    cr_assert_str_eq(rig_state(1), "active", "its publisher has it");
+    rig_staged(W1, 1, 1);
+    rig_active(W1, 1, 1, 1);
+    const msg_rollout_t *r = told();
+    cr_assert(r->eligible_count == 1 && r->active_count == 1 && !strcmp(r->state, "active"));
+}
+
+Test(restart, a_replay_of_a_kept_version_hears_of_its_holders)
+{
+    publish_to(1, (rig_publish_t){.request_id = "same"});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_restart();
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    msg_held_t held[] = {
+        {.adapter = "policy", .version = 1, .state = HELD_KEPT, .digest = rig_digest(1)},
+        {.adapter = "policy", .version = 2, .state = HELD_ACTIVE, .digest = rig_digest(2)}};
+    rejoin(W1, "w1", 2, 2, held, 2);
+    rig_pass(LEASE_MS + 500);
+    const msg_rollout_t *r = &rig_last(T, MSG_ROLLOUT)->rollout;
+    cr_assert(r->version == 1 && r->eligible_count == 1 && r->staged_count == 1 && r->active_count == 1);
+    cr_assert_str_eq(r->state, "kept");
+}
+
+Test(restart, a_replay_of_what_was_lost_serves_it_again)
 {
     publish_to(1, (rig_publish_t){.request_id = "same"});
     roll_out(1, 1, 1, 1);
@@ -257,8 +322,32 @@ Test(restart, a_replay_of_what_is_lost_says_so)
     R.tokens[T] = 0;
     rig_leave(W1);
     R.tokens[W1] = 0;
+    cr_assert_str_eq(rig_state(1), "lost");
     rig_open(T, "policy", "trainer", 0, false);
     rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    cr_assert_str_eq(told()->state, "active");
+    rig_worker(W2, "w2");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.sources[0].token, R.tokens[T]);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    cr_assert_str_eq(rig_state(1), "lost", "w2 had not got it yet");
+}
+
+/* It is not the version to serve: no worker would fetch it. */
+Test(restart, a_replay_of_a_lost_version_that_is_not_active_says_so)
+{
+    static const key16_t NONE;
+    publish_to(1, (rig_publish_t){.request_id = "same"});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    cr_assert(!memcmp(&rig_last(T, MSG_PUBLISHED)->published.key, &NONE, sizeof NONE));
     const msg_rollout_t *r = &rig_last(T, MSG_ROLLOUT)->rollout;
     cr_assert_str_eq(r->state, "lost");
     cr_assert_str_eq(r->code, "version_lost");
