@@ -114,8 +114,11 @@ static bool is_ready_to_ask(const broker_t *b, const pending_row_t *row)
 static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
 {
     const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
+    heddle_error_t lost = {0};
+    if (t && t->is_lost) rollout_lost_reason(t, &lost);
     activate_by_t by = {.version = row->version,
                         .by = row->by,
+                        .lost = lost.code ? lost.message : NULL,
                         .has_source = track_has_source(t),
                         .has_staged = track_holder_count(t) > 0,
                         .has_stale = track_has_stale(t),

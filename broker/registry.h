@@ -152,12 +152,12 @@ int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
 
 /* ACTIVATE by hand: NOT_FOUND, NOT_ACTIVATABLE with the reason, or OK and a DECISION record unless
- * nothing changes. `has_source`: somebody holds the bytes; `has_staged`: a worker has staged them (both
- * soft state of the rollout); `has_stale`: a worker could not switch to it: naming it again has them try
- * again. */
+ * nothing changes. `lost`: the reason, where the version is lost; NULL. `has_source`: a process holds the
+ * bytes; `has_staged`: a worker has staged them; `has_stale`: a worker could not switch to it: naming it
+ * again has them try again.  These are soft state of the rollout. */
 typedef struct {
     uint64_t version;
-    const char *by;
+    const char *by, *lost;
     bool has_source, has_staged, has_stale, dry_run;
 } activate_by_t;
 typedef struct { uint64_t from, decision; bool changed, held; } activated_t;

@@ -417,8 +417,8 @@ static int check_activate(const adapter_row_t *a, const version_row_t *v, const 
         return not_activatable(a, by->version, reason.message, ended_name(v->state),
                                "publish its bytes again", error);
     }
-    if (!by->has_source)
-        return not_activatable(a, by->version, "nobody holds its bytes", "lost",
+    if (by->lost || !by->has_source)
+        return not_activatable(a, by->version, by->lost ? by->lost : "no process holds its bytes", "lost",
                                "publish its bytes again", error);
     if (v->state == VERSION_STAGING && !by->has_staged)
         return not_activatable(a, by->version, "no worker has staged it yet", "staging",
@@ -435,7 +435,7 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
         return never_assigned(a, adapter, by->version, error);
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);
     bool is_newest = v && v == newest, is_active = a->active == by->version;
-    if (!is_active) {
+    if (!is_active || by->lost) {
         int rc = check_activate(a, v, by, error);
         if (rc) return rc;
     }

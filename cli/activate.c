@@ -29,8 +29,10 @@ static const option_set_t SET = {
     CLI_COMMON,
     ARGS,
     1,
-    CLI_EXITS ", the version is the one to serve; 1 it failed or is lost; 3 it was never published; 4 it "
-              "cannot be activated;\n"
+    CLI_EXITS ", the version is the one to serve; 1 decided, but workers refused it, or the last holder "
+              "ended since;\n"
+              "3 it was never published; 4 it cannot be activated: it failed, was superseded or retired, "
+              "or is lost;\n"
               "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
               "  heddle activate policy@6 --dry-run       what would a roll-back do?\n  heddle activate "
               "policy@6\n  heddle activate policy@9                 the newest: ends the hold"};

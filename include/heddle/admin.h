@@ -71,7 +71,9 @@ typedef struct heddle_activate_opts {
     const char *by;                  /* who decides, shown where the adapter is held; NULL: user@host */
 } heddle_activate_opts_t;
 /* Decides that this version is the one to serve, and waits for the quorum.  A version older than the newest
- * holds the adapter there.  Errors: NOT_ACTIVATABLE, NOT_FOUND, DEADLINE, INTERRUPTED. */
+ * holds the adapter there.  Errors: NOT_ACTIVATABLE (it ended or is lost), NOT_FOUND; after the decision,
+ * which stands: VERSION_FAILED (workers refused it), VERSION_LOST (the last holder ended), DEADLINE,
+ * INTERRUPTED. */
 HEDDLE_API int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
                                      char **ret_json);
 

@@ -189,7 +189,8 @@ class Admin(Handle):
         """Decides that NAME@V is the one to serve, and waits for the quorum.  One older than the newest holds
         the adapter there.
 
-        Raises Conflict (not_activatable), Deadline (the decision stands), NotFound, Denied.
+        Raises Conflict (not_activatable: it ended or is lost), NotFound, Denied.  After the decision, which
+        stands: Deadline, RolloutFailed (workers refused it, or the last holder ended).
         """
         who, name = _native.c_text(by), _native.c_text(ref)
         opts = ffi.new("heddle_activate_opts_t *", {"size": ffi.sizeof("heddle_activate_opts_t"),

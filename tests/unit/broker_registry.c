@@ -654,7 +654,7 @@ Test(registry, adapters_are_bounded)
 typedef struct {
     uint64_t version;
     bool source, staged, dry;
-    const char *adapter;
+    const char *adapter, *lost;
 } act_t;
 static activated_t done;
 
@@ -662,6 +662,7 @@ static int try_activate(act_t a)
 {
     activate_by_t by = {.version = a.version,
                         .by = "ann",
+                        .lost = a.lost,
                         .has_source = a.source,
                         .has_staged = a.staged,
                         .dry_run = a.dry};
@@ -706,6 +707,18 @@ Test(registry, activate_refusals)
                  HEDDLE_ERR_NOT_ACTIVATABLE);
     cr_assert_not_null(strstr(error.message, "because"), "the reason is in it: %s", error.message);
     cr_assert_eq(out.record_count, 0);
+}
+
+Test(registry, a_lost_version_is_refused_where_it_is_active_too)
+{
+    open_policy();
+    publish(1);
+    cr_assert_eq(activate(1), HEDDLE_OK);
+    cr_assert_eq(try_activate((act_t){.version = 1, .lost = "w1 had it last"}), HEDDLE_ERR_NOT_ACTIVATABLE);
+    cr_assert(strstr(error.message, "w1 had it last") && !strcmp(error.found, "lost"), "%s", error.message);
+    cr_assert_eq(try_activate((act_t){.version = 1, .lost = "gone", .dry = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+    cr_assert_eq(try_activate((act_t){.version = 1}), HEDDLE_OK, "a worker may load it still");
+    cr_assert(!done.changed && out.record_count == 0);
 }
 
 Test(registry, activating_the_newest_does_not_hold)
