@@ -360,11 +360,12 @@ static int version_lost(const pending_row_t *row, heddle_error_t *error)
     return rc;
 }
 
-static int adapter_held(const pending_row_t *row, const adapter_row_t *a, const char *state,
-                        heddle_error_t *error)
+static int adapter_held(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                        const version_row_t *v, heddle_error_t *error)
 {
     char text[512];
-    rollout_held_text(a, text, sizeof text);
+    const char *state = rollout_state(ro, a, v);
+    rollout_held_text(ro, a, text, sizeof text);
     int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is %s, but %s", row->adapter,
                         (unsigned long long)row->version, state, text);
     error_where(error, row->adapter, row->version, NULL, "activate");
@@ -431,7 +432,7 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     }
     bool is_held = row->phase == HEDDLE_PHASE_ACTIVE && v && rollout_is_held(ro, a, v);
     if (!is_held || is_overtaken) return false;
-    adapter_held(row, a, rollout_state(ro, a, v), ret_verdict);
+    adapter_held(row, ro, a, v, ret_verdict);
     return true;
 }
 

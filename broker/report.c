@@ -9,13 +9,15 @@
 
 /* ---- adapters -------------------------------------------------------------------------------- */
 
-static json_t *active_part(const adapter_row_t *a)
+static json_t *active_part(const broker_t *b, const adapter_row_t *a)
 {
     const version_row_t *v = registry_active(a);
     if (!a->active) return json_null();
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(a->active), "decision",
-                     part_count(a->decision), "tag", part_tag(a->name, a->active, v ? &v->digest : NULL),
-                     "digest", part_digest(v ? &v->digest : NULL), "since_at", part_time(a->decided_ms));
+    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version", part_count(a->active), "decision",
+                     part_count(a->decision), "state",
+                     rollout_lost_active(&b->rollout, a) ? "lost" : "active", "tag",
+                     part_tag(a->name, a->active, v ? &v->digest : NULL), "digest",
+                     part_digest(v ? &v->digest : NULL), "since_at", part_time(a->decided_ms));
 }
 
 static json_t *newest_part(const broker_t *b, const adapter_row_t *a)
@@ -69,7 +71,7 @@ json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a)
 {
     following_t f = count_following(b, a);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", a->name, "active",
-                     active_part(a), "newest", newest_part(b, a), "held", held_part(a), "writer",
+                     active_part(b, a), "newest", newest_part(b, a), "held", held_part(a), "writer",
                      writer_part(&a->writer), "base_model", part_text(base_model(a)), "version_count",
                      part_count(a->version_count), "subscriber_count", part_count(f.subscribers),
                      "current_count", part_count(f.current), "max_lag", part_count(f.max_lag));
@@ -181,18 +183,50 @@ static json_t *count_part(const broker_t *b)
                      part_count(lost), "writers", part_count(writers));
 }
 
-/* Processes that said HELLO and will not join, as they were heard of. */
+#define WARNINGS_LOST 32u /* adapters that are warned of by name */
+
+static const char *text_of(const json_t *row, const char *key)
+{
+    return json_string_value(json_object_get(row, key));
+}
+
+/* By time. */
+static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *message)
+{
+    char time[25];
+    clock_text(at_ms, time);
+    size_t at = json_array_size(list);
+    while (at && strcmp(text_of(json_array_get(list, at - 1), "at"), time) > 0) at--;
+    return json_array_insert_new(list, at, json_pack("{s:s, s:s, s:o}", "at", time, "name", name, "message",
+                                                     part_text(message))) == 0;
+}
+
+static bool warn_of_lost(const broker_t *b, instant_t now, json_t *list)
+{
+    char text[ROLLOUT_TEXT];
+    size_t count = 0;
+    bool ok = true;
+    for (size_t i = 0; ok && i < b->registry.adapter_count; i++) {
+        const adapter_row_t *a = b->registry.adapters[i];
+        const track_t *t = rollout_lost_active(&b->rollout, a);
+        if (!t || ++count > WARNINGS_LOST) continue;
+        rollout_lost_text(&b->rollout, a, text, sizeof text);
+        ok = warn(list, t->lost_ms ? t->lost_ms : b->started_ms, "version.lost", text);
+    }
+    if (!ok || count <= WARNINGS_LOST) return ok;
+    text_printf(text, sizeof text, "%zu more adapters have lost their active version: `heddle adapters`",
+                count - WARNINGS_LOST);
+    return warn(list, now.wall_ms, "version.lost", text);
+}
+
+/* Processes that said HELLO and will not join, as they were heard of; adapters that cannot be served. */
 static json_t *warnings_part(const broker_t *b, instant_t now)
 {
     json_t *list = json_array();
     bool ok = list;
-    for (const stranger_t *s = b->strangers.rows; ok && s < b->strangers.rows + STRANGERS_MAX; s++) {
-        if (!stranger_is_listed(s, now.us)) continue;
-        ok = json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "at", part_time(s->heard_ms), "name",
-                                                   "broker.other_cluster", "message", part_text(s->text))) ==
-             0;
-    }
-    if (ok) return list;
+    for (const stranger_t *s = b->strangers.rows; ok && s < b->strangers.rows + STRANGERS_MAX; s++)
+        if (stranger_is_listed(s, now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
+    if (ok && warn_of_lost(b, now, list)) return list;
     json_decref(list);
     return NULL;
 }

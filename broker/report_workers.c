@@ -25,16 +25,14 @@ static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, cons
 }
 
 /* How it stands, since when, and why not well: what went wrong with what it has, or with what it should
- * have. */
+ * have.  message NULL: rollout_lost_text says it. */
 typedef struct { const char *state, *message; int code; uint64_t since_ms; } standing_t;
-
-static const char NOBODY_HOLDS_IT[] = "nobody holds the bytes of the active version";
 
 /* It serves nothing, and is on its way to nothing. */
 static standing_t without(const track_t *wanted)
 {
     if (!wanted || !wanted->is_lost) return (standing_t){0};
-    return (standing_t){"failed", NOBODY_HOLDS_IT, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
+    return (standing_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
 }
 
 static standing_t standing_of(const broker_t *b, const member_t *m, const adapter_row_t *a,
@@ -52,7 +50,19 @@ static standing_t standing_of(const broker_t *b, const member_t *m, const adapte
     else s.since_ms = sub_stale_ms(a, sub);
     const copy_row_t *lacking = wanted ? track_copy(wanted, m->name) : NULL;
     if (lacking && lacking->code) s.message = lacking->message, s.code = lacking->code;
-    else if (wanted && wanted->is_lost) s.message = NOBODY_HOLDS_IT, s.code = HEDDLE_ERR_VERSION_LOST;
+    else if (wanted && wanted->is_lost) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
+    return s;
+}
+
+/* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where the
+ * adapter is not held. */
+static standing_t with_lost(const broker_t *b, const member_t *m, const adapter_row_t *a,
+                            const member_sub_t *sub, standing_t s)
+{
+    bool is_lost = a && member_is_ready(m) && rollout_lost_active(&b->rollout, a);
+    if (s.code || !is_lost || (sub->fetching && !a->held)) return s;
+    s.message = NULL;
+    s.code = HEDDLE_ERR_VERSION_LOST;
     return s;
 }
 
@@ -97,7 +107,12 @@ static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t
     const adapter_row_t *a = registry_adapter(&b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
-    standing_t s = with_trouble(b, m, sub, standing_of(b, m, a, sub));
+    standing_t s = with_lost(b, m, a, sub, with_trouble(b, m, sub, standing_of(b, m, a, sub)));
+    char lost[ROLLOUT_TEXT];
+    if (s.code == HEDDLE_ERR_VERSION_LOST && !s.message) {
+        rollout_lost_text(&b->rollout, a, lost, sizeof lost);
+        s.message = lost;
+    }
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      sub->adapter, "version", part_number(sub->version), "decision",

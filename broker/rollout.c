@@ -379,12 +379,47 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
     ret_error->retriable = 0;
 }
 
-void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size)
+const track_t *rollout_lost_active(const rollout_t *ro, const adapter_row_t *a)
+{
+    const track_t *t = a->active ? rollout_track(ro, a->name, a->active) : NULL;
+    return t && t->is_lost ? t : NULL;
+}
+
+void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
 {
     char since[25];
     clock_text(a->decided_ms, since);
-    text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s", a->name, a->name,
-                (unsigned long long)a->active, a->held_by, since);
+    text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s%s", a->name, a->name,
+                (unsigned long long)a->active, a->held_by, since,
+                rollout_lost_active(ro, a) ? ", and that version is lost" : "");
+}
+
+/* 0: no worker holds any */
+static uint64_t newest_on_workers(const rollout_t *ro, const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (registry_is_live(v) && track_holder_count(rollout_track(ro, a->name, v->version)))
+            return v->version;
+    }
+    return 0;
+}
+
+void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
+{
+    unsigned long long newest = newest_on_workers(ro, a);
+    if (a->held) rollout_held_text(ro, a, ret_text, size);
+    else
+        text_printf(ret_text, size, "no process holds the bytes of %s@%llu, the active version", a->name,
+                    (unsigned long long)a->active);
+    size_t used = strlen(ret_text);
+    char *rest = ret_text + used;
+    size -= used;
+    if (newest)
+        text_printf(rest, size, ": `heddle activate %s@%llu` serves the newest that is there", a->name,
+                    newest);
+    else if (a->held) text_printf(rest, size, ": publish again, then activate the new version");
+    else text_printf(rest, size, ": publish again");
 }
 
 /* Does this copy count for the version's rollout, and did it get there? */

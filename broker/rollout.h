@@ -179,8 +179,14 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
                           missing_row_t *rows, uint32_t cap);
 /* The error object of a lost version: who had its bytes last, and until when. */
 void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error);
-/* The hold, told to people: "held at policy@2 by ann since 2026-..." */
-void rollout_held_text(const adapter_row_t *a, char *ret_text, size_t size);
+/* The hold, told to people: "policy is held at policy@2 by ann since 2026-...", and whether that version is
+ * lost. */
+void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size);
+/* The track of the active version, where that is lost: no worker can serve what was decided; NULL. */
+const track_t *rollout_lost_active(const rollout_t *ro, const adapter_row_t *a);
+/* That, told to people, and what to do about it; ROLLOUT_TEXT has room for the longest names. */
+#define ROLLOUT_TEXT 768u
+void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size);
 
 /* ---- soft steps: what members said.  Each may add sends (to be let go at once) and events. ---- */
 

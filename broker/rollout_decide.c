@@ -62,7 +62,7 @@ static void note_loader(step_t *s, const version_row_t *row, track_t *t, uint64_
     sooner(t, until_us);
 }
 
-static void say_lost(step_t *s, track_t *t)
+static void say_lost(step_t *s, const adapter_row_t *a, track_t *t)
 {
     heddle_error_t why;
     t->is_lost = true;
@@ -72,6 +72,10 @@ static void say_lost(step_t *s, track_t *t)
     rollout_lost_reason(t, &why);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
     events_say(e, why.code, "%s", why.message);
+    if (!a->held || a->active != t->version) return;
+    e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
+    events_say(e, why.code, "held at a version that is lost: later ones stay staged until one is activated "
+                            "by hand");
 }
 
 static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row_t *row, track_t *t)
@@ -91,7 +95,7 @@ static void look_at_sources(step_t *s, const adapter_row_t *a, const version_row
     if (has_source || t->is_lost || row->state != VERSION_COMMITTED || !s->ro->is_settled) return;
     uint64_t loaded_until_us = keep_loaded_until(s->ro, s->v, row, t);
     if (loaded_until_us) note_loader(s, row, t, loaded_until_us);
-    else say_lost(s, t);
+    else say_lost(s, a, t);
 }
 
 static void retry_failed(step_t *s, const adapter_row_t *a, track_t *t)

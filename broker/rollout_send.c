@@ -184,13 +184,9 @@ void send_release(step_t *s, track_t *t, const member_t *publisher)
 #define MISSING_ROWS                                                                                     \
     64u /* as many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others */
 
-static const char *sum_message(const adapter_row_t *a, const version_row_t *row, const rollout_sum_t *sum,
-                               char *text, size_t size)
+static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held)
 {
-    if (sum->code == HEDDLE_ERR_HELD) {
-        rollout_held_text(a, text, size);
-        return text;
-    }
+    if (sum->code == HEDDLE_ERR_HELD) return held;
     if (sum->code == HEDDLE_ERR_VERSION_LOST && !row->code) return "nobody holds its bytes";
     return row->message;
 }
@@ -200,8 +196,9 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
 {
     missing_row_t rows[MISSING_ROWS];
     msg_missing_t missing[MISSING_ROWS];
-    char text[512];
+    char held[512] = "";
     rollout_sum_t sum = rollout_sum(ro, a, row, rows, MISSING_ROWS);
+    if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(ro, a, held, sizeof held);
     uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
     for (uint32_t i = 0; i < count; i++)
         missing[i] = (msg_missing_t){.worker = rows[i].worker,
@@ -220,7 +217,7 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
                                 .adapter = a->name,
                                 .state = sum.state,
                                 .code = sum.code ? heddle_err_name(sum.code) : "",
-                                .message = sum_message(a, row, &sum, text, sizeof text),
+                                .message = sum_message(row, &sum, held),
                                 .missing = missing,
                                 .missing_count = count};
     outbox_send(out, publisher->peer, &m);

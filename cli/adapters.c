@@ -2,11 +2,13 @@
 #include "cli/adapters.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const option_set_t SET = {
     "heddle adapters",
     "[OPTION...]",
     "Every adapter: active and newest version, writer, how many workers are current.\n"
+    "ACTIVE says lost where no process holds the bytes of the active version.\n"
     "Also listed is what workers subscribed to and nobody published to.\n"
     "LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 "
     "when all serve the active one.",
@@ -21,10 +23,12 @@ static const option_set_t SET = {
 
 static void add_adapter(table_t *t, const json_t *a)
 {
-    char active[64], decision[64], digest[64], newest[160], current[64], lag[64], s1[64], s2[64], writer[300],
-        held[300];
+    char active[160], decision[64], digest[64], newest[160], current[64], lag[64];
+    char s1[64], s2[64], writer[300], held[300];
     const json_t *live = json_object_get(a, "active"), *last = json_object_get(a, "newest");
     const json_t *w = json_object_get(a, "writer"), *h = json_object_get(a, "held");
+    bool is_lost = !strcmp(cli_text(live, "state", s1), "lost");
+    snprintf(active, sizeof active, "%s%s", cli_text(live, "version", s2), is_lost ? " lost" : "");
     snprintf(newest, sizeof newest, "%s %s", cli_text(last, "version", s1),
              json_is_object(last) ? cli_text(last, "state", s2) : "");
     snprintf(current, sizeof current, "%lld/%lld", (long long)cli_integer(a, "current_count"),
@@ -35,7 +39,7 @@ static void add_adapter(table_t *t, const json_t *a)
         snprintf(held, sizeof held, "at %lld by %.128s", (long long)cli_integer(h, "version"),
                  cli_text(h, "by", s2));
     else snprintf(held, sizeof held, "-");
-    table_row(t, json_string_value(json_object_get(a, "name")), cli_text(live, "version", active),
+    table_row(t, json_string_value(json_object_get(a, "name")), active,
               cli_text(live, "decision", decision), cli_short_digest(live, "digest", digest), newest, current,
               cli_text(a, "max_lag", lag), writer, held);
 }

@@ -64,6 +64,7 @@ class ActiveVersion:
     tag: str
     digest: str
     since_at: str
+    state: str                          # active, lost
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class AdapterInfo:
 class Notice:
     """What an operator should look at."""
     at: str
-    name: str                           # broker.other_cluster
+    name: str                           # broker.other_cluster, version.lost
     message: str
 
 

@@ -63,7 +63,7 @@ ROLLOUT = {"activation": "text", "deadline_ms": "ms", "eligible_count": "int?", 
            "active_count": "int?", "missing": ["worker", MISSING]}
 ADAPTER = {"name": "name",
            "active": ({"version": "int", "decision": "int", "tag": "tag", "digest": "digest",
-                       "since_at": "at"},),
+                       "state": matching("active|lost"), "since_at": "at"},),
            "newest": ({"version": "int", "state": "version_state", "digest": "digest?"},),
            "held": ({"by": "text", "at": "at", "version": "int"},),
            "writer": ({"name": "name", "host": "text", "pid": "int", "since_at": "at"},),

@@ -380,7 +380,7 @@ static const field_row_t FIELDS[] = {
     {"status", "count.writers", "i"},
 #define ADAPTER(body)                                                                                                       \
     {body, "adapters[].name", "s"}, {body, "adapters[].active", "oN"}, {body, "adapters[].active.version", "i"},            \
-    {body, "adapters[].active.decision", "i"}, {body, "adapters[].active.tag", "g"}, {body, "adapters[].active.digest", "d"}, \
+    {body, "adapters[].active.decision", "i"}, {body, "adapters[].active.state", "s"}, {body, "adapters[].active.tag", "g"}, {body, "adapters[].active.digest", "d"}, \
     {body, "adapters[].active.since_at", "t"}, {body, "adapters[].newest", "oN"}, {body, "adapters[].newest.version", "i"}, \
     {body, "adapters[].newest.state", "s"}, {body, "adapters[].newest.digest", "d"}, {body, "adapters[].held", "oN"},       \
     {body, "adapters[].held.by", "s"}, {body, "adapters[].held.at", "t"}, {body, "adapters[].held.version", "i"},           \

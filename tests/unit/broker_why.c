@@ -361,3 +361,115 @@ Test(why, what_is_put_off_is_no_trouble)
     cr_assert(is_why(standing("w2"), NULL));
     cr_assert(is_why(copy(1, "w2"), NULL));
 }
+
+/* ---- the active version is lost ---- */
+
+static const char HELD_AND_LOST[] = "policy is held at policy@1 by ann since ";
+static const char CURE[] = ", and that version is lost: `heddle activate policy@3` serves the newest that is there";
+
+static const json_t *warning(size_t i)
+{
+    ask((msg_query_t){.op = "status"});
+    return json_array_get(json_object_get(body, "warnings"), i);
+}
+
+static bool tells_cure(const json_t *r)
+{
+    const char *said = text(r, "message");
+    size_t cure = strlen(CURE), bytes = said ? strlen(said) : 0;
+    return bytes > cure && !strncmp(said, HELD_AND_LOST, strlen(HELD_AND_LOST)) && !strcmp(said + bytes - cure, CURE);
+}
+
+/* Taken back to version 1, whose only holder ends; version 3 is published, and staged on another worker. */
+static void held_at_what_is_lost(void)
+{
+    two_versions();
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    rig_active(W1, 1, 3, 1);
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    cr_assert_str_eq(rig_state(1), "lost");
+    rig_worker(W2, "w2");
+    rig_publish(T, (rig_publish_t){.digest = 3});
+}
+
+Test(why, a_worker_of_an_adapter_that_is_held_at_a_lost_version)
+{
+    held_at_what_is_lost();
+    fetching(W2, 3, 100);
+    cr_assert_str_eq(text(standing("w2"), "code"), "version_lost", "also while it fetches what will not be served");
+    rig_staged(W2, 3, 3);
+    const json_t *s = standing("w2");
+    cr_assert_str_eq(text(s, "state"), "staged");
+    cr_assert_str_eq(text(s, "code"), "version_lost");
+    cr_assert(tells_cure(s), "%s", text(s, "message"));
+    cr_assert(tells_cure(warning(0)), "%s", text(warning(0), "message"));
+    cr_assert_str_eq(text(warning(0), "name"), "version.lost");
+    cr_assert_null(warning(1));
+    cr_assert_eq(rig_event_count(EVENT_ADAPTER_HELD), 2, "when it was held, and when that version was lost");
+    cr_assert_eq(rig_event(EVENT_ADAPTER_HELD)->code, HEDDLE_ERR_VERSION_LOST);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 3});
+    rig_active(W2, 3, 4, 3);
+    cr_assert_null(text(standing("w2"), "code"));
+    cr_assert_null(warning(0));
+}
+
+Test(why, a_publisher_hears_that_the_version_it_is_held_at_is_lost)
+{
+    held_at_what_is_lost();
+    rig_staged(W2, 3, 3);
+    const msg_rollout_t *r = told();
+    cr_assert_str_eq(r->code, "held");
+    cr_assert(!strncmp(r->message, HELD_AND_LOST, strlen(HELD_AND_LOST)) &&
+                  strstr(r->message, ", and that version is lost"), "%s", r->message);
+}
+
+Test(why, a_lost_version_that_is_not_held_waits_for_the_next)
+{
+    static const char LOST[] = "no process holds the bytes of policy@2, the active version: publish again";
+    two_versions();
+    rig_leave(T);
+    rig_leave(W1);
+    R.tokens[T] = R.tokens[W1] = 0;
+    rig_worker(W2, "w2");
+    cr_assert_str_eq(text(standing("w2"), "message"), LOST);
+    cr_assert_str_eq(text(warning(0), "message"), LOST);
+    cr_assert_eq(rig_event_count(EVENT_ADAPTER_HELD), 0);
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    fetching(W2, 3, 100);
+    cr_assert_null(text(standing("w2"), "code"), "it is on its way to what will be served");
+    rig_staged(W2, 3, 3);
+    rig_active(W2, 3, 3, 3);
+    cr_assert_null(warning(0));
+}
+
+/* As many warnings as an answer has room for, and the number of the others. */
+Test(why, lost_versions_of_many_adapters)
+{
+    enum { MANY = 40, NAMED = 32 };
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    size_t count = R.record_count;
+    for (size_t i = 0; i < count * MANY; i++) {
+        char name[32];
+        record_t rec = R.records[i % count];
+        if (rec.kind != RECORD_ADAPTER && rec.kind != RECORD_VERSION && rec.kind != RECORD_DECISION) continue;
+        snprintf(name, sizeof name, "a%zu", i / count);
+        rec.adapter = name;
+        rig_commit(NULL, &rec, 1, NULL);
+    }
+    rig_restart();
+    rig_pass(LEASE_MS + 500);
+    msg_hello_t stranger = {.role = ROLE_WORKER, .host = "h2", .pid = 9, .life = {{1}}, .cluster = "elsewhere"};
+    cr_assert_not_null(strangers_heard(&R.b->strangers, &stranger, "here", R.now));
+    rig_pass(1000);
+    ask((msg_query_t){.op = "status"});
+    const json_t *list = json_object_get(body, "warnings");
+    cr_assert_eq(json_array_size(list), NAMED + 2);
+    for (size_t i = 1; i < json_array_size(list); i++)
+        cr_assert_leq(strcmp(text(json_array_get(list, i - 1), "at"), text(json_array_get(list, i), "at")), 0);
+    cr_assert_str_eq(text(json_array_get(list, NAMED), "name"), "broker.other_cluster");
+    cr_assert(!strncmp(text(json_array_get(list, NAMED + 1), "message"), "9 more adapters ", 16), "%s",
+              text(json_array_get(list, NAMED + 1), "message"));
+}
