@@ -310,7 +310,14 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
 {
     member_t *w = new_member(m, ROLE_WORKER, join->name, hello, now);
     if (!w) return NULL;
-    w->slots = w->slots_total = join->slots ? join->slots : 2 + m->keep;
+    w->slots = join->slots ? join->slots : 2 + m->keep;
+    w->slots_total = join->slots_total;
+    w->slots_free = join->slots_free;
+    w->slots_held = join->slots_held;
+    w->bytes_in = join->bytes_in;
+    w->bytes_out = join->bytes_out;
+    w->chunks_bad = join->chunks_bad;
+    w->retries = join->retries;
     w->labels = copy_texts(join->labels, join->label_count);
     w->label_count = w->labels ? join->label_count : 0;
     w->devices = copy_texts(join->devices, join->device_count);
@@ -372,6 +379,12 @@ static uint64_t fenced_before(const member_t *old)
     return old->fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST);
 }
 
+/* Nothing that it counts ever shrinks; a peer that does not say it says 0. */
+static void count_up(uint64_t *counter, uint64_t told)
+{
+    if (told > *counter) *counter = told;
+}
+
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
                     member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token)
 {
@@ -392,6 +405,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
         memmove(m->workers + at + 1, m->workers + at, (m->worker_count++ - at) * sizeof *m->workers);
     }
     m->workers[at] = w;
+    count_up(&w->fenced, join->fenced);
     *ret_member = w;
     return HEDDLE_OK;
 fail:
@@ -471,13 +485,7 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
     member->bytes_out = hb->bytes_out;
     member->chunks_bad = hb->chunks_bad;
     member->retries = hb->retries;
-    if (hb->fenced > member->fenced) member->fenced = hb->fenced;
-}
-
-/* Nothing that it counts ever shrinks; a peer that does not say it says 0. */
-static void count_up(uint64_t *counter, uint64_t told)
-{
-    if (told > *counter) *counter = told;
+    count_up(&member->fenced, hb->fenced);
 }
 
 void membership_counted(member_t *member, const msg_staged_t *m)

@@ -54,6 +54,7 @@ typedef struct member {
     char **labels; uint32_t label_count;            /* "k=v" */
     char **devices; uint32_t device_count;
     member_sub_t *subs; uint32_t sub_count;         /* a publisher has one: its adapter */
+    /* for each adapter; all, as the worker counts them: 0 until it does */
     uint64_t slots, slots_total, slots_free, slots_held;
     uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
 } member_t;

@@ -183,7 +183,7 @@ static json_t *transport_part(const member_t *m)
                      devices);
 }
 
-/* Until the first heartbeat only what it joined with is known. */
+/* Until the first heartbeat of a new process only what it asked for is known. */
 static json_t *slots_part(const member_t *m)
 {
     bool told = m->slots_total > 0;

@@ -86,6 +86,8 @@ typedef struct {
     const char **devices; uint32_t device_count;
     bytes_t address;                          /* of the data plane, opaque */
     const char *export_dir;                   /* "" : none */
+    uint64_t slots_total, slots_free, slots_held;   /* as in HEARTBEAT; 0 at the first JOIN */
+    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
 } msg_join_t;
 
 typedef struct {

@@ -153,6 +153,14 @@ static const field_t JOIN_FIELDS[] = {
     TEXTS(msg_join_t, devices, device_count, LIMIT_DEVICES, HEDDLE_NAME_MAX),
     BIN(msg_join_t, address, LIMIT_ADDRESS_BYTES, OPTIONAL),
     TEXT(msg_join_t, export_dir, LIMIT_TEXT_BYTES, OPTIONAL),
+    U64(msg_join_t, slots_total, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, slots_free, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, slots_held, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, bytes_in, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, bytes_out, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, chunks_bad, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, retries, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, fenced, LIMIT_EXACT, OPTIONAL),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),

@@ -68,10 +68,28 @@ static uint32_t list_held(const worker_node_t *n, msg_held_t *held)
     return count;
 }
 
+typedef struct { uint64_t total, free, held; } slots_sum_t;
+
+static slots_sum_t sum_slots(const worker_node_t *n)
+{
+    slots_sum_t sum = {0};
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        uint32_t total = n->adapters[i].sync.slot_count;
+        slots_count_t count = slots_count(n->slots, i);
+        sum.total += total;
+        sum.free += total > count.used ? total - count.used : 0;
+        sum.held += count.held;
+    }
+    return sum;
+}
+
 void say_join(worker_node_t *n)
 {
     char list[256] = "";
     const char *devices[DEVICES_MAX];
+    tr_counters_t c;
+    slots_sum_t slots = sum_slots(n);
+    n->io.tr->counters(n->io.t, &c);
     n->io.tr->devices(n->io.t, list, sizeof list);
     msg_subscription_t *adapters = calloc(n->adapter_count, sizeof *adapters);
     msg_held_t *held = calloc(LIMIT_HELD, sizeof *held);
@@ -96,7 +114,15 @@ void say_join(worker_node_t *n)
                           .ucx = n->io.tr->version(),
                           .devices = devices,
                           .device_count = split_devices(list, devices),
-                          .export_dir = n->opts.export_dir};
+                          .export_dir = n->opts.export_dir,
+                          .slots_total = slots.total,
+                          .slots_free = slots.free,
+                          .slots_held = slots.held,
+                          .bytes_in = c.bytes_in,
+                          .bytes_out = c.bytes_out,
+                          .chunks_bad = n->counters.chunks_bad,
+                          .retries = n->counters.retries,
+                          .fenced = n->session.fenced_count};
     if (n->io.tr->address(n->io.t, &m.join.address)) goto done;
     if (say(n, &m) == HEDDLE_OK)
         for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);
@@ -131,6 +157,7 @@ void say_heartbeat(worker_node_t *n)
 {
     tr_counters_t c;
     n->io.tr->counters(n->io.t, &c);
+    slots_sum_t slots = sum_slots(n);
     msg_progress_t *rows = calloc(n->adapter_count, sizeof *rows);
     if (!rows) return;    /* the next one is due soon */
     msg_t m = {.type = MSG_HEARTBEAT};
@@ -138,19 +165,15 @@ void say_heartbeat(worker_node_t *n)
                                     .seq = n->session.heartbeat_seq,
                                     .adapters = rows,
                                     .adapter_count = n->adapter_count,
+                                    .slots_total = slots.total,
+                                    .slots_free = slots.free,
+                                    .slots_held = slots.held,
                                     .bytes_in = c.bytes_in,
                                     .bytes_out = c.bytes_out,
                                     .chunks_bad = n->counters.chunks_bad,
                                     .retries = n->counters.retries,
                                     .fenced = n->session.fenced_count};
-    for (uint32_t i = 0; i < n->adapter_count; i++) {
-        const adapter_t *a = &n->adapters[i];
-        slots_count_t count = slots_count(n->slots, i);
-        rows[i] = progress_of(n, a);
-        m.heartbeat.slots_total += a->sync.slot_count;
-        m.heartbeat.slots_free += a->sync.slot_count > count.used ? a->sync.slot_count - count.used : 0;
-        m.heartbeat.slots_held += count.held;
-    }
+    for (uint32_t i = 0; i < n->adapter_count; i++) rows[i] = progress_of(n, &n->adapters[i]);
     say(n, &m);
     free(rows);
     if (n->has_unsaid) n->io.redial(n->io.self); /* JOIN and what follows tell all of it anew */

@@ -293,6 +293,23 @@ Test(membership, the_lease_counts_from_the_last_word)
     cr_assert(!member_is_ready(m) && !member_is_ready(NULL));
 }
 
+Test(membership, what_a_worker_has_counted_comes_with_join)
+{
+    member_t *m = admit((join_t){"w1", 1, 0, 1});
+    cr_assert_eq(m->slots_total, 0, "not known before it says so");
+    msg_join_t j = join_of((join_t){"w1", 1, 0, 1});
+    j.slots_total = 6, j.slots_free = 2, j.slots_held = 1;
+    j.bytes_in = 10, j.bytes_out = 11, j.chunks_bad = 12, j.retries = 13, j.fenced = 4;
+    member_hello_t h = hello(2, 1);
+    cr_assert_eq(membership_join(&mem, &j, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+    cr_assert(m->slots_total == 6 && m->slots_free == 2 && m->slots_held == 1);
+    cr_assert(m->bytes_in == 10 && m->bytes_out == 11 && m->chunks_bad == 12 && m->retries == 13);
+    cr_assert_eq(m->fenced, 4);
+    j.fenced = 0;
+    cr_assert_eq(membership_join(&mem, &j, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+    cr_assert_eq(m->fenced, 4, "what the broker has counted itself stays");
+}
+
 Test(membership, progress_of_known_subscriptions)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});

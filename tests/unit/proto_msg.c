@@ -243,7 +243,15 @@ Test(encode, largest_join_fits)
                         .devices = devices,
                         .device_count = LIMIT_DEVICES,
                         .address = {address, sizeof address},
-                        .export_dir = dir}},
+                        .export_dir = dir,
+                        .slots_total = LIMIT_EXACT,
+                        .slots_free = LIMIT_EXACT,
+                        .slots_held = LIMIT_EXACT,
+                        .bytes_in = LIMIT_EXACT,
+                        .bytes_out = LIMIT_EXACT,
+                        .chunks_bad = LIMIT_EXACT,
+                        .retries = LIMIT_EXACT,
+                        .fenced = LIMIT_EXACT}},
           back;
     buf_t b = {0};
     cr_assert_eq(msg_encode(&m, &b), HEDDLE_OK);

@@ -739,6 +739,8 @@ Test(node, broker_restart_fetches_nothing_again)
     run_for(100000);
     const msg_t *join = last_said(w, MSG_JOIN);
     cr_assert_eq(join->join.held_count, 2);
+    cr_assert(join->join.slots_total == 6 && join->join.slots_free == 4 && join->join.slots_held == 0);
+    cr_assert_geq(join->join.bytes_in, a.region_bytes + b.region_bytes);
     for (uint32_t i = 0; i < 2; i++) {
         const msg_held_t *h = &join->join.held[i];
         cr_assert(h->version == 1 ? h->state == HELD_ACTIVE : h->state == HELD_STAGED);
