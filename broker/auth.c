@@ -181,7 +181,8 @@ static const char *role_name(auth_role_t role)
 }
 
 static const struct { const char *op, *what; } ADMINS[] = {
-    {"activate", "activate versions"}, {"keys", "list keys"},
+    {"activate", "activate versions"}, {"rollback", "roll back"}, {"resume", "end a hold"},
+    {"keys", "list keys"},
     {"key_add", "add keys"}, {"key_revoke", "revoke keys"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
 

@@ -110,9 +110,16 @@ static bool is_ready_to_ask(const broker_t *b, const pending_row_t *row)
     return row->kind == PENDING_VERIFY && !row->verify_req && b->rollout.is_settled;
 }
 
-/* False: refused, *ret_error says why. */
+/* Which version is meant is known when it is decided: others decided meanwhile.  False: refused, *ret_error
+ * says why. */
 static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
 {
+    const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
+    if (aim_version(&b->rollout, a, row->aim, row->named, &row->version, ret_error)) return false;
+    if (!row->version) {    /* nothing was ever active: there is no hold to end */
+        row->is_decided = true;
+        return true;
+    }
     const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
     heddle_error_t lost = {0};
     if (t && t->is_lost) rollout_lost_reason(t, &lost);
@@ -122,7 +129,8 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
                         .has_source = track_has_source(t),
                         .has_staged = track_holder_count(t) > 0,
                         .has_stale = track_has_stale(t),
-                        .dry_run = row->dry_run};
+                        .dry_run = row->dry_run,
+                        .ends_hold = row->aim == AIM_RESUME};
     row->moved_base = t ? t->bytes_moved : 0;
     broker_let_go(b); /* what others were told stands, also when this is not committed */
     if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated,
@@ -183,7 +191,8 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     heddle_error_t error;
     pending_row_t *row = NULL;
     int rc = add_question(c, kind, &row, &error);
-    if (!rc && kind == PENDING_ACTIVATE && !q->version) {
+    if (!rc && kind == PENDING_ACTIVATE) aim_of_op(q->op, &row->aim);
+    if (!rc && kind == PENDING_ACTIVATE && row->aim == AIM_VERSION && !q->version) {
         rc = error_fail(&error, HEDDLE_ERR_USAGE, "activate names no version");
         error_contrast(&error, "NAME@V", q->name);
     }
@@ -261,7 +270,7 @@ void on_query(const call_t *c)
 {
     const char *op = c->m->query.op;
     if (!strcmp(op, "wait")) ask_wait(c, PENDING_WAIT);
-    else if (!strcmp(op, "activate")) ask_wait(c, PENDING_ACTIVATE);
+    else if (aim_of_op(op, &(aim_t){0})) ask_wait(c, PENDING_ACTIVATE);
     else if (!strcmp(op, "verify")) ask_verify(c);
     else if (!strcmp(op, "events")) ask_events(c);
     else if (!on_keys(c)) answer_page(c->b, c->from, &c->m->query, c->now);

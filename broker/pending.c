@@ -154,7 +154,9 @@ static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddl
     const version_row_t *newest = a ? registry_newest(a) : NULL;
     error_text(row->adapter, sizeof row->adapter, q->name);
     uint64_t meant = newest ? newest->version : 0; /* by the name alone */
-    if (row->kind == PENDING_VERIFY && a && a->active) meant = a->active; /* what is served */
+    bool means_active = row->kind == PENDING_VERIFY || row->aim != AIM_VERSION;
+    if (means_active && a && a->active) meant = a->active; /* what is served */
+    row->named = q->version;
     row->version = q->version ? q->version : meant;
     if (newest && row->version <= a->last_version) return HEDDLE_OK;
     int rc = newest
@@ -492,7 +494,7 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
 static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
                              heddle_error_t *ret_verdict)
 {
-    if (row->is_decided) return row->dry_run || wait_is_over(row, ro, v, ret_verdict);
+    if (row->is_decided) return row->dry_run || !row->version || wait_is_over(row, ro, v, ret_verdict);
     if (v.now.us < row->deadline_us) return false;
     too_early(row, "activated", "activate", ret_verdict);
     return true;

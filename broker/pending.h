@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/pending.h (PURE): questions that are not answered at once: wait, activate, verify, events with
- * wait_ms.
+ * wait_ms.  An activation is also a rollback or a resume (broker/aim.h).
  *
  *   ASKED --(settling is over)--> decided (activate), put to the holders (verify)
  *         --(quorum, failed, lost, held, deadline)--> answered, forgotten
@@ -12,7 +12,7 @@
 #ifndef BROKER_PENDING_H
 #define BROKER_PENDING_H
 
-#include "broker/rollout.h"
+#include "broker/aim.h"
 #include <heddle/keys.h>
 #include <heddle/types.h>
 
@@ -54,7 +54,9 @@ typedef struct pending_row {
     uint32_t min;
     bool exact;
     char (*workers)[HEDDLE_NAME_MAX + 1]; uint32_t worker_count;   /* only these; 0: all subscribers */
-    /* activate */
+    /* activate, rollback, resume */
+    aim_t aim;
+    uint64_t named;                        /* the version in the question; 0: none */
     bool is_decided, dry_run;
     char by[HEDDLE_NAME_MAX + 1];
     activated_t activated;                 /* from, decision, changed, held */

@@ -159,6 +159,7 @@ typedef struct {
     uint64_t version;
     const char *by, *lost;
     bool has_source, has_staged, has_stale, dry_run;
+    bool ends_hold;                    /* also where a newer version is on its way */
 } activate_by_t;
 typedef struct { uint64_t from, decision; bool changed, held; } activated_t;
 int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,

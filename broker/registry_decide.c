@@ -434,20 +434,20 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
     if (!a || !by->version || by->version > a->last_version)
         return never_assigned(a, adapter, by->version, error);
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);
-    bool is_newest = v && v == newest, is_active = a->active == by->version;
+    bool is_active = a->active == by->version;
+    bool is_free = by->ends_hold || (v && v == newest);    /* leaves no hold behind */
     if (!is_active || by->lost) {
         int rc = check_activate(a, v, by, error);
         if (rc) return rc;
     }
     /* Naming the newest again lets go of a hold; naming one that some could not switch to has them try. */
-    bool decides = !is_active || (a->held && is_newest) || by->has_stale;
+    bool decides = !is_active || (a->held && is_free) || by->has_stale;
     *ret_activated =
         (activated_t){.from = a->active,
                       .decision = decides && !by->dry_run ? registry_next_decision(a) : a->decision,
                       .changed = !is_active,
-                      .held = decides ? !is_newest : a->held};
-    if (decides && !by->dry_run)
-        add_decision(a, by->version, !is_newest, is_newest ? "" : by->by, now, out);
+                      .held = decides ? !is_free : a->held};
+    if (decides && !by->dry_run) add_decision(a, by->version, !is_free, is_free ? "" : by->by, now, out);
     return HEDDLE_OK;
 }
 

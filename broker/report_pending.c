@@ -81,7 +81,7 @@ static json_t *activate_fields(const broker_t *b, const pending_row_t *row, json
     uint64_t moved =
         t && row->is_decided && t->bytes_moved > row->moved_base ? t->bytes_moved - row->moved_base : 0;
     json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:o}", "from", part_number(row->activated.from), "to",
-                             part_count(row->version), "changed", (int)row->activated.changed, "held",
+                             part_number(row->version), "changed", (int)row->activated.changed, "held",
                              (int)row->activated.held, "bytes_moved", part_count(moved));
     bool ok = fields && more && json_object_update(fields, more) == 0;
     json_decref(more);
@@ -99,7 +99,7 @@ int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_
     json_t *fields = wait_fields(b, row, &view, verdict, now);
     wait_view_fini(&view);
     if (row->kind == PENDING_ACTIVATE) fields = activate_fields(b, row, fields);
-    return finish(row->kind == PENDING_ACTIVATE ? "activate" : "wait", verdict, fields, ret_body);
+    return finish(row->kind == PENDING_ACTIVATE ? aim_name(row->aim) : "wait", verdict, fields, ret_body);
 }
 
 /* ---- verify ---------------------------------------------------------------------------------- */

@@ -39,14 +39,14 @@ static const option_set_t SET = {
 
 static bool is_dry_run;
 
-static void render(const common_t *c, json_t *a)
+void cli_show_activation(const json_t *a, bool is_dry)
 {
-    (void)c;
-    if (is_dry_run) {
+    bool is_held = json_is_true(json_object_get(a, "held"));
+    if (is_dry) {
         char t[2][64];
         printf("would go from %s to %s%s%s\n", cli_text(a, "from", t[0]), cli_text(a, "to", t[1]),
                json_is_true(json_object_get(a, "changed")) ? "" : ", as it is",
-               json_is_true(json_object_get(a, "held")) ? "; the adapter would be held" : "");
+               is_held ? "; the adapter would be held" : "");
         return;
     }
     char s[6][64], moved[16];
@@ -54,9 +54,17 @@ static void render(const common_t *c, json_t *a)
     printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n",
            json_string_value(json_object_get(a, "adapter")), cli_text(a, "from", s[0]),
            cli_text(a, "to", s[1]), json_is_true(json_object_get(a, "changed")) ? "changed" : "unchanged",
-           json_is_true(json_object_get(a, "held")) ? ", the adapter is held" : "",
-           cli_text(a, "have_count", s[2]), cli_count(cli_integer(a, "need_count"), "worker", s[3]),
-           cli_text(a, "elapsed_ms", s[4]), moved);
+           is_held ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]),
+           cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "elapsed_ms", s[4]), moved);
+    if (is_held)
+        printf("  later versions stage and wait: heddle resume %s activates the newest\n",
+               json_string_value(json_object_get(a, "adapter")));
+}
+
+static void render(const common_t *c, json_t *a)
+{
+    (void)c;
+    cli_show_activation(a, is_dry_run);
 }
 
 int command_activate(int argc, char **argv)

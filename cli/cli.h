@@ -46,6 +46,8 @@ int command_workers(int argc, char **argv);
 int command_events(int argc, char **argv);
 int command_wait(int argc, char **argv);
 int command_activate(int argc, char **argv);
+int command_rollback(int argc, char **argv);
+int command_resume(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_keygen(int argc, char **argv);
 int command_keys(int argc, char **argv);
@@ -73,6 +75,9 @@ int  cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, 
 uint32_t cli_left_ms(uint32_t deadline_ms, uint64_t began_us);
 /* The failure of the call that just returned rc. */
 const heddle_error_t *cli_error(int rc);
+
+/* For people: the answer of activate, rollback and resume. */
+void cli_show_activation(const json_t *answer, bool is_dry_run);
 
 /* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end
  * with. */

@@ -18,6 +18,8 @@ static const struct { const char *kind, *fields;
     {"workers", "settling_ms workers"},
     {"wait", WAIT_FIELDS},
     {"activate", WAIT_FIELDS " from to changed held bytes_moved"},
+    {"rollback", WAIT_FIELDS " from to changed held bytes_moved"},
+    {"resume", WAIT_FIELDS " from to changed held bytes_moved"},
     {"keygen", "public_key file"},
     {"verify", "adapter version expected elapsed_ms workers"},
 };

@@ -20,6 +20,8 @@ static const command_t COMMANDS[] = {
     {"events", "what happened, and what happens", command_events},
     {"wait", "wait until workers have a version", command_wait},
     {"activate", "promote or roll back to a version", command_activate},
+    {"rollback", "go back to the version that was active before", command_rollback},
+    {"resume", "end the hold of an adapter: activate its newest version", command_resume},
     {"verify", "have every holder hash its bytes again", command_verify},
     {"keygen", "make a key of your own", command_keygen},
     {"keys", "who may do what: list, add and revoke keys", command_keys},
@@ -86,8 +88,8 @@ static int unknown(int argc, char **argv, const char *word)
     error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s",
                word ? word : "");
     error_contrast(&error,
-                   "broker worker publish status adapters versions workers events wait activate verify "
-                   "keygen keys bench",
+                   "broker worker publish status adapters versions workers events wait activate rollback "
+                   "resume verify keygen keys bench",
                    word);
     error_hint(&error, "see heddle --help");
     return cli_fail(&common, "", &error);

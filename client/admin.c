@@ -2,6 +2,7 @@
 #include <heddle/keys.h>
 
 #include "client/query.h"
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/sized.h"
@@ -235,6 +236,67 @@ int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activ
                               .by = opts.by ? opts.by : user,
                               .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS},
                ret_json);
+}
+
+/* `dry_run` and `version` of `m` are set here; 0: one step. */
+static int roll_back(heddle_admin_t *a, msg_query_t *m, const ref_t *ref, bool dry_run, char **ret_json)
+{
+    m->version = ref->version;
+    m->dry_run = dry_run || !ref->version;
+    if (m->dry_run == dry_run) return ask(a, m, ret_json);
+    /* A question is asked again when the connection breaks, and must not go a second step back: it names
+     * the version that the first one found. */
+    uint64_t began_us = clock_now(clock_system());
+    json_t *found = NULL;
+    int rc = query_ask(a->query, m, &found, error_last());
+    m->version = (uint64_t)json_integer_value(json_object_get(found, "to"));
+    json_decref(found);
+    if (rc) return rc;
+    uint64_t spent_ms = (clock_now(clock_system()) - began_us) / 1000;
+    m->deadline_ms = m->deadline_ms > spent_ms ? m->deadline_ms - spent_ms : 1;
+    m->dry_run = false;
+    return ask(a, m, ret_json);
+}
+
+static int decide(heddle_admin_t *a, const char *op, const char *text, const heddle_activate_opts_t *given,
+                  char **ret_json)
+{
+    heddle_activate_opts_t opts;
+    ref_t ref;
+    char user[2 * HEDDLE_NAME_MAX];
+    int rc = TAKE_OPTS(opts, given);
+    if (!rc) rc = take_ref(text, false, &ref);
+    if (rc) return rc;
+    if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
+    name_user(user);
+    msg_query_t m = {.op = op,
+                     .name = ref.name,
+                     .phase = HEDDLE_PHASE_ACTIVE,
+                     .quorum_kind = opts.quorum.kind,
+                     .quorum_n = opts.quorum.n,
+                     .dry_run = opts.dry_run != 0,
+                     .by = opts.by ? opts.by : user,
+                     .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS};
+    return strcmp(op, "rollback") ? ask(a, &m, ret_json)
+                                  : roll_back(a, &m, &ref, opts.dry_run != 0, ret_json);
+}
+
+int heddle_admin_rollback(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
+                          char **ret_json)
+{
+    return decide(a, "rollback", ref, opts, ret_json);
+}
+
+int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const heddle_activate_opts_t *opts,
+                        char **ret_json)
+{
+    if (adapter && strchr(adapter, '@')) {
+        misused("an adapter is resumed, not one version of it");
+        error_contrast(error_last(), "NAME", adapter);
+        error_hint(error_last(), "`heddle activate %.128s` names a version", adapter);
+        return HEDDLE_ERR_USAGE;
+    }
+    return decide(a, "resume", adapter, opts, ret_json);
 }
 
 int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms,

@@ -77,6 +77,17 @@ typedef struct heddle_activate_opts {
 HEDDLE_API int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
                                      char **ret_json);
 
+/* Back to an earlier version: of those that were active and that a worker or publisher still holds, the one
+ * that was decided last (`ref`: NAME), or a given one (NAME@V), which must not be newer than the active one.
+ * The adapter is held there.  All else as heddle_admin_activate.  Errors: as there; NOT_ACTIVATABLE names
+ * what there is. */
+HEDDLE_API int heddle_admin_rollback(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
+                                     char **ret_json);
+/* Ends the hold of an adapter: activates its newest version that is active, kept or staged everywhere; those
+ * that come later activate by themselves again.  Not held: nothing changes, and `changed` is false. */
+HEDDLE_API int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const heddle_activate_opts_t *opts,
+                                   char **ret_json);
+
 /* Every holder hashes its bytes again.  `expected`: a digest computed elsewhere ("h1:..."), or NULL to
  * compare with the registry's. */
 HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected,

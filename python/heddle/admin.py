@@ -192,15 +192,7 @@ class Admin(Handle):
         Raises Conflict (not_activatable: it ended or is lost), NotFound, Denied.  After the decision, which
         stands: Deadline, RolloutFailed (workers refused it, or the last holder ended).
         """
-        who, name = _native.c_text(by), _native.c_text(ref)
-        opts = ffi.new("heddle_activate_opts_t *", {"size": ffi.sizeof("heddle_activate_opts_t"),
-                                                    "dry_run": bool(dry_run), "by": who,
-                                                    "deadline_ms": _native.milliseconds(deadline, "deadline",
-                                                                                        1)})
-        opts.quorum = parse_quorum(quorum)
-        found: ActivateResult = self._ask(lambda a, told: int(lib.heddle_admin_activate(a, name, opts, told)),
-                                          ActivateResult)
-        return found
+        return self._decide(lib.heddle_admin_activate, ref, quorum, deadline, dry_run, by)
 
     def verify(self, ref: str, *, expected: str | None = None, deadline: float = 30.0) -> VerifyResult:
         """Every holder hashes its bytes again.  `expected`: a digest computed elsewhere; None: the
@@ -226,6 +218,34 @@ class Admin(Handle):
             return
         with self._follower() as own:           # others go on asking meanwhile
             yield from _Pager(own, since, adapter, worker, limit).rest(follow=True)
+
+    def rollback(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0, dry_run: bool = False,
+                 by: str | None = None) -> ActivateResult:
+        """Goes back to the version that was active before (NAME), or to an earlier one (NAME@V).  The adapter
+        is held there until resume().
+
+        Raises Conflict (not_activatable: there is none), and what activate() raises.
+        """
+        return self._decide(lib.heddle_admin_rollback, ref, quorum, deadline, dry_run, by)
+
+    def resume(self, adapter: str, *, quorum: str | int = "all", deadline: float = 10.0,
+               dry_run: bool = False, by: str | None = None) -> ActivateResult:
+        """Ends the hold of an adapter: activates its newest version.  Not held: nothing changes.
+
+        Raises what activate() raises.
+        """
+        return self._decide(lib.heddle_admin_resume, adapter, quorum, deadline, dry_run, by)
+
+    def _decide(self, call: Callable[..., Any], ref: str, quorum: str | int, deadline: float, dry_run: bool,
+                by: str | None) -> ActivateResult:
+        who, name = _native.c_text(by), _native.c_text(ref)
+        opts = ffi.new("heddle_activate_opts_t *", {"size": ffi.sizeof("heddle_activate_opts_t"),
+                                                    "dry_run": bool(dry_run), "by": who,
+                                                    "deadline_ms": _native.milliseconds(deadline, "deadline",
+                                                                                        1)})
+        opts.quorum = parse_quorum(quorum)
+        found: ActivateResult = self._ask(lambda a, told: int(call(a, name, opts, told)), ActivateResult)
+        return found
 
 
 class _Pager:
@@ -359,6 +379,18 @@ class AsyncAdmin:
         finally:
             if own is not self:
                 await own.close()
+
+    async def rollback(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0,
+                       dry_run: bool = False, by: str | None = None) -> ActivateResult:
+        """As Admin.rollback."""
+        return await self._run(lambda: self._admin.rollback(ref, quorum=quorum, deadline=deadline,
+                                                            dry_run=dry_run, by=by))
+
+    async def resume(self, adapter: str, *, quorum: str | int = "all", deadline: float = 10.0,
+                     dry_run: bool = False, by: str | None = None) -> ActivateResult:
+        """As Admin.resume."""
+        return await self._run(lambda: self._admin.resume(adapter, quorum=quorum, deadline=deadline,
+                                                          dry_run=dry_run, by=by))
 
     @property
     def closed(self) -> bool:

@@ -295,6 +295,7 @@ def deed_13(world, answers):
         for op, more in (("versions", {"name": "nobody"}), ("workers", {"name": "nobody"}),
                          ("wait", {"name": "nobody"}),
                          ("activate", {"name": "paper", "version": 9999}),
+                         ("rollback", {"name": "nobody"}), ("resume", {"name": "nobody"}),
                          ("verify", {"name": "nobody", "version": 1})):
             answers.say(c, QUERY, op=op, **more)
 

@@ -21,8 +21,9 @@ KINDS = schema.KINDS
 ONE = {name: spec for name, spec in schema.ONE_VERSION.items() if name not in schema.VERSION}
 SECTIONS = {f"Parts: {name}": spec for name, spec in PARTS.items()} | {
     "Commands: versions": KINDS["versions"] | {f"versions[].{name}": spec for name, spec in ONE.items()},
-    "Commands: activate": {name: spec for name, spec in KINDS["activate"].items()
-                           if name not in KINDS["wait"]},
+    **{f"Commands: {kind}": {name: spec for name, spec in KINDS[kind].items()
+                             if KINDS["wait"].get(name) != spec}
+       for kind in ("activate", "rollback", "resume")},
     "Commands: events": KINDS["event"], "Commands: keys list": KINDS["keys"],
     "Commands: keys add, keys revoke": KINDS["key"],
     "Daemons: broker, ready": KINDS["broker"], "Daemons: worker, ready": KINDS["worker"],

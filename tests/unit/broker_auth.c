@@ -118,6 +118,8 @@ static const struct { const char *may; msg_t m; } ROWS[] = {
     {"+++++++++", QUERY("wait")},
     {"+++++++++", QUERY("verify")},
     {"+--------", QUERY("activate")},
+    {"+--------", QUERY("rollback")},
+    {"+--------", QUERY("resume")},
     {"+--------", QUERY("keys")},
     {"+--------", QUERY("key_add")},
     {"+--------", QUERY("key_revoke")},
@@ -129,6 +131,8 @@ Test(auth, a_refusal_says_what_may_not_be_done)
 {
     static const struct { msg_t m; const char *told; } TOLD[] = {
         {QUERY("activate"), "may not activate versions: it needs the role admin"},
+        {QUERY("rollback"), "may not roll back: it needs the role admin"},
+        {QUERY("resume"), "may not end a hold: it needs the role admin"},
         {QUERY("keys"), "may not list keys: it needs the role admin"},
         {QUERY("key_add"), "may not add keys: it needs the role admin"},
         {QUERY("key_revoke"), "may not revoke keys: it needs the role admin"},

@@ -209,6 +209,39 @@ Test(admin, each_question_is_asked_and_answered)
     stop(&f);
 }
 
+static char asked[128];
+
+/* What was asked for, in order; the first try finds version 2. */
+static void answer_rollback(fake_t *f, peer_t from, const msg_query_t *q)
+{
+    size_t n = strlen(asked);
+    snprintf(asked + n, sizeof asked - n, "%s %d%s; ", q->op, (int)q->version, q->dry_run ? " dry" : "");
+    report(f, from, q->req, (page_t){.body = "{\"kind\":\"rollback\",\"from\":3,\"to\":2}"});
+}
+
+/* A question may reach the broker twice, and one that says "one step back" would go two. */
+Test(admin, a_rollback_names_its_version_before_it_is_decided)
+{
+    fake_t f = {.on_query = answer_rollback};
+    char *json = NULL;
+    start(&f, "tcp://127.0.0.1:*");
+    heddle_admin_t *a = open_admin(&f, 5000);
+    cr_assert_eq(heddle_admin_rollback(a, "p", NULL, &json), 0);
+    heddle_free(json);
+    cr_assert(f.last_by_has_host && f.last_deadline_ms <= 10000);
+    cr_assert_eq(heddle_admin_rollback(a, "p@1", NULL, &json), 0);
+    heddle_free(json);
+    heddle_activate_opts_t trial = {.size = sizeof trial, .dry_run = 1};
+    cr_assert_eq(heddle_admin_rollback(a, "p", &trial, &json), 0);
+    heddle_free(json);
+    cr_assert_eq(heddle_admin_resume(a, "p", NULL, &json), 0);
+    heddle_free(json);
+    cr_assert_eq(heddle_admin_resume(a, "p@2", NULL, &json), HEDDLE_ERR_USAGE);
+    stop(&f);
+    cr_assert_str_eq(asked, "rollback 0 dry; rollback 2; rollback 1; rollback 0 dry; resume 0; ");
+    heddle_admin_close(&a);
+}
+
 /* Three pages: "a", "b", "c"; the cursor is the name of the last row. */
 static void answer_names(fake_t *f, peer_t from, const msg_query_t *q)
 {
