@@ -191,6 +191,7 @@ static const char *what_is_wanted(const msg_t *m, auth_role_t role)
 {
     for (int i = 0; i < ADMIN_COUNT && m->type == MSG_QUERY; i++)
         if (!strcmp(m->query.op, ADMINS[i].op)) return ADMINS[i].what;
+    if (m->type == MSG_QUERY) return "pull";
     return role == AUTH_PUBLISHER ? "publish" : "be a worker";
 }
 
@@ -233,7 +234,7 @@ static int check_query(const auth_key_t *k, const msg_t *m, heddle_error_t *erro
 {
     for (int i = 0; i < ADMIN_COUNT; i++)
         if (!strcmp(m->query.op, ADMINS[i].op)) return need(k, m, AUTH_ADMIN, NULL, error);
-    return HEDDLE_OK;
+    return strcmp(m->query.op, "pull") ? HEDDLE_OK : need(k, m, AUTH_WORKER, m->query.name, error);
 }
 
 int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)

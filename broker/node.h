@@ -19,7 +19,8 @@
  *   store.c    commit and load.   main.c  sockets, loop, signals.
  *
  * Files: node.c (a turn, commit, sends), node_session.c (HELLO to LEAVE), node_heard.c (members that know
- * more than the store), node_version.c (PUBLISH to NACK), node_query.c (questions), node_keys.c (who may).
+ * more than the store), node_version.c (PUBLISH to NACK), node_query.c (questions), node_pull.c (where
+ * a version is fetched from), node_keys.c (who may).
  * Nothing blocks but io.commit.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H

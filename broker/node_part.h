@@ -68,6 +68,9 @@ bool broker_allows(call_t *c);
 bool broker_may_take_name(const call_t *c, const member_t *holder);
 bool on_keys(const call_t *c);     /* false: the question is for a page, or not about keys */
 
+/* ---- node_pull.c ---- */
+void on_pull(const call_t *c);
+
 /* ---- node_query.c ---- */
 void on_query(const call_t *c);
 void on_verified(const call_t *c);

@@ -272,6 +272,7 @@ void on_query(const call_t *c)
     if (!strcmp(op, "wait")) ask_wait(c, PENDING_WAIT);
     else if (aim_of_op(op, &(aim_t){0})) ask_wait(c, PENDING_ACTIVATE);
     else if (!strcmp(op, "verify")) ask_verify(c);
+    else if (!strcmp(op, "pull")) on_pull(c);
     else if (!strcmp(op, "events")) ask_events(c);
     else if (!on_keys(c)) answer_page(c->b, c->from, &c->m->query, c->now);
 }

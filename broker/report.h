@@ -44,6 +44,8 @@ int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_
 /* What became of a key; `ended`: so many sessions of it.  On OK the caller owns *ret_body.  NO_MEMORY. */
 int report_key(const broker_t *b, const auth_key_t *key, bool changed, uint64_t ended, json_t **ret_body,
                heddle_error_t *error);
+/* What is known of a version that is about to be fetched.  On OK the caller owns *ret_body.  NO_MEMORY. */
+int report_pull(const broker_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body);
 int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
                   json_t **ret_body);
 

@@ -228,3 +228,15 @@ int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, repo
     page->body = part_body("versions", true, json_pack("{s:s, s:o}", "adapter", a->name, "versions", list));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
+
+int report_pull(const broker_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body)
+{
+    json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version",
+                               part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
+                               "digest", part_digest(&v->digest), "state",
+                               rollout_state(&b->rollout, a, v), "step",
+                               v->step < 0 ? json_null() : part_count((uint64_t)v->step), "data_bytes",
+                               part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count));
+    *ret_body = part_body("pull", true, fields);
+    return *ret_body ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
+}

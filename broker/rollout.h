@@ -179,6 +179,10 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
                           missing_row_t *rows, uint32_t cap);
 /* The error object of a lost version: who had its bytes last, and until when. */
 void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error);
+/* Who serves a version to a process that is no member, in the order to be tried; `asker`: any number, which
+ * spreads several of them.  Nothing is remembered of it.  Returns how many: 0, nobody has the bytes. */
+uint32_t rollout_sources(const rollout_t *ro, const membership_t *members, const track_t *t, uint64_t asker,
+                         msg_source_t ret_sources[PLANNER_SOURCES]);
 /* The hold, told to people: "policy is held at policy@2 by ann since 2026-...", and whether that version is
  * lost. */
 void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size);

@@ -35,27 +35,27 @@ static uint64_t rate_of(const copy_row_t *c)
 
 /* Holders but the asker and those in `but`, from a place of the ring that the asker's token gives; then
  * the publisher. */
-static void gather(const step_t *s, const track_t *t, uint64_t asker, const uint64_t *but,
+static void gather(const membership_t *members, const track_t *t, uint64_t asker, const uint64_t *but,
                    uint32_t but_count, candidates_t *ret)
 {
     ret->count = 0;
     for (size_t k = 0; k < t->copy_count && ret->count < ROLLOUT_CANDIDATES; k++) {
         const copy_row_t *c = t->copies[(k + asker) % t->copy_count];
         if (!copy_holds(c) || c->token == asker || is_among(c->token, but, but_count)) continue;
-        if (!membership_by_token(s->v.members, c->token)) continue;
+        if (!membership_by_token(members, c->token)) continue;
         ret->rows[ret->count++] =
             (planner_candidate_t){.token = c->token, .load = load_of(t, c->token), .rate = rate_of(c)};
     }
-    if (t->is_served && membership_by_token(s->v.members, t->publisher) &&
+    if (t->is_served && membership_by_token(members, t->publisher) &&
         !is_among(t->publisher, but, but_count))
         ret->rows[ret->count++] = (planner_candidate_t){.token = t->publisher, .is_publisher = true};
 }
 
-static uint32_t to_sources(const step_t *s, const candidates_t *plan, size_t use,
+static uint32_t to_sources(const membership_t *members, const candidates_t *plan, size_t use,
                            msg_source_t *ret_sources)
 {
     for (size_t i = 0; i < use; i++) {
-        const member_t *m = membership_by_token(s->v.members, plan->rows[i].token);
+        const member_t *m = membership_by_token(members, plan->rows[i].token);
         ret_sources[i] = (msg_source_t){.token = m->token,
                                         .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
                                         .name = m->name,
@@ -68,14 +68,24 @@ static uint32_t to_sources(const step_t *s, const candidates_t *plan, size_t use
 static uint32_t plan(const step_t *s, const track_t *t, copy_row_t *c, const uint64_t *but,
                      uint32_t but_count, msg_source_t *ret_sources)
 {
+    const membership_t *members = s->v.members;
     candidates_t found;
-    gather(s, t, c->token, but, but_count, &found);
+    gather(members, t, c->token, but, but_count, &found);
     if (!found.count && but_count)
-        gather(s, t, c->token, NULL, 0, &found); /* better one that failed once than none */
+        gather(members, t, c->token, NULL, 0, &found); /* better one that failed once than none */
     memset(c->planned, 0, sizeof c->planned);
     size_t use = planner_plan(found.rows, found.count, c->token, s->ro->seed ^ t->version);
     for (size_t i = 0; i < use; i++) c->planned[i] = found.rows[i].token;
-    return to_sources(s, &found, use, ret_sources);
+    return to_sources(members, &found, use, ret_sources);
+}
+
+uint32_t rollout_sources(const rollout_t *ro, const membership_t *members, const track_t *t, uint64_t asker,
+                         msg_source_t ret_sources[PLANNER_SOURCES])
+{
+    candidates_t found;
+    gather(members, t, asker, NULL, 0, &found);
+    size_t use = planner_plan(found.rows, found.count, asker, ro->seed ^ t->version);
+    return to_sources(members, &found, use, ret_sources);
 }
 
 /* ---- to workers ---- */

@@ -48,6 +48,7 @@ int command_wait(int argc, char **argv);
 int command_activate(int argc, char **argv);
 int command_rollback(int argc, char **argv);
 int command_resume(int argc, char **argv);
+int command_pull(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_keygen(int argc, char **argv);
 int command_keys(int argc, char **argv);

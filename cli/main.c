@@ -22,6 +22,7 @@ static const command_t COMMANDS[] = {
     {"activate", "promote or roll back to a version", command_activate},
     {"rollback", "go back to the version that was active before", command_rollback},
     {"resume", "end the hold of an adapter: activate its newest version", command_resume},
+    {"pull", "fetch a version from its holders into a PEFT directory", command_pull},
     {"verify", "have every holder hash its bytes again", command_verify},
     {"keygen", "make a key of your own", command_keygen},
     {"keys", "who may do what: list, add and revoke keys", command_keys},
@@ -89,7 +90,7 @@ static int unknown(int argc, char **argv, const char *word)
                word ? word : "");
     error_contrast(&error,
                    "broker worker publish status adapters versions workers events wait activate rollback "
-                   "resume verify keygen keys bench",
+                   "resume pull verify keygen keys bench",
                    word);
     error_hint(&error, "see heddle --help");
     return cli_fail(&common, "", &error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <heddle/keys.h>
 
-#include "client/query.h"
+#include "client/admin.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 enum { TIMEOUT_MS = 5000, WAIT_MS = 30000, ACTIVATE_MS = 10000, VERIFY_MS = 30000, EVENTS_LIMIT = 500 };
-
-struct heddle_admin { query_t *query; };
 
 /* ---- arguments ---- */
 
@@ -90,6 +88,12 @@ static int ask(heddle_admin_t *a, const msg_query_t *question, char **ret_json)
     return rc;
 }
 
+static bool keep_text(const char *text, char **ret_copy)
+{
+    *ret_copy = text ? strdup(text) : NULL;
+    return !text || *ret_copy;
+}
+
 int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_admin)
 {
     heddle_admin_opts_t opts;
@@ -99,8 +103,11 @@ int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_adm
     heddle_admin_t *a = calloc(1, sizeof *a);
     if (!a) return error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
     credentials_t keys = {.broker_key = opts.broker_key, .key = opts.key};
-    rc = query_open(opts.broker, &keys, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query,
-                    error_last());
+    bool is_kept = keep_text(opts.broker, &a->broker) && keep_text(opts.broker_key, &a->broker_key) &&
+                   keep_text(opts.key, &a->key);
+    rc = is_kept ? query_open(opts.broker, &keys, opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS, &a->query,
+                              error_last())
+                 : error_fail(error_last(), HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
     if (rc) heddle_admin_close(&a);
     else *ret_admin = a;
     return rc;
@@ -112,6 +119,9 @@ void heddle_admin_close(heddle_admin_t **admin)
     if (!a) return;
     *admin = NULL;
     query_close(&a->query);
+    free(a->broker);
+    free(a->broker_key);
+    free(a->key);
     free(a);
 }
 

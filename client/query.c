@@ -46,6 +46,8 @@ struct query {
     uint64_t next;
     char next_name[HEDDLE_NAME_MAX + 1];
     heddle_error_t failure;
+    void (*hear)(void *self, const msg_report_t *m);
+    void *hear_self;
 };
 
 static int send_msg(query_t *q, const msg_t *msg)
@@ -67,6 +69,7 @@ static void take_report(query_t *q, const msg_report_t *m)
 {
     heddle_error_t error;
     json_t *body = NULL;
+    if (q->hear) q->hear(q->hear_self, m);
     if (value_decode(m->body, &body, &error)) {
         fail(q, &error);
         return;
@@ -198,6 +201,15 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     return HEDDLE_OK;
 }
 
+void query_hear(query_t *q, void (*hear)(void *self, const msg_report_t *m), void *self)
+{
+    q->hear = hear;
+    q->hear_self = self;
+}
+
+loop_t *query_loop(query_t *q) { return q->loop; }
+bool query_take_interrupt(query_t *q) { return atomic_exchange(&q->interrupted, false); }
+
 void query_interrupt(query_t *q)
 {
     atomic_store(&q->interrupted, true);
@@ -301,7 +313,7 @@ static int await(query_t *q, heddle_error_t *error)
 {
     while (!q->is_answered) {
         uint64_t end_us = give_up_us(q);
-        if (atomic_exchange(&q->interrupted, false))
+        if (query_take_interrupt(q))
             return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while waiting for the broker");
         if (loop_now(q->loop) >= end_us || is_turned_away(q)) return give_up(q, error);
         if (!q->is_asked && is_greeted(q)) ask(q);

@@ -13,6 +13,7 @@
 
 #include "client/credentials.h"
 #include "proto/msg.h"
+#include "wire/loop.h"
 #include <jansson.h>
 
 typedef struct query query_t;
@@ -26,6 +27,13 @@ int  query_open(const char *broker, const credentials_t *keys, uint32_t timeout_
  * Else an error without it: that of the broker, UNAVAILABLE, DEADLINE, INTERRUPTED, PROTOCOL,
  * NO_MEMORY. */
 int  query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error);
+/* From now on `hear` sees each REPORT that answers a question, before its body is read; the message is gone
+ * when it returns.  NULL: nothing does. */
+void query_hear(query_t *q, void (*hear)(void *self, const msg_report_t *m), void *self);
+/* For work beside the questions, between calls: the caller turns it, adds sources and takes them away. */
+loop_t *query_loop(query_t *q);
+/* True once after query_interrupt. */
+bool query_take_interrupt(query_t *q);
 void query_interrupt(query_t *q);
 /* Accepts NULL and pointers to NULL. */
 void query_close(query_t **q);

@@ -241,6 +241,24 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
     return rc;
 }
 
+int shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t *error)
+{
+    int rc = descriptors_check(DESCRIPTORS_START, error);
+    if (rc) return rc;
+    shell_t s = {.io = *io};
+    wire_keys_t keys;
+    sigset_t old;
+    opening_begin();
+    block_signals(&old);
+    rc = take_keys(opts, &keys, error);
+    explicit_bzero(&keys, sizeof keys);
+    if (!rc) rc = open_transfer(&s, opts, error);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    opening_end();
+    if (!rc) *io = s.io;
+    return rc;
+}
+
 const node_io_t *shell_io(shell_t *s) { return &s->io; }
 
 bool shell_is_reached(const shell_t *s) { return wire_is_reached(s->wire); }

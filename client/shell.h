@@ -31,6 +31,9 @@ typedef struct {
 /* Checks addresses and keys, loads the data plane, begins to connect; the broker may be away.  USAGE,
  * INSECURE_ADDRESS, NOT_FOUND and DATA_DIR (a key), NO_MEMORY, INTERNAL (no UCX). */
 int  shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error);
+/* For a caller that is its own loop: the same checks, and the transfer alone.  `io` has clock and owner;
+ * `io->tr` and `io->t` are set on success, and the caller ends it (io->tr->close).  Errors as above. */
+int  shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t *error);
 /* Valid until shell_close; its send answers GONE until the line is up. */
 const node_io_t *shell_io(shell_t *s);
 /* `ops` and `node` are borrowed until shell_stop.  NO_MEMORY. */

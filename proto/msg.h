@@ -214,8 +214,8 @@ typedef struct {
     msg_missing_t *missing; uint32_t missing_count;
 } msg_rollout_t;
 
-/* op: status adapters versions workers events wait activate rollback resume verify keys key_add key_revoke.
- * Unused fields are zero. */
+/* op: status adapters versions workers events wait activate rollback resume pull verify keys key_add
+ * key_revoke.  Unused fields are zero. */
 typedef struct {
     uint64_t req;
     const char *op, *name;                    /* name: adapter (or worker for `workers`, "" = all) */
@@ -238,6 +238,9 @@ typedef struct {
     const char *next_name;
     bytes_t body;
     const char *code;
+    key16_t key;                              /* pull: as in ANNOUNCE, with the two lists */
+    msg_part_t *parts; uint32_t part_count;
+    msg_source_t *sources; uint32_t source_count;
 } msg_report_t;
 
 typedef struct { uint64_t token, req, version; const char *adapter; } msg_verify_t;

@@ -378,6 +378,9 @@ static const field_t REPORT_FIELDS[] = {
     NAME(msg_report_t, next_name, OPTIONAL),
     BIN(msg_report_t, body, LIMIT_FRAME_BYTES, OPTIONAL),
     TEXT(msg_report_t, code, CODE_BYTES, OPTIONAL),
+    KEY16(msg_report_t, key, OPTIONAL),
+    LIST(msg_report_t, parts, part_count, msg_part_t, LIMIT_PARTS, OPTIONAL, PART),
+    LIST(msg_report_t, sources, source_count, msg_source_t, LIMIT_SOURCES, OPTIONAL, SOURCE),
 };
 static const field_t VERIFY_FIELDS[] = {
     U64(msg_verify_t, token, ANY, REQUIRED),

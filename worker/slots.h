@@ -115,6 +115,9 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep);
 /* The slot that is reserved next, where it has its region; NULL: it has none, or none is free. */
 slot_t *slots_next(const slots_t *s, uint32_t adapter);
 
+/* May heddle_snapshot_export write there, as things are now?  Errors as there. */
+int snapshot_check_place(const char *dir, heddle_error_t *error);
+
 /* Of one adapter: slots that are not free, and those with readers. */
 typedef struct { uint32_t used, held; } slots_count_t;
 slots_count_t slots_count(const slots_t *s, uint32_t adapter);

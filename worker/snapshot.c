@@ -5,18 +5,14 @@
 #include "proto/peft.h"
 #include "worker/slots.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#ifndef RENAME_NOREPLACE
-#define RENAME_NOREPLACE 1
-#endif
 
 void heddle_snapshot_release(heddle_snapshot_t **snapshot) { slot_release(snapshot); }
 const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapshot_t *s) { return &s->view; }
@@ -99,45 +95,63 @@ static int split_path(const char *dir, char parent[PATH_MAX], char name[256], he
 static int fail_occupied(heddle_error_t *error, const char *dir)
 {
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "cannot export to %.300s: it is there already", dir);
-    error_contrast(error, "a path that does not exist", "one that does");
+    error_contrast(error, "a path that does not exist, or an empty directory", "one that has something");
     error_where(error, NULL, 0, NULL, "export");
     error_hint(error, "move it away, or export to another path");
     return rc;
 }
 
-static int begin(export_t *e, const char *dir, heddle_error_t *error)
+/* Nothing, or an empty directory, which the new one replaces. */
+static bool is_free(int parent, const char *name)
 {
-    static atomic_uint count;
+    if (faccessat(parent, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0) return true;
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir && fd >= 0) close(fd);
+    int entries = 0;
+    while (dir && readdir(dir)) entries++;    /* "." and ".." are two */
+    if (dir) closedir(dir);
+    return dir && entries <= 2;
+}
+
+/* Opens the parent. */
+static int find_place(export_t *e, const char *dir, heddle_error_t *error)
+{
     char parent[PATH_MAX];
     int rc = split_path(dir, parent, e->name, error);
     if (rc) return rc;
     e->parent = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (e->parent < 0) return fail_errno(error, "cannot open", parent);
-    if (faccessat(e->parent, e->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) return fail_occupied(error, dir);
+    if (e->parent < 0) {
+        rc = fail_errno(error, "cannot open", parent);
+        error_hint(error, "make that directory first, or name another path");
+        return rc;
+    }
+    return is_free(e->parent, e->name) ? HEDDLE_OK : fail_occupied(error, dir);
+}
+
+static int begin(export_t *e, const char *dir, heddle_error_t *error)
+{
+    static atomic_uint count;
+    int rc = find_place(e, dir, error);
+    if (rc) return rc;
     snprintf(e->temporary, sizeof e->temporary, ".%s.tmp-%ld.%u", e->name, (long)getpid(),
              atomic_fetch_add(&count, 1));
     if (mkdirat(e->parent, e->temporary, 0755) != 0) {
         e->temporary[0] = 0; /* not ours to remove */
-        return fail_errno(error, "cannot make a directory in", parent);
+        return fail_errno(error, "cannot make a directory beside", dir);
     }
     e->dir = openat(e->parent, e->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return e->dir < 0 ? fail_errno(error, "cannot open the new directory in", parent) : HEDDLE_OK;
+    return e->dir < 0 ? fail_errno(error, "cannot open the new directory beside", dir) : HEDDLE_OK;
 }
 
-static int rename_new(int parent, const char *from, const char *to)
-{
-    if (syscall(SYS_renameat2, parent, from, parent, to, RENAME_NOREPLACE) == 0) return 0;
-    if (errno != EINVAL && errno != ENOSYS) return -1;
-    return renameat(parent, from, parent,
-                    to); /* a file system without the flag: only an empty directory is replaced */
-}
-
+/* rename replaces an empty directory, and nothing else. */
 static int finish(export_t *e, const char *dir, heddle_error_t *error)
 {
     if (fsync(e->dir) != 0) return fail_errno(error, "cannot sync", dir);
-    if (rename_new(e->parent, e->temporary, e->name) != 0)
-        return errno == EEXIST || errno == ENOTEMPTY ? fail_occupied(error, dir)
-                                                     : fail_errno(error, "cannot rename to", dir);
+    if (renameat(e->parent, e->temporary, e->parent, e->name) != 0) {
+        bool is_occupied = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
+        return is_occupied ? fail_occupied(error, dir) : fail_errno(error, "cannot rename to", dir);
+    }
     e->temporary[0] = 0;
     return fsync(e->parent) != 0 ? fail_errno(error, "cannot sync the parent of", dir) : HEDDLE_OK;
 }
@@ -151,6 +165,17 @@ static void clean_up(export_t *e)
     if (e->temporary[0] && e->parent >= 0) unlinkat(e->parent, e->temporary, AT_REMOVEDIR);
     if (e->dir >= 0) close(e->dir);
     if (e->parent >= 0) close(e->parent);
+}
+
+int snapshot_check_place(const char *dir, heddle_error_t *error)
+{
+    export_t e = {.parent = -1, .dir = -1};
+    int rc = find_place(&e, dir, error);
+    if (!rc && faccessat(e.parent, ".", W_OK | X_OK, AT_EACCESS) != 0)
+        rc = fail_errno(error, "cannot write beside", dir);
+    clean_up(&e);
+    if (rc) error_where(error, NULL, 0, NULL, "export");
+    return rc;
 }
 
 int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir)

@@ -88,6 +88,25 @@ HEDDLE_API int heddle_admin_rollback(heddle_admin_t *a, const char *ref, const h
 HEDDLE_API int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const heddle_activate_opts_t *opts,
                                    char **ret_json);
 
+typedef struct heddle_pull_opts {
+    size_t size;
+    uint32_t deadline_ms;            /* from the call until every byte has come; 0: 60000 */
+    const char *data_device;         /* as for publishers and workers; NULL: lo */
+    uint64_t max_rate_bytes;         /* bytes fetched a second; 0: no limit */
+    int insecure;                    /* allow other addresses than loopback without keys */
+    /* Called on the caller's thread, within the call, as bytes come; NULL: not. */
+    void (*progress)(void *self, uint64_t bytes_done, uint64_t bytes);
+    void *progress_self;
+} heddle_pull_opts_t;
+/* Fetches one version from its holders, compares its digest with the registry's, and writes it to `dir` as
+ * a complete PEFT directory, as heddle_snapshot_export does: `dir` does not exist, or is empty.  `ref`:
+ * NAME@V, or NAME: the active version, without one the newest.  The caller does not become a worker: no
+ * rollout, wait or `workers` counts it.  The version is in memory as a whole meanwhile.
+ * Errors: NOT_FOUND, VERSION_LOST, VERSION_FAILED, DEADLINE, DENIED (needs worker:ADAPTER), USAGE (`dir`),
+ * INSECURE_ADDRESS, DIGEST_MISMATCH, NO_SPACE, NO_MEMORY, INTERRUPTED, UNAVAILABLE, INTERNAL. */
+HEDDLE_API int heddle_admin_pull(heddle_admin_t *a, const char *ref, const char *dir,
+                                 const heddle_pull_opts_t *opts, char **ret_json);
+
 /* Every holder hashes its bytes again.  `expected`: a digest computed elsewhere ("h1:..."), or NULL to
  * compare with the registry's. */
 HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected,

@@ -127,8 +127,8 @@ HEDDLE_API int heddle_views_is_held(const heddle_views_t *v, uint32_t index);
  * pointers to NULL. */
 HEDDLE_API void heddle_views_release(heddle_views_t **views);
 /* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent
- * of `dir` and renamed to `dir`, which must not exist (USAGE).  Nothing is left on failure.  Errors:
- * NO_SPACE, INTERNAL (errno in message). */
+ * of `dir` and renamed to `dir`, which must not exist or be empty (USAGE).  Nothing is left on failure.
+ * Errors: NO_SPACE, INTERNAL (errno in message). */
 HEDDLE_API int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir);
 
 /* What the data plane runs on, for ready lines: JSON {"backend","ucx","devices":[...]}.  Free with

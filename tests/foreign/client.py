@@ -138,6 +138,14 @@ def publish_and_take(endpoint):
     worker.send(VERIFIED, req=verify["req"], **{**about, "hash_us": 9})
     report = admin.await_type(REPORT, req=admin.req)
     check("VERIFY is answered by VERIFIED: everybody has the bytes", report.get("code", "") == "", report)
+
+    admin.req += 1
+    admin.send(QUERY, req=admin.req, op="pull", name="paper")
+    report = admin.await_type(REPORT, req=admin.req)
+    sources = [(s["kind"], s["name"]) for s in report["sources"]]
+    check("pull is answered with the key, the parts and who has the bytes",
+          report["key"] == announce["key"] and report["parts"] == first["parts"] and
+          sources == [(2, "reader")], report)
     for client in (worker, publisher):
         client.leave()
 

@@ -296,6 +296,7 @@ def deed_13(world, answers):
                          ("wait", {"name": "nobody"}),
                          ("activate", {"name": "paper", "version": 9999}),
                          ("rollback", {"name": "nobody"}), ("resume", {"name": "nobody"}),
+                         ("pull", {"name": "nobody"}), ("pull", {"name": "paper", "version": 9999}),
                          ("verify", {"name": "nobody", "version": 1})):
             answers.say(c, QUERY, op=op, **more)
 

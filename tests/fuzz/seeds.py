@@ -181,6 +181,7 @@ def command_lines():
              "verify": "verify policy --dir x",
              "activate": "activate policy@2 --dry-run --wait none",
              "rollback": "rollback policy --to 3 --deadline 5s", "resume": "resume policy -ojson",
+             "pull": "pull policy@3 DIR --max-rate 20M --data-device eth1",
              "versions": "versions policy -ojson",
              "workers": "workers w1 -q",
              "adapters": "adapters --broker tcp://127.0.0.1:1,ipc:///x", "help": "help publish", "none": "",

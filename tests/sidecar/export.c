@@ -382,6 +382,24 @@ Test(exports, export_refuses_what_is_there_and_leaves_nothing)
     heddle_snapshot_release(&s);
 }
 
+/* As `mkdir DIR` before the call leaves it; nothing else is replaced. */
+Test(exports, export_takes_the_place_of_an_empty_directory)
+{
+    heddle_snapshot_t *s = snapshot(1);
+    mkdir(in_root("empty"), 0700);
+    cr_assert_eq(heddle_snapshot_export(s, in_root("empty")), HEDDLE_OK, "%s", heddle_last_error()->message);
+    cr_assert_eq(access(in_root("empty/adapter_config.json"), R_OK), 0);
+    close(open(in_root("file"), O_CREAT | O_WRONLY, 0600));
+    mkdir(in_root("other"), 0700);
+    cr_assert_eq(symlink("other", in_root("link")), 0);
+    cr_assert_eq(symlink("nowhere", in_root("dangling")), 0);
+    static const char *const TAKEN[] = {"empty", "file", "link", "dangling"};
+    for (size_t i = 0; i < sizeof TAKEN / sizeof *TAKEN; i++)
+        cr_assert_eq(heddle_snapshot_export(s, in_root(TAKEN[i])), HEDDLE_ERR_USAGE, "%s", TAKEN[i]);
+    cr_assert_str_eq(listing(), "dangling empty file link other");
+    heddle_snapshot_release(&s);
+}
+
 Test(exports, root_is_made_or_the_error_names_it)
 {
     exports_t x;

@@ -51,7 +51,7 @@ def bash(tables):
                         for t in tables.values())
     actions = "".join(f"""    {t.command}:*) {bash_action(t)} ;;
 """ for t in tables.values() if t.actions)
-    folders = "|".join(t.command for t in tables.values() if FOLDERS & set(t.arguments))
+    folders = "|".join(f"{t.command}:*" for t in tables.values() if FOLDERS & set(t.arguments))
     return f"""\
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
@@ -104,7 +104,7 @@ _heddle() {{
     :*) mapfile -t COMPREPLY < <(compgen -W '{' '.join(tables)} help' -- "$cur") ;;
     help:*) mapfile -t COMPREPLY < <(compgen -W '{' '.join(tables)}' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
-{actions}    {folders}:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+{actions}    {folders}) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }}
 complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle pull: a version becomes a PEFT directory here, without a worker. */
+#include "cli/cli.h"
+
+#include "core/clock.h"
+#include "core/units.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct {
+    common_t common;
+    const char *data_device;
+    uint32_t deadline_ms;
+    uint64_t max_rate_bytes;
+    bool insecure;
+} args_t;
+#define AT(field) offsetof(args_t, field)
+static const option_t OPTIONS[] = {
+    {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "60s", "from the call until every byte has come",
+     AT(deadline_ms)},
+    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, "0", "bytes fetched a second; 0: no limit",
+     AT(max_rate_bytes)},
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, "lo",
+     "of the tensor bytes; other than loopback: with keys that were named, or a broker elsewhere",
+     AT(data_device)},
+    {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
+    {0}};
+static const char *const ARGS[] = {"REF", "DIR", NULL};
+static const option_set_t SET = {
+    "heddle pull",
+    "NAME|NAME@V DIR [OPTION...]",
+    "Fetches a version from a worker or publisher that holds it, compares its digest, and writes DIR: a "
+    "complete PEFT directory.\n"
+    "NAME alone is the active version; where none is active, the newest.  DIR appears whole or not at all; "
+    "it must not exist,\n"
+    "or be empty.  No rollout, wait or heddle workers counts the process that pulls.",
+    CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.",
+    OPTIONS,
+    CLI_COMMON,
+    ARGS,
+    2,
+    CLI_EXITS ", DIR is there; 1 the version failed, or its last holder is gone; 2 DIR is not empty; 3 there "
+              "is no such adapter or\n"
+              "version; 5 the deadline ran out; 6 the key needs the role worker:NAME; 9 DIR cannot be "
+              "written, or memory ran out.\n" CLI_EXITS_COMMON ".\n\n"
+              "Environment:\n"
+              "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was "
+              "installed]\n"
+              "  UCX_...               UCX's own settings; those that are set are left as they are\n\n"
+              "Examples:\n  heddle pull policy ./policy-now\n"
+              "  heddle pull policy@6 ./policy-6 && heddle verify policy@6 --dir ./policy-6\n"
+              "  heddle pull policy@6 ./policy-6 -o json | jq -r .digest"};
+
+enum { BAR_WIDTH = 30, DRAW_US = 100000 };
+
+typedef struct { bool is_drawn; uint64_t drawn_us; } bar_t;
+
+static void draw(void *self, uint64_t bytes_done, uint64_t bytes)
+{
+    bar_t *b = self;
+    uint64_t now_us = clock_now(clock_system());
+    if (bytes == 0 || (b->is_drawn && now_us < b->drawn_us + DRAW_US && bytes_done < bytes)) return;
+    double part = (double)bytes_done / (double)bytes;
+    char bar[BAR_WIDTH + 1], done[16], all[16];
+    for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < (int)(part * BAR_WIDTH) ? '#' : '.';
+    bar[BAR_WIDTH] = 0;
+    units_bytes_text(bytes_done, done);
+    units_bytes_text(bytes, all);
+    fprintf(stderr, "\r[%s] %3d %%  %s of %s ", bar, (int)(part * 100), done, all);
+    b->is_drawn = true;
+    b->drawn_us = now_us;
+}
+
+static void render(const common_t *c, json_t *a)
+{
+    (void)c;
+    char s[4][64], bytes[16];
+    const json_t *sources = json_object_get(a, "sources");
+    units_bytes_text((uint64_t)cli_integer(a, "data_bytes"), bytes);
+    printf("%s  %s, %s  in %s after %s ms", cli_text(a, "tag", s[0]), bytes,
+           cli_count(cli_integer(a, "tensor_count"), "tensor", s[1]), cli_text(a, "path", s[2]),
+           cli_text(a, "elapsed_ms", s[3]));
+    for (size_t i = 0; i < json_array_size(sources); i++)
+        printf("%s%s", i ? ", " : ", from ", cli_text(json_array_get(sources, i), "name", s[0]));
+    puts("");
+}
+
+int command_pull(int argc, char **argv)
+{
+    args_t args = {0};
+    const char *given[2] = {0};
+    int end = cli_parse(&SET, "pull", argc, argv, &args, given);
+    if (end >= 0) return end;
+    heddle_admin_t *admin = cli_admin(&args.common, "pull", &end);
+    if (!admin) return end;
+    bar_t bar = {0};
+    bool is_shown = isatty(STDERR_FILENO) && !args.common.quiet;
+    heddle_pull_opts_t opts = {.size = sizeof opts,
+                               .deadline_ms = args.deadline_ms,
+                               .data_device = args.data_device,
+                               .max_rate_bytes = args.max_rate_bytes,
+                               .insecure = args.insecure,
+                               .progress = is_shown ? draw : NULL,
+                               .progress_self = &bar};
+    char *json = NULL;
+    int rc = heddle_admin_pull(admin, given[0], given[1], &opts, &json);
+    if (bar.is_drawn) fprintf(stderr, "\r%78s\r", "");
+    end = cli_answer(&args.common, "pull", cli_error(rc), json, render);
+    cli_admin_close(&admin);
+    return end;
+}
