@@ -57,7 +57,7 @@ function(heddle_install_pages)
   install(FILES deploy/completion/heddle.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME heddle
           COMPONENT runtime)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/completion)
-  foreach(program heddle-broker heddle-worker heddle-bench) # found by the program's name
+  foreach(program heddle-broker heddle-worker heddle-bench mkadapter) # found by the program's name
     file(CREATE_LINK heddle ${CMAKE_BINARY_DIR}/completion/${program} SYMBOLIC)
     install(FILES ${CMAKE_BINARY_DIR}/completion/${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
             COMPONENT runtime)

@@ -28,7 +28,10 @@ static const option_t OPTIONS[] = {
 static const char *const ARGS[] = {"DIR", NULL};
 static const option_set_t SET = {"mkadapter", "[OPTION...] DIR",
     "Makes DIR, a PEFT adapter (adapter_config.json, adapter_model.safetensors) of bf16 tensors in the shape of a real LoRA on all\n"
-    "linear layers.  The same options give the same bytes.", NULL, OPTIONS, NULL, ARGS, 1};
+    "linear layers.  The same options give the same bytes.", NULL, OPTIONS, NULL, ARGS, 1,
+    "Exit status: 0 ok, DIR is there; 2 usage; 9 this machine: DIR exists or cannot be written, or memory ran out.\n\n"
+    "Examples:\n  mkadapter ./my-peft-dir\n"
+    "  mkadapter --shape llama-3.1-8b --rank 32 --seed 2 ./larger"};
 
 static int write_files(const manifest_input_t *in, int dir_fd, heddle_error_t *error)
 {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Made from the programs' option tables by tools/surfaces; edits here are lost.
-# bash completion for heddle, heddle-broker, heddle-worker and heddle-bench; needs nothing but bash.
+# bash completion for heddle, heddle-broker, heddle-worker, heddle-bench, mkadapter; needs nothing but bash
 
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
@@ -21,6 +21,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     keygen) echo '--out -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     bench) echo '--row --repeat --smoke --alone --python --data -o --output -q --quiet --log-level -h --help --version' ;;
+    mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -h --help --version' ;;
   esac
 }
 
@@ -54,6 +55,7 @@ _heddle_values() {
     publish:--meta) echo '' ;;
     wait:--min) echo '' ;;
     worker:--name|keys:--name) echo '' ;;
+    mkadapter:--narrow) echo '' ;;
     worker:--on-activate) echo '@file' ;;
     worker:--on-stage) echo '@file' ;;
     keygen:--out) echo '@file' ;;
@@ -61,19 +63,25 @@ _heddle_values() {
     wait:--phase) echo 'staged active' ;;
     bench:--python) echo '@file' ;;
     wait:--quorum) echo 'all' ;;
+    mkadapter:--rank) echo '' ;;
     bench:--repeat) echo '' ;;
     publish:--request-id) echo '' ;;
     keys:--role) echo '' ;;
     bench:--row) echo '' ;;
+    mkadapter:--seed) echo '' ;;
+    mkadapter:--shape) echo 'tiny' ;;
     events:--since) echo '' ;;
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;
+    mkadapter:--tensors) echo '' ;;
     broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
     rollback:--to) echo '' ;;
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '' ;;
     publish:--writer) echo '' ;;
     broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|pull:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
+    mkadapter:-r) echo '' ;;
+    mkadapter:-s) echo '' ;;
     *) return 1 ;;
   esac
 }
@@ -84,6 +92,7 @@ _heddle() {
   if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
   case ${COMP_WORDS[0]##*/} in
     heddle-*) command=${COMP_WORDS[0]##*/heddle-}; command=${command#heddle-} ;;
+    mkadapter) command=mkadapter ;;
     *)
       for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -113,7 +122,7 @@ _heddle() {
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
     keys:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)keys ]]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     bench:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)bench ]]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
-    publish:*|pull:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+    publish:*|pull:*|mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }
-complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench
+complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench mkadapter

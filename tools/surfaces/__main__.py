@@ -15,7 +15,7 @@ import environment
 import errors
 import header
 import page
-from table import read_overview, read_tables
+from table import read_overview, read_program, read_tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WITHOUT_PAGE = {"heddle", "version"}   # headers that declare no function
@@ -24,9 +24,10 @@ WITHOUT_PAGE = {"heddle", "version"}   # headers that declare no function
 def wanted(bindir):
     """path -> text of every file that is made, wholly or in part."""
     tables = read_tables(bindir)
+    maker = read_program(bindir, "mkadapter", "make a PEFT adapter in the shape of a real one")
     files = {}
     man = ROOT / "docs/man"
-    for table in tables.values():
+    for table in [*tables.values(), maker]:
         path = man / f"{table.page}.1"
         files[path] = page.renew(path, page.command(table), page.command_rest(table))
     path = man / "heddle.1"
@@ -39,8 +40,8 @@ def wanted(bindir):
         found = header.read(source)
         files[path] = page.renew(path, page.library(found), page.library_rest(found))
     files[man / "heddle-errors.7"] = errors.page((ROOT / "docs/operations.md").read_text())
-    files[ROOT / "deploy/completion/heddle.bash"] = completion.bash(tables)
-    files[ROOT / "deploy/completion/_heddle"] = completion.zsh(tables)
+    files[ROOT / "deploy/completion/heddle.bash"] = completion.bash(tables, maker)
+    files[ROOT / "deploy/completion/_heddle"] = completion.zsh(tables, maker)
     files[ROOT / "deploy/heddle.env"] = environment.sample(tables)
     return files
 

@@ -23,7 +23,7 @@ def kind_of(value):
 def bash_values(tables):
     """(command:option -> what to offer), the same rows of several commands together."""
     rows = {}
-    for t in tables.values():
+    for t in tables:
         for o in t.options:
             if o.takes_value:
                 offer = f"@{kind_of(o.value)}" if kind_of(o.value) else " ".join(o.choices)
@@ -46,16 +46,18 @@ def bash_action(t):
     return f"if {here}; then {first}; else {rest}; fi"
 
 
-def bash(tables):
+def bash(tables, maker):
+    """`maker`: a program that is no command of heddle."""
+    every = [*tables.values(), maker]
     options = "\n".join(f"    {t.command}) echo '{' '.join(w for o in t.options for w in words(o))}' ;;"
-                        for t in tables.values())
+                        for t in every)
     actions = "".join(f"""    {t.command}:*) {bash_action(t)} ;;
 """ for t in tables.values() if t.actions)
-    folders = "|".join(f"{t.command}:*" for t in tables.values() if FOLDERS & set(t.arguments))
+    folders = "|".join(f"{t.command}:*" for t in every if FOLDERS & set(t.arguments))
     return f"""\
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
-# bash completion for heddle, heddle-broker, heddle-worker and heddle-bench; needs nothing but bash.
+# bash completion for heddle, heddle-broker, heddle-worker, heddle-bench, mkadapter; needs nothing but bash
 
 _heddle_options() {{ # _heddle_options COMMAND: its options
   case $1 in
@@ -66,7 +68,7 @@ _heddle_options() {{ # _heddle_options COMMAND: its options
 # _heddle_values COMMAND OPTION: what it may be, @dir, @file or @if (interface); fails when it takes no value
 _heddle_values() {{
   case $1:$2 in
-{bash_values(tables)}
+{bash_values(every)}
     *) return 1 ;;
   esac
 }}
@@ -77,6 +79,7 @@ _heddle() {{
   if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${{COMP_WORDS[COMP_CWORD - 2]}}; fi
   case ${{COMP_WORDS[0]##*/}} in
     heddle-*) command=${{COMP_WORDS[0]##*/heddle-}}; command=${{command#heddle-}} ;;
+    {maker.program}) command={maker.command} ;;
     *)
       for ((i = 1; i < COMP_CWORD; i++)); do
         case ${{COMP_WORDS[i]}} in
@@ -107,7 +110,7 @@ _heddle() {{
 {actions}    {folders}) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }}
-complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench
+complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench {maker.program}
 """
 
 
@@ -147,13 +150,13 @@ def zsh_function(t):
     return "\n".join(lines + ["}"])
 
 
-def zsh(tables):
+def zsh(tables, maker):
     described = "\n".join(f"      '{t.command}:{zsh_quoted(t.brief)}'" for t in tables.values())
-    functions = "\n\n".join(zsh_function(t) for t in tables.values())
+    functions = "\n\n".join(zsh_function(t) for t in [*tables.values(), maker])
     common = [zsh_option(o)
               for o in next(iter([t for t in tables.values() if t.command == "status"])).options]
     return f"""\
-#compdef heddle heddle-broker heddle-worker heddle-bench
+#compdef heddle heddle-broker heddle-worker heddle-bench {maker.program}
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
 
@@ -162,7 +165,7 @@ def zsh(tables):
 _heddle() {{
   local state curcontext=$curcontext
   local -a commands
-  if [[ $service == heddle-* ]]; then
+  if [[ $service == heddle-* || $service == {maker.program} ]]; then
     _heddle_${{service#heddle-}}
     return
   fi

@@ -85,20 +85,30 @@ def read_overview(bindir):
     return Table("", "", "heddle", notes=[f[0] for key, *f in dump(bindir / "heddle") if key == "note"])
 
 
+def read_rows(table, rows):
+    for key, *fields in rows:
+        if key == "option":
+            table.options.append(Option(*fields))
+        elif key == "argument":
+            table.arguments.append(fields[0])
+        elif key == "note":
+            table.notes.append(fields[0])
+        else:
+            setattr(table, key, fields[0])
+    return table
+
+
+def read_program(bindir, name, brief):
+    """Of a program that is no command of heddle."""
+    return read_rows(Table(name, brief), dump(bindir / name))
+
+
 def read_tables(bindir):
     """command -> Table, in the order of `heddle --help`."""
     tables = {}
     for key, command, *brief in dump(bindir / "heddle"):
         if key != "command":
             continue
-        t = tables[command] = Table(command, re.sub(r" \(heddle-[a-z]+\)$", "", brief[0]))
-        for key, *fields in dump(bindir / "heddle", command):
-            if key == "option":
-                t.options.append(Option(*fields))
-            elif key == "argument":
-                t.arguments.append(fields[0])
-            elif key == "note":
-                t.notes.append(fields[0])
-            else:
-                setattr(t, key, fields[0])
+        table = Table(command, re.sub(r" \(heddle-[a-z]+\)$", "", brief[0]))
+        tables[command] = read_rows(table, dump(bindir / "heddle", command))
     return tables
