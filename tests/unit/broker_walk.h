@@ -328,7 +328,8 @@ static void operate(void)
     if (!v) return;
     M.by_hand = true;
     rig_hello(ADMIN, ROLE_ADMIN);
-    rig_query(ADMIN, (msg_query_t){.op = draw(3) ? "activate" : "wait",
+    const char *const ops[] = {"wait", "activate", v % 2 ? "rollback" : "resume"};
+    rig_query(ADMIN, (msg_query_t){.op = ops[draw(3)],
                                    .name = "policy",
                                    .version = v,
                                    .by = "ann",
