@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/others.h"
+#include "core/repeat.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -31,7 +32,8 @@ struct daemon {
     char *endpoint;            /* as bound */
     uint64_t next_us;          /* when the broker wants its next tick, as its last flush said */
     uint64_t logged_seq;       /* events up to here are in the log */
-    bool is_refusing;          /* the last commit failed */
+    repeat_t slow, refusals;   /* of commits */
+    repeat_t warnings;         /* of the broker, by text */
     heddle_error_t end;        /* why it ended; code 0: a signal */
 };
 
@@ -58,14 +60,17 @@ static int io_commit(void *self, const record_t *records, int count, heddle_erro
     int rc = store_commit(d->store, records, count, &why);
     uint64_t took_us = clock_now(d->clock) - began_us;
     if (rc && error) *error = why;
-    if (took_us >= SLOW_US)
-        log_emit(LOG_WARN, "store.slow", "%s took %.1f s to take %d records; nobody was answered meanwhile",
-                 store_dir(d->store), (double)took_us / 1e6, count);
-    if (rc && !d->is_refusing)
-        log_emit(LOG_ERROR, "store.refused", "%s: %s", heddle_err_name(rc), why.message);
-    if (!rc && d->is_refusing)
+    char scratch[REPEAT_TEXT];
+    uint64_t now_us = began_us + took_us, times = took_us >= SLOW_US ? repeat_note(&d->slow, 0, now_us) : 0;
+    if (times)
+        log_emit(LOG_WARN, "store.slow", "%s took %.1f s to take %d records; nobody was answered meanwhile%s",
+                 store_dir(d->store), (double)took_us / 1e6, count, repeat_text(times, scratch));
+    times = rc ? repeat_note(&d->refusals, (uint32_t)-rc, now_us) : 0;
+    if (times)
+        log_emit(LOG_ERROR, "store.refused", "%s: %s%s", heddle_err_name(rc), why.message,
+                 repeat_text(times, scratch));
+    if (!rc && repeat_over(&d->refusals))
         log_emit(LOG_WARN, "store.recovered", "%s takes records again", store_dir(d->store));
-    d->is_refusing = rc != HEDDLE_OK;
     return rc;
 }
 
@@ -85,8 +90,10 @@ static void io_random(void *self, void *data, size_t bytes)
 
 static void io_warn(void *self, const char *id, const char *text)
 {
-    (void)self;
-    log_emit(LOG_WARN, id, "%s", text);
+    daemon_t *d = self;
+    char scratch[REPEAT_TEXT];
+    uint64_t times = repeat_note(&d->warnings, repeat_key(text), clock_now(d->clock));
+    if (times) log_emit(LOG_WARN, id, "%s%s", text, repeat_text(times, scratch));
 }
 
 static uint64_t io_registry_bytes(void *self) { return store_bytes(((daemon_t *)self)->store); }

@@ -45,10 +45,15 @@ void descriptors_look(descriptors_keep_t *k, uint64_t now_us)
     k->look_us = now_us + LOOK_US;
     if (k->count && count_left(DESCRIPTORS_LOW) < DESCRIPTORS_LOW) {
         descriptors_fini(k);
-        log_emit(LOG_WARN, "descriptors.low", "the limit of open files is near: raise it (ulimit -n)");
+        char scratch[REPEAT_TEXT];
+        uint64_t times = repeat_note(&k->low, 0, now_us);
+        if (times)
+            log_emit(LOG_WARN, "descriptors.low", "the limit of open files is near: raise it (ulimit -n)%s",
+                     repeat_text(times, scratch));
     } else if (!k->count &&
                count_left(DESCRIPTORS_KEPT + DESCRIPTORS_LOW) == DESCRIPTORS_KEPT + DESCRIPTORS_LOW) {
         k->count = open_some(DESCRIPTORS_KEPT, k->fds);
+        if (repeat_over(&k->low)) log_emit(LOG_WARN, "descriptors.again", "descriptors are free again");
     }
 }
 

@@ -11,6 +11,8 @@
 #ifndef CLIENT_DESCRIPTORS_H
 #define CLIENT_DESCRIPTORS_H
 
+#include "core/repeat.h"
+
 #include <heddle/error.h>
 #include <stdint.h>
 
@@ -24,7 +26,11 @@
 /* NO_MEMORY when fewer than `wanted` (at most DESCRIPTORS_START) can be opened now. */
 int  descriptors_check(int wanted, heddle_error_t *error);
 
-typedef struct { int fds[DESCRIPTORS_KEPT], count; uint64_t look_us; } descriptors_keep_t;
+typedef struct {
+    int fds[DESCRIPTORS_KEPT], count;
+    uint64_t look_us;
+    repeat_t low;
+} descriptors_keep_t;
 
 /* Lends or takes back; looks ten times a second at most, and costs nothing between.  Zeroed to begin with. */
 void descriptors_look(descriptors_keep_t *k, uint64_t now_us);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/event_queue.h"
 
+#include "core/clock.h"
 #include "core/failpoint.h"
 #include "core/log.h"
 
@@ -176,15 +177,18 @@ static heddle_event_t *make_room(event_queue_t *q)
     return take_out(q, 0);
 }
 
-/* Once for each time that the queue fills up, to who reads at times; but each one that is lost. */
-static void say_dropped(bool is_quiet, const heddle_event_t *e, bool is_lost)
+static void report_dropped(const heddle_event_t *e, bool is_lost, uint64_t times)
 {
+    char scratch[REPEAT_TEXT];
+    const char *name = heddle_event_name(e->type);
+    repeat_text(times, scratch);
     if (is_lost)
-        log_emit(LOG_ERROR, "events.lost", "%s %s is lost: %s", heddle_event_name(e->type), e->tag,
-                 "the application reads no events, or no memory is left");
-    else if (!is_quiet)
-        log_emit(LOG_WARN, "events.dropped", "%s %s and maybe more: the application reads no events",
-                 heddle_event_name(e->type), e->tag);
+        log_emit(LOG_ERROR, "events.lost",
+                 "%s %s is lost: the application reads no events, or no memory is left%s", name, e->tag,
+                 scratch);
+    else
+        log_emit(LOG_WARN, "events.dropped", "%s %s and maybe more: the application reads no events%s", name,
+                 e->tag, scratch);
 }
 
 /* --- in and out ------------------------------------------------------------------------------- */
@@ -216,7 +220,6 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
     heddle_event_t *copy = FAILPOINT("client.event") ? NULL : malloc(sizeof *copy), *gone = NULL;
     pthread_mutex_lock(&q->lock);
     uint64_t lost_before = q->lost_count;
-    bool is_quiet = q->has_complained || !q->has_reader;
     if (!copy && worth == NEEDED) copy = find_memory(q);
     queued_t entry = {copy, event->version, hash_name(event->adapter), (uint16_t)event->type,
                       (uint16_t)worth};
@@ -225,25 +228,27 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
         gone = append(q, &entry);
     } else if (worth == NEEDED) q->lost_count++;
     else q->dropped_count++;
-    bool is_lost = q->lost_count > lost_before;
-    if (gone || !copy) q->has_complained = true;
+    bool is_lost = q->lost_count > lost_before, is_told = is_lost || ((gone || !copy) && q->has_reader);
+    uint64_t times = is_told ? repeat_note(&q->drops, is_lost, clock_now(clock_system())) : 0;
     pthread_mutex_unlock(&q->lock);
-    if (gone || !copy) say_dropped(is_quiet, gone ? gone : event, is_lost);
+    if (times) report_dropped(gone ? gone : event, is_lost, times);
     free(gone);
 }
 
 bool event_queue_pop(event_queue_t *q, heddle_event_t *ret_event)
 {
     heddle_event_t *event = NULL;
+    bool is_over = false;
     pthread_mutex_lock(&q->lock);
     q->has_reader = true;
     if (q->count > 0) event = take_out(q, 0);
     if (event && q->count == 0) {
-        q->has_complained = false;
+        is_over = repeat_over(&q->drops);
         eventfd_read(q->fd, &(eventfd_t){0});
     }
     if (event) *ret_event = *event;
     give_back(q, event);
     pthread_mutex_unlock(&q->lock);
+    if (is_over) log_emit(LOG_WARN, "events.read", "the application has read all events");
     return event;
 }

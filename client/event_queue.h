@@ -23,6 +23,7 @@
 #define CLIENT_EVENT_QUEUE_H
 
 #include "core/limits.h"
+#include "core/repeat.h"
 
 #include <heddle/types.h>
 #include <pthread.h>
@@ -43,7 +44,7 @@ typedef struct {
     uint32_t spare_count;
     uint64_t dropped_count;            /* repeated and told ones */
     uint64_t lost_count;               /* needed ones */
-    bool has_complained;               /* since the queue was empty last */
+    repeat_t drops;                    /* that are logged; key 1: of a needed one */
     bool has_reader;                   /* somebody asked for an event once */
     int fd;                            /* readable while count > 0 */
 } event_queue_t;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/errors.h"
 
+#include "core/repeat.h"
+
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -144,6 +146,11 @@ static _Thread_local heddle_error_t last;
 
 const heddle_error_t *heddle_last_error(void) { return &last; }
 heddle_error_t *error_last(void) { return &last; }
+
+uint32_t error_reason(const heddle_error_t *error)
+{
+    return (uint32_t)-error->code + 31 * repeat_key(error->expected) + 961 * repeat_key(error->hint);
+}
 
 int error_publish(const heddle_error_t *error)
 {

@@ -6,6 +6,7 @@
 #define CORE_ERRORS_H
 
 #include <heddle/error.h>
+#include <stdint.h>
 
 /* Clears the object, fills code, retriable and message; returns `code`. */
 int error_fail(heddle_error_t *error, int code, const char *format, ...)
@@ -20,6 +21,8 @@ void error_hint(heddle_error_t *error, const char *format, ...) __attribute__((f
 /* Copies a text into a fixed field, cut on a UTF-8 boundary, control characters replaced by '?'.
  * `text` may be `to`. */
 void error_text(char *to, size_t size, const char *text);
+/* A hash of code, expected and hint: equal for one reason that repeats, whose message may hold times. */
+uint32_t error_reason(const heddle_error_t *error);
 /* Makes `error` this thread's heddle_last_error(); returns its code. */
 int  error_publish(const heddle_error_t *error);
 /* The thread's own object, to be filled in place by public calls. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/process.h"
 
+#include "core/clock.h"
 #include "core/log.h"
+#include "core/repeat.h"
 
 #include <heddle/error.h>
 
@@ -24,16 +26,21 @@ void process_settle(void)
 
 bool process_print(const char *line)
 {
-    static bool was_lost;
+    static repeat_t lost;
     bool is_written = puts(line) >= 0 && fflush(stdout) == 0;
     if (!is_written) {
-        if (!was_lost)
-            log_emit(LOG_WARN, "stdout.lost", "stdout took no line, and who waits for it waits in vain: %s; "
-                     "is its disk full, or the descriptor closed?  The line: %.400s", strerror(errno), line);
+        char scratch[REPEAT_TEXT];
+        int why = errno;
+        uint64_t times = repeat_note(&lost, (uint32_t)why, clock_now(clock_system()));
+        if (times)
+            log_emit(LOG_WARN, "stdout.lost",
+                     "a line cannot be written to stdout and is lost: %s; is its disk full, or the "
+                     "descriptor closed?  The line: %.400s%s", strerror(why), line,
+                     repeat_text(times, scratch));
         __fpurge(stdout); /* else it comes late, before the next one */
         clearerr(stdout);
     }
-    was_lost = !is_written;
+    if (is_written && repeat_over(&lost)) log_emit(LOG_WARN, "stdout.again", "stdout takes lines again");
     return is_written;
 }
 

@@ -10,8 +10,8 @@
  * socket or region of ours takes their place and gets what is printed; what is then written to stdout fails.
  * A limit of file sizes (ulimit -f) is an error of the call that meets it, not a death. */
 void process_settle(void);
-/* A line of a daemon, at once.  False: it could not be written and is lost, which is logged where the line
- * before it was not. */
+/* A line of a daemon, at once.  False: it could not be written and is lost, which is logged
+ * (core/repeat.h). */
 bool process_print(const char *line);
 /* A command's last word: `end`, or 9 when it would be 0 and its answer could not be written to stdout, which
  * is said on stderr. */

@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"
+#include "core/repeat.h"
 #include "wire/socket.h"
 
 #include <czmq.h>
@@ -23,8 +24,8 @@ struct gate {
     int listener;                  /* its descriptor, as libzmq told; -1: not yet */
     uint64_t low;                  /* the limit while OPEN */
     bool is_shut;
-    uint64_t look_us, said_us;     /* SHUT: when to look; when it was last said, 0: never */
-    unsigned shut_count;           /* since it was said */
+    uint64_t look_us;              /* SHUT: when to look */
+    repeat_t shuts;
 };
 
 int gate_backlog(int wanted)
@@ -62,15 +63,6 @@ static void take_new(const gate_t *g)
 
 /* ---- open and shut ---- */
 
-static bool says_now(gate_t *g)
-{
-    uint64_t now_us = loop_now(g->loop);
-    g->shut_count++;
-    if (g->said_us && now_us - g->said_us < GATE_SAY_US) return false;
-    g->said_us = now_us;
-    return true;
-}
-
 static void look_at(gate_t *g, uint64_t at_us)
 {
     g->look_us = at_us;
@@ -84,12 +76,13 @@ static void shut(gate_t *g, int number)
     if (g->listener >= 0) drop_new(g);
     descriptors_raise_limit();
     look_at(g, loop_now(g->loop) + GATE_LOOK_US);
-    if (!says_now(g)) return;
-    log_emit(LOG_ERROR, "wire.no_descriptor",
-             "no descriptor for one more connection (%s, limit %llu; %u times since this was last said): new "
-             "ones wait, those that are here go on; raise the limit of open files (ulimit -n)",
-             strerror(number), (unsigned long long)g->low, g->shut_count);
-    g->shut_count = 0;
+    char scratch[REPEAT_TEXT];
+    uint64_t times = repeat_note(&g->shuts, 0, loop_now(g->loop));
+    if (times)
+        log_emit(LOG_ERROR, "wire.no_descriptor",
+                 "no descriptor for one more connection (%s, limit %llu): new ones wait, those that are here "
+                 "go on; raise the limit of open files (ulimit -n)%s",
+                 strerror(number), (unsigned long long)g->low, repeat_text(times, scratch));
 }
 
 /* With the limit of OPEN: what is beyond it stays, and counts. */
@@ -102,7 +95,8 @@ static bool open_again(gate_t *g)
     }
     if (g->listener >= 0) take_new(g);
     g->is_shut = false;
-    if (!g->shut_count) log_emit(LOG_INFO, "wire.descriptors_again", "new connections are taken in again");
+    if (repeat_over(&g->shuts))
+        log_emit(LOG_INFO, "wire.descriptors_again", "new connections are taken in again");
     return true;
 }
 

@@ -9,7 +9,7 @@
  * waits in the queue.  So the limit that it meets is a soft one, below the hard one by more than the queue
  * holds: when it is met, the kernel drops new connections before they come into the queue (a socket filter,
  * or a least time to live that no packet has; who dials tries again), and the limit is raised for those who
- * are in it.  Said at most once in GATE_SAY_US.
+ * are in it.  Logged as core/repeat.h has it.
  *
  * TCP alone: for ipc there is no such filter, and only the word is said.
  * Loop thread.  Nothing blocks. */
@@ -20,7 +20,6 @@
 
 #define GATE_FREE 32
 #define GATE_LOOK_US 500000ull
-#define GATE_SAY_US 60000000ull
 
 typedef struct gate gate_t;
 

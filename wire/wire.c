@@ -7,6 +7,7 @@
 #include "core/failpoint.h"
 #include "core/limits.h"
 #include "core/log.h"
+#include "core/repeat.h"
 #include "wire/endpoint.h"
 #include "wire/gate.h"
 #include "wire/greeting.h"
@@ -65,6 +66,7 @@ struct wire {
     atomic_bool is_reached;          /* see wire_is_reached */
     bool had_connection;             /* since the last try */
     bool has_no_key;                 /* that should be there: no line, and none until it is */
+    repeat_t no_line;                /* a redial that found no descriptor or memory */
     int refused, shut;               /* handshakes in a row that were refused; that were broken off */
     uint64_t retry_us;               /* after a refused one; CLOCK_NEVER */
 };
@@ -507,10 +509,14 @@ static bool redial_now(void *self)
     w->tries = 0;
     retry_at(w, CLOCK_NEVER);
     int rc = connect_next(w, &why);
-    if (rc)
-        log_emit(LOG_WARN, "wire.redial", "%s stays: no new connection: %s", w->endpoint,
-                 heddle_err_name(rc));
-    else set_line(w, false);
+    char scratch[REPEAT_TEXT];
+    uint64_t times = rc ? repeat_note(&w->no_line, (uint32_t)-rc, loop_now(w->loop)) : 0;
+    if (times)
+        log_emit(LOG_WARN, "wire.redial", "no new connection to %s: %s%s", w->endpoint, heddle_err_name(rc),
+                 repeat_text(times, scratch));
+    if (!rc && repeat_over(&w->no_line))
+        log_emit(LOG_WARN, "wire.redial", "connecting to %s again", w->endpoint);
+    if (!rc) set_line(w, false);
     if (!rc && w->has_no_key) refuse_line(w, &why);
     return !rc;
 }

@@ -4,7 +4,7 @@
 #include "core/errors.h"
 #include "core/log.h"
 
-void unreached_begin(unreached_t *u) { *u = (unreached_t){0}; }
+void unreached_begin(unreached_t *u) { *u = (unreached_t){.reported = u->reported}; }
 
 static const source_t *find_source(const announced_t *w, uint64_t token)
 {
@@ -63,14 +63,17 @@ static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, 
 }
 
 static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, const uint64_t *lost,
-                 uint32_t count)
+                 uint32_t count, uint64_t now_us)
 {
     buf_t names = {0};
     if (name_sources(u, w, lost, count, &names)) {
+        char scratch[REPEAT_TEXT];
         describe(u, io, w, buf_text(&names));
         bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
-        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s",
-                 (unsigned long long)w->version, u->error.message);
+        uint64_t times = repeat_note(&u->reported, repeat_key(u->error.message), now_us);
+        if (times)
+            log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s",
+                     (unsigned long long)w->version, u->error.message, repeat_text(times, scratch));
     }
     buf_fini(&names);
 }
@@ -85,6 +88,6 @@ bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, con
                     uint64_t deadline_us, uint64_t now_us)
 {
     if (pull_source(pull) || count == 0) return false;
-    tell(u, io, pull_what(pull), lost, count);
+    tell(u, io, pull_what(pull), lost, count, now_us);
     return u->told_count && deadline_us != CLOCK_NEVER && now_us + UNREACHED_BEFORE_US >= deadline_us;
 }

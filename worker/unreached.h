@@ -11,6 +11,7 @@
 #ifndef WORKER_UNREACHED_H
 #define WORKER_UNREACHED_H
 
+#include "core/repeat.h"
 #include "worker/pull.h"
 
 /* Given up so long before the version's deadline: the answer that names the sources is there in time. */
@@ -21,6 +22,7 @@
 typedef struct {
     uint64_t told[UNREACHED_TOLD_MAX];    /* sources by token, listed or not any more */
     uint32_t told_count;             /* 0: quiet */
+    repeat_t reported;               /* in the log; of earlier fetches too */
     int refused;                     /* what the last one answered that refused; OK: none answered */
     heddle_error_t error;            /* UNAVAILABLE, of phase fetch */
 } unreached_t;

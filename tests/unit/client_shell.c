@@ -342,6 +342,9 @@ Test(event_queue, only_who_reads_is_told_that_events_were_dropped)
     while (event_queue_pop(&q, &e)) {}
     overfill(&q, said, sizeof said);
     cr_assert(strstr(said, "events.dropped"), "%s", said);
+    while (event_queue_pop(&q, &e)) {}
+    overfill(&q, said, sizeof said);
+    cr_assert_str_empty(said, "what repeats within a minute is counted: %s", said);
     event_queue_fini(&q);
 }
 
