@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core/log.h: one line a thing that happened, on stderr: time, level, a stable event id, text.  Libraries
- * log nothing at level info or above unless something is lost; programs decide the level.  Any thread. */
+ * log nothing at level info or above unless something is lost, or no broker admits a worker (heddle/worker.h,
+ * "Stderr"); programs decide the level.  What repeats goes through core/repeat.h.  Any thread. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 

@@ -19,15 +19,6 @@ static int fail(const char *what)
     return heddle_err_exit(e->code);
 }
 
-/* A refusal that may pass, and a broker that is silent, are waited out; another refusal is the end. */
-static int tell(const heddle_event_t *e)
-{
-    const char *hint = e->type == HEDDLE_EVENT_REFUSED ? heddle_last_error()->hint : "";
-    fprintf(stderr, "%s: %s: %s\n", e->type == HEDDLE_EVENT_REFUSED ? "refused" : "lost", heddle_err_name(e->code), e->message);
-    if (hint[0]) fprintf(stderr, "  hint: %s\n", hint);
-    return e->type == HEDDLE_EVENT_REFUSED && !e->retriable ? heddle_err_exit(e->code) : 0;
-}
-
 /* What a rollout does with an adapter: hold it, use it, let go.  The tag goes with every sample. */
 static int use(heddle_worker_t *w, const char *adapter)
 {
@@ -69,14 +60,11 @@ int main(int argc, char **argv)
     if (signal_fd < 0) return 9;
     if (heddle_worker_open(&opts, &w)) return fail("open");
     struct pollfd fds[] = {{.fd = heddle_worker_fd(w), .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
-    int patience_ms = 5000, count;
-    while (!status && (count = poll(fds, 2, patience_ms)) >= 0 && !fds[1].revents) {
-        if (!count) fprintf(stderr, "no broker has answered for 5 s; waiting for one (HEDDLE_BROKER says where)\n");
-        patience_ms = -1;
+    while (!status && poll(fds, 2, -1) >= 0 && !fds[1].revents) {   /* the library says on stderr when no broker admits this worker */
         heddle_event_t e = {.size = sizeof e};
         while (!status && heddle_worker_next_event(w, 0, &e) == HEDDLE_OK) {
             if (e.type == HEDDLE_EVENT_JOINED) puts("joined"), fflush(stdout);
-            if (e.type == HEDDLE_EVENT_REFUSED || e.type == HEDDLE_EVENT_LOST_BROKER) status = tell(&e);
+            if (e.type == HEDDLE_EVENT_REFUSED && !e.retriable) status = fail("refused");
             if (e.type == HEDDLE_EVENT_FAILED) fprintf(stderr, "%s failed: %s\n", e.tag, e.message);
             if (e.type == HEDDLE_EVENT_ACTIVE) status = use(w, e.adapter);
         }

@@ -116,7 +116,8 @@ int main(int argc, char **argv)
     int status = 0;
     time_t patience = time(NULL) + 5;   /* 0: a broker was heard, or it was said that none is */
     engine_t engine = {0};
-    heddle_worker_opts_t opts = {.size = sizeof opts, .adapters = (const char *const[]){argv[1], NULL}, .apply = HEDDLE_APPLY_APP};
+    heddle_worker_opts_t opts = {.size = sizeof opts, .adapters = (const char *const[]){argv[1], NULL}, .apply = HEDDLE_APPLY_APP,
+                                 .quiet = 1};   /* what the library would say of a broker on stderr, tell() says */
     heddle_worker_t *w;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);

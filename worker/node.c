@@ -29,6 +29,15 @@ void worker_node_tell_error(worker_node_t *n, int type, const heddle_error_t *er
     worker_node_tell(n, &event);
 }
 
+void worker_node_tell_refusal(worker_node_t *n, int retriable, uint64_t now_us)
+{
+    uint64_t times = repeat_note(&n->refusals, error_reason(&n->join_error) ^ (retriable != 0), now_us);
+    heddle_event_t event = {.type = HEDDLE_EVENT_REFUSED, .code = n->join_error.code,
+                            .retriable = retriable, .step = -1, .repeat_count = times};
+    error_text(event.message, sizeof event.message, n->join_error.message);
+    if (times) worker_node_tell(n, &event);
+}
+
 /* Why a version failed here: what sync said, or the broker. */
 static const heddle_error_t *reason_of(adapter_t *a, uint64_t version, int code)
 {
@@ -312,15 +321,13 @@ static void node_line(void *self, bool up, uint64_t now_us)
     worker_node_step(self, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
 }
 
-/* Once a second: who sends them does not fill a disk. */
 static void note_bad_frame(worker_node_t *n, const char *why, uint64_t now_us)
 {
-    n->bad_frames++;
-    if (n->bad_frame_us && now_us - n->bad_frame_us < 1000000) return;
-    n->bad_frame_us = now_us;
-    log_emit(LOG_WARN, "worker.frame",
-             "a frame from the broker was dropped: %s (%u since this was last said)", why, n->bad_frames);
-    n->bad_frames = 0;
+    char scratch[REPEAT_TEXT];
+    uint64_t times = repeat_note(&n->bad_frames, 0, now_us);
+    if (times)
+        log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s%s", why,
+                 repeat_text(times, scratch));
 }
 
 static void node_frame(void *self, bytes_t frame, uint64_t now_us)
@@ -410,7 +417,7 @@ static void answer_check(worker_node_t *n, check_t *check, exported_t exported, 
 static void give_up_joining(worker_node_t *n, uint64_t now_us)
 {
     n->join_end_us = CLOCK_NEVER;
-    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 0);
+    worker_node_tell_refusal(n, 0, now_us);
     worker_node_leave(n, now_us);
 }
 
@@ -420,9 +427,10 @@ static uint64_t node_tick(void *self, uint64_t now_us)
     worker_node_t *n = self;
     worker_node_step(n, SE_TICK, NULL, now_us);
     if (now_us >= n->join_end_us) give_up_joining(n, now_us);
+    uint64_t unjoined_us = worker_node_report_unjoined(n, now_us);
     for (check_t *check; (check = checks_overdue(&n->checks, now_us));)
         answer_check(n, check, EXPORTED_UNKNOWN, HEDDLE_OK);
-    uint64_t next = earlier(n->join_end_us, checks_deadline(&n->checks));
+    uint64_t next = earlier(earlier(n->join_end_us, unjoined_us), checks_deadline(&n->checks));
     for (uint32_t i = 0; i < n->adapter_count; i++)
         next = earlier(next, tick_adapter(n, &n->adapters[i], now_us));
     return earlier(next, session_deadline(&n->session));
@@ -491,9 +499,8 @@ static void node_refused(void *self, const heddle_error_t *why, uint64_t now_us)
 {
     owner_check(((worker_node_t *)self)->io.owner);
     worker_node_t *n = self;
-    (void)now_us;
     n->join_error = *why;
-    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 1);
+    worker_node_tell_refusal(n, 1, now_us);
 }
 
 const node_ops_t worker_node_ops = {.line = node_line,
@@ -601,6 +608,7 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
     n->opts = *opts;
     n->io = *io;
     n->join_end_us = CLOCK_NEVER;
+    n->unjoined_us = opts->broker ? 0 : CLOCK_NEVER;
     slots_ops_t ops = {.self = n, .wake = wake, .map = map, .unmap = unmap, .owner = io->owner};
     if (slots_new(opts->adapters, opts->adapter_count, &ops, &n->slots)) goto fail;
     n->adapter_count = opts->adapter_count;

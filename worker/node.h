@@ -11,6 +11,7 @@
 
 #include "client/node.h"
 #include "client/session.h"
+#include "core/repeat.h"
 #include "worker/check.h"
 #include "worker/early.h"
 #include "worker/pull.h"
@@ -18,9 +19,14 @@
 #include "worker/sync.h"
 #include "worker/unreached.h"
 
+/* A worker that no broker admits says so on stderr after this: see `broker` below. */
+#define WORKER_UNJOINED_US 5000000u
+
 /* Texts are borrowed for the node's life and valid already (names, labels). */
 typedef struct {
     const char *name, *host, *export_dir;        /* export_dir NULL: none */
+    const char *broker;                          /* named on stderr when it does not admit this worker; NULL:
+                                                  * nothing is written there */
     const char *const *adapters; uint32_t adapter_count;
     const char *const *labels; uint32_t label_count;
     uint32_t slots;                              /* per adapter; 0: the broker's default */
@@ -63,7 +69,12 @@ typedef struct worker_node {
     bool up;
     bool has_unsaid;                             /* what is said once could not be: with the next heartbeat it
                                                   * joins again, which tells all of it anew */
-    uint64_t bad_frame_us; uint32_t bad_frames;  /* dropped since that was last said */
+    repeat_t bad_frames;                         /* dropped */
+    repeat_t refusals;                           /* by code, since it was admitted last */
+    repeat_t unjoined;                           /* written on stderr: no broker admits this worker */
+    uint64_t unjoined_us;                        /* when that is looked at; 0: the next tick counts from now;
+                                                  * CLOCK_NEVER: admitted, or not wanted */
+    uint32_t unjoined_reason;                    /* written last, since it was admitted last; 0: none */
     /* of the first WELCOME: a registry of another cluster is refused */
     char cluster[HEDDLE_NAME_MAX + 1];
     /* when the name has been alive for too long; CLOCK_NEVER */
@@ -98,12 +109,16 @@ void worker_node_leave(worker_node_t *n, uint64_t now_us);
 int  worker_node_check(const worker_node_t *n, heddle_error_t *error);
 void worker_node_tell(worker_node_t *n, heddle_event_t *event);
 void worker_node_tell_error(worker_node_t *n, int type, const heddle_error_t *error, int retriable);
+/* REFUSED, for n->join_error: at once, then once a minute while the same is repeated. */
+void worker_node_tell_refusal(worker_node_t *n, int retriable, uint64_t now_us);
 /* Feeds sync and does what it says. */
 void worker_node_feed(worker_node_t *n, adapter_t *a, const sync_event_t *event, uint64_t now_us);
 /* Frees slots that were dropped and that nobody uses any more. */
 void worker_node_drain(worker_node_t *n, adapter_t *a, uint64_t now_us);
 /* Steps the session and does what it says; `m` only for SE_FRAME. */
 void worker_node_step(worker_node_t *n, session_event_kind_t kind, const msg_t *m, uint64_t now_us);
+/* Writes on stderr that no broker admits this worker, when that is due.  Returns when it will be. */
+uint64_t worker_node_report_unjoined(worker_node_t *n, uint64_t now_us);
 
 /* node_say.c: messages of this worker. */
 int  say(worker_node_t *n, const msg_t *m);      /* OK, or what io.send said */

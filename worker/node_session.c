@@ -161,6 +161,7 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
 static void go_down(worker_node_t *n, uint64_t now_us)
 {
     n->up = false;
+    n->unjoined_us = n->opts.broker ? 0 : CLOCK_NEVER;
     for (uint32_t i = 0; i < n->adapter_count; i++)
         worker_node_feed(n, &n->adapters[i], &(sync_event_t){.kind = SY_DOWN}, now_us);
 }
@@ -215,6 +216,12 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
     n->up = true;
     n->has_unsaid = false;
     n->join_end_us = CLOCK_NEVER;
+    n->join_error = (heddle_error_t){0};
+    n->refusals = (repeat_t){0};
+    n->unjoined_us = CLOCK_NEVER;
+    n->unjoined_reason = 0;
+    if (repeat_over(&n->unjoined))
+        log_emit(LOG_WARN, "worker.joined", "the broker at %s has admitted this worker", n->opts.broker);
     memcpy(n->cluster, n->session.cluster, sizeof n->cluster);
     n->io.tr->set_token(n->io.t, n->session.token);
     heddle_event_t event = {.type = HEDDLE_EVENT_JOINED, .step = -1};
@@ -222,8 +229,32 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
     for (uint32_t i = 0; i < n->adapter_count; i++) welcome_adapter(n, &n->adapters[i], m, now_us);
 }
 
+/* An application that does not look at REFUSED would wait for ever, and nothing would tell why. */
+uint64_t worker_node_report_unjoined(worker_node_t *n, uint64_t now_us)
+{
+    char scratch[REPEAT_TEXT];
+    const heddle_error_t *why = &n->join_error;
+    if (n->unjoined_us == 0) n->unjoined_us = now_us + WORKER_UNJOINED_US;
+    if (n->session.state == SESSION_LEAVING || n->session.state == SESSION_LEFT) n->unjoined_us = CLOCK_NEVER;
+    if (now_us < n->unjoined_us) return n->unjoined_us;
+    n->unjoined_us = now_us + WORKER_UNJOINED_US;    /* another reason may come */
+    uint32_t reason = error_reason(why);
+    uint64_t times = reason == n->unjoined_reason ? 0 : repeat_note(&n->unjoined, reason, now_us);
+    if (!times) return n->unjoined_us;
+    n->unjoined_reason = reason;
+    if (why->code)
+        log_emit(LOG_WARN, "worker.refused", "%s: %s%s%s%s%s", heddle_err_name(why->code), why->message,
+                 session_is_barred(&n->session) ? "; it is not tried again" : "; it is tried again",
+                 why->hint[0] ? "; " : "", why->hint, repeat_text(times, scratch));
+    else
+        log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s; the worker %s%s; start one with "
+                 "`heddle broker`, or name another with HEDDLE_BROKER%s", n->opts.broker,
+                 n->cluster[0] ? "serves on and " : "", "waits for one", repeat_text(times, scratch));
+    return n->unjoined_us;
+}
+
 /* Decisions and versions of another registry mean nothing here: old ones would look new, and new ones old. */
-static void join(worker_node_t *n)
+static void join(worker_node_t *n, uint64_t now_us)
 {
     if (!n->cluster[0] || !strcmp(n->cluster, n->session.cluster)) {
         say_join(n);
@@ -232,7 +263,7 @@ static void join(worker_node_t *n)
     error_fail(&n->join_error, HEDDLE_ERR_REQUEST_CONFLICT,
                "the broker has the registry of another cluster (%s) than this worker joined before (%s)",
                n->session.cluster, n->cluster);
-    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, 1);
+    worker_node_tell_refusal(n, 1, now_us);
 }
 
 static void on_refused(worker_node_t *n, const msg_error_t *m, uint64_t now_us)
@@ -241,7 +272,7 @@ static void on_refused(worker_node_t *n, const msg_error_t *m, uint64_t now_us)
     if (n->join_error.code == HEDDLE_ERR_WORKER_ALIVE && n->opts.join_timeout_us &&
         n->join_end_us == CLOCK_NEVER)
         n->join_end_us = now_us + n->opts.join_timeout_us;
-    worker_node_tell_error(n, HEDDLE_EVENT_REFUSED, &n->join_error, !session_is_barred(&n->session));
+    worker_node_tell_refusal(n, !session_is_barred(&n->session), now_us);
 }
 
 static void on_lapsed(worker_node_t *n, const msg_t *m)
@@ -262,7 +293,7 @@ static void obey_session(worker_node_t *n, unsigned out, const msg_t *m, uint64_
         session_hello(&n->session, &hello);
         say(n, &hello);
     }
-    if (out & SO_JOIN) join(n);
+    if (out & SO_JOIN) join(n, now_us);
     if (out & SO_JOINED) on_joined(n, &m->welcome, now_us);
     if (out & SO_REFUSED) on_refused(n, &m->error, now_us);
     if (out & SO_HEARTBEAT) say_heartbeat(n);

@@ -10,6 +10,7 @@
 #include "core/notify.h"
 #include "core/option.h"
 #include "core/process.h"
+#include "core/repeat.h"
 #include "worker/sidecar_jobs.h"
 #include "worker/sidecar_say.h"
 
@@ -119,7 +120,7 @@ typedef struct {
     uint64_t end_us;                  /* of --join-timeout; CLOCK_NEVER: without */
     uint64_t
         patience_us; /* when it is said that no broker answers; CLOCK_NEVER: it was said, or one does */
-    int refused;                      /* code that was said last */
+    bool is_refused;                  /* logged, and not admitted since */
     char name[HEDDLE_NAME_MAX + 1];
     heddle_error_t end;               /* why it ends; code 0: a signal */
 } sidecar_t;
@@ -160,12 +161,12 @@ static void end_with(sidecar_t *s, int code, const char *text)
 
 static void on_joined(sidecar_t *s, const heddle_event_t *e)
 {
-    s->refused = 0;
     s->patience_us = CLOCK_NEVER;
-    if (s->is_ready) {
-        log_emit(LOG_INFO, "worker.joined", "joined again");
-        return;
-    }
+    if (s->is_ready || s->is_refused)
+        log_emit(s->is_refused ? LOG_WARN : LOG_INFO, "worker.joined", "%s",
+                 s->is_refused ? "the broker has admitted this worker" : "joined again");
+    s->is_refused = false;
+    if (s->is_ready) return;
     s->is_ready = true;
     say_ready(s->worker, e, s->name, s->args.adapters,
               s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
@@ -176,10 +177,14 @@ static void on_refused(sidecar_t *s, const heddle_event_t *e)
 {
     const heddle_error_t *why = heddle_last_error();
     s->patience_us = CLOCK_NEVER;
-    if (!e->retriable) end_with_error(s, why);
-    else if (e->code != s->refused)
-        say_warning("worker.refused", why, "it is tried again");
-    s->refused = e->code;
+    if (!e->retriable) {
+        end_with_error(s, why);
+        return;
+    }
+    char then[32 + REPEAT_TEXT], scratch[REPEAT_TEXT];
+    snprintf(then, sizeof then, "it is tried again%s", repeat_text(e->repeat_count, scratch));
+    say_warning("worker.refused", why, then);
+    s->is_refused = true;
 }
 
 static void on_event(sidecar_t *s, const heddle_event_t *e)
@@ -287,7 +292,8 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
                                  .insecure = a->insecure,
                                  .join_timeout_ms = patience_left(s),
                                  .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL,
-                                 .answers_verify = a->export_dir != NULL};
+                                 .answers_verify = a->export_dir != NULL,
+                                 .quiet = 1};
     int rc = heddle_worker_open(&opts, &s->worker);
     if (rc) *error = *heddle_last_error();
     s->jobs.worker = s->worker;
@@ -296,11 +302,17 @@ static int open_worker(sidecar_t *s, heddle_error_t *error)
 
 enum { LOCK_RETRY_MS = 250, DEVICE_RETRY_MS = 1000 };
 
-static void say_retried(const sidecar_t *s, const char *event, const heddle_error_t *why, const char *status)
+static void say_retried(const sidecar_t *s, repeat_t *said, const char *event, const heddle_error_t *why,
+                        const char *status)
 {
-    say_warning(event, why,
-                s->args.join_timeout_ms ? "it is tried again for --join-timeout"
-                                        : "it is tried again for ever: there is no --join-timeout");
+    char then[64 + REPEAT_TEXT], scratch[REPEAT_TEXT];
+    uint64_t times = repeat_note(said, repeat_key(why->message), clock_now(clock_system()));
+    if (!times) return;
+    snprintf(then, sizeof then, "%s%s",
+             s->args.join_timeout_ms ? "it is tried again for --join-timeout"
+                                     : "it is tried again for ever: there is no --join-timeout",
+             repeat_text(times, scratch));
+    say_warning(event, why, then);
     notify_status(status);
 }
 
@@ -319,11 +331,16 @@ static bool may_try_again(sidecar_t *s, int after_ms)
  * that lives, and both together have no longer. */
 static int lock_exports(sidecar_t *s, heddle_error_t *error)
 {
-    for (bool is_said = false;; is_said = true) {
+    repeat_t said = {0};
+    for (;;) {
         int rc = exports_lock(&s->jobs.exports, s->args.adapters, error);
-        if (rc != HEDDLE_ERR_DATA_LOCKED) return rc;
-        if (!is_said)
-            say_retried(s, "export.locked", error, "another worker exports there; waiting for its end");
+        if (rc != HEDDLE_ERR_DATA_LOCKED) {
+            if (!rc && repeat_over(&said))
+                log_emit(LOG_WARN, "export.free", "%s is free: this worker exports there",
+                         s->jobs.exports.path);
+            return rc;
+        }
+        say_retried(s, &said, "export.locked", error, "another worker exports there; waiting for its end");
         if (!may_try_again(s, LOCK_RETRY_MS)) return s->is_ending ? HEDDLE_OK : rc;
     }
 }
@@ -331,13 +348,12 @@ static int lock_exports(sidecar_t *s, heddle_error_t *error)
 /* The interface of the data plane may come up later than we do. */
 static int open_in_time(sidecar_t *s, heddle_error_t *error)
 {
-    char said[sizeof error->message] = "";
+    repeat_t said = {0};
     for (;;) {
         int rc = open_worker(s, error);
+        if (!rc && repeat_over(&said)) log_emit(LOG_WARN, "device.up", "the network interface is up");
         if (rc != HEDDLE_ERR_INTERNAL || !error->retriable) return rc;
-        if (strcmp(said, error->message) != 0)
-            say_retried(s, "device.waiting", error, "the network interface is not up; waiting for it");
-        error_text(said, sizeof said, error->message);
+        say_retried(s, &said, "device.waiting", error, "the network interface is not up; waiting for it");
         if (!may_try_again(s, DEVICE_RETRY_MS)) return s->is_ending ? HEDDLE_OK : rc;
     }
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/worker.h over a shell: checks of arguments, and calls into the loop's thread. */
+#include "client/broker_address.h"
 #include "client/descriptors.h"
+#include "client/opening.h"
 #include "client/shell.h"
 #include "core/errors.h"
 #include "core/sized.h"
@@ -18,6 +20,7 @@ struct heddle_worker {
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     char **adapters, **labels;   /* copies, NULL-terminated */
     char *export_dir;
+    char broker[512];            /* as it is named on stderr */
     bool left;
 };
 
@@ -105,6 +108,9 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     if (o->name) error_text(w->name, sizeof w->name, o->name);
     else name_default(w->name);
     name_host(w->host);
+    opening_begin();             /* HEDDLE_BROKER is read */
+    error_text(w->broker, sizeof w->broker, broker_address(o->broker));
+    opening_end();
     w->adapters = copy_list(o->adapters);
     w->labels = copy_list(o->labels);
     w->export_dir = o->export_dir ? strdup(o->export_dir) : NULL;
@@ -112,6 +118,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     w->opts = (worker_opts_t){.name = w->name,
                               .host = w->host,
                               .export_dir = w->export_dir,
+                              .broker = o->quiet ? NULL : w->broker,
                               .adapters = (const char *const *)w->adapters,
                               .adapter_count = list_length(o->adapters),
                               .labels = (const char *const *)w->labels,

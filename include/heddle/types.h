@@ -96,7 +96,8 @@ typedef enum {
     HEDDLE_EVENT_JOINED = 1,   /* admitted by the broker: token, epoch */
     HEDDLE_EVENT_LOST_BROKER,  /* no word from the broker for a lease; serving goes on */
     HEDDLE_EVENT_REFUSED,      /* the broker refused the join for now: code and message; it is tried
-                                * again if retriable */
+                                * again if retriable.  A reason that repeats comes once a minute, with
+                                * repeat_count */
     HEDDLE_EVENT_FETCHING,     /* a version was announced and its bytes are being fetched */
     HEDDLE_EVENT_ARRIVED,      /* APPLY_APP: verified, in a slot: load it beside the old one, then
                                 * staged() or reject() */
@@ -132,6 +133,7 @@ typedef struct heddle_event {
     char tag[HEDDLE_TAG_TEXT];
     char message[512];
     char cluster[HEDDLE_NAME_MAX + 1];     /* JOINED: which broker's registry this is */
+    uint64_t repeat_count;                 /* REFUSED: how often since the last event of this reason */
 } heddle_event_t;
 
 /* Stable name of an event type, e.g. "version.arrived"; "unknown" out of range.  What happens on the way in

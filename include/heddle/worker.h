@@ -9,7 +9,13 @@
  * release of a slot that is wanted back wakes the library).  The others: one thread at a time.  Nothing
  * blocks past its timeout.  A process that forks must not use the handle in the child.
  * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it
- * before starting threads that read or change the environment (getenv, setenv). */
+ * before starting threads that read or change the environment (getenv, setenv).
+ *
+ * Stderr: a worker that no broker has admitted for 5 s writes one line there, worker.waiting (no broker
+ * answers) or worker.refused (code, message and hint), and one, worker.joined, when it is admitted after
+ * that.  Another reason is another line; one reason is written once.  So an application that waits for
+ * events and passes over REFUSED learns why it waits.  One that reports REFUSED and LOST_BROKER itself sets
+ * `quiet`. */
 #ifndef HEDDLE_WORKER_H
 #define HEDDLE_WORKER_H
 
@@ -46,6 +52,7 @@ typedef struct heddle_worker_opts {
     int answers_verify;              /* 1: VERIFY events are sent and answered with heddle_worker_verified */
     const char *broker_key, *key;    /* as for publishers */
     int omits_staging;               /* 1: nobody is woken for FETCHING and STAGED, which do not come then */
+    int quiet;                       /* 1: nothing is written to stderr while no broker admits the worker */
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; events tell (JOINED, REFUSED, LOST_BROKER).

@@ -144,7 +144,7 @@ class Worker(Handle):
             "apply": _APPLY[apply], "slots": _native.count(slots, "slots"),
             "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1,
                                                                        _native.NUMBER_MAX),
-            "insecure": bool(insecure), "omits_staging": True,
+            "insecure": bool(insecure), "omits_staging": True, "quiet": True,   # it logs itself
             "join_timeout_ms": 0 if join_timeout is None else _native.milliseconds(join_timeout,
                                                                                    "join_timeout", 1)})
         place = ffi.new("heddle_worker_t **")

@@ -948,11 +948,74 @@ Test(node, name_that_is_alive_is_waited_for)
     w->refuse = "worker_alive";
     worker_node_ops.line(w->node, true, world_now_us);
     run_for(30000000);
-    cr_assert_gt(count_events(w, HEDDLE_EVENT_REFUSED), 10);
-    cr_assert_eq(last_event(w, HEDDLE_EVENT_REFUSED)->retriable, 1);
+    cr_assert_gt(count_said(w, MSG_JOIN), 10);
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_REFUSED), 1, "what repeats is counted");
+    cr_assert_eq(last_event(w, HEDDLE_EVENT_REFUSED)->repeat_count, 1);
+    run_for(REPEAT_US);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
+    cr_assert(e->repeat_count > 10 && e->retriable == 1 && e->code == HEDDLE_ERR_WORKER_ALIVE);
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_REFUSED), 2, "and told once a minute");
+    w->refuse = "denied";
+    run_for(10000000);
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_REFUSED), 3, "another reason is told at once");
     w->refuse = NULL;
     run_for(1000000);
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_JOINED));
+}
+
+static int count_in(const char *text, const char *what)
+{
+    int n = 0;
+    while ((text = strstr(text, what))) n++, text++;
+    return n;
+}
+
+Test(node, a_worker_that_is_not_admitted_reports_it_on_stderr_after_5_s_and_once)
+{
+    worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.broker = "tcp://127.0.0.1:9"});
+    cr_assert_str_eq(log_of(WORKER_UNJOINED_US - 200000), "");
+    const char *text = log_of(400000);
+    cr_assert(strstr(text, "worker.waiting: no broker answers at tcp://127.0.0.1:9;"), "%s", text);
+    cr_assert_str_eq(log_of(2 * REPEAT_US), "", "once");
+    w->refuse = "denied";
+    worker_node_ops.line(w->node, true, world_now_us);
+    text = log_of(2 * REPEAT_US);
+    cr_assert(strstr(text, "worker.refused: denied: ") && count_in(text, "\n") == 1, "another reason: %s", text);
+    w->refuse = NULL;
+    text = log_of(10000000);
+    cr_assert_eq(count_in(text, "worker.joined: "), 1, "%s", text);
+
+    w->deaf = true;    /* the lease ends */
+    text = log_of(LEASE_MS * 1000 + 10000000);
+    cr_assert(strstr(text, "no broker answers") && strstr(text, "serves on"), "%s", text);
+    worker_node_leave(w->node, world_now_us);
+    cr_assert_str_eq(log_of(2 * REPEAT_US), "", "after leaving there is nothing to wait for");
+}
+
+static const char *log_of_refusals(worker_t *w, const heddle_error_t *why)
+{
+    static char all[8192];
+    all[0] = 0;
+    for (int i = 0; i < 200; i++) {
+        worker_node_ops.refused(w->node, why, world_now_us);
+        strncat(all, log_of(250000), sizeof all - strlen(all) - 1);
+    }
+    return all;
+}
+
+Test(node, a_refusal_is_on_stderr_with_its_hint_unless_the_application_reports_it)
+{
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_DENIED, "the broker does not let in the key K");
+    error_hint(&why, "heddle keys add K");
+    worker_t *quiet = worker_start(1, TR_MODE_EAGER, NULL);
+    cr_assert_str_eq(log_of_refusals(quiet, &why), "");
+    worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.broker = "tcp://127.0.0.1:9"});
+    const char *text = log_of_refusals(w, &why);
+    cr_assert(strstr(text, "worker.refused: denied: the broker does not let in the key K; it is tried again; "
+                           "heddle keys add K\n"), "%s", text);
+    cr_assert_eq(count_in(text, "\n"), 1, "%s", text);
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_REFUSED), 1);
 }
 
 Test(node, name_that_is_alive_is_given_up_after_the_timeout)
