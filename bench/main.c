@@ -346,7 +346,6 @@ static void settle_signals(void)
     struct sigaction hangup;
     sigaction(SIGHUP, NULL, &hangup);
     if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup's goes on */
-    signal(SIGPIPE, SIG_IGN);
 }
 
 int main(int argc, char **argv)
@@ -354,9 +353,9 @@ int main(int argc, char **argv)
     args_t args = {0};
     const char *words[3] = {0};
     heddle_error_t error = {0};
-    process_settle();
-    if (argc > 1 && !strcmp(argv[1], "--as")) return member_main(argc, argv);
-    int end = 0, rc = option_parse(&SET, argc, argv, &args, words, &error);
+    int end = 0, rc = process_settle(&error);
+    if (!rc && argc > 1 && !strcmp(argv[1], "--as")) return member_main(argc, argv);
+    if (!rc) rc = option_parse(&SET, argc, argv, &args, words, &error);
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     log_set_level((log_level_t)args.log_level);

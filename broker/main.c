@@ -161,7 +161,6 @@ static void settle_process(void)
     sigaddset(&mine, SIGTERM);
     sigaddset(&mine, SIGINT);
     sigprocmask(SIG_BLOCK, &mine, NULL);
-    signal(SIGPIPE, SIG_IGN);
     umask(077);
 }
 
@@ -193,8 +192,8 @@ int main(int argc, char **argv)
     args_t args = {0};
     heddle_error_t error = {0};
     char data[4096];
-    process_settle();
-    int rc = option_parse(&SET, argc, argv, &args, NULL, &error);
+    int rc = process_settle(&error);
+    if (!rc) rc = option_parse(&SET, argc, argv, &args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&args, &error);

@@ -149,6 +149,9 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle)
                                                           * ending anyway */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction hangup;
+    sigaction(SIGHUP, NULL, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);    /* nohup's goes on */
 }
 
 int cli_signal_exit(void) { return caught ? 128 + caught : 0; }

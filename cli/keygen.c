@@ -27,7 +27,7 @@ static const option_set_t SET = {
     NULL,
     0,
     CLI_EXITS ", the file is there; 9 it was there before, or cannot be written.\n"
-    "As everywhere: 2 usage, 130 or 143 interrupted.\n\n"
+    "As everywhere: 2 usage, 129, 130 or 143 interrupted.\n\n"
     "Examples:\n  heddle keygen\n  heddle keygen --out node7.key"};
 
 static void render(const common_t *c, json_t *answer)

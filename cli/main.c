@@ -33,7 +33,7 @@ enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 static const char NOTES[] =
     "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 "
     "broker unavailable,\n"
-    "8 input refused, 9 local system, 130 or 143 interrupted.\n\n"
+    "8 input refused, 9 local system, 129, 130 or 143 interrupted (SIGHUP, SIGINT, SIGTERM).\n\n"
     "Environment:\n"
     "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
     "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
@@ -132,6 +132,8 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    process_settle();
-    return process_end(run(argc, argv));
+    heddle_error_t error;
+    common_t common = {.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE};
+    int rc = process_settle(&error);
+    return process_end(rc ? cli_fail(&common, "", &error) : run(argc, argv));
 }

@@ -7,6 +7,7 @@
 #include "client/opening.h"
 #include "core/errors.h"
 #include "core/log.h"
+#include "core/thread.h"
 #include "transfer/device.h"
 #include "wire/wire.h"
 
@@ -277,13 +278,8 @@ int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *e
     s->node = node;
     loop_set_tick(s->loop, tick, s);
     loop_hand_over(s->loop);   /* and with it wire, transfer and node; run() hands it back */
-    sigset_t old;
-    block_signals(&old);
-    s->running = pthread_create(&s->thread, NULL, run, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!s->running) return out_of(error, "no thread can be started");
-    pthread_setname_np(s->thread, "heddle");
-    return HEDDLE_OK;
+    s->running = thread_start("heddle", run, s, &s->thread) == 0;
+    return s->running ? HEDDLE_OK : out_of(error, "no thread can be started");
 }
 
 void shell_stop(shell_t *s)

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # One helper a concept: a room, the plugin, a program, a test.
 
+# A program's stack may be 1 MiB (core/process.h), a thread's is 2 MiB (core/thread.h).  Sanitizers need more.
+function(heddle_limit_frames name)
+  if(NOT HEDDLE_SANITIZE AND NOT HEDDLE_COVERAGE)
+    target_compile_options(${name} PRIVATE -Wframe-larger-than=81920)
+  endif()
+endfunction()
+
 # heddle_room(NAME [EXCLUDE prefix...] LINK lib...): all NAME/*.c but those that begin with a prefix -> static heddle_NAME.
 function(heddle_room name)
   cmake_parse_arguments(ARG "" "" "EXCLUDE;LINK" ${ARGN})
@@ -12,6 +19,7 @@ function(heddle_room name)
     add_library(heddle_${name} STATIC ${sources})
     target_include_directories(heddle_${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(heddle_${name} PUBLIC ${ARG_LINK})
+    heddle_limit_frames(heddle_${name})
   else()
     add_library(heddle_${name} INTERFACE)
     target_include_directories(heddle_${name} INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
@@ -28,6 +36,7 @@ function(heddle_plugin name)
     set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${HEDDLE_LIB_DIR}/heddle)
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(${name} PRIVATE ${ARG_LINK})
+    heddle_limit_frames(${name})
     target_link_options(${name} PRIVATE -Wl,--exclude-libs,ALL)   # the rooms inside it stay inside
     install(TARGETS ${name} LIBRARY DESTINATION ${HEDDLE_PLUGIN_DIR} COMPONENT runtime)
   endif()

@@ -2,10 +2,9 @@
 #include "core/crew.h"
 
 #include "core/failpoint.h"
+#include "core/thread.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -77,17 +76,13 @@ crew_t *crew_new(uint32_t threads)
 {
     crew_t *c = threads ? calloc(1, sizeof *c + threads * sizeof *c->thread) : NULL;
     if (!c) return NULL;
-    sigset_t all, old;
     c->avoided = -1;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->work, NULL);
     pthread_cond_init(&c->done, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     while (c->threads < threads && !FAILPOINT("crew.thread") &&
-           pthread_create(&c->thread[c->threads], NULL, help, c) == 0)
-        pthread_setname_np(c->thread[c->threads++], "heddle-crew");
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+           thread_start("heddle-crew", help, c, &c->thread[c->threads]) == 0)
+        c->threads++;
     if (c->threads == 0) crew_end(&c);
     return c;
 }

@@ -2,26 +2,54 @@
 #include "core/process.h"
 
 #include "core/clock.h"
+#include "core/errors.h"
 #include "core/log.h"
 #include "core/repeat.h"
-
-#include <heddle/error.h>
+#include "core/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-void process_settle(void)
+/* The main thread's, and what threads of other libraries (ZeroMQ, UCX) get by default. */
+static int settle_stack(heddle_error_t *error)
+{
+    struct rlimit limit;
+    pthread_attr_t attr;
+    size_t bytes = 0;
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= PROCESS_STACK_BYTES) return HEDDLE_OK;
+    if (limit.rlim_max < PROCESS_STACK_BYTES) {
+        error_fail(error, HEDDLE_ERR_NO_MEMORY, "the limit of the stack is too low");
+        error_expected(error, "%u KiB or more", PROCESS_STACK_BYTES / 1024);
+        error_found(error, "%llu KiB", (unsigned long long)limit.rlim_max / 1024);
+        error_hint(error, "raise it for this program: ulimit -s 8192");
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    limit.rlim_cur = PROCESS_STACK_BYTES;
+    setrlimit(RLIMIT_STACK, &limit);
+    pthread_attr_init(&attr);
+    if (!pthread_getattr_default_np(&attr) && !pthread_attr_getstacksize(&attr, &bytes) &&
+        bytes < THREAD_STACK_BYTES && !pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES))
+        pthread_setattr_default_np(&attr);
+    pthread_attr_destroy(&attr);
+    return HEDDLE_OK;
+}
+
+int process_settle(heddle_error_t *error)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
             (void)!open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free one:
                                                                                   * this */
     signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    return settle_stack(error);
 }
 
 bool process_print(const char *line)
@@ -44,9 +72,19 @@ bool process_print(const char *line)
     return is_written;
 }
 
+static bool is_reader_gone(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) > 0 && out.revents & POLLERR;
+}
+
 int process_end(int end)
 {
     if (!fflush(stdout) && !ferror(stdout)) return end;
+    if (!end && is_reader_gone()) {
+        signal(SIGPIPE, SIG_DFL);
+        raise(SIGPIPE);
+    }
     fputs("internal: the answer could not be written to stdout\n  hint:     is its disk full, or the "
           "descriptor closed?\n",
           stderr);

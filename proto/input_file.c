@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define READ_MAX (1u << 30)   /* of one call: Linux reads at most 2 GiB at once */
-#define COMPARED_BYTES (32u << 10)   /* at a time, on the stack */
+#define COMPARED_BYTES (16u << 10)   /* at a time, on the stack */
 
 static const char WAIT_FOR_SAVE[] =
     "publish when the save is over; a trainer should save into a new directory and rename it";

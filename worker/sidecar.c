@@ -259,7 +259,6 @@ static int watch_signals(heddle_error_t *error)
     sigaddset(&mine, SIGINT);
     sigaddset(&mine, SIGCHLD);
     sigprocmask(SIG_BLOCK, &mine, NULL);
-    signal(SIGPIPE, SIG_IGN);
     int fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
     return fd >= 0
                ? fd
@@ -396,8 +395,8 @@ int main(int argc, char **argv)
 {
     static sidecar_t s;
     heddle_error_t error = {0};
-    process_settle();
-    int rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
+    int rc = process_settle(&error);
+    if (!rc) rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     else rc = check(&s.args, &error);
