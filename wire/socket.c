@@ -5,10 +5,13 @@
 
 #include <czmq.h>
 
-void *socket_new(int type) { return FAILPOINT("wire.socket") ? NULL : zsys_socket(type, __FILE__, __LINE__); }
+/* CZMQ names it where a process ends with a handle open; __FILE__ would be a path of the build. */
+static const char HERE[] = "heddle/wire/socket.c";
+
+void *socket_new(int type) { return FAILPOINT("wire.socket") ? NULL : zsys_socket(type, HERE, __LINE__); }
 
 void socket_close(void **socket)
 {
-    if (*socket) zsys_close(*socket, __FILE__, __LINE__);
+    if (*socket) zsys_close(*socket, HERE, __LINE__);
     *socket = NULL;
 }
