@@ -28,6 +28,7 @@ ffi: Any = _ffi
 NULL = ffi.NULL
 HERE = pathlib.Path(__file__).resolve().parent
 NUMBER_MAX = 2**53 - 1        # of versions, sequence numbers, bytes: what every JSON reader holds
+LONGEST_MS = 2**31 - 1        # of times: 24 days, the longest that the command line and C take
 BUNDLED = HERE / "_lib" / "libheddle.so.0"
 
 
@@ -242,13 +243,14 @@ def check(rc: int) -> None:
 
 
 def milliseconds(seconds: float | None, what: str, least: int = 0) -> int:
-    """Seconds as a count of milliseconds that fits; None: -1 (for ever)."""
+    """Seconds as a count of milliseconds for C; None (for ever) and all that is longer: LONGEST_MS."""
     if seconds is None:
-        return -1
+        return LONGEST_MS
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or seconds != seconds or seconds < 0:
-        raise error("usage", f"{what} is no time", expected="seconds, 0 or more", found=repr(seconds)[:80])
-    return max(least, min(int(min(seconds, 2**31) * 1000 + 0.999), 2**31 - 1))
+        raise error("usage", f"{what} is no time", expected="seconds, 0 or more, or None: for ever",
+                    found=repr(seconds)[:80])
+    return max(least, min(int(min(seconds, LONGEST_MS) * 1000 + 0.999), LONGEST_MS))
 
 
 # -- the data plane ------------------------------------------------------------------------------------------

@@ -36,7 +36,9 @@ class Admin(Handle):
     """Questions to the broker.  The first one connects; each blocks at most `timeout` seconds, plus its own
     deadline.
 
-    broker   as for Publisher          timeout  seconds to connect and to reply
+    broker   as for Publisher
+    timeout  seconds to connect and to reply; None: for ever.  The broker keeps a `deadline` for 24 days at
+             most: None, and what is longer, is that
     One thread at a time is in a call; others wait for it, but not for `events(follow=True)`, which has a
     connection of its own.  Every call may be interrupted, and ends with Closed when the handle is closed
     meanwhile.  Raises NotFound, Denied, Unavailable, UsageError. An answer that is "no" (a wait that ended by
@@ -45,8 +47,8 @@ class Admin(Handle):
 
     _what = "admin handle"
 
-    def __init__(self, broker: str | None = None, *, timeout: float = 5.0, broker_key: str | None = None,
-                 key: str | None = None) -> None:
+    def __init__(self, broker: str | None = None, *, timeout: float | None = 5.0,
+                 broker_key: str | None = None, key: str | None = None) -> None:
         super().__init__()
         self._current: _Call | None = None      # in C, or on its way in or out
         # an interrupt came too late for its call: it ends the next one
@@ -160,7 +162,8 @@ class Admin(Handle):
         return tuple(decode(WorkerInfo, w) for w in answer["workers"])
 
     def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
-             workers: Iterable[str] | None = None, exact: bool = False, deadline: float = 30.0) -> WaitResult:
+             workers: Iterable[str] | None = None, exact: bool = False,
+             deadline: float | None = 30.0) -> WaitResult:
         """Until the quorum of READY subscribers, at least `min`, has the version (or one by a later decision,
         unless `exact`).
 
@@ -184,8 +187,8 @@ class Admin(Handle):
         del kept
         return found
 
-    def activate(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0, dry_run: bool = False,
-                 by: str | None = None) -> ActivateResult:
+    def activate(self, ref: str, *, quorum: str | int = "all", deadline: float | None = 10.0,
+                 dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """Decides that NAME@V is the one to serve, and waits for the quorum.  One older than the newest holds
         the adapter there.
 
@@ -194,7 +197,8 @@ class Admin(Handle):
         """
         return self._decide(lib.heddle_admin_activate, ref, quorum, deadline, dry_run, by)
 
-    def verify(self, ref: str, *, expected: str | None = None, deadline: float = 30.0) -> VerifyResult:
+    def verify(self, ref: str, *, expected: str | None = None,
+               deadline: float | None = 30.0) -> VerifyResult:
         """Every holder hashes its bytes again.  `expected`: a digest computed elsewhere; None: the
         registry's.
 
@@ -292,8 +296,8 @@ class AsyncAdmin:
     Cancelling a call ends it in C, and never blocks the loop.  `async with` closes it.
     """
 
-    def __init__(self, broker: str | None = None, *, timeout: float = 5.0, broker_key: str | None = None,
-                 key: str | None = None) -> None:
+    def __init__(self, broker: str | None = None, *, timeout: float | None = 5.0,
+                 broker_key: str | None = None, key: str | None = None) -> None:
         self._set(Admin(broker, timeout=timeout, broker_key=broker_key, key=key))
 
     def _set(self, admin: Admin) -> None:
@@ -352,18 +356,19 @@ class AsyncAdmin:
 
     async def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
                    workers: Iterable[str] | None = None, exact: bool = False,
-                   deadline: float = 30.0) -> WaitResult:
+                   deadline: float | None = 30.0) -> WaitResult:
         """As Admin.wait."""
         return await self._run(lambda: self._admin.wait(ref, phase=phase, quorum=quorum, min=min,
                                                         workers=workers, exact=exact, deadline=deadline))
 
-    async def activate(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0,
+    async def activate(self, ref: str, *, quorum: str | int = "all", deadline: float | None = 10.0,
                        dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """As Admin.activate."""
         return await self._run(lambda: self._admin.activate(ref, quorum=quorum, deadline=deadline,
                                                             dry_run=dry_run, by=by))
 
-    async def verify(self, ref: str, *, expected: str | None = None, deadline: float = 30.0) -> VerifyResult:
+    async def verify(self, ref: str, *, expected: str | None = None,
+                     deadline: float | None = 30.0) -> VerifyResult:
         """As Admin.verify."""
         return await self._run(lambda: self._admin.verify(ref, expected=expected, deadline=deadline))
 

@@ -66,7 +66,9 @@ class Publisher(Handle):
                    the one that talks to the broker, and its outcome, exception included, is everybody's.
                    A rank that is gone is Unavailable on the others; ranks that hold different adapters are a
                    UsageError on all
-    close_timeout  seconds that `close` may wait for a worker that is fetching the last version
+    timeout        seconds for the broker's answers; None: for ever
+    close_timeout  seconds that `close` may wait for a worker that is fetching the last version; None: for
+                   ever
 
     One thread at a time is in a call; others wait for it.  Raises Conflict (writer_held names who),
     Unavailable, UsageError, Denied.
@@ -78,8 +80,8 @@ class Publisher(Handle):
 
     def __init__(self, broker: str | None = None, adapter: str = "policy", *, writer: str | None = None,
                  activation: Activation = "all", takeover: bool = False, if_unchanged: IfUnchanged = "skip",
-                 max_rate: int | None = None, process_group: Any = None, timeout: float = 5.0,
-                 close_timeout: float = 3.0, data_device: str | None = None, insecure: bool = False,
+                 max_rate: int | None = None, process_group: Any = None, timeout: float | None = 5.0,
+                 close_timeout: float | None = 3.0, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None) -> None:
         super().__init__()
         self.adapter = adapter
@@ -106,7 +108,7 @@ class Publisher(Handle):
             raise
 
     def _open(self, broker: str | None, writer: str | None, takeover: bool, max_rate: int | None,
-              timeout: float, close_timeout: float,
+              timeout: float | None, close_timeout: float | None,
               data_device: str | None, insecure: bool, broker_key: str | None, key: str | None) -> None:
         texts = {"broker": broker, "adapter": self.adapter, "writer": writer, "data_device": data_device,
                  "broker_key": broker_key, "key": key}
@@ -197,7 +199,8 @@ class Publisher(Handle):
 
     def publish(self, model: Any, *, step: int | None = None, peft_adapter: str = "default",
                 request_id: str | None = None,
-                meta: Mapping[str, str] | None = None, deadline: float = 60.0, allow_step_back: bool = False,
+                meta: Mapping[str, str] | None = None, deadline: float | None = 60.0,
+                allow_step_back: bool = False,
                 config: Config | None = None) -> Version:
         """Publishes the LoRA of a live model: every tensor that `save_pretrained` would write, under the same
         key, of the same shape and type.
@@ -301,7 +304,7 @@ class Publisher(Handle):
 
     def publish_tensors(self, tensors: Mapping[str, Any], config: Config, *, step: int | None = None,
                         request_id: str | None = None,
-                        meta: Mapping[str, str] | None = None, deadline: float = 60.0,
+                        meta: Mapping[str, str] | None = None, deadline: float | None = 60.0,
                         allow_step_back: bool = False) -> Version:
         """Publishes tensors under PEFT's on-disk names ("base_model.model....lora_A.weight"): what
         `peft.get_peft_model_state_dict` gives, and not the names of the live parameters
@@ -312,7 +315,8 @@ class Publisher(Handle):
                   returns.  Types: those of safetensors; ml_dtypes' bfloat16 and float8 count as such.
         config    adapter_config.json: bytes or str as they are, or a mapping
         step      the trainer's step, >= 0        meta   up to 32 pairs of words
-        deadline  seconds for the whole rollout; past it the version fails everywhere and the old one stays
+        deadline  seconds for the whole rollout; past it the version fails everywhere and the old one stays.
+                  None, and what is longer: 24 days (2,147,483 s), the longest that the broker keeps
         Returns when the record is durable.  Raises UsageError, BadAdapter, Conflict, Fenced, Unavailable,
         Deadline.
         """
@@ -336,7 +340,7 @@ class Publisher(Handle):
 
     def publish_dir(self, path: str | os.PathLike[str], *, step: int | None = None,
                     request_id: str | None = None,
-                    meta: Mapping[str, str] | None = None, deadline: float = 60.0,
+                    meta: Mapping[str, str] | None = None, deadline: float | None = 60.0,
                     allow_step_back: bool = False) -> Version:
         """Publishes a directory that PEFT saved (adapter_config.json and adapter_model.safetensors).
 
@@ -355,7 +359,7 @@ class Publisher(Handle):
 
     def _publish(self, table: Table, config: bytes, fill: Callable[[Callable[[], Any], Table], None],
                  is_on_cpu: bool, step: int | None, request_id: str | None,
-                 meta: Mapping[str, str] | None, deadline: float, allow_step_back: bool) -> Version:
+                 meta: Mapping[str, str] | None, deadline: float | None, allow_step_back: bool) -> Version:
         """`fill`: begins the publication, by what it is given, and fills it.
         `is_on_cpu`: all of it may be done on a helper thread, in one go.
 
@@ -387,7 +391,7 @@ class Publisher(Handle):
         return self._version(done, step)
 
     def _publish_opts(self, step: int | None, request_id: str | None, meta: Mapping[str, str] | None,
-                      deadline: float,
+                      deadline: float | None,
                       allow_step_back: bool) -> tuple[Any, Any]:
         pairs, kept = _native.c_list(_native.pairs(meta, "meta"), "meta")
         name = _native.c_text(request_id)

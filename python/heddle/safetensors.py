@@ -48,8 +48,8 @@ def check(path: str | os.PathLike[str]) -> AdapterDir:
 
 
 def publish(publisher: Publisher, path: str | os.PathLike[str], *, step: int | None = None,
-            request_id: str | None = None, meta: Mapping[str, str] | None = None, deadline: float = 60.0,
-            allow_step_back: bool = False) -> Version:
+            request_id: str | None = None, meta: Mapping[str, str] | None = None,
+            deadline: float | None = 60.0, allow_step_back: bool = False) -> Version:
     """publisher.publish_dir(path, ...): a directory in."""
     return publisher.publish_dir(path, step=step, request_id=request_id, meta=meta, deadline=deadline,
                                  allow_step_back=allow_step_back)

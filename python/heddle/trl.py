@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from heddle._handle import Until
 from heddle.engine import names
 from heddle.errors import HeddleError, UsageError
 from heddle.publisher import Publisher
@@ -43,8 +44,9 @@ class Pushed:
 class Sync:
     """What stands where TRL's weight sync was.  Made by `attach`.  Belongs to the thread that trains."""
 
-    def __init__(self, trainer: Any, publisher: Publisher, max_lag: int | None = 0, timeout: float = 60.0,
-                 served: names.Template | None = None, allow_step_back: bool = False) -> None:
+    def __init__(self, trainer: Any, publisher: Publisher, max_lag: int | None = 0,
+                 timeout: float | None = 60.0, served: names.Template | None = None,
+                 allow_step_back: bool = False) -> None:
         self._trainer, self._publisher = trainer, publisher
         self._timeout, self._allow_step_back = timeout, allow_step_back
         self._served = served                   # None: nobody is asked by name
@@ -81,11 +83,11 @@ class Sync:
     def _wait(self) -> Version:
         """Until the oldest version that may be served is active; one that was overtaken gives its place to
         the next."""
-        end = time.monotonic() + self._timeout
+        until = Until(self._timeout)
         while True:
             oldest = self._recent[0]
             try:
-                oldest.wait("active", timeout=max(0.0, end - time.monotonic()))
+                oldest.wait("active", timeout=until.left())
                 return oldest
             except HeddleError as e:
                 state = getattr(getattr(e, "rollout", None), "state", None)
@@ -140,7 +142,7 @@ class Sync:
             self._undo.append(lambda: setattr(client, "model", base))
 
 
-def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeout: float = 60.0,
+def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeout: float | None = 60.0,
            served: str = names.DEFAULT,
            allow_step_back: bool = False) -> Sync:
     """Makes a TRL GRPOTrainer publish its adapter through Heddle where it would sync weights.
@@ -152,7 +154,7 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
     max_lag    how many versions behind the newest a worker may be when generation begins.  0: on-policy,
                every eligible worker has switched. k: the wait is for the version published k syncs ago, so
                that generation and rollout overlap.  None: no wait at all
-    timeout    seconds for a rollout, and for the wait
+    timeout    seconds for a rollout, and for the wait; None: for ever
     served     server mode: the name that the server knows a version by, from {adapter}, {version}, {digest}:
                what `python -m heddle.engine --served-name` was given
     allow_step_back  take the adapter on from a smaller step than the newest version's: training again under
@@ -168,6 +170,7 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
     """
     _check_release()
     _check_lag(max_lag)
+    Until(timeout)
     _check_trainer(trainer)
     template = _template(served, publisher.adapter) if trainer.use_vllm else None
     sync = Sync(trainer, publisher, max_lag, timeout, template, allow_step_back)

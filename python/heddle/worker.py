@@ -139,14 +139,14 @@ class Worker(Handle):
         kept = {what: _native.c_text(value) for what, value in texts.items()}
         names, kept_names = _native.c_list(self.adapters, "adapters")
         pairs, kept_pairs = _native.c_list(_native.pairs(labels, "labels"), "labels")
+        join_ms = _native.milliseconds(join_timeout, "join_timeout", 1)
         opts = ffi.new("heddle_worker_opts_t *", {
             **kept, "size": ffi.sizeof("heddle_worker_opts_t"), "adapters": names, "labels": pairs,
             "apply": _APPLY[apply], "slots": _native.count(slots, "slots"),
             "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1,
                                                                        _native.NUMBER_MAX),
             "insecure": bool(insecure), "omits_staging": True, "quiet": True,   # it logs itself
-            "join_timeout_ms": 0 if join_timeout is None else _native.milliseconds(join_timeout,
-                                                                                   "join_timeout", 1)})
+            "join_timeout_ms": 0 if join_ms == _native.LONGEST_MS else join_ms})
         place = ffi.new("heddle_worker_t **")
         _native.load_transport()
         _native.check(lib.heddle_worker_open(opts, place))
