@@ -19,12 +19,12 @@ static const option_t OPTIONS[] = {
 static const char *const ARGS[] = {"NAME@V", NULL};
 static const option_set_t SET = {
     "heddle activate",
-    "NAME@V [OPTION...]",
+    "NAME@V|TAG [OPTION...]",
     "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where "
     "workers still hold it, and\n"
     "the adapter is held: later versions stage and do not activate until the newest is activated by hand.",
     "Where it is active already, those that are stale try again, and nothing is repaired: heddle verify has "
-    "exported files written again.\n" CLI_DUR "\n" CLI_QUORUM,
+    "exported files written again.\n" CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -76,7 +76,7 @@ int command_activate(int argc, char **argv)
     if (!strchr(ref, '@')) {
         heddle_error_t error;
         error_fail(&error, HEDDLE_ERR_USAGE, "which version of %.128s?", ref);
-        error_contrast(&error, "NAME@V", ref);
+        error_contrast(&error, "NAME@V, or a tag", ref);
         error_hint(&error, "heddle versions %.128s lists them", ref);
         return cli_fail(&args.common, "activate", &error);
     }

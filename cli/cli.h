@@ -29,6 +29,8 @@ extern const option_t CLI_COMMON[];
 
 /* Parts of --help. */
 #define CLI_DUR "DUR: 500ms, 30s, 5m; a bare number is seconds."
+#define CLI_TAG \
+    "TAG, as each sample carries it (policy@7:3f9a1c20d4e1): NAME@V with that digest; exit 3 if it differs."
 #define CLI_QUORUM "How many workers: all, a number, or a share of them such as 50%."
 #define CLI_EXITS "Exit status: 0 ok"
 #define CLI_EXITS_COMMON \

@@ -20,12 +20,12 @@ static const option_t OPTIONS[] = {
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {
     "heddle verify",
-    "NAME|NAME@V [OPTION...]",
+    "NAME|NAME@V|TAG [OPTION...]",
     "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME "
     "alone: the active version.\n"
     "An exported directory that is missing or differs is told, and then written again by its worker, from "
     "its memory.",
-    CLI_DUR,
+    CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -107,7 +107,7 @@ typedef struct {
     const json_t *meant;                 /* borrowed from `versions`; NULL: the broker says what is wrong
                                           * with REF */
     char adapter[HEDDLE_NAME_MAX + 1];
-    char ref[HEDDLE_NAME_MAX + 32];      /* exact where `meant` is */
+    char ref[HEDDLE_TAG_TEXT];           /* exact where `meant` is */
 } registered_t;
 
 /* UNAVAILABLE: there is nobody to ask more. */
@@ -123,7 +123,7 @@ static int look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
     heddle_free(json);
     ret->meant = version_meant(json_object_get(ret->versions, "versions"), ref);
     if (ret->meant && !digest_of(ret->meant)) ret->meant = NULL;
-    if (ret->meant)
+    if (ret->meant && !strchr(ref, '@'))
         snprintf(ret->ref, sizeof ret->ref, "%s@%lld", ret->adapter,
                  (long long)cli_integer(ret->meant, "version"));
     return HEDDLE_OK;

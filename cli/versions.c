@@ -16,9 +16,9 @@ static const option_t OPTIONS[] = {{"all", 0, OPTION_FLAG, NULL, NULL, NULL,
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {
     "heddle versions",
-    "NAME|NAME@V [OPTION...]",
+    "NAME|NAME@V|TAG [OPTION...]",
     "The versions of an adapter; with NAME@V that version alone, with its configuration and who has it.",
-    CLI_DUR,
+    CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -26,6 +26,7 @@ static const option_set_t SET = {
     CLI_EXITS ", 3 there is no such adapter or version.\n" CLI_EXITS_COMMON
               ".\n\nExamples:\n  heddle versions policy\n"
               "  heddle versions policy@7                 who has it, from whom, and why it failed\n"
+              "  heddle versions policy@7:3f9a1c20d4e1    the version of a sample\n"
               "  heddle versions policy -o json | jq '.versions[-1].state'"};
 
 enum { NEWEST_ROWS = 30 };                  /* shown whatever became of them */

@@ -28,11 +28,11 @@ static const option_t OPTIONS[] = {
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {"heddle wait",
-                                 "NAME|NAME@V [OPTION...]",
+                                 "NAME|NAME@V|TAG [OPTION...]",
                                  "Waits until the workers have a version (NAME alone: the newest one now).\n"
                                  "Every ready subscriber counts, also one that serves "
                                  "a later decision, be it a roll-back.",
-                                 CLI_DUR "\n" CLI_QUORUM,
+                                 CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
                                  OPTIONS,
                                  CLI_COMMON,
                                  ARGS,

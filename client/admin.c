@@ -33,7 +33,7 @@ static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
     int rc = ref_parse(ref, ret_ref, error_last());
     if (!rc && with_version && !ret_ref->version) {
         rc = error_fail(error_last(), HEDDLE_ERR_USAGE, "\"%s\" names no version", ref);
-        error_contrast(error_last(), "NAME@V", ref);
+        error_contrast(error_last(), "NAME@V, or a tag", ref);
         error_hint(error_last(), "`heddle versions %.128s` lists them", ref);
     }
     return rc;
@@ -174,7 +174,10 @@ int heddle_admin_versions(heddle_admin_t *a, const char *ref, char **ret_json)
 {
     ref_t r;
     int rc = take_ref(ref, false, &r);
-    return rc ? rc : ask(a, &(msg_query_t){.op = "versions", .name = r.name, .version = r.version}, ret_json);
+    if (rc) return rc;
+    return ask(
+        a, &(msg_query_t){.op = "versions", .name = r.name, .version = r.version, .digest_head = r.head},
+        ret_json);
 }
 
 int heddle_admin_workers(heddle_admin_t *a, const char *name, char **ret_json)
@@ -215,6 +218,7 @@ int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts
     msg_query_t m = {.op = "wait",
                      .name = r.name,
                      .version = r.version,
+                     .digest_head = r.head,
                      .phase = (uint64_t)(opts.phase ? opts.phase : HEDDLE_PHASE_ACTIVE),
                      .quorum_kind = opts.quorum.kind,
                      .quorum_n = opts.quorum.n,
@@ -225,39 +229,13 @@ int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts
     return rc ? rc : ask(a, &m, ret_json);
 }
 
-int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *given,
-                          char **ret_json)
+/* One step back.  A question is asked again when the connection breaks, and must not go a second step back:
+ * the broker is asked first which version that is, and the question that decides names it. */
+static int step_back(heddle_admin_t *a, msg_query_t *m, char **ret_json)
 {
-    heddle_activate_opts_t opts;
-    ref_t r;
-    char user[2 * HEDDLE_NAME_MAX];
-    int rc = TAKE_OPTS(opts, given);
-    if (!rc) rc = take_ref(ref, true, &r);
-    if (rc) return rc;
-    name_user(user);
-    return ask(a,
-               &(msg_query_t){.op = "activate",
-                              .name = r.name,
-                              .version = r.version,
-                              .phase = HEDDLE_PHASE_ACTIVE,
-                              .quorum_kind = opts.quorum.kind,
-                              .quorum_n = opts.quorum.n,
-                              .dry_run = opts.dry_run != 0,
-                              .by = opts.by ? opts.by : user,
-                              .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS},
-               ret_json);
-}
-
-/* `dry_run` and `version` of `m` are set here; 0: one step. */
-static int roll_back(heddle_admin_t *a, msg_query_t *m, const ref_t *ref, bool dry_run, char **ret_json)
-{
-    m->version = ref->version;
-    m->dry_run = dry_run || !ref->version;
-    if (m->dry_run == dry_run) return ask(a, m, ret_json);
-    /* A question is asked again when the connection breaks, and must not go a second step back: it names
-     * the version that the first one found. */
     uint64_t began_us = clock_now(clock_system());
     json_t *found = NULL;
+    m->dry_run = true;
     int rc = query_ask(a->query, m, &found, error_last());
     m->version = (uint64_t)json_integer_value(json_object_get(found, "to"));
     json_decref(found);
@@ -268,6 +246,7 @@ static int roll_back(heddle_admin_t *a, msg_query_t *m, const ref_t *ref, bool d
     return ask(a, m, ret_json);
 }
 
+/* activate, rollback, resume: what is to be served is decided, and waited for. */
 static int decide(heddle_admin_t *a, const char *op, const char *text, const heddle_activate_opts_t *given,
                   char **ret_json)
 {
@@ -275,20 +254,28 @@ static int decide(heddle_admin_t *a, const char *op, const char *text, const hed
     ref_t ref;
     char user[2 * HEDDLE_NAME_MAX];
     int rc = TAKE_OPTS(opts, given);
-    if (!rc) rc = take_ref(text, false, &ref);
+    if (!rc) rc = take_ref(text, !strcmp(op, "activate"), &ref);
     if (rc) return rc;
     if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
     name_user(user);
     msg_query_t m = {.op = op,
                      .name = ref.name,
+                     .version = ref.version,
+                     .digest_head = ref.head,
                      .phase = HEDDLE_PHASE_ACTIVE,
                      .quorum_kind = opts.quorum.kind,
                      .quorum_n = opts.quorum.n,
                      .dry_run = opts.dry_run != 0,
                      .by = opts.by ? opts.by : user,
                      .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS};
-    return strcmp(op, "rollback") ? ask(a, &m, ret_json)
-                                  : roll_back(a, &m, &ref, opts.dry_run != 0, ret_json);
+    bool steps = !strcmp(op, "rollback") && !ref.version && !opts.dry_run;
+    return steps ? step_back(a, &m, ret_json) : ask(a, &m, ret_json);
+}
+
+int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
+                          char **ret_json)
+{
+    return decide(a, "activate", ref, opts, ret_json);
 }
 
 int heddle_admin_rollback(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
@@ -322,6 +309,12 @@ int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected
         error_hint(error_last(), "`heddle publish DIR --adapter NAME --dry-run` gives that of a directory");
         return rc;
     }
-    return ask(a, &(msg_query_t){.op = "verify", .name = r.name, .version = r.version, .expected = expected,
-                                 .deadline_ms = deadline_ms ? deadline_ms : VERIFY_MS}, ret_json);
+    return ask(a,
+               &(msg_query_t){.op = "verify",
+                              .name = r.name,
+                              .version = r.version,
+                              .digest_head = r.head,
+                              .expected = expected,
+                              .deadline_ms = deadline_ms ? deadline_ms : VERIFY_MS},
+               ret_json);
 }

@@ -47,6 +47,17 @@ int label_check(const char *label, heddle_error_t *error)
     return rc;
 }
 
+/* What follows the number: nothing, or the part of a tag that is the digest's. */
+static bool take_head(const char *text, char ret_head[DIGEST_HEAD + 1])
+{
+    if (!*text) return true;
+    if (*text != ':' || strlen(text + 1) != DIGEST_HEAD ||
+        strspn(text + 1, "0123456789abcdef") != DIGEST_HEAD)
+        return false;
+    memcpy(ret_head, text + 1, DIGEST_HEAD);
+    return true;
+}
+
 int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
 {
     ref_t ref = {.version = 0};
@@ -60,17 +71,16 @@ int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
     if (rc) return rc;
     memcpy(ref.name, name, n + 1);
     if (at) {
-        uint64_t v = 0;
         size_t digits = 0;
         for (const char *p = at + 1; *p >= '0' && *p <= '9' && digits < 19; p++, digits++)
-            v = v * 10 + (uint64_t)(*p - '0');
-        if (digits == 0 || at[1 + digits] != 0 || v == 0) {
+            ref.version = ref.version * 10 + (uint64_t)(*p - '0');
+        if (digits == 0 || ref.version == 0 || !take_head(at + 1 + digits, ref.head)) {
             rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a reference to a version", text);
-            error_contrast(error, "NAME or NAME@V, V = 1, 2, 3, ...", text);
+            error_contrast(error, "NAME, NAME@V (V = 1, 2, 3, ...) or a whole tag, NAME@V:3f9a1c20d4e1",
+                           text);
             error_hint(error, "`heddle versions %.*s` lists the versions", (int)(at - text), text);
             return rc;
         }
-        ref.version = v;
     }
     *ret_ref = ref;
     return HEDDLE_OK;
@@ -98,11 +108,16 @@ bool digest_parse(const char *text, digest_t *ret_digest)
 
 bool digest_equal(const digest_t *a, const digest_t *b) { return memcmp(a->b, b->b, sizeof a->b) == 0; }
 
+void digest_head(const digest_t *d, char ret_head[DIGEST_HEAD + 1])
+{
+    for (unsigned i = 0; i < DIGEST_HEAD / 2; i++) snprintf(ret_head + 2 * i, 3, "%02x", d->b[i]);
+}
+
 void tag_text(const char *adapter, uint64_t version, const digest_t *d, char ret_text[HEDDLE_TAG_TEXT])
 {
-    char hex[HEDDLE_DIGEST_TEXT];
-    digest_text(d, hex);
-    snprintf(ret_text, HEDDLE_TAG_TEXT, "%.128s@%llu:%.12s", adapter, (unsigned long long)version, hex + 3);
+    char head[DIGEST_HEAD + 1];
+    digest_head(d, head);
+    snprintf(ret_text, HEDDLE_TAG_TEXT, "%.128s@%llu:%s", adapter, (unsigned long long)version, head);
 }
 
 void name_host(char ret_name[HEDDLE_NAME_MAX + 1])

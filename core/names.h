@@ -13,14 +13,18 @@ int  name_check(const char *what, const char *name, heddle_error_t *error);
 /* "k=v", both names. */
 int  label_check(const char *label, heddle_error_t *error);
 
-/* NAME or NAME@V (V >= 1); version 0 where none was given. */
-typedef struct { char name[HEDDLE_NAME_MAX + 1]; uint64_t version; } ref_t;
+/* What a tag has of the digest: its first hex digits. */
+#define DIGEST_HEAD 12u
+
+/* NAME, NAME@V (V >= 1), or a tag, NAME@V:HEAD.  version 0 and head "" where they are left out. */
+typedef struct { char name[HEDDLE_NAME_MAX + 1]; uint64_t version; char head[DIGEST_HEAD + 1]; } ref_t;
 int  ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error);
 
 typedef struct { uint8_t b[32]; } digest_t;
 void digest_text(const digest_t *d, char ret_text[HEDDLE_DIGEST_TEXT]);
 bool digest_parse(const char *text, digest_t *ret_digest);
 bool digest_equal(const digest_t *a, const digest_t *b);
+void digest_head(const digest_t *d, char ret_head[DIGEST_HEAD + 1]);
 void tag_text(const char *adapter, uint64_t version, const digest_t *d, char ret_text[HEDDLE_TAG_TEXT]);
 
 /* <host>-<pid>, made to fit the rules for names. */

@@ -230,6 +230,7 @@ typedef struct {
     const char *key;                          /* key_add, key_revoke: a public key; "": the one of that
                                                * name */
     const char **roles; uint32_t role_count;  /* key_add */
+    const char *digest_head;                  /* of the version, as a tag has it; "": not compared */
 } msg_query_t;
 /* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
 typedef struct {

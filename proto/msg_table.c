@@ -370,6 +370,7 @@ static const field_t QUERY_FIELDS[] = {
     TEXT(msg_query_t, expected, HEDDLE_DIGEST_TEXT - 1, OPTIONAL),
     TEXT(msg_query_t, key, LIMIT_WORD_BYTES, OPTIONAL),
     TEXTS(msg_query_t, roles, role_count, LIMIT_ROLES, LABEL_BYTES),
+    TEXT(msg_query_t, digest_head, LIMIT_WORD_BYTES, OPTIONAL),
 };
 static const field_t REPORT_FIELDS[] = {
     U64(msg_report_t, req, ANY, OPTIONAL),

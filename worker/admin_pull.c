@@ -113,6 +113,7 @@ static int ask(job_t *j, heddle_error_t *error)
     j->asked_us = now_us;
     j->has_parts = false;
     msg_query_t m = {.op = "pull", .name = j->ref.name, .version = j->ref.version,
+                     .digest_head = j->ref.head,
                      .deadline_ms = (j->end_us - now_us + 999) / 1000};
     query_hear(j->admin->query, hear, j);
     int rc = query_ask(j->admin->query, &m, &body, error);

@@ -445,6 +445,13 @@ int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_err
     return rc;
 }
 
+/* ADAPTER@V: a directory with the name of a tag is somebody else's. */
+static bool is_export_of(const char *adapter, const char *name, ref_t *ret_ref)
+{
+    return !ref_parse(name, ret_ref, NULL) && ret_ref->version && !ret_ref->head[0] &&
+           !strcmp(ret_ref->name, adapter);
+}
+
 uint64_t exports_linked(const exports_t *x, const char *adapter)
 {
     char target[300];
@@ -452,8 +459,7 @@ uint64_t exports_linked(const exports_t *x, const char *adapter)
     ssize_t n = readlinkat(x->root, adapter, target, sizeof target - 1);
     if (n < 0) return 0;
     target[n] = 0;
-    if (!strchr(target, '@') || ref_parse(target, &ref, NULL) || strcmp(ref.name, adapter) != 0) return 0;
-    return ref.version;
+    return is_export_of(adapter, target, &ref) ? ref.version : 0;
 }
 
 void exports_remove(exports_t *x, const char *adapter, uint64_t version)
@@ -492,8 +498,7 @@ static void list_versions(const exports_t *x, const char *adapter, list_t *ret_l
     if (!dir) return;
     for (struct dirent *e; (e = readdir(dir));) {
         ref_t ref;
-        if (!strchr(e->d_name, '@') || ref_parse(e->d_name, &ref, NULL) || strcmp(ref.name, adapter) != 0)
-            continue;
+        if (!is_export_of(adapter, e->d_name, &ref)) continue;
         if (!add(ret_list, ref.version)) break;
     }
     closedir(dir);

@@ -44,7 +44,9 @@ HEDDLE_API void heddle_admin_interrupt(heddle_admin_t *admin);
 HEDDLE_API int heddle_admin_status(heddle_admin_t *a, char **ret_json);
 /* Every adapter: what is active, what is newest, who writes it, how many workers are current. */
 HEDDLE_API int heddle_admin_adapters(heddle_admin_t *a, char **ret_json);
-/* The versions of an adapter, or one version and who has it.  `ref`: NAME or NAME@V. */
+/* The versions of an adapter, or one version and who has it.  `ref`, here and below: NAME, NAME@V, or a tag
+ * (NAME@V:3f9a1c20d4e1, as in heddle_manifest_t): NOT_FOUND where that version has another digest, before
+ * anything is done. */
 HEDDLE_API int heddle_admin_versions(heddle_admin_t *a, const char *ref, char **ret_json);
 /* What each worker serves and fetches.  `name`: NULL for all. */
 HEDDLE_API int heddle_admin_workers(heddle_admin_t *a, const char *name, char **ret_json);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from heddle import _native
 from heddle._native import ffi, lib
@@ -12,6 +12,18 @@ from heddle._native import ffi, lib
 PHASE = {"staged": 1, "active": 2}
 
 Config = Mapping[str, Any] | bytes | str
+
+
+class Tagged(Protocol):
+    """A Version, Snapshot, Update, Current, VersionInfo: what has a tag."""
+    @property
+    def tag(self) -> str: ...
+
+
+def ref_text(ref: str | Tagged) -> Any:
+    """The reference for C, which checks it: NAME, NAME@V, a tag, or what has one."""
+    text: Any = getattr(ref, "tag", ref)
+    return _native.c_text(text)
 
 
 def parse_quorum(quorum: str | int) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from heddle import _calls, _native
-from heddle._arguments import PHASE, choose, parse_quorum
+from heddle._arguments import PHASE, Tagged, choose, parse_quorum, ref_text
 from heddle._handle import Handle
 from heddle._native import ffi, lib
 from heddle._words import Phase
@@ -39,6 +39,9 @@ class Admin(Handle):
     broker   as for Publisher
     timeout  seconds to connect and to reply; None: for ever.  The broker keeps a `deadline` for 24 days at
              most: None, and what is longer, is that
+    A `ref` is NAME, NAME@V, or a tag as each sample carries it ("policy@3:3f9a1c20d4e1"): NotFound where that
+    version has another digest, before anything is done.  What has a tag (Version, Snapshot, Update, Current)
+    is taken too.
     One thread at a time is in a call; others wait for it, but not for `events(follow=True)`, which has a
     connection of its own.  Every call may be interrupted, and ends with Closed when the handle is closed
     meanwhile.  Raises NotFound, Denied, Unavailable, UsageError. An answer that is "no" (a wait that ended by
@@ -147,9 +150,9 @@ class Admin(Handle):
         answer = self._ask(lib.heddle_admin_adapters)
         return tuple(decode(AdapterInfo, a) for a in answer["adapters"])
 
-    def versions(self, ref: str) -> tuple[VersionInfo, ...]:
+    def versions(self, ref: str | Tagged) -> tuple[VersionInfo, ...]:
         """The versions of NAME, ascending; of NAME@V the one, with config, rollout and workers."""
-        name = _native.c_text(ref)
+        name = ref_text(ref)
         answer = self._ask(lambda a, told: int(lib.heddle_admin_versions(a, name, told)))
         return tuple(decode(VersionInfo, v) for v in answer["versions"])
 
@@ -161,13 +164,13 @@ class Admin(Handle):
         answer = self._ask(lambda a, told: int(lib.heddle_admin_workers(a, of, told)))
         return tuple(decode(WorkerInfo, w) for w in answer["workers"])
 
-    def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
+    def wait(self, ref: str | Tagged, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
              workers: Iterable[str] | None = None, exact: bool = False,
              deadline: float | None = 30.0) -> WaitResult:
         """Until the quorum of READY subscribers, at least `min`, has the version (or one by a later decision,
         unless `exact`).
 
-        ref      NAME (the newest when asked) or NAME@V       workers   only these        deadline  seconds
+        ref      NAME: the newest when asked        workers   only these        deadline  seconds
         quorum   "all", a count, or "N%"; not "none": waiting for nobody is no waiting
         Raises Deadline, RolloutFailed, NotFound; `e.answer.missing` names who lacks it.
         """
@@ -181,13 +184,13 @@ class Admin(Handle):
                                                 "exact": bool(exact),
                                                 "deadline_ms": _native.milliseconds(deadline, "deadline", 1)})
         opts.quorum = parse_quorum(quorum)
-        name = _native.c_text(ref)
+        name = ref_text(ref)
         found: WaitResult = self._ask(lambda a, told: int(lib.heddle_admin_wait(a, name, opts, told)),
                                       WaitResult)
         del kept
         return found
 
-    def activate(self, ref: str, *, quorum: str | int = "all", deadline: float | None = 10.0,
+    def activate(self, ref: str | Tagged, *, quorum: str | int = "all", deadline: float | None = 10.0,
                  dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """Decides that NAME@V is the one to serve, and waits for the quorum.  One older than the newest holds
         the adapter there.
@@ -197,14 +200,14 @@ class Admin(Handle):
         """
         return self._decide(lib.heddle_admin_activate, ref, quorum, deadline, dry_run, by)
 
-    def verify(self, ref: str, *, expected: str | None = None,
+    def verify(self, ref: str | Tagged, *, expected: str | None = None,
                deadline: float | None = 30.0) -> VerifyResult:
         """Every holder hashes its bytes again.  `expected`: a digest computed elsewhere; None: the
         registry's.
 
         Raises RolloutFailed (digest_mismatch) or Deadline; `e.answer.workers` tells of each.
         """
-        name, digest = _native.c_text(ref), _native.c_text(expected)
+        name, digest = ref_text(ref), _native.c_text(expected)
         ms = _native.milliseconds(deadline, "deadline", 1)
         found: VerifyResult = self._ask(lambda a, told: int(lib.heddle_admin_verify(a, name, digest, ms,
                                                                                     told)), VerifyResult)
@@ -223,8 +226,8 @@ class Admin(Handle):
         with self._follower() as own:           # others go on asking meanwhile
             yield from _Pager(own, since, adapter, worker, limit).rest(follow=True)
 
-    def rollback(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0, dry_run: bool = False,
-                 by: str | None = None) -> ActivateResult:
+    def rollback(self, ref: str | Tagged, *, quorum: str | int = "all", deadline: float | None = 10.0,
+                 dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """Goes back to the version that was active before (NAME), or to an earlier one (NAME@V).  The adapter
         is held there until resume().
 
@@ -232,7 +235,7 @@ class Admin(Handle):
         """
         return self._decide(lib.heddle_admin_rollback, ref, quorum, deadline, dry_run, by)
 
-    def resume(self, adapter: str, *, quorum: str | int = "all", deadline: float = 10.0,
+    def resume(self, adapter: str, *, quorum: str | int = "all", deadline: float | None = 10.0,
                dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """Ends the hold of an adapter: activates its newest version.  Not held: nothing changes.
 
@@ -240,9 +243,9 @@ class Admin(Handle):
         """
         return self._decide(lib.heddle_admin_resume, adapter, quorum, deadline, dry_run, by)
 
-    def _decide(self, call: Callable[..., Any], ref: str, quorum: str | int, deadline: float, dry_run: bool,
-                by: str | None) -> ActivateResult:
-        who, name = _native.c_text(by), _native.c_text(ref)
+    def _decide(self, call: Callable[..., Any], ref: str | Tagged, quorum: str | int,
+                deadline: float | None, dry_run: bool, by: str | None) -> ActivateResult:
+        who, name = _native.c_text(by), ref_text(ref)
         opts = ffi.new("heddle_activate_opts_t *", {"size": ffi.sizeof("heddle_activate_opts_t"),
                                                     "dry_run": bool(dry_run), "by": who,
                                                     "deadline_ms": _native.milliseconds(deadline, "deadline",
@@ -346,7 +349,7 @@ class AsyncAdmin:
         """As Admin.adapters."""
         return await self._run(self._admin.adapters)
 
-    async def versions(self, ref: str) -> tuple[VersionInfo, ...]:
+    async def versions(self, ref: str | Tagged) -> tuple[VersionInfo, ...]:
         """As Admin.versions."""
         return await self._run(lambda: self._admin.versions(ref))
 
@@ -354,20 +357,21 @@ class AsyncAdmin:
         """As Admin.workers."""
         return await self._run(lambda: self._admin.workers(name))
 
-    async def wait(self, ref: str, *, phase: Phase = "active", quorum: str | int = "all", min: int = 1,
-                   workers: Iterable[str] | None = None, exact: bool = False,
+    async def wait(self, ref: str | Tagged, *, phase: Phase = "active", quorum: str | int = "all",
+                   min: int = 1, workers: Iterable[str] | None = None, exact: bool = False,
                    deadline: float | None = 30.0) -> WaitResult:
         """As Admin.wait."""
         return await self._run(lambda: self._admin.wait(ref, phase=phase, quorum=quorum, min=min,
                                                         workers=workers, exact=exact, deadline=deadline))
 
-    async def activate(self, ref: str, *, quorum: str | int = "all", deadline: float | None = 10.0,
-                       dry_run: bool = False, by: str | None = None) -> ActivateResult:
+    async def activate(self, ref: str | Tagged, *, quorum: str | int = "all",
+                       deadline: float | None = 10.0, dry_run: bool = False,
+                       by: str | None = None) -> ActivateResult:
         """As Admin.activate."""
         return await self._run(lambda: self._admin.activate(ref, quorum=quorum, deadline=deadline,
                                                             dry_run=dry_run, by=by))
 
-    async def verify(self, ref: str, *, expected: str | None = None,
+    async def verify(self, ref: str | Tagged, *, expected: str | None = None,
                      deadline: float | None = 30.0) -> VerifyResult:
         """As Admin.verify."""
         return await self._run(lambda: self._admin.verify(ref, expected=expected, deadline=deadline))
@@ -385,13 +389,13 @@ class AsyncAdmin:
             if own is not self:
                 await own.close()
 
-    async def rollback(self, ref: str, *, quorum: str | int = "all", deadline: float = 10.0,
+    async def rollback(self, ref: str | Tagged, *, quorum: str | int = "all", deadline: float | None = 10.0,
                        dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """As Admin.rollback."""
         return await self._run(lambda: self._admin.rollback(ref, quorum=quorum, deadline=deadline,
                                                             dry_run=dry_run, by=by))
 
-    async def resume(self, adapter: str, *, quorum: str | int = "all", deadline: float = 10.0,
+    async def resume(self, adapter: str, *, quorum: str | int = "all", deadline: float | None = 10.0,
                      dry_run: bool = False, by: str | None = None) -> ActivateResult:
         """As Admin.resume."""
         return await self._run(lambda: self._admin.resume(adapter, quorum=quorum, deadline=deadline,

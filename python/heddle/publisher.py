@@ -436,8 +436,11 @@ class Publisher(Handle):
                                 found=repr(callback)[:80])
         self._callbacks.append(callback)
 
-    def report(self, version: int) -> Rollout:
+    def report(self, version: int | Version) -> Rollout:
         """The rollout of a version of this publisher as last heard; never blocks."""
+        if isinstance(version, Version):
+            self._check_ours(version)
+            version = version.version
         def alone() -> Rollout:
             report = _new_report()
             with self._lock:
@@ -446,6 +449,13 @@ class Publisher(Handle):
         number = _native.count(version, "version", 1, _native.NUMBER_MAX)
         found: Rollout = self._together(alone)
         return replace(found, _ask=self._who)
+
+    def _check_ours(self, version: Version) -> None:
+        if version.adapter != self.adapter:
+            raise _native.error("usage", f"{version.tag} is a version of another adapter",
+                                adapter=self.adapter, found=version.tag,
+                                expected=f"a version of {self.adapter}",
+                                hint="ask the publisher of that adapter")
 
     def _wait(self, version: Version, phase: str, quorum: str | int, least: int,
               timeout: float | None) -> Rollout:

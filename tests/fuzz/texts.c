@@ -12,18 +12,19 @@ static void check_ref(const char *text)
 {
     ref_t ref, again;
     heddle_error_t error;
-    char written[HEDDLE_NAME_MAX + 32];
+    char written[HEDDLE_NAME_MAX + 32 + DIGEST_HEAD];
     if (ref_parse(text, &ref, &error)) {
         MUST(error.code && error.message[0] && error.expected[0]);
         return;
     }
     MUST(name_is_valid(ref.name));
     if (ref.version)
-        snprintf(written, sizeof written, "%s@%llu", ref.name, (unsigned long long)ref.version);
+        snprintf(written, sizeof written, "%s@%llu%s%s", ref.name, (unsigned long long)ref.version,
+                 ref.head[0] ? ":" : "", ref.head);
     else
         snprintf(written, sizeof written, "%s", ref.name);
     MUST(ref_parse(written, &again, &error) == HEDDLE_OK);
-    MUST(!strcmp(ref.name, again.name) && ref.version == again.version);
+    MUST(!strcmp(ref.name, again.name) && ref.version == again.version && !strcmp(ref.head, again.head));
 }
 
 static void check_name(const char *text)

@@ -279,14 +279,16 @@ Test(exports, old_directories_go_and_the_active_one_stays)
     for (uint64_t v = 1; v <= 11; v++) write_version(v);
     cr_assert_eq(mkdir(in_root("policy-2@1"), 0700), 0);    /* of another adapter */
     cr_assert_eq(mkdir(in_root("policy@x"), 0700), 0);      /* of somebody else */
+    cr_assert_eq(mkdir(in_root("policy@99:3f9a1c20d4e1"), 0700), 0);
     exports_link(&exports, "policy", 2, NULL);
     exports_prune(&exports, "policy", is_four, NULL);
-    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@4 policy@x");
+    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@4 "
+                                "policy@99:3f9a1c20d4e1 policy@x");
     exports_prune(&exports, "policy", never, NULL);
-    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@x");
+    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@99:3f9a1c20d4e1 policy@x");
     exports_link(&exports, "policy", 11, NULL);
     exports_prune(&exports, "policy", never, NULL);
-    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@x");
+    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@99:3f9a1c20d4e1 policy@x");
 }
 
 Test(exports, a_damaged_one_stays_until_there_is_another)

@@ -588,6 +588,42 @@ Test(pending, verify_of_what_nobody_holds)
     rig_error(ADMIN, "not_found");
 }
 
+/* ---- tags ---- */
+
+Test(pending, a_tag_of_other_bytes_is_not_found_and_nothing_is_done)
+{
+    static const char *const OPS[] = {"versions", "wait", "verify", "activate"};
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    uint64_t decision = rig_adapter()->decision;
+    for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
+        ask((msg_query_t){.op = OPS[i], .name = "policy", .version = 1, .digest_head = "3f9a1c20d4e1"});
+        const msg_error_t *e = rig_error(ADMIN, "not_found");
+        cr_assert_str_eq(e->expected, "policy@1:3f9a1c20d4e1");
+        cr_assert(!strncmp(e->found, "policy@1:01", 11) && e->version == 1, "%s", e->found);
+        cr_assert(!rig_has(W1, MSG_COMMIT) && !rig_has(W1, MSG_VERIFY), "%s", OPS[i]);
+    }
+    cr_assert(rig_adapter()->active == 2 && rig_adapter()->decision == decision);
+    cr_assert_eq(R.b->pending.count, 0);
+}
+
+Test(pending, the_tag_of_a_version_is_that_version)
+{
+    digest_t d = rig_digest(1);
+    char head[DIGEST_HEAD + 1];
+    digest_head(&d, head);
+    version_1_active(1);
+    msg_query_t q = wait_for(1);
+    q.digest_head = head;
+    ask(q);
+    cr_assert_str_eq(answer(), "");
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .digest_head = head});
+    cr_assert_str_eq(answer(), "");
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 7, .digest_head = head});
+    cr_assert_not_null(strstr(rig_error(ADMIN, "not_found")->message, "policy@7 was never published"));
+}
+
 /* ---- events ---- */
 
 Test(pending, events_wait_for_the_first_that_matches)

@@ -32,7 +32,7 @@ struct fake {
     atomic_int hello_code;             /* HELLO is refused with it */
     atomic_bool hello_retriable;
     atomic_ullong last_deadline_ms, last_epoch, last_limit, last_phase, last_min;
-    atomic_bool last_by_has_host;
+    atomic_bool last_by_has_host, last_is_tag;
     atomic_uint last_workers;
 };
 
@@ -111,6 +111,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
         f->last_phase = m.query.phase;
         f->last_min = m.query.min;
         f->last_workers = m.query.worker_count;
+        f->last_is_tag = !strcmp(m.query.digest_head, "3f9a1c20d4e1");
         f->last_by_has_host = strchr(m.query.by, '@') != NULL;
         atomic_load(&f->on_query)(f, from, &m.query);
         f->queries++;
@@ -200,6 +201,28 @@ Test(admin, each_question_is_asked_and_answered)
     ANSWERED(heddle_admin_verify(a, "p@2", NULL, 700, &json),
              "\"verify\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
     cr_assert_eq(f.last_deadline_ms, 700u);
+    cr_assert(!f.last_is_tag);
+    ANSWERED(heddle_admin_versions(a, "p@3:3f9a1c20d4e1", &json),
+             "\"versions\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":3");
+    cr_assert(f.last_is_tag);
+    ANSWERED(heddle_admin_wait(a, "p@4", &wait, &json),
+             "\"wait\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":4");
+    cr_assert(!f.last_is_tag);
+    ANSWERED(heddle_admin_wait(a, "p@4:3f9a1c20d4e1", &wait, &json),
+             "\"wait\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":4");
+    cr_assert(f.last_is_tag);
+    ANSWERED(heddle_admin_activate(a, "p@2", NULL, &json),
+             "\"activate\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
+    cr_assert(!f.last_is_tag);
+    ANSWERED(heddle_admin_activate(a, "p@2:3f9a1c20d4e1", NULL, &json),
+             "\"activate\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
+    cr_assert(f.last_is_tag);
+    ANSWERED(heddle_admin_verify(a, "p@2", NULL, 700, &json),
+             "\"verify\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
+    cr_assert(!f.last_is_tag);
+    ANSWERED(heddle_admin_verify(a, "p@2:3f9a1c20d4e1", NULL, 700, &json),
+             "\"verify\",\"ok\":true,\"x\":2.1,\"name\":\"p\",\"version\":2");
+    cr_assert(f.last_is_tag);
     ANSWERED(heddle_admin_events(a, NULL, &json),
              "\"events\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
     cr_assert_eq(f.last_limit, 500u);

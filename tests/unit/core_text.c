@@ -34,9 +34,30 @@ Test(names, references)
     cr_assert_eq(ref_parse("policy", &r, NULL), 0);
     cr_assert(r.version == 0 && !strcmp(r.name, "policy"));
     cr_assert_eq(ref_parse("policy@57", &r, NULL), 0);
-    cr_assert_eq(r.version, 57);
-    const char *bad[] = {"policy@", "policy@0", "policy@-1", "policy@1x", "policy@99999999999999999999", "@3", "p@1@2"};
+    cr_assert(r.version == 57 && !r.head[0]);
+    cr_assert_eq(ref_parse("policy@57:3f9a1c20d4e1", &r, NULL), 0);
+    cr_assert(r.version == 57 && !strcmp(r.name, "policy") && !strcmp(r.head, "3f9a1c20d4e1"));
+    const char *bad[] = {"policy@", "policy@0", "policy@-1", "policy@1x", "policy@99999999999999999999",
+                         "@3", "p@1@2", "policy@3:", "policy@3:3f9a1c20d4e", "policy@3:3f9a1c20d4e11",
+                         "policy@3:3F9A1C20D4E1", "policy@3:3f9a1c20d4eg", "policy:3f9a1c20d4e1",
+                         "policy@:3f9a1c20d4e1", "policy@3:3f9a1c20d4e1 ", "policy@0:3f9a1c20d4e1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert(ref_parse(bad[i], &r, NULL) < 0, "%s", bad[i]);
+}
+
+/* The one that every sample carries. */
+Test(names, a_tag_is_a_reference)
+{
+    digest_t d;
+    ref_t r;
+    char tag[HEDDLE_TAG_TEXT], head[DIGEST_HEAD + 1], longest[HEDDLE_NAME_MAX + 1];
+    for (int i = 0; i < 32; i++) d.b[i] = (uint8_t)(i * 37);
+    memset(longest, 'x', HEDDLE_NAME_MAX);
+    longest[HEDDLE_NAME_MAX] = 0;
+    tag_text(longest, 1234567890123456789, &d, tag);
+    digest_head(&d, head);
+    cr_assert_eq(ref_parse(tag, &r, NULL), 0);
+    cr_assert_str_eq(head, "00254a6f94b9");
+    cr_assert(r.version == 1234567890123456789 && !strcmp(r.name, longest) && !strcmp(r.head, head));
 }
 
 Test(names, digests_round_trip)
