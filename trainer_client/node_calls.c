@@ -200,7 +200,7 @@ int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_e
     error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu is lost with its publisher: %s", n->adapter,
                (unsigned long long)row->report.version, why);
     error_where(error, n->adapter, row->report.version, NULL, "fetch");
-    error_hint(error, "heddle_publisher_wait for HEDDLE_PHASE_STAGED before closing; publish it again");
+    error_hint(error, "wait for phase staged before closing; publish it again");
     bool has_ended = strcmp(row->report.state, "staging") != 0;
     if (has_ended || n->is_fenced) return HEDDLE_ERR_VERSION_FAILED;
     *ret_wanted = is_wanted(n);

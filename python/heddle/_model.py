@@ -20,6 +20,7 @@ import json
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from heddle import _calls, _native
@@ -30,7 +31,21 @@ from heddle.tensors import _FROM_TORCH, Table, check_memory, is_plain, torch_tar
 _TARGETS_MAX = 4            # regions of a publisher that are remembered; it has three
 
 
-def unwrapped(model: Any) -> Any:
+@dataclass(frozen=True)
+class Use:
+    """What an adapter of a model is looked at for, for errors: the phase, and what hints name."""
+    phase: str | None
+    verb: str
+    named: str
+    no_model: str
+
+
+PUBLISH = Use("pack", "published", "publish(model, peft_adapter=...)",
+              "wrap the model with peft.get_peft_model, or use publish_tensors")
+LOAD = Use(None, "loaded", "load_into(model, a, adapter=...)", "wrap the model with peft.get_peft_model")
+
+
+def unwrapped(model: Any, use: Use = PUBLISH) -> Any:
     """The PeftModel inside of what DistributedDataParallel, DeepSpeed or torch.compile made of it."""
     seen = 0
     # of the class: wrappers pass attributes on
@@ -42,21 +57,21 @@ def unwrapped(model: Any) -> Any:
     if not hasattr(type(model), "get_base_model") or not hasattr(model, "peft_config"):
         raise _native.error("usage", "that is no PeftModel", expected="peft.PeftModel",
                             found=type(model).__name__,
-                            hint="wrap the model with peft.get_peft_model, or use publish_tensors")
+                            hint=use.no_model)
     return model
 
 
-def lora_config(model: Any, name: str) -> Any:
+def lora_config(model: Any, name: str, use: Use = PUBLISH) -> Any:
     """The LoraConfig of an adapter; clear errors for what is not there, or is no LoRA."""
     if name not in model.peft_config:
         raise _native.error("not_found", f"the model has no adapter {name!r}",
                             expected=" ".join(sorted(model.peft_config)) or "an adapter",
-                            found=name, hint="name it: publish(model, peft_adapter=...)")
+                            found=name, hint=f"name it: {use.named}")
     config = model.peft_config[name]
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind != "LORA":
         raise _native.error("unsupported_peft_type",
-                            f"the adapter {name!r} is of type {kind}, and only LoRA is published",
+                            f"the adapter {name!r} is of type {kind}, and only LoRA is {use.verb}",
                             expected="LORA",
                             found=kind)
     return config
@@ -344,7 +359,8 @@ def _check_owned(model: Any, parameters: list[Any]) -> None:
     if lost:
         raise _native.error("unsupported_feature",
                             f"{lost} tensors that PEFT would save are no parameters of the model",
-                            hint="save the adapter and use publish_dir, or publish_tensors")
+                            hint="make them parameters of a module; to publish them as they are, save the "
+                                 "adapter and use publish_dir")
 
 
 def _dtype(key: str, parameter: Any) -> str:
@@ -379,16 +395,16 @@ def _plans_of(model: Any) -> _Plans:
     return plans
 
 
-def plan_of(model: Any, name: str, phase: str | None = "pack") -> tuple[Plan, bool]:
+def plan_of(model: Any, name: str, use: Use = PUBLISH) -> tuple[Plan, bool]:
     """The plan of an adapter, and whether it was made just now.  `model` is unwrapped."""
-    lora_config(model, name)
+    lora_config(model, name, use)
     config = config_of(model, name)
     known = _plans_of(model)
     plan = known.get(name)
     is_new = plan is None or not plan.fits(model, config)
     if plan is None or is_new:
         known[name] = plan = Plan(model, name, config)
-    plan.check_memory(phase)
+    plan.check_memory(use.phase)
     return plan, is_new
 
 

@@ -196,7 +196,7 @@ def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
 
 # What hints of the library call things by, which the command line and C share, in words of this package.
 _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
-    (r"heddle_publisher_wait for HEDDLE_PHASE_STAGED", 'Version.wait(phase="staged")'),
+    (r"wait for phase staged", 'ver.wait(phase="staged")'),
     (r"--broker or HEDDLE_BROKER", "broker= or HEDDLE_BROKER"),
     (r"--key or HEDDLE_KEY", "key= or HEDDLE_KEY"), (r"\(--key, HEDDLE_KEY\)", "(key=, HEDDLE_KEY)"),
     (r"--takeover", "Publisher(takeover=True)"), (r"--allow-step-back", "allow_step_back=True"),

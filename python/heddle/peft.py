@@ -98,8 +98,8 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
                             expected="a Snapshot, an Update, or a mapping of names to tensors",
                             found=type(a).__name__,
                             hint="with worker.acquire(adapter) as a: load_into(model, a)")
-    inner = _model.unwrapped(model)
-    plan, _ = _model.plan_of(inner, adapter, phase=None)
+    inner = _model.unwrapped(model, _model.LOAD)
+    plan, _ = _model.plan_of(inner, adapter, _model.LOAD)
     _check_model(inner, adapter, plan)
     tensors: Mapping[str, Any] = a if isinstance(a, Mapping) else a.tensors
     if not isinstance(a, Mapping):

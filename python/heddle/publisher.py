@@ -60,7 +60,8 @@ class Publisher(Handle):
                    `Admin.activate` decides
     takeover       fences a live writer of this adapter now
     if_unchanged   what to do when the bytes equal the newest version's: "skip" (the Version of that one,
-                   created False), "fail", "publish"
+                   created False), "fail", "publish".  (`heddle publish` fails where it is not told: a step
+                   of a training loop that changed nothing is no mistake, a directory published twice is)
     max_rate       bytes per second served; None: no limit
     process_group  a torch.distributed group: every rank makes the publisher and makes every call; rank 0 is
                    the one that talks to the broker, and its outcome, exception included, is everybody's.
@@ -87,7 +88,7 @@ class Publisher(Handle):
         self.adapter = adapter
         self._activation = choose("activation", activation, _ACTIVATION)
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
-        self._callbacks: list[Callable[[Progress], None]] = []
+        self._callback: Callable[[Progress], None] | None = None
         self._ranks: Collective | None = None
         self._is_interrupted = _calls.Done()    # ever; for opening, which is in no C handle while it pauses
         # an Admin handle for the names of workers, made when it is wanted
@@ -426,15 +427,16 @@ class Publisher(Handle):
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    def on_progress(self, callback: Callable[[Progress], None]) -> None:
-        """`callback(progress)` is called inside `Version.wait` alone, on the thread that waits.
+    def on_progress(self, callback: Callable[[Progress], None] | None) -> None:
+        """`callback(progress)` is called inside `Version.wait` alone, on the thread that waits.  It takes the
+        place of the one before; None: none is called any more.
 
         What it raises ends the wait.
         """
-        if not callable(callback):
-            raise _native.error("usage", "on_progress takes a function", expected="callback(progress)",
-                                found=repr(callback)[:80])
-        self._callbacks.append(callback)
+        if callback is not None and not callable(callback):
+            raise _native.error("usage", "on_progress takes a function",
+                                expected="callback(progress), or None", found=repr(callback)[:80])
+        self._callback = callback
 
     def report(self, version: int | Version) -> Rollout:
         """The rollout of a version of this publisher as last heard; never blocks."""
@@ -508,8 +510,8 @@ class Publisher(Handle):
                 rc = lib.heddle_publisher_next_event(self._live(), 0, event)
             if rc:
                 return
-            for callback in self._callbacks:
-                callback(_progress(event))
+            if self._callback is not None:
+                self._callback(_progress(event))
 
     def _who(self, rollout: Rollout) -> tuple[str, ...]:
         """Names of the workers that have it.  Holds no lock of ours.

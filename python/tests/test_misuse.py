@@ -918,6 +918,8 @@ def test_hints_speak_python():
                       _native.spoken(hint))
         assert not re.search(r"--[a-z]|heddle_[a-z]|HEDDLE_PHASE", said), f"{where}: {said}"
     assert "Publisher(takeover=True)" in _native.spoken("it ends with its session; --takeover fences it now")
+    unheld = next(hint for _, hint in _hints() if "before closing" in hint)
+    assert unheld.startswith("wait for phase staged") and "ver.wait(phase=" in _native.spoken(unheld)
 
 
 def test_a_conflict_says_what_to_do_in_python(broker, adapter):

@@ -162,6 +162,26 @@ def test_a_change_of_structure_is_noticed(broker, adapter, tmp_path):
         assert same_as_saved("another adapter has the name").tensor_count == 4
 
 
+def test_a_hint_names_the_call_that_was_made(broker, adapter):
+    from peft import get_peft_model_state_dict
+    model = models.lora()
+    tensors = get_peft_model_state_dict(model)
+    with heddle.Publisher(adapter=adapter) as pub:
+        for call, named in (
+                (lambda: pub.publish(model, peft_adapter="other"), "publish(model, peft_adapter="),
+                (lambda: heddle.peft.load_into(model, tensors, adapter="other"),
+                 "load_into(model, a, adapter=")):
+            with pytest.raises(heddle.NotFound) as e:
+                call()
+            assert named in e.value.hint and (e.value.expected, e.value.found) == ("default", "other")
+        with pytest.raises(heddle.UsageError) as e:
+            pub.publish(model.base_model.model)
+        assert "publish_tensors" in e.value.hint
+    with pytest.raises(heddle.UsageError) as e:
+        heddle.peft.load_into(model.base_model.model, tensors)
+    assert "publish" not in e.value.hint and "get_peft_model" in e.value.hint
+
+
 def test_a_parameter_without_memory_is_refused_by_name(broker, adapter):
     """Offloaded, its storage freed: its place in the region holds an older version's bytes, which are
     nobody's wish.

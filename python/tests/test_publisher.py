@@ -157,6 +157,22 @@ def test_the_step_is_the_versions_own(pub):
 
 # -- waits ---------------------------------------------------------------------------------------------------
 
+def test_the_last_callback_alone_hears_of_progress(broker, adapter):
+    first, second = [], []
+    with heddle.Worker(adapters=[adapter], apply="auto"), heddle.Publisher(adapter=adapter) as pub:
+        pub.on_progress(first.append)
+        pub.publish_tensors(bulk(1, 4096), CONFIG).wait(min=1, timeout=60)
+        heard = len(first)
+        assert heard
+        pub.on_progress(second.append)
+        pub.publish_tensors(bulk(2, 4096), CONFIG).wait(min=1, timeout=60)
+        assert len(first) == heard and second
+        heard = len(second)
+        pub.on_progress(None)
+        pub.publish_tensors(bulk(3, 4096), CONFIG).wait(min=1, timeout=60)
+        assert len(second) == heard
+
+
 def test_a_wait_where_nobody_is_says_so(pub):
     ver = pub.publish_dir(FIXTURES / "plain")
     with pytest.raises(heddle.Deadline) as e:
