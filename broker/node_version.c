@@ -33,14 +33,20 @@ void on_publish(const call_t *c)
     broker_t *b = c->b;
     const msg_publish_t *m = &c->m->publish;
     const member_t *writer = writer_of(c);
-    const adapter_row_t *a = writer ? registry_adapter(&b->registry, m->adapter) : NULL;
+    const adapter_row_t *known = registry_adapter(&b->registry, m->adapter), *a = writer ? known : NULL;
     publish_by_t by = {.peer = c->from,
                        .writer = writer ? writer->name : NULL,
                        .live = a ? rollout_newest_live(&b->rollout, a) : NULL,
                        .awaited = a ? rollout_awaited(&b->rollout, a, &m->digest) : NULL};
+    char held[512];
     heddle_error_t error;
     uint64_t version = 0;
     bool created = false;
+    if (known && known->held) {
+        rollout_held_text(known, held, sizeof held);
+        by.held = held;
+        by.held_version = known->active;
+    }
     b->io.random(b->io.self, &by.share_key, sizeof by.share_key);
     if (writer) membership_heard(&b->members, membership_by_token(&b->members, m->token), c->now.us);
     int rc = registry_decide_publish(&b->registry, m, &by, c->now, &b->out, &version, &created, &error);

@@ -128,6 +128,8 @@ typedef struct {
     key16_t share_key;
     const version_row_t *live;         /* what UNCHANGED compares with; NULL: nothing, each is new */
     const version_row_t *awaited;      /* after a start: of the same bytes (rollout_awaited); NULL: none */
+    const char *held;                  /* rollout_held_text; NULL: the adapter is not held */
+    uint64_t held_version;             /* at which it is */
 } publish_by_t;
 int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
                             instant_t now, outbox_t *out,

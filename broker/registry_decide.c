@@ -136,7 +136,8 @@ static void send_published(const msg_publish_t *m, const publish_by_t *by, uint6
                                          .adapter = m->adapter,
                                          .reason = reason,
                                          .digest = *digest,
-                                         .key = *key};
+                                         .key = *key,
+                                         .held = by->held && version > by->held_version ? by->held : ""};
     outbox_send(out, by->peer, &answer);
 }
 

@@ -228,7 +228,8 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
         gone = append(q, &entry);
     } else if (worth == NEEDED) q->lost_count++;
     else q->dropped_count++;
-    bool is_lost = q->lost_count > lost_before, is_told = is_lost || ((gone || !copy) && q->has_reader);
+    bool is_lost = q->lost_count > lost_before;
+    bool is_told = is_lost || ((gone || !copy) && q->has_reader && !q->is_quiet);
     uint64_t times = is_told ? repeat_note(&q->drops, is_lost, clock_now(clock_system())) : 0;
     pthread_mutex_unlock(&q->lock);
     if (times) report_dropped(gone ? gone : event, is_lost, times);

@@ -11,8 +11,9 @@
  *   told      the rest, and what is needed no more
  *
  * A full queue drops its oldest repeated event, else the oldest told one, which is logged where the
- * application has ever read (a trainer that only commits and waits misses nothing); where all
- * are needed it grows.  EVENT_QUEUE_MAX is what a worker can have open: an ARRIVED or COMMIT and a
+ * application has ever read (a trainer that only commits and waits misses nothing), unless the queue
+ * is quiet; where all are needed it grows.
+ * EVENT_QUEUE_MAX is what a worker can have open: an ARRIVED or COMMIT and a
  * VERIFY for each slot, an ACTIVE for each adapter.  Without memory a needed event takes one of
  * EVENT_QUEUE_SPARE places that are kept for that, or the place of one that is repeated or told.  Beyond
  * either it is lost, and logged as an error.
@@ -46,6 +47,7 @@ typedef struct {
     uint64_t lost_count;               /* needed ones */
     repeat_t drops;                    /* that are logged; key 1: of a needed one */
     bool has_reader;                   /* somebody asked for an event once */
+    bool is_quiet;                     /* set after init: nothing is logged of those that are dropped */
     int fd;                            /* readable while count > 0 */
 } event_queue_t;
 

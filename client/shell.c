@@ -195,6 +195,7 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     int rc = take_keys(opts, &keys, error);
     if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))
         rc = out_of(error, "no memory or descriptor is left for a loop");
+    s->events.is_quiet = opts->quiet_events;
     if (!rc) s->io.owner = loop_owner(s->loop);
     if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc)

@@ -25,6 +25,7 @@ typedef struct {
                     * named, or the broker is reached over a network */
     credentials_t keys;
     uint64_t max_rate_bytes;
+    bool quiet_events;                 /* event_queue_t.is_quiet */
     uint32_t close_ms;                 /* what the end of the transfer may take; 0: its default */
 } shell_opts_t;
 

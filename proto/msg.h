@@ -155,6 +155,7 @@ typedef struct {
     const char *adapter, *reason;             /* "replayed" | "unchanged" | "" */
     digest_t digest;
     key16_t key;
+    const char *held;                         /* why the version will not be activated; "": it may be */
 } msg_published_t;
 
 typedef enum { SOURCE_PUBLISHER = 1, SOURCE_WORKER = 2 } source_kind_t;

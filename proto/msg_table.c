@@ -245,6 +245,7 @@ static const field_t PUBLISHED_FIELDS[] = {
     TEXT(msg_published_t, reason, LIMIT_WORD_BYTES, OPTIONAL),
     DIGEST(msg_published_t, digest, REQUIRED),
     KEY16(msg_published_t, key, OPTIONAL),
+    TEXT(msg_published_t, held, LIMIT_TEXT_BYTES, OPTIONAL),
 };
 static const field_t ANNOUNCE_FIELDS[] = {
     U64(msg_announce_t, token, ANY, REQUIRED),

@@ -261,6 +261,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     r->result = (publish_result_t){.version = m->version, .published_us = now_us, .digest = m->digest,
                                    .replayed = is_replayed && !r->asked.is_random_id,
                                    .unchanged = is_unchanged};
+    error_text(r->result.held, sizeof r->result.held, m->held);
     heddle_error_t error;
     if (!digest_equal(&m->digest, &r->asked.sealed->digest)) {
         request_finish(n, fail_digest(n, m, &error), &error);

@@ -81,6 +81,7 @@ typedef struct {
     uint64_t version, published_us;
     bool replayed, unchanged;
     digest_t digest;
+    char held[512];
 } publish_result_t;
 void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us);
 /* OK · AGAIN · the broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes cannot

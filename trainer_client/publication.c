@@ -344,6 +344,7 @@ static void fill_published(const heddle_publisher_t *p, const publish_t *it, uin
     tag_text(p->adapter, r->version, &r->digest, ret->tag);
     error_text(ret->request_id, sizeof ret->request_id, a->opts.request_id);
     memcpy(ret->features, a->pack->features, sizeof ret->features);
+    memcpy(ret->held, r->held, sizeof ret->held);
 }
 
 /* The options as this release knows them, checked and with defaults. */

@@ -70,6 +70,7 @@ static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle
                          .insecure = o->insecure != 0,
                          .keys = {.broker_key = o->broker_key, .key = o->key},
                          .max_rate_bytes = o->max_rate_bytes,
+                         .quiet_events = o->quiet_events != 0,
                          .close_ms = close_ms(o) - leave_ms(o)};
     int rc = handle_open_fds(p);
     if (rc) return error_fail(error, rc, "no descriptor is left for a publisher");

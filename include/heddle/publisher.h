@@ -48,6 +48,8 @@ typedef struct heddle_publisher_opts {
                                     * the key ring */
     uint32_t fill_threads;         /* that heddle_publication_write may use, the caller's one of them; 0: as
                                     * many as the process has cores.  More than 4 are 4 */
+    int quiet_events;              /* 1: a full queue of events drops them without a line in the log
+                                    * (events.dropped): for a program that reads events only while it waits */
 } heddle_publisher_opts_t;
 
 typedef enum {
@@ -85,6 +87,9 @@ typedef struct heddle_published {
     uint32_t tensor_count, chunk_count;
     double pack_ms, commit_ms;     /* cumulative since the call: region filled and sealed; record durable
                                     * at the broker */
+    char held[512];                /* the adapter is held at an older version (at which, by whom, since
+                                    * when): this one is staged and not activated, until the newest is
+                                    * activated by hand.  "": it is not held */
 } heddle_published_t;
 
 #define HEDDLE_MISSING_MAX 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Publisher"]
 
+_log = logging.getLogger("heddle")
 _ACTIVATION = {"all": 0, "as-ready": 1, "manual": 2}
 _UNCHANGED = {"fail": 0, "skip": 1, "publish": 2}
 _NOT_YET = ("deadline", "no_workers")
@@ -89,6 +91,7 @@ class Publisher(Handle):
         self._activation = choose("activation", activation, _ACTIVATION)
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
         self._callback: Callable[[Progress], None] | None = None
+        self._told_held = ""        # the hold that was logged last
         self._ranks: Collective | None = None
         self._is_interrupted = _calls.Done()    # ever; for opening, which is in no C handle while it pauses
         # an Admin handle for the names of workers, made when it is wanted
@@ -122,6 +125,7 @@ class Publisher(Handle):
             "max_rate_bytes": (0 if max_rate is None
                                else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX)),
             "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1),
+            "quiet_events": True,           # they are read while Version.wait waits, and by nothing else
             # another looks at the model while they copy
             "fill_threads": max(1, len(os.sched_getaffinity(0)) - 1)})
         _native.load_transport()
@@ -405,18 +409,27 @@ class Publisher(Handle):
         return opts, (pairs, kept, name)
 
     def _version(self, done: Any, step: int | None) -> Version:
-        words = _native.text(done.features) or ""
+        words, held = _native.text(done.features) or "", _native.text(done.held) or ""
+        tag = _native.text(done.tag) or ""
+        self._tell_held(tag, held)
         reason = "replayed" if done.replayed else "unchanged" if done.unchanged else None
         if reason is not None:
             step = self._stored_step(done.version)
-        return Version(adapter=self.adapter, version=done.version, tag=_native.text(done.tag) or "",
+        return Version(adapter=self.adapter, version=done.version, tag=tag,
                        digest=_native.text(done.digest) or "",
                        created=bool(done.created), reason=reason, step=None if step is None else int(step),
                        request_id=_native.text(done.request_id) or "",
                        features=tuple(words.split(",")) if words else (),
                        data_bytes=done.data_bytes, tensor_count=done.tensor_count,
                        chunk_count=done.chunk_count, pack_ms=done.pack_ms, commit_ms=done.commit_ms,
-                       _publisher=self)
+                       held=held or None, _publisher=self)
+
+    def _tell_held(self, tag: str, held: str) -> None:
+        """Once for each hold."""
+        if held and held != self._told_held:
+            _log.warning("adapter.held: %s; %s and later versions are staged and not activated, until "
+                         "Admin.activate of the newest", held, tag)
+        self._told_held = held
 
     def _stored_step(self, version: int) -> int | None:
         try:

@@ -79,7 +79,9 @@ class Version:
     bytes.
 
     created False: an earlier version stands for it (`reason` "unchanged" or "replayed"); `step` is that one's
-    then, asked of the broker (None where it does not answer).  Times are milliseconds since the call:
+    then, asked of the broker (None where it does not answer).  held: the adapter is held at an older version
+    (at which, by whom, since when): this one is staged, and not activated until `Admin.activate` of the
+    newest; None: it is not held.  Times are milliseconds since the call:
     `pack_ms` region filled and sealed, `commit_ms` record durable.
     """
     adapter: str
@@ -96,6 +98,7 @@ class Version:
     chunk_count: int
     pack_ms: float
     commit_ms: float
+    held: str | None = None
     _publisher: InitVar[Publisher | None] = None
 
     def __post_init__(self, _publisher: Publisher | None) -> None:

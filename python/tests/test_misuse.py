@@ -813,6 +813,23 @@ def test_who_only_acquires_is_told_of_no_dropped_events(broker, adapter, program
     assert "events.dropped" not in it.log.read_text()
 
 
+def test_a_trainer_that_only_publishes_is_told_of_no_dropped_events(broker, adapter, program):
+    """After a wait, which reads events, none is read: 600 versions release more than a queue holds."""
+    it = program("""
+        import heddle
+        name, fixtures = sys.argv[1], sys.argv[2:]
+        with heddle.Worker(adapters=[name], apply="auto") as w, heddle.Publisher(adapter=name,
+                                                                                 close_timeout=0.1) as pub:
+            pub.publish_dir(fixtures[0]).wait(min=1)
+            for i in range(600):
+                ver = pub.publish_dir(fixtures[(i + 1) % 2])
+                while pub.report(ver).active_count == 0:
+                    pass
+    """, adapter, FIXTURES / "plain", FIXTURES / "dora")
+    assert it.end(sign=None) == 0, it.log.read_text()
+    assert "events.dropped" not in it.log.read_text()
+
+
 def test_nobody_is_woken_for_what_is_no_update(broker, adapter, monkeypatch):
     read, note = [], heddle.Worker._note
 

@@ -155,6 +155,35 @@ def test_the_step_is_the_versions_own(pub):
     assert pub.publish_dir(FIXTURES / "plain").step is None
 
 
+def test_a_held_adapter_is_in_the_result_and_once_in_the_log(broker, adapter, caplog):
+    def publish(value):
+        return pub.publish_tensors(bulk(value, 4096), CONFIG)
+    with heddle.Worker(adapters=[adapter], apply="auto"), heddle.Publisher(adapter=adapter) as pub, \
+            heddle.Admin() as adm:
+        first = publish(1)
+        first.wait(min=1, timeout=60)
+        second = publish(2)
+        second.wait(min=1, timeout=60)
+        assert second.held is None and "adapter.held" not in caplog.text
+        adm.activate(first, by="ann")
+        held = [publish(value) for value in (3, 4)]
+        for ver in held:
+            assert ver.held.startswith(f"{adapter} is held at {adapter}@1 by ann since ")
+            assert pickle.loads(pickle.dumps(ver)).held == ver.held
+        said = [r for r in caplog.records if "adapter.held" in r.getMessage()]
+        assert len(said) == 1 and said[0].name == "heddle" and said[0].levelname == "WARNING"
+        assert held[0].held in said[0].getMessage() and held[0].tag in said[0].getMessage()
+        with pytest.raises(heddle.Held):
+            held[1].wait(timeout=60)
+        adm.activate(held[1])
+        fifth = publish(5)
+        assert fifth.held is None
+        fifth.wait(min=1, timeout=60)
+        adm.activate(held[1], by="bob")
+        assert "by bob" in publish(6).held
+        assert len([r for r in caplog.records if "adapter.held" in r.getMessage()]) == 2, "another hold"
+
+
 # -- waits ---------------------------------------------------------------------------------------------------
 
 def test_the_last_callback_alone_hears_of_progress(broker, adapter):

@@ -588,6 +588,44 @@ Test(pending, verify_of_what_nobody_holds)
     rig_error(ADMIN, "not_found");
 }
 
+/* ---- a hold, told to who publishes ---- */
+
+static const char *published_held(rig_publish_t o)
+{
+    rig_drop_letters();
+    rig_publish(T, o);
+    return rig_last(T, MSG_PUBLISHED)->published.held;
+}
+
+Test(pending, a_publication_to_a_held_adapter_is_told)
+{
+    version_1_active(1);
+    cr_assert_str_empty(published_held((rig_publish_t){.digest = 2}));
+    roll_out(1, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    rig_active(W1, 1, 3, 1);
+    const char *held = published_held((rig_publish_t){.digest = 3, .request_id = "again"});
+    cr_assert(!strncmp(held, "policy is held at policy@1 by ann since 20", 42), "%s", held);
+    cr_assert_not_null(strstr(published_held((rig_publish_t){.digest = 3, .request_id = "again"}), "by ann"),
+                       "a replay");
+    rig_staged(W1, 3, 3);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 3});
+    rig_active(W1, 3, 4, 3);
+    cr_assert_str_empty(published_held((rig_publish_t){.digest = 4}));
+}
+
+Test(pending, the_version_that_an_adapter_is_held_at_is_not_told_as_held)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2, .request_id = "again"});
+    roll_out(1, 2, 2, 2);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    roll_out(1, 3, 3, 3);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 2, .by = "ann"});
+    rig_active(W1, 2, 4, 2);
+    cr_assert_str_empty(published_held((rig_publish_t){.digest = 2, .request_id = "again"}), "a replay");
+}
+
 /* ---- tags ---- */
 
 Test(pending, a_tag_of_other_bytes_is_not_found_and_nothing_is_done)

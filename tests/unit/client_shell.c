@@ -348,6 +348,20 @@ Test(event_queue, only_who_reads_is_told_that_events_were_dropped)
     event_queue_fini(&q);
 }
 
+Test(event_queue, a_quiet_queue_drops_without_a_log_line)
+{
+    event_queue_t q;
+    heddle_event_t e;
+    char said[4096];
+    cr_assert_eq(event_queue_init(&q), 0);
+    q.is_quiet = true;
+    event_queue_pop(&q, &e);
+    overfill(&q, said, sizeof said);
+    cr_assert_str_empty(said, "%s", said);
+    cr_assert_gt(q.dropped_count, 0);
+    event_queue_fini(&q);
+}
+
 static void push_of(event_queue_t *q, int type, unsigned adapter, uint64_t version)
 {
     heddle_event_t e = {.size = sizeof e, .type = type, .version = version};
