@@ -43,7 +43,7 @@ void on_publish(const call_t *c)
     uint64_t version = 0;
     bool created = false;
     if (known && known->held) {
-        rollout_held_text(known, held, sizeof held);
+        rollout_held_text(&b->rollout, known, held, sizeof held);
         by.held = held;
         by.held_version = known->active;
     }
