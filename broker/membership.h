@@ -34,6 +34,7 @@ typedef struct member_sub {
     /* last applied here, and the version that is served; 0, 0: none */
     uint64_t decision, version, since_ms;
     uint64_t fetching, bytes_done, data_bytes, source, held_count;   /* of the last heartbeat */
+    bool lacks_slot;                                /* and no RETIRE was sent since: a version waits there */
 } member_sub_t;
 
 typedef struct member {

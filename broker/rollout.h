@@ -60,6 +60,7 @@ typedef struct copy_row {
     key16_t life;
     copy_state_t state;
     bool is_eligible;
+    bool is_spare;                     /* of the last heartbeat: no reader holds it, and its slot is wanted */
     bool has_reached;                  /* served this version's latest decision, or a later one for
                                         * a later version */
     uint64_t since_ms, bytes_done;

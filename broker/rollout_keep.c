@@ -5,7 +5,11 @@
  * A worker has a slot for what it serves, one for what arrives and `keep` more.  What is kept for those who
  * fetch it is one more, and so it need not be everywhere: who has no room for all of it puts away what others
  * have too.  Only what the last holder has no room for is retired: first a version that nobody fetches, then
- * the latest that somebody does, so that whoever began first comes to its end. */
+ * the latest that somebody does, so that whoever began first comes to its end.
+ *
+ * Readers take slots too, also of versions that were retired long ago: the broker cannot count those.
+ * A worker says in its heartbeat that a version waits there for a slot, and which kept versions no reader
+ * holds.  One of these goes, in the same order. */
 #include "broker/rollout_part.h"
 
 /* Longer than any chunk takes that a worker's --max-rate lets through in good faith (256 KiB at 9 kB/s). */
@@ -147,6 +151,15 @@ static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member
     return used + is_coming > m->slots;
 }
 
+/* A version waits there for a slot; or it keeps `t` for those who fetch it, and has no slot for that. */
+static bool wants_room(const rollout_t *ro, const adapter_row_t *a, const track_t *t, const member_t *m,
+                       uint64_t now_us)
+{
+    const member_sub_t *sub = member_sub(m, a->name);
+    if (!sub || sub->lacks_slot) return sub != NULL;
+    return is_extra(ro, a, registry_version(a, t->version), t) && lacks_room(ro, a, m, now_us);
+}
+
 static bool is_first_source(const track_t *t, const member_t *m)
 {
     for (size_t i = 0; i < t->copy_count; i++)
@@ -161,6 +174,7 @@ static int ease(const rollout_t *ro, const adapter_row_t *a, const track_t *t, c
     const version_row_t *row = registry_version(a, t->version);
     const copy_row_t *c = copy_of(t, m);
     if (!c || !row || t->is_ended || c->state != COPY_KEPT || t->version == a->active) return 0;
+    if (member_sub(m, a->name)->lacks_slot && !c->is_spare) return 0; /* its slot would not be free */
     if (row->state != VERSION_COMMITTED || (track_holder_count(t) == 1) != is_last) return 0;
     if (is_last && t->loaded_until_us) return 0;
     if (is_last) return t->awaited_until_us ? 1 : 2;
@@ -218,15 +232,15 @@ static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row
     }
 }
 
-/* Everybody who keeps `t` for those who fetch it has room for what arrives, or nothing that others have
- * too. */
+/* Every worker that keeps `t` and wants room has it, or has nothing that others have too. */
 static void make_room(step_t *s, const adapter_row_t *a, track_t *t)
 {
     for (size_t i = t->copy_count; i-- > 0;) {
         const copy_row_t *c = t->copies[i];
         const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
         if (c->state != COPY_KEPT || !m) continue;
-        for (track_t *other; lacks_room(s->ro, a, m, s->v.now.us) && (other = spared(s->ro, a, m, false));)
+        for (track_t *other;
+             wants_room(s->ro, a, t, m, s->v.now.us) && (other = spared(s->ro, a, m, false));)
             put_away(s, other, m);
     }
 }
@@ -244,8 +258,8 @@ void keep_look(step_t *s, const adapter_row_t *a)
         track_t *t = ro->tracks[i];
         const version_row_t *row = registry_version(a, t->version);
         if (!row || t->is_ended) continue;
-        if (is_extra(ro, a, row, t)) make_room(s, a, t);
-        else thin_out(s, a, row, t);
+        make_room(s, a, t);
+        if (!is_extra(ro, a, row, t)) thin_out(s, a, row, t);
     }
 }
 
@@ -256,7 +270,7 @@ static const version_row_t *without_room(const rollout_t *ro, view_t v, const ad
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         const member_t *m = c->token ? membership_by_token(v.members, c->token) : NULL;
-        if (c->state != COPY_KEPT || !m || !lacks_room(ro, a, m, v.now.us)) continue;
+        if (c->state != COPY_KEPT || !m || !wants_room(ro, a, t, m, v.now.us)) continue;
         const track_t *last = spared(ro, a, m, true);
         if (last) return registry_version(a, last->version);
     }
@@ -269,8 +283,7 @@ static void make_last_room(const rollout_t *ro, view_t v, const adapter_row_t *a
     for (size_t i = track_first(ro, a->name); i < ro->track_count && !strcmp(ro->tracks[i]->adapter, a->name);
          i++) {
         const track_t *t = ro->tracks[i];
-        if (!is_extra(ro, a, registry_version(a, t->version), t)) continue;
-        const version_row_t *row = without_room(ro, v, a, t);
+        const version_row_t *row = t->is_ended ? NULL : without_room(ro, v, a, t);
         if (!row) continue;
         registry_decide_end(a, row, VERSION_RETIRED, NULL, v.now, out);
         return;

@@ -178,6 +178,8 @@ void send_retire(step_t *s, const char *adapter, uint64_t version, const member_
     msg_t m = {.type = MSG_RETIRE};
     m.retire = (msg_retire_t){.token = member->token, .version = version, .adapter = adapter};
     outbox_send(s->out, member->peer, &m);
+    member_sub_t *sub = member_sub(member, adapter);
+    if (sub) sub->lacks_slot = false; /* until it says so again */
 }
 
 /* ---- to publishers ---- */

@@ -23,12 +23,37 @@ static void note_trouble(step_t *s, track_t *t, copy_row_t *c, const char *messa
     events_say(e, code, "%s", c->message);
 }
 
+/* A version waits for a slot at a worker, which lists the kept ones that may go.  One that is no copy there
+ * any more was retired: that answer is on its way, and may be all that it takes. */
+static void note_spare(rollout_t *ro, const member_t *member, const msg_progress_t *p)
+{
+    member_sub_t *sub = member_sub(member, p->adapter);
+    if (!sub) return;
+    sub->lacks_slot = false;
+    for (uint32_t i = 0; i < p->spare_count; i++) {
+        const track_t *t = rollout_track(ro, p->adapter, p->spare[i]);
+        if (!t || t->is_ended || !copy_of(t, member)) return;
+    }
+    for (size_t i = track_first(ro, p->adapter);
+         p->spare_count && i < ro->track_count && !strcmp(ro->tracks[i]->adapter, p->adapter); i++) {
+        copy_row_t *c = copy_of(ro->tracks[i], member);
+        if (c) c->is_spare = false;
+    }
+    for (uint32_t i = 0; i < p->spare_count; i++) {
+        track_t *t = rollout_track(ro, p->adapter, p->spare[i]);
+        copy_of(t, member)->is_spare = true;
+        track_touch(ro, t);
+        sub->lacks_slot = true;
+    }
+}
+
 void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
                       events_t *ev)
 {
     step_t s = {ro, v, ev, NULL};
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
         const msg_progress_t *p = &hb->adapters[i];
+        note_spare(ro, member, p);
         track_t *t = p->fetching ? rollout_track(ro, p->adapter, p->fetching) : NULL;
         copy_row_t *c = t ? copy_of(t, member) : NULL;
         if (!c || !copy_in_flight(c)) continue;

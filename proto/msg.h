@@ -112,11 +112,13 @@ typedef struct {
     uint64_t settling_ms;                     /* the broker decides nothing for so long yet; 0: it does */
 } msg_welcome_t;
 
-/* Progress of one subscription.  message: why no byte of `fetching` has come; "" where bytes come. */
+/* Progress of one subscription.  message: why no byte of `fetching` has come; "" where bytes come.
+ * spare: while an announced version waits for a slot: the kept versions that no reader holds. */
 typedef struct {
     const char *adapter;
     uint64_t fetching, bytes_done, data_bytes, source, held_count;
     const char *message;
+    uint64_t *spare; uint32_t spare_count;
 } msg_progress_t;
 typedef struct {
     uint64_t token, seq;

@@ -76,6 +76,7 @@ static const field_t PROGRESS_FIELDS[] = {
     U64(msg_progress_t, source, ANY, OPTIONAL),
     U64(msg_progress_t, held_count, LIMIT_EXACT, OPTIONAL),
     TEXT(msg_progress_t, message, LIMIT_TEXT_BYTES, OPTIONAL),
+    U64S(msg_progress_t, spare, spare_count, LIMIT_SLOTS),
 };
 TABLE(PROGRESS, "progress", msg_progress_t, PROGRESS_FIELDS);
 

@@ -388,6 +388,18 @@ static void node_transfer(void *self, const tr_event_t *event, uint64_t now_us)
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* A version waits for a slot: a heartbeat lists the kept ones that may go, and the broker retires one of them
+ * here.  Returns when to look again: a reader that lets go of a kept version does not wake this thread. */
+static uint64_t ask_for_room(worker_node_t *n, adapter_t *a, uint64_t now_us)
+{
+    uint64_t spare[LIMIT_SLOTS];
+    if (!sync_lacks_slot(&a->sync)) return CLOCK_NEVER;
+    if (now_us < a->room_us) return a->room_us;
+    a->room_us = now_us + ROOM_AGAIN_US;
+    if (list_spare(n, a, now_us, spare)) say_heartbeat(n);
+    return a->room_us;
+}
+
 static uint64_t tick_adapter(worker_node_t *n, adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
@@ -398,6 +410,7 @@ static uint64_t tick_adapter(worker_node_t *n, adapter_t *a, uint64_t now_us)
     }
     if (a->pull) next = pull_tick(a->pull, now_us);
     look_at_pull(n, a, now_us);
+    next = earlier(next, ask_for_room(n, a, now_us));
     return earlier(next, sync_deadline(&a->sync));
 }
 

@@ -21,6 +21,8 @@
 
 /* A worker that no broker admits says so on stderr after this: see `broker` below. */
 #define WORKER_UNJOINED_US 5000000u
+/* How long a slot that no reader holds may take to be free, and how often the broker is asked for one. */
+#define ROOM_AGAIN_US 100000u
 
 /* Texts are borrowed for the node's life and valid already (names, labels). */
 typedef struct {
@@ -50,6 +52,7 @@ typedef struct {
     struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
     unreached_t unreached;                       /* of `pull` */
     bool has_surplus;                            /* free slots may have memory to give back */
+    uint64_t room_us;                            /* the broker is not asked to make room before */
     uint64_t commit_us;                          /* when the last COMMIT came */
     /* to RESERVE or FETCH, fed when the step's actions are done */
     bool has_answer;
@@ -124,6 +127,10 @@ uint64_t worker_node_report_unjoined(worker_node_t *n, uint64_t now_us);
 int  say(worker_node_t *n, const msg_t *m);      /* OK, or what io.send said */
 void say_join(worker_node_t *n);
 void say_heartbeat(worker_node_t *n);
+/* Where a version waits for a slot, and none is about to be free: the kept versions that may make room for
+ * it, for no reader holds them. */
+uint32_t list_spare(const worker_node_t *n, const adapter_t *a, uint64_t now_us,
+                    uint64_t ret_spare[LIMIT_SLOTS]);
 void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us);
 void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us);
 int  say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t decision,

@@ -133,6 +133,22 @@ done:
 
 /* --- HEARTBEAT -------------------------------------------------------------------------------- */
 
+uint32_t list_spare(const worker_node_t *n, const adapter_t *a, uint64_t now_us,
+                    uint64_t ret_spare[LIMIT_SLOTS])
+{
+    uint32_t count = 0;
+    if (!n->up || !sync_lacks_slot(&a->sync)) return 0;
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        const slot_t *slot = e->slot >= 0 ? slots_at(n->slots, a->index, (uint32_t)e->slot) : NULL;
+        if (!slot || slot_readers(slot) > 0) continue;
+        if (slot->state == SLOT_LEAVING && now_us < slot->leaving_us + ROOM_AGAIN_US) return 0;
+        bool is_named = e->decision > a->sync.applied.decision;
+        if (e->state == SYNC_KEPT && !is_named) ret_spare[count++] = e->version;
+    }
+    return count;
+}
+
 static msg_progress_t progress_of(const worker_node_t *n, const adapter_t *a)
 {
     msg_progress_t p = {.adapter = a->name, .held_count = slots_count(n->slots, a->index).held};
@@ -159,7 +175,8 @@ void say_heartbeat(worker_node_t *n)
     n->io.tr->counters(n->io.t, &c);
     slots_sum_t slots = sum_slots(n);
     msg_progress_t *rows = calloc(n->adapter_count, sizeof *rows);
-    if (!rows) return;    /* the next one is due soon */
+    uint64_t (*spare)[LIMIT_SLOTS] = calloc(n->adapter_count, sizeof *spare);
+    if (!rows || !spare) goto done;    /* the next one is due soon */
     msg_t m = {.type = MSG_HEARTBEAT};
     m.heartbeat = (msg_heartbeat_t){.token = n->session.token,
                                     .seq = n->session.heartbeat_seq,
@@ -173,10 +190,16 @@ void say_heartbeat(worker_node_t *n)
                                     .chunks_bad = n->counters.chunks_bad,
                                     .retries = n->counters.retries,
                                     .fenced = n->session.fenced_count};
-    for (uint32_t i = 0; i < n->adapter_count; i++) rows[i] = progress_of(n, &n->adapters[i]);
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        rows[i] = progress_of(n, &n->adapters[i]);
+        rows[i].spare = spare[i];
+        rows[i].spare_count = list_spare(n, &n->adapters[i], clock_now(n->io.clock), spare[i]);
+    }
     say(n, &m);
-    free(rows);
     if (n->has_unsaid) n->io.redial(n->io.self); /* JOIN and what follows tell all of it anew */
+done:
+    free(rows);
+    free(spare);
 }
 
 /* --- about versions --------------------------------------------------------------------------- */

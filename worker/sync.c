@@ -148,6 +148,12 @@ uint64_t sync_deadline(const sync_t *s)
     return next;
 }
 
+bool sync_lacks_slot(const sync_t *s)
+{
+    step_t st = {.s = (sync_t *)s};
+    return s->up && step_head(&st) && !entries_coming(st.s) && entries_free_slot(st.s) < 0;
+}
+
 /* --- the table -------------------------------------------------------------------------------- */
 
 /* Events about one version; a state that is not named here refuses the event. */

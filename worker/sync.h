@@ -195,6 +195,8 @@ const sync_entry_t *sync_active(const sync_t *s);
 const sync_entry_t *sync_fetching(const sync_t *s);
 /* ARRIVED: the application loads it, and has not answered; the one that was announced first.  NULL: none. */
 const sync_entry_t *sync_loading(const sync_t *s);
+/* A version waits, and every slot is used. */
+bool sync_lacks_slot(const sync_t *s);
 /* The failure that a SEND_NACK is about, or the last one of a version (decision SYNC_ANY_DECISION); NULL:
  * forgotten.  Who could not send it sets `pending`. */
 #define SYNC_ANY_DECISION UINT64_MAX

@@ -385,6 +385,63 @@ Test(decide, every_slot_is_held)
     check_settled(w);
 }
 
+/* A reader of an old version takes a slot.  A kept version that no reader holds gives way to what arrives. */
+static void publish_past_a_reader(uint32_t worker_count)
+{
+    open_world(16, worker_count, (worker_conf_t){0});
+    publish_and_activate(1);
+    slot_t *hold = worker_hold(workers[0], 1);
+    for (uint64_t v = 2; v <= 9; v++) {
+        publish_and_activate(v);
+        MUST(w, !strcmp(world_state(w, v - 1), "kept")); /* the version before can be activated */
+    }
+    const content_t *first = content_get((content_shape_t){1, 8, 1024});
+    MUST(w, !memcmp(hold->region->view, first->region, first->layout.region_bytes));
+    worker_unhold(workers[0], hold);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
+Test(decide, a_reader_of_an_old_version_stops_no_publication) { publish_past_a_reader(1); }
+Test(decide, a_reader_at_one_worker_of_several_stops_no_publication) { publish_past_a_reader(3); }
+
+/* Four slots: what all others have too goes, and stays there. */
+Test(decide, what_gives_way_at_one_worker_stays_at_the_others)
+{
+    open_world(17, 2, (worker_conf_t){0});
+    publish_and_activate(1);
+    slot_t *hold = worker_hold(workers[0], 1);
+    for (uint64_t v = 2; v <= 4; v++) publish_and_activate(v);
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 5}, .activation = HEDDLE_ACTIVATION_MANUAL});
+    UNTIL(w, SECOND, !strcmp(world_state(w, 5), "staged") && worker_holds(workers[0], 5));
+    MUST(w, !worker_holds(workers[0], 2) && worker_holds(workers[1], 2) && worker_holds(workers[0], 3));
+    MUST(w, !strcmp(world_state(w, 2), "kept"));
+    worker_unhold(workers[0], hold);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
+/* All slots are held at first.  A kept version whose last reader leaves in time gives way. */
+Test(decide, a_kept_version_whose_reader_leaves_in_time_gives_way)
+{
+    open_world(18, 1, (worker_conf_t){.slots = 4});
+    slot_t *holds[4];
+    for (uint64_t v = 1; v <= 4; v++) {
+        publish_and_activate(v);
+        holds[v - 1] = worker_hold(workers[0], v);
+    }
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 5}});
+    world_run(w, 500 * MS);
+    MUST(w, worker_active(workers[0]) == 4);
+    worker_unhold(workers[0], holds[2]); /* 1 was retired, 2 and 3 are kept */
+    UNTIL(w, SECOND, world_all_active(w, 5));
+    MUST(w, !strcmp(world_state(w, 3), "retired") && worker_holds(workers[0], 2));
+    for (int i = 0; i < 4; i++)
+        if (i != 2) worker_unhold(workers[0], holds[i]);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
 /* Released in time: it goes on by itself. */
 Test(decide, a_reader_lets_go_in_time)
 {

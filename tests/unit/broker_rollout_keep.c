@@ -620,3 +620,75 @@ Test(keep, while_half_of_them_are_not_back_nothing_is_put_away)
     cr_assert(!has_copy("w2", 2));
     cr_assert_eq(rig_last(W2, MSG_RETIRE)->retire.version, 2);
 }
+
+/* ---- readers take slots too ---- */
+
+/* Its heartbeat: a version waits for a slot there, and no reader holds these. */
+static void wants_a_slot(uint64_t peer, uint64_t *spare, uint32_t count)
+{
+    msg_progress_t p = {.adapter = "policy", .spare = spare, .spare_count = count};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &hb);
+}
+
+static void everybody_has_up_to(int count, uint64_t last)
+{
+    publish_to(count, (rig_publish_t){0});
+    roll_out(count, 1, 1, 1);
+    for (uint64_t v = 2; v <= last; v++) {
+        rig_publish(T, (rig_publish_t){.digest = (uint8_t)v});
+        roll_out(count, v, v, (uint8_t)v);
+    }
+    rig_drop_letters();
+}
+
+Test(keep, who_lacks_a_slot_puts_away_the_oldest_that_others_have)
+{
+    start_with_keep(3);
+    everybody_has_up_to(2, 4);
+    wants_a_slot(W1, (uint64_t[]){3, 2, 1}, 3);
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 1);
+    cr_assert_eq(rig_count(MSG_RETIRE), 1, "one slot is enough, and w2 keeps it");
+    cr_assert(has_copy("w2", 1) && !has_copy("w1", 1));
+    cr_assert_str_eq(rig_state(1), "kept");
+    wants_a_slot(W1, (uint64_t[]){3, 2, 1}, 3);
+    cr_assert_eq(rig_count(MSG_RETIRE), 1, "said before the answer came");
+    wants_a_slot(W1, (uint64_t[]){3, 2}, 2);
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 2, "that was not enough");
+}
+
+Test(keep, what_a_reader_holds_is_not_put_away)
+{
+    start_with_keep(3);
+    everybody_has_up_to(2, 4);
+    wants_a_slot(W1, (uint64_t[]){3}, 1);
+    cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 3);
+    cr_assert(has_copy("w1", 1) && has_copy("w1", 2));
+}
+
+Test(keep, the_last_holder_that_lacks_a_slot_retires)
+{
+    start_with_keep(3);
+    everybody_has_up_to(1, 4);
+    wants_a_slot(W1, (uint64_t[]){2, 3}, 2);
+    cr_assert_str_eq(rig_state(2), "retired");
+    cr_assert_str_eq(rig_state(1), "kept", "a reader holds it");
+    cr_assert_str_eq(rig_state(3), "kept");
+    cr_assert_eq(rig_count(MSG_RETIRE), 1);
+    wants_a_slot(W1, (uint64_t[]){2, 3}, 2);
+    cr_assert_eq(rig_count(MSG_RETIRE), 1);
+}
+
+/* Versions that are active there, on their way there, or that it never had. */
+Test(keep, what_is_not_kept_there_is_not_put_away)
+{
+    start_with_keep(3);
+    everybody_has_up_to(2, 3);
+    wants_a_slot(W1, (uint64_t[]){3}, 1);
+    wants_a_slot(W1, (uint64_t[]){77, 1}, 2);
+    rig_publish(T, (rig_publish_t){.digest = 4});
+    wants_a_slot(W1, (uint64_t[]){4}, 1);
+    cr_assert_eq(rig_count(MSG_RETIRE), 0);
+    cr_assert(has_copy("w1", 1) && has_copy("w1", 2));
+}

@@ -627,6 +627,46 @@ Test(node, no_slot_names_who_holds_what)
     free(a.bytes);
 }
 
+static const msg_progress_t *policy_progress(const worker_t *w)
+{
+    const msg_t *m = last_said(w, MSG_HEARTBEAT);
+    cr_assert(m && !strcmp(m->heartbeat.adapters[0].adapter, "policy"));
+    return &m->heartbeat.adapters[0];
+}
+
+/* Three slots: 1 is read, 2 is kept, 3 is active. */
+Test(node, who_lacks_a_slot_says_which_versions_may_go)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    slot_t *held[2] = {NULL};
+    test_arena_t a;
+    for (uint64_t v = 1; v <= 3; v++) {
+        a = arena(v);
+        bring_version(w, o, &a, v, v);
+        if (v < 3) cr_assert_eq(slots_acquire(w->node->slots, 0, 0, &held[v - 1]), HEDDLE_OK);
+        free(a.bytes);
+    }
+    run_for(LEASE_MS * 1000 / 4);
+    cr_assert_eq(policy_progress(w)->spare_count, 0, "nothing waits");
+    a = arena(4);
+    origin_serve(o, &a, 4);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 4, &source, 1);
+    run_for(500000);
+    cr_assert_eq(policy_progress(w)->spare_count, 0, "readers hold both");
+    slot_release(&held[1]);
+    run_for(ROOM_AGAIN_US);
+    cr_assert_eq(policy_progress(w)->spare_count, 1);
+    cr_assert_eq(policy_progress(w)->spare[0], 2);
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
+    run_for(100000);
+    cr_assert_eq(last_said(w, MSG_STAGED)->staged.version, 4);
+    cr_assert_eq(count_said(w, MSG_NACK), 0);
+    slot_release(&held[0]);
+    free(a.bytes);
+}
+
 Test(node, slot_with_a_reader_is_not_reused)
 {
     worker_t *w = worker_joined(0, NULL);
