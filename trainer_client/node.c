@@ -142,7 +142,8 @@ void request_send(publisher_node_t *n, uint64_t now_us)
     if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
     if (rc == HEDDLE_OK) {
         if (!n->publications.slots[r->asked.slot].is_early) r->base_bytes = bytes_served(n);
-        publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
+        if (!reports_staged(&n->reports, &r->asked.sealed->digest))
+            publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
     }
     if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
     heddle_error_t error;
@@ -268,6 +269,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         return;
     }
     reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
+    reports_find(&n->reports, m->version)->digest = m->digest;
     int rc = HEDDLE_OK;
     if (is_none(&m->key))
         publications_give_back(&n->publications, r->asked.slot);

@@ -16,6 +16,7 @@ typedef struct report_row {
     double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
     uint32_t staged_most, active_most; /* that were staged, active at one time, as far as was heard */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
+    digest_t digest;                   /* of the content */
 } report_row_t;
 typedef struct reports { char adapter[HEDDLE_NAME_MAX + 1]; report_row_t *rows; } reports_t;
 
@@ -27,6 +28,8 @@ void reports_fini(reports_t *r);
 void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts, uint64_t start_us);
 /* NULL: not of this publisher, or forgotten. */
 report_row_t *reports_find(const reports_t *r, uint64_t version);
+/* A worker has staged a version with this content, as far as was heard: it need not be sent again. */
+bool reports_staged(const reports_t *r, const digest_t *content);
 /* The newest version of all; NULL: there is none. */
 report_row_t *reports_newest(const reports_t *r);
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us);

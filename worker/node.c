@@ -88,7 +88,21 @@ int worker_node_check(const worker_node_t *n, heddle_error_t *error)
     return n->opts.check ? n->opts.check(error) : HEDDLE_OK;
 }
 
-/* What is written ahead of its announcement needs its memory until then. */
+/* A sealed slot with the same arena, of another version; NULL: none. */
+static const slot_t *find_equal(const worker_node_t *n, const adapter_t *a, const announced_t *w)
+{
+    for (const announced_t *other = a->announced; other; other = other->next) {
+        const sync_entry_t *e = other == w ? NULL : sync_find(&a->sync, other->version);
+        bool is_equal = digest_equal(&other->h1, &w->h1) && other->region_bytes == w->region_bytes &&
+                        other->manifest_bytes == w->manifest_bytes &&
+                        digest_equal(&other->manifest_digest, &w->manifest_digest);
+        if (e && is_equal && sync_is_held(e)) return slots_at(n->slots, a->index, (uint32_t)e->slot);
+    }
+    return NULL;
+}
+
+/* What is written ahead of its announcement needs its memory until then.  `slot`: where that comes to;
+ * -1: it is not needed. */
 static void leave_early(worker_node_t *n, adapter_t *a, const announced_t *w, int slot)
 {
     const slot_t *early = a->early.slot;
@@ -107,8 +121,10 @@ static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
                                  : worker_node_check(n, &a->error);
     if (!rc && FAILPOINT("worker.reserve"))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
-    if (!rc) leave_early(n, a, w, action->slot);
-    if (!rc)
+    const slot_t *equal = rc ? NULL : find_equal(n, a, w);
+    if (!rc) leave_early(n, a, w, equal ? -1 : action->slot);
+    if (equal) rc = slots_adopt(n->slots, equal, (uint32_t)action->slot, &slot, &a->error);
+    else if (!rc)
         rc = slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error);
     a->making = rc == HEDDLE_ERR_AGAIN ? *action : (sync_action_t){.version = 0};
     if (rc == HEDDLE_ERR_AGAIN) return;    /* goes on in worker_node_ops.work */
@@ -139,11 +155,37 @@ static void say_late(worker_node_t *n, const adapter_t *a, uint64_t version)
     if (n->up && e && e->decision > a->sync.applied.decision) say_heartbeat(n);
 }
 
+/* Nothing is fetched: the bytes were verified when they came as those of another version. */
+static int seal_adopted(worker_node_t *n, announced_t *w, slot_t *slot, uint64_t now_us,
+                        heddle_error_t *error)
+{
+    const uint8_t *view = slot->region->view;
+    manifest_t manifest = {0};
+    int rc = manifest_decode(bytes_of(view + manifest_offset(w->region_bytes), w->manifest_bytes), &manifest,
+                             error);
+    if (rc) return rc;
+    seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = &manifest};
+    rc = slot_seal(slot, &seal);
+    manifest_fini(&manifest);
+    if (!rc) rc = n->io.tr->extend(n->io.t, w->key, 0, announced_bytes(w));
+    if (rc) return error_fail(error, rc, "the slot cannot be sealed: %s", heddle_err_text(rc));
+    w->connect_us = w->fetch_us = w->verify_us = 0;
+    w->served_count = 0;
+    w->sealed_us = now_us;
+    return HEDDLE_OK;
+}
+
 static void start_pull(worker_node_t *n, adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     announced_t *w = (announced_t *)announced_find(a, action->version);
     slot_t *slot = slots_at(n->slots, a->index, (uint32_t)action->slot);
     int rc = share_slot(n, a, slot, w);
+    if (!rc && slot->is_adopted) {
+        rc = seal_adopted(n, w, slot, now_us, &a->error);
+        if (rc) error_where(&a->error, a->name, action->version, n->opts.name, "fetch");
+        answer(a, rc ? SY_FETCH_FAILED : SY_FETCHED, action->version);
+        return;
+    }
     if (!rc && FAILPOINT("worker.pull"))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     if (!rc && pull_new(&n->io, w, slot, &a->early, &n->counters, now_us, &a->pull))

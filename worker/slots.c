@@ -95,13 +95,25 @@ static slot_t *slot_of(const slots_t *s, uint32_t adapter, uint32_t index)
     return atomic_load(&((slots_t *)s)->shelves[adapter].slots[index]);
 }
 
+/* Slots of the adapter below `end` that refer to this region. */
+static uint32_t count_referring(const slots_t *s, uint32_t adapter, const region_t *region, uint32_t end)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < end; i++) {
+        const slot_t *slot = slot_of(s, adapter, i);
+        count += slot && slot->region == region;
+    }
+    return count;
+}
+
 void slots_unmap_all(slots_t *s)
 {
     owner_check(s->ops.owner);
     for (uint32_t a = 0; a < s->count; a++)
         for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
             slot_t *slot = slot_of(s, a, i);
-            if (slot && slot->region) s->ops.unmap(s->ops.self, slot->region);
+            bool is_first = slot && slot->region && !count_referring(s, a, slot->region, i);
+            if (is_first) s->ops.unmap(s->ops.self, slot->region);
         }
 }
 
@@ -251,19 +263,25 @@ static int begin_region(slot_t *slot, uint64_t bytes, heddle_error_t *error)
     return fail_map(HEDDLE_ERR_NO_MEMORY, bytes, error);
 }
 
-/* A larger one is not begun before the smaller one is gone. */
-static int exchange_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
+/* A piece of what a FREE slot has; true while there is more. */
+static bool give_back(slots_t *s, slot_t *slot)
 {
     if (slot->region) {
         s->ops.unmap(s->ops.self, slot->region);
         slot->part = slot->region;
         slot->region = NULL;
     }
-    if (slot->part && slot->part->bytes < bytes) {
-        if (region_shrink(slot->part)) return HEDDLE_ERR_AGAIN;
-        region_unref(&slot->part);
-    }
-    return slot->part ? HEDDLE_OK : begin_region(slot, bytes, error);
+    if (slot->part && region_shrink(slot->part)) return true;
+    region_unref(&slot->part);
+    return false;
+}
+
+/* A larger one is not begun before the smaller one is gone. */
+static int exchange_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
+{
+    if (slot->part && slot->part->bytes >= bytes) return HEDDLE_OK;
+    if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
+    return begin_region(slot, bytes, error);
 }
 
 /* One piece of it, so that a turn of the loop is short. */
@@ -283,10 +301,8 @@ static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t 
     return HEDDLE_OK;
 }
 
-int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
-                  heddle_error_t *error)
+static int find_free(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
 {
-    owner_check(s->ops.owner);
     slot_t *slot = NULL;
     for (uint32_t i = 0; i <= index; i++) {
         slot = slot_of(s, adapter, i);
@@ -294,9 +310,34 @@ int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, 
             return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
     }
     if (slot->state != SLOT_FREE) return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
-    int rc = make_region(s, slot, bytes, error);
+    *ret_slot = slot;
+    return HEDDLE_OK;
+}
+
+int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
+                  heddle_error_t *error)
+{
+    owner_check(s->ops.owner);
+    slot_t *slot;
+    int rc = find_free(s, adapter, index, &slot, error);
+    if (!rc) rc = make_region(s, slot, bytes, error);
     if (rc) return rc;
     slot->state = SLOT_RESERVED;
+    slot->is_adopted = false;
+    *ret_slot = slot;
+    return HEDDLE_OK;
+}
+
+int slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
+{
+    owner_check(s->ops.owner);
+    slot_t *slot;
+    int rc = find_free(s, from->adapter, index, &slot, error);
+    if (!rc && give_back(s, slot)) rc = HEDDLE_ERR_AGAIN;
+    if (rc) return rc;
+    slot->region = region_ref(from->region);
+    slot->state = SLOT_RESERVED;
+    slot->is_adopted = true;
     *ret_slot = slot;
     return HEDDLE_OK;
 }
@@ -392,6 +433,8 @@ void slot_free(slot_t *slot)
     if (!slot_is_unread(slot)) return;
     atomic_fetch_and(&slot->refs, ~WANTED);
     forget_content(slot);
+    if (count_referring(slot->table, slot->adapter, slot->region, LIMIT_SLOTS) > 1)
+        region_unref(&slot->region);
     slot->state = SLOT_FREE;
 }
 
@@ -429,14 +472,8 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
 {
     owner_check(s->ops.owner);
     slot_t *slot = find_surplus(s, adapter, keep);
-    if (!slot) return false;
-    if (slot->region) {
-        s->ops.unmap(s->ops.self, slot->region);
-        slot->part = slot->region;
-        slot->region = NULL;
-    }
-    if (!region_shrink(slot->part)) region_unref(&slot->part);
-    return true;
+    if (slot) give_back(s, slot);
+    return slot != NULL;
 }
 
 slot_t *slots_next(const slots_t *s, uint32_t adapter)

@@ -13,6 +13,9 @@
  * and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
  * until the last reader has left.
  *
+ * Two versions of an adapter may have the same content: their slots then refer to one region (slots_adopt).
+ * A FREE slot's region is its own: slot_free lets go of one that another slot refers to.
+ *
  * Threads: slots_find, slots_acquire, slot_hold and slot_release on any thread: no lock, no system call
  * (except: the last release of a slot that is wanted back calls ops.wake; the last release after slots_close
  * unmaps).  Everything else on the loop's thread.  Ownership: the table lives until slots_close was called
@@ -44,7 +47,8 @@ struct heddle_snapshot {
     slot_state_t state;
     uint32_t adapter, index;
     uint64_t leaving_us;                /* when it was dropped, for "held for so long" */
-    region_t *region;                   /* NULL before the first reserve */
+    region_t *region;                   /* NULL before the first reserve; another slot may refer to it too */
+    bool is_adopted;                    /* RESERVED: the region came with its bytes */
     region_t *part;                     /* being made, or given back for a larger one: region is NULL then */
     /* Written before the slot opens, read by whoever holds it. */
     digest_t h1;
@@ -91,6 +95,9 @@ void slot_release(slot_t **slot);
  * words, or never, that piece stays with the slot.  NO_MEMORY.  After both the slot is free still. */
 int  slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
                    heddle_error_t *error);
+/* Takes slot `index` of the same adapter for what lies in `from`, which is sealed: they share the region.
+ * AGAIN: a piece of the slot's own memory was given back, call again. */
+int  slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
 /* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest`, which borrows from

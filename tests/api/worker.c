@@ -116,3 +116,45 @@ Test(worker, an_old_version_is_read_while_many_are_published)
     for (int i = 0; i < 2; i++) heddle_worker_close(&w[i]);
     stop();
 }
+
+static unsigned long long bytes_in(heddle_worker_t *w)
+{
+    char *json;
+    unsigned long long bytes = 0;
+    OK(heddle_worker_stats(w, &json));
+    const char *at = strstr(json, "\"bytes_in\":");
+    cr_assert(at && sscanf(at, "\"bytes_in\":%llu", &bytes) == 1, "%s", json);
+    heddle_free(json);
+    return bytes;
+}
+
+/* Published again under another number: nothing moves, and readers of both read one memory. */
+Test(worker, equal_content_is_not_fetched_again)
+{
+    heddle_worker_t *w[2];
+    heddle_snapshot_t *one, *three;
+    unsigned long long before[2];
+    open_worker("w1", &w[0]);
+    open_worker("w2", &w[1]);
+    publish(1);
+    publish(2);
+    for (int i = 0; i < 2; i++) before[i] = bytes_in(w[i]);
+    OK(heddle_worker_acquire(w[0], "policy", 1, &one));
+    cr_assert_eq(publish(1), 3);
+    for (int i = 0; i < 2; i++) cr_assert_eq(bytes_in(w[i]), before[i]);
+    OK(heddle_worker_acquire(w[0], "policy", 0, &three));
+    const heddle_manifest_t *a = heddle_snapshot_manifest(one), *b = heddle_snapshot_manifest(three);
+    cr_assert(a->version == 1 && b->version == 3);
+    cr_assert_str_eq(a->digest, b->digest);
+    const void *data = first_tensor(one)->data;
+    cr_assert_eq(data, first_tensor(three)->data);
+    heddle_snapshot_release(&one);
+    for (int v = 4; v <= 12; v++) publish(v);
+    cr_assert_eq(*(const char *)first_tensor(three)->data, 1, "it is what it was");
+    char found[HEDDLE_DIGEST_TEXT];
+    OK(heddle_snapshot_digest(three, found));
+    cr_assert_str_eq(found, heddle_snapshot_manifest(three)->digest);
+    heddle_snapshot_release(&three);
+    for (int i = 0; i < 2; i++) heddle_worker_close(&w[i]);
+    stop();
+}

@@ -77,6 +77,33 @@ Test(publish, to_one) { check_cost(1, 18040); }
 Test(publish, to_four) { check_cost(4, 18040); }
 Test(publish, to_sixteen) { check_cost(16, 2255); }
 
+/* Published again under another number: workers take it from their own memory, and serve it to others. */
+Test(publish, content_that_workers_hold_moves_no_bytes)
+{
+    actor_t *workers[3], *trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, 3, (worker_conf_t){0}, workers);
+    UNTIL(w, SECOND, trainer_is_ready(trainer));
+    for (uint64_t v = 1; v <= 2; v++) {
+        trainer_publishes(trainer, (publish_t){.shape = {.seed = v}});
+        UNTIL(w, SECOND, world_all_active(w, v));
+    }
+    uint64_t bytes_in[3], sent = actor_counters(trainer).bytes_out;
+    for (int i = 0; i < 3; i++) bytes_in[i] = actor_counters(workers[i]).bytes_in;
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
+    UNTIL(w, SECOND, world_all_active(w, 3));
+    for (int i = 0; i < 3; i++) MUST(w, actor_counters(workers[i]).bytes_in == bytes_in[i]);
+    MUST(w, actor_counters(trainer).bytes_out == sent);
+    actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
+    UNTIL(w, 5 * SECOND, worker_active(late) == 3);
+    MUST(w, actor_counters(late).bytes_in == bytes_in[0] / 2);
+    for (uint64_t v = 4; v <= 6; v++) { /* 1 is retired, then 3 */
+        trainer_publishes(trainer, (publish_t){.shape = {.seed = v}});
+        UNTIL(w, SECOND, world_all_active(w, v));
+    }
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
 /* The publisher hears of it all, in the end. */
 Test(publish, the_publisher_hears)
 {

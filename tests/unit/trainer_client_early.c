@@ -220,3 +220,20 @@ Test(early, what_was_served_before_it_was_recorded_counts)
     cr_assert_not_null(event(HEDDLE_EVENT_PROGRESS));
     cr_assert_eq(event(HEDDLE_EVENT_PROGRESS)->bytes_done, 4096);
 }
+
+/* Workers that hold the content under another number take it from there. */
+Test(early, what_workers_hold_already_is_not_sent)
+{
+    tr_event_t e = {0};
+    serve(1, 1);
+    cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
+    rollout(1, "active", 0, 1, 1, 1);
+    item_t *same = publish_one("id-2");
+    cr_assert_eq(drive(&e), -1);
+    published_as(2, "");
+    cr_assert_eq(fetch(2, 4096), TR_ARRIVED, "a worker that does not hold it may fetch it");
+    rollout(1, "retired", 0, 1, 1, 1);
+    rollout(2, "failed", HEDDLE_ERR_VERSION_FAILED, 1, 0, 0);
+    publish_again(same, 1, "id-3");
+    cr_assert_eq(drive(&e), TR_EARLY, "no worker holds it any more");
+}

@@ -37,8 +37,10 @@ static worker_t *at_first(origin_t **ret_origin, tr_mode_t mode)
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = *ret_origin = origin_start(0, mode);
     mem_near(o->t);
-    bring_version(w, o, &first, 1, 1);
+    test_arena_t before = arena_make(9, 6, first.region_bytes > 4000000 ? 40000 : 3000);
+    bring_version(w, o, &before, 1, 1);
     bring_version(w, o, &first, 2, 2);    /* and a region of another slot is warm */
+    free(before.bytes);
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
     run_for(1000);
     cr_assert(serves(w, &first, 2));
@@ -290,7 +292,11 @@ Test(early, memory_stays_while_it_is_asked_for)
     worker_t *w = worker_joined(0, NULL);
     o = origin_start(0, TR_MODE_EAGER);
     mem_near(o->t);
-    for (uint64_t v = 1; v <= 3; v++) bring_version(w, o, &first, v, v);
+    for (uint64_t v = 1; v <= 3; v++) {
+        test_arena_t a = arena(10 + v);
+        bring_version(w, o, &a, v, v);
+        free(a.bytes);
+    }
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     begin_early(w, o, &second);
@@ -310,10 +316,11 @@ Test(early, nothing_is_asked_for_while_a_version_comes)
     worker_t *w = at_first(&o, TR_MODE_EAGER);
     bring_version(w, o, &second, 3, 3);
     origin_t *other = origin_start(1, TR_MODE_EAGER);
-    origin_serve(other, &first, 4);
+    test_arena_t fourth = arena(4);
+    origin_serve(other, &fourth, 4);
     mem_stop(other->t, true);
     msg_source_t source = source_of(other);
-    announce_to(w, &first, 4, &source, 1);
+    announce_to(w, &fourth, 4, &source, 1);
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     uint64_t asks = counters(w).asks_out;
@@ -323,9 +330,10 @@ Test(early, nothing_is_asked_for_while_a_version_comes)
     cr_assert_eq(counters(w).asks_out, asks);
     mem_stop(other->t, false);
     run_for(100000);
-    commit_to(w, &first, 4, 4);
+    commit_to(w, &fourth, 4, 4);
     run_for(1000);
-    cr_assert(serves(w, &first, 4));
+    cr_assert(serves(w, &fourth, 4));
+    free(fourth.bytes);
 }
 
 /* The plan of the fetches may name others than who was early. */
@@ -386,4 +394,23 @@ Test(early, a_worker_ends_while_it_comes)
     worker_t *w = at_first(&o, TR_MODE_EAGER);
     begin_early(w, o, &second);
     worker_stop(0);
+}
+
+/* The version that is announced has content that is here already: what came early is of no use. */
+Test(early, content_that_is_here_is_taken_from_there)
+{
+    origin_t *o;
+    worker_t *w = at_first(&o, TR_MODE_EAGER);
+    begin_early(w, o, &first);
+    mem_stop(o->t, false);
+    run_for(2 * EARLY_US);
+    tr_counters_t before = counters(w);
+    announce_third(w, o, &first);
+    cr_assert_eq(counters(w).bytes_in, before.bytes_in);
+    cr_assert_eq(last_said(w, MSG_STAGED)->staged.source_count, 0);
+    cr_assert_null(w->node->adapters[0].early.slot);
+    bring_version(w, o, &second, 4, 4);
+    cr_assert(serves(w, &second, 4));
+    commit_to(w, &first, 3, 5);
+    cr_assert(serves(w, &first, 3));
 }

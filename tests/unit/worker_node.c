@@ -627,6 +627,119 @@ Test(node, no_slot_names_who_holds_what)
     free(a.bytes);
 }
 
+/* --- content that is here under another number --- */
+
+static const slot_t *slot_of_version(worker_t *w, uint64_t version)
+{
+    slot_t *held = NULL;
+    cr_assert_eq(slots_acquire(w->node->slots, 0, version, &held), HEDDLE_OK);
+    const slot_t *slot = held;
+    slot_release(&held);
+    return slot;
+}
+
+static tr_counters_t counters_of(const worker_t *w)
+{
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    return c;
+}
+
+/* `a` came as version 1, `b` as version 2; `a` is announced as version 3, and its source has nothing. */
+static worker_t *announced_again(origin_t *o, const test_arena_t *a, const test_arena_t *b)
+{
+    worker_t *w = worker_joined(0, NULL);
+    bring_version(w, o, a, 1, 1);
+    bring_version(w, o, b, 2, 2);
+    msg_source_t source = source_of(o);
+    tr_counters_t before = counters_of(w);
+    announce_to(w, a, 3, &source, 1);
+    run_for(1000);
+    cr_assert(counters_of(w).bytes_in == before.bytes_in && counters_of(w).asks_out == before.asks_out);
+    cr_assert_eq(counters_of(w).maps, before.maps);
+    return w;
+}
+
+Test(node, content_that_is_here_is_not_fetched_again)
+{
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2), c = arena(3);
+    worker_t *w = announced_again(o, &a, &b);
+    const msg_t *staged = last_said(w, MSG_STAGED);
+    cr_assert(staged->staged.version == 3 && digest_equal(&staged->staged.digest, &a.h1));
+    cr_assert_eq(staged->staged.source_count, 0);
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_FETCHING), 2);
+    commit_to(w, &a, 3, 3);
+    cr_assert(serves(w, &a, 3));
+    cr_assert_eq(slot_of_version(w, 1)->region, slot_of_version(w, 3)->region);
+    cr_assert_str_eq(slot_of_version(w, 1)->tag + 8, slot_of_version(w, 3)->tag + 8, "the same digest");
+
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
+    run_for(1000);
+    cr_assert_eq(slots_count(w->node->slots, 0).used, 2);
+    cr_assert(serves(w, &a, 3), "1 went, and left its bytes");
+    bring_version(w, o, &c, 4, 4);
+    commit_to(w, &a, 3, 5);
+    cr_assert(serves(w, &a, 3), "what came since lies elsewhere");
+    free(a.bytes);
+    free(b.bytes);
+    free(c.bytes);
+}
+
+Test(node, content_that_is_here_is_served_under_each_key)
+{
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    worker_t *w = announced_again(o, &a, &b);
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
+    run_for(1000);
+    worker_t *other = worker_joined(1, NULL);
+    bytes_t address;
+    transfer_mem_ops.address(w->io.t, &address);
+    msg_source_t from = {.token = w->token, .kind = SOURCE_WORKER, .name = "w1", .address = address};
+    announce_to(other, &a, 3, &from, 1);
+    run_for(100000);
+    cr_assert(last_said(other, MSG_STAGED) && last_said(other, MSG_STAGED)->staged.version == 3);
+    cr_assert_eq(last_said(other, MSG_STAGED)->staged.sources[0].bytes, a.region_bytes);
+    commit_to(other, &a, 3, 1);
+    cr_assert(serves(other, &a, 3));
+    free(a.bytes);
+    free(b.bytes);
+}
+
+/* The digest does not cover all of the manifest (metadata, say). */
+Test(node, content_with_another_manifest_is_fetched)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), other = a;
+    bring_version(w, o, &a, 1, 1);
+    other.manifest_digest.b[0] ^= 1;
+    msg_source_t source = source_of(o);
+    uint64_t asks = counters_of(w).asks_out;
+    announce_to(w, &other, 2, &source, 1);
+    run_for(1000);
+    cr_assert_gt(counters_of(w).asks_out, asks);
+    cr_assert_eq(count_said(w, MSG_STAGED), 1);
+    free(a.bytes);
+}
+
+Test(node, content_that_is_here_outlives_its_worker)
+{
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    worker_t *w = announced_again(o, &a, &b);
+    slot_t *held[2];
+    cr_assert_eq(slots_acquire(w->node->slots, 0, 1, &held[0]), HEDDLE_OK);
+    cr_assert_eq(slots_acquire(w->node->slots, 0, 3, &held[1]), HEDDLE_OK);
+    worker_stop(0);
+    slot_release(&held[0]);
+    cr_assert_eq(memcmp(held[1]->region->view, a.bytes, a.arena_bytes), 0);
+    slot_release(&held[1]);
+    free(a.bytes);
+    free(b.bytes);
+}
+
 static const msg_progress_t *policy_progress(const worker_t *w)
 {
     const msg_t *m = last_said(w, MSG_HEARTBEAT);

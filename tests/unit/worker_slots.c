@@ -254,6 +254,74 @@ Test(slots, memory_that_is_being_given_back_is_used_on)
     close_table(&s);
 }
 
+/* Another version with the content of `from`. */
+static slot_t *adopt(slots_t *s, const slot_t *from, uint32_t index, uint64_t version)
+{
+    slot_t *slot = NULL;
+    int rc;
+    while ((rc = slots_adopt(s, from, index, &slot, NULL)) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_eq(rc, HEDDLE_OK);
+    cr_assert(slot->region == from->region && slot->is_adopted && slot->state == SLOT_RESERVED);
+    test_arena_t a = arena_make(from->view.version, 4, 100);
+    manifest_t m;
+    const uint8_t *encoded = (const uint8_t *)slot->region->view + manifest_offset(a.region_bytes);
+    cr_assert_eq(manifest_decode(bytes_of(encoded, a.manifest_bytes), &m, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .manifest = &m}), HEDDLE_OK);
+    free(a.bytes);
+    return slot;
+}
+
+static void drop_and_free(slot_t *slot)
+{
+    slot_drop(slot, 0);
+    slot_free(slot);
+    cr_assert_eq(slot->state, SLOT_FREE);
+}
+
+/* The region goes with the last slot that refers to it, whichever that is. */
+Test(slots, two_versions_share_a_region)
+{
+    for (int first_goes = 0; first_goes <= 1; first_goes++) {
+        slots_t *s = table();
+        slot_t *one = seal(s, 0, 1), *held = NULL;
+        maps = unmaps = 0;
+        slot_t *nine = adopt(s, one, 1, 9);
+        cr_assert_eq(maps, 0, "no memory is made");
+        cr_assert_eq(slots_acquire(s, 0, 9, &held), HEDDLE_OK);
+        cr_assert(held == nine && held->view.version == 9 && !strncmp(held->tag, "policy@9:", 9));
+        cr_assert_eq(atomic_load(&one->region->refs), 2);
+        slot_t *goes = first_goes ? one : nine, *stays = first_goes ? nine : one;
+        if (goes == nine) slot_release(&held);
+        drop_and_free(goes);
+        cr_assert(!goes->region && stays->region && atomic_load(&stays->region->refs) == 1);
+        cr_assert_eq(((const uint8_t *)stays->region->view)[10], arena_byte(1, 10));
+        slot_release(&held);
+        seal(s, goes->index, 2);    /* has memory of its own */
+        cr_assert_neq(goes->region, stays->region);
+        cr_assert_eq(((const uint8_t *)stays->region->view)[10], arena_byte(1, 10));
+        drop_and_free(stays);
+        cr_assert_not_null(stays->region, "its own now: warm");
+        cr_assert(maps == 1 && unmaps == 0);
+        close_table(&s);
+        cr_assert_eq(unmaps, 2);
+    }
+}
+
+Test(slots, who_adopts_a_region_gives_its_own_back)
+{
+    enum { LARGE = 8u << 20 };
+    slots_t *s = table();
+    slot_t *one = seal(s, 0, 1), *slot = NULL;
+    reserve_and_free(s, 1, LARGE);
+    unmaps = 0;
+    cr_assert_eq(slots_adopt(s, one, 1, &slot, NULL), HEDDLE_ERR_AGAIN, "piece by piece");
+    adopt(s, one, 1, 9);
+    cr_assert_eq(unmaps, 1);
+    cr_assert_eq(slots_adopt(s, one, 1, &slot, NULL), HEDDLE_ERR_NO_SLOT, "it is in use");
+    close_table(&s);
+    cr_assert_eq(unmaps, 2, "the shared one is unmapped once");
+}
+
 Test(slots, later_slot_makes_the_ones_before)
 {
     slots_t *s = table();
