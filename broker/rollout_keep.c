@@ -151,13 +151,19 @@ static bool lacks_room(const rollout_t *ro, const adapter_row_t *a, const member
     return used + is_coming > m->slots;
 }
 
-/* A version waits there for a slot; or it keeps `t` for those who fetch it, and has no slot for that. */
-static bool wants_room(const rollout_t *ro, const adapter_row_t *a, const track_t *t, const member_t *m,
+/* The worker of this copy, where more room there depends on what is kept: a version waits for a slot, or the
+ * copy is kept for those who fetch it (`extra`).  NULL: it does not. */
+static const member_t *keeper_of(view_t v, const copy_row_t *c, bool extra)
+{
+    if (c->state != COPY_KEPT || !(extra || c->is_spare)) return NULL;
+    return c->token ? membership_by_token(v.members, c->token) : NULL;
+}
+
+static bool wants_room(const rollout_t *ro, const adapter_row_t *a, const member_t *m, bool extra,
                        uint64_t now_us)
 {
     const member_sub_t *sub = member_sub(m, a->name);
-    if (!sub || sub->lacks_slot) return sub != NULL;
-    return is_extra(ro, a, registry_version(a, t->version), t) && lacks_room(ro, a, m, now_us);
+    return sub && (sub->lacks_slot || (extra && lacks_room(ro, a, m, now_us)));
 }
 
 static bool is_first_source(const track_t *t, const member_t *m)
@@ -233,14 +239,12 @@ static void thin_out(step_t *s, const adapter_row_t *a, const version_row_t *row
 }
 
 /* Every worker that keeps `t` and wants room has it, or has nothing that others have too. */
-static void make_room(step_t *s, const adapter_row_t *a, track_t *t)
+static void make_room(step_t *s, const adapter_row_t *a, track_t *t, bool extra)
 {
     for (size_t i = t->copy_count; i-- > 0;) {
-        const copy_row_t *c = t->copies[i];
-        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
-        if (c->state != COPY_KEPT || !m) continue;
-        for (track_t *other;
-             wants_room(s->ro, a, t, m, s->v.now.us) && (other = spared(s->ro, a, m, false));)
+        const member_t *m = keeper_of(s->v, t->copies[i], extra);
+        for (track_t *other; m && wants_room(s->ro, a, m, extra, s->v.now.us) &&
+                             (other = spared(s->ro, a, m, false));)
             put_away(s, other, m);
     }
 }
@@ -258,8 +262,9 @@ void keep_look(step_t *s, const adapter_row_t *a)
         track_t *t = ro->tracks[i];
         const version_row_t *row = registry_version(a, t->version);
         if (!row || t->is_ended) continue;
-        make_room(s, a, t);
-        if (!is_extra(ro, a, row, t)) thin_out(s, a, row, t);
+        bool extra = is_extra(ro, a, row, t);
+        make_room(s, a, t, extra);
+        if (!extra) thin_out(s, a, row, t);
     }
 }
 
@@ -267,10 +272,10 @@ void keep_look(step_t *s, const adapter_row_t *a)
 static const version_row_t *without_room(const rollout_t *ro, view_t v, const adapter_row_t *a,
                                          const track_t *t)
 {
+    bool extra = is_extra(ro, a, registry_version(a, t->version), t);
     for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        const member_t *m = c->token ? membership_by_token(v.members, c->token) : NULL;
-        if (c->state != COPY_KEPT || !m || !wants_room(ro, a, t, m, v.now.us)) continue;
+        const member_t *m = keeper_of(v, t->copies[i], extra);
+        if (!m || !wants_room(ro, a, m, extra, v.now.us)) continue;
         const track_t *last = spared(ro, a, m, true);
         if (last) return registry_version(a, last->version);
     }
