@@ -6,6 +6,9 @@
 #include "core/errors.h"
 #include "proto/value.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* ---- answers ---- */
 
 static void send_error(broker_t *b, uint64_t peer, uint64_t req, const heddle_error_t *error)
@@ -110,6 +113,34 @@ static bool is_ready_to_ask(const broker_t *b, const pending_row_t *row)
     return row->kind == PENDING_VERIFY && !row->verify_req && b->rollout.is_settled;
 }
 
+/* Versions that can be activated now, but for the active one: the newest ACTIVATABLE_MAX of them, "2 3 4". */
+enum { ACTIVATABLE_MAX = 8 };
+static bool list_activatable(const broker_t *b, const adapter_row_t *a, char *ret_text, size_t size)
+{
+    uint64_t found[ACTIVATABLE_MAX];
+    size_t count = 0, used = 0;
+    for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
+        const char *state = rollout_state(&b->rollout, a, a->versions[i]);
+        if (!strcmp(state, "kept") || !strcmp(state, "staged")) found[count++] = a->versions[i]->version;
+    }
+    for (size_t i = count; i-- > 0 && used < size;)
+        used += (size_t)snprintf(ret_text + used, size - used, " %llu", (unsigned long long)found[i]);
+    return count > 0;
+}
+
+static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t *error)
+{
+    const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
+    char versions[ACTIVATABLE_MAX * 21 + 1], keep[64] = "";
+    if (!a || error->code != HEDDLE_ERR_NOT_ACTIVATABLE || !strcmp(error->found, "staging")) return;
+    if (!strcmp(error->found, "retired"))
+        text_printf(keep, sizeof keep, "; a broker with --keep above %llu keeps more",
+                    (unsigned long long)b->rollout.keep);
+    if (list_activatable(b, a, versions, sizeof versions))
+        error_hint(error, "activate one of%s, or publish its bytes again%s", versions, keep);
+    else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
+}
+
 /* Which version is meant is known when it is decided: others decided meanwhile.  False: refused, *ret_error
  * says why. */
 static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
@@ -134,8 +165,10 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
     row->moved_base = t ? t->bytes_moved : 0;
     broker_let_go(b); /* what others were told stands, also when this is not committed */
     if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated,
-                                 ret_error))
+                                 ret_error)) {
+        suggest(b, row, ret_error);
         return false;
+    }
     if (!broker_make_durable(b, now, ret_error)) return false;
     row->is_decided = true;
     broker_settle(b, now);

@@ -58,7 +58,7 @@ class Worker(Handle):
 
     adapters   names, at least one                     name    as others see it; None: <host>-<pid>
     labels     up to 32 pairs of words
-    slots      versions in memory, for each adapter: active, kept, arriving
+    slots      versions in memory, for each adapter: active, kept, arriving; 0: 2 + the broker's --keep
     apply      "app": the application loads and switches (`updates`); "auto": staged when verified, active
                when decided
     accepts    features that the engine can load, of bias dora embeddings modules_to_save rank_pattern rslora
@@ -76,7 +76,7 @@ class Worker(Handle):
     _what = "worker"
 
     def __init__(self, broker: str | None = None, adapters: Iterable[str] = ("policy",), *,
-                 name: str | None = None, labels: Mapping[str, str] | None = None, slots: int = 3,
+                 name: str | None = None, labels: Mapping[str, str] | None = None, slots: int = 0,
                  apply: Apply = "app", group: str | None = None, rank: int = 0, ranks: int = 1,
                  accepts: Iterable[str] | None = None, max_rate: int | None = None,
                  join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,

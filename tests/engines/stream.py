@@ -222,8 +222,8 @@ class Trial:
 
     def start_plug(self):
         folder = self.stage.folder
-        self.stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data",
-                         folder / f"data-{self.kind}")
+        self.stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--keep", "1",
+                         "--data", folder / f"data-{self.kind}")
         self.broker = self.stage.line("broker")["endpoint"]
         self.stage.start("engine", sys.executable, "-m", "heddle.engine", f"--{self.kind}", self.url,
                          "--export", folder / f"x-{self.kind}",

@@ -386,6 +386,34 @@ Test(pending, activate_counts_what_had_to_be_fetched)
     cr_assert_eq(number("bytes_moved"), 5000);
 }
 
+static const char *refused_hint(uint64_t version)
+{
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = version});
+    const msg_error_t *e = &rig_last(ADMIN, MSG_ERROR)->error;
+    cr_assert_str_eq(e->code, "not_activatable");
+    return e->hint;
+}
+
+/* keep 1 */
+Test(pending, an_activation_that_is_refused_names_what_can_be_activated)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_nack(W1, 2, 0, "announce", "no_memory");
+    cr_assert_str_eq(refused_hint(2), "publish its bytes again; no other version can be activated");
+    for (uint64_t v = 3; v <= 5; v++) {
+        rig_publish(T, (rig_publish_t){.digest = (uint8_t)v});
+        roll_out(1, v, v - 1, (uint8_t)v);
+    }
+    cr_assert_str_eq(refused_hint(1), "activate one of 4, or publish its bytes again; "
+                                      "a broker with --keep above 1 keeps more");
+    cr_assert_str_eq(refused_hint(2), "activate one of 4, or publish its bytes again");
+    rig_publish(T, (rig_publish_t){.digest = 6, .activation = HEDDLE_ACTIVATION_MANUAL});
+    cr_assert_str_eq(refused_hint(6), "`heddle wait --phase staged` tells when it is");
+    rig_staged(W1, 6, 6);
+    cr_assert_str_eq(refused_hint(2), "activate one of 4 6, or publish its bytes again");
+}
+
 Test(pending, activate_refusals_are_errors)
 {
     version_1_active(1);

@@ -43,7 +43,7 @@ def sample(tables):
     parts = [HEAD.rstrip(), *variables(tables),
              listing(broker)
              + "\n# The unit keeps the data in /var/lib/heddle/broker.\n"
-               "#HEDDLE_BROKER_OPTIONS=--lease 4s --keep 1",
+               "#HEDDLE_BROKER_OPTIONS=--lease 4s --keep 3",
              listing(worker)
              + "\n# One file an instance, /etc/default/heddle-worker-NAME, tells what heddle-worker@NAME "
                "does.  Without it, NAME is\n"

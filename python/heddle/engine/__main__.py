@@ -137,8 +137,9 @@ def parser() -> argparse.ArgumentParser:
     worker.add_argument("--name", metavar="NAME", help="of this worker; default <host>-<pid>")
     worker.add_argument("--label", metavar="K=V", type=label, action="append", default=[],
                         help="shown by heddle workers; may be given again")
-    worker.add_argument("--slots", metavar="N", type=int, default=3,
-                        help="versions in memory for each adapter, at the servers too [3]")
+    worker.add_argument("--slots", metavar="N", type=int,
+                        help="versions in memory for each adapter, at the servers too; default 2 + the "
+                             "broker's --keep")
     worker.add_argument("--broker", metavar="EP[,EP]",
                         help="where the broker listens [tcp://127.0.0.1:7700] ($HEDDLE_BROKER)")
     worker.add_argument("--broker-key", metavar="KEY", help="the broker's public key ($HEDDLE_BROKER_KEY)")
@@ -192,7 +193,7 @@ class Program:
     def _check_worker(self) -> None:
         """What the worker would refuse when every server is up, which may be minutes from now."""
         o = self.options
-        if not 1 <= o.slots <= SLOTS:
+        if o.slots is not None and not 1 <= o.slots <= SLOTS:
             raise Usage(f"a worker has no {o.slots} slots", code="usage", exit=2,
                         expected=f"--slots 1 to {SLOTS}", found=str(o.slots), hint=HELP)
         for what, word in [("worker", self.name), *(("label", word) for pair in o.label for word in pair)]:
@@ -258,7 +259,7 @@ class Program:
         """One session with the broker.  True: it is over for good."""
         o = self.options
         session = Session(broker=o.broker, adapters=self.adapters, name=self.name,
-                          labels=dict(o.label) or None, slots=o.slots,
+                          labels=dict(o.label) or None, slots=o.slots or 0,
                           accepts=self.accepts(), max_rate=o.max_rate, join_timeout=o.join_timeout,
                           data_device=o.data_device,
                           insecure=o.insecure, broker_key=o.broker_key, key=o.key)
