@@ -29,8 +29,8 @@
 typedef struct { char public_key[KEY_TEXT], secret_key[KEY_TEXT]; } key_pair_t;   /* secret "": not known */
 
 bool key_is_valid(const char *text);
-/* A new pair; its public key begins with a letter or a digit, so that it is no option on a command line.
- * INTERNAL (a libzmq without CURVE). */
+/* A new pair; its public key begins with a letter or a digit and needs no quotes in a shell.  Takes a tenth
+ * of a second.  INTERNAL (a libzmq without CURVE). */
 int  key_make(key_pair_t *ret_pair, heddle_error_t *error);
 /* NOT_FOUND · DATA_DIR (not readable, malformed, the two keys do not belong together).  Others who may
  * read a secret: a warning in the log. */

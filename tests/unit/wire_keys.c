@@ -67,6 +67,20 @@ Test(keys, file_holds_what_was_written_and_is_private)
     cr_assert(stat(path_of("a.key"), &st) == 0 && (st.st_mode & 07777) == 0600);
 }
 
+Test(keys, a_made_key_needs_no_quotes_in_a_shell)
+{
+    char command[128], said[64] = "";
+    for (int i = 0; i < 3; i++) {
+        key_pair_t pair = made();
+        snprintf(command, sizeof command, "set -e; echo %s", pair.public_key);
+        FILE *shell = popen(command, "r");
+        cr_assert(shell && fgets(said, sizeof said, shell) && pclose(shell) == 0);
+        said[strcspn(said, "\n")] = 0;
+        cr_assert_str_eq(said, pair.public_key);
+        cr_assert_null(strpbrk(pair.public_key, "!*?&<>()[]{}$#^%"), "%s", pair.public_key);
+    }
+}
+
 Test(keys, file_is_never_overwritten)
 {
     key_pair_t first = made(), second = made(), back;
