@@ -21,7 +21,7 @@ static const struct { const char *kind, *fields;
     {"rollback", WAIT_FIELDS " from to changed held bytes_moved"},
     {"resume", WAIT_FIELDS " from to changed held bytes_moved"},
     {"pull", "adapter version tag digest state step data_bytes tensor_count path elapsed_ms sources"},
-    {"keygen", "public_key file"},
+    {"keygen", "public_key file created"},
     {"verify", "adapter version expected elapsed_ms workers"},
 };
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 
+#include "core/errors.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,49 +10,80 @@
 typedef struct {
     common_t common;
     const char *out;
+    bool show;
 } args_t;
 
 /* No broker is asked. */
 static const option_t COMMON[] = {CLI_OUTPUT, {0}};
-static const option_t OPTIONS[] = {{"out", 0, OPTION_TEXT, "FILE", NULL, NULL,
-                                    "where it goes; default client.key of the key ring",
-                                    offsetof(args_t, out)},
-                                   {0}};
+static const option_t OPTIONS[] = {
+    {"out", 0, OPTION_TEXT, "FILE", NULL, NULL, "the key's file; default client.key of the key ring",
+     offsetof(args_t, out)},
+    {"show", 0, OPTION_FLAG, NULL, NULL, NULL, "print the public key of a file that is there; make none",
+     offsetof(args_t, show)},
+    {0}};
 static const option_set_t SET = {
     "heddle keygen",
-    "[--out FILE] [OPTION...]",
-    "Makes a key pair in a file that only you can read, and prints the public key.",
-    "An admin lets it in with `heddle keys add KEY --role ROLE`.  A key that is there already is never "
-    "overwritten.",
+    "[--out FILE] [--show] [OPTION...]",
+    "Makes your key pair, in a file that only you can read, and prints the public key.  Where the key ring "
+    "has your\n"
+    "key already, prints that one.",
+    "An admin lets it in with `heddle keys add KEY --role ROLE`.  A key that is there is never overwritten.",
     OPTIONS,
     COMMON,
     NULL,
     0,
-    CLI_EXITS ", the file is there; 9 it was there before, or cannot be written.\n"
-    "As everywhere: 2 usage, 129, 130 or 143 interrupted.\n\n"
-    "Examples:\n  heddle keygen\n  heddle keygen --out node7.key"};
+    CLI_EXITS ", the file is there; 3 --show: there is no such file; 9 --out names a file that was there "
+              "before, or the file\n"
+              "cannot be written or read.\n"
+              "As everywhere: 2 usage, 129, 130 or 143 interrupted.\n\n"
+              "Examples:\n  heddle keygen\n  heddle keygen --out node7.key\n"
+              "  heddle keygen --show --out ~/.config/heddle/keys/broker.key     the key of this user's "
+              "brokers"};
 
 static void render(const common_t *c, json_t *answer)
 {
     char s[64];
+    bool is_new = json_is_true(json_object_get(answer, "created"));
     puts(cli_text(answer, "public_key", s));
     if (!c->quiet)
-        fprintf(stderr, "heddle keygen: the secret is in %s\n",
+        fprintf(stderr, is_new ? "heddle keygen: a new key; the secret is in %s\n"
+                               : "heddle keygen: the key in %s\n",
                 json_string_value(json_object_get(answer, "file")));
+}
+
+/* One's own key is made once and printed as often as asked; --out asks for a new one, and one that is there
+ * fails that. */
+static int take(const args_t *args, char ret_key[HEDDLE_KEY_TEXT], char **ret_file, bool *ret_created,
+                heddle_error_t *ret_why)
+{
+    int rc = args->show ? heddle_key_public(args->out, ret_key, ret_file)
+                        : heddle_key_generate(args->out, ret_key, ret_file);
+    *ret_created = !rc && !args->show;
+    *ret_why = *cli_error(rc);
+    if (args->show || rc != HEDDLE_ERR_DATA_DIR) return rc;
+    int there = heddle_key_public(args->out, ret_key, ret_file);
+    if (!there && args->out) {
+        error_found(ret_why, "the key %s", ret_key);
+        return rc;
+    }
+    if (there != HEDDLE_ERR_NOT_FOUND) *ret_why = *cli_error(there); /* damaged: more than "it exists" */
+    return ret_why->code;
 }
 
 int command_keygen(int argc, char **argv)
 {
     args_t args = {0};
     char key[HEDDLE_KEY_TEXT], *file = NULL;
+    bool is_new = false;
+    heddle_error_t why;
     int end = cli_parse(&SET, "keygen", argc, argv, &args, NULL);
     if (end >= 0) return end;
-    int rc = heddle_key_generate(args.out, key, &file);
+    int rc = take(&args, key, &file, &is_new, &why);
     json_t *answer = rc ? NULL
-                        : json_pack("{s:s, s:s, s:b, s:s, s:s}", "schema", "heddle/1", "kind", "keygen",
-                                    "ok", 1, "public_key", key, "file", file);
+                        : json_pack("{s:s, s:s, s:b, s:s, s:s, s:b}", "schema", "heddle/1", "kind", "keygen",
+                                    "ok", 1, "public_key", key, "file", file, "created", is_new);
     char *text = answer ? json_dumps(answer, JSON_COMPACT) : NULL;
     json_decref(answer);
     heddle_free(file);
-    return cli_answer(&args.common, "keygen", cli_error(rc), text, render);
+    return cli_answer(&args.common, "keygen", &why, text, render);
 }

@@ -51,7 +51,7 @@ int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char
     return HEDDLE_OK;
 }
 
-int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT])
+int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path)
 {
     char file[KEYRING_PATH];
     keyring_t ring;
@@ -59,9 +59,15 @@ int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT])
     heddle_error_t error;
     if (!ret_public) return misused(&error);
     int rc = settle_path(path, file, &ring, &error);
+    char *copy = !rc && ret_path ? strdup(file) : NULL;
+    if (!rc && ret_path && !copy) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a path");
     if (!rc) rc = key_read(file, &pair, &error);
-    if (rc) return error_publish(&error);
+    if (rc) {
+        free(copy);
+        return error_publish(&error);
+    }
     memcpy(ret_public, pair.public_key, HEDDLE_KEY_TEXT);
     explicit_bzero(&pair, sizeof pair);
+    if (ret_path) *ret_path = copy;
     return HEDDLE_OK;
 }

@@ -18,7 +18,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     resume) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     pull) echo '--deadline --max-rate --data-device --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    keygen) echo '--out -o --output -q --quiet --log-level -h --help --version' ;;
+    keygen) echo '--out --show -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     bench) echo '--row --repeat --smoke --alone --python --data -o --output -q --quiet --log-level -h --help --version' ;;
     mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -h --help --version' ;;

@@ -21,15 +21,17 @@
 extern "C" {
 #endif
 
-#define HEDDLE_KEY_TEXT 41 /* 40 characters of Z85 and the NUL */
+/* 40 characters of Z85 and the NUL.  A key that Heddle makes has none of those that a shell reads. */
+#define HEDDLE_KEY_TEXT 41
 
 /* Makes a pair in a new file that only this user can read, and writes the public key.  `path` NULL:
  * client.key of the user's key ring ($HEDDLE_KEYS, else ~/.config/heddle/keys), which is made.  ret_path
  * (may be NULL): where it is; free with heddle_free.  USAGE (there is no such place), DATA_DIR (it is there
  * already, or cannot be written), NO_MEMORY. */
 HEDDLE_API int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path);
-/* The public key of a file; `path` as above.  NOT_FOUND, DATA_DIR. */
-HEDDLE_API int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT]);
+/* The public key of a file that is there; `path` and ret_path as above.  USAGE, NOT_FOUND, DATA_DIR,
+ * NO_MEMORY. */
+HEDDLE_API int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path);
 
 /* -> {"keys":[{"name","public_key","roles":[...],"added_at","revoked_at","session_count"}]}, by name. */
 HEDDLE_API int heddle_admin_keys(heddle_admin_t *a, char **ret_json);

@@ -136,7 +136,7 @@ KINDS = {
                                       "hash_ms": "ms?", "code": "code?"}]},
     "keys": {"keys": ["name", KEY]},
     "key": {"changed": "bool", "key": KEY, "session_count": "int"},
-    "keygen": {"public_key": "public_key", "file": "text"},
+    "keygen": {"public_key": "public_key", "file": "text", "created": "bool"},
     "worker event": {"origin": matching("worker"), "seq": "int", "epoch": "int?", "at": "at",
                      "type": "event_type", "adapter": "name?",
                      "version": "int?", "worker": "name", "code": "code?", "message": "text?", "data": "map"},

@@ -138,7 +138,7 @@ static void *ask_public(void *ret_code)
 {
     char text[HEDDLE_KEY_TEXT];
     asker = gettid();
-    *(int *)ret_code = heddle_key_public(NULL, text);
+    *(int *)ret_code = heddle_key_public(NULL, text, NULL);
     has_answer = true;
     return NULL;
 }
