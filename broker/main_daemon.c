@@ -233,6 +233,7 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
                           .cluster = store_cluster(d->store),
                           .endpoint = d->endpoint,
                           .data_dir = store_dir(d->store),
+                          .public_key = d->keys.has_keys ? d->keys.broker.public_key : NULL,
                           .pid = (uint64_t)getpid()};
     random_bytes(&with.seed, sizeof with.seed);
     int rc = broker_new(&with, &io, &d->broker, error);

@@ -57,6 +57,7 @@ typedef struct broker_io {
 typedef struct broker_opts {
     uint64_t lease_ms, keep;           /* 0: 4000; keep as given, at most REGISTRY_KEEP_MAX */
     const char *cluster, *endpoint, *data_dir;   /* for people; borrowed for the broker's life */
+    const char *public_key;            /* its own, for people; NULL: it runs without keys */
     uint64_t pid, seed;                /* seed: of plans */
 } broker_opts_t;
 

@@ -157,9 +157,10 @@ static json_t *restored_part(const broker_t *b)
 static json_t *broker_part(const broker_t *b, instant_t now)
 {
     uint64_t bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0;
-    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}", "endpoint",
-                     b->opts.endpoint, "cluster", b->opts.cluster, "epoch", part_count(b->registry.epoch),
-                     "pid", part_count(b->opts.pid), "heddle", heddle_version(), "wire", "min",
+    return json_pack("{s:s, s:s?, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}",
+                     "endpoint", b->opts.endpoint, "public_key", b->opts.public_key, "cluster",
+                     b->opts.cluster, "epoch", part_count(b->registry.epoch), "pid",
+                     part_count(b->opts.pid), "heddle", heddle_version(), "wire", "min",
                      (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
                      part_ms(now.us - b->started_us), "now_at", part_time(now.wall_ms), "state",
                      b->is_read_only ? "read_only" : "ready", "data_dir", b->opts.data_dir,

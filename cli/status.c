@@ -47,6 +47,8 @@ static void render(const common_t *c, json_t *answer)
            cli_count(cli_integer(count, "workers_ready"), "worker", n[2]),
            (long long)cli_integer(count, "workers_lost"));
     printf("%s\n", cli_count(cli_integer(count, "writers"), "writer", n[0]));
+    if (json_is_string(json_object_get(broker, "public_key")))
+        printf("key       %s    (for --broker-key elsewhere)\n", cli_text(broker, "public_key", a));
     render_warnings(json_object_get(broker, "restored"), json_object_get(answer, "warnings"));
     puts("");
     adapters_render(c, answer);

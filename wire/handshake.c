@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 
+#include <string.h>
 #include <zmq.h>
 
 static int key_unknown(const char *endpoint, const key_pair_t *own, heddle_error_t *error)
@@ -11,26 +12,39 @@ static int key_unknown(const char *endpoint, const key_pair_t *own, heddle_error
                         endpoint, own->public_key);
     error_expected(error, "a key that `heddle keys list` shows there, and that was not revoked");
     error_found(error, "%s", own->public_key);
-    error_hint(
-        error,
-        "on the broker's host: heddle keys add '%s' --role worker:ADAPTER (or publisher:ADAPTER, reader, "
-        "admin)",
-        own->public_key);
+    error_hint(error,
+               "the broker's user runs `heddle keys add '%s' --role worker:ADAPTER` (or publisher:ADAPTER, "
+               "reader, admin)",
+               own->public_key);
     return rc;
 }
 
-static int plain_against_keys(const char *endpoint, heddle_error_t *error)
+/* Either side has to know the other's key: the command that adds ours there, and the option here. */
+static void hint_at_both(const char *why, const key_pair_t *own, heddle_error_t *error)
 {
-    int rc = error_fail(
-        error, HEDDLE_ERR_DENIED,
-        "the broker at %.200s takes connections with keys alone, and its own key is not known here",
-        endpoint);
+    error_hint(error,
+               "%sthe broker's user runs `heddle keys add %s%s%s --role worker:ADAPTER` (or "
+               "publisher:ADAPTER, reader); give the key that `heddle status` prints there to "
+               "--broker-key or HEDDLE_BROKER_KEY",
+               why, own->public_key[0] ? "'" : "", own->public_key[0] ? own->public_key : "KEY",
+               own->public_key[0] ? "'" : "");
+}
+
+/* Our key was not needed so far; the broker's user has to know it. */
+static int plain_against_keys(const char *endpoint, const wire_keys_t *keys, heddle_error_t *error)
+{
+    heddle_error_t ignored;
+    key_pair_t own = keys->own;
+    bool has_ring = keys->ring.dir[0];
+    if (!own.public_key[0] && has_ring) keyring_pair(&keys->ring, "client.key", &own, &ignored);
+    int rc = error_fail(error, HEDDLE_ERR_DENIED,
+                        "the broker at %.200s has a key that %.200s does not know: another user started it, "
+                        "or it has another key ring",
+                        endpoint, has_ring ? keys->ring.dir : "this program");
     error_expected(error, "the broker's public key");
     error_found(error, "none");
-    error_hint(
-        error,
-        "name it with --broker-key or HEDDLE_BROKER_KEY: the `public` line of broker.key among the "
-        "broker's keys, or its known-broker file");
+    hint_at_both("", &own, error);
+    explicit_bzero(&own, sizeof own);
     error->retriable = 1;
     return rc;
 }
@@ -59,28 +73,27 @@ static int keys_against_plain(const char *endpoint, heddle_error_t *error)
     return rc;
 }
 
-static int broken_off(const char *endpoint, const char *broker_key, heddle_error_t *error)
+static int broken_off(const char *endpoint, const wire_keys_t *keys, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
                         "the broker at %.200s ends the connection in the handshake", endpoint);
-    error_expected(error, "the broker whose key is %s", broker_key);
+    error_expected(error, "the broker whose key is %s", keys->broker_key);
     error_found(error, "one that does not prove it");
-    error_hint(
-        error,
-        "compare with the `public` line of its broker.key; --broker-key names another, and a file in "
-        "brokers/ of the key ring may be out of date");
+    if (keys->is_fixed) error_hint(error, "compare with the key that `heddle status` prints there");
+    else hint_at_both("if another user started it: ", &keys->own, error);
     return rc;
 }
 
-int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, const key_pair_t *own,
-                      const char *broker_key, heddle_error_t *ret_error)
+int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, const wire_keys_t *keys,
+                      heddle_error_t *ret_error)
 {
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return key_unknown(endpoint, own, ret_error);
+    bool has_key = keys->broker_key[0];
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return key_unknown(endpoint, &keys->own, ret_error);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
         value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-        return broker_key[0] ? keys_against_plain(endpoint, ret_error)
-                             : plain_against_keys(endpoint, ret_error);
-    if (broker_key[0]) return broken_off(endpoint, broker_key, ret_error);
+        return has_key ? keys_against_plain(endpoint, ret_error)
+                       : plain_against_keys(endpoint, keys, ret_error);
+    if (has_key) return broken_off(endpoint, keys, ret_error);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return plain_is_shut_out(endpoint, ret_error);
     int rc = error_fail(ret_error, HEDDLE_ERR_UNAVAILABLE,
                         "whoever listens on %.200s does not speak as a broker does", endpoint);

@@ -366,7 +366,7 @@ static void explain(wire_t *w, uint16_t event, uint32_t value)
     static const wire_keys_t none;
     const wire_keys_t *keys = w->keys ? w->keys : &none;
     heddle_error_t why;
-    handshake_explain(event, value, w->endpoint, &keys->own, keys->broker_key, &why);
+    handshake_explain(event, value, w->endpoint, keys, &why);
     refuse_line(w, &why);
 }
 

@@ -72,6 +72,7 @@ static void start(void)
                                        .cluster = "0123456789abcdef",
                                        .endpoint = "tcp://127.0.0.1:7700",
                                        .data_dir = "/var/lib/heddle",
+                                       .public_key = "XcFKr2",
                                        .pid = 4711,
                                        .seed = 1};
     heddle_error_t e;
@@ -351,6 +352,7 @@ typedef struct { const char *body, *path, *types; } field_row_t;
 
 static const field_row_t FIELDS[] = {
     {"status", "broker.endpoint", "s"},
+    {"status", "broker.public_key", "sN"},
     {"status", "broker.cluster", "s"},
     {"status", "broker.epoch", "i"},
     {"status", "broker.pid", "i"},
@@ -733,6 +735,7 @@ Test(report, status_tells_of_the_broker)
 {
     json_t *b = body_of((msg_query_t){.op = "status"});
     expect(b, "broker.endpoint", "\"tcp://127.0.0.1:7700\"");
+    expect(b, "broker.public_key", "\"XcFKr2\"");
     expect(b, "broker.epoch", "7");
     expect(b, "broker.pid", "4711");
     expect(b, "broker.registry_bytes", "12345");
@@ -743,7 +746,9 @@ Test(report, status_tells_of_the_broker)
            "{\"adapters\":1,\"versions\":4,\"workers_ready\":2,\"workers_lost\":0,\"writers\":1}");
     json_decref(b);
     broker->is_read_only = true;
+    broker->opts.public_key = NULL;
     b = body_of((msg_query_t){.op = "status"});
+    expect(b, "broker.public_key", "null");
     expect(b, "broker.state", "\"read_only\"");
     json_decref(b);
 }

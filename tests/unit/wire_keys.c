@@ -639,7 +639,7 @@ Test(keys, who_closes_before_its_greeting_was_read_is_asked_for_it)
     key_pair_t broker = made();
     expect_told("CURVE", "", HEDDLE_ERR_DENIED, "--broker-key");
     expect_told("NULL", broker.public_key, HEDDLE_ERR_DENIED, "--insecure");
-    expect_told("CURVE", broker.public_key, HEDDLE_ERR_UNAVAILABLE, "broker.key");
+    expect_told("CURVE", broker.public_key, HEDDLE_ERR_UNAVAILABLE, "another user started it");
     expect_told("NULL", "", HEDDLE_ERR_UNAVAILABLE, "another address");
 }
 
