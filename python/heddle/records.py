@@ -46,6 +46,7 @@ class BrokerInfo:
     settling_ms: float | None = None    # it has just started, and decides nothing for so long yet
     now_at: str | None = None           # what its clock shows
     restored: Restored | None = None
+    public_key: str | None = None       # its own; None: it runs without keys
 
 
 @dataclass(frozen=True)

@@ -362,12 +362,15 @@ class Worker(Handle):
 
         With apply="app" somebody else (a thread, a task) answers the updates meanwhile.  Raises Deadline,
         which names the adapters and why: an update that nobody has answered, what a version failed or is
-        stale for, a broker that is away.
+        stale for, a broker that is away.  Raises Denied after 5 s in which the broker refuses the key; the
+        worker goes on trying, and joins when the key is added.
         """
         until = Until(timeout)
         while True:
             self._drain()
             self._check_refused()
+            if (denied := self._denied()) and time.monotonic() >= self._alone_since + _ALONE_S:
+                raise denied
             found = {name: self.current(name) for name in self.adapters}
             lacking = [name for name, it in found.items() if it is None or name in self._stale]
             if not lacking and self._joined is not None:
@@ -376,15 +379,23 @@ class Worker(Handle):
                 raise self._not_current(lacking, timeout)
             self._poll(self._fd, self._heard(until.left(_SLICE)))
 
+    def _denied(self) -> HeddleError | None:
+        """While not admitted: the last refusal, where it is one of the key."""
+        why = self._refused if self._joined is None else None
+        return why if why is not None and why.code == "denied" else None
+
     def _not_current(self, lacking: list[str], timeout: float | None) -> HeddleError:
         about = {"adapter": lacking[0]} if len(lacking) == 1 else self._where()
         names = " ".join(lacking or self.adapters)
         late = f"{names} not current within {timeout} s"
+        if denied := self._denied():
+            return denied
         if self._joined is None:
             why = "the broker is away" if self._was_joined else "no broker has admitted this worker"
             return _native.error("deadline", f"{late}: {why}", **about,
-                                 retriable=True, expected=f"a broker at {self._endpoint}", hint=_HINT,
-                                 found=str(self._refused) if self._refused else "no answer")
+                                 retriable=True, expected=f"a broker at {self._endpoint}",
+                                 hint=(self._refused.hint if self._refused else None) or _HINT,
+                                 found=self._refused.message if self._refused else "no answer")
         waiting = sorted((u for u in self._unanswered if not u.answered and u.adapter in lacking),
                          key=lambda u: u.version)
         if waiting:
@@ -416,9 +427,9 @@ class Worker(Handle):
         if due > 0:
             return due if left is None else min(due, left)
         self._is_told = True
-        why = f" ({self._refused})" if self._refused else ""
+        why = f" ({self._refused.message})" if self._refused else ""
         _log.warning("worker.waiting: no broker at %s has admitted this worker within %g s%s; waiting: %s",
-                     self._endpoint, _ALONE_S, why, _HINT)
+                     self._endpoint, _ALONE_S, why, (self._refused.hint if self._refused else None) or _HINT)
         return left
 
     def _drain(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import gc
+import logging
 import os
 import pickle
 import re
@@ -860,7 +861,6 @@ def test_every_slot_held_fails_a_version_by_name(broker, adapter, numpy):
 
 
 def test_a_worker_without_a_broker_says_so_once(own_keys, broker, adapter, monkeypatch, caplog):
-    import logging
     monkeypatch.setattr("heddle.worker._ALONE_S", 0.3)
     caplog.set_level(logging.WARNING, "heddle")
 
@@ -882,6 +882,27 @@ def test_a_worker_without_a_broker_says_so_once(own_keys, broker, adapter, monke
             w.wait_current(1)
         assert e.value.adapter == adapter and e.value.hint and "admitted" not in str(e.value)
     assert not [r for r in caplog.records if "worker.waiting" in r.getMessage()]
+
+
+def test_a_refused_key_is_denied_with_one_hint(own_keys, broker, adapter, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("heddle.worker._ALONE_S", 0.3)
+    caplog.set_level(logging.WARNING, "heddle")
+    theirs = os.environ["HEDDLE_KEYS"] + "/broker.key"
+    monkeypatch.setenv("HEDDLE_KEYS", str(tmp_path / "stranger"))
+    for broker_key, timeout in ((theirs, 60), (None, 3)):       # ours is not let in; theirs is not known
+        with heddle.Worker(adapters=[adapter], broker_key=broker_key) as w:
+            with pytest.raises(heddle.Denied) as e:
+                w.wait_current(timeout)
+        assert isinstance(e.value, PermissionError) and e.value.code == "denied" and e.value.exit == 6
+        own = (tmp_path / "stranger" / "client.key").read_text().split("public ")[1].split()[0]
+        assert f"`heddle keys add '{own}' --role" in e.value.hint
+        assert str(e.value).count("hint:") == 1
+        for record in caplog.records:
+            assert record.getMessage().count("heddle keys add") <= 1, record.getMessage()
+    with heddle.Worker(adapters=[adapter], broker_key=str(tmp_path / "stranger" / "client.key")) as w:
+        with pytest.raises(heddle.Deadline) as e:               # not the key of this broker
+            w.wait_current(4)
+        assert "ends the connection" in e.value.found and str(e.value).count("hint:") == 1
 
 
 def test_broker_away(tmp_path, numpy):
