@@ -174,6 +174,13 @@ static void print_count(const char *verb, int64_t count, int64_t eligible)
     if (eligible) printf("/%lld", (long long)eligible);
 }
 
+/* Not there: it was not so yet. */
+static void print_in_ms(const json_t *timing, const char *key)
+{
+    char s[64];
+    if (json_is_number(json_object_get(timing, key))) printf(" in %s ms", cli_text(timing, key, s));
+}
+
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
@@ -191,9 +198,9 @@ static void render(const common_t *c, json_t *a)
     if (json_is_string(json_object_get(a, "state"))) {
         int64_t eligible = cli_integer(rollout, "eligible_count");
         print_count("  staged", cli_integer(rollout, "staged_count"), eligible);
-        printf(" in %s ms, ", cli_text(timing, "staged_ms", s[3]));
-        print_count("active", cli_integer(rollout, "active_count"), eligible);
-        printf(" in %s ms", cli_text(timing, "active_ms", s[4]));
+        print_in_ms(timing, "staged_ms");
+        print_count(", active", cli_integer(rollout, "active_count"), eligible);
+        print_in_ms(timing, "active_ms");
     }
     puts("");
     const json_t *missing = json_object_get(rollout, "missing");
