@@ -318,6 +318,7 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->bytes_out = join->bytes_out;
     w->chunks_bad = join->chunks_bad;
     w->retries = join->retries;
+    w->max_rate_bytes = join->max_rate_bytes;
     w->labels = copy_texts(join->labels, join->label_count);
     w->label_count = w->labels ? join->label_count : 0;
     w->devices = copy_texts(join->devices, join->device_count);

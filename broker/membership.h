@@ -58,6 +58,7 @@ typedef struct member {
     /* for each adapter; all, as the worker counts them: 0 until it does */
     uint64_t slots, slots_total, slots_free, slots_held;
     uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
+    uint64_t max_rate_bytes;                        /* of its --max-rate; 0: no limit */
 } member_t;
 
 typedef struct membership {

@@ -144,11 +144,13 @@ static json_t *copy_part(const broker_t *b, const track_t *t, const copy_row_t *
                                "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
                                "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
                                "activate_ms", part_span(c->activate_us));
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
+    const member_t *m = membership_by_token(&b->members, c->token);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
                      part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
                      part_text(c->code ? c->message : NULL), "since_at",
                      part_time(copy_since_ms(b, c, a, t->version)), "bytes_done", part_count(c->bytes_done),
-                     "sources", served_part(c), "timing", timing);
+                     "sources", served_part(c), "max_rate_bytes",
+                     part_number(m ? m->max_rate_bytes : 0), "timing", timing);
 }
 
 static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,

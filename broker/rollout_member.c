@@ -246,6 +246,11 @@ static int restate(rollout_t *ro, const view_t *v, const msg_held_t *held, const
     const member_sub_t *sub = member_sub(member, held->adapter);
     copy_move(c, restated_state(a, held, sub), v->now);
     c->bytes_done = row->data_bytes;
+    c->connect_us = held->connect_us;
+    c->fetch_us = held->fetch_us;
+    c->verify_us = held->verify_us;
+    c->stage_us = held->stage_us;
+    c->activate_us = held->activate_us;
     uint64_t told_us = c->told_us ? c->told_us : v->now.us; /* of a session before, if that is known */
     c->announced_us = c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
     c->has_reached = row->decision && sub->decision >= row->decision && sub->version >= row->version;

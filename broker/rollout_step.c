@@ -304,6 +304,17 @@ static const char *text_or(const char *text, const char *otherwise)
     return text && *text ? text : otherwise;
 }
 
+/* Its application refused bytes that were whole: how long they took is known all the same. */
+static void note_refused(about_t *x, const msg_nack_t *m)
+{
+    if (!m->fetch_us) return;
+    x->c->bytes_done = x->row->data_bytes;
+    x->c->connect_us = m->connect_us;
+    x->c->fetch_us = m->fetch_us;
+    x->c->verify_us = m->verify_us;
+    x->c->stage_us = m->stage_us;
+}
+
 int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev,
                  outbox_t *out, heddle_error_t *error)
 {
@@ -317,6 +328,7 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
                 m->found && *m->found ? "; found " : "", text_or(m->found, ""));
     if (!m->decision) {
         member_fetched(member, m->adapter, m->version);
+        note_refused(&x, m);
         stage_failed(&s, x.t, x.c, code, text_or(m->phase, "stage"), message);
         wake_member(&s, member, x.a);
         return HEDDLE_OK;
@@ -344,6 +356,14 @@ static const char *name_of_source(const step_t *s, const about_t *x, uint64_t to
     return token == x->t->former_publisher ? x->row->writer : "";
 }
 
+/* It never answered this worker: nothing was lost, and its heartbeat says that it is out of reach. */
+static bool is_unmet(const msg_need_sources_t *m, uint64_t token)
+{
+    for (uint32_t i = 0; i < m->unmet_count; i++)
+        if (m->unmet[i] == token) return true;
+    return false;
+}
+
 /* It asks again and again until it has one; what it lost is news once. */
 static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
 {
@@ -368,7 +388,7 @@ int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_ne
     int rc;
     if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
     for (uint32_t i = 0; i < m->lost_count; i++) {
-        say_source_lost(&s, &x, m->lost[i]);
+        if (!is_unmet(m, m->lost[i])) say_source_lost(&s, &x, m->lost[i]);
         if (m->lost[i] == x.t->publisher && x.t->is_released)
             x.t->is_served = false; /* its region is in use again */
     }

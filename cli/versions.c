@@ -30,6 +30,8 @@ static const option_set_t SET = {
               "  heddle versions policy -o json | jq '.versions[-1].state'"};
 
 enum { NEWEST_ROWS = 30 };                  /* shown whatever became of them */
+/* A fetch at more than this part of --max-rate is limited by it. */
+#define RATE_IS_LIMITED 0.8
 static bool shows_all;
 
 /* "10.0 MB from w1, 7.6 MB from trainer" */
@@ -108,11 +110,63 @@ static const char *features_of(const json_t *v, char *to, size_t size)
 
 static void print_rollout(const json_t *rollout)
 {
-    char s[5][64];
-    printf("%-11s %s; staged on %s and active on %s of %s eligible; deadline %s ms\n", "rollout",
+    char s[4][64], of[96] = "";
+    if (cli_integer(rollout, "eligible_count") > 0) /* 0 too after the broker was started again */
+        snprintf(of, sizeof of, " of %s eligible", cli_text(rollout, "eligible_count", s[3]));
+    printf("%-11s %s; staged on %s and active on %s%s; deadline %s ms\n", "rollout",
            cli_text(rollout, "activation", s[0]), cli_text(rollout, "staged_count", s[1]),
-           cli_text(rollout, "active_count", s[2]), cli_text(rollout, "eligible_count", s[3]),
-           cli_text(rollout, "deadline_ms", s[4]));
+           cli_text(rollout, "active_count", s[2]), of, cli_text(rollout, "deadline_ms", s[3]));
+}
+
+typedef struct {
+    const json_t *copy;                  /* NULL: no worker has timings */
+    const char *phase;                   /* that took longest there */
+    double phase_ms, staged_ms, activate_ms;
+} slowest_t;
+
+/* The worker that took longest from its first word to a source until the version was loaded. */
+static slowest_t slowest_of(const json_t *list)
+{
+    static const char *const PHASES[] = {"connect", "fetch", "stage"};
+    slowest_t slowest = {0};
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        slowest_t s = {.copy = json_array_get(list, i)};
+        const json_t *timing = json_object_get(s.copy, "timing");
+        for (size_t k = 0; k < sizeof PHASES / sizeof *PHASES; k++) {
+            char key[32];
+            snprintf(key, sizeof key, "%s_ms", PHASES[k]);
+            double ms = json_number_value(json_object_get(timing, key));
+            s.staged_ms += ms;
+            if (ms > s.phase_ms) s.phase = PHASES[k], s.phase_ms = ms;
+        }
+        double activate_ms = json_number_value(json_object_get(timing, "activate_ms"));
+        if (slowest.activate_ms < activate_ms) slowest.activate_ms = activate_ms;
+        s.activate_ms = slowest.activate_ms;
+        if (s.phase && s.staged_ms > slowest.staged_ms) slowest = s;
+    }
+    return slowest;
+}
+
+/* "took  4.4 s; slowest w2: fetch 4.35 s at 4.0 MB/s, its own --max-rate 4M": the slowest worker until it
+ * had loaded the version, and the slowest switch. */
+static void print_took(const json_t *v)
+{
+    char all[24], phase[24], rate[16], limit[16], scratch[64];
+    slowest_t s = slowest_of(json_object_get(v, "workers"));
+    if (!s.copy) return;
+    units_ms_text(s.staged_ms + s.activate_ms, all);
+    units_ms_text(s.phase_ms, phase);
+    printf("%-11s %s; slowest %s: %s %s", "took", all, cli_text(s.copy, "worker", scratch), s.phase, phase);
+    if (!strcmp(s.phase, "fetch")) {
+        double per_second = (double)cli_integer(s.copy, "bytes_done") * 1000 / s.phase_ms;
+        double max_rate = (double)cli_integer(s.copy, "max_rate_bytes");
+        units_bytes_text((uint64_t)per_second, rate);
+        units_bytes_text((uint64_t)max_rate, limit);
+        printf(" at %s/s", rate);
+        if (max_rate > 0 && per_second > RATE_IS_LIMITED * max_rate)
+            printf(", its own --max-rate of %s/s", limit);
+    }
+    puts("");
 }
 
 /* NAME@V: all that is known of it. */
@@ -136,6 +190,7 @@ static void render_one(const json_t *v)
     print_json("config", json_object_get(v, "config"));
     print_line("holders", cli_text(v, "holder_count", s[0]));
     print_rollout(json_object_get(v, "rollout"));
+    print_took(v);
     render_workers(v);
 }
 

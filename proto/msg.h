@@ -70,9 +70,15 @@ typedef struct {
 } msg_hello_t;
 typedef struct { uint64_t wire, epoch, lease_ms, keep, pid; const char *cluster, *heddle; } msg_hello_ok_t;
 
-/* What a worker holds of a version, restated at each join.  state: held_state_t. */
+/* What a worker holds of a version, restated at each join, with how long it took (as in STAGED and ACTIVE; 0:
+ * not known).  state: held_state_t. */
 typedef enum { HELD_SEALED = 1, HELD_STAGED = 2, HELD_ACTIVE = 3, HELD_KEPT = 4 } held_state_t;
-typedef struct { const char *adapter; uint64_t version, state; digest_t digest; } msg_held_t;
+typedef struct {
+    const char *adapter;
+    uint64_t version, state;
+    digest_t digest;
+    uint64_t connect_us, fetch_us, verify_us, stage_us, activate_us;
+} msg_held_t;
 /* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
 typedef struct { const char *adapter; uint64_t decision, version; } msg_subscription_t;
 typedef struct {
@@ -88,6 +94,7 @@ typedef struct {
     const char *export_dir;                   /* "" : none */
     uint64_t slots_total, slots_free, slots_held;   /* as in HEARTBEAT; 0 at the first JOIN */
     uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
+    uint64_t max_rate_bytes;                  /* that it serves and fetches a second at most; 0: no limit */
 } msg_join_t;
 
 typedef struct {
@@ -179,12 +186,15 @@ typedef struct {
     msg_source_t *sources;
     uint32_t source_count;
 } msg_sources_t;
-/* Every source known is gone, refused or bad.  `lost`: tokens of those that were. */
+/* Every source known is gone, refused or bad.  `lost`: tokens of those that were; `unmet`: of these, those
+ * that never answered. */
 typedef struct {
     uint64_t token, version;
     const char *adapter;
     uint64_t *lost;
     uint32_t lost_count;
+    uint64_t *unmet;
+    uint32_t unmet_count;
 } msg_need_sources_t;
 
 typedef struct { uint64_t token, kind, bytes; const char *name; } msg_served_t;
@@ -205,6 +215,8 @@ typedef struct {
 typedef struct {
     uint64_t token, version, decision;        /* decision 0: failed before the commit */
     const char *adapter, *phase, *code, *message, *expected, *found, *hint;
+    /* as in STAGED, where the bytes were whole: the application refused them */
+    uint64_t connect_us, fetch_us, verify_us, stage_us;
 } msg_nack_t;
 typedef struct { uint64_t token, version; const char *adapter, *code, *message; } msg_abort_t;
 typedef struct { uint64_t token, version; const char *adapter; } msg_retire_t;

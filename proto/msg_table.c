@@ -43,6 +43,11 @@ static const field_t HELD_FIELDS[] = {
     U64(msg_held_t, version, LIMIT_EXACT, REQUIRED),
     U64(msg_held_t, state, HELD_KEPT, REQUIRED),
     DIGEST(msg_held_t, digest, REQUIRED),
+    U64(msg_held_t, connect_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_held_t, fetch_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_held_t, verify_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_held_t, stage_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_held_t, activate_us, LIMIT_EXACT, OPTIONAL),
 };
 TABLE(HELD, "held", msg_held_t, HELD_FIELDS);
 
@@ -162,6 +167,7 @@ static const field_t JOIN_FIELDS[] = {
     U64(msg_join_t, chunks_bad, LIMIT_EXACT, OPTIONAL),
     U64(msg_join_t, retries, LIMIT_EXACT, OPTIONAL),
     U64(msg_join_t, fenced, LIMIT_EXACT, OPTIONAL),
+    U64(msg_join_t, max_rate_bytes, LIMIT_EXACT, OPTIONAL),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),
@@ -271,6 +277,7 @@ static const field_t NEED_SOURCES_FIELDS[] = {
     U64(msg_need_sources_t, version, LIMIT_EXACT, REQUIRED),
     NAME(msg_need_sources_t, adapter, REQUIRED),
     U64S(msg_need_sources_t, lost, lost_count, LIMIT_SERVED),
+    U64S(msg_need_sources_t, unmet, unmet_count, LIMIT_SERVED),
 };
 static const field_t STAGED_FIELDS[] = {
     U64(msg_staged_t, token, ANY, REQUIRED),
@@ -313,6 +320,10 @@ static const field_t NACK_FIELDS[] = {
     TEXT(msg_nack_t, expected, LIMIT_TEXT_BYTES, OPTIONAL),
     TEXT(msg_nack_t, found, LIMIT_TEXT_BYTES, OPTIONAL),
     TEXT(msg_nack_t, hint, LIMIT_TEXT_BYTES, OPTIONAL),
+    U64(msg_nack_t, connect_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_nack_t, fetch_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_nack_t, verify_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_nack_t, stage_us, LIMIT_EXACT, OPTIONAL),
 };
 static const field_t ABORT_FIELDS[] = {
     U64(msg_abort_t, token, ANY, REQUIRED),

@@ -29,6 +29,7 @@ typedef struct {
     const char *name, *host, *export_dir;        /* export_dir NULL: none */
     const char *broker;                          /* named on stderr when it does not admit this worker; NULL:
                                                   * nothing is written there */
+    uint64_t max_rate_bytes;                     /* told to the broker; 0: no limit */
     const char *const *adapters; uint32_t adapter_count;
     const char *const *labels; uint32_t label_count;
     uint32_t slots;                              /* per adapter; 0: the broker's default */

@@ -33,6 +33,9 @@ const announced_t *announced_find(const adapter_t *a, uint64_t version)
     return w;
 }
 
+/* 0 would say that it is not known: what was done within one turn took no time by the turn's clock. */
+static uint64_t took(uint64_t us) { return us ? us : 1; }
+
 /* --- JOIN ------------------------------------------------------------------------------------- */
 
 static uint32_t split_devices(char *list, const char *ret_devices[DEVICES_MAX])
@@ -61,9 +64,16 @@ static uint32_t list_held(const worker_node_t *n, msg_held_t *held)
     for (uint32_t i = 0; i < n->adapter_count; i++)
         for (uint32_t e = 0; e < SYNC_ENTRIES && count < LIMIT_HELD; e++) {
             const sync_entry_t *entry = &n->adapters[i].sync.entries[e];
-            if (sync_is_held(entry))
-                held[count++] = (msg_held_t){n->adapters[i].name, entry->version, held_state(entry->state),
-                                             entry->digest};
+            if (!sync_is_held(entry)) continue;
+            const announced_t *w = announced_find(&n->adapters[i], entry->version);
+            msg_held_t *h = &held[count++];
+            *h = (msg_held_t){n->adapters[i].name, entry->version, held_state(entry->state), entry->digest};
+            if (!w || !w->sealed_us) continue;
+            h->connect_us = took(w->connect_us);
+            h->fetch_us = took(w->fetch_us);
+            h->verify_us = took(w->verify_us);
+            h->stage_us = w->stage_us;
+            h->activate_us = w->activate_us;
         }
     return count;
 }
@@ -122,7 +132,8 @@ void say_join(worker_node_t *n)
                           .bytes_out = c.bytes_out,
                           .chunks_bad = n->counters.chunks_bad,
                           .retries = n->counters.retries,
-                          .fenced = n->session.fenced_count};
+                          .fenced = n->session.fenced_count,
+                          .max_rate_bytes = n->opts.max_rate_bytes};
     if (n->io.tr->address(n->io.t, &m.join.address)) goto done;
     if (say(n, &m) == HEDDLE_OK)
         for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);
@@ -204,14 +215,11 @@ done:
 
 /* --- about versions --------------------------------------------------------------------------- */
 
-/* 0 would say that it is not known: what was done within one turn took no time by the turn's clock. */
-static uint64_t took(uint64_t us) { return us ? us : 1; }
-
 void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     if (FAILPOINT("worker.before_staged")) return;
     msg_served_t rows[PULL_SERVED_MAX];
-    const announced_t *w = announced_find(a, action->version);
+    announced_t *w = (announced_t *)announced_find(a, action->version);
     tr_counters_t c;
     n->io.tr->counters(n->io.t, &c);
     msg_t m = {.type = MSG_STAGED};
@@ -227,7 +235,7 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
         m.staged.connect_us = took(w->connect_us);
         m.staged.fetch_us = took(w->fetch_us);
         m.staged.verify_us = took(w->verify_us);
-        m.staged.stage_us = took(now_us - w->sealed_us);
+        m.staged.stage_us = w->stage_us = took(now_us - w->sealed_us);
         m.staged.sources = rows;
         for (uint32_t i = 0; i < w->served_count; i++)
             rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
@@ -238,7 +246,7 @@ void say_staged(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
 
 void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
-    const announced_t *w = announced_find(a, action->version);
+    announced_t *w = (announced_t *)announced_find(a, action->version);
     uint64_t since_us =
         w && w->sealed_us > a->commit_us ? w->sealed_us : a->commit_us; /* decided, and here */
     msg_t m = {.type = MSG_ACTIVE};
@@ -248,6 +256,7 @@ void say_active(worker_node_t *n, const adapter_t *a, const sync_action_t *actio
                               .activate_us = since_us ? took(now_us - since_us) : 0,
                               .adapter = a->name,
                               .digest = action->digest};
+    if (w) w->activate_us = m.active.activate_us;
     say_once(n, &m);
 }
 
@@ -265,17 +274,28 @@ int say_nack(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t de
                           .expected = error->expected,
                           .found = error->found,
                           .hint = error->hint};
+    const announced_t *w = announced_find(a, version);
+    if (w && w->sealed_us) {
+        m.nack.connect_us = took(w->connect_us);
+        m.nack.fetch_us = took(w->fetch_us);
+        m.nack.verify_us = took(w->verify_us);
+        m.nack.stage_us = w->stage_us ? w->stage_us : took(clock_now(n->io.clock) - w->sealed_us);
+    }
     return say_once(n, &m);
 }
 
 void say_need_sources(worker_node_t *n, const adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count)
 {
+    uint64_t unmet[LIMIT_SERVED];
     msg_t m = {.type = MSG_NEED_SOURCES};
     m.need_sources = (msg_need_sources_t){.token = n->session.token,
                                           .version = version,
                                           .adapter = a->name,
                                           .lost = lost,
-                                          .lost_count = count};
+                                          .lost_count = count,
+                                          .unmet = unmet};
+    for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
+        if (!pull_has_met(a->pull, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
     say(n, &m);    /* the fetch asks again */
 }
 

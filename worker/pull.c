@@ -32,6 +32,8 @@ struct pull {
     uint64_t bad[BAD_MAX];               /* sources that sent a wrong manifest */
     uint32_t bad_count;
     uint32_t manifest_tries;
+    uint64_t met[LIMIT_SOURCES * 2];     /* sources that answered */
+    uint32_t met_count;
     bool needs_sources;
     bool manifest_here;                  /* all of its pieces came; not verified yet */
     bool overwritten;                    /* a dropped ask may have written after its chunk was digested */
@@ -498,10 +500,26 @@ static void on_arrived(pull_t *p, const open_t *o, bool is_digested, uint64_t no
         (landed_t){o->token, o->piece, is_digested};
 }
 
+bool pull_has_met(const pull_t *p, uint64_t token)
+{
+    for (uint32_t i = 0; i < p->met_count; i++)
+        if (p->met[i] == token) return true;
+    return false;
+}
+
+static void note_met(pull_t *p, const tr_event_t *event)
+{
+    bool is_answer = event->kind == TR_ARRIVED || event->kind == TR_BEAT ||
+                     (event->kind == TR_REFUSED && event->err != HEDDLE_ERR_GONE);
+    if (is_answer && p->met_count < sizeof p->met / sizeof *p->met && !pull_has_met(p, event->token))
+        p->met[p->met_count++] = event->token;
+}
+
 void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
 {
     open_t o;
     if (p->state > PULL_CHUNKS) return;
+    note_met(p, event);
     switch (event->kind) {
     case TR_ARRIVED:
         if (take_open(p, event->ask, &o)) on_arrived(p, &o, event->is_digested, now_us);

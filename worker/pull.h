@@ -42,6 +42,7 @@ typedef struct announced {
     uint32_t source_count;
     /* to the first bytes; then to the last, and what came early took; in digests; when */
     uint64_t connect_us, fetch_us, verify_us, sealed_us;
+    uint64_t stage_us, activate_us;              /* as the broker was told; 0: not yet */
     served_t served[PULL_SERVED_MAX];
     uint32_t served_count;
 } announced_t;
@@ -81,6 +82,8 @@ const announced_t *pull_what(const pull_t *p);
 const slot_t *pull_slot(const pull_t *p);
 uint64_t pull_bytes_done(const pull_t *p);       /* of the region */
 uint64_t pull_source(const pull_t *p);           /* token of who sent last; 0: nobody yet */
+/* The source answered something since the pull began. */
+bool pull_has_met(const pull_t *p, uint64_t token);
 /* True once after every source was lost; tokens of those that were (at most cap). */
 bool pull_needs_sources(pull_t *p, uint64_t *ret_lost, uint32_t cap, uint32_t *ret_count);
 

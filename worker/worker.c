@@ -119,6 +119,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
                               .host = w->host,
                               .export_dir = w->export_dir,
                               .broker = o->quiet ? NULL : w->broker,
+                              .max_rate_bytes = o->max_rate_bytes,
                               .adapters = (const char *const *)w->adapters,
                               .adapter_count = list_length(o->adapters),
                               .labels = (const char *const *)w->labels,

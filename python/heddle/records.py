@@ -184,6 +184,7 @@ class Copy:
     timing: CopyTiming
     code: str | None = None             # why it is stale or failed
     message: str | None = None
+    max_rate_bytes: int | None = None   # a second, that its max_rate allows; None: no limit, or it is gone
 
 
 @dataclass(frozen=True)

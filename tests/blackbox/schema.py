@@ -77,7 +77,7 @@ SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
 TIMING = {name: "ms?" for name in ("announce_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms",
                                    "activate_ms")}
 COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "text?", "since_at": "at",
-        "bytes_done": "int", "sources": ["name", SOURCE], "timing": TIMING}
+        "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
                          "workers": ["worker", COPY]}
 FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?"}

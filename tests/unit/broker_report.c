@@ -124,6 +124,7 @@ static void join(uint64_t peer, const char *name, const char *zone)
                         .ucx = "1.13.1",
                         .devices = (const char *[]){"lo"},
                         .device_count = 1,
+                        .max_rate_bytes = 4000000,
                         .address = {"addr", 4},
                         .export_dir = "/srv/w"}};
     say(peer, &m);
@@ -427,6 +428,7 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].sources[].name", "s"},
     {"version", "versions[].workers[].sources[].kind", "s"},
     {"version", "versions[].workers[].sources[].bytes", "i"},
+    {"version", "versions[].workers[].max_rate_bytes", "iN"},
     {"version", "versions[].workers[].timing", "o"},
     {"version", "versions[].workers[].timing.announce_ms", "nN"},
     {"version", "versions[].workers[].timing.connect_ms", "nN"},

@@ -195,6 +195,20 @@ Test(committed, a_source_is_lost_once_and_by_name)
     cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "trainer", "a publisher that is gone");
 }
 
+Test(committed, a_source_that_never_answered_is_not_lost)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    uint64_t lost[] = {R.tokens[T], R.tokens[W1]}, unmet[] = {R.tokens[T]};
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy",
+                                          .lost = lost, .lost_count = 2, .unmet = unmet, .unmet_count = 1};
+    rig_frame(W2, &m);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
+    cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "w1");
+    cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2, "it is given again all the same");
+}
+
 Test(committed, who_has_no_source_gets_one_when_it_comes)
 {
     publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});

@@ -34,6 +34,19 @@ Test(restart, nothing_is_decided_while_settling)
     cr_assert_eq(rig_count(MSG_COMMIT), 2);
 }
 
+Test(restart, how_long_a_copy_took_is_restated)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_restart();
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1),
+                       .connect_us = 1, .fetch_us = 2, .verify_us = 3, .stage_us = 4, .activate_us = 5};
+    rejoin(W1, "w1", 0, 0, &held, 1);
+    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
+    cr_assert(c->connect_us == 1 && c->fetch_us == 2 && c->verify_us == 3);
+    cr_assert(c->stage_us == 4 && c->activate_us == 5);
+}
+
 Test(restart, after_settling_who_is_there_counts)
 {
     publish_to(2, (rig_publish_t){0});
