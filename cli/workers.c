@@ -4,13 +4,16 @@
 #include "core/units.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *const ARGS[] = {"NAME", NULL};
 static const option_set_t SET = {
     "heddle workers",
     "[NAME] [OPTION...]",
     "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed "
-    "for 10 minutes.\n"
+    "for 10 minutes, last.\n"
+    "session: ready, draining, left or lost.  state: of the version that it serves, else of the newest that "
+    "it has anything of.\n"
     "current: it serves the active version of every adapter that it subscribed to.\n"
     "lag: how many versions were chosen after the one that it serves; 0 when that is the active one, 1 when "
     "it serves nothing.",
@@ -42,9 +45,19 @@ static void add_worker(table_t *t, const json_t *w)
         }
         table_row(t, i ? "" : json_string_value(json_object_get(w, "name")),
                   i ? "" : cli_text(w, "state", state), i ? "" : cli_text(w, "current", current),
-                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]),
-                  cli_short_digest(a, "digest", s[2]), cli_text(a, "state", s[3]), fetching, i ? "" : beat,
-                  i ? "" : bytes, cli_why(a, why, sizeof why));
+                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]), cli_text(a, "state", s[3]),
+                  cli_short_digest(a, "digest", s[2]), fetching, i ? "" : beat, i ? "" : bytes,
+                  cli_why(a, why, sizeof why));
+    }
+}
+
+static void add_workers(table_t *t, const json_t *list, bool have_ended)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *w = json_array_get(list, i);
+        const char *state = json_string_value(json_object_get(w, "state"));
+        bool has_ended = state && (!strcmp(state, "lost") || !strcmp(state, "left"));
+        if (has_ended == have_ended) add_worker(t, w);
     }
 }
 
@@ -59,9 +72,10 @@ static void render(const common_t *c, json_t *answer)
     if (json_array_size(list) == 0) return;
     table_t t;
     table_init(&t, 11,
-               (const char *const[]){"WORKER", "STATE", "CURRENT", "ADAPTER", ">VERSION", "DIGEST", "SERVES",
+               (const char *const[]){"WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "DIGEST",
                                      "FETCHING", ">HEARTBEAT", ">FETCHED", "WHY"});
-    for (size_t i = 0; i < json_array_size(list); i++) add_worker(&t, json_array_get(list, i));
+    add_workers(&t, list, false);
+    add_workers(&t, list, true);
     table_print(&t);
 }
 
