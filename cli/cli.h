@@ -54,6 +54,7 @@ int command_pull(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_keygen(int argc, char **argv);
 int command_keys(int argc, char **argv);
+int command_complete(int argc, char **argv);
 
 /* Parses into `into` (which begins with a common_t).  Returns -1 to go on, else the exit status to end with:
  * help was printed, or the arguments are wrong and that was said. */

@@ -138,7 +138,11 @@ static int run(const args_t *a, const char *action, const char *key)
         cli_admin_close(&admin);
         return end;
     }
-    return misused(a, "there is no such action");
+    const char *const names[] = {"list", "add", "revoke", NULL}, *nearest = option_nearest(action, names);
+    char what[64];
+    snprintf(what, sizeof what, "there is no such action%s%s%s", nearest ? "; did you mean " : "",
+             nearest ? nearest : "", nearest ? "?" : "");
+    return misused(a, what);
 }
 
 int command_keys(int argc, char **argv)

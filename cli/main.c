@@ -82,17 +82,21 @@ static int command_index(int argc, char **argv)
 
 static int unknown(int argc, char **argv, const char *word)
 {
+    const char *names[COMMAND_COUNT + 1] = {NULL};
+    for (int i = 0; i < COMMAND_COUNT; i++) names[i] = COMMANDS[i].name;
+    const char *nearest = word ? option_nearest(word, names) : NULL;
     heddle_error_t error;
     common_t common = {0};
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-o") && !strcmp(argv[i + 1], "json")) common.output = OUTPUT_JSON;
     error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s",
                word ? word : "");
-    error_contrast(&error,
-                   "broker worker publish status adapters versions workers events wait activate rollback "
-                   "resume pull verify keygen keys bench",
-                   word);
-    error_hint(&error, "see heddle --help");
+    char all[512] = "";
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? " " : "", names[i]);
+    error_contrast(&error, all, word);
+    if (nearest) error_hint(&error, "did you mean `heddle %s`? see heddle --help", nearest);
+    else error_hint(&error, "see heddle --help");
     return cli_fail(&common, "", &error);
 }
 
@@ -122,7 +126,9 @@ static int run(int argc, char **argv)
         return about->run(2, help);
     }
     int at = command_index(argc, argv);
+    static const command_t COMPLETE = {"complete", "", command_complete};
     const command_t *command = at ? find(argv[at]) : NULL;
+    if (at && !strcmp(argv[at], COMPLETE.name)) command = &COMPLETE;
     if (!command) return unknown(argc, argv, at ? argv[at] : NULL);
     for (int i = at; i > 1; i--) argv[i] = argv[i - 1]; /* close the gap: argv[1..at] are now the common
                                                          * options */

@@ -190,6 +190,62 @@ static int print_and_end(char *text)
     return 1;
 }
 
+/* ---- did you mean ---- */
+
+enum { WORD_MAX = 32 };
+
+/* Letters that are changed, missing, too many, or swapped with the next one. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t rows[3][WORD_MAX + 1], n = strlen(b);
+    size_t *before = rows[0], *last = rows[1], *now = rows[2];
+    for (size_t k = 0; k <= n; k++) last[k] = k;
+    for (size_t i = 1; i <= strlen(a); i++) {
+        now[0] = i;
+        for (size_t k = 1; k <= n; k++) {
+            size_t least = last[k - 1] + (a[i - 1] != b[k - 1]);
+            if (last[k] + 1 < least) least = last[k] + 1;
+            if (now[k - 1] + 1 < least) least = now[k - 1] + 1;
+            bool is_swapped = i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
+            if (is_swapped && before[k - 2] + 1 < least) least = before[k - 2] + 1;
+            now[k] = least;
+        }
+        size_t *next = before;
+        before = last;
+        last = now;
+        now = next;
+    }
+    return last[n];
+}
+
+const char *option_nearest(const char *word, const char *const *words)
+{
+    const char *nearest = NULL;
+    size_t n = strlen(word), least = n / 3 + 1; /* one letter of three may be wrong */
+    for (; n >= 2 && n <= WORD_MAX && *words; words++) {
+        if (strlen(*words) > WORD_MAX) continue;
+        if (n >= 3 && !strncmp(*words, word, n)) return *words;
+        size_t d = distance(word, *words);
+        if (d < least) least = d, nearest = *words;
+    }
+    return nearest;
+}
+
+/* `word`: as it was typed, "--brokr=tcp://..." */
+static void hint_at_option(const option_set_t *set, const char *word, const struct option *longs,
+                           heddle_error_t *error)
+{
+    const char *names[MAX_OPTIONS + 3];
+    char typed[64];
+    int n = 0;
+    for (; longs[n].name; n++) names[n] = longs[n].name;
+    names[n] = NULL;
+    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(word, "="), word);
+    const char *nearest = !strncmp(typed, "--", 2) ? option_nearest(typed + 2, names) : NULL;
+    if (nearest) error_hint(error, "did you mean --%s? see %s --help", nearest, set->program);
+    else error_hint(error, "see %s --help", set->program);
+}
+
 int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
                  heddle_error_t *error)
 {
@@ -215,7 +271,8 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
             rc = error_fail(error, HEDDLE_ERR_USAGE,
                             c == ':' ? "%s: --%.100s needs a value" : "%s: unknown option %.100s",
                             set->program, c == ':' && named ? rows[optopt - FIRST_LONG]->name : word);
-            error_hint(error, "see %s --help", set->program);
+            if (c == '?') hint_at_option(set, word, longs, error);
+            else error_hint(error, "see %s --help", set->program);
             break;
         }
         const option_t *o = NULL;

@@ -62,6 +62,8 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
                  heddle_error_t *error);
 /* Whether -o json is among the arguments, which may be wrong before it is reached: how to tell that. */
 bool option_wants_json(int argc, char **argv);
+/* The one of `words` (NULL-terminated) that a mistyped `word` is likely to mean; NULL: none is near. */
+const char *option_nearest(const char *word, const char *const *words);
 /* USAGE, where a value is none that the program takes: "--keep is out of range"; expected, found and
  * the hint too. */
 int  option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,

@@ -29,7 +29,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
 _heddle_values() {
   case $1:$2 in
     publish:--activation) echo 'all as-ready manual' ;;
-    worker:--adapter|publish:--adapter|events:--adapter) echo '' ;;
+    worker:--adapter|publish:--adapter|events:--adapter) echo '@adapters' ;;
     broker:--admin-key) echo '@file' ;;
     worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|pull:--broker|verify:--broker|keys:--broker) echo '' ;;
     worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
@@ -77,13 +77,43 @@ _heddle_values() {
     broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
     rollback:--to) echo '' ;;
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
-    events:--worker|wait:--worker) echo '' ;;
+    events:--worker|wait:--worker) echo '@workers' ;;
     publish:--writer) echo '' ;;
     broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|pull:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
     mkadapter:-r) echo '' ;;
     mkadapter:-s) echo '' ;;
     *) return 1 ;;
   esac
+}
+
+# _heddle_names KIND [NAME]: the adapters, workers or versions of NAME that begin with $cur; none where the
+# broker does not answer soon.  What it answers is data: nothing of it is expanded.
+_heddle_names() {
+  local option value name with=()
+  compopt +o default 2>/dev/null
+  for option in broker broker-key key; do
+    [[ $COMP_LINE =~ [[:space:]]--$option[=[:space:]]+([^[:space:]]+) ]] || continue
+    value=${BASH_REMATCH[1]//[\'\"]/}
+    with+=("--$option=$value")
+  done
+  while read -r name; do
+    [[ $name == "$cur"* && $name =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && COMPREPLY+=("$name")
+  done < <(command heddle complete "$@" "${with[@]}" --timeout 500ms </dev/null 2>/dev/null)
+}
+
+# _heddle_refs REF|NAME@V: an adapter, or one of its versions.  bash may take NAME@V apart (COMP_WORDBREAKS).
+_heddle_refs() {
+  local name
+  if [ "$cur" = @ ]; then cur=''; _heddle_names versions "$prev"
+  elif [ "$prev" = @ ]; then _heddle_names versions "${COMP_WORDS[COMP_CWORD - 2]}"
+  elif [[ $cur == *@* ]]; then
+    name=${cur%%@*} cur=${cur#*@}
+    _heddle_names versions "$name"
+    COMPREPLY=("${COMPREPLY[@]/#/$name@}")
+  else
+    _heddle_names adapters
+    if [ "$1" = NAME@V ]; then compopt -o nospace 2>/dev/null; COMPREPLY=("${COMPREPLY[@]/%/@}"); fi
+  fi
 }
 
 _heddle() {
@@ -110,6 +140,7 @@ _heddle() {
     case $values in
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
       @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+      @adapters | @workers) _heddle_names "${values#@}" ;;
       @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
     esac
@@ -122,7 +153,15 @@ _heddle() {
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
     keys:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)keys ]]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     bench:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)bench ]]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
-    publish:*|pull:*|mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+    versions:*) _heddle_refs REF ;;
+    workers:*) _heddle_names workers ;;
+    wait:*) _heddle_refs REF ;;
+    activate:*) _heddle_refs NAME@V ;;
+    rollback:*) _heddle_names adapters ;;
+    resume:*) _heddle_names adapters ;;
+    pull:*) if [[ $prev == ?(*heddle-)pull || $prev == @ || $cur == @ ]]; then _heddle_refs REF; else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); fi ;;
+    verify:*) _heddle_refs REF ;;
+    publish:*|mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac
 }
 complete -o default -F _heddle heddle heddle-broker heddle-worker heddle-bench mkadapter

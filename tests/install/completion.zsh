@@ -34,5 +34,11 @@ heddle-worker --log-level=de|heddle-worker --log-level=debug
 heddle-worker --key=REA|heddle-worker --key=README.md 
 heddle publish --data-device=l|heddle publish --data-device=lo 
 heddle help ve|heddle help ver
+heddle versions pol|heddle versions policy 
+heddle versions policy@|heddle versions policy@1 
+heddle activate pol|heddle activate policy@
+heddle publish --adapter=d|heddle publish --adapter=draft 
+heddle workers w|heddle workers w1 
+heddle wait --broker tcp://127.0.0.1:1 p|heddle wait --broker tcp://127.0.0.1:1 p
 LINES
 zpty -d shell

@@ -33,6 +33,43 @@ static const char EXPECTED[] = "program\theddle sample\n"
                                "note\tExamples:\n"
                                "note\t  heddle sample .\n";
 
+Test(option, a_mistyped_word_is_near_what_it_means)
+{
+    static const char *const WORDS[] = {"status", "versions", "verify", "activate", "wait", NULL};
+    static const struct { const char *typed, *meant; } ROWS[] = {
+        {"stauts", "status"}, {"statsu", "status"},   {"staus", "status"}, {"sttatus", "status"},
+        {"vers", "versions"}, {"version", "versions"}, {"verfy", "verify"}, {"actviate", "activate"},
+        {"wiat", "wait"},     {"activat", "activate"},  {"wa", NULL},      {"x", NULL},
+        {"", NULL},           {"publish", NULL},       {"wxyz", NULL}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        const char *found = option_nearest(ROWS[i].typed, WORDS);
+        cr_assert_eq(!found, !ROWS[i].meant, "%s: %s", ROWS[i].typed, found ? found : "none");
+        if (found) cr_assert_str_eq(found, ROWS[i].meant, "%s", ROWS[i].typed);
+    }
+    char word[400];
+    memset(word, 'a', sizeof word - 1);
+    word[sizeof word - 1] = 0;
+    cr_assert_null(option_nearest(word, WORDS), "what is longer than any word is near none");
+}
+
+Test(option, an_unknown_option_names_the_near_one)
+{
+    static const struct { const char *typed, *hint; } ROWS[] = {
+        {"--flga", "did you mean --flag? see heddle sample --help"},
+        {"--nmae=x", "did you mean --name? see heddle sample --help"},
+        {"--other", "see heddle sample --help"},
+        {"-x", "see heddle sample --help"}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        char typed[32], *argv[] = {"heddle", typed, "dir", NULL};
+        const char *args[1];
+        args_t into = {0};
+        heddle_error_t error;
+        snprintf(typed, sizeof typed, "%s", ROWS[i].typed);
+        cr_assert_eq(option_parse(&SET, 3, argv, &into, args, &error), HEDDLE_ERR_USAGE);
+        cr_assert_str_eq(error.hint, ROWS[i].hint);
+    }
+}
+
 Test(option, dump_has_every_row_and_no_field_breaks_a_line)
 {
     char *text = option_dump(&SET);

@@ -5,6 +5,8 @@ NOTE = "# Made from the programs' option tables by tools/surfaces; edits here ar
 FOLDERS = {"DIR"}           # values and arguments that are directories
 FILES = {"BEFORE", "AFTER", "FILE", "KEY|FILE", "CMD"}   # or may be a file
 INTERFACES = {"IF"}
+NAMES = {"adapter": "adapters", "worker": "workers"}    # options whose values the broker knows
+REFS = {"REF", "NAME@V"}                                # arguments that name an adapter or a version
 DAEMONS = ("broker", "worker")
 
 
@@ -18,6 +20,21 @@ def kind_of(value):
     return next((kind for kind, values in kinds.items() if value in values), None)
 
 
+def asked_of(o):
+    """adapters or workers: what the broker is asked for, to complete this option's value; else None."""
+    return NAMES.get(o.name) if o.value == "NAME" else None
+
+
+def first_name(t):
+    """The function that completes a command's first argument, where the broker knows it; else None."""
+    first = t.arguments[0] if t.arguments else None
+    if first in REFS:
+        return f"_heddle_refs {first}"
+    if t.command in ("rollback", "resume"):
+        return "_heddle_names adapters"
+    return "_heddle_names workers" if t.command == "workers" else None
+
+
 # ---- bash ----------------------------------------------------------------------------------------
 
 def bash_values(tables):
@@ -26,7 +43,8 @@ def bash_values(tables):
     for t in tables:
         for o in t.options:
             if o.takes_value:
-                offer = f"@{kind_of(o.value)}" if kind_of(o.value) else " ".join(o.choices)
+                kind = kind_of(o.value) or asked_of(o)
+                offer = f"@{kind}" if kind else " ".join(o.choices)
                 for w in words(o):
                     rows.setdefault((w, offer), []).append(t.command)
     lines = []
@@ -46,6 +64,15 @@ def bash_action(t):
     return f"if {here}; then {first}; else {rest}; fi"
 
 
+def bash_names(t):
+    """The first argument is a name that the broker knows; what comes after it, where that is a folder."""
+    if not FOLDERS & set(t.arguments):
+        return first_name(t)
+    here = f"[[ $prev == ?(*heddle-){t.command} || $prev == @ || $cur == @ ]]"
+    rest = 'compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur")'
+    return f"if {here}; then {first_name(t)}; else {rest}; fi"
+
+
 def bash(tables, maker):
     """`maker`: a program that is no command of heddle."""
     every = [*tables.values(), maker]
@@ -53,7 +80,9 @@ def bash(tables, maker):
                         for t in every)
     actions = "".join(f"""    {t.command}:*) {bash_action(t)} ;;
 """ for t in tables.values() if t.actions)
-    folders = "|".join(f"{t.command}:*" for t in every if FOLDERS & set(t.arguments))
+    actions += "".join(f"""    {t.command}:*) {bash_names(t)} ;;
+""" for t in tables.values() if first_name(t))
+    folders = "|".join(f"{t.command}:*" for t in every if FOLDERS & set(t.arguments) and not first_name(t))
     return f"""\
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
@@ -71,6 +100,36 @@ _heddle_values() {{
 {bash_values(every)}
     *) return 1 ;;
   esac
+}}
+
+# _heddle_names KIND [NAME]: the adapters, workers or versions of NAME that begin with $cur; none where the
+# broker does not answer soon.  What it answers is data: nothing of it is expanded.
+_heddle_names() {{
+  local option value name with=()
+  compopt +o default 2>/dev/null
+  for option in broker broker-key key; do
+    [[ $COMP_LINE =~ [[:space:]]--$option[=[:space:]]+([^[:space:]]+) ]] || continue
+    value=${{BASH_REMATCH[1]//[\\'\\"]/}}
+    with+=("--$option=$value")
+  done
+  while read -r name; do
+    [[ $name == "$cur"* && $name =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && COMPREPLY+=("$name")
+  done < <(command heddle complete "$@" "${{with[@]}}" --timeout 500ms </dev/null 2>/dev/null)
+}}
+
+# _heddle_refs REF|NAME@V: an adapter, or one of its versions.  bash may take NAME@V apart (COMP_WORDBREAKS).
+_heddle_refs() {{
+  local name
+  if [ "$cur" = @ ]; then cur=''; _heddle_names versions "$prev"
+  elif [ "$prev" = @ ]; then _heddle_names versions "${{COMP_WORDS[COMP_CWORD - 2]}}"
+  elif [[ $cur == *@* ]]; then
+    name=${{cur%%@*}} cur=${{cur#*@}}
+    _heddle_names versions "$name"
+    COMPREPLY=("${{COMPREPLY[@]/#/$name@}}")
+  else
+    _heddle_names adapters
+    if [ "$1" = NAME@V ]; then compopt -o nospace 2>/dev/null; COMPREPLY=("${{COMPREPLY[@]/%/@}}"); fi
+  fi
 }}
 
 _heddle() {{
@@ -97,6 +156,7 @@ _heddle() {{
     case $values in
       @dir) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
       @file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+      @adapters | @workers) _heddle_names "${{values#@}}" ;;
       @if) mapfile -t COMPREPLY < <(cd /sys/class/net 2>/dev/null && compgen -d -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
     esac
@@ -120,7 +180,9 @@ def zsh_quoted(text):
     return text.replace("'", "'\\''").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
 
 
-def zsh_action(value, choices):
+def zsh_action(value, choices, asked=None):
+    if asked:
+        return f" _heddle_names {asked}"
     kinds = {"dir": "_files -/", "file": "_files", "if": "_net_interfaces"}
     return kinds.get(kind_of(value)) or (f"({' '.join(choices)})" if choices else " ")
 
@@ -128,7 +190,7 @@ def zsh_action(value, choices):
 def zsh_option(o):
     doc = zsh_quoted(o.doc)
     several = "*" if o.kind == "list" else ""
-    rest = f":{zsh_quoted(o.value)}:{zsh_action(o.value, o.choices)}" if o.takes_value else ""
+    rest = f":{zsh_quoted(o.value)}:{zsh_action(o.value, o.choices, asked_of(o))}" if o.takes_value else ""
     if o.letter:
         both = f"-{o.letter},--{o.name}{'=' if o.takes_value else ''}"
         return f"'(-{o.letter} --{o.name})'{{{both}}}'[{doc}]{rest}'"
@@ -138,6 +200,8 @@ def zsh_option(o):
 def zsh_argument(t, name):
     if name == "ACTION":
         return f"({' '.join(t.actions)})"
+    if name == t.arguments[0] and first_name(t):
+        return f" {first_name(t)}"
     return zsh_action(name, ()).strip() or f"_message {name}"
 
 
@@ -159,6 +223,34 @@ def zsh(tables, maker):
 #compdef heddle heddle-broker heddle-worker heddle-bench {maker.program}
 # SPDX-License-Identifier: Apache-2.0
 {NOTE}
+
+# the broker's answer into reply; nothing where it does not answer soon
+_heddle_ask() {{
+  local option
+  local -a with match mbegin mend
+  for option in broker broker-key key; do
+    [[ ${{BUFFER:-$words}} =~ "[[:space:]]--${{option}}[=[:space:]]+([^[:space:]]+)" ]] || continue
+    with+=("--$option=${{(Q)match[1]}}")
+  done
+  reply=(${{(f)"$(command heddle complete "$@" $with --timeout 500ms 2>/dev/null </dev/null)"}})
+}}
+
+_heddle_names() {{
+  local -a reply
+  _heddle_ask $1
+  compadd -a reply
+}}
+
+_heddle_refs() {{
+  local -a reply
+  if [[ $PREFIX == *@* ]]; then
+    _heddle_ask versions ${{PREFIX%%@*}}
+    compadd -- ${{PREFIX%%@*}}@${{^reply}}
+    return
+  fi
+  _heddle_ask adapters
+  if [[ $1 == NAME@V ]]; then compadd -S '' -- ${{^reply}}@; else compadd -a reply; fi
+}}
 
 {functions}
 
