@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transfer/device.h"
 
+#include "core/digest.h"
 #include "core/errors.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct {
@@ -159,4 +161,253 @@ int device_check(const char *device, device_reach_t reach, heddle_error_t *error
         return fail_public(name, &seen, error);
     int rc = check_listed(name, error);
     return rc ? rc : check_ready(name, &seen, error);
+}
+
+/* ---- addresses ---- */
+
+static bool address_of(const struct sockaddr *from, device_address_t *ret_address)
+{
+    *ret_address = (device_address_t){0};
+    if (!from || (from->sa_family != AF_INET && from->sa_family != AF_INET6)) return false;
+    ret_address->family = from->sa_family;
+    if (from->sa_family == AF_INET)
+        memcpy(ret_address->bytes, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
+    else memcpy(ret_address->bytes, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, 16);
+    return true;
+}
+
+static socklen_t socket_address(const device_address_t *a, uint16_t port, struct sockaddr_storage *ret_at)
+{
+    *ret_at = (struct sockaddr_storage){.ss_family = (sa_family_t)a->family};
+    if (a->family == AF_INET) {
+        struct sockaddr_in *at = (struct sockaddr_in *)ret_at;
+        memcpy(&at->sin_addr, a->bytes, 4);
+        at->sin_port = htons(port);
+        return sizeof *at;
+    }
+    struct sockaddr_in6 *at = (struct sockaddr_in6 *)ret_at;
+    memcpy(&at->sin6_addr, a->bytes, 16);
+    at->sin6_port = htons(port);
+    return sizeof *at;
+}
+
+static bool is_same(const device_address_t *a, const device_address_t *b)
+{
+    return a->family == b->family && !memcmp(a->bytes, b->bytes, sizeof a->bytes);
+}
+
+/* No packet is sent.  port 0: only bound. */
+static bool can_connect(const device_address_t *from, const device_address_t *to, uint16_t port)
+{
+    struct sockaddr_storage at;
+    int fd = socket(from->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    socklen_t bytes = socket_address(from, 0, &at);
+    bool can = bind(fd, (struct sockaddr *)&at, bytes) == 0;
+    if (can && port) {
+        bytes = socket_address(to, port, &at);
+        can = connect(fd, (struct sockaddr *)&at, bytes) == 0;
+    }
+    close(fd);
+    return can;
+}
+
+static bool is_on_link(const device_address_t *from, const device_address_t *to)
+{
+    uint32_t bits = from->prefix_bits;
+    if (!bits || memcmp(from->bytes, to->bytes, bits / 8) != 0) return false;
+    return bits % 8 == 0 || ((from->bytes[bits / 8] ^ to->bytes[bits / 8]) >> (8 - bits % 8)) == 0;
+}
+
+device_route_t device_route(const device_address_t *from, const device_address_t *to)
+{
+    if (!from->family || from->family != to->family || !can_connect(from, to, 9)) return DEVICE_NO_ROUTE;
+    return is_on_link(from, to) ? DEVICE_ON_LINK : DEVICE_ROUTED;
+}
+
+static uint32_t bits_of(const device_address_t *mask)
+{
+    uint32_t bits = 0;
+    while (bits < 128 && mask->bytes[bits / 8] >> (7 - bits % 8) & 1) bits++;
+    return bits;
+}
+
+/* As UCX chooses: not of the loopback of IPv6, not of the link alone, and not under a label. */
+static bool is_for_ucx(const struct ifaddrs *a, const char *device, device_address_t *ret_address)
+{
+    const struct in6_addr *six = (const struct in6_addr *)(const void *)ret_address->bytes;
+    device_address_t mask;
+    if (strcmp(a->ifa_name, device) != 0 || !address_of(a->ifa_addr, ret_address)) return false;
+    if (address_of(a->ifa_netmask, &mask)) ret_address->prefix_bits = bits_of(&mask);
+    return ret_address->family == AF_INET || (!IN6_IS_ADDR_LOOPBACK(six) && !IN6_IS_ADDR_LINKLOCAL(six));
+}
+
+static device_family_t family_of(const device_address_t *a)
+{
+    return a->family == AF_INET ? DEVICE_INET : DEVICE_INET6;
+}
+
+bool device_moved(const char *device, const device_addresses_t *had, device_addresses_t *ret_now)
+{
+    static const device_addresses_t NONE;
+    struct ifaddrs *first, *a;
+    device_addresses_t kept = NONE, found = NONE;
+    bool is_up = false, is_loopback = false;
+    *ret_now = had ? *had : NONE;
+    if (getifaddrs(&first) != 0) return false;
+    for (a = first; a; a = a->ifa_next) {
+        device_address_t address;
+        if (strcmp(a->ifa_name, device) != 0) continue;
+        is_up |= (a->ifa_flags & IFF_UP) && (a->ifa_flags & IFF_RUNNING);
+        is_loopback |= (a->ifa_flags & IFF_LOOPBACK) != 0;
+        if (!is_for_ucx(a, device, &address)) continue;
+        device_family_t f = family_of(&address);
+        if (!found.of[f].family) found.of[f] = address;
+        if (had && is_same(&address, &had->of[f])) kept.of[f] = address;
+    }
+    freeifaddrs(first);
+    if (!is_up) return false;
+    bool is_moved = false;
+    for (int f = 0; f < DEVICE_FAMILIES; f++) {
+        bool is_second = is_loopback && f == DEVICE_INET6 && ret_now->of[DEVICE_INET].family;
+        if (!kept.of[f].family && found.of[f].family && !is_second &&
+            can_connect(&found.of[f], NULL, 0))
+            kept.of[f] = found.of[f];
+        is_moved |= !is_same(&kept.of[f], &ret_now->of[f]);
+        ret_now->of[f] = kept.of[f];
+    }
+    return is_moved;
+}
+
+void device_addresses(const char *device, device_addresses_t *ret_addresses)
+{
+    (void)device_moved(device, NULL, ret_addresses);
+}
+
+void device_address_text(const device_address_t *address, char ret_text[DEVICE_ADDRESS_TEXT])
+{
+    ret_text[0] = 0;
+    if (address->family) inet_ntop(address->family, address->bytes, ret_text, DEVICE_ADDRESS_TEXT);
+}
+
+void device_addresses_text(const device_addresses_t *addresses, char ret_text[DEVICE_ADDRESSES_TEXT])
+{
+    size_t used = 0;
+    ret_text[0] = 0;
+    for (int f = 0; f < DEVICE_FAMILIES; f++) {
+        char one[DEVICE_ADDRESS_TEXT];
+        device_address_text(&addresses->of[f], one);
+        if (one[0])
+            used += (size_t)snprintf(ret_text + used, DEVICE_ADDRESSES_TEXT - used, "%s%s", used ? "," : "",
+                                     one);
+    }
+}
+
+bool device_address_is_loopback(const device_address_t *address)
+{
+    return (address->family == AF_INET && address->bytes[0] == 127) ||
+           (address->family == AF_INET6 &&
+            IN6_IS_ADDR_LOOPBACK((const struct in6_addr *)(const void *)address->bytes));
+}
+
+/* Inodes of namespaces repeat from one boot, or host, to the next. */
+uint64_t device_network(void)
+{
+    struct { uint64_t network; char boot[40]; } id = {0};
+    struct stat network;
+    uint64_t leaf;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, id.boot, sizeof id.boot) : -1;
+    if (fd >= 0) close(fd);
+    if (got <= 0 || stat("/proc/self/ns/net", &network) < 0) return 0;
+    id.network = (uint64_t)network.st_ino;
+    digest_leaves(&id, sizeof id, &leaf);
+    return leaf;
+}
+
+/* ---- towards a host ---- */
+
+/* The address that the kernel would send from; false: there is no route. */
+static bool source_towards(const struct addrinfo *to, device_address_t *ret_source)
+{
+    struct sockaddr_storage at;
+    socklen_t bytes = sizeof at;
+    int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool is_found = fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
+                    getsockname(fd, (struct sockaddr *)&at, &bytes) == 0 &&
+                    address_of((struct sockaddr *)&at, ret_source);
+    if (fd >= 0) close(fd);
+    return is_found;
+}
+
+/* "eth0 10.0.0.5, eth1 203.0.113.7 (public)": those that are up and no loopback.  *ret_device: the one that
+ * has `source`. */
+static void list_interfaces(const device_address_t *source, char ret_device[IF_NAMESIZE], char *ret_list,
+                            size_t size)
+{
+    struct ifaddrs *first, *a;
+    ret_device[0] = ret_list[0] = 0;
+    if (getifaddrs(&first) != 0) return;
+    for (a = first; a; a = a->ifa_next) {
+        device_address_t address;
+        char text[DEVICE_ADDRESS_TEXT];
+        size_t used = strlen(ret_list);
+        if (!address_of(a->ifa_addr, &address) || !(a->ifa_flags & IFF_UP)) continue;
+        if (source && is_same(source, &address))
+            snprintf(ret_device, IF_NAMESIZE, "%.*s", (int)strcspn(a->ifa_name, ":"), a->ifa_name);
+        if ((a->ifa_flags & IFF_LOOPBACK) || !is_address(a->ifa_addr)) continue;
+        device_address_text(&address, text);
+        snprintf(ret_list + used, size - used, "%s%s %s%s", used ? ", " : "", a->ifa_name, text,
+                 device_address_is_private(a->ifa_addr) ? "" : " (public)");
+    }
+    freeifaddrs(first);
+}
+
+static int fail_towards(const char *host, const char *why, const char *list, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+               "no network interface can be chosen for the data plane: the broker's host %s %s", host, why);
+    error_expected(error, "a route to %s", host);
+    error_found(error, "%s", list[0] ? list : "no interface that is up but loopback");
+    error_hint(error, "--data-device names the interface of the data plane");
+    if (error) error->retriable = 1;
+    return HEDDLE_ERR_UNAVAILABLE;
+}
+
+static int fail_public_source(const char *host, const char *device, const char *source, const char *list,
+                              heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
+               "no network interface can be chosen for the data plane: %s, which reaches the broker's host "
+               "%s, has the public address %s", device, host, source);
+    error_expected(error, "an interface that reaches the broker with a private address");
+    error_found(error, "%s", list);
+    error_hint(error, "--data-device names another; a public one needs --insecure too, and a firewall");
+    return HEDDLE_ERR_INSECURE_ADDRESS;
+}
+
+static bool is_private(const device_address_t *a)
+{
+    struct sockaddr_storage at;
+    socket_address(a, 0, &at);
+    return device_address_is_private((struct sockaddr *)&at);
+}
+
+int device_towards(const char *host, char ret_device[IF_NAMESIZE], heddle_error_t *error)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    device_address_t source = {0};
+    char device[IF_NAMESIZE], list[sizeof error->found], text[DEVICE_ADDRESS_TEXT];
+    int rc = getaddrinfo(host, "9", &hints, &found);
+    bool is_reached = false;
+    for (const struct addrinfo *to = found; !rc && to && !is_reached; to = to->ai_next)
+        is_reached = source_towards(to, &source);
+    if (found) freeaddrinfo(found);
+    list_interfaces(is_reached ? &source : NULL, device, list, sizeof list);
+    if (rc) return fail_towards(host, "cannot be resolved", list, error);
+    if (!is_reached || !device[0]) return fail_towards(host, "cannot be reached", list, error);
+    device_address_text(&source, text);
+    if (!is_private(&source)) return fail_public_source(host, device, text, list, error);
+    memcpy(ret_device, device, sizeof device);
+    return HEDDLE_OK;
 }

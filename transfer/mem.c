@@ -263,6 +263,32 @@ static int mem_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
 
 static const char *mem_version(void) { return ""; }
 
+static void mem_where(transfer_t *t, tr_where_t *ret_where)
+{
+    (void)t;
+    *ret_where = (tr_where_t){.addresses = ""};
+}
+
+static void mem_explain(transfer_t *t, bytes_t address, char *ret_text, size_t size)
+{
+    (void)t;
+    (void)address;
+    if (size) ret_text[0] = 0;
+}
+
+static bool mem_moved(transfer_t *t)
+{
+    (void)t;
+    return false;
+}
+
+static int mem_reopen(transfer_t *t, heddle_error_t *error)
+{
+    (void)t;
+    (void)error;
+    return HEDDLE_OK;
+}
+
 static void mem_devices(transfer_t *t, char *ret_list, size_t size)
 {
     (void)t;
@@ -298,6 +324,10 @@ const transfer_ops_t transfer_mem_ops = {
     .close = mem_close,
     .version = mem_version,
     .devices = mem_devices,
+    .where = mem_where,
+    .explain = mem_explain,
+    .moved = mem_moved,
+    .reopen = mem_reopen,
     .address = exchange_address,
     .set_token = exchange_set_token,
     .map = exchange_map,

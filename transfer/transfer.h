@@ -65,13 +65,28 @@ typedef struct {
     const owner_t *owner;               /* whose thread calls; borrowed until close.  NULL: nobody looks */
 } transfer_opts_t;
 
+/* Where peers find a transfer. */
+typedef struct {
+    char addresses[96];                 /* "10.0.0.5,fd00::5", for people */
+    uint64_t network;                   /* equal where loopback is the same; 0: not known */
+} tr_where_t;
+
 typedef struct transfer_ops {
     const char *name;                                              /* "ucx", "mem" */
     int  (*open)(const transfer_opts_t *opts, transfer_t **ret, heddle_error_t *error);
     void (*close)(transfer_t **t);
     const char *(*version)(void);                                  /* "1.13.1"; "" for mem */
     void (*devices)(transfer_t *t, char *ret_list, size_t size);   /* comma-separated, for people */
-    int  (*address)(transfer_t *t, bytes_t *ret_address);          /* borrowed until close */
+    void (*where)(transfer_t *t, tr_where_t *ret_where);
+    /* Why no connection to that address can be made from here, for people; "" where one may. */
+    void (*explain)(transfer_t *t, bytes_t address, char *ret_text, size_t size);
+    /* The interface's addresses are not those that address() tells any more. */
+    bool (*moved)(transfer_t *t);
+    /* Takes the interface's addresses of now: address() tells them, and must be told again; peers over those
+     * that went are gone (TR_PEER_GONE).  What is mapped and shared stays.  INTERNAL, retriable: it cannot
+     * be done now; what still works stays. */
+    int  (*reopen)(transfer_t *t, heddle_error_t *error);
+    int  (*address)(transfer_t *t, bytes_t *ret_address);          /* borrowed until close, or reopen */
     void (*set_token)(transfer_t *t, uint64_t token);              /* who we are in HI; after each WELCOME */
     int  (*map)(transfer_t *t, region_t *r);                       /* once, before share or ask;
                                                                     * counters.maps */

@@ -4,7 +4,6 @@
 
 #include "core/digest.h"
 #include "core/errors.h"
-#include "transfer/environment.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,33 +13,35 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #define CLOSE_WAIT_MS 2000u
 #define SETTLE_US 300000u     /* what connecting may take while we close */
 
-/* Read by UCX when a context and its worker are made.  Through the environment and not ucp_config_modify,
- * which takes transport options under other names in 1.13 than later.  Those that UCX reads when it is
- * loaded: transfer/load.c. */
-static const env_setting_t SETTINGS[] = {
+/* Kept by a context for the workers that it makes later.  Not through the environment: a worker is made
+ * anew while the application runs, and setenv frees what its threads read there.  Those that UCX reads when
+ * it is loaded: transfer/load.c. */
+typedef struct { const char *name, *value; } setting_t;
+static const setting_t SETTINGS[] = {
     /* In PEER error mode the only transport between processes of a machine without RDMA, and the only one
      * of 1.13 that notices a killed peer at once. */
-    {"UCX_TLS", "tcp,self"},
+    {"TLS", "tcp,self"},
     /* A whole chunk and its header in one segment (256 KiB + header): else UCX assembles fragments with one
      * more copy on arrival, and cannot take a chunk at once when it is sent. */
-    {"UCX_TCP_RX_SEG_SIZE", "512K"},
-    {"UCX_TCP_TX_SEG_SIZE", "512K"},
+    {"TCP_RX_SEG_SIZE", "512K"},
+    {"TCP_TX_SEG_SIZE", "512K"},
     /* The worker that only receives has no endpoints, and UCX would leave its socket to a thread of its own:
      * two switches for each message. */
-    {"UCX_ADAPTIVE_PROGRESS", "n"},
+    {"ADAPTIVE_PROGRESS", "n"},
     /* Connecting must not block the loop. */
-    {"UCX_TCP_CONN_NB", "y"},
+    {"TCP_CONN_NB", "y"},
     /* The protocols of 1.13: those that 1.18 and later take by default choose a way by what they think an
      * interface carries, and from 1.20 on send no frame at once on a slow one, however small. */
-    {"UCX_PROTO_ENABLE", "n"},
+    {"PROTO_ENABLE", "n"},
     /* A pulled cable is noticed after 5 s. */
-    {"UCX_TCP_KEEPIDLE", "2s"},
-    {"UCX_TCP_KEEPINTVL", "1s"},
-    {"UCX_TCP_KEEPCNT", "3"},
+    {"TCP_KEEPIDLE", "2s"},
+    {"TCP_KEEPINTVL", "1s"},
+    {"TCP_KEEPCNT", "3"},
 };
 #define SETTING_COUNT (sizeof SETTINGS / sizeof *SETTINGS)
 
@@ -75,27 +76,48 @@ static bool reaches_itself_alone(ucp_context_h context)
     return is_alone;
 }
 
-static ucs_status_t make_context(ucx_t *u)
+/* What the user set stays.  From UCX 1.18 on, options of a transport have its name before them; releases
+ * before find them without, and those after refuse that. */
+static ucs_status_t set(ucp_config_t *config, const char *name, const char *value)
+{
+    char variable[64];
+    snprintf(variable, sizeof variable, "UCX_%s", name);
+    if (getenv(variable)) return UCS_OK;
+    ucs_status_t status = ucp_config_modify(config, name, value);
+    if (!strncmp(name, "TCP_", 4)) (void)ucp_config_modify(config, name + 4, value);
+    return status;
+}
+
+static ucs_status_t make_context(const ucx_t *u, device_family_t family, ucp_context_h *ret_context)
 {
     ucp_config_t *config;
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK) return status;
+    for (size_t i = 0; i < SETTING_COUNT && status == UCS_OK; i++)
+        status = set(config, SETTINGS[i].name, SETTINGS[i].value);
+    if (status == UCS_OK) status = set(config, "TCP_AF_PRIO", family == DEVICE_INET ? "inet" : "inet6");
     /* The interface is never the environment's: it was checked for being loopback, or allowed not to be. */
-    status = ucp_config_modify(config, "NET_DEVICES", u->device);
+    if (status == UCS_OK) status = ucp_config_modify(config, "NET_DEVICES", u->device);
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                            .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
-    if (status == UCS_OK) status = ucp_init(&params, config, &u->context);
+    ucp_context_h context = NULL;
+    if (status == UCS_OK) status = ucp_init(&params, config, &context);
     ucp_config_release(config);
-    return status == UCS_OK && reaches_itself_alone(u->context) ? UCS_ERR_NO_DEVICE : status;
+    if (status == UCS_OK && reaches_itself_alone(context)) {
+        ucp_cleanup(context);
+        status = UCS_ERR_NO_DEVICE;
+    }
+    if (status == UCS_OK) *ret_context = context;
+    return status;
 }
 
 /* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once.  UCX's other
  * descriptors are not close-on-exec: who starts programs closes them. */
-static ucs_status_t make_worker(ucx_t *u, ucp_worker_h *ret_worker)
+static ucs_status_t make_worker(const ucx_t *u, ucp_context_h context, ucp_worker_h *ret_worker)
 {
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                   .thread_mode = UCS_THREAD_MODE_SERIALIZED};
-    ucs_status_t status = ucp_worker_create(u->context, &params, ret_worker);
+    ucs_status_t status = ucp_worker_create(context, &params, ret_worker);
     if (status != UCS_OK) return status;
     int fd;
     status = ucp_worker_get_efd(*ret_worker, &fd);
@@ -106,42 +128,107 @@ static ucs_status_t make_worker(ucx_t *u, ucp_worker_h *ret_worker)
                : UCS_ERR_IO_ERROR;
 }
 
-static ucs_status_t make_workers(ucx_t *u)
+static void end_worker(const ucx_t *u, ucp_worker_h worker)
 {
-    u->fd = epoll_create1(EPOLL_CLOEXEC);
-    if (u->fd < 0) return UCS_ERR_IO_ERROR;
-    ucs_status_t status = make_worker(u, &u->in);
-    if (status == UCS_OK && u->rendezvous) u->out = u->in;
-    else if (status == UCS_OK) status = make_worker(u, &u->out);
-    if (status == UCS_OK) status = ucx_address_make(u);
-    if (status == UCS_OK) status = ucx_listen(u);
-    if (status != UCS_OK) return status;
+    int fd;
+    if (!worker) return;
+    if (ucp_worker_get_efd(worker, &fd) == UCS_OK) epoll_ctl(u->fd, EPOLL_CTL_DEL, fd, NULL);
+    ucp_worker_destroy(worker);
+}
+
+/* No link uses it any more. */
+static void end_plane(plane_t **plane)
+{
+    plane_t *it = *plane;
+    *plane = NULL;
+    if (!it) return;
+    if (it->out != it->in) end_worker(it->ucx, it->out);
+    end_worker(it->ucx, it->in);
+    free(it);
+}
+
+/* Opens a plane at an address of the interface, which must be the one that UCX takes. */
+static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_address_t *at,
+                               plane_t **ret_plane)
+{
+    ucs_status_t status = UCS_OK;
+    if (!u->contexts[family]) status = make_context(u, family, &u->contexts[family]);
+    plane_t *plane = status == UCS_OK ? calloc(1, sizeof *plane) : NULL;
+    if (!plane) return status == UCS_OK ? UCS_ERR_NO_MEMORY : status;
+    *plane = (plane_t){.ucx = u, .at = *at};
+    status = make_worker(u, u->contexts[family], &plane->in);
+    if (status == UCS_OK && u->rendezvous) plane->out = plane->in;
+    else if (status == UCS_OK) status = make_worker(u, u->contexts[family], &plane->out);
+    if (status == UCS_OK) status = ucx_listen(plane);
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
-    status = ucp_worker_query(u->out, &attr);
-    return status == UCS_OK && attr.max_am_header < FRAME_MAX ? UCS_ERR_EXCEEDS_LIMIT : status;
+    if (status == UCS_OK) status = ucp_worker_query(plane->out, &attr);
+    if (status == UCS_OK && attr.max_am_header < FRAME_MAX) status = UCS_ERR_EXCEEDS_LIMIT;
+    if (status == UCS_OK) *ret_plane = plane;
+    else end_plane(&plane);
+    return status;
+}
+
+/* What the user says of families with UCX's own variable is left to UCX: it takes one then. */
+static void restrict_families(device_addresses_t *addresses)
+{
+    const char *wanted = getenv("UCX_TCP_AF_PRIO");
+    if (!wanted) return;
+    bool six_first = !strncasecmp(wanted, "inet6", 5);
+    device_family_t first = six_first ? DEVICE_INET6 : DEVICE_INET, second = !first;
+    bool has_second = strchr(wanted, ',') != NULL;
+    if (addresses->of[first].family || !has_second) addresses->of[second] = (device_address_t){0};
+}
+
+static bool is_different(const device_address_t *a, const device_address_t *b)
+{
+    return a->family != b->family || memcmp(a->bytes, b->bytes, sizeof a->bytes) != 0;
+}
+
+/* Opens a plane for each address of `now` that has none; all or none. */
+static ucs_status_t make_planes(ucx_t *u, const device_addresses_t *now, plane_t *ret_planes[DEVICE_FAMILIES])
+{
+    ucs_status_t status = UCS_OK;
+    for (int f = 0; f < DEVICE_FAMILIES && status == UCS_OK; f++) {
+        bool is_open = u->planes[f] && !is_different(&u->planes[f]->at, &now->of[f]);
+        if (now->of[f].family && !is_open)
+            status = make_plane(u, (device_family_t)f, &now->of[f], &ret_planes[f]);
+    }
+    for (int f = 0; f < DEVICE_FAMILIES && status != UCS_OK; f++) end_plane(&ret_planes[f]);
+    return status;
 }
 
 /* UCX starts a thread that would take the process's signals: it is born with all of them blocked. */
 static int start(ucx_t *u, heddle_error_t *error)
 {
     sigset_t all, before;
+    device_addresses_t now;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    uint32_t set = environment_set(SETTINGS, SETTING_COUNT);
-    const char *what = "start";
-    ucs_status_t status = make_context(u);
-    if (status == UCS_OK) {
-        what = "listen";
-        status = make_workers(u);
-    }
-    environment_restore(SETTINGS, SETTING_COUNT, set);
+    u->fd = epoll_create1(EPOLL_CLOEXEC);
+    device_addresses(u->device, &now);
+    restrict_families(&now);
+    bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
+    ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : has_one ? UCS_OK : UCS_ERR_NO_DEVICE;
+    if (status == UCS_OK) status = make_planes(u, &now, u->planes);
+    u->registrar = u->planes[DEVICE_INET] ? DEVICE_INET : DEVICE_INET6;
+    if (status == UCS_OK) status = ucx_address_make(u);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status == UCS_OK ? HEDDLE_OK : fail_ucx(what, status, u->device, error);
+    return status == UCS_OK ? HEDDLE_OK : fail_ucx("listen", status, u->device, error);
+}
+
+static bool arm(const plane_t *plane)
+{
+    return !plane || (ucp_worker_arm(plane->in) == UCS_OK &&
+                      (plane->out == plane->in || ucp_worker_arm(plane->out) == UCS_OK));
 }
 
 static bool is_asleep(const ucx_t *u)
 {
-    return ucp_worker_arm(u->in) == UCS_OK && (u->out == u->in || ucp_worker_arm(u->out) == UCS_OK);
+    for (int f = 0; f < DEVICE_FAMILIES; f++)
+        if (!arm(u->planes[f])) return false;
+    for (const plane_t *plane = u->retired; plane; plane = plane->next)
+        if (!arm(plane)) return false;
+    return true;
 }
 
 static void turn(ucx_t *u)
@@ -161,12 +248,12 @@ static void wait_for_closes(ucx_t *u)
  * to the end; false when one is not in time.  UCX 1.13 does not survive a close in between: the other end
  * aborts when it cannot answer a connection that it accepted (tcp_ep.c:478), this one when it goes with its
  * own answer unsent (ucp_request.c:684). */
-static bool settle(ucx_t *u)
+static bool settle(ucx_t *u, const plane_t *plane)
 {
-    if (u->out != u->in) return true;
+    if (!plane || plane->out != plane->in) return true;
     const clock_ops_t *clock = clock_system();
     uint64_t end = clock_now(clock) + SETTLE_US;
-    ucs_status_ptr_t flush = ucp_worker_flush_nbx(u->in, &(ucp_request_param_t){0});
+    ucs_status_ptr_t flush = ucp_worker_flush_nbx(plane->in, &(ucp_request_param_t){0});
     if (!UCS_PTR_IS_PTR(flush)) return true;
     while (ucp_request_check_status(flush) == UCS_INPROGRESS && clock_now(clock) < end) turn(u);
     bool is_done = ucp_request_check_status(flush) != UCS_INPROGRESS;
@@ -174,15 +261,23 @@ static bool settle(ucx_t *u)
     return is_done;
 }
 
+static bool settle_all(ucx_t *u)
+{
+    bool is_done = true;
+    for (int f = 0; f < DEVICE_FAMILIES; f++) is_done = settle(u, u->planes[f]) && is_done;
+    for (const plane_t *plane = u->retired; plane; plane = plane->next)
+        is_done = settle(u, plane) && is_done;
+    return is_done;
+}
+
 /* False when something does not end in time.  UCX aborts the process when a worker goes with requests
  * pending. */
 static bool end_links(ucx_t *u)
 {
-    if (!u->in || !u->out) return true;
-    settle(u);
+    settle_all(u);
     exchange_shut(&u->base);
     wait_for_closes(u);
-    return exchange_quiet(&u->base) && settle(u);
+    return exchange_quiet(&u->base) && settle_all(u);
 }
 
 static void ucx_close(transfer_t **t)
@@ -193,9 +288,13 @@ static void ucx_close(transfer_t **t)
     bool is_ended = end_links(u);
     crew_end(&u->crew);
     if (!is_ended) return;                   /* left to UCX, with all that it may still touch */
-    if (u->out && u->out != u->in) ucp_worker_destroy(u->out);
-    if (u->in) ucp_worker_destroy(u->in);
-    if (u->context) ucp_cleanup(u->context);
+    for (int f = 0; f < DEVICE_FAMILIES; f++) end_plane(&u->planes[f]);
+    for (plane_t *plane; (plane = u->retired);) {
+        u->retired = plane->next;
+        end_plane(&plane);
+    }
+    for (int f = 0; f < DEVICE_FAMILIES; f++)
+        if (u->contexts[f]) ucp_cleanup(u->contexts[f]);
     if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
     near_board_close(&u->board);
@@ -239,7 +338,115 @@ static void ucx_devices(transfer_t *t, char *ret_list, size_t size)
     error_text(ret_list, size, ucx_of(t)->device);
 }
 
-/* Nothing is registered with TCP; with RDMA the pages are pinned here, once, and not at the first chunk. */
+static void ucx_where(transfer_t *t, tr_where_t *ret_where)
+{
+    device_addresses_t addresses;
+    ucx_addresses(ucx_of(t), &addresses);
+    device_addresses_text(&addresses, ret_where->addresses);
+    ret_where->network = device_network();
+}
+
+static void ucx_explain(transfer_t *t, bytes_t address, char *ret_text, size_t size)
+{
+    ucx_address_explain(ucx_of(t), address, ret_text, size);
+}
+
+/* ---- the interface's addresses change ---- */
+
+static bool ucx_moved(transfer_t *t, device_addresses_t *ret_now)
+{
+    const ucx_t *u = ucx_of(t);
+    device_addresses_t had;
+    ucx_addresses(u, &had);
+    if (!device_moved(u->device, &had, ret_now)) return false;
+    restrict_families(ret_now);
+    return is_different(&had.of[DEVICE_INET], &ret_now->of[DEVICE_INET]) ||
+           is_different(&had.of[DEVICE_INET6], &ret_now->of[DEVICE_INET6]);
+}
+
+void ucx_prefer(ucx_t *u, uint64_t token, device_family_t family)
+{
+    uint32_t at = 0;
+    while (at < UCX_WAYS && u->ways[at].token != token) at++;
+    if (at == UCX_WAYS) at = u->way_next++ % UCX_WAYS;
+    u->ways[at] = (way_t){token, family};
+}
+
+static bool is_over(const peer_t *p, const plane_t *plane)
+{
+    return p->link && ((const link_t *)p->link)->plane == plane;
+}
+
+/* Ends what goes over it.  It is progressed until that has come to its end. */
+static void retire(ucx_t *u, plane_t **plane)
+{
+    plane_t *it = *plane;
+    peer_t *p, *next;
+    *plane = NULL;
+    if (!it) return;
+    exchange_enter(&u->base);
+    DL_FOREACH_SAFE(u->base.peers, p, next) {
+        if (!is_over(p, it)) continue;
+        p->hushed = true;
+        peer_cut(&u->base, p);
+    }
+    DL_FOREACH(u->base.closing, p) p->force |= !u->rendezvous && is_over(p, it);
+    u->base.reap_due = true;
+    it->next = u->retired;
+    u->retired = it;
+}
+
+/* With rendezvous UCX may still write into an open receive: then it stays until we close. */
+void ucx_end_retired(ucx_t *u)
+{
+    for (plane_t **at = &u->retired; *at;) {
+        plane_t *it = *at;
+        const peer_t *p;
+        bool is_used = u->rendezvous;
+        DL_FOREACH(u->base.peers, p) is_used |= is_over(p, it);
+        DL_FOREACH(u->base.closing, p) is_used |= is_over(p, it);
+        if (is_used) {
+            at = &it->next;
+            continue;
+        }
+        *at = it->next;
+        end_plane(&it);
+    }
+}
+
+static bool ucx_has_moved(transfer_t *t)
+{
+    device_addresses_t now;
+    return ucx_moved(t, &now);
+}
+
+/* The new ones first: where they cannot be opened, all stays as it was. */
+static int ucx_reopen(transfer_t *t, heddle_error_t *error)
+{
+    ucx_t *u = ucx_of(t);
+    device_addresses_t now;
+    plane_t *fresh[DEVICE_FAMILIES] = {0};
+    owner_check(t->owner);
+    if (!ucx_moved(t, &now)) return HEDDLE_OK;
+    bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
+    ucs_status_t status = has_one ? make_planes(u, &now, fresh) : UCS_ERR_NO_DEVICE;
+    if (status != UCS_OK) return fail_ucx("listen again", status, u->device, error);
+    for (int f = 0; f < DEVICE_FAMILIES; f++) {
+        if (u->planes[f] && is_different(&u->planes[f]->at, &now.of[f])) retire(u, &u->planes[f]);
+        if (fresh[f]) u->planes[f] = fresh[f];
+    }
+    status = ucx_address_make(u);
+    return status == UCS_OK ? HEDDLE_OK : fail_ucx("tell its addresses", status, u->device, error);
+}
+
+/* Nothing is registered with TCP; with RDMA the pages are pinned here, once, and not at the first chunk.
+ * With one context: those of other families have the same transports. */
+static ucp_context_h registrar(const transfer_t *t)
+{
+    const ucx_t *u = (const ucx_t *)t;
+    return u->contexts[u->registrar];
+}
+
 static int ucx_map(transfer_t *t, region_t *r)
 {
     int rc = exchange_map(t, r);
@@ -252,7 +459,7 @@ static int ucx_map(transfer_t *t, region_t *r)
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
     ucp_mem_h handle;
-    if (ucp_mem_map(ucx_of(t)->context, &params, &handle) != UCS_OK) {
+    if (ucp_mem_map(registrar(t), &params, &handle) != UCS_OK) {
         exchange_unmap(t, r);
         return HEDDLE_ERR_NO_MEMORY;
     }
@@ -265,7 +472,7 @@ static void ucx_unmap(transfer_t *t, region_t *r)
     const mapping_t *m = r->backend;
     if (!m) return;
     owner_check(t->owner);
-    ucp_mem_unmap(ucx_of(t)->context, m->registration);
+    ucp_mem_unmap(registrar(t), m->registration);
     exchange_unmap(t, r);
 }
 
@@ -284,6 +491,10 @@ const transfer_ops_t transfer_ops = {
     .close = ucx_close,
     .version = ucx_version,
     .devices = ucx_devices,
+    .where = ucx_where,
+    .explain = ucx_explain,
+    .moved = ucx_has_moved,
+    .reopen = ucx_reopen,
     .address = exchange_address,
     .set_token = exchange_set_token,
     .map = ucx_map,

@@ -5,8 +5,15 @@
  * header, DATA's payload the AM data.  See transfer/exchange.h for everything that is not
  * carrying.
  *
- *   in  <- frames of all peers          address() names this worker
- *   out -> one endpoint for each peer   in PEER error mode, closed by force
+ *   plane: one for each address family of the interface, for UCX gives an interface one address
+ *     in  <- frames of peers                 address() names these workers
+ *     out -> an endpoint for each peer       in PEER error mode, closed by force
+ *
+ * A peer is reached over a family that both have and the kernel has a route for: the one over which it came
+ * to us, the other one after a try without an answer, else one within our own network, else IPv4.
+ *
+ * When an address goes from the interface, its plane is retired, another one is opened, and what is shared
+ * and mapped stays.
  *
  * Two workers, so that no TCP connection carries both directions.  In UCX 1.13 one that does is
  * closed half: the other end is not told, a message cut in the middle leaves its rest to be read
@@ -22,6 +29,7 @@
 #ifndef TRANSFER_UCX_H
 #define TRANSFER_UCX_H
 
+#include "transfer/device.h"
 #include "transfer/exchange.h"
 #include "transfer/near.h"
 
@@ -29,9 +37,27 @@
 
 typedef struct { struct ucx *ucx; uint64_t ask; } receive_t;   /* an open receive of a rendezvous */
 
+/* On the heap: UCX's handlers keep a pointer to it. */
+typedef struct plane {
+    struct plane *next;                    /* of those that were retired */
+    struct ucx *ucx;
+    device_address_t at;
+    ucp_worker_h in, out;                  /* the same with rendezvous */
+} plane_t;
+
+/* What an address offers: one worker address for each family. */
+typedef struct {
+    struct { device_address_t at; const ucp_address_t *worker; } of[DEVICE_FAMILIES];
+    near_id_t near;                        /* all zero where it has none */
+} offers_t;
+
+#define UCX_WAYS 64u                       /* peers whose family is remembered; the oldest goes first */
+typedef struct { uint64_t token; device_family_t family; } way_t;
+
 /* Of a peer. */
 typedef struct link {
     ucp_ep_h endpoint;
+    const plane_t *plane;
     uint8_t *staging;                      /* of a rendezvous */
     peer_t *peer;
     /* As source: what was lent and not taken yet. */
@@ -49,8 +75,12 @@ typedef struct link {
 
 typedef struct ucx {
     transfer_t base;
-    ucp_context_h context;
-    ucp_worker_h in, out;
+    ucp_context_h contexts[DEVICE_FAMILIES];   /* NULL until a plane of the family was wanted; kept since */
+    device_family_t registrar;             /* the context that regions are registered with */
+    plane_t *planes[DEVICE_FAMILIES];      /* NULL: the interface has no such address */
+    plane_t *retired;                      /* their address went; until their links have ended */
+    way_t ways[UCX_WAYS];
+    uint32_t way_next;
     uint8_t address[LIMIT_ADDRESS_BYTES];  /* ucx_address.c's envelope */
     size_t address_bytes;
     int fd;                                /* an epoll of both workers' */
@@ -66,17 +96,25 @@ typedef struct ucx {
 
 static inline ucx_t *ucx_of(transfer_t *t) { return (ucx_t *)t; }
 
-/* ucx_address.c: a worker address in an envelope: "UCX" version major minor, XXH64, and what it takes to
- * read our memory.  UCX asserts on addresses that it did not make, so those of others (garbage, another
- * release, another backend) must not reach it. */
+/* ucx_address.c: worker addresses in an envelope: "UCX" version major minor, XXH64, the offers, and what it
+ * takes to read our memory.  UCX asserts on addresses that it did not make, so those of others (garbage,
+ * another release, another backend) must not reach it. */
 ucs_status_t ucx_address_make(ucx_t *u);
-/* The worker address inside; NULL when it is none of this release's.  near: all zero where it has none. */
-const ucp_address_t *ucx_address_open(bytes_t envelope, near_id_t *ret_near);
+/* False when it is none of this release's. */
+bool ucx_address_open(bytes_t envelope, offers_t *ret_offers);
+/* Why no plane of ours can connect to what it offers; "" where one may. */
+void ucx_address_explain(const ucx_t *u, bytes_t envelope, char *ret_text, size_t size);
+
+void ucx_addresses(const ucx_t *u, device_addresses_t *ret_addresses);
+
+/* ucx.c: over which family that peer is reached next. */
+void ucx_prefer(ucx_t *u, uint64_t token, device_family_t family);
+void ucx_end_retired(ucx_t *u);
 
 /* ucx_link.c */
 extern const carrier_ops_t ucx_eager_carrier, ucx_rendezvous_carrier;
 /* Before sleeping: says what gathered since the last turn. */
 bool ucx_flush(ucx_t *u);
-ucs_status_t ucx_listen(ucx_t *u);         /* messages come to the exchange from now on */
+ucs_status_t ucx_listen(plane_t *plane);    /* messages come to the exchange from now on */
 
 #endif

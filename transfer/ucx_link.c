@@ -21,27 +21,49 @@ static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
     exchange_broken(p->transfer, p);
 }
 
+/* The plane over which this peer is reached, and its address there; NULL: they have no network in common. */
+static const plane_t *choose(const ucx_t *u, uint64_t token, const offers_t *offers,
+                             const ucp_address_t **ret_address)
+{
+    const plane_t *best = NULL;
+    int best_rank = -1;
+    for (int f = 0; f < DEVICE_FAMILIES; f++) {
+        const plane_t *plane = u->planes[f];
+        if (!plane || !offers->of[f].worker) continue;
+        int rank = (int)device_route(&plane->at, &offers->of[f].at);
+        for (uint32_t i = 0; rank && i < UCX_WAYS; i++)
+            if (u->ways[i].token == token && (int)u->ways[i].family == f) rank = DEVICE_ON_LINK + 1;
+        if (rank <= best_rank) continue;
+        best = plane;
+        best_rank = rank;
+        *ret_address = offers->of[f].worker;
+    }
+    return best;
+}
+
 static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
 {
     ucx_t *u = ucx_of(t);
-    near_id_t near;
+    offers_t offers;
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .address = ucx_address_open(address, &near),
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = p},
     };
-    link_t *link = params.address ? calloc(1, sizeof *link) : NULL;
+    if (!ucx_address_open(address, &offers)) return HEDDLE_ERR_GONE;
+    const plane_t *plane = choose(u, p->token, &offers, &params.address);
+    link_t *link = plane ? calloc(1, sizeof *link) : NULL;
     if (!link) return HEDDLE_ERR_GONE;
-    if (ucp_ep_create(u->out, &params, &link->endpoint) != UCS_OK) {
+    if (ucp_ep_create(plane->out, &params, &link->endpoint) != UCS_OK) {
         free(link);
         return HEDDLE_ERR_GONE;
     }
+    link->plane = plane;
     link->peer = p;
     link->pin = near_pin(&u->board, p->line);
     if (!link->pin) p->reads_us = false;    /* nothing is lent to it */
-    link->view = u->board.words ? near_view_open(&near) : NULL;
+    link->view = u->board.words ? near_view_open(&offers.near) : NULL;
     p->link = link;
     return HEDDLE_OK;
 }
@@ -56,10 +78,14 @@ static void set_due(link_t *link, bool due)
     else DL_DELETE2(u->due, link, due_prev, due_next);
 }
 
-/* Nothing of what was lent is good from here on, and then it is ours again. */
+/* Nothing of what was lent is good from here on, and then it is ours again.  Where no word ever came over
+ * this family, the next try takes the other. */
 static void ucx_abandon(peer_t *p)
 {
     link_t *link = p->link;
+    bool is_four = link->plane->at.family == AF_INET;
+    if (!p->remote_line)
+        ucx_prefer(ucx_of(p->transfer), p->token, is_four ? DEVICE_INET6 : DEVICE_INET);
     set_due(link, false);
     link->lending.count = link->unsaid = 0;
     near_unpin(&ucx_of(p->transfer)->board, link->pin);
@@ -238,8 +264,10 @@ static void on_received(void *request, ucs_status_t status, size_t bytes, void *
 }
 
 /* Rendezvous: the data move into their place now, or later. */
-static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void *into, size_t bytes)
+static ucs_status_t receive_into(const plane_t *plane, uint64_t ask, void *descriptor, void *into,
+                                 size_t bytes)
 {
+    ucx_t *u = plane->ucx;
     if (!exchange_placing(&u->base, ask)) return UCS_OK;    /* as one that nobody receives */
     receive_t *r = &u->receives[ask % (1u << ASK_INDEX_BITS)];
     *r = (receive_t){u, ask};
@@ -250,7 +278,7 @@ static ucs_status_t receive_into(ucx_t *u, uint64_t ask, void *descriptor, void 
         .user_data = r,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t request = ucp_am_recv_data_nbx(u->in, descriptor, into, bytes, &param);
+    ucs_status_ptr_t request = ucp_am_recv_data_nbx(plane->in, descriptor, into, bytes, &param);
     if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
     exchange_arrived(&u->base, ask, UCS_PTR_STATUS(request) == UCS_OK);
     return UCS_OK;
@@ -337,7 +365,8 @@ static bool on_near(ucx_t *u, const frame_t *f)
 static ucs_status_t on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                const ucp_am_recv_param_t *param)
 {
-    ucx_t *u = arg;
+    const plane_t *plane = arg;
+    ucx_t *u = plane->ucx;
     frame_t f;
     if (FAILPOINT("transfer.truncate")) header_bytes--;
     if (!frame_decode(bytes_of(header, header_bytes), &f) || (bytes > 0 && f.kind != FRAME_DATA)) {
@@ -345,13 +374,16 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
         return UCS_OK;
     }
     if (on_near(u, &f)) return UCS_OK;
+    if (f.kind == FRAME_HI && !f.hi.answer)
+        ucx_prefer(u, f.hi.token, plane->at.family == AF_INET ? DEVICE_INET : DEVICE_INET6);
     if (f.kind != FRAME_DATA) {
         exchange_frame(&u->base, &f);
         return UCS_OK;
     }
     void *into = exchange_place(&u->base, &f, bytes);
     if (!into) return UCS_OK; /* a rendezvous that nobody receives ends at the sender too */
-    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) return receive_into(u, f.data.ask, data, into, bytes);
+    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)
+        return receive_into(plane, f.data.ask, data, into, bytes);
     uint64_t *leaves = exchange_leaves(&u->base, f.data.ask);
     if (leaves) digest_copy(into, data, bytes, leaves);
     else memcpy(into, data, bytes);
@@ -359,7 +391,7 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
     return UCS_OK;
 }
 
-ucs_status_t ucx_listen(ucx_t *u)
+ucs_status_t ucx_listen(plane_t *plane)
 {
     ucp_am_handler_param_t param = {
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
@@ -367,16 +399,25 @@ ucs_status_t ucx_listen(ucx_t *u)
         .id = MESSAGE_ID,
         .flags = UCP_AM_FLAG_WHOLE_MSG,
         .cb = on_message,
-        .arg = u,
+        .arg = plane,
     };
-    return ucp_worker_set_am_recv_handler(u->in, &param);
+    return ucp_worker_set_am_recv_handler(plane->in, &param);
+}
+
+static unsigned progress(const plane_t *plane)
+{
+    if (!plane) return 0;
+    unsigned moved = ucp_worker_progress(plane->in);
+    return plane->out == plane->in ? moved : moved + ucp_worker_progress(plane->out);
 }
 
 static bool ucx_progress(transfer_t *t)
 {
     ucx_t *u = ucx_of(t);
-    unsigned moved = ucp_worker_progress(u->in);
-    if (u->out != u->in) moved += ucp_worker_progress(u->out);
+    unsigned moved = 0;
+    for (int f = 0; f < DEVICE_FAMILIES; f++) moved += progress(u->planes[f]);
+    for (const plane_t *plane = u->retired; plane; plane = plane->next) moved += progress(plane);
+    if (u->retired) ucx_end_retired(u);
     return ucx_flush(u) || moved != 0;
 }
 

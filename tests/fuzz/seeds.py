@@ -151,8 +151,16 @@ def strangers():
     near = struct.pack("<4Q", 1, 2, 3, 4) + b"HEDDNEAR"
     seed("strangers", "address-old", b"\x01UCX\0" + struct.pack("<HHQ", 1, 2, 3) + b"an address")
     seed("strangers", "address-short", b"\x01UCX\0")
-    seed("strangers", "address", b"\x02an address")
-    seed("strangers", "address-near", b"\x02an address" + near)
+    def offer(family, address=b"an address"):
+        return bytes([family]) + struct.pack("<H", len(address)) + bytes(range(16)) + address
+    both = b"\x02\x02" + offer(4) + offer(6, b"another one")
+    seed("strangers", "address", b"\x02\x01" + offer(4))
+    seed("strangers", "address-both", both)
+    seed("strangers", "address-near", both + near)
+    seed("strangers", "address-tail", both + b"x")
+    seed("strangers", "address-cut", both[:-3])
+    seed("strangers", "address-empty", b"\x02\x01" + offer(6, b""))
+    seed("strangers", "address-family", b"\x02\x01" + offer(5))
     seed("strangers", "address-near-alone", b"\x02" + near)
     seed("strangers", "address-none", b"\x02")
 

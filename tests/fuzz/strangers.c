@@ -6,7 +6,7 @@
 #include "transfer/ucx.h"
 #include "wire/greeting.h"
 
-enum { HEAD = 16, NEAR = 40 };
+enum { HEAD = 16, OFFER = 19, NEAR = 40 };
 
 static void check_greeting(input_t *in)
 {
@@ -29,13 +29,22 @@ static bool is_zero(const near_id_t *id) { return !id->host && !id->process && !
 
 static void check_address(bytes_t envelope)
 {
-    near_id_t near = {0};
+    offers_t offers;
     const uint8_t *at = envelope.data, *end = at + envelope.bytes;
-    const uint8_t *inside = (const uint8_t *)ucx_address_open(envelope, &near);
-    if (!inside) return;
-    MUST(envelope.bytes > HEAD && inside == at + HEAD && !memcmp(at, "UCX", 4));
+    uint32_t count = 0;
+    if (!ucx_address_open(envelope, &offers)) return;
+    MUST(envelope.bytes > HEAD + 1 && !memcmp(at, "UCX\1", 4));
+    for (int f = 0; f < DEVICE_FAMILIES; f++) {
+        const uint8_t *worker = (const uint8_t *)offers.of[f].worker;
+        int family = f == DEVICE_INET ? AF_INET : AF_INET6;
+        if (!worker) continue;
+        count++;
+        MUST(worker >= at + HEAD + 1 + OFFER && worker < end && offers.of[f].at.family == family);
+    }
+    MUST(count > 0);
     bool is_marked = envelope.bytes > HEAD + NEAR && !memcmp(end - 8, "HEDDNEAR", 8);
-    MUST(is_marked ? near.host == le64_get(end - NEAR) && near.proof == le64_get(end - 16) : is_zero(&near));
+    MUST(is_zero(&offers.near) || (is_marked && offers.near.host == le64_get(end - NEAR) &&
+                                   offers.near.proof == le64_get(end - 16)));
 }
 
 /* No made-up bytes come past the digest. */
@@ -44,18 +53,15 @@ static void check_sound_address(bytes_t inside)
     unsigned major, minor, release;
     uint8_t *envelope = malloc(HEAD + inside.bytes);
     uint64_t digest = 0;
-    near_id_t near;
     MUST(envelope);
     ucp_get_version(&major, &minor, &release);
-    memcpy(envelope, "UCX", 4);
+    memcpy(envelope, "UCX\1", 4);
     le16_put(envelope + 4, (uint16_t)major);
     le16_put(envelope + 6, (uint16_t)minor);
-    memcpy(envelope + HEAD, inside.data, inside.bytes);
+    if (inside.bytes) memcpy(envelope + HEAD, inside.data, inside.bytes);
     digest_leaves(envelope + HEAD, inside.bytes, &digest);
     le64_put(envelope + 8, digest);
-    bytes_t whole = bytes_of(envelope, HEAD + inside.bytes);
-    check_address(whole);
-    MUST(!inside.bytes == !ucx_address_open(whole, &near));
+    check_address(bytes_of(envelope, HEAD + inside.bytes));
     free(envelope);
 }
 

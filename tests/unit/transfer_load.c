@@ -122,6 +122,119 @@ Test(load, a_public_address_is_seen_under_a_label)
     cr_assert_eq(device_check("d", DEVICE_PRIVATE, &e), HEDDLE_ERR_INTERNAL);
 }
 
+/* The kernel looks for a carrier a moment after the link is up. */
+static void wait_for_carrier(void)
+{
+    while (system("ip -o link show d0 | grep -q 'state UP'")) sched_yield();
+}
+static void make_devices(void)
+{
+    if (unshare(CLONE_NEWNET) ||
+        system("{ ip link set lo up && ip link add d0 type veth peer name d1 && ip link set d1 up &&"
+               " ip addr add 10.1.1.1/24 dev d0 && ip link set d0 up; } 2>/dev/null"))
+        cr_skip_test("no network of one's own may be made here");
+    wait_for_carrier();
+}
+static int run_ip(const char *arguments)
+{
+    char command[256];
+    snprintf(command, sizeof command, "ip %s 2>/dev/null", arguments);
+    return system(command);
+}
+static void expect_addresses(const device_addresses_t *a, const char *wanted)
+{
+    char text[DEVICE_ADDRESSES_TEXT];
+    device_addresses_text(a, text);
+    cr_expect_str_eq(text, wanted);
+}
+
+Test(load, addresses_are_kept_until_they_are_gone, .timeout = 20)
+{
+    device_addresses_t had, now;
+    make_devices();
+    device_addresses("lo", &had);
+    expect_addresses(&had, "127.0.0.1");
+    cr_assert(device_address_is_loopback(&had.of[DEVICE_INET]));
+    device_addresses("d0", &had);
+    expect_addresses(&had, "10.1.1.1");
+    cr_assert_not(device_moved("d0", &had, &now));
+    cr_assert_eq(run_ip("addr add 10.2.2.2/16 dev d0"), 0);
+    cr_assert_not(device_moved("d0", &had, &now), "the first is still there");
+    cr_assert_eq(run_ip("link set d0 down"), 0);
+    cr_assert_eq(run_ip("addr del 10.1.1.1/24 dev d0"), 0);
+    cr_assert_not(device_moved("d0", &had, &now), "while it is down, nothing is known");
+    expect_addresses(&now, "10.1.1.1");
+    cr_assert_eq(run_ip("link set d0 up"), 0);
+    wait_for_carrier();
+    cr_assert(device_moved("d0", &had, &now));
+    expect_addresses(&now, "10.2.2.2");
+    cr_assert_not(device_moved("nosuchif0", &had, &now));
+    if (run_ip("addr add fd01::1/64 dev d0 nodad")) cr_skip_test("no IPv6 here");
+    had = now;
+    cr_assert(device_moved("d0", &had, &now), "a family came");
+    expect_addresses(&now, "10.2.2.2,fd01::1");
+    had = now;
+    cr_assert_eq(run_ip("addr flush dev d0"), 0);
+    cr_assert(device_moved("d0", &had, &now));
+    expect_addresses(&now, "");
+}
+
+/* The check for duplicates takes a second: nobody can listen there until then. */
+Test(load, an_address_that_is_still_checked_is_none, .timeout = 20)
+{
+    device_addresses_t now;
+    make_devices();
+    cr_assert_eq(system("echo 1 >/proc/sys/net/ipv6/conf/d0/accept_dad 2>/dev/null;"
+                        "echo 60 >/proc/sys/net/ipv6/conf/d0/dad_transmits 2>/dev/null"), 0);
+    if (run_ip("addr add fd01::1/64 dev d0") || system("ip addr show dev d0 | grep -q 'fd01.*tentative'"))
+        cr_skip_test("no such address here");
+    device_addresses("d0", &now);
+    expect_addresses(&now, "10.1.1.1");
+}
+
+Test(load, routes_from_an_address, .timeout = 20)
+{
+    device_addresses_t from;
+    device_address_t to = {.family = AF_INET, .bytes = {10, 1, 1, 200}};
+    device_address_t six = {.family = AF_INET6, .bytes = {0xfd, 1, [15] = 2}};
+    make_devices();
+    device_addresses("d0", &from);
+    const device_address_t *ours = &from.of[DEVICE_INET];
+    cr_assert_eq(device_route(ours, &to), DEVICE_ON_LINK);
+    cr_assert_eq(device_route(ours, &six), DEVICE_NO_ROUTE);
+    to.bytes[2] = 2;
+    cr_assert_eq(device_route(ours, &to), DEVICE_NO_ROUTE);
+    cr_assert_eq(run_ip("route add default via 10.1.1.254"), 0);
+    cr_assert_eq(device_route(ours, &to), DEVICE_ROUTED);
+}
+
+Test(load, the_interface_towards_a_host, .timeout = 20)
+{
+    char device[IF_NAMESIZE] = "";
+    make_devices();
+    cr_assert_eq(device_towards("10.1.1.9", device, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_str_eq(device, "d0");
+    cr_assert_eq(device_towards("10.1.1.1", device, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_str_eq(device, "d0", "an address of this machine is its interface's");
+    cr_assert_eq(device_towards("192.0.2.1", device, &e), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(e.retriable && strstr(e.message, "192.0.2.1 cannot be reached") &&
+              strstr(e.found, "d0 10.1.1.1") && strstr(e.hint, "--data-device"), "%s", e.found);
+    cr_assert_eq(device_towards("no host", device, &e), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(strstr(e.message, "cannot be resolved"), "%s", e.message);
+    cr_assert_eq(run_ip("addr add 203.0.113.7/24 dev d0"), 0);
+    cr_assert_eq(device_towards("203.0.113.9", device, &e), HEDDLE_ERR_INSECURE_ADDRESS);
+    cr_assert(!e.retriable && strstr(e.found, "d0 203.0.113.7 (public)"), "%s", e.found);
+    cr_assert_eq(device_towards("10.1.1.9", device, &e), HEDDLE_OK, "its address there is private");
+}
+
+Test(load, networks_are_told_apart, .timeout = 20)
+{
+    uint64_t before = device_network();
+    cr_assert_eq(device_network(), before);
+    make_devices();
+    cr_assert(device_network() && device_network() != before);
+}
+
 /* In a network of our own, where loopback is down at first.  (Carrier and address: tests/blackbox.) */
 Test(load, an_interface_that_is_down_is_waited_for)
 {
