@@ -20,6 +20,7 @@ static void free_member(member_t *m)
     if (!m) return;
     free_texts(m->labels, m->label_count);
     free_texts(m->devices, m->device_count);
+    free_texts(m->addresses, m->address_count);
     free(m->address);
     free(m->export_dir);
     free(m->subs);
@@ -298,6 +299,54 @@ static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t 
     return true;
 }
 
+void member_addresses(const member_t *m, char *ret_text, size_t size)
+{
+    buf_t text = {0};
+    for (uint32_t i = 0; i < m->address_count; i++)
+        buf_printf(&text, "%s%s", i ? ", " : "", m->addresses[i]);
+    error_text(ret_text, size, buf_text(&text));
+    buf_fini(&text);
+}
+
+/* The same process in a new session: do peers find it elsewhere? */
+static void compare_addresses(member_t *now, const member_t *before)
+{
+    char old[sizeof now->moved_from], new[sizeof now->moved_from];
+    if (memcmp(&now->life, &before->life, sizeof now->life) != 0) return;
+    member_addresses(before, old, sizeof old);
+    member_addresses(now, new, sizeof new);
+    if (old[0] && new[0] && strcmp(old, new) != 0) memcpy(now->moved_from, old, sizeof old);
+}
+
+/* On loopback and nowhere else; a member that told no address is not. */
+static bool is_on_loopback(const member_t *m)
+{
+    bool is = m->address_count > 0;
+    for (uint32_t i = 0; i < m->address_count; i++)
+        is = is && (!strncmp(m->addresses[i], "127.", 4) || !strcmp(m->addresses[i], "::1"));
+    return is;
+}
+
+/* UCX reaches loopback from loopback alone, and of the same host. */
+static bool may_reach_loopback(const member_t *w, const member_t *of)
+{
+    if (!w->network || !w->address_count) return true;    /* it did not tell */
+    return w->network == of->network && is_on_loopback(w);
+}
+
+size_t membership_cut_off(const membership_t *m, const member_t *publisher)
+{
+    size_t count = 0;
+    if (!publisher->network || !is_on_loopback(publisher)) return 0;
+    for (size_t i = 0; i < m->worker_count; i++) {
+        const member_t *w = m->workers[i];
+        if (!member_is_ready(w) || !member_sub(w, publisher->subs[0].adapter)) continue;
+        if (may_reach_loopback(w, publisher)) return 0;
+        count++;
+    }
+    return count;
+}
+
 static bool set_transport(member_t *member, const char *backend, const char *ucx, bytes_t address)
 {
     error_text(member->backend, sizeof member->backend, backend ? backend : "");
@@ -323,8 +372,11 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->label_count = w->labels ? join->label_count : 0;
     w->devices = copy_texts(join->devices, join->device_count);
     w->device_count = w->devices ? join->device_count : 0;
+    w->addresses = copy_texts(join->addresses, join->address_count);
+    w->address_count = w->addresses ? join->address_count : 0;
+    w->network = join->network;
     w->export_dir = strdup(join->export_dir ? join->export_dir : "");
-    if (w->labels && w->devices && w->export_dir &&
+    if (w->labels && w->devices && w->addresses && w->export_dir &&
         add_subs(w, join->adapters, join->adapter_count, now) &&
         set_transport(w, join->backend, join->ucx, join->address))
         return w;
@@ -400,6 +452,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
         member_t *old = m->workers[at];
         bool was_replaced = old->state == MEMBER_READY && !memcmp(&old->life, &w->life, sizeof w->life);
         w->fenced = was_replaced ? old->fenced : fenced_before(old);
+        compare_addresses(w, old);
         take_over(m, w, old, ret_fenced_peer, ret_fenced_token);
         free_member(old);
     } else {
@@ -421,7 +474,10 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
     if (!p) return NULL;
     msg_subscription_t own = {.adapter = open->adapter};
     p->export_dir = strdup("");
-    if (p->export_dir && add_subs(p, &own, 1, now) &&
+    p->addresses = copy_texts(open->addresses, open->address_count);
+    p->address_count = p->addresses ? open->address_count : 0;
+    p->network = open->network;
+    if (p->export_dir && p->addresses && add_subs(p, &own, 1, now) &&
         set_transport(p, open->backend, open->ucx, open->address))
         return p;
     free_member(p);
@@ -440,6 +496,7 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
     if (!add_token(m, p, now.us)) goto fail;
     *ret_fenced_peer = *ret_fenced_token = 0;
     if (found) {
+        compare_addresses(p, m->publishers[at]);
         take_over(m, p, m->publishers[at], ret_fenced_peer, ret_fenced_token);
         free_member(m->publishers[at]);
     } else {

@@ -54,6 +54,10 @@ typedef struct member {
     char *export_dir;                               /* never NULL; "" none */
     char **labels; uint32_t label_count;            /* "k=v" */
     char **devices; uint32_t device_count;
+    char **addresses; uint32_t address_count;       /* of the data plane, for people */
+    uint64_t network;                               /* as in JOIN; 0: not known */
+    char moved_from[HEDDLE_NAME_MAX + 1];           /* its addresses before this session, if they were others;
+                                                     * "" */
     member_sub_t *subs; uint32_t sub_count;         /* a publisher has one: its adapter */
     /* for each adapter; all, as the worker counts them: 0 until it does */
     uint64_t slots, slots_total, slots_free, slots_held;
@@ -95,6 +99,11 @@ member_sub_t *member_sub(const member_t *member, const char *adapter);
 bool member_is_ready(const member_t *member);                                      /* accepts NULL */
 uint64_t member_silent_ms(const member_t *member, uint64_t now_us);                /* heartbeat age */
 const char *member_state_name(member_state_t state);
+/* Of its data plane: "10.0.0.5, fd00::5"; "" where it told none. */
+void member_addresses(const member_t *member, char *ret_text, size_t size);
+/* How many workers subscribe to the publisher's adapter, if none of them can reach it: its data plane is on
+ * loopback alone, and none of theirs is there.  0: one may, or it is not known. */
+size_t membership_cut_off(const membership_t *m, const member_t *publisher);
 
 /* ---- changing ---- */
 

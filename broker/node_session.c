@@ -171,6 +171,15 @@ static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t 
     e->token = token;
 }
 
+/* Its address on the data plane changed while it ran. */
+static void say_moved(event_row_t *e, const member_t *member)
+{
+    char now[sizeof member->moved_from];
+    if (!member->moved_from[0]) return;
+    member_addresses(member, now, sizeof now);
+    events_say(e, HEDDLE_OK, "its data plane moved from %s to %s", member->moved_from, now);
+}
+
 /* ---- workers ---- */
 
 static bool ping(broker_t *b, uint64_t peer, uint64_t nonce)
@@ -265,6 +274,7 @@ void on_join(const call_t *c)
         send_welcome(c, member, &welcome);
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
         e->token = member->token;
+        say_moved(e, member);
         rollout_wake(&b->rollout, broker_view(b, c->now), member, &b->events, &b->out);
     }
     arena_fini(&arena);
@@ -378,6 +388,7 @@ void on_open(const call_t *c)
     for (uint32_t i = 0; i < served_count; i++) tell_ended(c, member, served[i]);
     event_row_t *e = events_add(&b->events, EVENT_WRITER_OPENED, open->adapter, 0, member->name, c->now);
     e->token = member->token;
+    say_moved(e, member);
 }
 
 /* ---- both ---- */

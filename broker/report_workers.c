@@ -169,18 +169,21 @@ static json_t *labels_part(const member_t *m)
     return NULL;
 }
 
+static json_t *texts_part(char *const *texts, uint32_t count)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (uint32_t i = 0; ok && i < count; i++) ok = json_array_append_new(list, json_string(texts[i])) == 0;
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
 static json_t *transport_part(const member_t *m)
 {
-    json_t *devices = json_array();
-    bool ok = devices;
-    for (uint32_t i = 0; ok && i < m->device_count; i++)
-        ok = json_array_append_new(devices, json_string(m->devices[i])) == 0;
-    if (!ok) {
-        json_decref(devices);
-        return NULL;
-    }
-    return json_pack("{s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx", part_text(m->ucx), "devices",
-                     devices);
+    return json_pack("{s:o, s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx", part_text(m->ucx),
+                     "devices", texts_part(m->devices, m->device_count), "addresses",
+                     texts_part(m->addresses, m->address_count));
 }
 
 /* Until the first heartbeat of a new process only what it asked for is known. */

@@ -27,6 +27,7 @@
                                              * search for duplicates short */
 #define LIMIT_WORD_BYTES 64u                /* words of ours in a message: phases, codes, states, commands */
 #define LIMIT_AUTH_BYTES 4096u              /* a key or a signed token */
+#define LIMIT_ADDRESSES 4u                  /* of a data plane: one for each family */
 #define LIMIT_DEVICES 256u                  /* network devices of one host, virtual ones too */
 #define LIMIT_FEATURES 64u
 #define LIMIT_OPEN_SERVED 64u               /* versions that a publisher serves, restated: it has few

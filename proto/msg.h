@@ -95,6 +95,9 @@ typedef struct {
     uint64_t slots_total, slots_free, slots_held;   /* as in HEARTBEAT; 0 at the first JOIN */
     uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
     uint64_t max_rate_bytes;                  /* that it serves and fetches a second at most; 0: no limit */
+    const char **addresses; uint32_t address_count;   /* of `address`, for people: "10.0.0.5" */
+    uint64_t network;                         /* equal where two members reach each other's loopback; 0: it is
+                                               * not known */
 } msg_join_t;
 
 typedef struct {
@@ -105,6 +108,8 @@ typedef struct {
     uint64_t serving;                         /* newest version whose region is still served, restated; 0:
                                                * none */
     uint64_t *served; uint32_t served_count;  /* all of them */
+    const char **addresses; uint32_t address_count;   /* these two as in JOIN */
+    uint64_t network;
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */

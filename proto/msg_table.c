@@ -168,6 +168,8 @@ static const field_t JOIN_FIELDS[] = {
     U64(msg_join_t, retries, LIMIT_EXACT, OPTIONAL),
     U64(msg_join_t, fenced, LIMIT_EXACT, OPTIONAL),
     U64(msg_join_t, max_rate_bytes, LIMIT_EXACT, OPTIONAL),
+    TEXTS(msg_join_t, addresses, address_count, LIMIT_ADDRESSES, LIMIT_WORD_BYTES),
+    U64(msg_join_t, network, ANY, OPTIONAL),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),
@@ -181,6 +183,8 @@ static const field_t OPEN_FIELDS[] = {
     BIN(msg_open_t, address, LIMIT_ADDRESS_BYTES, OPTIONAL),
     U64(msg_open_t, serving, LIMIT_EXACT, OPTIONAL),
     U64S(msg_open_t, served, served_count, LIMIT_OPEN_SERVED),
+    TEXTS(msg_open_t, addresses, address_count, LIMIT_ADDRESSES, LIMIT_WORD_BYTES),
+    U64(msg_open_t, network, ANY, OPTIONAL),
 };
 static const field_t WELCOME_FIELDS[] = {
     U64(msg_welcome_t, req, ANY, OPTIONAL),

@@ -374,15 +374,21 @@ static void leave_cluster(publisher_node_t *n, uint64_t now_us)
 static void send_open(publisher_node_t *n)
 {
     bytes_t address = {NULL, 0};
+    tr_where_t where;
+    const char *addresses[LIMIT_ADDRESSES];
     uint64_t served[PUBLICATION_SLOTS] = {0};
     uint32_t count = publications_served(&n->publications, served);
     msg_t m = {.type = MSG_OPEN};
     if (n->io->tr->address(n->io->t, &address)) return; /* no answer comes: it is tried again */
+    n->io->tr->where(n->io->t, &where);
     m.open = (msg_open_t){.req = n->session.req, .epoch = n->session.epoch,
                           .prev_token = n->session.token, .takeover = n->takeover,
                           .adapter = n->adapter, .writer = n->writer, .backend = n->io->tr->name,
                           .ucx = n->io->tr->version(), .address = address,
-                          .serving = served[0], .served = served, .served_count = count};
+                          .serving = served[0], .served = served, .served_count = count,
+                          .addresses = addresses,
+                          .address_count = split(where.addresses, addresses, LIMIT_ADDRESSES),
+                          .network = where.network};
     (void)send(n, &m);
 }
 

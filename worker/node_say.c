@@ -38,13 +38,13 @@ static uint64_t took(uint64_t us) { return us ? us : 1; }
 
 /* --- JOIN ------------------------------------------------------------------------------------- */
 
-static uint32_t split_devices(char *list, const char *ret_devices[DEVICES_MAX])
+static uint32_t split_list(char *list, const char *ret_words[DEVICES_MAX])
 {
     uint32_t count = 0;
     char *save = NULL;
     for (char *name = strtok_r(list, ",", &save); name && count < DEVICES_MAX;
          name = strtok_r(NULL, ",", &save))
-        ret_devices[count++] = name;
+        ret_words[count++] = name;
     return count;
 }
 
@@ -96,11 +96,13 @@ static slots_sum_t sum_slots(const worker_node_t *n)
 void say_join(worker_node_t *n)
 {
     char list[256] = "";
-    const char *devices[DEVICES_MAX];
+    const char *devices[DEVICES_MAX], *addresses[DEVICES_MAX];
+    tr_where_t where;
     tr_counters_t c;
     slots_sum_t slots = sum_slots(n);
     n->io.tr->counters(n->io.t, &c);
     n->io.tr->devices(n->io.t, list, sizeof list);
+    n->io.tr->where(n->io.t, &where);
     msg_subscription_t *adapters = calloc(n->adapter_count, sizeof *adapters);
     msg_held_t *held = calloc(LIMIT_HELD, sizeof *held);
     if (!adapters || !held) goto done;    /* no answer will come, and the session asks again */
@@ -123,7 +125,7 @@ void say_join(worker_node_t *n)
                           .backend = n->io.tr->name,
                           .ucx = n->io.tr->version(),
                           .devices = devices,
-                          .device_count = split_devices(list, devices),
+                          .device_count = split_list(list, devices),
                           .export_dir = n->opts.export_dir,
                           .slots_total = slots.total,
                           .slots_free = slots.free,
@@ -133,7 +135,10 @@ void say_join(worker_node_t *n)
                           .chunks_bad = n->counters.chunks_bad,
                           .retries = n->counters.retries,
                           .fenced = n->session.fenced_count,
-                          .max_rate_bytes = n->opts.max_rate_bytes};
+                          .max_rate_bytes = n->opts.max_rate_bytes,
+                          .addresses = addresses,
+                          .address_count = split_list(where.addresses, addresses),
+                          .network = where.network};
     if (n->io.tr->address(n->io.t, &m.join.address)) goto done;
     if (say(n, &m) == HEDDLE_OK)
         for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);

@@ -408,16 +408,24 @@ int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t vers
 
 typedef struct { json_t *(*make)(const worker_node_t *n); char *text; } report_t;
 
+/* "a,b" as a list. */
+static json_t *list_of(char *words)
+{
+    json_t *list = json_array();
+    char *save = NULL;
+    for (char *word = strtok_r(words, ",", &save); word; word = strtok_r(NULL, ",", &save))
+        json_array_append_new(list, json_string(word));
+    return list;
+}
+
 static json_t *report_transport(const worker_node_t *n)
 {
-    char list[256] = "";
-    n->io.tr->devices(n->io.t, list, sizeof list);
-    json_t *devices = json_array();
-    char *save = NULL;
-    for (char *name = strtok_r(list, ",", &save); name; name = strtok_r(NULL, ",", &save))
-        json_array_append_new(devices, json_string(name));
-    return json_pack("{s:s, s:s, s:o}", "backend", n->io.tr->name, "ucx", n->io.tr->version(), "devices",
-                     devices);
+    char devices[256] = "";
+    tr_where_t where;
+    n->io.tr->devices(n->io.t, devices, sizeof devices);
+    n->io.tr->where(n->io.t, &where);
+    return json_pack("{s:s, s:s, s:o, s:o}", "backend", n->io.tr->name, "ucx", n->io.tr->version(),
+                     "devices", list_of(devices), "addresses", list_of(where.addresses));
 }
 
 static json_t *report_counters(const worker_node_t *n)

@@ -218,6 +218,7 @@ class Transport:
     backend: str
     ucx: str | None
     devices: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

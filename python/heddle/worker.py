@@ -454,7 +454,7 @@ class Worker(Handle):
         return {**counters, "joined": self._joined, "held": held}
 
     def transport(self) -> dict[str, Any]:
-        """backend, ucx (its version), devices."""
+        """backend, ucx (its version), devices, addresses."""
         told = ffi.new("char **")
         with self._lock:
             _native.check(lib.heddle_worker_transport(self._live(), told))

@@ -88,7 +88,7 @@ SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "t
 WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text",
           "pid": "int", "labels": "map",
           "joined_at": "at", "heartbeat_age_ms": "ms",
-          "transport": {"backend": "text", "ucx": "text?", "devices": "texts"},
+          "transport": {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts"},
           "slots": {"total": "int", "free": "int?", "held": "int?"}, "adapters": ["name", SUBSCRIPTION],
           "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
 KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?",
@@ -147,7 +147,8 @@ KINDS = {
                "wire": {"min": "int", "max": "int"}, "heddle": "text", "public_key": "public_key?"},
     "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name",
                "adapters": "texts",
-               "export_dir": "text?", "transport": {"backend": "text", "ucx": "text?", "devices": "texts"}},
+               "export_dir": "text?",
+               "transport": {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts"}},
     "heddle": {},
     "events": {},
 }

@@ -259,6 +259,69 @@ Test(membership, one_publisher_an_adapter)
     cr_assert_eq(mem.ended_count, 0);
 }
 
+/* ---- where their data planes are ---- */
+
+static member_t *place(member_t *m, const char *address, uint64_t network)
+{
+    m->addresses = calloc(2, sizeof *m->addresses);
+    m->addresses[0] = strdup(address);
+    m->address_count = 1;
+    m->network = network;
+    return m;
+}
+
+/* As place, of a member that told none. */
+static void move(member_t *m, const char *address, uint64_t network)
+{
+    free(m->addresses[0]);
+    free(m->addresses);
+    place(m, address, network);
+}
+
+Test(membership, a_publisher_on_loopback_that_no_worker_reaches)
+{
+    member_t *p = open_as("policy", "t1", 9, 9, "1.13.1");
+    free(p->addresses);
+    place(p, "127.0.0.1", 7);
+    cr_assert_eq(membership_cut_off(&mem, p), 0, "there is no worker yet");
+    member_t *far = admit((join_t){.name = "far", .peer = 1, .life = 1});
+    cr_assert_eq(membership_cut_off(&mem, p), 0, "where it is was not told");
+    free(far->addresses);
+    place(far, "10.0.0.2", 8);
+    cr_assert_eq(membership_cut_off(&mem, p), 1);
+    member_t *here = admit((join_t){.name = "here", .peer = 2, .life = 2});
+    free(here->addresses);
+    place(here, "10.0.0.1", 7);
+    cr_assert_eq(membership_cut_off(&mem, p), 2, "of the same host, and not on its loopback");
+    move(here, "127.0.0.1", 7);
+    cr_assert_eq(membership_cut_off(&mem, p), 0, "one reaches it, and others from there");
+    move(here, "127.0.0.1", 8);
+    cr_assert_eq(membership_cut_off(&mem, p), 2, "the loopback of another host");
+    membership_end(&mem, here, MEMBER_LOST, now);
+    cr_assert_eq(membership_cut_off(&mem, p), 1);
+    move(p, "10.0.0.9", 7);
+    cr_assert_eq(membership_cut_off(&mem, p), 0);
+}
+
+Test(membership, a_session_at_other_addresses_says_where_it_was)
+{
+    const char *first[] = {"10.0.0.1", "fd00::1"}, *second[] = {"10.0.0.2"};
+    char text[64];
+    msg_join_t join = join_of((join_t){.name = "w", .slots = 3});
+    member_t *m;
+    static const struct { uint8_t life; bool is_second; const char *moved_from; } ROWS[] = {
+        {1, false, ""}, {1, false, ""}, {1, true, "10.0.0.1, fd00::1"}, {1, true, ""}, {2, false, ""}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        member_hello_t h = hello(1 + i, ROWS[i].life);
+        join.addresses = ROWS[i].is_second ? second : first;
+        join.address_count = ROWS[i].is_second ? 1 : 2;
+        cr_assert_eq(membership_join(&mem, &join, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+        cr_expect_str_eq(m->moved_from, ROWS[i].moved_from, "row %zu", i);
+        member_addresses(m, text, sizeof text);
+        cr_expect_str_eq(text, ROWS[i].is_second ? "10.0.0.2" : "10.0.0.1, fd00::1");
+    }
+}
+
 /* ---- leases ---- */
 
 Test(membership, the_lease_counts_from_the_last_word)

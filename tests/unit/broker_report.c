@@ -125,6 +125,8 @@ static void join(uint64_t peer, const char *name, const char *zone)
                         .devices = (const char *[]){"lo"},
                         .device_count = 1,
                         .max_rate_bytes = 4000000,
+                        .addresses = (const char *[]){"127.0.0.1"},
+                        .address_count = 1,
                         .address = {"addr", 4},
                         .export_dir = "/srv/w"}};
     say(peer, &m);
@@ -452,6 +454,8 @@ static const field_row_t FIELDS[] = {
     {"workers", "workers[].transport.ucx", "sN"},
     {"workers", "workers[].transport.devices", "a"},
     {"workers", "workers[].transport.devices[]", "s"},
+    {"workers", "workers[].transport.addresses", "a"},
+    {"workers", "workers[].transport.addresses[]", "s"},
     {"workers", "workers[].slots", "o"},
     {"workers", "workers[].slots.total", "i"},
     {"workers", "workers[].slots.free", "iN"},
@@ -820,7 +824,8 @@ Test(report, workers_by_name_and_what_they_serve)
     cr_assert_eq(json_array_size(at(b, "workers")), 2);
     expect(b, "workers[0].name", "\"w1\"");
     expect(b, "workers[0].labels", "{\"zone\":\"a\"}");
-    expect(b, "workers[0].transport", "{\"backend\":\"ucx\",\"ucx\":\"1.13.1\",\"devices\":[\"lo\"]}");
+    expect(b, "workers[0].transport", "{\"backend\":\"ucx\",\"ucx\":\"1.13.1\",\"devices\":[\"lo\"],"
+                                      "\"addresses\":[\"127.0.0.1\"]}");
     expect(b, "workers[0].slots", "{\"total\":6,\"free\":3,\"held\":1}");
     expect(b, "workers[0].counters.bytes_in", "9007199254740991");
     expect(b, "workers[0].current", "false"); /* of critic nothing is active */
