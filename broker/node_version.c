@@ -34,11 +34,14 @@ void on_publish(const call_t *c)
     const msg_publish_t *m = &c->m->publish;
     const member_t *writer = writer_of(c);
     const adapter_row_t *known = registry_adapter(&b->registry, m->adapter), *a = writer ? known : NULL;
+    char addresses[HEDDLE_NAME_MAX + 1] = "", held[512];
+    if (writer) member_addresses(writer, addresses, sizeof addresses);
     publish_by_t by = {.peer = c->from,
                        .writer = writer ? writer->name : NULL,
                        .live = a ? rollout_newest_live(&b->rollout, a) : NULL,
-                       .awaited = a ? rollout_awaited(&b->rollout, a, &m->digest) : NULL};
-    char held[512];
+                       .awaited = a ? rollout_awaited(&b->rollout, a, &m->digest) : NULL,
+                       .cut_off_count = writer ? membership_cut_off(&b->members, writer) : 0,
+                       .addresses = addresses};
     heddle_error_t error;
     uint64_t version = 0;
     bool created = false;
@@ -52,7 +55,7 @@ void on_publish(const call_t *c)
     int rc = registry_decide_publish(&b->registry, m, &by, c->now, &b->out, &version, &created, &error);
     if (rc == HEDDLE_ERR_FENCED) {
         refuse_stranger(c, &error);
-    } else if (rc == HEDDLE_ERR_UNAVAILABLE) {
+    } else if (rc == HEDDLE_ERR_UNAVAILABLE && error.retriable) {
         broker_refuse(c, &error, rollout_settling_us(&b->rollout, c->now.us) / 1000 + 1);
     } else if (rc || !broker_make_durable(b, c->now, &error)) {
         broker_refuse(c, &error, 0);

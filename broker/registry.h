@@ -119,7 +119,8 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 /* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live: who holds which
  * bytes is soft state).  Answered first: an exact replay of a request id (created=false
  * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED (UNAVAILABLE,
- * retriable, while it is not known yet whether the same bytes are lost).  On OK:
+ * retriable, while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable,
+ * where no worker can reach the writer.  On OK:
  * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the
  * version that stands for it, *ret_created whether it is new. */
 typedef struct {
@@ -130,6 +131,8 @@ typedef struct {
     const version_row_t *awaited;      /* after a start: of the same bytes (rollout_awaited); NULL: none */
     const char *held;                  /* rollout_held_text; NULL: the adapter is not held */
     uint64_t held_version;             /* at which it is */
+    size_t cut_off_count;              /* membership_cut_off: a new version would reach none of them */
+    const char *addresses;             /* the writer's, for the refusal */
 } publish_by_t;
 int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
                             instant_t now, outbox_t *out,

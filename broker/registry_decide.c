@@ -188,6 +188,20 @@ static int not_known_yet(const msg_publish_t *m, const version_row_t *v, heddle_
     return HEDDLE_ERR_UNAVAILABLE;
 }
 
+static int cut_off(const msg_publish_t *m, const publish_by_t *by, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+               "no worker can reach the publisher %s: its data plane is on loopback (%s), and that of each "
+               "of the %zu workers of %s is elsewhere",
+               by->writer, by->addresses, by->cut_off_count, m->adapter);
+    error_where(error, m->adapter, 0, NULL, "commit");
+    error_expected(error, "a publisher on a network of the workers");
+    error_found(error, "%s, on %s", by->writer, by->addresses);
+    error_hint(error, "start the publisher with --data-device and the interface that the workers reach");
+    error->retriable = 0;
+    return HEDDLE_ERR_UNAVAILABLE;
+}
+
 static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_error_t *error)
 {
     char digest[HEDDLE_DIGEST_TEXT];
@@ -263,6 +277,7 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
         *ret_created = false;
         return HEDDLE_OK;
     }
+    if (by->cut_off_count) return cut_off(m, by, error);
     *ret_version = a->last_version + 1;
     *ret_created = true;
     add_version(m, by, *ret_version, now, out);

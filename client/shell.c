@@ -2,13 +2,13 @@
 #include "client/shell.h"
 
 #include "client/broker_address.h"
+#include "client/data_device.h"
 #include "client/descriptors.h"
 #include "client/event_queue.h"
 #include "client/opening.h"
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/thread.h"
-#include "transfer/device.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -34,6 +34,7 @@ struct shell {
     event_queue_t events;
     descriptors_keep_t keep;
     int interrupt_fd;
+    char device[DATA_DEVICE_BYTES];
 };
 
 /* ---- what the node asks for ---- */
@@ -129,18 +130,8 @@ static device_reach_t may_reach(const shell_opts_t *opts, bool is_secure, bool i
     return opts->insecure ? DEVICE_ANY : has_keys ? DEVICE_PRIVATE : DEVICE_LOOPBACK;
 }
 
-/* Right where all workers are of this host; else nothing arrives, and only a deadline would tell. */
-static void warn_of_loopback(const char *device, const char *broker)
-{
-    if (device_is_loopback(device))
-        log_emit(LOG_WARN, "data.loopback",
-                 "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
-                 "name the interface that they can (--data-device)",
-                 broker, device ? device : "lo");
-}
-
 /* Over a network only with keys, or where somebody said that he trusts it. */
-static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
+static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
 {
     bool is_loopback = false, is_secure = false;
     const char *broker = broker_address(opts->broker);
@@ -157,9 +148,8 @@ static int take_keys(const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_err
             "network that you trust");
     }
     if (rc || !opts->transfer) return rc;
-    rc = device_check(opts->data_device, may_reach(opts, is_secure, is_loopback), error);
-    if (!rc && !is_loopback) warn_of_loopback(opts->data_device, broker);
-    return rc;
+    device_reach_t reach = may_reach(opts, is_secure, is_loopback);
+    return data_device_choose(opts->data_device, broker, reach, s->device, error);
 }
 
 /* For an operator who knows the fabric better than AUTO does; sources decide, so both sides may differ. */
@@ -181,10 +171,10 @@ static int transfer_mode(tr_mode_t *ret_mode, heddle_error_t *error)
 static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
     transfer_opts_t transfer = {
-        .device = opts->data_device, .max_rate_bytes = opts->max_rate_bytes,
+        .device = s->device, .max_rate_bytes = opts->max_rate_bytes,
         .close_ms = opts->close_ms, .clock = s->io.clock, .owner = s->io.owner};
     int rc = transfer_mode(&transfer.mode, error);
-    if (!rc) rc = transfer_ucx_load(opts->data_device, &s->io.tr, error);
+    if (!rc) rc = transfer_ucx_load(s->device, &s->io.tr, error);
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
 }
 
@@ -192,7 +182,7 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
 {
     static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame, on_refused};
     wire_keys_t keys;
-    int rc = take_keys(opts, &keys, error);
+    int rc = take_keys(s, opts, &keys, error);
     if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))
         rc = out_of(error, "no memory or descriptor is left for a loop");
     s->events.is_quiet = opts->quiet_events;

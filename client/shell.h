@@ -19,7 +19,7 @@ typedef struct shell shell_t;
 typedef struct {
     const char *broker;                /* NULL: $HEDDLE_BROKER, else the default */
     bool transfer;                     /* load and open UCX */
-    const char *data_device;           /* NULL: lo */
+    const char *data_device;           /* NULL: as client/data_device.h says */
     bool insecure; /* other addresses than loopback are allowed, for control and data; without it
                     * for control with the broker's key; for data, if that key or the ring was
                     * named, or the broker is reached over a network */

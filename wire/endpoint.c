@@ -121,3 +121,16 @@ int wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_error
     if (ret_loopback) *ret_loopback = all;
     return HEDDLE_OK;
 }
+
+bool wire_next_host(const char **list, char ret_host[WIRE_HOST_BYTES])
+{
+    char one[ENDPOINT_BYTES];
+    while (endpoint_next(list, one)) {
+        const char *colon = strrchr(one, ':');
+        bool is_tcp = !strncmp(one, "tcp://", 6) && colon > one + 6;
+        if (is_tcp && take_host(one + 6, (size_t)(colon - one - 6), false, ret_host) &&
+            !host_is_loopback(ret_host))
+            return true;
+    }
+    return false;
+}

@@ -65,6 +65,11 @@ int  wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, 
 /* The same for a comma-separated list to dial; loopback when every one of them is. */
 int  wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_error_t *error);
 
+/* Takes endpoints off a list that was checked, up to and with the first one that leads off this host:
+ * ret_host is its host, without brackets.  False: there is none. */
+#define WIRE_HOST_BYTES 256
+bool wire_next_host(const char **list, char ret_host[WIRE_HOST_BYTES]);
+
 /* `endpoints`: one or more, comma-separated; one is connected at a time, the next when that one
  * cannot be reached.  Returns at once: the broker may be away.  USAGE, NO_MEMORY. */
 int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire,

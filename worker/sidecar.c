@@ -56,7 +56,7 @@ static const option_t OPTIONS[] = {
     {"hook-timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "a command is killed after so long",
      AT(hook_timeout_ms)},
     {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
-     "network interface of the data plane; default lo; another needs named keys, or a broker elsewhere",
+     "network interface of the tensor bytes; default: the one that reaches the broker, where it is private",
      AT(data_device)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, served and fetched; default no limit",
      AT(max_rate_bytes)},
@@ -350,8 +350,9 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
     repeat_t said = {0};
     for (;;) {
         int rc = open_worker(s, error);
+        bool is_network = rc == HEDDLE_ERR_INTERNAL || rc == HEDDLE_ERR_UNAVAILABLE;
         if (!rc && repeat_over(&said)) log_emit(LOG_WARN, "device.up", "the network interface is up");
-        if (rc != HEDDLE_ERR_INTERNAL || !error->retriable) return rc;
+        if (!is_network || !error->retriable) return rc;
         say_retried(s, &said, "device.waiting", error, "the network interface is not up; waiting for it");
         if (!may_try_again(s, DEVICE_RETRY_MS)) return s->is_ending ? HEDDLE_OK : rc;
     }

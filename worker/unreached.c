@@ -45,13 +45,31 @@ static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *l
     return is_new;
 }
 
-static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, const char *names)
+/* Why a lost source cannot be reached, where that is known; "". */
+static void explain(const node_io_t *io, const announced_t *w, const uint64_t *lost, uint32_t count,
+                    char *ret_why, size_t size)
+{
+    ret_why[0] = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char why[192] = "";
+        const source_t *source = find_source(w, lost[i]);
+        if (source) io->tr->explain(io->t, bytes_of(source->address, source->address_bytes), why, sizeof why);
+        if (why[0]) error_text(ret_why, size, why);
+    }
+}
+
+static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, const char *names,
+                     const char *why)
 {
     char devices[256] = "";
     io->tr->devices(io->t, devices, sizeof devices);
     if (u->refused)
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE, "no source serves it: %s answered %s", names,
                    heddle_err_name(u->refused));
+    else if (why[0])
+        error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
+                   "cannot reach %s over %s: %s; name the same network with --data-device everywhere", names,
+                   devices, why);
     else /* with what to do about it: most who are told see the message alone */
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
                    "cannot reach %s over %s: no answer there; "
@@ -68,7 +86,9 @@ static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, cons
     buf_t names = {0};
     if (name_sources(u, w, lost, count, &names)) {
         char scratch[REPEAT_TEXT];
-        describe(u, io, w, buf_text(&names));
+        char why[192];
+        explain(io, w, lost, count, why, sizeof why);
+        describe(u, io, w, buf_text(&names), why);
         bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
         uint64_t times = repeat_note(&u->reported, repeat_key(u->error.message), now_us);
         if (times)

@@ -36,8 +36,11 @@ typedef struct heddle_publisher_opts {
     int takeover;                  /* 1: fence a live writer of this adapter now */
     uint32_t timeout_ms;           /* connect and reply; 0: 5000 */
     uint64_t max_rate_bytes;       /* served per second; 0: no limit */
-    const char *data_device;       /* network interface of the data plane; NULL: lo.  Another needs keys
-                                    * that were named, or a broker elsewhere */
+    const char *data_device;       /* network interface of the data plane.  NULL: lo with a broker on
+                                    * loopback, else the interface that reaches the broker, which must have
+                                    * a private address there (else INSECURE_ADDRESS; without a route
+                                    * UNAVAILABLE).  Other than lo: needs keys that were named, or a broker
+                                    * elsewhere */
     int insecure;                  /* 1: other addresses than loopback are allowed, for control and data;
                                     * with keys too, for a data device with a public address */
     uint32_t close_ms;             /* what close may wait for a worker that fetches the last version, and

@@ -44,8 +44,7 @@ typedef struct heddle_worker_opts {
     uint32_t slots;                  /* per adapter; 0: 2 + the broker's keep */
     int apply;                       /* heddle_apply_t */
     uint64_t max_rate_bytes;         /* per second, served and fetched; 0: no limit */
-    const char *data_device;         /* network interface of the data plane; NULL: lo.  Another needs
-                                      * keys that were named, or a broker elsewhere */
+    const char *data_device;         /* network interface of the data plane; NULL: as for publishers */
     int insecure;                    /* as for publishers */
     int join_timeout_ms;             /* give up joining under a name that is alive after this; 0: never */
     const char *export_dir;          /* told to the broker for `workers` and the ready line; NULL: none */

@@ -76,6 +76,7 @@ typedef struct {
     int64_t step;
     heddle_unchanged_t unchanged;
     bool back, stranger;
+    size_t cut_off;
 } ask_t;
 static uint64_t got_version;
 static bool got_created;
@@ -103,7 +104,9 @@ static int try_publish(ask_t a)
     publish_by_t by = {.peer = 4,
                        .writer = a.stranger ? NULL : "trainer",
                        .share_key = {{9}},
-                       .live = policy() ? registry_newest_live(policy()) : NULL};
+                       .live = policy() ? registry_newest_live(policy()) : NULL,
+                       .cut_off_count = a.cut_off,
+                       .addresses = "127.0.0.1"};
     return registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
 }
 
@@ -290,6 +293,21 @@ Test(registry, steps_do_not_go_back)
     cr_assert_eq(try_publish((ask_t){.digest = 2}), HEDDLE_OK); /* no step: no claim */
     outbox_clear(&out);
     cr_assert_eq(try_publish((ask_t){.digest = 2, .step = 100}), HEDDLE_OK);
+}
+
+Test(registry, a_writer_that_no_worker_reaches_makes_no_version)
+{
+    open_policy();
+    publish(1);
+    decide(1);
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .cut_off = 3}), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(!error.retriable && strstr(error.message, "trainer") && strstr(error.message, "127.0.0.1") &&
+              strstr(error.message, "3 workers") && strstr(error.hint, "--data-device"), "%s", error.message);
+    cr_assert_eq(out.record_count, 0);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .cut_off = 3, .unchanged = HEDDLE_UNCHANGED_SKIP}),
+                 HEDDLE_OK);
+    cr_assert_eq(got_version, 1, "what is there needs no source");
+    outbox_clear(&out);
 }
 
 Test(registry, unchanged_is_compared_with_the_newest_live_version)

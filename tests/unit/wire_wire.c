@@ -205,6 +205,19 @@ Test(wire, endpoint_lists)
         cr_expect_eq(wire_check_endpoints(bad[i], NULL, NULL), HEDDLE_ERR_USAGE, "%s", bad[i]);
 }
 
+Test(wire, hosts_beyond_this_one)
+{
+    char host[WIRE_HOST_BYTES];
+    const char *list = "tcp://127.0.0.1:1,ipc:///tmp/x,tcp://10.0.0.1:2,tcp://localhost:3,tcp://[fd00::1]:4,"
+                       "tcp://[::1]:5,tcp://broker.example:6";
+    static const char *const WANTED[] = {"10.0.0.1", "fd00::1", "broker.example"};
+    for (size_t i = 0; i < sizeof WANTED / sizeof *WANTED; i++) {
+        cr_assert(wire_next_host(&list, host));
+        cr_expect_str_eq(host, WANTED[i]);
+    }
+    cr_assert_not(wire_next_host(&list, host));
+}
+
 Test(wire, frames_go_both_ways_whole)
 {
     end_t server = {.echo = true}, client = {0};

@@ -148,7 +148,8 @@ def parser() -> argparse.ArgumentParser:
                         help="give up while another worker has the name; default never")
     worker.add_argument("--max-rate", metavar="SIZE", type=size,
                         help="bytes per second, served and fetched; default no limit")
-    worker.add_argument("--data-device", metavar="IF", help="network interface of the data plane; default lo")
+    worker.add_argument("--data-device", metavar="IF",
+                        help="network interface of the tensor bytes; default the one to the broker")
     worker.add_argument("--insecure", action="store_true", help="allow addresses that are not loopback")
     common = p.add_argument_group("common options")
     common.add_argument("-o", "--output", choices=("table", "json"), default="table",

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/data_device.h"
+
+#include "core/errors.h"
+#include "core/log.h"
+#include "wire/wire.h"
+
+#include <stdio.h>
+
+/* The first host of the list that is reached. */
+static int towards(const char *broker, char ret_device[DATA_DEVICE_BYTES], heddle_error_t *error)
+{
+    char host[WIRE_HOST_BYTES], device[IF_NAMESIZE];
+    int rc = HEDDLE_ERR_UNAVAILABLE;
+    for (const char *rest = broker; rc == HEDDLE_ERR_UNAVAILABLE && wire_next_host(&rest, host);)
+        rc = device_towards(host, device, error);
+    if (!rc) snprintf(ret_device, DATA_DEVICE_BYTES, "%s", device);
+    return rc;
+}
+
+static void say_chosen(const char *device, const char *broker)
+{
+    device_addresses_t addresses;
+    char text[DEVICE_ADDRESSES_TEXT];
+    device_addresses(device, &addresses);
+    device_addresses_text(&addresses, text);
+    log_emit(LOG_INFO, "data.device", "the data plane is on %s (%s), which reaches the broker at %s; "
+             "--data-device names another interface", device, text, broker);
+}
+
+/* Right where all workers are of this host; else nothing arrives, and only a deadline would tell. */
+static void warn_of_loopback(const char *device, const char *broker)
+{
+    log_emit(LOG_WARN, "data.loopback",
+             "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
+             "name the interface that they can (--data-device)", broker, device);
+}
+
+int data_device_choose(const char *named, const char *broker, device_reach_t reach,
+                       char ret_device[DATA_DEVICE_BYTES], heddle_error_t *error)
+{
+    char host[WIRE_HOST_BYTES];
+    const char *rest = broker;
+    bool is_named = named && named[0], is_elsewhere = wire_next_host(&rest, host);
+    int rc = HEDDLE_OK;
+    if (is_named) error_text(ret_device, DATA_DEVICE_BYTES, named);
+    else if (is_elsewhere) rc = towards(broker, ret_device, error);
+    else snprintf(ret_device, DATA_DEVICE_BYTES, "lo");
+    if (!rc) rc = device_check(ret_device, reach, error);
+    if (rc || !is_elsewhere) return rc;
+    if (device_is_loopback(ret_device)) warn_of_loopback(ret_device, broker);
+    else if (!is_named) say_chosen(ret_device, broker);
+    return HEDDLE_OK;
+}
