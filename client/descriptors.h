@@ -16,9 +16,10 @@
 #include <heddle/error.h>
 #include <stdint.h>
 
-/* A loop, a line, a transfer, a keep and a first version. */
-#define DESCRIPTORS_START 48
-/* A memfd, connections to sources, and what the application opens about a version. */
+/* A loop, a line, a transfer of two address families, a keep and a first version. */
+#define DESCRIPTORS_START 56
+/* A memfd, connections to sources, and what the application opens about a version.  Or a transfer's sockets,
+ * opened anew. */
 #define DESCRIPTORS_VERSION 16
 #define DESCRIPTORS_KEPT 12
 #define DESCRIPTORS_LOW 8

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define TURN_EVENTS 64   /* transfer events handed over in one turn */
+#define LOOK_US 1000000u /* between two looks at the interface's addresses */
 
 struct shell {
     loop_t *loop;
@@ -35,6 +36,9 @@ struct shell {
     descriptors_keep_t keep;
     int interrupt_fd;
     char device[DATA_DEVICE_BYTES];
+    device_reach_t reach;
+    uint64_t look_us;                  /* the next look at the interface; CLOCK_NEVER: loopback, or none */
+    char look_error[256];              /* why the last one could not be obeyed; "" */
 };
 
 /* ---- what the node asks for ---- */
@@ -55,9 +59,35 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     s->ops->frame(s->node, frame, loop_now(s->loop));
 }
 
+/* Looked at, and not listened for: a netlink socket would be one more descriptor and source for something
+ * that happens once a day, and DHCP itself takes longer than a second.  True: the data plane has other
+ * addresses since. */
+static bool look_at_device(shell_t *s, uint64_t now_us)
+{
+    heddle_error_t error;
+    tr_where_t before, after;
+    if (s->look_us == CLOCK_NEVER) return false;
+    s->look_us = now_us + LOOK_US;
+    if (!s->io.tr->moved(s->io.t)) return false;
+    s->io.tr->where(s->io.t, &before);
+    int rc = device_check(s->device, s->reach, &error);
+    if (!rc) rc = descriptors_check(DESCRIPTORS_VERSION, &error); /* UCX ends the process without */
+    if (!rc) rc = s->io.tr->reopen(s->io.t, &error);
+    if (rc && strcmp(s->look_error, error.message) != 0)
+        log_emit(LOG_WARN, "data.unmoved", "the addresses of %s changed, and the data plane cannot take the "
+                 "new ones: %s; it is tried again", s->device, error.message);
+    error_text(s->look_error, sizeof s->look_error, rc ? error.message : "");
+    s->io.tr->where(s->io.t, &after);
+    if (!strcmp(before.addresses, after.addresses)) return false;
+    log_emit(LOG_WARN, "data.moved", "the addresses of %s changed from %s to %s: the data plane was opened "
+             "anew", s->device, before.addresses, after.addresses);
+    return true;
+}
+
 static void on_line(void *self, bool up)
 {
     shell_t *s = self;
+    (void)look_at_device(s, loop_now(s->loop)); /* it is told with what follows */
     s->ops->line(s->node, up, loop_now(s->loop));
 }
 
@@ -83,9 +113,11 @@ static uint64_t tick(void *self, uint64_t now_us)
 {
     shell_t *s = self;
     if (s->io.t) descriptors_look(&s->keep, now_us);
+    if (now_us >= s->look_us && look_at_device(s, now_us)) wire_redial(s->wire);
     uint64_t node_us = s->ops->tick(s->node, now_us);
     s->transfer_due_us = transfer_deadline(s);
-    return node_us < s->transfer_due_us ? node_us : s->transfer_due_us;
+    uint64_t due_us = node_us < s->transfer_due_us ? node_us : s->transfer_due_us;
+    return due_us < s->look_us ? due_us : s->look_us;
 }
 
 /* Bounded: a batch of transfer events, then one piece of the node's own work. */
@@ -148,8 +180,10 @@ static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys
             "network that you trust");
     }
     if (rc || !opts->transfer) return rc;
-    device_reach_t reach = may_reach(opts, is_secure, is_loopback);
-    return data_device_choose(opts->data_device, broker, reach, s->device, error);
+    s->reach = may_reach(opts, is_secure, is_loopback);
+    rc = data_device_choose(opts->data_device, broker, s->reach, s->device, error);
+    if (!rc && !device_is_loopback(s->device)) s->look_us = 0;
+    return rc;
 }
 
 /* For an operator who knows the fabric better than AUTO does; sources decide, so both sides may differ. */
@@ -213,6 +247,7 @@ static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_erro
     if (!s) return out_of(error, "no memory is left for a client");
     s->io = (node_io_t){
         .self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
+    s->look_us = CLOCK_NEVER;
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->interrupt_fd < 0)
         rc = out_of(error, "no descriptor is left for a client");
