@@ -22,8 +22,8 @@ static const option_t OPTIONS[] = {
      AT(deadline_ms)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, "0", "bytes fetched a second; 0: no limit",
      AT(max_rate_bytes)},
-    {"data-device", 0, OPTION_TEXT, "IF", NULL, "lo",
-     "of the tensor bytes; other than loopback: with keys that were named, or a broker elsewhere",
+    {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
+     "network interface of the tensor bytes; default: the one that reaches the broker, where it is private",
      AT(data_device)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
     {0}};

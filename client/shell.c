@@ -277,7 +277,7 @@ int shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t 
     sigset_t old;
     opening_begin();
     block_signals(&old);
-    rc = take_keys(opts, &keys, error);
+    rc = take_keys(&s, opts, &keys, error);
     explicit_bzero(&keys, sizeof keys);
     if (!rc) rc = open_transfer(&s, opts, error);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

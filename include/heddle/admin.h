@@ -93,7 +93,7 @@ HEDDLE_API int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const
 typedef struct heddle_pull_opts {
     size_t size;
     uint32_t deadline_ms;            /* from the call until every byte has come; 0: 60000 */
-    const char *data_device;         /* as for publishers and workers; NULL: lo */
+    const char *data_device;         /* as in heddle_publisher_opts_t */
     uint64_t max_rate_bytes;         /* bytes fetched a second; 0: no limit */
     int insecure;                    /* allow other addresses than loopback without keys */
     /* Called on the caller's thread, within the call, as bytes come; NULL: not. */
