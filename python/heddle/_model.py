@@ -26,7 +26,7 @@ from typing import Any
 from heddle import _calls, _native
 from heddle._native import ffi, lib
 from heddle.errors import HeddleError
-from heddle.tensors import _FROM_TORCH, Table, check_memory, is_plain, torch_target
+from heddle.tensors import _FROM_TORCH, Table, address, check_memory, torch_target
 
 _TARGETS_MAX = 4            # regions of a publisher that are remembered; it has three
 
@@ -252,9 +252,9 @@ class Plan:
         """Which parameters lie on the CPU as they will lie in a region; their addresses into _sources.  Their
         memory was checked.
         """
-        plain = [is_plain(p) for p in self.parameters]
-        self._sources = array.array("Q", [p.data_ptr() if as_it_lies else 0
-                                          for p, as_it_lies in zip(self.parameters, plain, strict=True)])
+        found = [address(p) for p in self.parameters]
+        plain = [at is not None for at in found]
+        self._sources = array.array("Q", [at or 0 for at in found])
         self._found = (_memory(self.parameters), _forms(self.parameters)) if all(plain) else None
         return plain
 

@@ -16,7 +16,7 @@ from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle._words import Activation, IfUnchanged, Phase
 from heddle.errors import ForkError, HeddleError
-from heddle.tensors import Table, describe, write
+from heddle.tensors import Given, Table
 from heddle.versions import Missing, Progress, Rollout, Version
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class Publisher(Handle):
         self._unchanged = choose("if_unchanged", if_unchanged, _UNCHANGED)
         self._callback: Callable[[Progress], None] | None = None
         self._told_held = ""        # the hold that was logged last
+        self._given: Given | None = None        # the table of the last publish_tensors
         self._ranks: Collective | None = None
         self._is_interrupted = _calls.Done()    # ever; for opening, which is in no C handle while it pauses
         # an Admin handle for the names of workers, made when it is wanted
@@ -322,6 +323,8 @@ class Publisher(Handle):
         step      the trainer's step, >= 0        meta   up to 32 pairs of words
         deadline  seconds for the whole rollout; past it the version fails everywhere and the old one stays.
                   None, and what is longer: 24 days (2,147,483 s), the longest that the broker keeps
+        Until it returns no other thread may change, move or free the tensors.  Their table is worked out at
+        the first call, and again when names, types, shapes or devices changed.
         Returns when the record is durable.  Raises UsageError, BadAdapter, Conflict, Fenced, Unavailable,
         Deadline.
         """
@@ -329,17 +332,17 @@ class Publisher(Handle):
             if not isinstance(tensors, Mapping):
                 raise _native.error("usage", "the tensors are no mapping", expected="{name: tensor}",
                                     found=type(tensors).__name__)
-            _names.check(_native.names(tensors, "the names of the tensors"))
-            rows = [(name, *describe(name, value)) for name, value in tensors.items()]
-            values = list(tensors.values())
+            names, values = _native.names(tensors, "the names of the tensors"), list(tensors.values())
+            given = self._given
+            if given is not None and given.fits(names, values):
+                given.check_memory(values)
+            else:
+                _names.check(names)
+                self._given = given = Given(names, values)
 
-            def fill(begin: Callable[[], Any], table: Table) -> None:
-                publication = begin()
-                rows = zip(values, table.sizes, table.rows, strict=True)
-                for i, (value, size, (_, dtype, shape)) in enumerate(rows):
-                    write(lib.heddle_publication_tensor(publication, i), size, dtype, shape, value)
-            is_on_cpu = all(getattr(getattr(v, "device", None), "type", "cpu") == "cpu" for v in values)
-            return self._publish(Table(rows), config_bytes(config), fill, is_on_cpu, step, request_id, meta,
+            def fill(begin: Callable[[], Any], _table: Table) -> None:
+                given.fill(begin(), values)
+            return self._publish(given, config_bytes(config), fill, given.is_on_cpu, step, request_id, meta,
                                  deadline, allow_step_back)
         return self._ours(self._together(alone))
 

@@ -5,13 +5,14 @@ Neither torch nor numpy is imported before a tensor of theirs comes in, or is as
 """
 from __future__ import annotations
 
+import array
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heddle import _native
-from heddle._native import ffi
+from heddle._native import ffi, lib
 
 if TYPE_CHECKING:
     from heddle.updates import Hold
@@ -122,13 +123,16 @@ def extent(tensor: Any) -> int:
     return count
 
 
-def is_plain(tensor: Any) -> bool:
-    """Whether a torch tensor's bytes lie on the CPU as they are published.
-
-    Dense, row-major, and nothing that torch works out later.
+def address(tensor: Any) -> int | None:
+    """The address of a tensor's bytes, where they lie on the CPU as they are published: dense, row-major, in
+    this machine's byte order, and with nothing that torch works out later.  None: they are to be converted.
     """
-    return bool(tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
-                and not hasattr(tensor, "__tensor_flatten__"))
+    if is_torch(tensor):
+        is_plain = (tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
+                    and not tensor.is_conj() and not hasattr(tensor, "__tensor_flatten__"))
+        return int(tensor.data_ptr()) if is_plain else None
+    is_plain = tensor.flags.c_contiguous and tensor.dtype.isnative
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(tensor))) if is_plain else None
 
 
 def torch_target(place: Any, size: int, dtype: str, shape: tuple[int, ...]) -> Any:
@@ -164,7 +168,7 @@ class Table:
 
     def _fill(self, c: Any, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         c.size = ffi.sizeof("heddle_tensor_t")
-        c.dtype = _native.lib.heddle_dtype_from_name(dtype.encode())
+        c.dtype = lib.heddle_dtype_from_name(dtype.encode())
         try:
             name.encode()
         except UnicodeError:
@@ -178,10 +182,48 @@ class Table:
         count = 1
         for n in shape:
             count *= n
-        self.sizes.append(count * _native.lib.heddle_dtype_bits(c.dtype) // 8)
+        self.sizes.append(count * lib.heddle_dtype_bits(c.dtype) // 8)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def _forms(values: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """As long as these are the same, so is what describe() says of each."""
+    return [(type(v), getattr(v, "dtype", None), getattr(v, "shape", None), getattr(v, "device", None))
+            for v in values]
+
+
+class Given(Table):
+    """The table of tensors that a caller gave: made once for the same names, types, shapes and devices.
+
+    Memory is not part of it: addresses, strides and storages are looked at in each call.
+    """
+
+    def __init__(self, names: tuple[str, ...], values: list[Any]) -> None:
+        self._names, self._forms = names, _forms(values)
+        self.is_on_cpu = all(getattr(device, "type", "cpu") == "cpu" for *_, device in self._forms)
+        super().__init__([(name, *describe(name, v)) for name, v in zip(names, values, strict=True)])
+
+    def fits(self, names: tuple[str, ...], values: list[Any]) -> bool:
+        return names == self._names and _forms(values) == self._forms
+
+    def check_memory(self, values: list[Any]) -> None:
+        """What describe() checks of each, and what may change without a change of the table."""
+        for name, value in zip(self._names, values, strict=True):
+            if is_torch(value):
+                check_memory(name, value)
+
+    def fill(self, publication: Any, values: list[Any]) -> None:
+        """Copies each tensor to its place: in one call of the library those that lie as they are published,
+        the others one by one.
+        """
+        found = [address(value) for value in values]
+        sources = array.array("Q", [at or 0 for at in found])
+        _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
+        for i in (i for i, at in enumerate(found) if at is None):
+            _, dtype, shape = self.rows[i]
+            write(lib.heddle_publication_tensor(publication, i), self.sizes[i], dtype, shape, values[i])
 
 
 # -- out -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ import time
 import pytest
 
 import heddle
+import heddle.safetensors
+import heddle.tensors
 from conftest import FIXTURES, Broker, until
 
 np = pytest.importorskip("numpy")
@@ -117,6 +119,72 @@ def test_what_peft_gives_is_taken(pub, kind):
     assert pub.publish_tensors(given, config).digest == pub.publish(model, config=config).digest
     with pytest.raises(heddle.BadAdapter):
         pub.publish_tensors({k: v for k, v in model.state_dict().items() if "lora_" in k}, CONFIG)
+
+
+# -- the table that is kept ----------------------------------------------------------------------------------
+
+def saved_digest(folder, arrays):
+    """What the same tensors have as a file."""
+    from safetensors.numpy import save_file
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(CONFIG))
+    save_file({name: np.ascontiguousarray(a, a.dtype.newbyteorder("=")) for name, a in arrays.items()},
+              folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return heddle.safetensors.check(folder).digest
+
+
+def test_tensors_of_the_same_shapes_are_described_once(pub, monkeypatch):
+    pub.publish_tensors(PAIR, CONFIG)
+    monkeypatch.setattr(heddle.tensors.Table, "__init__", lambda *_: pytest.fail("the table was made again"))
+    for n in range(2, 5):
+        ver = pub.publish_tensors({name: np.full_like(a, n) for name, a in PAIR.items()}, CONFIG)
+        assert ver.created and ver.version == n
+
+
+def as_torch(given, names):
+    """These of them as torch's, transposed in memory where they have two dimensions."""
+    torch = pytest.importorskip("torch")
+    live = {name: torch.tensor(np.ascontiguousarray(given[name], given[name].dtype.newbyteorder("=")))
+            for name in names}
+    return {**given, **{name: t.t().contiguous().t() if t.dim() == 2 else t for name, t in live.items()}}
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "mixed"])
+def test_whatever_changes_from_call_to_call_is_seen(pub, tmp_path, kind):
+    """One publisher, the same names: each version has the digest that its tensors have as a file."""
+    rng = np.random.default_rng(7)
+    a, b, wide = (rng.random(shape, "float32") for shape in ((8, 64), (64, 8), (64, 16)))
+    read_only = a + 1
+    read_only.flags.writeable = False
+    calls = {
+        "first": {A: a, B: b}, "other values": {A: a + 2, B: b}, "other order": {B: b + 1, A: a},
+        "other names": {A.replace("q_proj", "v_proj"): b, B.replace("q_proj", "v_proj"): a},
+        "other type": {A: a.astype("float16"), B: b}, "other shape": {A: a[:4], B: wide[:, :4]},
+        "strides": {A: np.asfortranarray(a + 3), B: wide[:, ::2]}, "backwards": {A: a[::-1], B: b[:, ::-1]},
+        "byte order": {A: (a + 4).astype(">f4"), B: b}, "read-only": {A: read_only, B: b},
+        "one more": {A: a, B: b, HERE + "lora_B.bias": b[:, 0]},
+        "an empty one": {A: a, B: b, HERE + "lora_B.bias": b[:0, 0]}, "first again": {A: a - 1, B: b}}
+    for what, given in calls.items():
+        want = saved_digest(tmp_path / what, given)
+        live = {"numpy": [], "torch": list(given), "mixed": list(given)[:1]}[kind]
+        sent = as_torch(given, live) if live else given
+        assert pub.publish_tensors(sent, json.dumps(CONFIG)).digest == want, what
+
+
+def test_what_is_wrong_with_later_tensors_is_refused(pub):
+    torch = pytest.importorskip("torch")
+    pair = {name: torch.from_numpy(value.copy()) for name, value in PAIR.items()}
+    pub.publish_tensors(pair, CONFIG)
+    freed = {name: t.clone() for name, t in pair.items()}
+    freed[A].untyped_storage().resize_(0)
+    with pytest.raises(heddle.UsageError, match="no memory"):
+        pub.publish_tensors(freed, CONFIG)
+    with pytest.raises(heddle.UsageError, match="neither torch's nor numpy's"):
+        pub.publish_tensors({**pair, A: [[1.0]]}, CONFIG)
+    with pytest.raises(heddle.BadAdapter, match="without its lora_B"):
+        pub.publish_tensors({A: pair[A]}, CONFIG)
+    pair[A] += 1
+    assert pub.publish_tensors(pair, CONFIG).created, "and the publisher is whole"
 
 
 @pytest.mark.parametrize("dtype,told,bits", [("bfloat16", "BF16", "uint16"),
