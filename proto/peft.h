@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/peft.h: PEFT directories and safetensors files, read and written.
  *
- * Reading is in two steps, so that the bytes go straight to where they belong: peft_open checks
- * adapter_config.json and the safetensors header and gives the tensor table; peft_read copies the tensors
- * with pread into a region, and checks at the end that neither file changed meanwhile: by their times, by
- * asking for writers, else by reading once more (proto/input_file.h).  Files are never mapped: one truncated
- * under a mapping would kill the process.  Only regular files are opened
- * (O_NONBLOCK first: a FIFO must not hang us).
+ * Reading is in two steps: peft_open checks adapter_config.json and the safetensors header and gives the
+ * tensor table; peft_read reads the tensors with pread, digests them and gives them away piece by piece, and
+ * checks at the end that neither file changed meanwhile: by their times, by asking for writers, else by
+ * reading once more (proto/input_file.h).  Files are never mapped: one truncated under a mapping would kill
+ * the process.  Only regular files are opened (O_NONBLOCK first: a FIFO must not hang us).
  * Blocking calls, which core/stop.h ends early; one thread at a time for a handle. */
 #ifndef PROTO_PEFT_H
 #define PROTO_PEFT_H
@@ -25,11 +24,23 @@ bytes_t peft_config(const peft_dir_t *d);
 bytes_t peft_metadata(const peft_dir_t *d);      /* JSON text of __metadata__; empty where there was none */
 const char *peft_features(const peft_dir_t *d);  /* "dora,rslora" */
 const char *peft_base_model(const peft_dir_t *d);
-/* `places[i]`: offset in `region` for tensor i of the table.  Padding is not touched: see
- * layout_zero_padding.
- * BAD_ADAPTER when a file changed since peft_open, or is open for writing; INTERNAL when it cannot be
- * read. */
-int  peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error);
+/* Where the tensors go: into memory at `base`; or, where that is NULL, to put, which takes whole pages for
+ * offset `at` of the region: a piece of a tensor that is borrowed for the call.  Both are padded with zeros.
+ * leaves: one a page of the region; each piece is digested on its way. */
+typedef struct peft_sink {
+    uint8_t *base;
+    int (*put)(const struct peft_sink *self, uint64_t at, const void *pages, size_t bytes,
+               heddle_error_t *error);
+    uint64_t *leaves;
+} peft_sink_t;
+/* `places[i]`: offset in the region for tensor i of the table.  Every page of every tensor comes once.
+ * BAD_ADAPTER when a file changed since peft_open, or is open for writing; INTERNAL when it cannot be read;
+ * NO_MEMORY; what put says. */
+int  peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, heddle_error_t *error);
+/* BAD_ADAPTER when one of the files changed since it was opened, or is open for writing.  *ret_sure: as
+ * input_file_check_unchanged, of the tensors; the config and the header were compared already where that had
+ * to be. */
+int  peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
 void peft_close(peft_dir_t **d);
 
 /* Checks the bytes of an adapter_config.json and the names of the tensors; gives the features and base

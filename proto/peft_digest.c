@@ -7,15 +7,12 @@
 
 #include <stdlib.h>
 
-#define PIECE_BYTES (256u << 10)   /* whole leaves; small enough to be hashed out of the cache */
-#define PIECE_LEAVES (PIECE_BYTES / LIMIT_PAGE_BYTES)
-
 static int add_tensor(const peft_dir_t *d, uint32_t row, uint8_t *piece, h1_t *h1, heddle_error_t *error)
 {
     uint64_t offset = d->data_start + d->table.starts[row], left = d->layout.sizes[row];
     while (left > 0) {
-        uint64_t leaves[PIECE_LEAVES];
-        size_t bytes = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
+        uint64_t leaves[PEFT_PIECE_LEAVES];
+        size_t bytes = left < PEFT_PIECE_BYTES ? (size_t)left : PEFT_PIECE_BYTES;
         int rc = input_file_read(&d->model_file, offset, piece, bytes, error);
         if (rc) return rc;
         digest_leaves(piece, bytes, leaves);
@@ -28,7 +25,7 @@ static int add_tensor(const peft_dir_t *d, uint32_t row, uint8_t *piece, h1_t *h
 
 static int digest_once(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t *error)
 {
-    uint8_t *piece = malloc(PIECE_BYTES);
+    uint8_t *piece = malloc(PEFT_PIECE_BYTES);
     if (!piece) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to digest an adapter");
     h1_t h1;
     layout_h1_begin(&d->layout, d->table.tensors, peft_config(d), &h1);

@@ -2,9 +2,11 @@
 /* Opening and reading an adapter's directory. */
 #include "proto/peft_dir.h"
 
+#include "core/digest.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/stop.h"
+#include "proto/tensor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -221,18 +223,36 @@ int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *er
     return rc;
 }
 
-typedef enum { PASS_READ, PASS_COMPARE } pass_t;
+/* One pass over the tensors' bytes: the first gives them away, a second one compares what it reads. */
+typedef struct { const peft_dir_t *dir; const peft_sink_t *to; bool is_second; uint8_t *piece; } pass_t;
+
+/* Digested before it is given away: out of the cache. */
+static int pass_piece(const pass_t *p, uint64_t offset, uint64_t at, size_t bytes, heddle_error_t *error)
+{
+    const input_file_t *f = &p->dir->model_file;
+    const peft_sink_t *to = p->to;
+    uint64_t again[PEFT_PIECE_LEAVES], *leaves = to->leaves + at / LIMIT_PAGE_BYTES;
+    uint8_t *piece = to->base && !p->is_second ? to->base + at : p->piece;
+    size_t room = (size_t)tensor_room(bytes);
+    int rc = input_file_read(f, offset, piece, bytes, error);
+    if (rc) return rc;
+    digest_leaves(piece, bytes, p->is_second ? again : leaves);
+    if (p->is_second && memcmp(again, leaves, room / LIMIT_PAGE_BYTES * sizeof *leaves) != 0)
+        return input_file_refuse_changed(f, "other bytes when it was read again", error);
+    if (!p->is_second) memset(piece + bytes, 0, room - bytes);
+    return p->is_second || to->base ? HEDDLE_OK : to->put(to, at, piece, room, error);
+}
 
 /* In pieces, so that a large tensor can be stopped too. */
-static int pass_tensor(const peft_dir_t *d, pass_t pass, uint32_t row, uint8_t *at,
-                       uint64_t *since_stop_bytes, heddle_error_t *error)
+static int pass_tensor(const pass_t *p, uint32_t row, uint64_t at, uint64_t *since_stop_bytes,
+                       heddle_error_t *error)
 {
+    const peft_dir_t *d = p->dir;
     uint64_t offset = d->data_start + d->table.starts[row], left = d->table.tensors[row].data_bytes;
     *since_stop_bytes += LIMIT_PAGE_BYTES; /* a small one costs a call and a page too */
     while (left > 0) {
-        uint64_t bytes = left < STOP_BYTES ? left : STOP_BYTES;
-        int rc = pass == PASS_READ ? input_file_read(&d->model_file, offset, at, bytes, error)
-                                   : input_file_compare(&d->model_file, offset, at, bytes, error);
+        size_t bytes = left < PEFT_PIECE_BYTES ? (size_t)left : PEFT_PIECE_BYTES;
+        int rc = pass_piece(p, offset, at, bytes, error);
         *since_stop_bytes += bytes;
         if (!rc && *since_stop_bytes >= STOP_BYTES) {
             rc = stop_check(error);
@@ -246,22 +266,25 @@ static int pass_tensor(const peft_dir_t *d, pass_t pass, uint32_t row, uint8_t *
     return HEDDLE_OK;
 }
 
-static int pass_tensors(const peft_dir_t *d, pass_t pass, void *region, const uint64_t *places,
-                        heddle_error_t *error)
+static int pass_tensors(const pass_t *p, const uint64_t *places, heddle_error_t *error)
 {
     uint64_t since_stop_bytes = 0;
-    for (uint32_t i = 0; i < d->table.count; i++) {
-        int rc = pass_tensor(d, pass, i, (uint8_t *)region + places[i], &since_stop_bytes, error);
+    for (uint32_t i = 0; i < p->dir->table.count; i++) {
+        int rc = pass_tensor(p, i, places[i], &since_stop_bytes, error);
         if (rc) return rc;
     }
     return HEDDLE_OK;
 }
 
-int peft_read(peft_dir_t *d, void *region, const uint64_t *places, heddle_error_t *error)
+int peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, heddle_error_t *error)
 {
     bool is_sure = false;
-    int rc = pass_tensors(d, PASS_READ, region, places, error);
+    pass_t p = {.dir = d, .to = to, .piece = malloc(PEFT_PIECE_BYTES)};
+    if (!p.piece) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to read an adapter");
+    int rc = pass_tensors(&p, places, error);
     if (!rc) rc = peft_check_unchanged(d, &is_sure, error);
-    if (rc || is_sure) return rc;
-    return pass_tensors(d, PASS_COMPARE, region, places, error);
+    p.is_second = true;
+    if (!rc && !is_sure) rc = pass_tensors(&p, places, error);
+    free(p.piece);
+    return rc;
 }

@@ -11,6 +11,10 @@
 #define PEFT_MODEL "adapter_model.safetensors"
 #define PEFT_PICKLE "adapter_model.bin"
 
+/* Of a tensor that is read and digested at a time: whole leaves, and small enough to stay in the cache. */
+#define PEFT_PIECE_BYTES (256u << 10)
+#define PEFT_PIECE_LEAVES (PEFT_PIECE_BYTES / LIMIT_PAGE_BYTES)
+
 struct peft_dir {
     int fd;
     input_file_t config_file, model_file;
@@ -26,9 +30,5 @@ struct peft_dir {
  * adapter one level below, a save that is not over.  `missing`: PEFT_CONFIG or PEFT_MODEL.  Returns
  * BAD_ADAPTER. */
 int peft_explain_missing(int dir_fd, const char *dir, const char *missing, heddle_error_t *error);
-
-/* BAD_ADAPTER when one of the files changed since it was opened.  *ret_sure: as input_file_check_unchanged,
- * of the tensors; the config and the header were compared already where that had to be. */
-int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
 
 #endif

@@ -15,6 +15,17 @@
 #include "client/shell.h"
 #include "core/errors.h"
 #include "trainer_client/node.h"
+#include "trainer_client/reading.h"
+
+#include <stdatomic.h>
+
+/* Packing runs on the caller's thread: the call's deadline and its interrupt end it. */
+typedef struct {
+    stop_t stop;
+    heddle_publisher_t *publisher;
+    uint64_t start_us;
+    atomic_uint deadline_ms;           /* of what is read ahead: UINT_MAX, until a call wants it */
+} patience_t;
 
 struct heddle_publisher {
     shell_t *shell;
@@ -27,6 +38,8 @@ struct heddle_publisher {
     char adapter[HEDDLE_NAME_MAX + 1];
     char broker[512];                  /* where it was sought, for people */
     heddle_publication_t *open;        /* the one that is being written */
+    ahead_t *ahead;                    /* the directory that is read while the publisher opens; NULL: none */
+    patience_t ahead_patience;
     bool is_running;
 };
 
@@ -52,6 +65,10 @@ int  handle_ask(heddle_publisher_t *p, question_t *q);
 int  handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us);
 /* OK: fd is readable · AGAIN: until_us came first · INTERRUPTED. */
 int  handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us);
+
+/* A directory that will be published, and its end where it was not (trainer_client/publication.c). */
+void handle_read_ahead(heddle_publisher_t *p, const char *dir);
+void handle_drop_ahead(heddle_publisher_t *p);
 
 /* Publishes USAGE for a call that makes no sense. */
 int  handle_misuse(const char *call, const char *why);

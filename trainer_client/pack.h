@@ -48,6 +48,9 @@ int  pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
 uint64_t pack_bytes(const pack_t *p);
 /* `base`: pack_bytes of memory, of any content. */
 void pack_lay(pack_t *p, void *base);
+/* The same where somebody else writes whole pages of every row, padding too, and their leaves to what this
+ * returns, before pack_seal.  NULL: no memory. */
+uint64_t *pack_lay_digested(pack_t *p, void *base);
 /* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  Who has it may write there
  * until pack_seal, which therefore digests this row, whatever pack_write did, and takes it for written. */
 void *pack_tensor(pack_t *p, uint32_t index);

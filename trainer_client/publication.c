@@ -8,6 +8,7 @@
 #include "proto/peft.h"
 #include "trainer_client/fill.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,15 +23,10 @@ struct heddle_publication {
 
 /* -- time ------------------------------------------------------------------------------------- */
 
-/* Packing runs on the caller's thread: the call's deadline and its interrupt end it. */
-typedef struct {
-    stop_t stop;
-    heddle_publisher_t *publisher;
-    uint64_t start_us;
-    uint32_t deadline_ms;
-} patience_t;
-
-static uint64_t patience_end(const patience_t *p) { return p->start_us + p->deadline_ms * 1000ull; }
+static uint64_t patience_end(const patience_t *p)
+{
+    return p->start_us + atomic_load(&p->deadline_ms) * 1000ull;
+}
 
 static int check_patience(const stop_t *stop, heddle_error_t *error)
 {
@@ -41,7 +37,7 @@ static int check_patience(const stop_t *stop, heddle_error_t *error)
     uint64_t now_us = handle_now();
     if (now_us < patience_end(p)) return HEDDLE_OK;
     error_fail(error, HEDDLE_ERR_DEADLINE, "%s was not packed within its deadline", adapter);
-    error_expected(error, "all of it read and digested within %u ms", p->deadline_ms);
+    error_expected(error, "all of it read and digested within %u ms", atomic_load(&p->deadline_ms));
     error_found(error, "not after %llu ms", (unsigned long long)((now_us - p->start_us) / 1000));
     error_hint(error, "give it a longer deadline; each tensor takes at least 4 KiB, so few large ones "
                       "pack faster than many small ones");
@@ -51,7 +47,8 @@ static int check_patience(const stop_t *stop, heddle_error_t *error)
 static void patience_begin(patience_t *p, heddle_publisher_t *publisher, uint64_t start_us,
                            uint32_t deadline_ms)
 {
-    *p = (patience_t){{check_patience}, publisher, start_us, deadline_ms};
+    *p = (patience_t){.stop = {check_patience}, .publisher = publisher, .start_us = start_us};
+    atomic_init(&p->deadline_ms, deadline_ms);
     stop_begin(&p->stop);
 }
 
@@ -119,67 +116,81 @@ static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
     return HEDDLE_ERR_NO_SLOT;
 }
 
-/* Memory is made on this thread: touching it takes long, and the loop has a lease to keep. */
-static int make_region(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
+static int take_slot(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
 {
-    int rc = region_begin(t->bytes, &t->region, error);
-    bool is_begun = !rc;
-    while (!rc && (rc = region_grow(t->region, error)) == HEDDLE_ERR_AGAIN) rc = stop_check(error);
-    if (rc && is_begun) region_unref(&t->region);
-    t->q.ask = ask_fit;
-    if (!rc) {
-        rc = handle_ask(p, &t->q);
-        if (rc) {
-            error_fail(error, rc, "%llu bytes of memory cannot be registered",
-                       (unsigned long long)t->bytes);
-            error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
-        }
-    }
-    if (rc) give_back(p, t->slot);
-    return rc;
-}
-
-static int take_region(heddle_publisher_t *p, uint64_t bytes, int *ret_slot, void **ret_base,
-                       heddle_error_t *error)
-{
-    take_t t = {.q = {.ask = ask_take, .error = error}, .bytes = bytes};
-    int rc = handle_ask_until(p, &t.q, handle_until((int)p->timeout_ms));
+    t->q = (question_t){.ask = ask_take, .error = error};
+    int rc = handle_ask_until(p, &t->q, handle_until((int)p->timeout_ms));
     if (rc) {
         give_up(p);
         return fail_slot(rc, p->timeout_ms, error);
     }
     rc = stop_check(error); /* it may have been waited for */
-    if (rc) {
-        give_back(p, t.slot);
-        return rc;
-    }
-    if (!t.region || t.region->bytes < bytes) rc = make_region(p, &t, error);
+    if (rc) give_back(p, t->slot);
+    return rc;
+}
+
+/* The memory that is the slot's from here on.  Where that fails it is gone, and the slot free. */
+static int fit(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
+{
+    t->q.ask = ask_fit;
+    int rc = handle_ask(p, &t->q);
+    if (!rc) return HEDDLE_OK;
+    error_fail(error, rc, "%llu bytes of memory cannot be registered", (unsigned long long)t->bytes);
+    error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
+    give_back(p, t->slot);
+    return rc;
+}
+
+static int grow(take_t *t, heddle_error_t *error)
+{
+    int rc;
+    while ((rc = region_grow(t->region, error)) == HEDDLE_ERR_AGAIN && !(rc = stop_check(error))) {}
+    return rc;
+}
+
+/* A slot with so much memory, which is warm or made now; and `r` read into it, unless that is NULL.  On this
+ * thread: touching memory takes long, and the loop has a lease to keep. */
+static int take_region(heddle_publisher_t *p, reading_t *r, take_t *t, heddle_error_t *error)
+{
+    int rc = take_slot(p, t, error);
     if (rc) return rc;
-    *ret_slot = t.slot;
-    *ret_base = t.region->base;
-    return HEDDLE_OK;
+    bool is_new = !t->region;
+    if (is_new) rc = region_begin(t->bytes, &t->region, error);
+    bool is_begun = is_new && !rc;
+    if (!rc) rc = r ? reading_into(r, t->region, error) : grow(t, error);
+    if (!rc) return is_new ? fit(p, t, error) : HEDDLE_OK;
+    if (is_begun) region_unref(&t->region);
+    give_back(p, t->slot);
+    return rc;
 }
 
 /* -- begin and abort -------------------------------------------------------------------------- */
 
+/* Takes the pack, also on failure. */
+static int open_publication(heddle_publisher_t *p, pack_t *pack, const take_t *t,
+                            heddle_publication_t **ret_publication, heddle_error_t *error)
+{
+    heddle_publication_t *pub = calloc(1, sizeof *pub);
+    if (!pub) {
+        give_back(p, t->slot);
+        pack_destroy(&pack);
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publication");
+    }
+    *pub = (heddle_publication_t){.publisher = p, .pack = pack, .slot = t->slot};
+    p->open = *ret_publication = pub;
+    return HEDDLE_OK;
+}
+
 static int begin(heddle_publisher_t *p, const pack_input_t *in,
                  heddle_publication_t **ret_publication, heddle_error_t *error)
 {
-    void *base;
-    heddle_publication_t *pub = calloc(1, sizeof *pub);
-    if (!pub) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publication");
-    int rc = pack_new(in, &pub->pack, error);
-    if (!rc) rc = take_region(p, pack_bytes(pub->pack), &pub->slot, &base, error);
-    if (rc) goto fail;
-    pack_lay(pub->pack, base);
-    pub->publisher = p;
-    p->open = pub;
-    *ret_publication = pub;
-    return HEDDLE_OK;
-fail:
-    error_where(error, p->adapter, 0, NULL, "pack");
-    pack_destroy(&pub->pack);
-    free(pub);
+    pack_t *pack = NULL;
+    take_t t = {0};
+    int rc = pack_new(in, &pack, error);
+    if (!rc) t.bytes = pack_bytes(pack), rc = take_region(p, NULL, &t, error);
+    if (!rc) pack_lay(pack, t.region->base), rc = open_publication(p, pack, &t, ret_publication, error);
+    else pack_destroy(&pack);
+    if (rc) error_where(error, p->adapter, 0, NULL, "pack");
     return rc;
 }
 
@@ -420,28 +431,75 @@ int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_o
 
 /* -- a directory ------------------------------------------------------------------------------ */
 
+void handle_read_ahead(heddle_publisher_t *p, const char *dir)
+{
+    patience_t *patience = &p->ahead_patience;
+    *patience = (patience_t){.stop = {check_patience}, .publisher = p, .start_us = handle_now()};
+    atomic_init(&patience->deadline_ms, UINT_MAX);
+    p->ahead = reading_ahead(dir, &patience->stop);
+}
+
+void handle_drop_ahead(heddle_publisher_t *p)
+{
+    reading_t reading = {0};
+    region_t *region = NULL;
+    heddle_error_t ignored;
+    if (!p->ahead) return;
+    atomic_store(&p->ahead_patience.deadline_ms, 0);
+    reading_join(&p->ahead, &reading, &region, &ignored);
+    reading_close(&reading);
+    region_unref(&region);
+}
+
+/* What was read while the publisher opened, if that is this directory, and still so.  False: there is none;
+ * what ended it is found once more, or was of that time alone. */
+static bool join_ahead(heddle_publisher_t *p, const char *dir, const patience_t *patience, reading_t *r,
+                       region_t **ret_region)
+{
+    heddle_error_t ignored;
+    if (!reading_is_of(p->ahead, dir)) {
+        handle_drop_ahead(p);
+        return false;
+    }
+    uint64_t passed_ms = (patience->start_us - p->ahead_patience.start_us) / 1000;
+    uint64_t deadline_ms = passed_ms + atomic_load(&patience->deadline_ms);
+    atomic_store(&p->ahead_patience.deadline_ms, deadline_ms < UINT_MAX ? (unsigned)deadline_ms : UINT_MAX);
+    return !reading_join(&p->ahead, r, ret_region, &ignored);
+}
+
+static int place_ahead(heddle_publisher_t *p, region_t *region, take_t *t, heddle_error_t *error)
+{
+    t->bytes = region->bytes;
+    int rc = take_slot(p, t, error);
+    t->region = region;
+    if (!rc) return fit(p, t, error);
+    region_unref(&t->region);
+    return rc;
+}
+
+static int read_now(heddle_publisher_t *p, const char *dir, reading_t *r, take_t *t, heddle_error_t *error)
+{
+    int rc = reading_open(r, dir, error);
+    if (rc) return rc;
+    t->bytes = pack_bytes(r->pack);
+    return take_region(p, r, t, error);
+}
+
 static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
                     heddle_publication_t **ret_publication, heddle_error_t *error)
 {
-    peft_dir_t *d = NULL;
-    heddle_publication_t *pub = NULL;
-    int rc = peft_open(dir, &d, error);
+    reading_t r = {0};
+    region_t *region = NULL;
+    take_t t = {0};
+    int rc = join_ahead(p, dir, patience, &r, &region) ? place_ahead(p, region, &t, error)
+                                                       : read_now(p, dir, &r, &t, error);
     if (!rc) {
-        pack_input_t in = {.config = peft_config(d), .metadata = peft_metadata(d)};
-        in.tensors = peft_tensors(d, &in.count);
-        rc = begin(p, &in, &pub, error);
+        rc = open_publication(p, r.pack, &t, ret_publication, error);
+        r.pack = NULL;
     }
-    if (!rc) rc = peft_read(d, pub->pack->base, pub->pack->layout.places, error);
-    for (uint32_t i = 0; !rc && i < pub->pack->layout.count; i++)
-        pack_tensor(pub->pack, i); /* they are written */
-    peft_close(&d);
-    if (rc) {
-        heddle_publication_abort(&pub);
-        return rc;
-    }
-    pub->start_us = patience->start_us;
-    *ret_publication = pub;
-    return HEDDLE_OK;
+    reading_close(&r);
+    if (!rc) (*ret_publication)->start_us = patience->start_us;
+    return rc;
 }
 
 int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,

@@ -100,12 +100,18 @@ static void touch(const region_t *r, size_t bytes)
 #endif
 }
 
+/* For so many bytes of what is left to be made: others take memory meanwhile. */
+static int ask_for(const region_t *r, size_t bytes, heddle_error_t *error)
+{
+    bool is_to_ask = atomic_fetch_sub(&unasked, (long long)bytes) < (long long)bytes;
+    return is_to_ask ? check_available(r->bytes - r->made_bytes, error) : HEDDLE_OK;
+}
+
 int region_grow(region_t *r, heddle_error_t *error)
 {
     size_t left = r->bytes - r->made_bytes, bytes = left < REGION_STEP_BYTES ? left : REGION_STEP_BYTES;
     if (left == 0) return HEDDLE_OK;
-    bool is_to_ask = atomic_fetch_sub(&unasked, (long long)bytes) < (long long)bytes;
-    int rc = is_to_ask ? check_available(left, error) : HEDDLE_OK; /* others take memory meanwhile */
+    int rc = ask_for(r, bytes, error);
     if (rc) return rc;
     do rc = fallocate(r->fd, 0, (off_t)r->made_bytes, (off_t)bytes);
     while (rc < 0 && errno == EINTR);
@@ -113,6 +119,18 @@ int region_grow(region_t *r, heddle_error_t *error)
     touch(r, bytes);
     r->made_bytes += bytes;
     return r->made_bytes < r->bytes ? HEDDLE_ERR_AGAIN : HEDDLE_OK;
+}
+
+int region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error)
+{
+    int rc = ask_for(r, bytes, error);
+    for (size_t done = 0; !rc && done < bytes;) {
+        ssize_t n = pwrite(r->fd, (const uint8_t *)pages + done, bytes - done, (off_t)(at + done));
+        if (n > 0) done += (size_t)n;
+        else if (n == 0 || errno != EINTR) rc = fail_memory(r->bytes, strerror(n ? errno : ENOSPC), error);
+    }
+    if (!rc) r->made_bytes += bytes;
+    return rc;
 }
 
 bool region_shrink(region_t *r)

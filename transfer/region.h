@@ -43,6 +43,10 @@ int  region_new(size_t bytes, region_t **ret_region, heddle_error_t *error);
  * it.  grow: AGAIN until the region is whole, then OK; NO_MEMORY. */
 int  region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error);
 int  region_grow(region_t *r, heddle_error_t *error);
+/* Makes and fills whole pages, written through the file: half of what grow and a copy take, for nothing is
+ * cleared first, and nothing mapped.  Every page before some point is put once, in any order, and grow makes
+ * the rest.  NO_MEMORY. */
+int  region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error);
 /* Gives pieces back, one a call; true while there are more.  Nobody else has a reference.  For an unref that
  * must not take long. */
 bool region_shrink(region_t *r);

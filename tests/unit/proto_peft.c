@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PEFT directories: what is read comes out identical; every bad input is refused with what, where, expected, found, hint. */
+#include "core/digest.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/stop.h"
@@ -106,6 +107,29 @@ static void refused(int code, const char *message, const char *expected, const c
 /* An adapter in memory, as publish and a worker have it. */
 typedef struct { peft_dir_t *peft; layout_t layout; uint8_t *region; buf_t encoded; manifest_t manifest; digest_t h1; } loaded_t;
 
+enum { LEAVES_MAX = 8192 };
+
+/* Into memory, and piece by piece: the same bytes, and the same leaves. */
+typedef struct { peft_sink_t sink; uint8_t *region; } pieces_t;
+static int put_piece(const peft_sink_t *sink, uint64_t at, const void *pages, size_t bytes, heddle_error_t *error)
+{
+    (void)error;
+    cr_assert_eq((at | bytes) % 4096, 0);
+    memcpy(((const pieces_t *)(const void *)sink)->region + at, pages, bytes);
+    return HEDDLE_OK;
+}
+static void check_pieces(peft_dir_t *d, const layout_t *layout, const uint8_t *region, const uint64_t *leaves)
+{
+    uint64_t again[LEAVES_MAX];
+    heddle_error_t e;
+    pieces_t to = {{.put = put_piece, .leaves = again}, malloc(layout->region_bytes)};
+    memset(to.region, 0x11, layout->region_bytes);
+    cr_assert_eq(peft_read(d, &to.sink, layout->places, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_arr_eq(to.region, region, layout->region_bytes);
+    cr_assert_arr_eq(again, leaves, layout->region_bytes / 4096 * sizeof *again);
+    free(to.region);
+}
+
 static loaded_t load(const char *path)
 {
     loaded_t a = {0};
@@ -116,8 +140,13 @@ static loaded_t load(const char *path)
     cr_assert_eq(layout_make(tensors, count, &a.layout, &e), HEDDLE_OK, "%s", e.message);
     a.region = malloc(a.layout.region_bytes);
     memset(a.region, 0xee, a.layout.region_bytes);
-    cr_assert_eq(peft_read(a.peft, a.region, a.layout.places, &e), HEDDLE_OK, "%s", e.message);
-    layout_zero_padding(&a.layout, a.region);
+    uint64_t leaves[LEAVES_MAX], looked[LEAVES_MAX];
+    cr_assert_leq(a.layout.region_bytes, sizeof leaves / sizeof *leaves * 4096);
+    peft_sink_t to = {.base = a.region, .leaves = leaves};
+    cr_assert_eq(peft_read(a.peft, &to, a.layout.places, &e), HEDDLE_OK, "%s", e.message);
+    digest_leaves(a.region, a.layout.region_bytes, looked);
+    cr_assert_arr_eq(leaves, looked, a.layout.region_bytes / 4096 * sizeof *leaves);
+    check_pieces(a.peft, &a.layout, a.region, leaves);
     manifest_input_t in = {tensors, &a.layout, peft_config(a.peft), peft_metadata(a.peft), "lora", peft_features(a.peft), a.region};
     cr_assert_eq(manifest_build(&in, &a.encoded, &a.h1), HEDDLE_OK);
     cr_assert_eq(manifest_decode(buf_view(&a.encoded), &a.manifest, &e), HEDDLE_OK, "%s", e.message);
@@ -639,6 +668,7 @@ static int open_and_read(const char *header, size_t header_bytes, uint64_t data_
     static const stop_t STOP = {refuse_to_go_on};
     peft_dir_t *d = NULL;
     uint8_t *data = calloc(1, data_bytes + 4096);
+    uint64_t leaves[LEAVES_MAX];
     buf_t whole = {0};
     le64_put(buf_grow(&whole, 8), header_bytes);
     buf_add(&whole, header, header_bytes);
@@ -648,7 +678,7 @@ static int open_and_read(const char *header, size_t header_bytes, uint64_t data_
     *e = (heddle_error_t){0};
     stop_begin(&STOP);
     int rc = peft_open(dir, &d, e);
-    if (!rc) rc = peft_read(d, data, (uint64_t[]){0}, e);
+    if (!rc) rc = peft_read(d, &(peft_sink_t){.base = data, .leaves = leaves}, (uint64_t[]){0}, e);
     stop_end();
     if (d) peft_close(&d);
     free(data);
@@ -681,7 +711,8 @@ static int read_after(void (*change)(void), const char *message, const char *fou
     cr_assert_eq(peft_open(dir, &d, &e), HEDDLE_OK, "%s", e.message);
     uint8_t *region = calloc(2, 4096);
     change();
-    int rc = peft_read(d, region, (uint64_t[]){0, 4096}, &e);
+    uint64_t leaves[2];
+    int rc = peft_read(d, &(peft_sink_t){.base = region, .leaves = leaves}, (uint64_t[]){0, 4096}, &e);
     cr_assert(strstr(e.message, message), "'%s' in '%s'", message, e.message);
     cr_assert(strstr(e.found, found), "'%s' in '%s'", found, e.found);
     cr_assert(e.expected[0] && strstr(e.hint, "rename it"));

@@ -71,7 +71,7 @@ static void make_adapter(const char *place)
     put(MODEL, b.data, b.bytes);
     put(CONFIG, CONFIG_TEXT, sizeof CONFIG_TEXT - 1);
     buf_fini(&b);
-    region = malloc(DATA_BYTES);
+    region = malloc(DATA_BYTES + 4096);
     cr_assert(region);
 }
 
@@ -87,8 +87,9 @@ static int read_adapter(void)
 {
     peft_dir_t *d = NULL;
     why = (heddle_error_t){0};
+    static uint64_t leaves[DATA_BYTES / 4096 + 1];
     int rc = peft_open(dir, &d, &why);
-    if (!rc) rc = peft_read(d, region, (uint64_t[]){0}, &why);
+    if (!rc) rc = peft_read(d, &(peft_sink_t){.base = region, .leaves = leaves}, (uint64_t[]){0}, &why);
     peft_close(&d);
     return rc;
 }

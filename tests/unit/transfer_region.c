@@ -107,6 +107,45 @@ Test(region, it_is_made_in_pieces_of_bounded_size)
     region_unref(&r);
 }
 
+Test(region, pages_that_are_put_are_made_and_the_rest_is_grown)
+{
+    heddle_error_t e;
+    region_t *r = NULL;
+    static uint8_t pages[3][LIMIT_PAGE_BYTES];
+    cr_assert_eq(region_begin(6 * LIMIT_PAGE_BYTES, &r, &e), HEDDLE_OK);
+    for (int i = 2; i >= 0; i--) {      /* in any order */
+        memset(pages[i], 'a' + i, sizeof *pages);
+        cr_assert_eq(region_put(r, (size_t)i * LIMIT_PAGE_BYTES, pages[i], sizeof *pages, &e), HEDDLE_OK);
+    }
+    cr_assert_eq(bytes_of_file(r->fd), sizeof pages, "no page but those");
+    cr_assert_eq(region_grow(r, &e), HEDDLE_OK);
+    cr_assert_eq(bytes_of_file(r->fd), r->bytes);
+    cr_assert_arr_eq((uint8_t *)r->base, pages, sizeof pages);
+    cr_assert_eq(((uint8_t *)r->base)[sizeof pages], 0);
+    cr_assert_eq(r->made_bytes, r->bytes);
+    region_unref(&r);
+}
+
+Test(region, what_cannot_be_put_is_an_error)
+{
+    heddle_error_t e = {0};
+    region_t *r = NULL;
+    static uint8_t pages[LIMIT_PAGE_BYTES];
+    cr_assert_eq(region_begin(sizeof pages, &r, &e), HEDDLE_OK);
+    failpoint_arm("region.memory", 1);
+    int rc = HEDDLE_OK;     /* what is free is asked for after so many bytes of all regions */
+    for (int i = 0; !rc && i < 1 << 16; i++) {
+        r->made_bytes = 0;
+        rc = region_put(r, 0, pages, sizeof pages, &e);
+    }
+    cr_assert(failpoint_has_failed());
+    cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
+    failpoint_disarm();
+    cr_assert_eq(region_put(r, sizeof pages, pages, sizeof pages, &e), HEDDLE_ERR_NO_MEMORY, "sealed");
+    cr_assert(e.message[0] && e.hint[0]);
+    region_unref(&r);
+}
+
 Test(region, it_is_given_back_in_pieces)
 {
     region_t *r = make(2 * REGION_STEP_BYTES + LIMIT_PAGE_BYTES);

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainer_client/reading.h"
+
+#include "core/errors.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+int reading_open(reading_t *r, const char *dir, heddle_error_t *error)
+{
+    *r = (reading_t){0};
+    int rc = peft_open(dir, &r->dir, error);
+    if (rc) return rc;
+    pack_input_t in = {.config = peft_config(r->dir), .metadata = peft_metadata(r->dir)};
+    in.tensors = peft_tensors(r->dir, &in.count);
+    rc = pack_new(&in, &r->pack, error);
+    if (rc) reading_close(r);
+    return rc;
+}
+
+typedef struct { peft_sink_t sink; region_t *region; } into_t;
+
+static int put(const peft_sink_t *sink, uint64_t at, const void *pages, size_t bytes, heddle_error_t *error)
+{
+    return region_put(((const into_t *)(const void *)sink)->region, at, pages, bytes, error);
+}
+
+int reading_into(reading_t *r, region_t *region, heddle_error_t *error)
+{
+    into_t into = {.sink = {.put = put}, .region = region};
+    into.sink.leaves = pack_lay_digested(r->pack, region->base);
+    if (region->made_bytes == region->bytes) into.sink.base = region->base;
+    if (!into.sink.leaves) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to digest an adapter");
+    int rc = peft_read(r->dir, &into.sink, r->pack->layout.places, error);
+    while (!rc && (rc = region_grow(region, error)) == HEDDLE_ERR_AGAIN) rc = stop_check(error);
+    return rc;
+}
+
+void reading_close(reading_t *r)
+{
+    peft_close(&r->dir);
+    pack_destroy(&r->pack);
+}
+
+/* -- ahead ------------------------------------------------------------------------------------ */
+
+struct ahead {
+    pthread_t thread;
+    const stop_t *stop;
+    char *dir;
+    reading_t reading;
+    region_t *region;
+    int rc;
+    heddle_error_t error;
+};
+
+static void *read_ahead(void *self)
+{
+    ahead_t *a = self;
+    stop_begin(a->stop);
+    a->rc = reading_open(&a->reading, a->dir, &a->error);
+    if (!a->rc) a->rc = region_begin(pack_bytes(a->reading.pack), &a->region, &a->error);
+    if (!a->rc) a->rc = reading_into(&a->reading, a->region, &a->error);
+    stop_end();
+    return NULL;
+}
+
+static void destroy(ahead_t *a)
+{
+    reading_close(&a->reading);
+    region_unref(&a->region);
+    free(a->dir);
+    free(a);
+}
+
+ahead_t *reading_ahead(const char *dir, const stop_t *stop)
+{
+    ahead_t *a = calloc(1, sizeof *a);
+    if (!a) return NULL;
+    a->stop = stop;
+    a->dir = strdup(dir);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failed = a->dir ? pthread_create(&a->thread, NULL, read_ahead, a) : -1;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!failed) return a;
+    destroy(a);
+    return NULL;
+}
+
+bool reading_is_of(const ahead_t *a, const char *dir) { return a && !strcmp(a->dir, dir); }
+
+int reading_join(ahead_t **ahead, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error)
+{
+    ahead_t *a = *ahead;
+    bool is_sure;
+    *ahead = NULL;
+    pthread_join(a->thread, NULL);
+    int rc = a->rc;
+    if (rc) *error = a->error;
+    else rc = peft_check_unchanged(a->reading.dir, &is_sure, error);
+    if (!rc) {
+        *ret_reading = a->reading;
+        *ret_region = a->region;
+        a->reading = (reading_t){0};
+        a->region = NULL;
+    }
+    destroy(a);
+    return rc;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trainer_client/reading.h: a directory on its way into a region, in one pass over its bytes.
+ *
+ *   reading_open --(a region of pack_bytes)--> reading_into --> the pack is sealed by who takes it
+ *
+ *   reading_ahead ... reading_join             both, on a thread of its own, into a region of its own, while
+ *                                              the publisher opens
+ *
+ * That thread reads no environment: UCX's settings come and go in it meanwhile (client/opening.h).  All other
+ * calls are the application's thread's.  core/stop.h ends reading early; only reading_join waits. */
+#ifndef TRAINER_CLIENT_READING_H
+#define TRAINER_CLIENT_READING_H
+
+#include "core/stop.h"
+#include "proto/peft.h"
+#include "trainer_client/pack.h"
+#include "transfer/region.h"
+
+typedef struct { peft_dir_t *dir; pack_t *pack; } reading_t;
+
+/* Opened, checked and laid out; nothing of the tensors is read yet. */
+int  reading_open(reading_t *r, const char *dir, heddle_error_t *error);
+/* All of it, and what of the region is not made yet. */
+int  reading_into(reading_t *r, region_t *region, heddle_error_t *error);
+/* Accepts one that is empty. */
+void reading_close(reading_t *r);
+
+typedef struct ahead ahead_t;
+
+/* `stop` ends it early; borrowed until reading_join.  NULL: no thread or no memory for it, and nothing is
+ * read. */
+ahead_t *reading_ahead(const char *dir, const stop_t *stop);
+bool reading_is_of(const ahead_t *a, const char *dir);
+/* Waits for its end and frees it.  What it gave: OK, and reading and region are the caller's, after another
+ * look whether the files are still as they were; or its error. */
+int  reading_join(ahead_t **a, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error);
+
+#endif
