@@ -90,13 +90,16 @@ typedef struct {
     heddle_published_t published;
     heddle_report_t report;
     bool have_version, have_report, has_settling;
+    double opening_ms;             /* until the broker had admitted us; the directory was read meanwhile */
     heddle_error_t error;
 } outcome_t;
 
 static json_t *text_or_null(const char *text) { return text && text[0] ? json_string(text) : json_null(); }
-static json_t *ms_or_null(double ms)
+/* Of the library, which counts from its call. */
+static json_t *ms_or_null(const outcome_t *o, bool is_known, double ms)
 {
-    return ms >= 0 ? json_real((double)(int64_t)(ms * 1000) / 1000) : json_null();
+    bool is_there = is_known && ms >= 0;
+    return is_there ? json_real((double)(int64_t)((o->opening_ms + ms) * 1000) / 1000) : json_null();
 }
 
 static json_t *features_of(const char *list)
@@ -137,10 +140,10 @@ static char *answer_of(const outcome_t *o)
     const heddle_published_t *p = &o->published;
     bool known = p->digest[0] != 0;
     json_t *timing =
-        json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", known ? ms_or_null(p->pack_ms) : json_null(),
-                  "commit_ms", o->have_version ? ms_or_null(p->commit_ms) : json_null(), "staged_ms",
-                  o->have_report ? ms_or_null(o->report.staged_ms) : json_null(), "active_ms",
-                  o->have_report ? ms_or_null(o->report.active_ms) : json_null());
+        json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", ms_or_null(o, known, p->pack_ms), "commit_ms",
+                  ms_or_null(o, o->have_version, p->commit_ms), "staged_ms",
+                  ms_or_null(o, o->have_report, o->report.staged_ms), "active_ms",
+                  ms_or_null(o, o->have_report, o->report.active_ms));
     const char *adapter = name_is_valid(o->args->adapter) ? o->args->adapter : NULL;
     json_t *a =
         json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "publish", "ok",
@@ -414,7 +417,8 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                     .max_rate_bytes = args->max_rate_bytes,
                                     .data_device = args->data_device,
                                     .insecure = args->insecure,
-                                    .close_ms = CLOSE_MS};
+                                    .close_ms = CLOSE_MS,
+                                    .read_dir = dir};
     int rc = heddle_publisher_open(&opts, &p);
     if (rc) return finish(o, rc);
     cli_on_signal(interrupt_publisher, p);
@@ -432,6 +436,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     heddle_publisher_report(p, 0, &o->report); /* of no version: whether the broker settles */
     tell_settling(o, NULL);
     uint64_t until_us = began_us + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
+    o->opening_ms = (double)(clock_now(clock_system()) - began_us) / 1000.0;
     rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
     o->have_version = rc == HEDDLE_OK;
     if (!rc) rc = wait_all(p, o, until_us);

@@ -74,6 +74,7 @@ static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle
                          .close_ms = close_ms(o) - leave_ms(o)};
     int rc = handle_open_fds(p);
     if (rc) return error_fail(error, rc, "no descriptor is left for a publisher");
+    if (o->read_dir) handle_read_ahead(p, o->read_dir);
     rc = shell_open(&opts, &p->shell, error);
     if (!rc) rc = make_node(p, o, error);
     if (!rc) rc = shell_start(p->shell, &publisher_node_ops, p->node, error);
@@ -217,6 +218,7 @@ void heddle_publisher_close(heddle_publisher_t **p)
     if (!p || !*p) return;
     heddle_publisher_t *it = *p;
     *p = NULL;
+    handle_drop_ahead(it);
     heddle_publication_abort(&it->open);
     if (it->is_running) hold(it);
     if (it->is_running) leave(it);

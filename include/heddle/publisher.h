@@ -53,6 +53,9 @@ typedef struct heddle_publisher_opts {
                                     * many as the process has cores.  More than 4 are 4 */
     int quiet_events;              /* 1: a full queue of events drops them without a line in the log
                                     * (events.dropped): for a program that reads events only while it waits */
+    const char *read_dir;          /* a directory that heddle_publisher_publish_dir will be given first: it
+                                    * is read while the handle opens, on a thread of the library, and again
+                                    * then if it has changed.  NULL: none */
 } heddle_publisher_opts_t;
 
 typedef enum {

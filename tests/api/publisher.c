@@ -509,3 +509,59 @@ Test(publisher, a_directory)
     heddle_publisher_close(&p);
     stop();
 }
+
+/* -- a directory that is read while the publisher opens -- */
+
+static void fixture(const char *name, char ret_path[256], heddle_adapter_info_t *ret_info)
+{
+    snprintf(ret_path, 256, "%s/tests/fixtures/%s", getenv("HEDDLE_SOURCE_DIR"), name);
+    *ret_info = (heddle_adapter_info_t){.size = sizeof *ret_info};
+    OK(heddle_adapter_check(ret_path, ret_info));
+}
+
+static void copy_into(const char *from, const char *to)
+{
+    char command[600];
+    snprintf(command, sizeof command, "cp '%s'/adapter_* '%s'", from, to);
+    cr_assert_eq(system(command), 0);
+}
+
+/* Whatever was read ahead, what is published is what the directory of the call holds then. */
+Test(publisher, a_directory_that_is_read_ahead)
+{
+    char plain[256], rslora[256], copy[] = "/tmp/heddle-ahead-XXXXXX";
+    heddle_adapter_info_t of_plain, of_rslora;
+    heddle_publish_opts_t how = {.size = sizeof how, .step = -1, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
+    heddle_published_t v = {.size = sizeof v};
+    heddle_publisher_t *p;
+    fixture("plain", plain, &of_plain);
+    fixture("rslora", rslora, &of_rslora);
+    cr_assert(mkdtemp(copy));
+    copy_into(plain, copy);
+    start_worker("w1");
+    const struct { const char *ahead, *given, *after; const heddle_adapter_info_t *want; } ROWS[] = {
+        {plain, plain, NULL, &of_plain},         /* the same */
+        {plain, rslora, NULL, &of_rslora},       /* another one is published */
+        {copy, copy, rslora, &of_rslora},          /* it has changed since */
+        {"/nowhere", plain, NULL, &of_plain}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
+                                        .takeover = 1, .read_dir = ROWS[i].ahead};
+        OK(heddle_publisher_open(&opts, &p));
+        if (ROWS[i].after) copy_into(ROWS[i].after, copy);
+        OK(heddle_publisher_publish_dir(p, ROWS[i].given, &how, &v));
+        cr_assert_str_eq(v.digest, ROWS[i].want->digest, "row %zu", i);
+        OK(heddle_publisher_publish_dir(p, plain, &how, &v)); /* and the next, read in the call */
+        cr_assert_str_eq(v.digest, of_plain.digest, "row %zu", i);
+        FAILS(HEDDLE_ERR_NOT_FOUND, heddle_publisher_publish_dir(p, "/nowhere", &how, &v));
+        heddle_publisher_close(&p);
+    }
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
+                                    .takeover = 1, .read_dir = plain};
+    OK(heddle_publisher_open(&opts, &p));
+    heddle_publisher_close(&p); /* unused */
+    char command[64];
+    snprintf(command, sizeof command, "rm -r '%s'", copy);
+    cr_assert_eq(system(command), 0);
+    stop();
+}
