@@ -710,6 +710,7 @@ def test_an_interrupt_of_what_gives_back_keeps_nothing(broker, adapter, numpy, m
         pub.publish_tensors(tensors(numpy), CONFIG).wait(min=1, timeout=60)
         with pytest.warns(ResourceWarning), w.acquire(adapter) as a:
             layout = a.tensors._layout
+            gc.collect()        # else garbage of an earlier test may meet `struck`
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 patch.setattr(Handed, "give_back", struck)
                 a._held().hand_over(layout, struck)
