@@ -360,13 +360,7 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     member_t *w = new_member(m, ROLE_WORKER, join->name, hello, now);
     if (!w) return NULL;
     w->slots = join->slots ? join->slots : 2 + m->keep;
-    w->slots_total = join->slots_total;
-    w->slots_free = join->slots_free;
-    w->slots_held = join->slots_held;
-    w->bytes_in = join->bytes_in;
-    w->bytes_out = join->bytes_out;
-    w->chunks_bad = join->chunks_bad;
-    w->retries = join->retries;
+    w->counts = join->counts;
     w->max_rate_bytes = join->max_rate_bytes;
     w->labels = copy_texts(join->labels, join->label_count);
     w->label_count = w->labels ? join->label_count : 0;
@@ -429,7 +423,7 @@ static void take_over(membership_t *m, const member_t *new, member_t *old, uint6
 /* What a new session under an old name goes on counting: sessions and messages that were fenced. */
 static uint64_t fenced_before(const member_t *old)
 {
-    return old->fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST);
+    return old->counts.fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST);
 }
 
 /* Nothing that it counts ever shrinks; a peer that does not say it says 0. */
@@ -451,7 +445,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     if (found) {
         member_t *old = m->workers[at];
         bool was_replaced = old->state == MEMBER_READY && !memcmp(&old->life, &w->life, sizeof w->life);
-        w->fenced = was_replaced ? old->fenced : fenced_before(old);
+        w->counts.fenced = was_replaced ? old->counts.fenced : fenced_before(old);
         compare_addresses(w, old);
         take_over(m, w, old, ret_fenced_peer, ret_fenced_token);
         free_member(old);
@@ -459,7 +453,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
         memmove(m->workers + at + 1, m->workers + at, (m->worker_count++ - at) * sizeof *m->workers);
     }
     m->workers[at] = w;
-    count_up(&w->fenced, join->fenced);
+    count_up(&w->counts.fenced, join->counts.fenced);
     *ret_member = w;
     return HEDDLE_OK;
 fail:
@@ -536,22 +530,17 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
     membership_heard(m, member, now_us);
     if (member->role != ROLE_WORKER) return;
     for (uint32_t i = 0; i < hb->adapter_count; i++) take_progress(member, &hb->adapters[i]);
-    member->slots_total = hb->slots_total;
-    member->slots_free = hb->slots_free;
-    member->slots_held = hb->slots_held;
-    member->bytes_in = hb->bytes_in;
-    member->bytes_out = hb->bytes_out;
-    member->chunks_bad = hb->chunks_bad;
-    member->retries = hb->retries;
-    count_up(&member->fenced, hb->fenced);
+    uint64_t fenced = member->counts.fenced;    /* the broker counts it too */
+    member->counts = hb->counts;
+    count_up(&member->counts.fenced, fenced);
 }
 
 void membership_counted(member_t *member, const msg_staged_t *m)
 {
-    count_up(&member->bytes_in, m->bytes_in);
-    count_up(&member->bytes_out, m->bytes_out);
-    count_up(&member->chunks_bad, m->chunks_bad);
-    count_up(&member->retries, m->retries);
+    count_up(&member->counts.bytes_in, m->bytes_in);
+    count_up(&member->counts.bytes_out, m->bytes_out);
+    count_up(&member->counts.chunks_bad, m->chunks_bad);
+    count_up(&member->counts.retries, m->retries);
 }
 
 static void stop_fetching(member_sub_t *sub)

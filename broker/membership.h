@@ -59,9 +59,8 @@ typedef struct member {
     char moved_from[HEDDLE_NAME_MAX + 1];           /* its addresses before this session, if they were others;
                                                      * "" */
     member_sub_t *subs; uint32_t sub_count;         /* a publisher has one: its adapter */
-    /* for each adapter; all, as the worker counts them: 0 until it does */
-    uint64_t slots, slots_total, slots_free, slots_held;
-    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
+    uint64_t slots;                                 /* for each adapter */
+    msg_counts_t counts;                            /* as the worker counts them: 0 until it does */
     uint64_t max_rate_bytes;                        /* of its --max-rate; 0: no limit */
 } member_t;
 

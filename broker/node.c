@@ -323,7 +323,8 @@ static void fence(call_t *c)
     member_t *worker =
         c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
     b->members.fenced_count++;
-    if (worker && token >> 32 == worker->token >> 32) worker->fenced++; /* an earlier broker's is nobody's */
+    /* A token of an earlier broker's session counts for no worker. */
+    if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
     broker_tell_fenced(c, token);
     if (is_known) return;
     c->peer->fenced_token = token;

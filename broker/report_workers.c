@@ -189,17 +189,19 @@ static json_t *transport_part(const member_t *m)
 /* Until the first heartbeat of a new process only what it asked for is known. */
 static json_t *slots_part(const member_t *m)
 {
-    bool told = m->slots_total > 0;
-    return json_pack("{s:o, s:o, s:o}", "total", part_count(told ? m->slots_total : m->slots * m->sub_count),
-                     "free", told ? part_count(m->slots_free) : json_null(), "held",
-                     told ? part_count(m->slots_held) : json_null());
+    const msg_counts_t *c = &m->counts;
+    bool told = c->slots_total > 0;
+    return json_pack("{s:o, s:o, s:o}", "total", part_count(told ? c->slots_total : m->slots * m->sub_count),
+                     "free", told ? part_count(c->slots_free) : json_null(), "held",
+                     told ? part_count(c->slots_held) : json_null());
 }
 
 static json_t *counters_part(const member_t *m)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(m->bytes_in), "bytes_out",
-                     part_count(m->bytes_out), "chunks_bad", part_count(m->chunks_bad), "retries",
-                     part_count(m->retries), "fenced", part_count(m->fenced));
+    const msg_counts_t *c = &m->counts;
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
+                     part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
+                     part_count(c->retries), "fenced", part_count(c->fenced));
 }
 
 static json_t *worker_part(const broker_t *b, const member_t *m, instant_t now)

@@ -81,6 +81,12 @@ typedef struct {
 } msg_held_t;
 /* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
 typedef struct { const char *adapter; uint64_t decision, version; } msg_subscription_t;
+/* What a worker counts: in JOIN and HEARTBEAT. */
+typedef struct {
+    uint64_t slots_total, slots_free, slots_held;   /* of all adapters; used by no version; with readers */
+    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;   /* since the process began */
+} msg_counts_t;
+
 typedef struct {
     uint64_t req, epoch, slots, prev_token;   /* epoch, prev_token: of the last WELCOME, 0 at first; slots
                                                * 0: broker's default */
@@ -92,8 +98,7 @@ typedef struct {
     const char **devices; uint32_t device_count;
     bytes_t address;                          /* of the data plane, opaque */
     const char *export_dir;                   /* "" : none */
-    uint64_t slots_total, slots_free, slots_held;   /* as in HEARTBEAT; 0 at the first JOIN */
-    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
+    msg_counts_t counts;                      /* all 0 at the first JOIN */
     uint64_t max_rate_bytes;                  /* that it serves and fetches a second at most; 0: no limit */
     const char **addresses; uint32_t address_count;   /* of `address`, for people: "10.0.0.5" */
     uint64_t network;                         /* equal where two members reach each other's loopback; 0: it is
@@ -135,8 +140,7 @@ typedef struct {
 typedef struct {
     uint64_t token, seq;
     msg_progress_t *adapters; uint32_t adapter_count;
-    uint64_t slots_total, slots_free, slots_held;
-    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;
+    msg_counts_t counts;
 } msg_heartbeat_t;
 typedef struct { uint64_t token, seq; } msg_heartbeat_ok_t;
 typedef struct { uint64_t token, req; } msg_leave_t;

@@ -16,6 +16,10 @@
 #define OPTIONAL .required = false
 #define U64(s, m, max, need) ROW(s, m, uint64_t, U64, max, need)
 #define I64(s, m, max, need) ROW(s, m, int64_t, I64, max, need)
+#define COUNT(s, m) {.key = #m, .kind = FIELD_U64, .offset = offsetof(s, counts.m), .max = LIMIT_EXACT}
+#define COUNTS(s)                                                                                            \
+    COUNT(s, slots_total), COUNT(s, slots_free), COUNT(s, slots_held), COUNT(s, bytes_in),                   \
+        COUNT(s, bytes_out), COUNT(s, chunks_bad), COUNT(s, retries), COUNT(s, fenced)
 #define BOOL(s, m) ROW(s, m, bool, BOOL, 1, OPTIONAL)
 #define TEXT(s, m, max, need) ROW(s, m, const char *, TEXT, max, need)
 #define NAME(s, m, need) ROW(s, m, const char *, NAME, HEDDLE_NAME_MAX, need)
@@ -159,14 +163,7 @@ static const field_t JOIN_FIELDS[] = {
     TEXTS(msg_join_t, devices, device_count, LIMIT_DEVICES, HEDDLE_NAME_MAX),
     BIN(msg_join_t, address, LIMIT_ADDRESS_BYTES, OPTIONAL),
     TEXT(msg_join_t, export_dir, LIMIT_TEXT_BYTES, OPTIONAL),
-    U64(msg_join_t, slots_total, LIMIT_EXACT, OPTIONAL),
-    U64(msg_join_t, slots_free, LIMIT_EXACT, OPTIONAL),
-    U64(msg_join_t, slots_held, LIMIT_EXACT, OPTIONAL),
-    U64(msg_join_t, bytes_in, LIMIT_EXACT, OPTIONAL),
-    U64(msg_join_t, bytes_out, LIMIT_EXACT, OPTIONAL),
-    U64(msg_join_t, chunks_bad, LIMIT_EXACT, OPTIONAL),
-    U64(msg_join_t, retries, LIMIT_EXACT, OPTIONAL),
-    U64(msg_join_t, fenced, LIMIT_EXACT, OPTIONAL),
+    COUNTS(msg_join_t),
     U64(msg_join_t, max_rate_bytes, LIMIT_EXACT, OPTIONAL),
     TEXTS(msg_join_t, addresses, address_count, LIMIT_ADDRESSES, LIMIT_WORD_BYTES),
     U64(msg_join_t, network, ANY, OPTIONAL),
@@ -202,14 +199,7 @@ static const field_t HEARTBEAT_FIELDS[] = {
     U64(msg_heartbeat_t, seq, ANY, REQUIRED),
     LIST(msg_heartbeat_t, adapters, adapter_count, msg_progress_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL,
          PROGRESS),
-    U64(msg_heartbeat_t, slots_total, LIMIT_EXACT, OPTIONAL),
-    U64(msg_heartbeat_t, slots_free, LIMIT_EXACT, OPTIONAL),
-    U64(msg_heartbeat_t, slots_held, LIMIT_EXACT, OPTIONAL),
-    U64(msg_heartbeat_t, bytes_in, LIMIT_EXACT, OPTIONAL),
-    U64(msg_heartbeat_t, bytes_out, LIMIT_EXACT, OPTIONAL),
-    U64(msg_heartbeat_t, chunks_bad, LIMIT_EXACT, OPTIONAL),
-    U64(msg_heartbeat_t, retries, LIMIT_EXACT, OPTIONAL),
-    U64(msg_heartbeat_t, fenced, LIMIT_EXACT, OPTIONAL),
+    COUNTS(msg_heartbeat_t),
 };
 static const field_t HEARTBEAT_OK_FIELDS[] = {
     U64(msg_heartbeat_ok_t, token, ANY, REQUIRED),

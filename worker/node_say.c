@@ -78,17 +78,21 @@ static uint32_t list_held(const worker_node_t *n, msg_held_t *held)
     return count;
 }
 
-typedef struct { uint64_t total, free, held; } slots_sum_t;
-
-static slots_sum_t sum_slots(const worker_node_t *n)
+static msg_counts_t sum_counts(const worker_node_t *n)
 {
-    slots_sum_t sum = {0};
+    tr_counters_t c;
+    n->io.tr->counters(n->io.t, &c);
+    msg_counts_t sum = {.bytes_in = c.bytes_in,
+                        .bytes_out = c.bytes_out,
+                        .chunks_bad = n->counters.chunks_bad,
+                        .retries = n->counters.retries,
+                        .fenced = n->session.fenced_count};
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         uint32_t total = n->adapters[i].sync.slot_count;
         slots_count_t count = slots_count(n->slots, i);
-        sum.total += total;
-        sum.free += total > count.used ? total - count.used : 0;
-        sum.held += count.held;
+        sum.slots_total += total;
+        sum.slots_free += total > count.used ? total - count.used : 0;
+        sum.slots_held += count.held;
     }
     return sum;
 }
@@ -98,9 +102,6 @@ void say_join(worker_node_t *n)
     char list[256] = "";
     const char *devices[DEVICES_MAX], *addresses[DEVICES_MAX];
     tr_where_t where;
-    tr_counters_t c;
-    slots_sum_t slots = sum_slots(n);
-    n->io.tr->counters(n->io.t, &c);
     n->io.tr->devices(n->io.t, list, sizeof list);
     n->io.tr->where(n->io.t, &where);
     msg_subscription_t *adapters = calloc(n->adapter_count, sizeof *adapters);
@@ -127,14 +128,7 @@ void say_join(worker_node_t *n)
                           .devices = devices,
                           .device_count = split_list(list, devices),
                           .export_dir = n->opts.export_dir,
-                          .slots_total = slots.total,
-                          .slots_free = slots.free,
-                          .slots_held = slots.held,
-                          .bytes_in = c.bytes_in,
-                          .bytes_out = c.bytes_out,
-                          .chunks_bad = n->counters.chunks_bad,
-                          .retries = n->counters.retries,
-                          .fenced = n->session.fenced_count,
+                          .counts = sum_counts(n),
                           .max_rate_bytes = n->opts.max_rate_bytes,
                           .addresses = addresses,
                           .address_count = split_list(where.addresses, addresses),
@@ -187,9 +181,6 @@ static msg_progress_t progress_of(const worker_node_t *n, const adapter_t *a)
 
 void say_heartbeat(worker_node_t *n)
 {
-    tr_counters_t c;
-    n->io.tr->counters(n->io.t, &c);
-    slots_sum_t slots = sum_slots(n);
     msg_progress_t *rows = calloc(n->adapter_count, sizeof *rows);
     uint64_t (*spare)[LIMIT_SLOTS] = calloc(n->adapter_count, sizeof *spare);
     if (!rows || !spare) goto done;    /* the next one is due soon */
@@ -198,14 +189,7 @@ void say_heartbeat(worker_node_t *n)
                                     .seq = n->session.heartbeat_seq,
                                     .adapters = rows,
                                     .adapter_count = n->adapter_count,
-                                    .slots_total = slots.total,
-                                    .slots_free = slots.free,
-                                    .slots_held = slots.held,
-                                    .bytes_in = c.bytes_in,
-                                    .bytes_out = c.bytes_out,
-                                    .chunks_bad = n->counters.chunks_bad,
-                                    .retries = n->counters.retries,
-                                    .fenced = n->session.fenced_count};
+                                    .counts = sum_counts(n)};
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         rows[i] = progress_of(n, &n->adapters[i]);
         rows[i].spare = spare[i];

@@ -204,7 +204,7 @@ Test(membership, a_silent_holder_is_fenced)
     cr_assert_null(membership_by_token(&mem, old_token), "I11");
     cr_assert_eq(membership_by_token(&mem, new->token), new);
     cr_assert_eq(mem.worker_count, 1);
-    cr_assert_eq(new->fenced, 1);
+    cr_assert_eq(new->counts.fenced, 1);
 }
 
 Test(membership, a_holder_whose_connection_is_gone_is_fenced_at_once)
@@ -222,7 +222,7 @@ Test(membership, the_same_life_replaces_itself_at_once_and_fences_nobody)
     member_t *new = admit((join_t){"w1", 2, 0, 1});
     cr_assert_eq(fenced_token, 0);
     cr_assert_null(membership_by_token(&mem, old_token));
-    cr_assert_eq(new->fenced, 0);
+    cr_assert_eq(new->counts.fenced, 0);
     cr_assert_gt(new->token, old_token);
 }
 
@@ -235,11 +235,11 @@ Test(membership, lost_and_left_rows_make_place)
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     m = admit((join_t){"w1", 2, 0, 2});
     cr_assert_eq(fenced_token, 0, "there was no session to fence");
-    cr_assert_eq(m->fenced, 1, "a lapsed session counts");
+    cr_assert_eq(m->counts.fenced, 1, "a lapsed session counts");
     cr_assert_eq(mem.ended_count, 0);
     membership_end(&mem, m, MEMBER_LEFT, now);
     m = admit((join_t){"w1", 3, 0, 3});
-    cr_assert_eq(m->fenced, 1, "who left properly was not fenced");
+    cr_assert_eq(m->counts.fenced, 1, "who left properly was not fenced");
 }
 
 Test(membership, one_publisher_an_adapter)
@@ -328,16 +328,16 @@ Test(membership, the_lease_counts_from_the_last_word)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
     msg_heartbeat_t hb = {
-        .slots_total = 6, .slots_free = 2, .slots_held = 1, .bytes_in = 10, .fenced = 4};
+        .counts.slots_total = 6, .counts.slots_free = 2, .counts.slots_held = 1, .counts.bytes_in = 10, .counts.fenced = 4};
     for (int i = 0; i < 10; i++) {
         pass(1000);
         membership_tick(&mem, now);
         cr_assert_null(membership_lapsed(&mem, now.us));
         membership_heartbeat(&mem, m, &hb, now.us);
     }
-    cr_assert_eq(m->slots_free, 2);
-    cr_assert_eq(m->bytes_in, 10);
-    cr_assert_eq(m->fenced, 4);
+    cr_assert_eq(m->counts.slots_free, 2);
+    cr_assert_eq(m->counts.bytes_in, 10);
+    cr_assert_eq(m->counts.fenced, 4);
     for (int i = 0; i < 3; i++) {
         pass(1000);
         membership_tick(&mem, now);
@@ -359,18 +359,18 @@ Test(membership, the_lease_counts_from_the_last_word)
 Test(membership, what_a_worker_has_counted_comes_with_join)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
-    cr_assert_eq(m->slots_total, 0, "not known before it says so");
+    cr_assert_eq(m->counts.slots_total, 0, "not known before it says so");
     msg_join_t j = join_of((join_t){"w1", 1, 0, 1});
-    j.slots_total = 6, j.slots_free = 2, j.slots_held = 1;
-    j.bytes_in = 10, j.bytes_out = 11, j.chunks_bad = 12, j.retries = 13, j.fenced = 4;
+    j.counts.slots_total = 6, j.counts.slots_free = 2, j.counts.slots_held = 1;
+    j.counts.bytes_in = 10, j.counts.bytes_out = 11, j.counts.chunks_bad = 12, j.counts.retries = 13, j.counts.fenced = 4;
     member_hello_t h = hello(2, 1);
     cr_assert_eq(membership_join(&mem, &j, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
-    cr_assert(m->slots_total == 6 && m->slots_free == 2 && m->slots_held == 1);
-    cr_assert(m->bytes_in == 10 && m->bytes_out == 11 && m->chunks_bad == 12 && m->retries == 13);
-    cr_assert_eq(m->fenced, 4);
-    j.fenced = 0;
+    cr_assert(m->counts.slots_total == 6 && m->counts.slots_free == 2 && m->counts.slots_held == 1);
+    cr_assert(m->counts.bytes_in == 10 && m->counts.bytes_out == 11 && m->counts.chunks_bad == 12 && m->counts.retries == 13);
+    cr_assert_eq(m->counts.fenced, 4);
+    j.counts.fenced = 0;
     cr_assert_eq(membership_join(&mem, &j, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
-    cr_assert_eq(m->fenced, 4, "what the broker has counted itself stays");
+    cr_assert_eq(m->counts.fenced, 4, "what the broker has counted itself stays");
 }
 
 Test(membership, progress_of_known_subscriptions)

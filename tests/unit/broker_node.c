@@ -183,7 +183,7 @@ Test(node, a_stale_token_changes_nothing)
     cr_assert_str_eq(rig_copy_state(1, "w1"), "announced");
     cr_assert(member_is_ready(membership_worker(&R.b->members, "w1")));
     cr_assert_eq(R.b->members.fenced_count, 12);
-    cr_assert_eq(membership_worker(&R.b->members, "w1")->fenced, 12);
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->counts.fenced, 12);
     cr_assert_eq(R.b->events.last_seq, seq + 1, "events say each stale token once");
     cr_assert_eq(events_at(&R.b->events, seq + 1)->type, EVENT_WORKER_FENCED);
 }
@@ -206,7 +206,7 @@ Test(node, tokens_of_a_former_epoch_are_stale)
     R.tokens[W1] = old;
     rig_beat(W1);
     rig_error(W1, "fenced");
-    cr_assert_eq(membership_worker(&R.b->members, "w1")->fenced, 0, "a restart fences nobody");
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->counts.fenced, 0, "a restart fences nobody");
 }
 
 Test(node, a_lapsed_session_is_lost_and_comes_back_under_a_new_token)
@@ -223,7 +223,7 @@ Test(node, a_lapsed_session_is_lost_and_comes_back_under_a_new_token)
     cr_assert_gt(R.tokens[W1], old);
     const member_t *m = membership_worker(&R.b->members, "w1");
     cr_assert(member_is_ready(m));
-    cr_assert_geq(m->fenced, 1);
+    cr_assert_geq(m->counts.fenced, 1);
 }
 
 Test(node, a_live_name_is_refused_and_an_abandoned_one_fenced_at_once)

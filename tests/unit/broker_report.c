@@ -214,14 +214,14 @@ static void heartbeat(uint64_t peer, uint64_t seq, uint64_t fetching)
                              .seq = seq,
                              .adapters = &p,
                              .adapter_count = 1,
-                             .slots_total = 6,
-                             .slots_free = 3,
-                             .slots_held = 1,
-                             .bytes_in = LIMIT_EXACT,
-                             .bytes_out = 5,
-                             .chunks_bad = 1,
-                             .retries = 2,
-                             .fenced = 3}};
+                             .counts.slots_total = 6,
+                             .counts.slots_free = 3,
+                             .counts.slots_held = 1,
+                             .counts.bytes_in = LIMIT_EXACT,
+                             .counts.bytes_out = 5,
+                             .counts.chunks_bad = 1,
+                             .counts.retries = 2,
+                             .counts.fenced = 3}};
     say(peer, &m);
 }
 

@@ -244,14 +244,14 @@ Test(encode, largest_join_fits)
                         .device_count = LIMIT_DEVICES,
                         .address = {address, sizeof address},
                         .export_dir = dir,
-                        .slots_total = LIMIT_EXACT,
-                        .slots_free = LIMIT_EXACT,
-                        .slots_held = LIMIT_EXACT,
-                        .bytes_in = LIMIT_EXACT,
-                        .bytes_out = LIMIT_EXACT,
-                        .chunks_bad = LIMIT_EXACT,
-                        .retries = LIMIT_EXACT,
-                        .fenced = LIMIT_EXACT}},
+                        .counts.slots_total = LIMIT_EXACT,
+                        .counts.slots_free = LIMIT_EXACT,
+                        .counts.slots_held = LIMIT_EXACT,
+                        .counts.bytes_in = LIMIT_EXACT,
+                        .counts.bytes_out = LIMIT_EXACT,
+                        .counts.chunks_bad = LIMIT_EXACT,
+                        .counts.retries = LIMIT_EXACT,
+                        .counts.fenced = LIMIT_EXACT}},
           back;
     buf_t b = {0};
     cr_assert_eq(msg_encode(&m, &b), HEDDLE_OK);

@@ -262,7 +262,7 @@ Test(node, corrupt_chunk_comes_from_the_next_source)
     cr_assert_eq(staged->staged.source_count, 2);
     cr_assert_eq(staged->staged.sources[0].bytes + staged->staged.sources[1].bytes, a.region_bytes);
     run_for(5000000);
-    cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.chunks_bad, 1);
+    cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.counts.chunks_bad, 1);
     free(a.bytes);
 }
 
@@ -861,7 +861,7 @@ Test(node, lapsed_session_applies_nothing_that_was_queued)
               join->join.adapters[0].decision == 1);
     cr_assert_geq(last_said(w, MSG_ACTIVE)->active.decision, 2);
     run_for(2000000);
-    cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.fenced, 1);
+    cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.counts.fenced, 1);
     free(a.bytes);
     free(b.bytes);
 }
@@ -892,8 +892,8 @@ Test(node, broker_restart_fetches_nothing_again)
     run_for(100000);
     const msg_t *join = last_said(w, MSG_JOIN);
     cr_assert_eq(join->join.held_count, 2);
-    cr_assert(join->join.slots_total == 6 && join->join.slots_free == 4 && join->join.slots_held == 0);
-    cr_assert_geq(join->join.bytes_in, a.region_bytes + b.region_bytes);
+    cr_assert(join->join.counts.slots_total == 6 && join->join.counts.slots_free == 4 && join->join.counts.slots_held == 0);
+    cr_assert_geq(join->join.counts.bytes_in, a.region_bytes + b.region_bytes);
     for (uint32_t i = 0; i < 2; i++) {
         const msg_held_t *h = &join->join.held[i];
         cr_assert(h->version == 1 ? h->state == HELD_ACTIVE : h->state == HELD_STAGED);
@@ -1210,8 +1210,8 @@ Test(node, heartbeats_carry_progress_and_counters)
     cr_assert(m && m->heartbeat.adapter_count == 2);
     cr_assert(m->heartbeat.adapters[0].fetching == 2 && m->heartbeat.adapters[0].held_count == 1);
     cr_assert_eq(m->heartbeat.adapters[0].data_bytes, b.region_bytes);
-    cr_assert(m->heartbeat.slots_total == 6 && m->heartbeat.slots_free == 4 && m->heartbeat.slots_held == 1);
-    cr_assert_geq(m->heartbeat.bytes_in, a.region_bytes);
+    cr_assert(m->heartbeat.counts.slots_total == 6 && m->heartbeat.counts.slots_free == 4 && m->heartbeat.counts.slots_held == 1);
+    cr_assert_geq(m->heartbeat.counts.bytes_in, a.region_bytes);
     slot_release(&held);
     free(a.bytes);
     free(b.bytes);
