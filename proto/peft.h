@@ -41,6 +41,8 @@ int  peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, hed
  * input_file_check_unchanged, of the tensors; the config and the header were compared already where that had
  * to be. */
 int  peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
+/* The path leads to the directory that was opened, and not to another one meanwhile. */
+bool peft_is_at(const peft_dir_t *d, const char *dir);
 void peft_close(peft_dir_t **d);
 
 /* Checks the bytes of an adapter_config.json and the names of the tensors; gives the features and base

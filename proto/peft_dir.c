@@ -223,6 +223,13 @@ int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *er
     return rc;
 }
 
+bool peft_is_at(const peft_dir_t *d, const char *dir)
+{
+    struct stat opened, named;
+    return !fstat(d->fd, &opened) && !stat(dir, &named) && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
 /* One pass over the tensors' bytes: the first gives them away, a second one compares what it reads. */
 typedef struct { const peft_dir_t *dir; const peft_sink_t *to; bool is_second; uint8_t *piece; } pass_t;
 

@@ -2,9 +2,8 @@
 #include "trainer_client/reading.h"
 
 #include "core/errors.h"
+#include "core/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 int reading_open(reading_t *r, const char *dir, heddle_error_t *error)
@@ -80,27 +79,31 @@ ahead_t *reading_ahead(const char *dir, const stop_t *stop)
     if (!a) return NULL;
     a->stop = stop;
     a->dir = strdup(dir);
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int failed = a->dir ? pthread_create(&a->thread, NULL, read_ahead, a) : -1;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!failed) return a;
+    if (a->dir && !thread_start(READING_THREAD, read_ahead, a, &a->thread)) return a;
     destroy(a);
     return NULL;
 }
 
 bool reading_is_of(const ahead_t *a, const char *dir) { return a && !strcmp(a->dir, dir); }
 
+/* The path may lead to another directory since (a link that was moved, a rename), and a file system that tells
+ * nothing of writers leaves it open whether the bytes are still those. */
+static int check_still(const ahead_t *a, heddle_error_t *error)
+{
+    bool is_sure = false;
+    int rc = peft_check_unchanged(a->reading.dir, &is_sure, error);
+    if (rc || (is_sure && peft_is_at(a->reading.dir, a->dir))) return rc;
+    return error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s may have changed since it was read", a->dir);
+}
+
 int reading_join(ahead_t **ahead, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error)
 {
     ahead_t *a = *ahead;
-    bool is_sure;
     *ahead = NULL;
     pthread_join(a->thread, NULL);
     int rc = a->rc;
     if (rc) *error = a->error;
-    else rc = peft_check_unchanged(a->reading.dir, &is_sure, error);
+    else rc = check_still(a, error);
     if (!rc) {
         *ret_reading = a->reading;
         *ret_region = a->region;

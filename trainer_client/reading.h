@@ -26,13 +26,15 @@ int  reading_into(reading_t *r, region_t *region, heddle_error_t *error);
 void reading_close(reading_t *r);
 
 typedef struct ahead ahead_t;
+#define READING_THREAD "heddle-ahead"    /* the name of its thread */
 
 /* `stop` ends it early; borrowed until reading_join.  NULL: no thread or no memory for it, and nothing is
  * read. */
 ahead_t *reading_ahead(const char *dir, const stop_t *stop);
 bool reading_is_of(const ahead_t *a, const char *dir);
-/* Waits for its end and frees it.  What it gave: OK, and reading and region are the caller's, after another
- * look whether the files are still as they were; or its error. */
+/* Waits for its end and frees it.  OK: reading and region are the caller's; the path still leads to
+ * that directory, and its files are as they were.  BAD_ADAPTER where that is not sure: it is to be read again.
+ * Else what ended the reading. */
 int  reading_join(ahead_t **a, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error);
 
 #endif
