@@ -86,8 +86,8 @@ ahead_t *reading_ahead(const char *dir, const stop_t *stop)
 
 bool reading_is_of(const ahead_t *a, const char *dir) { return a && !strcmp(a->dir, dir); }
 
-/* The path may lead to another directory since (a link that was moved, a rename), and a file system that tells
- * nothing of writers leaves it open whether the bytes are still those. */
+/* The path may lead to another directory since (a link that was moved, a rename), and where the file system
+ * tells nothing of writers, the bytes may be others. */
 static int check_still(const ahead_t *a, heddle_error_t *error)
 {
     bool is_sure = false;

@@ -32,8 +32,8 @@ typedef struct ahead ahead_t;
  * read. */
 ahead_t *reading_ahead(const char *dir, const stop_t *stop);
 bool reading_is_of(const ahead_t *a, const char *dir);
-/* Waits for its end and frees it.  OK: reading and region are the caller's; the path still leads to
- * that directory, and its files are as they were.  BAD_ADAPTER where that is not sure: it is to be read again.
+/* Waits for its end and frees it.  OK: reading and region are the caller's; the path still leads to that
+ * directory, and its files are as they were.  BAD_ADAPTER where that is not sure: it is to be read again.
  * Else what ended the reading. */
 int  reading_join(ahead_t **a, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error);
 

@@ -34,7 +34,10 @@ bool check_work(check_t *check, const clock_ops_t *clock)
     h1_add_leaves(&check->h, leaves, (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
     check->at += bytes;
     bool done = check->at == check->slot->manifest.region_bytes;
-    if (done) check->found = h1_final(&check->h);
+    if (done) {
+        check->found = h1_final(&check->h);
+        check->slot->is_damaged = !digest_equal(&check->found, &check->slot->h1);
+    }
     check->hash_us += clock_now(clock) - before_us;
     return done;
 }

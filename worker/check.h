@@ -33,7 +33,8 @@ typedef struct { check_t rows[CHECKS_MAX]; uint32_t turn; } checks_t;
 int  checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify_t *m);
 /* A check that has a piece to hash; NULL. */
 check_t *checks_hashing(checks_t *c);
-/* Hashes one piece; true when the digest is complete: check->found. */
+/* Hashes one piece; true when the digest is complete: check->found; another than the slot's marks the slot as
+ * damaged. */
 bool check_work(check_t *check, const clock_ops_t *clock);
 /* The check that waits for the application's answer about a version; NULL. */
 check_t *checks_asking(checks_t *c, uint32_t adapter, uint64_t version);

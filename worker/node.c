@@ -88,17 +88,42 @@ int worker_node_check(const worker_node_t *n, heddle_error_t *error)
     return n->opts.check ? n->opts.check(error) : HEDDLE_OK;
 }
 
-/* A sealed slot with the same arena, of another version; NULL: none. */
-static const slot_t *find_equal(const worker_node_t *n, const adapter_t *a, const announced_t *w)
+/* A sealed slot with the same arena, of another version, that is not known to be damaged; NULL: none. */
+static slot_t *find_equal(const worker_node_t *n, const adapter_t *a, const announced_t *w)
 {
     for (const announced_t *other = a->announced; other; other = other->next) {
         const sync_entry_t *e = other == w ? NULL : sync_find(&a->sync, other->version);
         bool is_equal = digest_equal(&other->h1, &w->h1) && other->region_bytes == w->region_bytes &&
                         other->manifest_bytes == w->manifest_bytes &&
                         digest_equal(&other->manifest_digest, &w->manifest_digest);
-        if (e && is_equal && sync_is_held(e)) return slots_at(n->slots, a->index, (uint32_t)e->slot);
+        if (!e || !is_equal || !sync_is_held(e)) continue;
+        slot_t *slot = slots_at(n->slots, a->index, (uint32_t)e->slot);
+        if (slot && !slot->is_damaged) return slot;
     }
     return NULL;
+}
+
+/* The bytes were verified when they came, and memory may have gone bad since: hashed again, 1 MiB a turn.
+ * OK, AGAIN; DIGEST_MISMATCH: the version has to be fetched. */
+static int check_equal(worker_node_t *n, adapter_t *a, slot_t *equal, const announced_t *w)
+{
+    check_t *c = &a->equal;
+    uint64_t version = atomic_load(&equal->version), end = equal->manifest.region_bytes;
+    if (!a->making.version || c->version != version) {
+        *c = (check_t){.version = version};
+        manifest_h1_begin(&equal->manifest, &c->h);
+    }
+    c->slot = equal;
+    for (int piece = 0; piece < 4 && c->at < end; piece++) check_work(c, n->io.clock);
+    if (c->at < end) return HEDDLE_ERR_AGAIN;
+    const uint8_t *view = equal->region->view;
+    digest_t manifest = digest_blake2b(view + manifest_offset(w->region_bytes), w->manifest_bytes);
+    if (!digest_equal(&manifest, &w->manifest_digest)) equal->is_damaged = true;
+    if (!equal->is_damaged) return HEDDLE_OK;
+    log_emit(LOG_ERROR, "slot.damaged",
+             "the memory of %s@%llu no longer has its digest: version %llu of the same content is fetched",
+             a->name, (unsigned long long)version, (unsigned long long)w->version);
+    return HEDDLE_ERR_DIGEST_MISMATCH;
 }
 
 /* What is written ahead of its announcement needs its memory until then.  `slot`: where that comes to;
@@ -121,9 +146,12 @@ static void reserve(worker_node_t *n, adapter_t *a, const sync_action_t *action)
                                  : worker_node_check(n, &a->error);
     if (!rc && FAILPOINT("worker.reserve"))
         rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
-    const slot_t *equal = rc ? NULL : find_equal(n, a, w);
+    slot_t *equal = rc ? NULL : find_equal(n, a, w);
+    while (equal && (rc = check_equal(n, a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH)
+        equal = find_equal(n, a, w);
+    if (!equal && rc == HEDDLE_ERR_DIGEST_MISMATCH) rc = HEDDLE_OK;
     if (!rc) leave_early(n, a, w, equal ? -1 : action->slot);
-    if (equal) rc = slots_adopt(n->slots, equal, (uint32_t)action->slot, &slot, &a->error);
+    if (!rc && equal) rc = slots_adopt(n->slots, equal, (uint32_t)action->slot, &slot, &a->error);
     else if (!rc)
         rc = slots_reserve(n->slots, a->index, (uint32_t)action->slot, announced_bytes(w), &slot, &a->error);
     a->making = rc == HEDDLE_ERR_AGAIN ? *action : (sync_action_t){.version = 0};
@@ -155,7 +183,7 @@ static void say_late(worker_node_t *n, const adapter_t *a, uint64_t version)
     if (n->up && e && e->decision > a->sync.applied.decision) say_heartbeat(n);
 }
 
-/* Nothing is fetched: the bytes were verified when they came as those of another version. */
+/* Nothing is fetched: the bytes are those of another version, and were just verified (check_equal). */
 static int seal_adopted(worker_node_t *n, announced_t *w, slot_t *slot, uint64_t now_us,
                         heddle_error_t *error)
 {

@@ -50,6 +50,7 @@ typedef struct {
     pull_t *pull;                                /* of the version that is FETCHING */
     early_t early;                               /* what comes ahead of its announcement */
     sync_action_t making;                        /* RESERVE whose memory is being made; version 0: none */
+    check_t equal;                               /* of the slot whose region it adopts; version 0: none */
     struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
     unreached_t unreached;                       /* of `pull` */
     bool has_surplus;                            /* free slots may have memory to give back */

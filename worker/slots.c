@@ -323,7 +323,7 @@ int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, 
     if (!rc) rc = make_region(s, slot, bytes, error);
     if (rc) return rc;
     slot->state = SLOT_RESERVED;
-    slot->is_adopted = false;
+    slot->is_adopted = slot->is_damaged = false;
     *ret_slot = slot;
     return HEDDLE_OK;
 }
@@ -338,6 +338,7 @@ int slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slo
     slot->region = region_ref(from->region);
     slot->state = SLOT_RESERVED;
     slot->is_adopted = true;
+    slot->is_damaged = false;
     *ret_slot = slot;
     return HEDDLE_OK;
 }

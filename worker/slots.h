@@ -49,6 +49,7 @@ struct heddle_snapshot {
     uint64_t leaving_us;                /* when it was dropped, for "held for so long" */
     region_t *region;                   /* NULL before the first reserve; another slot may refer to it too */
     bool is_adopted;                    /* RESERVED: the region came with its bytes */
+    bool is_damaged;                    /* hashed again, the bytes were others: no version adopts them */
     region_t *part;                     /* being made, or given back for a larger one: region is NULL then */
     /* Written before the slot opens, read by whoever holds it. */
     digest_t h1;

@@ -686,6 +686,34 @@ Test(node, content_that_is_here_is_not_fetched_again)
     free(c.bytes);
 }
 
+/* `in_manifest`: else in a tensor.  `is_known`: VERIFY has found it before. */
+static void fetches_what_was_damaged(bool in_manifest, bool is_known)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    bring_version(w, o, &a, 1, 1);
+    uint8_t *base = slot_of_version(w, 1)->region->base;
+    base[in_manifest ? manifest_offset(a.region_bytes) + 3 : 4097] ^= 1;    /* memory goes bad */
+    if (is_known) {
+        tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
+        run_for(1000);
+    }
+    bring_version(w, o, &a, 2, 2);
+    cr_assert_neq(slot_of_version(w, 1)->region, slot_of_version(w, 2)->region);
+    cr_assert(serves(w, &a, 2), "%d %d", in_manifest, is_known);
+    bring_version(w, o, &a, 3, 3);
+    cr_assert_eq(slot_of_version(w, 2)->region, slot_of_version(w, 3)->region, "the good one is shared");
+    free(a.bytes);
+}
+
+Test(node, content_that_went_bad_here_is_fetched)
+{
+    fetches_what_was_damaged(false, false);
+    fetches_what_was_damaged(false, true);
+    fetches_what_was_damaged(true, false);
+}
+
 Test(node, content_that_is_here_is_served_under_each_key)
 {
     origin_t *o = origin_start(0, TR_MODE_EAGER);
