@@ -40,7 +40,9 @@ void on_publish(const call_t *c)
                        .writer = writer ? writer->name : NULL,
                        .live = a ? rollout_newest_live(&b->rollout, a) : NULL,
                        .awaited = a ? rollout_awaited(&b->rollout, a, &m->digest) : NULL,
-                       .cut_off_count = writer ? membership_cut_off(&b->members, writer) : 0,
+                       /* While it settles, those that are on loopback too may still come back. */
+                       .cut_off_count = writer && b->rollout.is_settled
+                                            ? membership_cut_off(&b->members, writer) : 0,
                        .addresses = addresses};
     heddle_error_t error;
     uint64_t version = 0;

@@ -34,7 +34,7 @@ extern const option_t CLI_COMMON[];
 #define CLI_QUORUM "How many workers: all, a number, or a share of them such as 50%."
 #define CLI_EXITS "Exit status: 0 ok"
 #define CLI_EXITS_COMMON \
-    "As everywhere: 2 usage, 6 denied, 7 no broker answers, 9 this machine, 130 or 143 interrupted"
+    "As everywhere: 2 usage, 6 denied, 7 no broker answers, 9 this machine, 129, 130 or 143 interrupted"
 
 typedef struct { const char *name, *summary; int (*run)(int argc, char **argv); } command_t;
 int command_broker(int argc, char **argv);

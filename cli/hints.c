@@ -17,7 +17,7 @@ static const hint_t HINTS[] = {
     H(WORKER_ALIVE, "end that worker, or give this one another --name"),
     H(UNCHANGED, "--if-unchanged skip takes the version that is there, publish makes another"),
     H(STEP_BACK, "--allow-step-back where a lower step is meant"),
-    H(HELD, "activating the newest version by hand ends the hold: `heddle activate NAME@V`"),
+    H(HELD, "`heddle resume NAME` ends the hold: it activates the newest version"),
     H(NOT_ACTIVATABLE, "`heddle versions NAME` lists those that are live; publish the bytes again"),
     H(TOO_FEW_SLOTS, "start the worker with more --slots"),
     H(UCX_VERSION, "install the same UCX on every host"),

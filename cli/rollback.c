@@ -42,10 +42,12 @@ static const option_set_t BACK = {
     CLI_COMMON,
     ARGS,
     1,
-    CLI_EXITS ", the earlier version is the one to serve; 3 there is no such adapter or version; 4 there is "
-              "no earlier version to\n"
-              "go back to, or --to names one that cannot be activated or is newer; 5 decided, but the "
-              "workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    CLI_EXITS ", the earlier version is the one to serve; 1 decided, but workers refused it, or the last "
+              "holder ended since;\n"
+              "3 there is no such adapter or version; 4 there is no earlier version to go back to, or --to "
+              "names one that cannot be\n"
+              "activated or is newer; 5 decided, but the workers were not all there in time.\n"
+              CLI_EXITS_COMMON ".\n\nExamples:\n"
               "  heddle rollback policy --dry-run         where would it go?\n"
               "  heddle rollback policy\n"
               "  heddle rollback policy --to 6\n"
@@ -63,9 +65,11 @@ static const option_set_t RESUME = {
     CLI_COMMON,
     ARGS,
     1,
-    CLI_EXITS ", the adapter is not held any more; 1 the version failed or is lost; 3 there is no such "
-              "adapter;\n"
-              "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    CLI_EXITS ", the adapter is not held any more; 1 decided, but workers refused the version, or the "
+              "last holder ended since;\n"
+              "3 there is no such adapter; 4 no version can be activated; 5 decided, but the workers were "
+              "not all there in time.\n"
+              CLI_EXITS_COMMON ".\n\nExamples:\n"
               "  heddle resume policy --dry-run           which version would be activated?\n"
               "  heddle resume policy"};
 

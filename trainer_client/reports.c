@@ -216,8 +216,7 @@ static int judge_held(const reports_t *r, const report_row_t *row, heddle_error_
 {
     const char *why = is_state(row, "staged") ? "is staged and stays so" : "was taken back";
     fail_version(r, row, HEDDLE_ERR_HELD, why, error);
-    error_hint(error, "`heddle activate %s@%llu` ends the hold", r->adapter,
-               (unsigned long long)row->report.version);
+    error_hint(error, "`heddle resume %s` ends the hold", r->adapter);
     return HEDDLE_ERR_HELD;
 }
 

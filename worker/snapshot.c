@@ -141,12 +141,17 @@ static int begin(export_t *e, const char *dir, heddle_error_t *error)
         return fail_errno(error, "cannot make a directory beside", dir);
     }
     e->dir = openat(e->parent, e->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return e->dir < 0 ? fail_errno(error, "cannot open the new directory beside", dir) : HEDDLE_OK;
+    if (e->dir < 0) return fail_errno(error, "cannot open the new directory beside", dir);
+    return HEDDLE_OK;
 }
 
 /* rename replaces an empty directory, and nothing else. */
 static int finish(export_t *e, const char *dir, heddle_error_t *error)
 {
+    struct stat replaced;    /* an empty one: what it grants stays */
+    bool replaces = !fstatat(e->parent, e->name, &replaced, AT_SYMLINK_NOFOLLOW);
+    if (replaces && fchmod(e->dir, replaced.st_mode & 07777))
+        return fail_errno(error, "cannot set the mode of", dir);
     if (fsync(e->dir) != 0) return fail_errno(error, "cannot sync", dir);
     if (renameat(e->parent, e->temporary, e->parent, e->name) != 0) {
         bool is_occupied = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;

@@ -69,7 +69,7 @@ _heddle_values() {
     keys:--role) echo '' ;;
     bench:--row) echo '' ;;
     mkadapter:--seed) echo '' ;;
-    mkadapter:--shape) echo 'tiny' ;;
+    mkadapter:--shape) echo 'tiny qwen2.5-0.5b qwen3-8b llama-3.1-8b llama-3.1-70b qwen3-30b-a3b deepseek-v3' ;;
     events:--since) echo '' ;;
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;

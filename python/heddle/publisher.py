@@ -431,7 +431,7 @@ class Publisher(Handle):
         """Once for each hold."""
         if held and held != self._told_held:
             _log.warning("adapter.held: %s; %s and later versions are staged and not activated, until "
-                         "Admin.activate of the newest", held, tag)
+                         "Admin.resume", held, tag)
         self._told_held = held
 
     def _stored_step(self, version: int) -> int | None:

@@ -80,7 +80,7 @@ class Version:
 
     created False: an earlier version stands for it (`reason` "unchanged" or "replayed"); `step` is that one's
     then, asked of the broker (None where it does not answer).  held: the adapter is held at an older version
-    (at which, by whom, since when): this one is staged, and not activated until `Admin.activate` of the
+    (at which, by whom, since when): this one is staged, and not activated until `Admin.resume` activates the
     newest; None: it is not held.  Times are milliseconds since the call:
     `pack_ms` region filled and sealed, `commit_ms` record durable.
     """

@@ -400,22 +400,32 @@ def test_a_refusal_that_another_call_has_heard_wakes_readers(namesake, adapter):
 
 
 def test_a_refusal_is_said_once_however_often_it_comes(broker, adapter, caplog, monkeypatch):
-    heard, error_of = [], heddle.worker._native.error_of
+    heard, events, error_of = [], [], heddle.worker._native.error_of
+    note = heddle.Worker._note
 
     def by_turns(code):                     # as of two endpoints
         found = error_of(code)
+        found.expected = found.hint = None
         if found.code == "worker_alive":
             heard.append(found)
             if len(heard) % 2:
                 found.code = "unavailable"
         return found
+
+    def kept(self, event):
+        events.append(event)
+        note(self, event)
     monkeypatch.setattr("heddle.worker._native.error_of", by_turns)
     name = f"one-{adapter[-20:]}"
     with heddle.Worker(adapters=[adapter], name=name) as first:
         until(lambda: first.stats()["joined"], "it has the name")
+        monkeypatch.setattr(heddle.Worker, "_note", kept)
         with heddle.Worker(adapters=[adapter], name=name) as second:
-            until(lambda: second.stats() and len(heard) >= 5, "it is refused again and again")
+            until(lambda: second.stats() and heard, "it is refused")
+            for _ in range(4):              # the library gives one a minute while the reason stays
+                note(second, events[0])
     said = [record for record in caplog.records if "refused this worker for now" in record.message]
+    assert len(heard) >= 5
     assert [record.args[0].code for record in said] == ["unavailable", "worker_alive"]
 
 

@@ -391,6 +391,8 @@ Test(exports, export_takes_the_place_of_an_empty_directory)
     mkdir(in_root("empty"), 0700);
     cr_assert_eq(heddle_snapshot_export(s, in_root("empty")), HEDDLE_OK, "%s", heddle_last_error()->message);
     cr_assert_eq(access(in_root("empty/adapter_config.json"), R_OK), 0);
+    struct stat there;
+    cr_assert(!stat(in_root("empty"), &there) && (there.st_mode & 07777) == 0700, "%o", there.st_mode);
     close(open(in_root("file"), O_CREAT | O_WRONLY, 0600));
     mkdir(in_root("other"), 0700);
     cr_assert_eq(symlink("other", in_root("link")), 0);

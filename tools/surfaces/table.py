@@ -23,7 +23,7 @@ class Option:
     @property
     def choices(self):
         """Words that may be given as they are: of `all|N|P%|none` all and none."""
-        words = [w for w in self.value.split("|") if re.fullmatch(r"[a-z][a-z-]*", w)]
+        words = [w for w in self.value.split("|") if re.fullmatch(r"[a-z][a-z0-9.-]*", w)]
         return words if "|" in self.value or self.kind == "choice" else []
 
 
