@@ -707,12 +707,9 @@ static void fetches_what_was_damaged(bool in_manifest, bool is_known)
     free(a.bytes);
 }
 
-Test(node, content_that_went_bad_here_is_fetched)
-{
-    fetches_what_was_damaged(false, false);
-    fetches_what_was_damaged(false, true);
-    fetches_what_was_damaged(true, false);
-}
+Test(node, content_that_went_bad_here_is_fetched) { fetches_what_was_damaged(false, false); }
+Test(node, content_that_is_known_to_be_bad_is_fetched) { fetches_what_was_damaged(false, true); }
+Test(node, content_whose_manifest_went_bad_is_fetched) { fetches_what_was_damaged(true, false); }
 
 Test(node, content_that_is_here_is_served_under_each_key)
 {
