@@ -63,7 +63,7 @@ static int io_commit(void *self, const record_t *records, int count, heddle_erro
     char scratch[REPEAT_TEXT];
     uint64_t now_us = began_us + took_us, times = took_us >= SLOW_US ? repeat_note(&d->slow, 0, now_us) : 0;
     if (times)
-        log_emit(LOG_WARN, "store.slow", "%s took %.1f s to take %d records; nobody was answered meanwhile%s",
+        log_emit(LOG_WARN, "store.slow", "%s took %.1f s to take %d records; all requests waited for it%s",
                  store_dir(d->store), (double)took_us / 1e6, count, repeat_text(times, scratch));
     times = rc ? repeat_note(&d->refusals, (uint32_t)-rc, now_us) : 0;
     if (times)
