@@ -3,7 +3,8 @@
 """A rollout worker: receives versions through Heddle, generates what the board asks for, tags every sample
 with the version that made it.
 
-The model holds as many adapters as the worker has slots: the next version may arrive before the broker has
+The model holds as many adapters as the worker has slots (the active version, the arriving one, and the three that
+the broker keeps for a roll-back): the next version may arrive before the broker has
 decided for the one that was loaded.  A version that has arrived is loaded into an adapter that does not
 serve; when the broker has decided, the one that holds it serves, between two groups.  A group is thus of one
 version.
@@ -31,7 +32,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.words = task.tokenizer()
-        self.adapters = ["one", "two", "three"]      # loaded last stands last
+        self.adapters = ["one", "two", "three", "four", "five"]      # loaded last stands last
         self._model = task.policy(tuple(self.adapters)).eval()
         self._holds: dict[str, str] = {}
         self.tag: str | None = None

@@ -81,4 +81,4 @@ def test_a_worker_has_a_slot_for_every_adapter_of_the_model(model, monkeypatch):
     monkeypatch.setattr(rollout, "serve", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["rollout", "--broker", "b", "--name", "n", "--board", "d"])
     rollout.main()
-    assert asked["slots"] == len(rollout.Engine().adapters) == 3
+    assert asked["slots"] == len(rollout.Engine().adapters) == 5
