@@ -3,11 +3,9 @@
 """A rollout worker: receives versions through Heddle, generates what the board asks for, tags every sample
 with the version that made it.
 
-The model holds as many adapters as the worker has slots (the active version, the arriving one, and the three that
-the broker keeps for a roll-back): the next version may arrive before the broker has
-decided for the one that was loaded.  A version that has arrived is loaded into an adapter that does not
-serve; when the broker has decided, the one that holds it serves, between two groups.  A group is thus of one
-version.
+The model holds as many adapters as the worker has slots: the active version, the arriving one, and three
+kept for a roll-back.  A version that arrives is loaded into an adapter that does not serve.  When the broker
+has decided for it, that adapter serves, between two groups: a group is of one version.
 """
 from __future__ import annotations
 
@@ -52,8 +50,9 @@ class Engine:
         self.tag = tag
 
     def too_old(self) -> str | None:
-        """A version that is still in the model, two or more behind the one that serves."""
-        return next((tag for tag in self._holds.values() if number(tag) <= number(self.tag) - 2), None)
+        """The newest version still in the model that is two or more behind the one that serves."""
+        old = [tag for tag in self._holds.values() if number(tag) <= number(self.tag) - 2]
+        return max(old, key=number, default=None)
 
     def generate(self, group: Group) -> list[dict[str, object]]:
         samples = task.sample(self._model, group.prompt_ids, group.count, group.seed * 1009 + group.attempt)

@@ -26,7 +26,7 @@ set(rooms_fetch_core heddle_transfer)
 # The programs themselves, each main under another name.
 file(GLOB sources_heddle CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cli/*.c)
 file(GLOB sources_broker CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/broker/main*.c)
-file(GLOB sources_worker CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/worker/sidecar*.c)
+file(GLOB sources_worker CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sidecar/*.c)
 foreach(program heddle broker worker)
   add_library(fuzz_${program} OBJECT ${sources_${program}})
   target_compile_definitions(fuzz_${program} PRIVATE main=${program}_main)

@@ -35,7 +35,9 @@ def test_two_versions_that_nobody_has_decided_for_and_the_one_that_serves_have_p
     for tag in ("v2", "v3", "v1"):
         engine.switch(tag)
         assert model[model["serves"]] == tag
-    assert load("v4") == {"v1", "v3", "v4"} and model[model["serves"]] == "v1", "v2 waits the longest"
+    load("v4")
+    assert load("v5") == {"v1", "v2", "v3", "v4", "v5"}
+    assert load("v6") == {"v1", "v3", "v4", "v5", "v6"} and model[model["serves"]] == "v1", "v2 waits the longest"
 
 
 @pytest.mark.parametrize("before", [None, "v1"])

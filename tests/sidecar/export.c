@@ -2,7 +2,7 @@
 /* Versions as directories: complete or not there, linked atomically, pruned, and nothing left behind. */
 #include "core/clock.h"
 #include "tests/unit/worker_arena.h"
-#include "worker/sidecar_export.h"
+#include "sidecar/export.h"
 #include "worker/slots.h"
 
 #include <criterion/criterion.h>

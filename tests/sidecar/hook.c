@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commands of users: what they get, how their end is told, and that none outlives its deadline. */
 #include "core/clock.h"
-#include "worker/sidecar_hook.h"
+#include "sidecar/hook.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What stands in the queue of an exporting worker, as events come; nothing of it is run. */
-#include "worker/sidecar_jobs.h"
+#include "sidecar/jobs.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a directory looked like when it was right: which looks are remembered, and what they are taken for. */
-#include "worker/sidecar_seen.h"
+#include "sidecar/seen.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>

@@ -14,9 +14,9 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
     "worker": {"core", "proto", "wire", "transfer", "client"},
     "trainer_client": {"core", "proto", "wire", "transfer", "client"},
     "broker": {"core", "proto", "wire"},
-    "cli": {"core"}, "tools": {"core", "proto", "bench"}, "bench": {"core"}, "examples": set(),
+    "sidecar": {"core"}, "cli": {"core"},
+    "tools": {"core", "proto", "bench"}, "bench": {"core"}, "examples": set(),
 }
-FRONT_ONLY = re.compile(r"^worker/(sidecar|export)")  # written against include/heddle and core alone
 LIBRARIES = {  # header -> where it may be included
     r"msgpack": r"^proto/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
     r"cuda": r"^transfer/", r"sqlite3": r"^broker/store", r"sodium|xxhash": r"^core/digest",
@@ -35,9 +35,7 @@ for path in sorted(ROOT.glob("*/**/*.[ch]")):
         continue
     for header in INCLUDE.findall(path.read_text()):
         other = header.split("/")[0]
-        allowed = {"core"} if FRONT_ONLY.match(name) else MAY[room] | {room}
-        if FRONT_ONLY.match(name) and re.match(r"worker/(sidecar|export)", header):
-            continue
+        allowed = MAY[room] | {room}
         if other in MAY and other not in allowed:
             broken.append(f"{name}: includes {header}, which {room} may not see")
         for library, where in LIBRARIES.items():

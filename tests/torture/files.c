@@ -12,7 +12,7 @@
 #include "tests/torture/files.h"
 #include "tests/unit/worker_arena.h"
 #include "wire/keys.h"
-#include "worker/sidecar_export.h"
+#include "sidecar/export.h"
 #include "worker/slots.h"
 
 #include <criterion/criterion.h>

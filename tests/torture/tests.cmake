@@ -31,7 +31,7 @@ heddle_torture(disk SOURCES ${dir}/disk.c ${dir}/vfs.c LINK torture_plays)
 set(wrapped open openat stat lstat fstat fstatat mkdir mkdirat mkostemp fsync fdatasync fallocate ftruncate flock read write pread pwrite rename renameat renameat2 link
   unlink symlinkat unlinkat realpath opendir fdopen fdopendir fflush fwrite fclose readdir readlinkat faccessat utimensat close fcntl)
 list(TRANSFORM wrapped PREPEND -Wl,--wrap= OUTPUT_VARIABLE wrap_files)
-heddle_torture(files SOURCES ${dir}/files.c ${dir}/datadir.c ${CMAKE_SOURCE_DIR}/worker/sidecar_export.c ${CMAKE_SOURCE_DIR}/worker/sidecar_lock.c LINK heddle_worker heddle_broker OPTIONS ${wrap_files})
+heddle_torture(files SOURCES ${dir}/files.c ${dir}/datadir.c ${CMAKE_SOURCE_DIR}/sidecar/export.c ${CMAKE_SOURCE_DIR}/sidecar/lock.c LINK heddle_worker heddle_broker OPTIONS ${wrap_files})
 
 if(HEDDLE_TEST_BUILD)
   heddle_torture(failpoints SOURCES ${dir}/failpoints.c LINK torture_plays)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar_export.h"
+#include "sidecar/export.h"
 
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/names.h"
-#include "worker/sidecar_lock.h"
+#include "sidecar/lock.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_hook.h: a user's command: sh -c in a process group of its own, with a deadline,
+/* sidecar/hook.h: a user's command: sh -c in a process group of its own, with a deadline,
  * its last words kept.
  *
  *   IDLE -> RUNNING (poll err_fd; hook_look after SIGCHLD and at the deadline) -> ended
@@ -7,8 +7,8 @@
  * The command gets nothing of ours but standard error (its own is kept and passed on; its output
  * goes there too), an empty input, default signals, and HEDDLE_ADAPTER, VERSION, DIGEST, TAG, PATH.
  * One thread; nothing blocks. */
-#ifndef WORKER_SIDECAR_HOOK_H
-#define WORKER_SIDECAR_HOOK_H
+#ifndef SIDECAR_HOOK_H
+#define SIDECAR_HOOK_H
 
 #include <heddle/types.h>
 #include <stdbool.h>

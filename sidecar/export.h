@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_export.h: versions as PEFT directories.
+/* sidecar/export.h: versions as PEFT directories.
  *
  *   ROOT/policy@3/   adapter_config.json, adapter_model.safetensors: complete and synced before it
  *                    has its name
@@ -11,8 +11,8 @@
  * ROOT by one process (sidecar_lock.h).
  *
  * One thread; calls block on the disk. */
-#ifndef WORKER_SIDECAR_EXPORT_H
-#define WORKER_SIDECAR_EXPORT_H
+#ifndef SIDECAR_EXPORT_H
+#define SIDECAR_EXPORT_H
 
 #include <heddle/worker.h>
 #include <stdbool.h>

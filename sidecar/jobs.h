@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_jobs.h: what has to be done about a version, one thing after the other for each
+/* sidecar/jobs.h: what has to be done about a version, one thing after the other for each
  * adapter.
  *
  *   ARRIVED  export, on-stage, then staged() and its line, or reject()
@@ -15,13 +15,13 @@
  * back.  So the link names what is served, but for the moment between the link and activate().
  *
  * A command runs beside everything else: other adapters, heartbeats and fetches go on.  One thread. */
-#ifndef WORKER_SIDECAR_JOBS_H
-#define WORKER_SIDECAR_JOBS_H
+#ifndef SIDECAR_JOBS_H
+#define SIDECAR_JOBS_H
 
 #include "core/limits.h"
-#include "worker/sidecar_export.h"
-#include "worker/sidecar_hook.h"
-#include "worker/sidecar_seen.h"
+#include "sidecar/export.h"
+#include "sidecar/hook.h"
+#include "sidecar/seen.h"
 
 #include <poll.h>
 

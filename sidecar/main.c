@@ -11,8 +11,8 @@
 #include "core/option.h"
 #include "core/process.h"
 #include "core/repeat.h"
-#include "worker/sidecar_jobs.h"
-#include "worker/sidecar_say.h"
+#include "sidecar/jobs.h"
+#include "sidecar/say.h"
 
 #include <errno.h>
 #include <heddle/worker.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar_hook.h"
+#include "sidecar/hook.h"
 
 #include "core/clock.h"
 #include "core/errors.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_seen.h: how an exported directory looked when it was last known to be right, so that a
+/* sidecar/seen.h: how an exported directory looked when it was last known to be right, so that a
  * switch need not read it again: that would take seconds for gigabytes.  Inode, size and both times of its
  * files tell of whatever was written, replaced or removed since; that a disk gives other bytes back they do
  * not: `verify` reads them.
  *
  * Plain values; calls look at the directory and change nothing. */
-#ifndef WORKER_SIDECAR_SEEN_H
-#define WORKER_SIDECAR_SEEN_H
+#ifndef SIDECAR_SEEN_H
+#define SIDECAR_SEEN_H
 
 #include "core/digest.h"
 

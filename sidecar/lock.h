@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_lock.h: who exports which adapter into a directory: one process each.
+/* sidecar/lock.h: who exports which adapter into a directory: one process each.
  *
  *   ROOT/.heddle.lock   one byte of it an adapter, by hash, locked by the process that exports it; byte 0 for
  *                       moments, while somebody comes or goes
@@ -10,8 +10,8 @@
  *
  * One thread; a call waits for who comes or goes at the same moment, for a tenth of a second at most,
  * however many adapters it takes. */
-#ifndef WORKER_SIDECAR_LOCK_H
-#define WORKER_SIDECAR_LOCK_H
+#ifndef SIDECAR_LOCK_H
+#define SIDECAR_LOCK_H
 
 #include <heddle/error.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar_jobs.h"
+#include "sidecar/jobs.h"
 
 #include "core/errors.h"
 #include "core/log.h"
-#include "worker/sidecar_say.h"
+#include "sidecar/say.h"
 
 #include <stdio.h>
 #include <heddle/adapter.h>

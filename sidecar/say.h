@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/sidecar_say.h: what heddle-worker prints: objects of JSON, one a line, on standard output. */
-#ifndef WORKER_SIDECAR_SAY_H
-#define WORKER_SIDECAR_SAY_H
+/* sidecar/say.h: what heddle-worker prints: objects of JSON, one a line, on standard output. */
+#ifndef SIDECAR_SAY_H
+#define SIDECAR_SAY_H
 
 #include <heddle/worker.h>
 

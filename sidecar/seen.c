@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar_seen.h"
+#include "sidecar/seen.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar_say.h"
+#include "sidecar/say.h"
 
 #include "core/clock.h"
 #include "core/log.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/sidecar_lock.h"
+#include "sidecar/lock.h"
 
 #include "core/clock.h"
 #include "core/digest.h"
