@@ -2,93 +2,533 @@
 #include "worker/sync.h"
 
 #include "core/errors.h"
-#include "worker/sync_broker.h"
 
-/* --- the fetch's and the application's words -------------------------------------------------- */
+/* One step in progress: the event, and the actions written so far. */
+typedef struct { sync_t *s; const sync_event_t *ev; uint64_t now; sync_action_t *out; int count; } step_t;
 
-/* Gives the slot back at once: nothing was ever in it. */
-static void on_no_slot(step_t *st, sync_entry_t *e)
+#define EACH(s, e) (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
+
+/* --- entries ------------------------------------------------------------------------------------ */
+
+/* A decision that is not applied yet chose this version, and no later one went back behind it. */
+static bool is_named(const sync_t *s, const sync_entry_t *e)
 {
-    e->slot = -1;
-    e->state = SYNC_WAITING;
-    step_fail(st, e, st->ev->error);
+    return e->decision > s->applied.decision;
 }
+
+/* Its COMMIT was offered, and the application has not answered. */
+static bool is_switching(const sync_t *s, const sync_entry_t *e)
+{
+    return is_named(s, e) && e->offered == e->decision;
+}
+
+/* Named, and worth all others' waiting. */
+static bool is_firm(const sync_t *s, const sync_entry_t *e)
+{
+    return is_named(s, e) && !e->starved;
+}
+
+/* A decision for a later version is known: it is not worth a fetch. */
+static bool is_overtaken(const sync_t *s, const sync_entry_t *e)
+{
+    return e->version < s->decided.version;
+}
+
+static bool is_fetching(const sync_entry_t *e)
+{
+    return e->state == SYNC_RESERVING || e->state == SYNC_FETCHING;
+}
+
+static bool is_ready(const sync_entry_t *e)
+{
+    return e->state == SYNC_STAGED || e->state == SYNC_ACTIVE || e->state == SYNC_KEPT;
+}
+
+static sync_entry_t *find_version(sync_t *s, uint64_t version)
+{
+    for EACH(s, e)
+        if (e->state != SYNC_ABSENT && e->state != SYNC_LEAVING && e->version == version) return e;
+    return NULL;
+}
+
+static sync_entry_t *find_in(sync_t *s, sync_state_t state)
+{
+    for EACH(s, e)
+        if (e->state == state) return e;
+    return NULL;
+}
+
+static sync_entry_t *find_fetching(sync_t *s)
+{
+    for EACH(s, e)
+        if (is_fetching(e)) return e;
+    return NULL;
+}
+
+static bool is_leaving(sync_t *s, uint64_t version)
+{
+    for EACH(s, e)
+        if (e->state == SYNC_LEAVING && e->version == version) return true;
+    return false;
+}
+
+static int free_slot(sync_t *s)
+{
+    uint64_t used = 0;    /* LIMIT_SLOTS bits */
+    for EACH(s, e)
+        if (e->state != SYNC_ABSENT && e->slot >= 0) used |= 1ull << e->slot;
+    for (uint32_t i = 0; i < s->slot_count && i < LIMIT_SLOTS; i++)
+        if (!(used >> i & 1)) return (int)i;
+    return -1;
+}
+_Static_assert(LIMIT_SLOTS <= 64, "one bit a slot");
+
+static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
+
+static sync_entry_t *add(sync_t *s, uint64_t version, const digest_t *digest)
+{
+    sync_entry_t *e = find_in(s, SYNC_ABSENT);
+    *e = (sync_entry_t){.state = SYNC_WAITING,
+                        .slot = -1,
+                        .version = version,
+                        .digest = *digest,
+                        .deadline_us = CLOCK_NEVER,
+                        .patience_us = SYNC_SLOT_WAIT_US};
+    return e;
+}
+
+/* --- failures ----------------------------------------------------------------------------------- */
+
+sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
+{
+    sync_nack_t *last = NULL;
+    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++) {
+        bool fits = k->order && k->version == version &&
+                    (k->decision == decision || decision == SYNC_ANY_DECISION);
+        if (fits && (!last || k->order > last->order)) last = k;
+    }
+    return last;
+}
+
+static sync_nack_t *nack_room(sync_t *s, uint64_t version, uint64_t decision)
+{
+    sync_nack_t *room = sync_nack(s, version, decision);
+    if (room) return room;
+    room = s->nacks;
+    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
+        if (k->pending < room->pending || (k->pending == room->pending && k->order < room->order)) room = k;
+    return room;
+}
+
+static sync_nack_t *nack_pending(sync_t *s)
+{
+    sync_nack_t *first = NULL;
+    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
+        if (k->pending && (!first || k->order < first->order)) first = k;
+    return first;
+}
+
+/* --- actions ------------------------------------------------------------------------------------ */
+
+static sync_action_t *act(step_t *st, sync_action_kind_t kind, const sync_entry_t *e)
+{
+    sync_action_t *a = &st->out[st->count++];
+    *a = (sync_action_t){
+        .kind = kind, .version = e->version, .decision = e->decision, .slot = e->slot, .digest = e->digest};
+    return a;
+}
+
+static void offer(step_t *st, const sync_entry_t *e, int event, int err)
+{
+    sync_action_t *a = act(st, SA_OFFER, e);
+    a->event = event;
+    a->err = err;
+}
+
+static void send_staged(step_t *st, sync_entry_t *e)
+{
+    e->reported = st->s->up;
+    if (st->s->up) act(st, SA_SEND_STAGED, e);
+}
+
+static void send_active(step_t *st, const sync_entry_t *e)
+{
+    st->s->active_reported = st->s->up;
+    if (st->s->up) act(st, SA_SEND_ACTIVE, e)->decision = st->s->applied.decision;
+}
+
+static void send_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
+{
+    sync_t *s = st->s;
+    *nack_room(s, e->version, decision) = (sync_nack_t){.order = ++s->nack_order,
+                                                        .version = e->version,
+                                                        .decision = decision,
+                                                        .pending = !s->up,
+                                                        .error = *error};
+    if (s->up) act(st, SA_SEND_NACK, e)->decision = decision;
+    offer(st, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
+}
+
+static void send_pending_nacks(step_t *st)
+{
+    for (sync_nack_t *first; (first = nack_pending(st->s));) {
+        first->pending = false;
+        if (first->decision && first->decision == st->s->applied.decision) st->s->active_reported = false;
+        sync_entry_t about = {.version = first->version, .decision = first->decision, .slot = -1};
+        act(st, SA_SEND_NACK, &about);
+    }
+}
+
+/* --- changes that more than one event makes ----------------------------------------------------- */
+
+static void leave(step_t *st, sync_entry_t *e)
+{
+    if (e->slot < 0) {
+        forget(e);
+        return;
+    }
+    if (e->state == SYNC_FETCHING) act(st, SA_CANCEL, e);
+    e->state = SYNC_LEAVING;
+    act(st, SA_DROP, e);
+}
+
+/* The slot of a version that is RESERVING or FETCHING is given back; the version waits again. */
+static sync_entry_t *wait_again(step_t *st, sync_entry_t *e)
+{
+    sync_entry_t *again = add(st->s, e->version, &e->digest);
+    int slot = again->slot;
+    *again = *e;
+    again->state = SYNC_WAITING;
+    again->slot = slot;
+    leave(st, e);
+    return again;
+}
+
+static void fail(step_t *st, sync_entry_t *e, const heddle_error_t *error)
+{
+    send_nack(st, e, 0, error);
+    if (!is_named(st->s, e) && e->deadline_us != CLOCK_NEVER) {
+        leave(st, e);
+        return;
+    }
+    sync_entry_t *again = wait_again(st, e);
+    again->start_us = st->now + (SYNC_RETRY_US << (again->tries < 4 ? again->tries : 4));
+    again->tries++;
+}
+
+static void flip(step_t *st, sync_entry_t *e)
+{
+    sync_t *s = st->s;
+    sync_entry_t *before = find_in(s, SYNC_ACTIVE);
+    s->applied = (decision_t){e->decision, e->version, e->digest};
+    if (before != e) act(st, SA_FLIP, e);
+    if (before && before != e) {
+        before->state = SYNC_KEPT;
+        if (before->retired) leave(st, before);
+        else act(st, SA_KEEP, before);
+    }
+    e->state = SYNC_ACTIVE;
+    e->retired = false;
+    send_active(st, e);
+    offer(st, e, HEDDLE_EVENT_ACTIVE, 0);
+}
+
+static void apply(step_t *st)
+{
+    sync_entry_t *best = NULL;
+    for EACH(st->s, e)
+        if (is_ready(e) && is_named(st->s, e) && (!best || e->decision > best->decision))
+            best = e;
+    if (!best) return;
+    if (!st->s->app || (best->state == SYNC_ACTIVE && !st->s->asked)) {
+        flip(st, best);
+    } else if (best->offered != best->decision) {
+        best->offered = best->decision;
+        st->s->asked = best->version;
+        offer(st, best, HEDDLE_EVENT_COMMIT, 0);
+    }
+}
+
+static sync_entry_t *waiting_head(step_t *st)
+{
+    sync_entry_t *head = NULL;
+    for EACH(st->s, e) {
+        if (e->state != SYNC_WAITING || e->start_us || is_leaving(st->s, e->version)) continue;
+        bool firm = is_firm(st->s, e), head_firm = head && is_firm(st->s, head);
+        if (!head || firm > head_firm || (firm == head_firm && e->order > head->order)) head = e;
+    }
+    return head;
+}
+
+static void start(step_t *st)
+{
+    sync_t *s = st->s;
+    for EACH(s, e)
+        if (e->start_us <= st->now) e->start_us = 0;
+    sync_entry_t *head = waiting_head(st), *fetching = find_fetching(s);
+    bool preempts = s->up && head && fetching && (is_firm(s, head) || head->order > fetching->order);
+    if (preempts && !is_firm(s, fetching)) {
+        sync_entry_t *again = wait_again(st, fetching);
+        if (is_overtaken(s, again)) forget(again);
+        fetching = NULL;
+    }
+    int slot = head && !fetching ? free_slot(s) : -1;
+    bool blocked = head && !fetching && slot < 0 && !head->complained;
+    if (!blocked) s->give_up_us = CLOCK_NEVER;
+    else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = st->now + head->patience_us;
+    if (slot < 0) return;
+    head->slot = slot;
+    head->state = SYNC_RESERVING;
+    act(st, SA_RESERVE, head);
+}
+
+/* --- events of the broker ----------------------------------------------------------------------- */
+
+static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, const digest_t *named,
+                          const char *phase)
+{
+    char here[HEDDLE_DIGEST_TEXT], there[HEDDLE_DIGEST_TEXT];
+    digest_text(&e->digest, here);
+    digest_text(named, there);
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH,
+               "the broker names version %llu with another digest than the one known here",
+               (unsigned long long)e->version);
+    error_where(&error, NULL, e->version, NULL, phase);
+    error_contrast(&error, there, here);
+    send_nack(st, e, decision, &error);
+}
+
+/* Only the newest few wait: the oldest of too many is refused. */
+static void bound_waiting(step_t *st)
+{
+    sync_entry_t *oldest = NULL;
+    uint32_t count = 0;
+    for EACH(st->s, e) {
+        if (e->state != SYNC_WAITING) continue;
+        count++;
+        if (!is_named(st->s, e) && (!oldest || e->order < oldest->order)) oldest = e;
+    }
+    if (count <= SYNC_WAITING_MAX || !oldest) return;
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_LIMIT, "more than %u versions wait for a slot; this is the oldest",
+               SYNC_WAITING_MAX);
+    error_where(&error, NULL, oldest->version, NULL, "announce");
+    send_nack(st, oldest, 0, &error);
+    forget(oldest);
+}
+
+static void take_deadline(step_t *st, sync_entry_t *e)
+{
+    uint64_t left = st->ev->deadline_us;
+    e->deadline_us = left ? st->now + left + SYNC_GRACE_US : CLOCK_NEVER;
+    e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
+}
+
+static void on_announce(step_t *st, sync_entry_t *e)
+{
+    sync_t *s = st->s;
+    if (e && !digest_equal(&e->digest, &st->ev->digest)) {
+        refuse_digest(st, e, 0, &st->ev->digest, "announce");
+        return;
+    }
+    if (!e) {
+        e = add(s, st->ev->version, &st->ev->digest);
+        e->order = ++s->order;
+        if (s->decided.version == e->version) e->decision = s->decided.decision;
+        bound_waiting(st);
+    }
+    take_deadline(st, e);
+    e->starved = false;
+    if (e->state == SYNC_FETCHING) act(st, SA_RESOURCE, e);
+    else if (e->state == SYNC_STAGED || e->state == SYNC_KEPT) send_staged(st, e);
+    else if (e->state == SYNC_ACTIVE) send_active(st, e);
+}
+
+/* A step back: what lies ahead of it is not to be served.  But an application that was offered a COMMIT may
+ * have switched already: what it says of that is true, and heard. */
+static void unname_ahead(sync_t *s, uint64_t version)
+{
+    for EACH(s, e)
+        if (e->version > version && !is_switching(s, e)) e->decision = 0;
+}
+
+/* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
+static void drop_unworthy(step_t *st, const sync_entry_t *named)
+{
+    for EACH(st->s, e) {
+        if (e == named || !is_overtaken(st->s, e)) continue;
+        if (e->state == SYNC_WAITING) forget(e);
+        else if (e->state == SYNC_FETCHING && e->starved) leave(st, e);
+    }
+}
+
+/* A decision greater than all before.  What is remembered is applied when its version is ready. */
+static void decide(step_t *st, const decision_t *d)
+{
+    sync_t *s = st->s;
+    s->decided = *d;
+    sync_entry_t *named = find_version(s, d->version), *active = find_in(s, SYNC_ACTIVE);
+    unname_ahead(s, d->version);
+    drop_unworthy(st, named);
+    if (named && !digest_equal(&named->digest, &d->digest))
+        refuse_digest(st, named, d->decision, &d->digest, "activate");
+    else if (named) named->decision = d->decision;
+    if (active && active != named && !(named && is_ready(named))) {
+        sync_entry_t missing = {
+            .version = d->version, .digest = d->digest, .decision = d->decision, .slot = -1};
+        offer(st, &missing, HEDDLE_EVENT_STALE, 0);
+    }
+}
+
+static void on_commit(step_t *st, sync_entry_t *e)
+{
+    sync_t *s = st->s;
+    const sync_event_t *ev = st->ev;
+    if (ev->decision > s->decided.decision && ev->decision > s->applied.decision)
+        decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
+    else if (ev->decision == s->applied.decision && e && e->state == SYNC_ACTIVE) {
+        bool is_asked = s->asked == e->version; /* to go back to it: its application is to say so */
+        if (!is_asked) send_active(st, e);
+        else if (!s->active_reported) offer(st, e, HEDDLE_EVENT_COMMIT, 0); /* it refused */
+    }
+}
+
+static void on_sources(step_t *st, sync_entry_t *e)
+{
+    e->starved = st->ev->source_count == 0;
+    if (e->starved && is_overtaken(st->s, e) && !is_named(st->s, e)) leave(st, e);
+}
+
+static void on_abort(step_t *st, sync_entry_t *e)
+{
+    if (e->state == SYNC_ACTIVE || e->state == SYNC_KEPT || is_named(st->s, e)) return;
+    offer(st, e, HEDDLE_EVENT_FAILED, st->ev->error ? st->ev->error->code : HEDDLE_ERR_VERSION_FAILED);
+    leave(st, e);
+}
+
+/* Also what is named: the broker never retires what its latest decision chose, so there is a later one that
+ * did not come here yet, and nobody else keeps the bytes. */
+static void on_retire(step_t *st, sync_entry_t *e)
+{
+    if (e->state == SYNC_ACTIVE) {
+        e->retired = true;
+        return;
+    }
+    offer(st, e, HEDDLE_EVENT_RETIRED, 0);
+    leave(st, e);
+}
+
+static bool is_kept(const sync_event_t *ev, uint64_t version)
+{
+    for (uint32_t i = 0; i < ev->keep_count; i++)
+        if (ev->keep[i] == version) return true;
+    return ev->decision && ev->version == version;
+}
+
+static void on_down(step_t *st)
+{
+    sync_t *s = st->s;
+    s->up = s->active_reported = false;
+    s->decided = s->applied;
+    for EACH(s, e) {
+        if (is_named(s, e)) e->decision = e->offered = 0;
+        e->reported = e->restated = false;
+    }
+}
+
+/* A broker with older data may know nothing of what the application was asked to switch to: it is asked to go
+ * back to what stays active. */
+static void on_up(step_t *st)
+{
+    sync_t *s = st->s;
+    const sync_event_t *ev = st->ev;
+    s->up = true;
+    s->slot_count = ev->slot_count;
+    s->give_up_us = CLOCK_NEVER;
+    if (ev->decision > s->applied.decision) decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
+    for EACH(s, e) {
+        if (sync_is_held(e) && is_kept(ev, e->version)) e->retired = false;
+        else if (sync_is_held(e) && e->restated) on_retire(st, e);
+        if (e->state == SYNC_STAGED && !e->reported) send_staged(st, e);
+        if (e->deadline_us < st->now + SYNC_GRACE_US) e->deadline_us = st->now + SYNC_GRACE_US;
+    }
+    const sync_entry_t *active = sync_active(s);
+    if (active && !s->active_reported) send_active(st, active);
+    if (active && s->asked && s->decided.decision <= s->applied.decision) {
+        s->asked = active->version;
+        offer(st, active, HEDDLE_EVENT_COMMIT, 0);
+    }
+    send_pending_nacks(st);
+}
+
+/* --- events of the fetch and of the application ------------------------------------------------- */
 
 static void become_staged(step_t *st, sync_entry_t *e)
 {
     sync_nack_t *nack = sync_nack(st->s, e->version, 0);
     if (nack) nack->pending = false;    /* it was tried again, and went well */
     e->state = SYNC_STAGED;
-    step_say_staged(st, e);
-    if (!st->s->app) step_offer(st, e, HEDDLE_EVENT_STAGED, 0);
-}
-
-static void on_fetched(step_t *st, sync_entry_t *e)
-{
-    if (!st->s->app) {
-        become_staged(st, e);
-        return;
-    }
-    e->state = SYNC_ARRIVED;
-    step_offer(st, e, HEDDLE_EVENT_ARRIVED, 0);
+    send_staged(st, e);
+    if (!st->s->app) offer(st, e, HEDDLE_EVENT_STAGED, 0);
 }
 
 static int on_app_staged(step_t *st, sync_entry_t *e)
 {
     if (e->state == SYNC_ARRIVED) become_staged(st, e);
-    return entry_is_ready(e) ? HEDDLE_OK : HEDDLE_ERR_NOT_FOUND;
+    return is_ready(e) ? HEDDLE_OK : HEDDLE_ERR_NOT_FOUND;
 }
 
 static int on_app_activate(step_t *st, sync_entry_t *e)
 {
-    if (e->state == SYNC_ACTIVE && !entry_is_named(st->s, e)) {
+    if (e->state == SYNC_ACTIVE && !is_named(st->s, e)) {
         if (st->s->asked == e->version) {
             sync_nack_t *nack = sync_nack(st->s, e->version, st->s->applied.decision);
             if (nack) nack->pending = false;    /* it was refused, and went well then */
             st->s->asked = 0;
-            if (!st->s->active_reported) step_say_active(st, e); /* it was refused before */
+            if (!st->s->active_reported) send_active(st, e); /* it was refused before */
         }
         return HEDDLE_OK;
     }
-    if (!entry_is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
+    if (!is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
     if (!st->s->up) return HEDDLE_ERR_FENCED;
-    if (!entry_is_named(st->s, e)) return HEDDLE_ERR_NOT_FOUND;
+    if (!is_named(st->s, e)) return HEDDLE_ERR_NOT_FOUND;
     if (st->s->asked == e->version) st->s->asked = 0;
-    step_flip(st, e);
+    flip(st, e);
     return HEDDLE_OK;
 }
 
 static int on_app_reject(step_t *st, sync_entry_t *e)
 {
-    if (entry_is_ready(e) && entry_is_named(st->s, e)) {
+    if (is_ready(e) && is_named(st->s, e)) {
         uint64_t decision = e->decision;
         e->decision = e->offered = 0;    /* a WELCOME that names it again offers it again */
-        step_say_nack(st, e, decision, st->ev->error);
+        send_nack(st, e, decision, st->ev->error);
         return HEDDLE_OK;
     }
     if (e->state == SYNC_ACTIVE && st->s->asked == e->version) { /* to go back to it */
-        step_say_nack(st, e, st->s->applied.decision, st->ev->error);
+        send_nack(st, e, st->s->applied.decision, st->ev->error);
         st->s->active_reported = false;
         return HEDDLE_OK;
     }
     if (e->state != SYNC_ARRIVED && e->state != SYNC_STAGED) return HEDDLE_ERR_NOT_FOUND;
-    step_say_nack(st, e, 0, st->ev->error);
-    step_leave(st, e);
+    send_nack(st, e, 0, st->ev->error);
+    leave(st, e);
     return HEDDLE_OK;
 }
 
 static void on_drained(step_t *st)
 {
     for EACH(st->s, e)
-        if (e->state == SYNC_LEAVING && e->slot == st->ev->slot) entry_forget(e);
+        if (e->state == SYNC_LEAVING && e->slot == st->ev->slot) forget(e);
 }
 
-/* --- time ------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------- */
 
 static bool can_expire(const sync_t *s, const sync_entry_t *e)
 {
-    bool is_open = e->state == SYNC_WAITING || entry_is_coming(e) || e->state == SYNC_ARRIVED;
-    return s->up && is_open && !entry_is_named(s, e);
+    bool is_open = e->state == SYNC_WAITING || is_fetching(e) || e->state == SYNC_ARRIVED;
+    return s->up && is_open && !is_named(s, e);
 }
 
 static bool expire_one(step_t *st)
@@ -99,8 +539,8 @@ static bool expire_one(step_t *st)
         error_fail(&error, HEDDLE_ERR_DEADLINE,
                    "the deadline ran out on the worker, and no word came from the broker");
         error_where(&error, NULL, e->version, NULL, e->state == SYNC_ARRIVED ? "stage" : "fetch");
-        step_say_nack(st, e, 0, &error);
-        step_leave(st, e);
+        send_nack(st, e, 0, &error);
+        leave(st, e);
         return true;
     }
     return false;
@@ -111,8 +551,8 @@ static bool drop_overtaken(step_t *st, const sync_entry_t *head)
 {
     for EACH(st->s, e) {
         bool is_older = e->version < head->version && e->order < head->order;
-        if (e->state != SYNC_STAGED || entry_is_named(st->s, e) || !is_older) continue;
-        step_leave(st, e);
+        if (e->state != SYNC_STAGED || is_named(st->s, e) || !is_older) continue;
+        leave(st, e);
         return true;
     }
     return false;
@@ -121,16 +561,16 @@ static bool drop_overtaken(step_t *st, const sync_entry_t *head)
 static void give_up_waiting(step_t *st)
 {
     sync_t *s = st->s;
-    sync_entry_t *head = step_head(st);
+    sync_entry_t *head = waiting_head(st);
     if (!s->up || !head || st->now < s->give_up_us) return;
     s->give_up_us = CLOCK_NEVER;
     if (drop_overtaken(st, head)) return;
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use", s->slot_count);
     error_where(&error, NULL, head->version, NULL, "announce");
-    step_say_nack(st, head, 0, &error);
+    send_nack(st, head, 0, &error);
     head->complained = true;
-    if (!entry_is_named(s, head) && head->deadline_us != CLOCK_NEVER) entry_forget(head);
+    if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(head);
 }
 
 static void on_tick(step_t *st)
@@ -151,69 +591,68 @@ uint64_t sync_deadline(const sync_t *s)
 bool sync_lacks_slot(const sync_t *s)
 {
     step_t st = {.s = (sync_t *)s};
-    return s->up && step_head(&st) && !entries_coming(st.s) && entries_free_slot(st.s) < 0;
+    return s->up && waiting_head(&st) && !find_fetching(st.s) && free_slot(st.s) < 0;
 }
 
-/* --- the table -------------------------------------------------------------------------------- */
+/* --- the table ---------------------------------------------------------------------------------- */
 
-/* Events about one version; a state that is not named here refuses the event. */
-static int on_version(step_t *st, sync_entry_t *e)
+/* A state that is not named here refuses the event: nothing changes. */
+static int dispatch(step_t *st)
 {
+    sync_t *s = st->s;
+    sync_entry_t *e = find_version(s, st->ev->version);
     switch (st->ev->kind) {
-    case SY_ABORT: heard_abort(st, e); break;
-    case SY_RETIRE: heard_retire(st, e); break;
+    case SY_UP: on_up(st); return HEDDLE_OK;
+    case SY_DOWN: on_down(st); return HEDDLE_OK;
+    case SY_TICK: on_tick(st); return HEDDLE_OK;
+    case SY_DRAINED: on_drained(st); return HEDDLE_OK;
+    case SY_ANNOUNCE:
+        if (s->up) on_announce(st, e);
+        return HEDDLE_OK;
+    case SY_COMMIT:
+        if (s->up) on_commit(st, e);
+        return HEDDLE_OK;
+    case SY_APP_STAGED: return e ? on_app_staged(st, e) : HEDDLE_ERR_NOT_FOUND;
+    case SY_APP_ACTIVATE: return e ? on_app_activate(st, e) : HEDDLE_ERR_NOT_FOUND;
+    case SY_APP_REJECT: return e ? on_app_reject(st, e) : HEDDLE_ERR_NOT_FOUND;
+    default: break;
+    }
+    if (!e) return HEDDLE_OK;
+    switch (st->ev->kind) {
+    case SY_ABORT: on_abort(st, e); break;
+    case SY_RETIRE: on_retire(st, e); break;
     case SY_SOURCES:
-        if (e->state == SYNC_FETCHING) heard_sources(st, e);
+        if (e->state == SYNC_FETCHING) on_sources(st, e);
         break;
     case SY_SLOT:
         if (e->state != SYNC_RESERVING) break;
         e->state = SYNC_FETCHING;
         e->starved = false;
-        step_act(st, SA_FETCH, e);
+        act(st, SA_FETCH, e);
         break;
     case SY_NO_SLOT:
-        if (e->state == SYNC_RESERVING) on_no_slot(st, e);
+        if (e->state != SYNC_RESERVING) break;
+        e->slot = -1;    /* given back at once: nothing was ever in it */
+        e->state = SYNC_WAITING;
+        fail(st, e, st->ev->error);
         break;
     case SY_FETCHED:
-        if (e->state == SYNC_FETCHING) on_fetched(st, e);
+        if (e->state != SYNC_FETCHING) break;
+        if (s->app) {
+            e->state = SYNC_ARRIVED;
+            offer(st, e, HEDDLE_EVENT_ARRIVED, 0);
+        } else {
+            become_staged(st, e);
+        }
         break;
     case SY_FETCH_FAILED:
         if (e->state != SYNC_FETCHING) break;
         e->state = SYNC_RESERVING;    /* the fetch has ended: nothing to cancel */
-        step_fail(st, e, st->ev->error);
+        fail(st, e, st->ev->error);
         break;
-    case SY_APP_STAGED: return on_app_staged(st, e);
-    case SY_APP_ACTIVATE: return on_app_activate(st, e);
-    case SY_APP_REJECT: return on_app_reject(st, e);
     default: break;
     }
     return HEDDLE_OK;
-}
-
-static bool is_from_application(sync_event_kind_t kind)
-{
-    return kind >= SY_APP_STAGED && kind <= SY_APP_REJECT;
-}
-
-static int dispatch(step_t *st)
-{
-    sync_t *s = st->s;
-    sync_entry_t *e = entries_find(s, st->ev->version);
-    switch (st->ev->kind) {
-    case SY_UP: heard_up(st); return HEDDLE_OK;
-    case SY_DOWN: heard_down(st); return HEDDLE_OK;
-    case SY_TICK: on_tick(st); return HEDDLE_OK;
-    case SY_DRAINED: on_drained(st); return HEDDLE_OK;
-    case SY_ANNOUNCE:
-        if (s->up) heard_announce(st, e);
-        return HEDDLE_OK;
-    case SY_COMMIT:
-        if (s->up) heard_commit(st, e);
-        return HEDDLE_OK;
-    default: break;
-    }
-    if (!e) return is_from_application(st->ev->kind) ? HEDDLE_ERR_NOT_FOUND : HEDDLE_OK;
-    return on_version(st, e);
 }
 
 int sync_step(sync_t *s, const sync_event_t *event, uint64_t now_us, sync_action_t out[])
@@ -221,7 +660,39 @@ int sync_step(sync_t *s, const sync_event_t *event, uint64_t now_us, sync_action
     step_t st = {.s = s, .ev = event, .now = now_us, .out = out};
     int rc = dispatch(&st);
     if (rc) return rc;
-    if (s->up) step_apply(&st);
-    step_start(&st);
+    if (s->up) apply(&st);
+    start(&st);
     return st.count;
+}
+
+/* --- for the node ------------------------------------------------------------------------------- */
+
+const sync_entry_t *sync_find(const sync_t *s, uint64_t version)
+{
+    return find_version((sync_t *)s, version);
+}
+
+const sync_entry_t *sync_active(const sync_t *s) { return find_in((sync_t *)s, SYNC_ACTIVE); }
+
+const sync_entry_t *sync_loading(const sync_t *s)
+{
+    const sync_entry_t *first = NULL;
+    for EACH((sync_t *)s, e)
+        if (e->state == SYNC_ARRIVED && (!first || e->order < first->order)) first = e;
+    return first;
+}
+
+void sync_init(sync_t *s, bool app)
+{
+    *s = (sync_t){.app = app, .give_up_us = CLOCK_NEVER};
+    for EACH(s, e) forget(e);
+}
+
+void sync_restate(sync_t *s)
+{
+    s->active_reported = true;
+    for EACH(s, e) {
+        e->restated = sync_is_held(e);
+        e->reported = e->state == SYNC_STAGED;
+    }
 }

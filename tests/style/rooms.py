@@ -22,7 +22,7 @@ LIBRARIES = {  # header -> where it may be included
     r"cuda": r"^transfer/", r"sqlite3": r"^broker/store", r"sodium|xxhash": r"^core/digest",
 }
 PURE = re.compile(r"^(broker/(registry|membership|rollout|planner|pending|events|outbox|auth|aim|"
-                  r"strangers)[a-z_]*|client/session|worker/sync[a-z_]*|transfer/fetch)\.[ch]$")
+                  r"strangers)[a-z_]*|client/session|worker/sync|transfer/fetch)\.[ch]$")
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
                     r"core/log|core/failpoint|wire/)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
