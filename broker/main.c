@@ -2,7 +2,7 @@
 /* heddle-broker: options, the ready line, and how it ends.  What it does between the two is in
  * main_daemon.c. */
 #include "broker/main_daemon.h"
-#include "broker/registry.h"
+#include "broker/registry/registry.h"
 
 #include "core/errors.h"
 #include "core/log.h"

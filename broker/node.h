@@ -26,7 +26,7 @@
 #define BROKER_NODE_H
 
 #include "broker/auth.h"
-#include "broker/pending.h"
+#include "broker/questions/pending.h"
 #include "broker/strangers.h"
 #include "core/clock.h"
 #include "core/owner.h"

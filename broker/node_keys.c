@@ -3,7 +3,7 @@
  * asked. */
 #include "broker/node_part.h"
 
-#include "broker/report.h"
+#include "broker/questions/report.h"
 #include "core/errors.h"
 
 #include <string.h>

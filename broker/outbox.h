@@ -12,7 +12,7 @@
 #ifndef BROKER_OUTBOX_H
 #define BROKER_OUTBOX_H
 
-#include "broker/record.h"
+#include "broker/registry/record.h"
 
 /* Now, as it came in from outside: leases and deadlines count in `us`, people read `wall_ms`. */
 typedef struct { uint64_t us, wall_ms; } instant_t;

@@ -8,10 +8,10 @@ function(heddle_limit_frames name)
   endif()
 endfunction()
 
-# heddle_room(NAME [EXCLUDE prefix...] LINK lib...): all NAME/*.c but those that begin with a prefix -> static heddle_NAME.
+# heddle_room(NAME [EXCLUDE prefix...] LINK lib...): all .c files of NAME and its folders, but those that begin with a prefix -> static heddle_NAME.
 function(heddle_room name)
   cmake_parse_arguments(ARG "" "" "EXCLUDE;LINK" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.c)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.c ${CMAKE_SOURCE_DIR}/${name}/*/*.c)
   foreach(prefix IN LISTS ARG_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "/${prefix}[^/]*\\.c$")
   endforeach()

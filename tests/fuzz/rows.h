@@ -6,7 +6,7 @@
 #define TESTS_FUZZ_ROWS_H
 
 #include "../unit/broker_rig.h"
-#include "broker/store_row.h"
+#include "broker/registry/store_row.h"
 
 enum { COLUMNS_MAX = 22, ROWS_MAX = 24 };
 

@@ -18,7 +18,7 @@ MOST = 110
 
 def files():
     for room in C:
-        yield from sorted((ROOT / room).glob("*.[ch]"))
+        yield from sorted((ROOT / room).rglob("*.[ch]"))
     for place in PYTHON:
         at = ROOT / place
         found = sorted(p for p in at.rglob("*.py") if p.name not in MADE) if at.is_dir() else [at]

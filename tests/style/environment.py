@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| `([A-Z_]+)` \|", re.M)
 def read_by_programs():
     found = set()
     for room in ROOMS:
-        for path in sorted((ROOT / room).glob("*.[ch]")):
+        for path in sorted((ROOT / room).rglob("*.[ch]")):
             text = path.read_text()
             found |= set(GETENV.findall(text)) | set(OTHER.findall(text))
     return found - NOT_READ

@@ -19,7 +19,7 @@ FORMAT = re.compile(r"%[-+ #0]*[\d.*]*(?:hh|h|ll|l|z|j|t)?[a-zA-Z]")
 def said_by_sources():
     texts = []
     for room in ROOMS:
-        for path in sorted((ROOT / room).glob("*.[ch]")):
+        for path in sorted((ROOT / room).rglob("*.[ch]")):
             source = GLUE.sub("", NUMBER.sub("…", path.read_text()))
             source = source.replace('"transfer_ucx.so"', "").replace('" PLUGIN "', "transfer_ucx.so")
             texts += (FORMAT.sub("…", t.replace('\\"', '"')) for t in TEXT.findall(source))

@@ -14,7 +14,7 @@ def in_sources():
     """-> names, places of which each message has a name, names where one can only die."""
     names, places, deadly = set(), set(), set()
     for room in ROOMS:
-        for path in sorted((ROOT / room).glob("*.[ch]")):
+        for path in sorted((ROOT / room).rglob("*.[ch]")):
             for is_void, has_kinds, name in POINT.findall(path.read_text()):
                 (places if has_kinds else names).add(name)
                 if is_void:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/planner.h"
+#include "broker/rollout/planner.h"
 
 #include <criterion/criterion.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry's table, cell by cell: states of a version against records, and every decision with its
  * refusals. */
-#include "broker/registry.h"
+#include "broker/registry/registry.h"
 
 #include "core/limits.h"
 

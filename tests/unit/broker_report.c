@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bodies of reports: every field of the contract is there, of its type, in every body; lists sorted; pages whole.
  * A broker is driven with real messages, without sockets or time. */
-#include "broker/report.h"
+#include "broker/questions/report.h"
 
 #include "core/errors.h"
 #include "core/limits.h"

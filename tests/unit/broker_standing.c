@@ -2,7 +2,7 @@
 /* How workers and versions stand, as reports tell it: current, how far behind, since when, and what is lost. */
 #include "broker_rig.h"
 
-#include "broker/report.h"
+#include "broker/questions/report.h"
 
 #include <jansson.h>
 

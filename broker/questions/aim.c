@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/aim.h"
+
+#include "core/errors.h"
+
+#include <string.h>
+
+#define LISTED 8        /* earlier versions that an error names */
+
+static const char *const NAMES[] = {[AIM_VERSION] = "activate", [AIM_BACK] = "rollback",
+                                    [AIM_RESUME] = "resume"};
+
+bool aim_of_op(const char *op, aim_t *ret_aim)
+{
+    for (aim_t aim = AIM_VERSION; aim <= AIM_RESUME; aim++) {
+        if (strcmp(op, NAMES[aim]) != 0) continue;
+        *ret_aim = aim;
+        return true;
+    }
+    return false;
+}
+
+const char *aim_name(aim_t aim) { return NAMES[aim]; }
+
+static bool has_source(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+{
+    return track_has_source(rollout_track(ro, a->name, v->version));
+}
+
+/* "policy@2 lost, policy@1 retired": what there is below the active version. */
+static void name_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
+{
+    buf_t names = {0};
+    uint32_t count = 0;
+    for (size_t i = a->version_count; i-- > 0 && count < LISTED;) {
+        const version_row_t *v = a->versions[i];
+        if (v->version >= a->active) continue;
+        buf_printf(&names, "%s%s@%llu %s", count++ ? ", " : "", a->name, (unsigned long long)v->version,
+                   v->decision || !registry_is_live(v) ? rollout_state(ro, a, v) : "never active");
+    }
+    error_found(error, "%s", count ? buf_text(&names) : "no earlier version");
+    buf_fini(&names);
+}
+
+static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s has no version to roll back to from %s@%llu",
+                        a->name, a->name, (unsigned long long)a->active);
+    error_where(error, a->name, a->active, NULL, "activate");
+    error_expected(error, "a version below %llu that was active and that a worker or its publisher holds",
+                   (unsigned long long)a->active);
+    name_earlier(ro, a, error);
+    error_hint(error, "publish the earlier bytes again; heddle broker --keep sets how many earlier versions "
+                      "are kept");
+    return rc;
+}
+
+static int nothing_active(const adapter_row_t *a, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE,
+                        "no version of %s is active, so there is none to roll back from", a->name);
+    error_where(error, a->name, 0, NULL, "activate");
+    error_hint(error, "`heddle versions %s` lists what there is", a->name);
+    return rc;
+}
+
+static int is_newer(const adapter_row_t *a, uint64_t named, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s@%llu is newer than the active %s@%llu",
+                        a->name, (unsigned long long)named, a->name, (unsigned long long)a->active);
+    error_where(error, a->name, named, NULL, "activate");
+    error_expected(error, "a version up to %llu", (unsigned long long)a->active);
+    error_found(error, "%llu", (unsigned long long)named);
+    error_hint(error, "`heddle activate %s@%llu` goes forward", a->name, (unsigned long long)named);
+    return rc;
+}
+
+static int aim_back(const rollout_t *ro, const adapter_row_t *a, uint64_t named, uint64_t *ret_version,
+                    heddle_error_t *error)
+{
+    if (!a->active) return nothing_active(a, error);
+    if (named > a->active) return is_newer(a, named, error);
+    const version_row_t *best = NULL;
+    for (size_t i = 0; i < a->version_count && !named; i++) {
+        const version_row_t *v = a->versions[i];
+        bool is_earlier = v->version < a->active && v->state == VERSION_COMMITTED && v->decision;
+        if (is_earlier && (!best || v->decision > best->decision) && has_source(ro, a, v)) best = v;
+    }
+    if (!named && !best) return nothing_earlier(ro, a, error);
+    *ret_version = named ? named : best->version;
+    return HEDDLE_OK;
+}
+
+/* The active one is the last resort: its workers serve it, whoever else has it. */
+static uint64_t aim_resume(const rollout_t *ro, const adapter_row_t *a)
+{
+    for (size_t i = a->held ? a->version_count : 0; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        bool is_staged = v->state == VERSION_STAGING && !strcmp(rollout_state(ro, a, v), "staged");
+        if ((is_staged || v->state == VERSION_COMMITTED) && has_source(ro, a, v)) return v->version;
+    }
+    return a->active;
+}
+
+int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named,
+                uint64_t *ret_version, heddle_error_t *error)
+{
+    if (aim == AIM_BACK) return aim_back(ro, a, named, ret_version, error);
+    *ret_version = aim == AIM_RESUME ? aim_resume(ro, a) : named;
+    return HEDDLE_OK;
+}

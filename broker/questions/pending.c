@@ -1,0 +1,643 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/pending.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+#include "core/limits.h"
+#include "core/units.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+#define WAIT_DEADLINE_MS 30000u /* of a wait or a verification that names none */
+#define ACTIVATE_DEADLINE_MS 10000u
+
+/* ---- rows ---- */
+
+void pending_init(pending_t *p) { *p = (pending_t){0}; }
+
+void pending_drop(pending_t *p, pending_row_t *row)
+{
+    DL_DELETE(p->rows, row);
+    p->count--;
+    free(row->workers);
+    free(row->rows);
+    free(row);
+}
+
+void pending_fini(pending_t *p)
+{
+    while (p->rows) pending_drop(p, p->rows);
+}
+
+static size_t count_of_peer(const pending_t *p, uint64_t peer)
+{
+    size_t count = 0;
+    for (const pending_row_t *row = p->rows; row; row = row->next) count += row->peer == peer;
+    return count;
+}
+
+/* Of one key, or (key NULL) of all that are no admin's. */
+static size_t count_of_key(const pending_t *p, const char *key)
+{
+    size_t count = 0;
+    for (const pending_row_t *row = p->rows; row; row = row->next)
+        count += row->key[0] && (!key || !strcmp(row->key, key));
+    return count;
+}
+
+/* Whose places are all taken, and how many those are; NULL: there is one. */
+static const char *refused_by(const pending_t *p, const pending_asker_t *asker, uint32_t *ret_most)
+{
+    *ret_most = PENDING_PER_PEER;
+    if (count_of_peer(p, asker->peer) >= *ret_most) return " on this connection";
+    *ret_most = PENDING_PER_KEY;
+    if (asker->key && count_of_key(p, asker->key) >= *ret_most) return " under this key";
+    *ret_most = LIMIT_PENDING_QUERIES - PENDING_FOR_ADMINS;
+    if (asker->key && count_of_key(p, NULL) >= *ret_most) return " under keys without the role admin";
+    *ret_most = LIMIT_PENDING_QUERIES;
+    return p->count >= *ret_most ? "" : NULL;
+}
+
+bool pending_is_full(const pending_t *p, const pending_asker_t *asker)
+{
+    uint32_t most;
+    return refused_by(p, asker, &most) && most != PENDING_PER_PEER;
+}
+
+int pending_add(pending_t *p, pending_kind_t kind, const pending_asker_t *asker, pending_row_t **ret_row,
+                heddle_error_t *error)
+{
+    uint32_t most;
+    const char *whose = refused_by(p, asker, &most);
+    if (whose) {
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "too many questions wait for an answer%s", whose);
+        error_expected(error, "at most %u", most);
+        error_hint(error, "ask again when one was answered");
+        if (error) error->retriable = 1;
+        return rc;
+    }
+    pending_row_t *row = calloc(1, sizeof *row);
+    if (!row) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for another question");
+    row->kind = kind;
+    row->peer = asker->peer;
+    row->req = asker->req;
+    error_text(row->key, sizeof row->key, asker->key ? asker->key : "");
+    DL_APPEND(p->rows, row);
+    p->count++;
+    *ret_row = row;
+    return HEDDLE_OK;
+}
+
+void pending_drop_peer(pending_t *p, uint64_t peer)
+{
+    pending_row_t *row, *next;
+    DL_FOREACH_SAFE (p->rows, row, next)
+        if (row->peer == peer) pending_drop(p, row);
+}
+
+void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer), void *self)
+{
+    bool is_last_gone = false, is_first = true;
+    uint64_t last = 0;
+    pending_row_t *row, *next;
+    DL_FOREACH_SAFE (p->rows, row, next) {
+        if (is_first || row->peer != last) is_last_gone = is_gone(self, row->peer);
+        is_first = false;
+        last = row->peer;
+        if (is_last_gone) pending_drop(p, row);
+    }
+}
+
+bool pending_has_peer(const pending_t *p, uint64_t peer) { return count_of_peer(p, peer) > 0; }
+
+pending_row_t *pending_by_verify(const pending_t *p, uint64_t verify_req)
+{
+    for (pending_row_t *row = p->rows; row; row = row->next)
+        if (row->kind == PENDING_VERIFY && row->verify_req == verify_req) return row;
+    return NULL;
+}
+
+uint64_t pending_deadline(const pending_t *p)
+{
+    uint64_t first = CLOCK_NEVER;
+    for (const pending_row_t *row = p->rows; row; row = row->next)
+        if (row->deadline_us < first) first = row->deadline_us;
+    return first;
+}
+
+/* ---- the question ---- */
+
+static int set_workers(pending_row_t *row, const msg_query_t *q, heddle_error_t *error)
+{
+    if (!q->worker_count) return HEDDLE_OK;
+    row->workers = calloc(q->worker_count, sizeof *row->workers);
+    if (!row->workers)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the names of %u workers",
+                          q->worker_count);
+    for (uint32_t i = 0; i < q->worker_count; i++) {
+        int rc = name_check("worker", q->workers[i], error);
+        if (rc) return rc;
+        error_text(row->workers[i], sizeof row->workers[i], q->workers[i]);
+    }
+    qsort(row->workers, q->worker_count, sizeof *row->workers,
+          (int (*)(const void *, const void *))strcmp);
+    for (uint32_t i = 0; i < q->worker_count; i++) /* named twice counts once */
+        if (!row->worker_count || strcmp(row->workers[row->worker_count - 1], row->workers[i]))
+            memmove(row->workers[row->worker_count++], row->workers[i], sizeof *row->workers);
+    return HEDDLE_OK;
+}
+
+static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddle_error_t *error)
+{
+    const adapter_row_t *a = registry_adapter(v.registry, q->name);
+    const version_row_t *newest = a ? registry_newest(a) : NULL;
+    error_text(row->adapter, sizeof row->adapter, q->name);
+    uint64_t meant = newest ? newest->version : 0; /* by the name alone */
+    bool means_active = row->kind == PENDING_VERIFY || row->aim != AIM_VERSION;
+    if (means_active && a && a->active) meant = a->active; /* what is served */
+    row->named = q->version;
+    row->version = q->version ? q->version : meant;
+    if (newest && row->version <= a->last_version) return HEDDLE_OK;
+    int rc = newest
+                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
+                              (unsigned long long)row->version)
+                 : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
+    error_where(error, q->name, row->version, NULL, NULL);
+    if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
+    error_hint(error, "`heddle adapters` and `heddle versions %.100s` list what there is", q->name);
+    return rc;
+}
+
+static uint64_t deadline_us(const pending_row_t *row, uint64_t asked_ms, uint64_t usual_ms)
+{
+    return row->asked_us + (asked_ms ? asked_ms : usual_ms) * 1000;
+}
+
+int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_error_t *error)
+{
+    int rc = name_check("adapter", q->name, error);
+    if (!rc) rc = set_version(row, q, v, error);
+    if (!rc) rc = set_workers(row, q, error);
+    if (rc) return rc;
+    row->asked_us = v.now.us;
+    row->deadline_us = deadline_us(
+        row, q->deadline_ms, row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS : WAIT_DEADLINE_MS);
+    row->phase = q->phase == HEDDLE_PHASE_STAGED && row->kind == PENDING_WAIT ? HEDDLE_PHASE_STAGED
+                                                                              : HEDDLE_PHASE_ACTIVE;
+    row->quorum.kind = q->quorum_kind <= HEDDLE_QUORUM_NONE ? q->quorum_kind : HEDDLE_QUORUM_ALL;
+    row->quorum.n = (uint32_t)q->quorum_n;
+    row->min = q->min ? (uint32_t)q->min : 1;
+    row->exact = q->exact;
+    row->dry_run = q->dry_run;
+    error_text(row->by, sizeof row->by, q->by && *q->by ? q->by : "somebody");
+    return HEDDLE_OK;
+}
+
+/* ---- who counts ---- */
+
+static const char *phase_of(const copy_row_t *c)
+{
+    static const char *const PHASES[] = {[COPY_NONE] = "announce",
+                                         [COPY_ANNOUNCED] = "announce",
+                                         [COPY_FETCHING] = "fetch",
+                                         [COPY_ARRIVED] = "stage"};
+    if (!c) return "announce";
+    if (c->state == COPY_FAILED) return c->phase;
+    return c->state <= COPY_ARRIVED ? PHASES[c->state] : "activate";
+}
+
+/* Of this very session. */
+static const copy_row_t *copy_there(const track_t *t, const member_t *m)
+{
+    const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+    return c && c->token == m->token ? c : NULL;
+}
+
+/* How a version stands at a worker; COPY_NONE: it has nothing of it. */
+static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64_t version, const member_t *m)
+{
+    const copy_row_t *c = version ? copy_there(rollout_track(ro, a->name, version), m) : NULL;
+    return c ? copy_shown(c, a, version) : COPY_NONE;
+}
+
+/* It said no, and nothing has it try again but another decision. */
+static bool is_refused(const copy_row_t *c)
+{
+    return c && c->code && !c->retry_us && (c->state == COPY_STALE || c->state == COPY_FAILED);
+}
+
+/* What one worker serves, and whether that is the version asked for or a later choice. */
+static void see_worker(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                       const track_t *t, const member_t *m, uint64_t now_us, uint64_t reached_at,
+                       wait_row_t *ret)
+{
+    const member_sub_t *sub = member_sub(m, row->adapter);
+    const copy_row_t *c = copy_there(t, m);
+    bool overtaken = !row->exact && !row->dry_run && reached_at && sub->decision >= reached_at;
+    /* Chosen anew, it is served once that was said anew: it may have been on its way to another. */
+    bool is_served =
+        sub->version == row->version && (sub->version != a->active || sub->decision >= a->decision);
+    bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
+    *ret = (wait_row_t){.member = m,
+                        .worker = m->name,
+                        .version = sub->version,
+                        .decision = sub->decision,
+                        .since_ms = sub->since_ms,
+                        .state = state_of(ro, a, sub->version, m),
+                        .phase = phase_of(c),
+                        .code = c ? c->code : 0,
+                        .message = c && c->code ? c->message : "",
+                        .is_refused = is_refused(c),
+                        .heartbeat_age_ms = member_silent_ms(m, now_us)};
+    ret->is_reached =
+        !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));
+    if (!is_staged_phase || !copy_holds(c)) return;
+    ret->version = row->version;
+    ret->since_ms = c->since_ms;
+    ret->state = copy_shown(c, a, row->version);
+}
+
+static uint32_t fill_named(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                           const track_t *t, view_t v, uint64_t reached_at, wait_row_t *rows)
+{
+    for (uint32_t i = 0; i < row->worker_count; i++) {
+        const member_t *m = membership_worker(v.members, row->workers[i]);
+        if (member_is_ready(m) && member_sub(m, row->adapter))
+            see_worker(row, ro, a, t, m, v.now.us, reached_at, &rows[i]);
+        else
+            rows[i] = (wait_row_t){.member = m, /* lost, leaving, or of another adapter: known for all that */
+                                   .worker = row->workers[i],
+                                   .phase = "announce",
+                                   .code = HEDDLE_ERR_NOT_FOUND,
+                                   .heartbeat_age_ms = m ? member_silent_ms(m, v.now.us) : 0};
+    }
+    return row->worker_count;
+}
+
+static uint32_t fill_all(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                         const track_t *t, view_t v, uint64_t reached_at, wait_row_t *rows)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < v.members->worker_count; i++) {
+        const member_t *m = v.members->workers[i];
+        if (member_is_ready(m) && member_sub(m, row->adapter))
+            see_worker(row, ro, a, t, m, v.now.us, reached_at, &rows[count++]);
+    }
+    return count;
+}
+
+int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view_t *ret_view)
+{
+    const adapter_row_t *a = registry_adapter(v.registry, row->adapter);
+    const version_row_t *version = a ? registry_version(a, row->version) : NULL;
+    const track_t *t = rollout_track(ro, row->adapter, row->version);
+    size_t most = row->worker_count ? row->worker_count : v.members->worker_count;
+    wait_row_t *rows = calloc(most + 1, sizeof *rows);
+    if (!rows) return HEDDLE_ERR_NO_MEMORY;
+    uint64_t reached_at = version ? registry_reached_at(a, version) : 0;
+    uint32_t count = row->worker_count ? fill_named(row, ro, a, t, v, reached_at, rows)
+                                       : fill_all(row, ro, a, t, v, reached_at, rows);
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
+    bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;
+    *ret_view = (wait_view_t){.rows = rows,
+                              .count = count,
+                              .have = have,
+                              .eligible = count,
+                              .need = is_none ? 0 : units_quorum_need(row->quorum, count, row->min)};
+    return HEDDLE_OK;
+}
+
+void wait_view_fini(wait_view_t *w)
+{
+    free(w->rows);
+    *w = (wait_view_t){0};
+}
+
+/* ---- how it ends ---- */
+
+static int version_failed(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
+                          heddle_error_t *error)
+{
+    heddle_error_t reason;
+    char name[HEDDLE_NAME_MAX + 24];
+    registry_reason(a, v, &reason);
+    text_printf(name, sizeof name, "%s@%llu", row->adapter, (unsigned long long)row->version);
+    bool names_itself = strstr(reason.message, name) != NULL;
+    int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s%s%s", names_itself ? "" : name,
+                        names_itself ? "" : " failed: ", reason.message);
+    error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
+                reason.phase[0] ? reason.phase : NULL);
+    error_hint(error, "`heddle versions %.100s` shows where it ended", name);
+    return rc;
+}
+
+/* Without failing: put away, overtaken, or so long ago that nobody remembers (v NULL). */
+static int version_ended(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
+                         heddle_error_t *error)
+{
+    if (v && v->state == VERSION_FAILED) return version_failed(row, a, v, error);
+    bool is_superseded = v && v->state == VERSION_SUPERSEDED;
+    int rc =
+        is_superseded
+            ? error_fail(error, HEDDLE_ERR_VERSION_FAILED,
+                         "%s@%llu was superseded: a newer version came before it was active", row->adapter,
+                         (unsigned long long)row->version)
+            : error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu was %s: nobody holds its bytes any more",
+                         row->adapter, (unsigned long long)row->version, v ? "retired" : "put away long ago");
+    error_where(error, row->adapter, row->version, NULL, NULL);
+    error_contrast(error, "a version that is staged, active or kept",
+                   is_superseded ? "superseded" : "retired");
+    error_hint(error, "publish its bytes again to serve them");
+    return rc;
+}
+
+static int version_lost(const pending_row_t *row, heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "no worker holds the bytes of %s@%llu", row->adapter,
+                        (unsigned long long)row->version);
+    error_where(error, row->adapter, row->version, NULL, NULL);
+    error_hint(error, "publish it again");
+    return rc;
+}
+
+static int adapter_held(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                        const version_row_t *v, heddle_error_t *error)
+{
+    char text[512];
+    const char *state = rollout_state(ro, a, v);
+    rollout_held_text(ro, a, text, sizeof text);
+    int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is %s, but %s", row->adapter,
+                        (unsigned long long)row->version, state, text);
+    error_where(error, row->adapter, row->version, NULL, "activate");
+    error_hint(error, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
+               (unsigned long long)row->version);
+    return rc;
+}
+
+static void hint_late(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
+{
+    if (w->eligible == 0)
+        error_hint(error, "no worker subscribes to it: start one with --adapter %.100s", row->adapter);
+    else if (w->eligible < w->need)
+        error_hint(error,
+                   "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",
+                   w->eligible, w->eligible == 1 ? "" : "s", w->eligible == 1 ? "s" : "", row->adapter);
+    else
+        error_hint(error, "`heddle workers` and `heddle versions %.100s@%llu` tell who is behind, and why",
+                   row->adapter, (unsigned long long)row->version);
+}
+
+static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
+{
+    error_fail(error, w->eligible ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_NO_WORKERS,
+               "%u of %u needed worker%s %s %s@%llu in time", w->have, w->need, w->need == 1 ? "" : "s",
+               row->phase == HEDDLE_PHASE_STAGED ? "staged" : "activated", row->adapter,
+               (unsigned long long)row->version);
+    error_where(error, row->adapter, row->version, NULL,
+                row->phase == HEDDLE_PHASE_STAGED ? "stage" : "activate");
+    error_expected(error, "%u worker%s within %llu ms", w->need, w->need == 1 ? "" : "s",
+                   (unsigned long long)((row->deadline_us - row->asked_us) / 1000));
+    error_found(error, "%u", w->have);
+    hint_late(row, w, error);
+    return error->code;
+}
+
+/* Who is there, and who has what, is not known yet. */
+static int too_early(const pending_row_t *row, const char *done, const char *phase, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_DEADLINE,
+               "%s@%llu was not %s: the broker started a moment ago and waits for its members", row->adapter,
+               (unsigned long long)row->version, done);
+    error_where(error, row->adapter, row->version, NULL, phase);
+    error_hint(error, "ask again, with a --deadline longer than the lease");
+    return error->code;
+}
+
+/* True when the version itself says that it will never be reached. */
+static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                        heddle_error_t *ret_verdict)
+{
+    const version_row_t *v = registry_version(a, row->version);
+    bool is_overtaken =
+        v && !row->exact && (v->decision || v->state == VERSION_SUPERSEDED) && a->active != v->version;
+    bool is_ended = !v || !registry_is_live(v);
+    if (is_ended && !is_overtaken) {
+        version_ended(row, a, v, ret_verdict);
+        return true;
+    }
+    const track_t *t = rollout_track(ro, row->adapter, row->version);
+    if (t && t->is_lost && !is_overtaken) {
+        rollout_lost_reason(t, ret_verdict);
+        return true;
+    }
+    bool is_held = row->phase == HEDDLE_PHASE_ACTIVE && v && rollout_is_held(ro, a, v);
+    if (!is_held || is_overtaken) return false;
+    adapter_held(row, ro, a, v, ret_verdict);
+    return true;
+}
+
+/* Everybody was asked, and so many said no that too few are left. */
+static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, const adapter_row_t *a,
+                              heddle_error_t *ret_verdict)
+{
+    uint32_t refused = 0;
+    const wait_row_t *first = NULL;
+    for (uint32_t i = 0; i < w->count; i++) {
+        const wait_row_t *r = &w->rows[i];
+        if (r->is_reached) continue;
+        if (!r->is_refused) return false;
+        if (!first) first = r;
+        refused++;
+    }
+    if (!refused || a->active != row->version || w->have + refused < w->need) return false;
+    error_fail(ret_verdict, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was refused by %s: %s", row->adapter,
+               (unsigned long long)row->version, first->worker, first->message);
+    error_where(ret_verdict, row->adapter, row->version, first->worker, first->phase);
+    error_expected(ret_verdict, "%u worker%s", w->need, w->need == 1 ? "" : "s");
+    error_found(ret_verdict, "%u, and %u that refused", w->have, refused);
+    error_hint(ret_verdict, "mend what it says, then `heddle activate %.100s@%llu` has them try again",
+               row->adapter, (unsigned long long)row->version);
+    return true;
+}
+
+static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
+                         heddle_error_t *ret_verdict)
+{
+    const adapter_row_t *a = registry_adapter(v.registry, row->adapter);
+    const version_row_t *version = registry_version(a, row->version);
+    wait_view_t w;
+    if (version && version->state == VERSION_FAILED) { /* also when enough had staged it */
+        version_ended(row, a, version, ret_verdict);
+        return true;
+    }
+    if (wait_view(row, ro, v, &w)) {
+        error_fail(ret_verdict, HEDDLE_ERR_NO_MEMORY, "no memory to look at the workers");
+        return true;
+    }
+    bool is_reached = ro->is_settled && w.have >= w.need;
+    bool is_over = is_reached || (ro->is_settled && is_hopeless(row, ro, a, ret_verdict));
+    is_over = is_over || (ro->is_settled && is_refused_by_all(row, &w, a, ret_verdict));
+    if (!is_over && v.now.us >= row->deadline_us) {
+        bool is_staging = row->phase == HEDDLE_PHASE_STAGED;
+        if (ro->is_settled) ran_out(row, &w, ret_verdict);
+        else
+            too_early(row, is_staging ? "found staged" : "found active", is_staging ? "stage" : "activate",
+                      ret_verdict);
+        is_over = true;
+    }
+    wait_view_fini(&w);
+    return is_over;
+}
+
+static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
+                             heddle_error_t *ret_verdict)
+{
+    if (row->is_decided) return row->dry_run || !row->version || wait_is_over(row, ro, v, ret_verdict);
+    if (v.now.us < row->deadline_us) return false;
+    too_early(row, "activated", "activate", ret_verdict);
+    return true;
+}
+
+static const char *place_of(const verify_row_t *r)
+{
+    return !r->is_match ? "memory"
+           : r->code    ? "exported directory, which is not there whole"
+                        : "exported directory";
+}
+
+static const char *found_in_export(const verify_row_t *r)
+{
+    return r->code ? "no directory that can be read as an adapter" : "other files in the exported directory";
+}
+
+static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_error_t *ret_verdict)
+{
+    if (!row->verify_req) {
+        if (now_us < row->deadline_us) return false;
+        too_early(row, "verified", "verify", ret_verdict);
+        return true;
+    }
+    uint32_t silent = 0, differ = 0;
+    const verify_row_t *last = NULL;
+    for (uint32_t i = 0; i < row->row_count; i++) {
+        const verify_row_t *r = &row->rows[i];
+        bool is_silent = !verify_has_digest(r);
+        bool is_differing = !is_silent && (!r->is_match || r->exported == EXPORTED_DIFFERS);
+        silent += is_silent;
+        differ += is_differing;
+        if (is_differing || (is_silent && !differ)) last = r;
+        if (!r->is_answered && now_us < row->deadline_us) return false;
+    }
+    if (!silent && !differ) return true;
+    char expected[HEDDLE_DIGEST_TEXT], found[HEDDLE_DIGEST_TEXT];
+    digest_text(&row->expected, expected);
+    digest_text(&last->digest, found);
+    if (differ)
+        error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH,
+                   "%u of %u holders have other bytes as %s@%llu: %s, in its %s", differ, row->row_count,
+                   row->adapter, (unsigned long long)row->version, last->worker, place_of(last));
+    else
+        error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent,
+                   row->row_count, row->adapter, (unsigned long long)row->version);
+    error_where(ret_verdict, row->adapter, row->version, last->worker, "verify");
+    error_contrast(ret_verdict, expected,
+                   differ       ? last->is_match ? found_in_export(last) : found
+                   : last->code ? heddle_err_name(last->code)
+                                : "no answer");
+    if (differ)
+        error_hint(ret_verdict,
+                   last->is_match ? "%.100s tries now to write its directory again; verify once more, and "
+                                    "where it stays see export.damaged in its log"
+                                  : "%.100s: end that worker; it fetches the version again when it is back",
+                   last->worker);
+    else error_hint(ret_verdict, "`heddle workers %.100s` tells how it is", last->worker);
+    return true;
+}
+
+static bool events_are_over(const pending_row_t *row, uint64_t now_us, const events_t *ev)
+{
+    events_filter_t f = {
+        .epoch = row->epoch, .after = row->after, .adapter = row->adapter, .worker = row->worker};
+    return now_us >= row->deadline_us || events_ready(ev, &f);
+}
+
+bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, const events_t *ev,
+                     heddle_error_t *ret_verdict)
+{
+    *ret_verdict = (heddle_error_t){0};
+    switch (row->kind) {
+    case PENDING_WAIT: return wait_is_over(row, ro, v, ret_verdict);
+    case PENDING_ACTIVATE: return activate_is_over(row, ro, v, ret_verdict);
+    case PENDING_VERIFY: return verify_is_over(row, v.now.us, ret_verdict);
+    case PENDING_EVENTS: return events_are_over(row, v.now.us, ev);
+    }
+    return true;
+}
+
+/* ---- verify ---- */
+
+static void ask(const pending_row_t *row, const copy_row_t *c, const member_t *m, verify_row_t *ret,
+                outbox_t *out)
+{
+    *ret = (verify_row_t){.token = m->token};
+    error_text(ret->worker, sizeof ret->worker, c->worker);
+    msg_t msg = {.type = MSG_VERIFY};
+    msg.verify = (msg_verify_t){
+        .token = m->token, .req = row->verify_req, .version = row->version, .adapter = row->adapter};
+    outbox_send(out, m->peer, &msg);
+}
+
+int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
+                       heddle_error_t *error)
+{
+    const track_t *t = rollout_track(ro, row->adapter, row->version);
+    if (!track_holder_count(t)) return version_lost(row, error);
+    row->rows = calloc(t->copy_count, sizeof *row->rows);
+    if (!row->rows)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %zu answers", t->copy_count);
+    row->verify_req = ++p->verify_req;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = copy_holds(c) ? membership_by_token(v.members, c->token) : NULL;
+        if (m) ask(row, c, m, &row->rows[row->row_count++], out);
+    }
+    return HEDDLE_OK;
+}
+
+static verify_row_t *row_of(const pending_row_t *row, uint64_t token)
+{
+    for (uint32_t i = 0; i < row->row_count; i++)
+        if (row->rows[i].token == token && !row->rows[i].is_answered) return &row->rows[i];
+    return NULL;
+}
+
+/* A code beside a directory that differs is that directory's. */
+bool verify_has_digest(const verify_row_t *r)
+{
+    return r->is_answered && (!r->code || r->exported == EXPORTED_DIFFERS);
+}
+
+void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m)
+{
+    pending_row_t *row = pending_by_verify(p, m->req);
+    verify_row_t *r = row ? row_of(row, member->token) : NULL;
+    if (!r) return; /* it came too late */
+    r->is_answered = true;
+    r->code = m->code && *m->code ? heddle_err_from_name(m->code) : HEDDLE_OK;
+    r->digest = m->digest;
+    r->hash_us = m->hash_us;
+    r->exported = (exported_t)m->exported;
+    r->is_match = verify_has_digest(r) && digest_equal(&m->digest, &row->expected);
+}
+
+void pending_member_gone(pending_t *p, const member_t *member)
+{
+    for (pending_row_t *row = p->rows; row; row = row->next) {
+        verify_row_t *r = row_of(row, member->token);
+        if (!r) continue;
+        r->is_answered = true;
+        r->code = HEDDLE_ERR_UNAVAILABLE;
+    }
+}

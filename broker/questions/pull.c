@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The question `pull`: where a process that is no member fetches a version from.  Nothing is remembered of
+ * it: no session, no copy, no duty of a rollout. */
+#include "broker/node_part.h"
+
+#include "broker/questions/report.h"
+#include "core/errors.h"
+#include "proto/value.h"
+
+/* What the name alone means: what is served, else the newest version on its way. */
+static uint64_t meant_version(const broker_t *b, const adapter_row_t *a)
+{
+    const version_row_t *newest = a->active ? NULL : rollout_newest_live(&b->rollout, a);
+    return newest ? newest->version : a->active;
+}
+
+static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t version, heddle_error_t *error)
+{
+    int rc = !a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name)
+             : version
+                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", name,
+                              (unsigned long long)version)
+                 : error_fail(error, HEDDLE_ERR_NOT_FOUND, "no version of %s is active or staging", name);
+    error_where(error, name, version, NULL, "fetch");
+    if (a && version) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
+    error_hint(error, "`heddle adapters` and `heddle versions %.100s` list what there is", name);
+    return rc;
+}
+
+/* `v` NULL: it ended so long ago that it is not remembered. */
+static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_row_t *v, uint64_t version,
+                     heddle_error_t *error)
+{
+    bool has_failed = v && v->state == VERSION_FAILED;
+    const char *state = !v                    ? "retired"
+                        : registry_is_live(v) ? "lost"
+                                              : rollout_state(&b->rollout, a, v);
+    int rc = error_fail(error, has_failed ? HEDDLE_ERR_VERSION_FAILED : HEDDLE_ERR_VERSION_LOST,
+                        "%s@%llu is %s: no worker or publisher holds its bytes", a->name,
+                        (unsigned long long)version, state);
+    error_where(error, a->name, version, NULL, "fetch");
+    error_contrast(error, "a version that is staging, staged, active or kept", state);
+    error_hint(error, "`heddle versions %.100s` lists those; publish the bytes again to have this one",
+               a->name);
+    return rc;
+}
+
+/* While a version is staging its publisher may come back; while the broker settles, its holders. */
+static bool is_gone(const broker_t *b, const version_row_t *v, uint32_t source_count)
+{
+    if (!v || !registry_is_live(v)) return true;
+    return !source_count && v->state == VERSION_COMMITTED && b->rollout.is_settled;
+}
+
+static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, heddle_error_t *error)
+{
+    broker_t *b = c->b;
+    const version_row_t *v = registry_version(a, version);
+    const track_t *t = rollout_track(&b->rollout, a->name, version);
+    msg_source_t sources[PLANNER_SOURCES];
+    uint32_t count = t ? rollout_sources(&b->rollout, &b->members, t, c->from, sources) : 0;
+    if (is_gone(b, v, count)) return fail_gone(b, a, v, version, error);
+    json_t *body = NULL;
+    buf_t bytes = {0};
+    msg_part_t part = v->part;
+    int rc = report_pull(b, a, v, &body);
+    if (!rc) rc = value_encode(body, &bytes);
+    if (rc) error_fail(error, rc, "no memory for the answer");
+    msg_t m = {.type = MSG_REPORT};
+    m.report = (msg_report_t){.req = c->m->query.req,
+                              .body = buf_view(&bytes),
+                              .key = v->share_key,
+                              .parts = &part,
+                              .part_count = 1,
+                              .sources = sources,
+                              .source_count = count};
+    if (!rc) outbox_send(&b->out, c->from, &m);
+    buf_fini(&bytes);
+    json_decref(body);
+    return rc;
+}
+
+void on_pull(const call_t *c)
+{
+    const msg_query_t *q = &c->m->query;
+    heddle_error_t error;
+    const char *name = q->name ? q->name : "";
+    const adapter_row_t *a = registry_adapter(&c->b->registry, name);
+    int rc = name_check("adapter", name, &error);
+    uint64_t version = q->version || !a ? q->version : meant_version(c->b, a);
+    if (!rc && (!a || !version || version > a->last_version)) rc = fail_unknown(a, name, version, &error);
+    if (!rc) rc = answer(c, a, version, &error);
+    if (rc) broker_refuse(c, &error, 0);
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions: answered at once from a page, or when what they wait for has come. */
+#include "broker/node_part.h"
+
+#include "broker/questions/report.h"
+#include "core/errors.h"
+#include "proto/value.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- answers ---- */
+
+static void send_error(broker_t *b, uint64_t peer, uint64_t req, const heddle_error_t *error)
+{
+    msg_t m;
+    msg_from_error(error, req, MSG_QUERY, &m);
+    outbox_send(&b->out, peer, &m);
+}
+
+typedef struct {
+    uint64_t peer, req, next;
+    bool more;
+    const char *next_name;
+    int code;
+} answer_t;
+
+static void send_report(broker_t *b, const answer_t *to, const json_t *body)
+{
+    buf_t bytes = {0};
+    heddle_error_t error;
+    int rc = value_encode(body, &bytes);
+    if (rc) {
+        error_fail(&error, rc, "the answer cannot be put into a message");
+        send_error(b, to->peer, to->req, &error);
+    } else {
+        msg_t m = {.type = MSG_REPORT};
+        m.report = (msg_report_t){.req = to->req,
+                                  .next = to->next,
+                                  .more = to->more,
+                                  .next_name = to->next_name ? to->next_name : "",
+                                  .body = buf_view(&bytes),
+                                  .code = to->code ? heddle_err_name(to->code) : ""};
+        outbox_send(&b->out, to->peer, &m);
+    }
+    buf_fini(&bytes);
+}
+
+void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body)
+{
+    send_report(b, &(answer_t){.peer = peer, .req = req}, body);
+}
+
+static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instant_t now)
+{
+    report_page_t page = {0};
+    heddle_error_t error;
+    if (report_page(b, q, now, &page, &error)) {
+        send_error(b, peer, q->req, &error);
+        return;
+    }
+    answer_t to = {
+        .peer = peer, .req = q->req, .next = page.next, .more = page.more, .next_name = page.next_name};
+    send_report(b, &to, page.body);
+    json_decref(page.body);
+}
+
+static void answer_events(broker_t *b, const pending_row_t *row, instant_t now)
+{
+    msg_query_t q = {.req = row->req,
+                     .op = "events",
+                     .name = row->adapter,
+                     .worker = row->worker,
+                     .after = row->after,
+                     .epoch = row->epoch,
+                     .limit = row->limit,
+                     .after_name = "",
+                     .by = "",
+                     .expected = ""};
+    answer_page(b, row->peer, &q, now);
+}
+
+static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict,
+                       instant_t now)
+{
+    if (row->kind == PENDING_EVENTS) {
+        answer_events(b, row, now);
+        return;
+    }
+    json_t *body = NULL;
+    heddle_error_t error;
+    int rc = row->kind == PENDING_VERIFY ? report_verify(b, row, verdict, now, &body)
+                                         : report_wait(b, row, verdict, now, &body);
+    if (rc) {
+        error_fail(&error, rc, "the answer cannot be made");
+        send_error(b, row->peer, row->req, &error);
+        return;
+    }
+    answer_t to = {.peer = row->peer, .req = row->req, .code = verdict->code};
+    send_report(b, &to, body);
+    json_decref(body);
+}
+
+/* ---- activate ---- */
+
+static bool is_ready_to_decide(const broker_t *b, const pending_row_t *row)
+{
+    return row->kind == PENDING_ACTIVATE && !row->is_decided && b->rollout.is_settled;
+}
+
+static bool is_ready_to_ask(const broker_t *b, const pending_row_t *row)
+{
+    return row->kind == PENDING_VERIFY && !row->verify_req && b->rollout.is_settled;
+}
+
+/* Versions that can be activated now, but for the active one: the newest ACTIVATABLE_MAX of them, "2 3 4". */
+enum { ACTIVATABLE_MAX = 8 };
+static bool list_activatable(const broker_t *b, const adapter_row_t *a, char *ret_text, size_t size)
+{
+    uint64_t found[ACTIVATABLE_MAX];
+    size_t count = 0, used = 0;
+    for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
+        const char *state = rollout_state(&b->rollout, a, a->versions[i]);
+        if (!strcmp(state, "kept") || !strcmp(state, "staged")) found[count++] = a->versions[i]->version;
+    }
+    for (size_t i = count; i-- > 0 && used < size;)
+        used += (size_t)snprintf(ret_text + used, size - used, " %llu", (unsigned long long)found[i]);
+    return count > 0;
+}
+
+static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t *error)
+{
+    const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
+    char versions[ACTIVATABLE_MAX * 21 + 1], keep[64] = "";
+    if (!a || error->code != HEDDLE_ERR_NOT_ACTIVATABLE || !strcmp(error->found, "staging")) return;
+    if (!strcmp(error->found, "retired"))
+        text_printf(keep, sizeof keep, "; a broker with --keep above %llu keeps more",
+                    (unsigned long long)b->rollout.keep);
+    if (list_activatable(b, a, versions, sizeof versions))
+        error_hint(error, "activate one of%s, or publish its bytes again%s", versions, keep);
+    else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
+}
+
+/* Which version is meant is known when it is decided: others decided meanwhile.  False: refused, *ret_error
+ * says why. */
+static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+{
+    const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
+    if (aim_version(&b->rollout, a, row->aim, row->named, &row->version, ret_error)) return false;
+    if (!row->version) {    /* nothing was ever active: there is no hold to end */
+        row->is_decided = true;
+        return true;
+    }
+    const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
+    heddle_error_t lost = {0};
+    if (t && t->is_lost) rollout_lost_reason(t, &lost);
+    activate_by_t by = {.version = row->version,
+                        .by = row->by,
+                        .lost = lost.code ? lost.message : NULL,
+                        .has_source = track_has_source(t),
+                        .has_staged = track_holder_count(t) > 0,
+                        .has_stale = track_has_stale(t),
+                        .dry_run = row->dry_run,
+                        .ends_hold = row->aim == AIM_RESUME};
+    row->moved_base = t ? t->bytes_moved : 0;
+    broker_let_go(b); /* what others were told stands, also when this is not committed */
+    if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated,
+                                 ret_error)) {
+        suggest(b, row, ret_error);
+        return false;
+    }
+    if (!broker_make_durable(b, now, ret_error)) return false;
+    row->is_decided = true;
+    broker_settle(b, now);
+    return true;
+}
+
+static bool ask_holders(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+{
+    return pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, ret_error) ==
+           HEDDLE_OK;
+}
+
+/* What waited for the end of settling.  False: refused, *ret_error says why. */
+static bool begin(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+{
+    if (is_ready_to_decide(b, row)) return decide_activation(b, row, now, ret_error);
+    return !is_ready_to_ask(b, row) || ask_holders(b, row, now, ret_error);
+}
+
+/* ---- questions ---- */
+
+/* A worker that was killed a moment ago has its lease still; its connection tells already. */
+static void probe_subscribers(broker_t *b, const char *adapter)
+{
+    for (size_t i = 0; i < b->members.token_count; i++) {
+        member_t *m = b->members.tokens[i];
+        if (m->role == ROLE_WORKER && member_is_ready(m) && member_sub(m, adapter)) broker_probe(b, m);
+    }
+}
+
+static bool is_asker_gone(void *self, uint64_t peer) { return broker_is_gone(self, peer); }
+
+/* Nobody tells when a connection ends: where no place is left, those that have ended give theirs back.
+ * Once a second: what comes in must not be answered with a thousand PINGs each. */
+static int add_question(const call_t *c, pending_kind_t kind, pending_row_t **ret_row,
+                        heddle_error_t *error)
+{
+    broker_t *b = c->b;
+    pending_asker_t asker = {.peer = c->from, .req = c->m->query.req};
+    if (c->key && !auth_is_admin(c->key)) asker.key = c->key->public_key;
+    bool is_time = !b->askers_probed_us || c->now.us - b->askers_probed_us >= 1000000;
+    if (is_time && pending_is_full(&b->pending, &asker)) {
+        b->askers_probed_us = c->now.us;
+        pending_drop_gone(&b->pending, is_asker_gone, b);
+    }
+    return pending_add(&b->pending, kind, &asker, ret_row, error);
+}
+
+static void ask_wait(const call_t *c, pending_kind_t kind)
+{
+    broker_t *b = c->b;
+    const msg_query_t *q = &c->m->query;
+    heddle_error_t error;
+    pending_row_t *row = NULL;
+    int rc = add_question(c, kind, &row, &error);
+    if (!rc && kind == PENDING_ACTIVATE) aim_of_op(q->op, &row->aim);
+    if (!rc && kind == PENDING_ACTIVATE && row->aim == AIM_VERSION && !q->version) {
+        rc = error_fail(&error, HEDDLE_ERR_USAGE, "activate names no version");
+        error_contrast(&error, "NAME@V", q->name);
+    }
+    if (!rc) rc = pending_set_wait(row, q, broker_view(b, c->now), &error);
+    if (!rc) probe_subscribers(b, row->adapter);
+    if (!rc && !begin(b, row, c->now, &error)) rc = error.code;
+    if (!rc) return;
+    broker_refuse(c, &error, 0);
+    if (row) pending_drop(&b->pending, row);
+}
+
+static int expect_digest(pending_row_t *row, const msg_query_t *q, const broker_t *b,
+                         heddle_error_t *error)
+{
+    const version_row_t *v = registry_version(registry_adapter(&b->registry, row->adapter), row->version);
+    if (q->expected && *q->expected) {
+        if (digest_parse(q->expected, &row->expected)) return HEDDLE_OK;
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.80s\" is no digest", q->expected);
+        error_expected(error, "h1: and 64 hexadecimal digits");
+        return rc;
+    }
+    if (!v)
+        return error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu ended long ago", row->adapter,
+                          (unsigned long long)row->version);
+    row->expected = v->digest;
+    return HEDDLE_OK;
+}
+
+static void ask_verify(const call_t *c)
+{
+    broker_t *b = c->b;
+    heddle_error_t error;
+    pending_row_t *row = NULL;
+    int rc = add_question(c, PENDING_VERIFY, &row, &error);
+    if (!rc) rc = pending_set_wait(row, &c->m->query, broker_view(b, c->now), &error);
+    if (!rc) rc = expect_digest(row, &c->m->query, b, &error);
+    if (!rc && !begin(b, row, c->now, &error)) rc = error.code;
+    if (!rc) return;
+    broker_refuse(c, &error, 0);
+    if (row) pending_drop(&b->pending, row);
+}
+
+/* To what comes next, or what was asked for from: whatever is later. */
+static void skip_seen(const broker_t *b, pending_row_t *row)
+{
+    if (row->after <= b->events.last_seq) row->after = b->events.last_seq + 1;
+}
+
+static void ask_events(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_query_t *q = &c->m->query;
+    heddle_error_t error;
+    events_filter_t f = {.epoch = q->epoch, .after = q->after, .adapter = q->name, .worker = q->worker};
+    if (!q->wait_ms || events_ready(&b->events, &f)) {
+        answer_page(b, c->from, q, c->now);
+        return;
+    }
+    pending_row_t *row = NULL;
+    if (add_question(c, PENDING_EVENTS, &row, &error)) {
+        broker_refuse(c, &error, 0);
+        return;
+    }
+    row->asked_us = c->now.us;
+    row->deadline_us = c->now.us + q->wait_ms * 1000;
+    row->epoch = b->events.epoch;
+    row->after = q->after; /* what is there now was not wanted */
+    skip_seen(b, row);
+    row->limit = q->limit;
+    error_text(row->adapter, sizeof row->adapter, q->name ? q->name : "");
+    error_text(row->worker, sizeof row->worker, q->worker ? q->worker : "");
+}
+
+/* A tag names bytes: a version of that number with another digest is not the one that is meant.  What a
+ * version that is not known here is answered with, is the question's own matter. */
+static int check_head(const broker_t *b, const msg_query_t *q, heddle_error_t *error)
+{
+    const adapter_row_t *a = q->version && q->name ? registry_adapter(&b->registry, q->name) : NULL;
+    const version_row_t *v = a ? registry_version(a, q->version) : NULL;
+    char head[DIGEST_HEAD + 1], tag[HEDDLE_TAG_TEXT];
+    if (!v || !q->digest_head || !*q->digest_head) return HEDDLE_OK;
+    digest_head(&v->digest, head);
+    if (!strcmp(head, q->digest_head)) return HEDDLE_OK;
+    tag_text(a->name, v->version, &v->digest, tag);
+    error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no version %s@%llu:%s: %s@%llu has another digest",
+               a->name, (unsigned long long)v->version, q->digest_head, a->name,
+               (unsigned long long)v->version);
+    error_where(error, a->name, v->version, NULL, NULL);
+    error_expected(error, "%s@%llu:%s", a->name, (unsigned long long)v->version, q->digest_head);
+    error_found(error, "%s", tag);
+    error_hint(error,
+               "the tag is of another broker's data, or mistyped: `heddle versions %.100s` has the digests",
+               a->name);
+    return HEDDLE_ERR_NOT_FOUND;
+}
+
+void on_query(const call_t *c)
+{
+    const char *op = c->m->query.op;
+    heddle_error_t error;
+    if (check_head(c->b, &c->m->query, &error)) broker_refuse(c, &error, 0);
+    else if (!strcmp(op, "wait")) ask_wait(c, PENDING_WAIT);
+    else if (aim_of_op(op, &(aim_t){0})) ask_wait(c, PENDING_ACTIVATE);
+    else if (!strcmp(op, "verify")) ask_verify(c);
+    else if (!strcmp(op, "pull")) on_pull(c);
+    else if (!strcmp(op, "events")) ask_events(c);
+    else if (!on_keys(c)) answer_page(c->b, c->from, &c->m->query, c->now);
+}
+
+void on_verified(const call_t *c) { pending_verified(&c->b->pending, c->member, &c->m->verified); }
+
+/* ---- waiting ones ---- */
+
+static void finish(broker_t *b, pending_row_t *row, const heddle_error_t *verdict, instant_t now)
+{
+    answer_row(b, row, verdict, now);
+    pending_drop(&b->pending, row);
+}
+
+static void look_at(broker_t *b, pending_row_t *row, instant_t now)
+{
+    heddle_error_t verdict = {0};
+    if (!begin(b, row, now, &verdict)) {
+        send_error(b, row->peer, row->req, &verdict);
+        pending_drop(&b->pending, row);
+        return;
+    }
+    if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict))
+        finish(b, row, &verdict, now);
+    else if (row->kind == PENDING_EVENTS) skip_seen(b, row); /* looked at, not wanted */
+}
+
+void broker_answer_pending(broker_t *b, instant_t now)
+{
+    bool has_news = b->is_stirred || b->events.last_seq != b->seen_seq;
+    if (!b->pending.rows || (!has_news && now.us < pending_deadline(&b->pending))) return;
+    b->is_stirred = false;
+    b->seen_seq = b->events.last_seq;
+    for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
+        next = row->next;
+        look_at(b, row, now);
+    }
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/questions/report.h: the bodies of REPORT: what `heddle status` and its sisters print, as JSON trees.
+ *
+ * Reads a broker_t and changes nothing.  Every field that contract.md lists is in every body, null where
+ * unknown; lists are sorted.  Loop thread only; nothing blocks but the read of an ended version's config
+ * (io.config).
+ *
+ *   report.c           which page; status, adapters, events      report_workers.c   workers
+ *   report_versions.c  versions, a version                       report_pending.c   wait, activate, verify
+ *   report_keys.c      keys
+ *   report_part.h      what they are made of
+ *
+ * Pages.  A list goes on where the last page ended: status, adapters and workers after the name
+ * q->after_name, versions of an adapter after the number q->after, the workers of one version (NAME@V) after
+ * the name q->after_name, events from the sequence number q->after on.  `more` says that there is another
+ * page, `next` and `next_name` what to ask it with.  To put pages together append the lists of the same
+ * name; of NAME@V, the one version's `workers`. */
+#ifndef BROKER_REPORT_H
+#define BROKER_REPORT_H
+
+#include "broker/node.h"
+#include <jansson.h>
+
+#define REPORT_PAGE_ROWS 200u                       /* when the question names no limit */
+#define REPORT_PAGE_EVENTS 500u
+#define REPORT_PAGE_BYTES (LIMIT_FRAME_BYTES / 2)   /* encoded; a page ends before it, whatever the limit */
+#define REPORT_CONFIG_BYTES (128u << 10)            /* a larger adapter_config.json is null in a body: it
+                                                     * has to fit a frame */
+#define REPORT_WAIT_ROWS 1000u                      /* of `workers` and of `missing` in a wait's body;
+                                                     * counts are of all */
+
+typedef struct { json_t *body; bool more; uint64_t next; char next_name[HEDDLE_NAME_MAX + 1]; } report_page_t;
+
+/* status adapters versions workers events keys, as of now.  On OK the caller owns ret_page->body
+ * (json_decref).
+ * NOT_FOUND: no such adapter, version or worker · USAGE: no such question · NO_MEMORY. */
+int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                heddle_error_t *error);
+
+/* How a wait or an activation ended (verdict->code 0: as asked), with the workers that count as they are
+ * now.  On OK the caller owns *ret_body.  NO_MEMORY. */
+int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+                json_t **ret_body);
+/* What became of a key; `ended`: so many sessions of it.  On OK the caller owns *ret_body.  NO_MEMORY. */
+int report_key(const broker_t *b, const auth_key_t *key, bool changed, uint64_t ended, json_t **ret_body,
+               heddle_error_t *error);
+/* What is known of a version that is about to be fetched.  On OK the caller owns *ret_body.  NO_MEMORY. */
+int report_pull(const broker_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body);
+int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+                  json_t **ret_body);
+
+#endif

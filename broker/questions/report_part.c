@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/report_part.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+#include "proto/value.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+json_t *part_count(uint64_t n) { return json_integer((json_int_t)(n < LIMIT_EXACT ? n : LIMIT_EXACT)); }
+json_t *part_number(uint64_t n) { return n ? part_count(n) : json_null(); }
+
+/* Texts come checked, but one that was cut to fit may end inside a character. */
+static json_t *ascii(const char *text)
+{
+    char *copy = strdup(text);
+    for (char *c = copy; c && *c; c++)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    json_t *value = copy ? json_string(copy) : NULL;
+    free(copy);
+    return value;
+}
+
+json_t *part_text(const char *text)
+{
+    if (!text || !*text) return json_null();
+    json_t *value = json_string(text);
+    return value ? value : ascii(text);
+}
+
+json_t *part_time(uint64_t wall_ms)
+{
+    char text[25];
+    if (!wall_ms) return json_null();
+    clock_text(wall_ms, text);
+    return json_string(text);
+}
+
+json_t *part_ms(uint64_t us) { return json_real((double)us / 1000.0); }
+json_t *part_span(uint64_t us) { return us ? part_ms(us) : json_null(); }
+
+json_t *part_digest(const digest_t *d)
+{
+    char text[HEDDLE_DIGEST_TEXT];
+    if (!d) return json_null();
+    digest_text(d, text);
+    return json_string(text);
+}
+
+json_t *part_tag(const char *adapter, uint64_t version, const digest_t *d)
+{
+    char text[HEDDLE_TAG_TEXT];
+    if (!d) return json_null();
+    tag_text(adapter, version, d, text);
+    return json_string(text);
+}
+
+json_t *part_code(int code) { return code ? json_string(heddle_err_name(code)) : json_null(); }
+
+json_t *part_body(const char *kind, bool ok, json_t *fields)
+{
+    json_t *body = json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", kind, "ok", (int)ok);
+    if (fields && body && json_object_update(body, fields) == 0) {
+        json_decref(fields);
+        return body;
+    }
+    json_decref(fields);
+    json_decref(body);
+    return NULL;
+}
+
+void rows_init(rows_t *r, uint64_t asked, uint64_t usual)
+{
+    *r = (rows_t){.list = json_array(), .limit = asked ? asked : usual};
+    r->failed = !r->list;
+}
+
+bool rows_add(rows_t *r, json_t *row)
+{
+    buf_clear(&r->scratch);
+    if (!row || r->failed || value_encode(row, &r->scratch) != HEDDLE_OK) r->failed = true;
+    else if (json_array_size(r->list) > 0 &&
+             (json_array_size(r->list) >= r->limit || r->bytes + r->scratch.bytes > REPORT_PAGE_BYTES))
+        r->full = true;
+    if (r->failed || r->full) {
+        json_decref(row);
+        return false;
+    }
+    r->bytes += r->scratch.bytes;
+    r->failed = json_array_append_new(r->list, row) != 0;
+    return !r->failed;
+}
+
+json_t *rows_end(rows_t *r)
+{
+    json_t *list = r->list;
+    if (r->failed) {
+        json_decref(list);
+        list = NULL;
+    }
+    buf_fini(&r->scratch);
+    r->list = NULL;
+    return list;
+}
+
+int part_no_memory(heddle_error_t *error)
+{
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the answer");
+}
+
+json_t *part_settling(const broker_t *b, instant_t now)
+{
+    return part_count((rollout_settling_us(&b->rollout, now.us) + 999) / 1000);
+}
+
+bool sub_is_current(const adapter_row_t *a, const member_sub_t *sub)
+{
+    return a && a->active && sub->version == a->active && sub->decision >= a->decision;
+}
+
+uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub)
+{
+    if (!a || !a->active || sub->version == a->active) return 0;
+    uint64_t later = 0;
+    for (size_t i = 0; sub->version && i < a->version_count; i++)
+        later += a->versions[i]->version != sub->version && a->versions[i]->decision > sub->decision;
+    return later ? later : 1;
+}
+
+uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub)
+{
+    uint64_t first_ms = a->decided_ms;
+    for (size_t i = 0; i < a->version_count; i++) {
+        const version_row_t *v = a->versions[i];
+        if (v->decision > sub->decision && v->activated_ms < first_ms) first_ms = v->activated_ms;
+    }
+    return first_ms;
+}

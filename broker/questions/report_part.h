@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/questions/report_part.h: what report bodies are made of; for report*.c alone.
+ *
+ * Each call returns a new tree that the caller owns, or NULL when memory ran out.  NULL goes upwards by
+ * itself: json_pack fails on it and frees the rest, so a body is whole or NULL.  Numbers are cut at 2^53 -
+ * 1. */
+#ifndef BROKER_REPORT_PART_H
+#define BROKER_REPORT_PART_H
+
+#include "broker/questions/report.h"
+
+json_t *part_count(uint64_t n);
+json_t *part_number(uint64_t n);                /* null for 0: versions, decisions */
+json_t *part_text(const char *text);            /* null for "" and NULL */
+json_t *part_time(uint64_t wall_ms);            /* RFC 3339 with milliseconds; null for 0 */
+json_t *part_ms(uint64_t us);                   /* milliseconds with a fraction */
+json_t *part_span(uint64_t us);                 /* the same; null for 0: not yet */
+json_t *part_digest(const digest_t *d);         /* NULL: null */
+json_t *part_tag(const char *adapter, uint64_t version, const digest_t *d);
+json_t *part_code(int code);                    /* its stable name; null for 0 */
+/* {"schema", "kind", "ok"} and then `fields`, which it takes. */
+json_t *part_body(const char *kind, bool ok, json_t *fields);
+
+/* The rows of one page: ends at `limit` rows, or before REPORT_PAGE_BYTES. */
+typedef struct { json_t *list; uint64_t limit; size_t bytes; bool full, failed; buf_t scratch; } rows_t;
+void    rows_init(rows_t *r, uint64_t asked, uint64_t usual);   /* asked 0: the usual limit */
+/* Takes the row (NULL: memory ran out).  False: no room, this row begins the next page; or failed. */
+bool    rows_add(rows_t *r, json_t *row);
+/* Frees what rows_init took; the list goes to the caller, NULL when something failed. */
+json_t *rows_end(rows_t *r);
+
+int     part_no_memory(heddle_error_t *error);
+json_t *part_settling(const broker_t *b, instant_t now);   /* milliseconds until it decides again; 0 */
+
+/* Parts of a body that are bodies of their own. */
+json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a);
+int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                    heddle_error_t *error);
+int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                   heddle_error_t *error);
+
+int report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+                heddle_error_t *error);
+
+/* It serves the active version, and says so since it was chosen: before, it may have been on its way to
+ * another.  False where there is none (a may be NULL: never published to). */
+bool     sub_is_current(const adapter_row_t *a, const member_sub_t *sub);
+/* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
+ * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves
+ * nothing. */
+uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub);
+/* Since when what it serves is not the active version: the first later choice. */
+uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/report_part.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+#include "proto/value.h"
+
+#include <string.h>
+
+enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
+
+/* ---- one version ----------------------------------------------------------------------------- */
+
+/* "dora,rslora" -> ["dora","rslora"] */
+static json_t *features_part(const char *features)
+{
+    json_t *list = json_array();
+    for (const char *at = features; list && *at;) {
+        size_t n = strcspn(at, ",");
+        if (json_array_append_new(list, json_stringn(at, n)) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+        at += n + (at[n] == ',');
+    }
+    return list;
+}
+
+static json_t *meta_part(const char *meta)
+{
+    json_t *object = *meta ? json_loads(meta, 0, NULL) : NULL;
+    if (json_is_object(object)) return object;
+    json_decref(object);
+    return json_object();
+}
+
+static json_t *reason_part(const adapter_row_t *a, const version_row_t *v, const track_t *t)
+{
+    heddle_error_t reason;
+    if (registry_is_live(v) && t && t->is_lost) {
+        rollout_lost_reason(t, &reason);
+        return value_from_error(&reason);
+    }
+    if (v->state == VERSION_RETIRED || v->state == VERSION_SUPERSEDED) return json_null(); /* no failure */
+    return registry_reason(a, v, &reason) ? value_from_error(&reason) : json_null();
+}
+
+static json_t *version_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
+{
+    const track_t *t = rollout_track(&b->rollout, a->name, v->version);
+    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
+                     part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
+                     part_digest(&v->digest), "state", rollout_state(&b->rollout, a, v), "reason",
+                     reason_part(a, v, t), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
+                     "created_at", part_time(v->created_ms), "activated_at", part_time(v->activated_ms),
+                     "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count),
+                     "features", features_part(v->features), "holder_count",
+                     part_count(t ? track_holder_count(t) : 0), "active_count",
+                     part_count(t ? track_active_count(t) : 0), "meta", meta_part(v->meta));
+}
+
+/* ---- what NAME@V adds ------------------------------------------------------------------------ */
+
+static bool is_flatter_than(const json_t *value, unsigned depth)
+{
+    void *at = json_object_iter(
+        (json_t *)(uintptr_t)value); /* jansson has no const iterator; NULL for what is no object */
+    bool ok = depth > 0;
+    for (; ok && at; at = json_object_iter_next((json_t *)(uintptr_t)value, at))
+        ok = is_flatter_than(json_object_iter_value(at), depth - 1);
+    for (size_t i = 0; ok && i < json_array_size(value); i++)
+        ok = is_flatter_than(json_array_get(value, i), depth - 1);
+    return ok;
+}
+
+/* null where it is not at hand, too large or too deep for a frame, or not what jansson can hold (an integer
+ * of 70 digits). */
+static json_t *config_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
+{
+    buf_t stored = {0};
+    bytes_t bytes = bytes_of(v->config, v->config_bytes);
+    if (!bytes.bytes && b->io.config && b->io.config(b->io.self, a->name, v->version, &stored) == HEDDLE_OK)
+        bytes = buf_view(&stored);
+    bool fits = bytes.bytes > 0 && bytes.bytes <= REPORT_CONFIG_BYTES;
+    json_t *config = fits ? json_loadb(bytes.data, bytes.bytes, 0, NULL) : NULL;
+    buf_fini(&stored);
+    if (config && is_flatter_than(config, CONFIG_DEPTH)) return config;
+    json_decref(config);
+    return json_null();
+}
+
+static json_t *missing_part(const missing_row_t *m)
+{
+    return json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", part_text(m->phase), "code",
+                     part_code(m->code), "message", part_text(m->message));
+}
+
+static json_t *rollout_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
+{
+    static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
+    missing_row_t missing[MISSING_ROWS];
+    rollout_sum_t sum = rollout_sum(&b->rollout, a, v, missing, MISSING_ROWS);
+    rows_t rows;
+    rows_init(&rows, 0, MISSING_ROWS);
+    for (uint32_t i = 0;
+         i < sum.missing_count && i < MISSING_ROWS && rows_add(&rows, missing_part(&missing[i])); i++)
+        continue;
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "activation",
+                     ACTIVATIONS[sum.activation < 3 ? sum.activation : 0], "deadline_ms",
+                     part_count(v->asked_ms), "eligible_count", part_count(sum.eligible), "staged_count",
+                     part_count(sum.staged), "active_count", part_count(sum.active), "missing",
+                     rows_end(&rows));
+}
+
+static json_t *served_part(const copy_row_t *c)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (uint32_t i = 0; ok && i < c->served_count; i++)
+        ok = json_array_append_new(list,
+                                   json_pack("{s:s, s:s, s:o}", "name", c->served[i].name, "kind",
+                                             c->served[i].kind == SOURCE_PUBLISHER ? "publisher" : "worker",
+                                             "bytes", part_count(c->served[i].bytes))) == 0;
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+/* What it serves was overtaken then. */
+static uint64_t copy_since_ms(const broker_t *b, const copy_row_t *c, const adapter_row_t *a,
+                              uint64_t version)
+{
+    const member_t *m = membership_by_token(&b->members, c->token);
+    const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
+    bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, version) == COPY_STALE;
+    return is_overtaken ? sub_stale_ms(a, sub) : c->since_ms;
+}
+
+static json_t *copy_part(const broker_t *b, const track_t *t, const copy_row_t *c, const adapter_row_t *a)
+{
+    /* Announced in the turn it was published in: 0 ms, not unknown. */
+    json_t *announced = c->announced_us ? part_ms(c->announce_us) : part_span(c->announce_us);
+    json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced,
+                               "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
+                               "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
+                               "activate_ms", part_span(c->activate_us));
+    const member_t *m = membership_by_token(&b->members, c->token);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
+                     part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
+                     part_text(c->code ? c->message : NULL), "since_at",
+                     part_time(copy_since_ms(b, c, a, t->version)), "bytes_done", part_count(c->bytes_done),
+                     "sources", served_part(c), "max_rate_bytes",
+                     part_number(m ? m->max_rate_bytes : 0), "timing", timing);
+}
+
+static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
+                           report_page_t *page)
+{
+    const track_t *t = rollout_track(&b->rollout, a->name, q->version);
+    rows_t rows;
+    rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
+    for (size_t i = 0; t && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        if (c->state == COPY_NONE || (q->after_name && strcmp(c->worker, q->after_name) <= 0)) continue;
+        if (!rows_add(&rows, copy_part(b, t, c, a))) break;
+        memcpy(page->next_name, c->worker, sizeof page->next_name);
+    }
+    page->more = rows.full;
+    return rows_end(&rows);
+}
+
+static json_t *one_version(const broker_t *b, const adapter_row_t *a, const version_row_t *v,
+                           const msg_query_t *q, report_page_t *page)
+{
+    json_t *row = version_part(b, a, v);
+    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id",
+                             part_text(v->request_id), "writer", part_text(v->writer), "rollout",
+                             rollout_part(b, a, v), "workers", copies_list(b, a, q, page));
+    bool ok = row && more && json_object_update(row, more) == 0;
+    json_decref(more);
+    if (ok) return json_pack("[o]", row);
+    json_decref(row);
+    return NULL;
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+static json_t *all_versions(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
+                            report_page_t *page)
+{
+    rows_t rows;
+    rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
+    for (size_t i = 0; i < a->version_count; i++) {
+        const version_row_t *v = a->versions[i];
+        if (v->version <= q->after) continue;
+        if (!rows_add(&rows, version_part(b, a, v))) break;
+        page->next = v->version;
+    }
+    page->more = rows.full;
+    return rows_end(&rows);
+}
+
+static int refuse_unknown(const adapter_row_t *a, const msg_query_t *q, heddle_error_t *error)
+{
+    const char *name = q->name ? q->name : "";
+    if (!a) {
+        error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name);
+        error_hint(error, "heddle adapters lists them");
+    } else if (q->version > a->last_version) {
+        error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", name,
+                   (unsigned long long)q->version);
+        error_expected(error, "%s@1 to %s@%llu", name, name, (unsigned long long)a->last_version);
+    } else {
+        error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu ended too long ago: it is no longer remembered",
+                   name, (unsigned long long)q->version);
+        error_hint(error, "heddle versions %.128s lists those that are", name);
+    }
+    error_where(error, name, q->version, NULL, NULL);
+    return HEDDLE_ERR_NOT_FOUND;
+}
+
+int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                    heddle_error_t *error)
+{
+    (void)now;
+    const adapter_row_t *a = registry_adapter(&b->registry, q->name ? q->name : "");
+    const version_row_t *v = a && q->version ? registry_version(a, q->version) : NULL;
+    if (!a || (q->version && !v)) return refuse_unknown(a, q, error);
+    json_t *list = v ? one_version(b, a, v, q, page) : all_versions(b, a, q, page);
+    page->body = part_body("versions", true, json_pack("{s:s, s:o}", "adapter", a->name, "versions", list));
+    return page->body ? HEDDLE_OK : part_no_memory(error);
+}
+
+int report_pull(const broker_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body)
+{
+    json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version",
+                               part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
+                               "digest", part_digest(&v->digest), "state",
+                               rollout_state(&b->rollout, a, v), "step",
+                               v->step < 0 ? json_null() : part_count((uint64_t)v->step), "data_bytes",
+                               part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count));
+    *ret_body = part_body("pull", true, fields);
+    return *ret_body ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/report_part.h"
+
+#include "core/errors.h"
+
+#include <string.h>
+
+/* ---- one subscription ------------------------------------------------------------------------ */
+
+/* The copy that tells how this worker stands: of what it serves, else of the newest version that it has
+ * anything of. */
+static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, const adapter_row_t *a,
+                                      const member_sub_t *sub, const track_t **ret_track)
+{
+    for (size_t i = a->version_count; i-- > 0;) {
+        uint64_t version = a->versions[i]->version;
+        if (sub->version && version != sub->version) continue;
+        const track_t *t = rollout_track(&b->rollout, a->name, version);
+        const copy_row_t *c = t && (sub->version || !t->is_ended) ? track_copy(t, m->name) : NULL;
+        if (!c || c->state == COPY_NONE) continue;
+        *ret_track = t;
+        return c;
+    }
+    return NULL;
+}
+
+/* How it stands, since when, and why not well: what went wrong with what it has, or with what it should
+ * have.  message NULL: rollout_lost_text says it. */
+typedef struct { const char *state, *message; int code; uint64_t since_ms; } standing_t;
+
+/* It serves nothing, and is on its way to nothing. */
+static standing_t without(const track_t *wanted)
+{
+    if (!wanted || !wanted->is_lost) return (standing_t){0};
+    return (standing_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
+}
+
+static standing_t standing_of(const broker_t *b, const member_t *m, const adapter_row_t *a,
+                              const member_sub_t *sub)
+{
+    if (!a) return (standing_t){0};
+    const track_t *t = NULL, *wanted = a->active ? rollout_track(&b->rollout, a->name, a->active) : NULL;
+    const copy_row_t *c = telling_copy(b, m, a, sub, &t);
+    if (!c || (t == wanted && c->state == COPY_ANNOUNCED && !c->announced_us))
+        return sub->version ? (standing_t){.since_ms = sub->since_ms} : without(wanted);
+    standing_t s = {copy_shown_name(t, c, a), c->message, c->code,
+                    sub->version ? sub->since_ms : c->since_ms};
+    if (copy_shown(c, a, t->version) != COPY_STALE) return s;
+    if (c->state == COPY_STALE) s.since_ms = c->since_ms;
+    else s.since_ms = sub_stale_ms(a, sub);
+    const copy_row_t *lacking = wanted ? track_copy(wanted, m->name) : NULL;
+    if (lacking && lacking->code) s.message = lacking->message, s.code = lacking->code;
+    else if (wanted && wanted->is_lost) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
+    return s;
+}
+
+/* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where the
+ * adapter is not held. */
+static standing_t with_lost(const broker_t *b, const member_t *m, const adapter_row_t *a,
+                            const member_sub_t *sub, standing_t s)
+{
+    bool is_lost = a && member_is_ready(m) && rollout_lost_active(&b->rollout, a);
+    if (s.code || !is_lost || (sub->fetching && !a->held)) return s;
+    s.message = NULL;
+    s.code = HEDDLE_ERR_VERSION_LOST;
+    return s;
+}
+
+/* It is well so far, and on its way to another version, of which nothing comes. */
+static standing_t with_trouble(const broker_t *b, const member_t *m, const member_sub_t *sub, standing_t s)
+{
+    const track_t *t = sub->fetching ? rollout_track(&b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+    if (s.code || !c || copy_holds(c) || !c->code) return s;
+    s.message = c->message;
+    s.code = c->code;
+    return s;
+}
+
+static json_t *kept_part(const broker_t *b, const member_t *m, const adapter_row_t *a)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (size_t i = 0; ok && a && i < a->version_count; i++) {
+        const version_row_t *v = a->versions[i];
+        const track_t *t = registry_is_live(v) ? rollout_track(&b->rollout, a->name, v->version) : NULL;
+        const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+        if (c && c->token && c->state == COPY_KEPT)
+            ok = json_array_append_new(list, part_count(v->version)) == 0;
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+static json_t *fetching_part(const broker_t *b, const member_sub_t *sub)
+{
+    if (!sub->fetching) return json_null();
+    const member_t *source = membership_by_token(&b->members, sub->source);
+    return json_pack("{s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
+                     part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
+                     part_text(source ? source->name : NULL));
+}
+
+static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t *sub)
+{
+    const adapter_row_t *a = registry_adapter(&b->registry, sub->adapter);
+    const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
+    const digest_t *digest = v ? &v->digest : NULL;
+    standing_t s = with_lost(b, m, a, sub, with_trouble(b, m, sub, standing_of(b, m, a, sub)));
+    char lost[ROLLOUT_TEXT];
+    if (s.code == HEDDLE_ERR_VERSION_LOST && !s.message) {
+        rollout_lost_text(&b->rollout, a, lost, sizeof lost);
+        s.message = lost;
+    }
+    if (m->end_code) s.message = m->end_message, s.code = m->end_code;
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+                     sub->adapter, "version", part_number(sub->version), "decision",
+                     part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
+                     "digest", part_digest(digest), "state", part_text(s.state), "code", part_code(s.code),
+                     "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, sub)),
+                     "since_at", part_time(s.since_ms), "held_count", part_count(sub->held_count),
+                     "fetching", fetching_part(b, sub), "kept", kept_part(b, m, a));
+}
+
+static const char *name_at(const json_t *list, size_t at)
+{
+    return json_string_value(json_object_get(json_array_get(list, at), "name"));
+}
+
+/* By name: a worker lists its subscriptions in the order of its command line. */
+static json_t *subs_part(const broker_t *b, const member_t *m)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (uint32_t i = 0; ok && i < m->sub_count; i++) {
+        size_t at = json_array_size(list);
+        while (at > 0 && strcmp(name_at(list, at - 1), m->subs[i].adapter) > 0) at--;
+        ok = json_array_insert_new(list, at, sub_part(b, m, &m->subs[i])) == 0;
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+/* ---- one worker ------------------------------------------------------------------------------ */
+
+/* Serves the active version of every adapter that it subscribed to. */
+static bool is_current(const broker_t *b, const member_t *m)
+{
+    if (!member_is_ready(m)) return false;
+    for (uint32_t i = 0; i < m->sub_count; i++)
+        if (!sub_is_current(registry_adapter(&b->registry, m->subs[i].adapter), &m->subs[i])) return false;
+    return true;
+}
+
+static json_t *labels_part(const member_t *m)
+{
+    json_t *labels = json_object();
+    bool ok = labels;
+    for (uint32_t i = 0; ok && i < m->label_count; i++) {
+        const char *equals = strchr(m->labels[i], '=');
+        if (equals)
+            ok = json_object_setn_new(labels, m->labels[i], (size_t)(equals - m->labels[i]),
+                                      json_string(equals + 1)) == 0;
+    }
+    if (ok) return labels;
+    json_decref(labels);
+    return NULL;
+}
+
+static json_t *texts_part(char *const *texts, uint32_t count)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (uint32_t i = 0; ok && i < count; i++) ok = json_array_append_new(list, json_string(texts[i])) == 0;
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+static json_t *transport_part(const member_t *m)
+{
+    return json_pack("{s:o, s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx", part_text(m->ucx),
+                     "devices", texts_part(m->devices, m->device_count), "addresses",
+                     texts_part(m->addresses, m->address_count));
+}
+
+/* Until the first heartbeat of a new process only what it asked for is known. */
+static json_t *slots_part(const member_t *m)
+{
+    const msg_counts_t *c = &m->counts;
+    bool told = c->slots_total > 0;
+    return json_pack("{s:o, s:o, s:o}", "total", part_count(told ? c->slots_total : m->slots * m->sub_count),
+                     "free", told ? part_count(c->slots_free) : json_null(), "held",
+                     told ? part_count(c->slots_held) : json_null());
+}
+
+static json_t *counters_part(const member_t *m)
+{
+    const msg_counts_t *c = &m->counts;
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
+                     part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
+                     part_count(c->retries), "fenced", part_count(c->fenced));
+}
+
+static json_t *worker_part(const broker_t *b, const member_t *m, instant_t now)
+{
+    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", m->name,
+                     "token", part_count(m->token), "state", member_state_name(m->state), "current",
+                     (int)is_current(b, m), "host", part_text(m->host), "pid", part_number(m->pid), "labels",
+                     labels_part(m), "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
+                     part_count(member_silent_ms(m, now.us)), "transport", transport_part(m), "slots",
+                     slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+                   heddle_error_t *error)
+{
+    const char *name = q->name && *q->name ? q->name : NULL;
+    if (name && !membership_worker(&b->members, name)) {
+        error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no worker \"%s\"", name);
+        error_where(error, NULL, 0, name, NULL);
+        error_hint(error, "heddle workers lists them; lost and left ones for 10 minutes");
+        return HEDDLE_ERR_NOT_FOUND;
+    }
+    rows_t rows;
+    rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
+    for (size_t i = 0; i < b->members.worker_count; i++) {
+        const member_t *m = b->members.workers[i];
+        if (name ? strcmp(m->name, name) != 0 : q->after_name && strcmp(m->name, q->after_name) <= 0)
+            continue;
+        if (!rows_add(&rows, worker_part(b, m, now))) break;
+        memcpy(page->next_name, m->name, sizeof page->next_name);
+    }
+    page->more = rows.full;
+    page->body =
+        part_body("workers", true,
+                  json_pack("{s:o, s:o}", "settling_ms", part_settling(b, now), "workers", rows_end(&rows)));
+    return page->body ? HEDDLE_OK : part_no_memory(error);
+}

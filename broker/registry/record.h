@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/registry/record.h: what the broker makes durable.  decide() writes records, the store commits those of one
+ * turn in one transaction, apply() takes them into memory; start-up is apply() over the stored rows in the
+ * order of their kinds.
+ *
+ *   EPOCH       a start of the broker                     (epoch)
+ *   ADAPTER     a name that was published to              (adapter)
+ *   VERSION     a number was assigned to bytes            (all of version_t); PUBLISHED is sent only after
+ *                                                         it is on disk
+ *   DECISION    the version to serve                      (adapter, decision, version, held, by, at)
+ *   STATE       a version ended or was put away           (adapter, version, state, code, message,
+ *                                                         activated_at)
+ *   WRITER      who may publish to an adapter; token 0: closed
+ *   FLOOR       numbers up to these were given before an older copy of this store was put back
+ *               (adapter, version, decision)
+ *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is
+ *                                                         none itself
+ *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
+ *   KEY_DROP    a revoked key makes room for another      (public_key); takes its row away, and is none
+ *                                                         itself */
+#ifndef BROKER_RECORD_H
+#define BROKER_RECORD_H
+
+#include "proto/msg.h"
+
+#define EPOCH_MAX UINT32_MAX                     /* the upper half of a token */
+#define EPOCH_HEARD_MAX (EPOCH_MAX - (1u << 24)) /* members' word raises it no further: the rest is for
+                                                  * starts */
+
+typedef enum {
+    RECORD_EPOCH = 1,
+    RECORD_ADAPTER,
+    RECORD_VERSION,
+    RECORD_DECISION,
+    RECORD_STATE,
+    RECORD_WRITER,
+    RECORD_FLOOR,
+    RECORD_FORGET,
+    RECORD_KEY,
+    RECORD_KEY_DROP
+} record_kind_t;
+
+/* Version states (enum of contract.md).  ACTIVE and LOST are derived: the version that the latest decision
+ * names; a committed version without a holder. Durable: STAGING, COMMITTED (a decision named it once),
+ * SUPERSEDED, FAILED, RETIRED. */
+typedef enum {
+    VERSION_STAGING = 1,
+    VERSION_COMMITTED,
+    VERSION_SUPERSEDED,
+    VERSION_FAILED,
+    VERSION_RETIRED
+} version_state_t;
+
+/* Text fields borrow: from the message during decide and apply, from the row during load; apply() copies. */
+typedef struct record {
+    record_kind_t kind;
+    const char *adapter;
+    uint64_t epoch, version, decision, at_ms;      /* at_ms: wall clock */
+    /* VERSION */
+    digest_t digest;
+    msg_part_t part;                               /* parts of length 1 now */
+    key16_t share_key;
+    const char *request_id, *writer, *base_model, *kind_text, *features;   /* features: comma-separated,
+                                                                            * sorted */
+    int64_t step;
+    uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
+    bytes_t config;
+    const char *meta;                              /* JSON object text */
+    uint64_t asked_ms;                             /* of which deadline_ms is what was left; 0: the same */
+    /* STATE */
+    version_state_t state;
+    int code;                                      /* heddle_err_t, 0 */
+    const char *message;
+    const char *worker, *phase;                    /* of the failure; "" */
+    /* DECISION */
+    bool held;
+    const char *by;
+    /* WRITER */
+    uint64_t token, pid;
+    const char *host;
+    key16_t life;
+    /* KEY */
+    const char *public_key, *name, *roles;         /* roles: comma-separated */
+    uint64_t revoked_ms;                           /* 0: live */
+} record_t;
+
+#endif

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the registry is, and how records change it.  What is decided: registry_decide.c. */
+#include "broker/registry/registry.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+
+/* ---- rows ---- */
+
+static void free_content(version_row_t *v)
+{
+    free(v->base_model);
+    free(v->meta);
+    free(v->config);
+    v->base_model = v->meta = NULL;
+    v->config = NULL;
+    v->config_bytes = 0;
+}
+
+static void free_version(version_row_t *v)
+{
+    if (!v) return;
+    free_content(v);
+    free(v->request_id);
+    free(v->writer);
+    free(v->kind);
+    free(v->features);
+    free(v->message);
+    free(v->worker);
+    free(v->phase);
+    free(v);
+}
+
+static void free_adapter(adapter_row_t *a)
+{
+    for (size_t i = 0; i < a->version_count; i++) free_version(a->versions[i]);
+    free(a->versions);
+    free(a);
+}
+
+void registry_init(registry_t *r) { *r = (registry_t){0}; }
+
+void registry_fini(registry_t *r)
+{
+    for (size_t i = 0; i < r->adapter_count; i++) free_adapter(r->adapters[i]);
+    free(r->adapters);
+    *r = (registry_t){0};
+}
+
+/* Room for one more pointer in a sorted array. */
+static bool grow(void *array, size_t count, size_t *capacity)
+{
+    if (count < *capacity) return true;
+    void **rows = *(void **)array;
+    size_t more = *capacity ? *capacity * 2 : 8;
+    rows = realloc(rows, more * sizeof *rows);
+    if (!rows) return false;
+    *(void **)array = rows;
+    *capacity = more;
+    return true;
+}
+
+static void insert_at(void *rows, size_t count, size_t at, void *row)
+{
+    void **list = rows;
+    memmove(list + at + 1, list + at, (count - at) * sizeof *list);
+    list[at] = row;
+}
+
+/* ---- looking up ---- */
+
+/* Index of the name, or where it belongs. */
+static size_t adapter_place(const registry_t *r, const char *name, bool *ret_found)
+{
+    size_t low = 0, high = r->adapter_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        int order = strcmp(r->adapters[mid]->name, name);
+        if (order == 0) {
+            *ret_found = true;
+            return mid;
+        }
+        if (order < 0) low = mid + 1;
+        else high = mid;
+    }
+    *ret_found = false;
+    return low;
+}
+
+static size_t version_place(const adapter_row_t *a, uint64_t version, bool *ret_found)
+{
+    size_t low = 0, high = a->version_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (a->versions[mid]->version < version) low = mid + 1;
+        else high = mid;
+    }
+    *ret_found = low < a->version_count && a->versions[low]->version == version;
+    return low;
+}
+
+adapter_row_t *registry_adapter(const registry_t *r, const char *name)
+{
+    bool found;
+    size_t at = adapter_place(r, name, &found);
+    return found ? r->adapters[at] : NULL;
+}
+
+version_row_t *registry_version(const adapter_row_t *a, uint64_t version)
+{
+    bool found;
+    size_t at = version_place(a, version, &found);
+    return found ? a->versions[at] : NULL;
+}
+
+version_row_t *registry_active(const adapter_row_t *a)
+{
+    return a->active ? registry_version(a, a->active) : NULL;
+}
+
+version_row_t *registry_newest(const adapter_row_t *a)
+{
+    return a->version_count ? a->versions[a->version_count - 1] : NULL;
+}
+
+bool registry_is_live(const version_row_t *v)
+{
+    return v->state == VERSION_STAGING || v->state == VERSION_COMMITTED;
+}
+
+bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v)
+{
+    return v->state == VERSION_STAGING || a->active == v->version;
+}
+
+version_row_t *registry_newest_live(const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0;)
+        if (registry_is_live(a->versions[i])) return a->versions[i];
+    return NULL;
+}
+
+version_row_t *registry_staging(const adapter_row_t *a)
+{
+    return a->first_staging ? registry_version(a, a->first_staging) : NULL;
+}
+
+version_row_t *registry_waiting(const adapter_row_t *a)
+{
+    return a->last_staging != a->first_staging ? registry_version(a, a->last_staging) : NULL;
+}
+
+uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
+{
+    if (v->decision) return v->decision;
+    uint64_t first = 0; /* never decided: overtaken by the first decision for a later version */
+    for (size_t i = a->version_count; i-- > 0 && a->versions[i]->version > v->version;) {
+        uint64_t decision = a->versions[i]->decision;
+        if (decision && (!first || decision < first)) first = decision;
+    }
+    return first;
+}
+
+size_t registry_live_from(const adapter_row_t *a)
+{
+    size_t at = a->version_count, left = a->version_count - a->ended_count;
+    while (left && at) left -= registry_is_live(a->versions[--at]);
+    return at;
+}
+
+bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep)
+{
+    if (v->state != VERSION_COMMITTED || v->version == a->active) return false;
+    uint64_t later = 0;
+    for (size_t i = registry_live_from(a); i < a->version_count; i++) {
+        const version_row_t *w = a->versions[i];
+        later += w->state == VERSION_COMMITTED && w->version != a->active && w->decision > v->decision;
+    }
+    return later >= keep;
+}
+
+bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v)
+{
+    for (size_t i = 0; i < a->version_count && a->versions[i]->version < v->version; i++)
+        if (a->versions[i]->decision > v->decision) return v->decision != 0;
+    return false;
+}
+
+bool registry_is_step_back(const adapter_row_t *a)
+{
+    if (!registry_active(a)) return false; /* of a damaged registry: there is nothing to go back to */
+    for (size_t i = a->version_count; i-- > 0 && a->versions[i]->version > a->active;)
+        if (a->versions[i]->decision) return true;
+    return false;
+}
+
+/* ---- applying ---- */
+
+static char *copy_text(const char *text) { return strdup(text ? text : ""); }
+
+static int add_adapter(registry_t *r, const char *name, adapter_row_t **ret_adapter)
+{
+    bool found;
+    if (!name_is_valid(name)) return HEDDLE_ERR_INTERNAL; /* it could not be found again */
+    size_t at = adapter_place(r, name, &found);
+    if (!found) {
+        adapter_row_t *a = calloc(1, sizeof *a);
+        if (!a || !grow(&r->adapters, r->adapter_count, &r->adapter_capacity)) {
+            free(a);
+            return HEDDLE_ERR_NO_MEMORY;
+        }
+        error_text(a->name, sizeof a->name, name);
+        insert_at(r->adapters, r->adapter_count++, at, a);
+    }
+    *ret_adapter = r->adapters[at];
+    return HEDDLE_OK;
+}
+
+static bool fill_texts(version_row_t *v, const record_t *rec)
+{
+    v->request_id = copy_text(rec->request_id);
+    v->writer = copy_text(rec->writer);
+    v->base_model = copy_text(rec->base_model);
+    v->kind = copy_text(rec->kind_text);
+    v->features = copy_text(rec->features);
+    v->meta = copy_text(rec->meta);
+    v->message = copy_text("");
+    v->worker = copy_text("");
+    v->phase = copy_text("");
+    v->config_bytes = rec->config.bytes;
+    v->config = malloc(rec->config.bytes + 1);
+    if (v->config && rec->config.bytes) memcpy(v->config, rec->config.data, rec->config.bytes);
+    return v->request_id && v->writer && v->base_model && v->kind && v->features && v->meta &&
+           v->message && v->worker && v->phase && v->config;
+}
+
+static version_row_t *new_version(const record_t *rec)
+{
+    version_row_t *v = calloc(1, sizeof *v);
+    if (!v) return NULL;
+    *v = (version_row_t){.version = rec->version,
+                         .created_ms = rec->at_ms,
+                         .state = VERSION_STAGING,
+                         .digest = rec->digest,
+                         .part = rec->part,
+                         .share_key = rec->share_key,
+                         .step = rec->step,
+                         .data_bytes = rec->data_bytes,
+                         .tensor_count = rec->tensor_count,
+                         .chunk_count = rec->chunk_count,
+                         .activation = rec->activation,
+                         .deadline_ms = rec->deadline_ms,
+                         .asked_ms = rec->asked_ms ? rec->asked_ms : rec->deadline_ms};
+    if (fill_texts(v, rec)) return v;
+    free_version(v);
+    return NULL;
+}
+
+/* A number is assigned once: the same again must be the same bytes. */
+static int apply_version(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a;
+    if (!rec->version) return HEDDLE_ERR_INTERNAL;
+    int err = add_adapter(r, rec->adapter, &a);
+    if (err) return err;
+    bool found;
+    size_t at = version_place(a, rec->version, &found);
+    if (found)
+        return digest_equal(&a->versions[at]->digest, &rec->digest) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+    version_row_t *v = new_version(rec);
+    if (!v || !grow(&a->versions, a->version_count, &a->version_capacity)) {
+        free_version(v);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    insert_at(a->versions, a->version_count++, at, v);
+    if (rec->version > a->last_version) a->last_version = rec->version;
+    if (rec->version > a->last_staging) a->last_staging = rec->version;
+    if (!a->first_staging || rec->version < a->first_staging) a->first_staging = rec->version;
+    return HEDDLE_OK;
+}
+
+/* From a row on, up (1) or down (-1); 0: there is none. */
+static uint64_t next_staging(const adapter_row_t *a, size_t at, int step)
+{
+    for (at += (size_t)step; at < a->version_count; at += (size_t)step) /* below 0 is beyond the end */
+        if (a->versions[at]->state == VERSION_STAGING) return a->versions[at]->version;
+    return 0;
+}
+
+static void leave_staging(adapter_row_t *a, version_row_t *v, version_state_t state)
+{
+    bool found;
+    size_t at = version_place(a, v->version, &found);
+    if (v->version == a->first_staging) a->first_staging = next_staging(a, at, 1);
+    if (v->version == a->last_staging) a->last_staging = next_staging(a, at, -1);
+    v->state = state;
+}
+
+static int apply_decision(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a = registry_adapter(r, rec->adapter);
+    if (!a || !rec->decision || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
+    version_row_t *v = registry_version(a, rec->version);
+    if (v && v->state == VERSION_STAGING) leave_staging(a, v, VERSION_COMMITTED);
+    if (v && rec->decision > v->decision) {
+        v->decision = rec->decision;
+        v->activated_ms = rec->at_ms;
+    }
+    if (rec->decision <= a->decision)
+        return HEDDLE_OK; /* rows may come in any order: the greatest counts */
+    a->decision = rec->decision;
+    a->active = rec->version;
+    a->decided_ms = rec->at_ms;
+    a->held = rec->held;
+    error_text(a->held_by, sizeof a->held_by, rec->held && rec->by ? rec->by : "");
+    return HEDDLE_OK;
+}
+
+/* What has to stay: live ones, and the greatest number, or it would be assigned again after a restart. */
+static int apply_forget(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a = registry_adapter(r, rec->adapter);
+    bool found = false;
+    size_t at = a ? version_place(a, rec->version, &found) : 0;
+    if (!found || registry_is_live(a->versions[at]) || at + 1 == a->version_count)
+        return HEDDLE_ERR_INTERNAL;
+    free_version(a->versions[at]);
+    memmove(a->versions + at, a->versions + at + 1, (a->version_count - at - 1) * sizeof *a->versions);
+    a->version_count--;
+    a->ended_count--;
+    return HEDDLE_OK;
+}
+
+static int apply_floor(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a;
+    int err = add_adapter(r, rec->adapter, &a);
+    if (err) return err;
+    if (rec->version > a->last_version) a->last_version = rec->version;
+    if (rec->decision > a->floor_decision) a->floor_decision = rec->decision;
+    return HEDDLE_OK;
+}
+
+static int replace_text(char **text, const char *by)
+{
+    char *copy = copy_text(by);
+    if (!copy) return HEDDLE_ERR_NO_MEMORY;
+    free(*text);
+    *text = copy;
+    return HEDDLE_OK;
+}
+
+static int apply_state(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a = registry_adapter(r, rec->adapter);
+    if (!a || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
+    if (rec->state != VERSION_SUPERSEDED && rec->state != VERSION_FAILED && rec->state != VERSION_RETIRED)
+        return HEDDLE_ERR_INTERNAL;
+    version_row_t *v = registry_version(a, rec->version);
+    if (!v || !registry_is_live(v)) return HEDDLE_OK; /* the first end is the end */
+    if (replace_text(&v->message, rec->message) || replace_text(&v->worker, rec->worker) ||
+        replace_text(&v->phase, rec->phase))
+        return HEDDLE_ERR_NO_MEMORY;
+    if (v->state == VERSION_STAGING) leave_staging(a, v, rec->state);
+    v->state = rec->state;
+    v->code = rec->code;
+    v->ended_ms = rec->at_ms;
+    free_content(v);
+    if (!(v->base_model = copy_text("")) || !(v->meta = copy_text(""))) return HEDDLE_ERR_NO_MEMORY;
+    a->ended_count++;
+    return HEDDLE_OK;
+}
+
+static int apply_writer(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a;
+    int err = add_adapter(r, rec->adapter, &a);
+    if (err) return err;
+    a->writer = (writer_row_t){0};
+    if (!rec->token) return HEDDLE_OK;
+    a->writer =
+        (writer_row_t){.token = rec->token, .pid = rec->pid, .since_ms = rec->at_ms, .life = rec->life};
+    error_text(a->writer.name, sizeof a->writer.name, rec->writer ? rec->writer : "");
+    error_text(a->writer.host, sizeof a->writer.host, rec->host ? rec->host : "");
+    return HEDDLE_OK;
+}
+
+int registry_apply(registry_t *r, const record_t *record)
+{
+    adapter_row_t *a;
+    switch (record->kind) {
+    case RECORD_EPOCH:
+        if (record->epoch > r->epoch) r->epoch = record->epoch;
+        return HEDDLE_OK;
+    case RECORD_ADAPTER: return add_adapter(r, record->adapter, &a);
+    case RECORD_VERSION: return apply_version(r, record);
+    case RECORD_DECISION: return apply_decision(r, record);
+    case RECORD_STATE: return apply_state(r, record);
+    case RECORD_WRITER: return apply_writer(r, record);
+    case RECORD_FLOOR: return apply_floor(r, record);
+    case RECORD_FORGET: return apply_forget(r, record);
+    case RECORD_KEY:
+    case RECORD_KEY_DROP: break; /* auth.h takes them */
+    }
+    return HEDDLE_ERR_INTERNAL;
+}
+
+/* ---- comparing ---- */
+
+static bool same_texts(const version_row_t *a, const version_row_t *b)
+{
+    return !strcmp(a->request_id, b->request_id) && !strcmp(a->writer, b->writer) &&
+           !strcmp(a->base_model, b->base_model) && !strcmp(a->kind, b->kind) &&
+           !strcmp(a->features, b->features) && !strcmp(a->meta, b->meta) &&
+           !strcmp(a->message, b->message) && !strcmp(a->worker, b->worker) &&
+           !strcmp(a->phase, b->phase) &&
+           bytes_equal(bytes_of(a->config, a->config_bytes), bytes_of(b->config, b->config_bytes));
+}
+
+static bool same_part(const msg_part_t *a, const msg_part_t *b)
+{
+    return a->region_bytes == b->region_bytes && a->manifest_bytes == b->manifest_bytes &&
+           digest_equal(&a->manifest_digest, &b->manifest_digest);
+}
+
+static bool same_version(const version_row_t *a, const version_row_t *b)
+{
+    return a->version == b->version && a->created_ms == b->created_ms && a->state == b->state &&
+           a->decision == b->decision && a->activated_ms == b->activated_ms && a->ended_ms == b->ended_ms &&
+           digest_equal(&a->digest, &b->digest) && same_part(&a->part, &b->part) &&
+           !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) && a->step == b->step &&
+           a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
+           a->chunk_count == b->chunk_count && a->activation == b->activation &&
+           a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms && a->code == b->code &&
+           same_texts(a, b);
+}
+
+static bool same_writer(const writer_row_t *a, const writer_row_t *b)
+{
+    return a->token == b->token && a->pid == b->pid && a->since_ms == b->since_ms &&
+           !strcmp(a->name, b->name) && !strcmp(a->host, b->host) &&
+           !memcmp(&a->life, &b->life, sizeof a->life);
+}
+
+static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
+{
+    bool same = !strcmp(a->name, b->name) && a->version_count == b->version_count &&
+                a->ended_count == b->ended_count && a->last_version == b->last_version &&
+                a->decision == b->decision && a->floor_decision == b->floor_decision &&
+                a->active == b->active && a->decided_ms == b->decided_ms && a->held == b->held &&
+                !strcmp(a->held_by, b->held_by) && same_writer(&a->writer, &b->writer);
+    for (size_t i = 0; same && i < a->version_count; i++)
+        same = same_version(a->versions[i], b->versions[i]);
+    return same;
+}
+
+bool registry_equal(const registry_t *a, const registry_t *b)
+{
+    bool same = a->epoch == b->epoch && a->adapter_count == b->adapter_count;
+    for (size_t i = 0; same && i < a->adapter_count; i++)
+        same = same_adapter(a->adapters[i], b->adapters[i]);
+    return same;
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/registry/store_row.h"
+
+#include <string.h>
+
+void row_put_u64(row_t *r, uint64_t v)
+{
+    if (!r->code) r->code = sqlite3_bind_int64(r->sql, ++r->at, (sqlite3_int64)v);
+}
+
+void row_put_text(row_t *r, const char *text)
+{
+    if (!r->code) r->code = sqlite3_bind_text(r->sql, ++r->at, text ? text : "", -1, SQLITE_STATIC);
+}
+
+static void put_blob(row_t *r, const void *data, size_t bytes)
+{
+    if (!r->code) r->code = sqlite3_bind_blob64(r->sql, ++r->at, bytes ? data : "", bytes, SQLITE_STATIC);
+}
+
+uint64_t row_take_u64(row_t *r) { return (uint64_t)sqlite3_column_int64(r->sql, r->at++); }
+
+const char *row_take_text(row_t *r)
+{
+    const char *text = (const char *)sqlite3_column_text(r->sql, r->at++);
+    if (!text) r->code = SQLITE_NOMEM; /* every text that is read is there */
+    return text ? text : "";
+}
+
+bytes_t row_take_blob(row_t *r)
+{
+    int at = r->at++;
+    const void *data = sqlite3_column_blob(r->sql, at); /* before its length, as SQLite asks */
+    return bytes_of(data, (size_t)sqlite3_column_bytes(r->sql, at));
+}
+
+static void take_fixed(row_t *r, void *to, size_t bytes)
+{
+    bytes_t blob = row_take_blob(r);
+    if (blob.bytes != bytes) r->code = SQLITE_CORRUPT;
+    else memcpy(to, blob.data, bytes);
+}
+
+static void put_version(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->adapter);
+    row_put_u64(to, r->version);
+    row_put_u64(to, r->at_ms);
+    put_blob(to, r->digest.b, sizeof r->digest.b);
+    row_put_u64(to, r->part.region_bytes);
+    row_put_u64(to, r->part.manifest_bytes);
+    put_blob(to, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
+    put_blob(to, r->share_key.b, sizeof r->share_key.b);
+    row_put_text(to, r->request_id);
+    row_put_text(to, r->writer);
+    row_put_text(to, r->base_model);
+    row_put_text(to, r->kind_text);
+    row_put_text(to, r->features);
+    row_put_u64(to, (uint64_t)r->step);
+    row_put_u64(to, r->data_bytes);
+    row_put_u64(to, r->tensor_count);
+    row_put_u64(to, r->chunk_count);
+    row_put_u64(to, r->activation);
+    row_put_u64(to, r->deadline_ms);
+    put_blob(to, r->config.data, r->config.bytes);
+    row_put_text(to, r->meta);
+    row_put_u64(to, r->asked_ms);
+}
+
+static void take_version(row_t *from, record_t *r)
+{
+    r->adapter = row_take_text(from);
+    r->version = row_take_u64(from);
+    r->at_ms = row_take_u64(from);
+    take_fixed(from, r->digest.b, sizeof r->digest.b);
+    r->part.region_bytes = row_take_u64(from);
+    r->part.manifest_bytes = row_take_u64(from);
+    take_fixed(from, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
+    take_fixed(from, r->share_key.b, sizeof r->share_key.b);
+    r->request_id = row_take_text(from);
+    r->writer = row_take_text(from);
+    r->base_model = row_take_text(from);
+    r->kind_text = row_take_text(from);
+    r->features = row_take_text(from);
+    r->step = (int64_t)row_take_u64(from);
+    r->data_bytes = row_take_u64(from);
+    r->tensor_count = row_take_u64(from);
+    r->chunk_count = row_take_u64(from);
+    r->activation = row_take_u64(from);
+    r->deadline_ms = row_take_u64(from);
+    r->config = row_take_blob(from);
+    r->meta = row_take_text(from);
+    r->asked_ms = row_take_u64(from);
+}
+
+static void put_decision(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->adapter);
+    row_put_u64(to, r->decision);
+    row_put_u64(to, r->version);
+    row_put_u64(to, r->held);
+    row_put_text(to, r->by);
+    row_put_u64(to, r->at_ms);
+}
+
+static void take_decision(row_t *from, record_t *r)
+{
+    r->adapter = row_take_text(from);
+    r->decision = row_take_u64(from);
+    r->version = row_take_u64(from);
+    r->held = row_take_u64(from) != 0;
+    r->by = row_take_text(from);
+    r->at_ms = row_take_u64(from);
+}
+
+static void put_state(row_t *to, const record_t *r)
+{
+    row_put_u64(to, r->state);
+    row_put_u64(to, r->at_ms);
+    row_put_u64(to, (uint64_t)(int64_t)r->code);
+    row_put_text(to, r->message);
+    row_put_text(to, r->worker);
+    row_put_text(to, r->phase);
+    row_put_text(to, r->adapter);
+    row_put_u64(to, r->version);
+}
+
+static void take_state(row_t *from, record_t *r)
+{
+    uint64_t state = row_take_u64(from);
+    if (state < VERSION_STAGING || state > VERSION_RETIRED) from->code = SQLITE_CORRUPT;
+    r->state = (version_state_t)state;
+    r->at_ms = row_take_u64(from);
+    r->code = (int)(int64_t)row_take_u64(from);
+    r->message = row_take_text(from);
+    r->worker = row_take_text(from);
+    r->phase = row_take_text(from);
+    r->adapter = row_take_text(from);
+    r->version = row_take_u64(from);
+}
+
+static void put_writer(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->adapter);
+    if (!r->token) return; /* closed: the row goes */
+    row_put_u64(to, r->token);
+    row_put_text(to, r->writer);
+    row_put_text(to, r->host);
+    row_put_u64(to, r->pid);
+    put_blob(to, r->life.b, sizeof r->life.b);
+    row_put_u64(to, r->at_ms);
+}
+
+static void take_writer(row_t *from, record_t *r)
+{
+    r->adapter = row_take_text(from);
+    r->token = row_take_u64(from);
+    r->writer = row_take_text(from);
+    r->host = row_take_text(from);
+    r->pid = row_take_u64(from);
+    take_fixed(from, r->life.b, sizeof r->life.b);
+    r->at_ms = row_take_u64(from);
+}
+
+static void put_adapter(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->adapter);
+    row_put_u64(to, r->at_ms);
+}
+
+static void take_adapter(row_t *from, record_t *r)
+{
+    r->adapter = row_take_text(from);
+    r->at_ms = row_take_u64(from);
+}
+
+static void put_key(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->public_key);
+    row_put_text(to, r->name);
+    row_put_text(to, r->roles);
+    row_put_u64(to, r->at_ms);
+    row_put_u64(to, r->revoked_ms);
+}
+
+static void take_key(row_t *from, record_t *r)
+{
+    r->public_key = row_take_text(from);
+    r->name = row_take_text(from);
+    r->roles = row_take_text(from);
+    r->at_ms = row_take_u64(from);
+    r->revoked_ms = row_take_u64(from);
+}
+
+static void put_floor(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->adapter);
+    row_put_u64(to, r->version);
+    row_put_u64(to, r->decision);
+}
+
+static void take_floor(row_t *from, record_t *r)
+{
+    r->adapter = row_take_text(from);
+    r->version = row_take_u64(from);
+    r->decision = row_take_u64(from);
+}
+
+void row_put(row_t *to, const record_t *r)
+{
+    switch (r->kind) {
+    case RECORD_EPOCH: row_put_u64(to, r->epoch); break;
+    case RECORD_ADAPTER: put_adapter(to, r); break;
+    case RECORD_VERSION: put_version(to, r); break;
+    case RECORD_DECISION: put_decision(to, r); break;
+    case RECORD_STATE: put_state(to, r); break;
+    case RECORD_WRITER: put_writer(to, r); break;
+    case RECORD_FLOOR: put_floor(to, r); break;
+    case RECORD_FORGET:
+        row_put_text(to, r->adapter);
+        row_put_u64(to, r->version);
+        break;
+    case RECORD_KEY: put_key(to, r); break;
+    case RECORD_KEY_DROP: row_put_text(to, r->public_key); break;
+    }
+}
+
+void row_take(row_t *from, record_t *r)
+{
+    switch (r->kind) {
+    case RECORD_EPOCH: r->epoch = row_take_u64(from); break;
+    case RECORD_ADAPTER: take_adapter(from, r); break;
+    case RECORD_VERSION: take_version(from, r); break;
+    case RECORD_DECISION: take_decision(from, r); break;
+    case RECORD_STATE: take_state(from, r); break;
+    case RECORD_WRITER: take_writer(from, r); break;
+    case RECORD_FLOOR: take_floor(from, r); break;
+    case RECORD_KEY: take_key(from, r); break;
+    case RECORD_FORGET:
+    case RECORD_KEY_DROP: break; /* have no row */
+    }
+}
