@@ -14,8 +14,8 @@
  *   CLOSING  publications_unshared    -> FREE     TR_UNSHARED: no send is in flight any more
  *
  * Two, so that a version is served while the next one is written.  A third one where publications come
- * faster than workers fetch: one version is on its way to them, the newest waits for it (broker/rollout/rollout.h),
- * and a third is written.  It is made when both others are needed, and stays.  Where all three are, the
+ * faster than workers fetch: one version is on its way to them, the newest waits for it
+ * (broker/rollout/rollout.h), and a third is written.  It is made when both others are needed, and stays.  Where all three are, the
  * broker has decided or ended one of them, and its word is on its way: which one, only it knows.  Without
  * a broker (`is_spare_any`) what lies between the oldest and the newest goes.  A region is touched and
  * registered once and used again for as long as it is large enough; serving goes on after RELEASE,

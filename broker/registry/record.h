@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/record.h: what the broker makes durable.  decide() writes records, the store commits those of one
- * turn in one transaction, apply() takes them into memory; start-up is apply() over the stored rows in the
+/* broker/registry/record.h: what the broker makes durable.  decide() writes records, the store commits those of
+ * one turn in one transaction, apply() takes them into memory; start-up is apply() over the stored rows in the
  * order of their kinds.
  *
  *   EPOCH       a start of the broker                     (epoch)
