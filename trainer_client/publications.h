@@ -15,12 +15,12 @@
  *
  * Two, so that a version is served while the next one is written.  A third one where publications come
  * faster than workers fetch: one version is on its way to them, the newest waits for it
- * (broker/rollout/rollout.h), and a third is written.  It is made when both others are needed, and stays.  Where all three are, the
- * broker has decided or ended one of them, and its word is on its way: which one, only it knows.  Without
- * a broker (`is_spare_any`) what lies between the oldest and the newest goes.  A region is touched and
- * registered once and used again for as long as it is large enough; serving goes on after RELEASE,
- * because the memory stays anyway and a late joiner may ask.
- * Loop thread only, but for the memory of a TAKEN region, which is the application's.  Nothing
+ * (broker/rollout/rollout.h), and a third is written.  It is made when both others are needed, and
+ * stays.  Where all three are, the broker has decided or ended one of them, and its word is on its way:
+ * which one, only it knows.  Without a broker (`is_spare_any`) what lies between the oldest and the
+ * newest goes.  A region is touched and registered once and used again for as long as it is large
+ * enough; serving goes on after RELEASE, because the memory stays anyway and a late joiner may ask. Loop
+ * thread only, but for the memory of a TAKEN region, which is the application's.  Nothing
  * blocks. */
 #ifndef TRAINER_CLIENT_PUBLICATIONS_H
 #define TRAINER_CLIENT_PUBLICATIONS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/record.h: what the broker makes durable.  decide() writes records, the store commits those of
- * one turn in one transaction, apply() takes them into memory; start-up is apply() over the stored rows in the
- * order of their kinds.
+/* broker/registry/record.h: what the broker makes durable.  decide() writes records, the store commits
+ * those of one turn in one transaction, apply() takes them into memory; start-up is apply() over the
+ * stored rows in the order of their kinds.
  *
  *   EPOCH       a start of the broker                     (epoch)
  *   ADAPTER     a name that was published to              (adapter)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/store_files.h: the files of the registry as the system shows them, DIR/registry.db and its
- * log, DIR/registry.db-wal: what SQLite takes without a word, and with which acknowledged records would be gone.
- * For store.c alone; SQLite's file formats, not SQLite.
+/* broker/registry/store_files.h: the files of the registry as the system shows them, DIR/registry.db and
+ * its log, DIR/registry.db-wal: what SQLite takes without a word, and with which acknowledged records
+ * would be gone. For store.c alone; SQLite's file formats, not SQLite.
  *
  *   before it is opened   after an end that was none (datadir.h) both files must be there; the log may break
  *                         off, as a power cut leaves it, but nothing whole may lie behind what is damaged
