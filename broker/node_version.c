@@ -61,11 +61,8 @@ void on_publish(const call_t *c)
         broker_refuse(c, &error, rollout_settling_us(&b->rollout, c->now.us) / 1000 + 1);
     } else if (rc || !broker_make_durable(b, c->now, &error)) {
         broker_refuse(c, &error, 0);
-    } else if (!created) {
-        if (writer) rollout_republished(&b->rollout, broker_view(b, c->now), writer, version, &b->out);
-    } else {
-        rollout_published(&b->rollout, broker_view(b, c->now), m->adapter, version, m->token, &b->events,
-                          &b->out);
+    } else if (!created && writer) {
+        rollout_republished(&b->rollout, broker_view(b, c->now), writer, version, &b->out);
     }
 }
 

@@ -195,10 +195,6 @@ void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
 
 /* ---- soft steps: what members said.  Each may add sends (to be let go at once) and events. ---- */
 
-/* A version was committed to disk: the new track; unless it waits for another one all READY subscribers
- * are eligible, ANNOUNCE to each.  Without memory: is_incomplete. */
-void rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version,
-                       uint64_t publisher, events_t *ev, outbox_t *out);
 /* Start-up: a track for each live version that was loaded. NO_MEMORY. */
 int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);
 /* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
@@ -242,8 +238,10 @@ void rollout_stir(rollout_t *ro);
  * records again they have a lease for it to come once more. */
 void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count);
 void rollout_resume(rollout_t *ro, uint64_t now_us);
-/* A record was committed and applied to the registry, which `v` shows: COMMIT, ABORT, RETIRE go out,
- * copies move on, events are said.  `was_held`: the adapter was, before. */
+/* A record was committed and applied to the registry, which `v` shows.  All that follows from it for the
+ * rollout follows here: ANNOUNCE, COMMIT, ABORT and RETIRE are sent, copies change their states, events are
+ * added.  A new version gets its track, with the session of the adapter's writer as its publisher.
+ * `was_held`: the adapter was held before the record.  Without memory the rollout is incomplete. */
 void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,
                    outbox_t *out);
 /* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a

@@ -422,6 +422,7 @@ void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_hel
 {
     step_t s = {ro, v, ev, out};
     const adapter_row_t *a = record->adapter ? registry_adapter(v.registry, record->adapter) : NULL;
+    if (record->kind == RECORD_VERSION) begin_published(&s, a, record->version);
     if (record->kind == RECORD_FLOOR) touch_active(ro, a);
     if (record->kind == RECORD_DECISION) apply_decision(&s, a, was_held);
     if (record->kind == RECORD_STATE) apply_state(&s, a, record);

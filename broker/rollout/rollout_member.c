@@ -144,25 +144,26 @@ void begin_next(step_t *s, const adapter_row_t *a)
     if (t && !t->is_begun) begin(s, a, row, t);
 }
 
-void rollout_published(rollout_t *ro, view_t v, const char *adapter, uint64_t version, uint64_t publisher,
-                      events_t *ev, outbox_t *out)
+/* A VERSION record was applied.  Its bytes are at the adapter's writer, unless that session ended while the
+ * record was on its way to the store. */
+void begin_published(step_t *s, const adapter_row_t *a, uint64_t version)
 {
-    step_t s = {ro, v, ev, out};
-    const adapter_row_t *a = registry_adapter(v.registry, adapter);
     const version_row_t *row = registry_version(a, version);
-    end_serving(ro, adapter, version);
-    track_t *t = track_add(ro, adapter, version, v.now.us);
+    const member_t *publisher = membership_by_token(s->v.members, a->writer.token);
+    end_serving(s->ro, a->name, version);
+    track_t *t = track_add(s->ro, a->name, version, s->v.now.us);
     if (!t) {
-        ro->is_incomplete = true;
+        s->ro->is_incomplete = true;
         return;
     }
-    t->publisher = publisher;
+    t->publisher = publisher ? publisher->token : 0;
+    t->former_publisher = publisher ? 0 : a->writer.token;
     t->has_left = false;
-    t->is_served = true;
-    t->deadline_us = v.now.us + row->deadline_ms * 1000;
-    event_row_t *e = events_add(ev, EVENT_VERSION_PUBLISHED, adapter, version, row->writer, v.now);
+    t->is_served = publisher != NULL;
+    t->deadline_us = s->v.now.us + row->deadline_ms * 1000;
+    event_row_t *e = events_add(s->ev, EVENT_VERSION_PUBLISHED, a->name, version, row->writer, s->v.now);
     e->bytes = (int64_t)row->data_bytes;
-    begin_next(&s, a);
+    begin_next(s, a);
 }
 
 /* What is left of a deadline that was set before the broker started: wall clock, so never more than it

@@ -74,5 +74,7 @@ void wake_member(step_t *s, member_t *member, const adapter_row_t *a);
 void wake_adapter(step_t *s, const adapter_row_t *a);                   /* every READY subscriber */
 /* The staging version, when it was not yet: every READY subscriber is eligible, and told of it. */
 void begin_next(step_t *s, const adapter_row_t *a);
+/* The new track of a version that was recorded just now; without memory the rollout is incomplete. */
+void begin_published(step_t *s, const adapter_row_t *a, uint64_t version);
 
 #endif
