@@ -115,16 +115,6 @@ static int start_tap(cluster_t *c, address_t *address, heddle_error_t *error)
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-static int start_worker(cluster_t *c, uint32_t i, const cluster_opts_t *o, const address_t *a,
-                        heddle_error_t *error)
-{
-    char name[32];
-    snprintf(name, sizeof name, "bench-%u", i);
-    const char *const argv[] = {SELF, "--as", "worker", a->dialled, a->key, name, o->is_app ? "app" : "auto",
-                                NULL};
-    return child_start(argv, c->log, &c->workers[i].child, error);
-}
-
 static void note(cluster_t *c, cluster_worker_t *w, const char *line)
 {
     if (!strncmp(line, "joined ", 7)) {
@@ -209,7 +199,13 @@ int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_
     snprintf(c->log, sizeof c->log, "%s/%s.log", o->scratch, o->name);
     rc = start_broker(c, o, &address, error);
     if (!rc && o->is_tapped) rc = start_tap(c, &address, error);
-    for (uint32_t i = 0; !rc && i < o->workers; i++) rc = start_worker(c, i, o, &address, error);
+    for (uint32_t i = 0; !rc && i < o->workers; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "bench-%u", i);
+        const char *const argv[] = {
+            SELF, "--as", "worker", address.dialled, address.key, name, o->is_app ? "app" : "auto", NULL};
+        rc = child_start(argv, c->log, &c->workers[i].child, error);
+    }
     if (!rc) rc = wait_workers(c, is_joined, 0, error);
     if (!rc) rc = open_handles(c, &address, error);
     if (rc) goto fail;
@@ -367,20 +363,6 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
-static void measure_flip(const cluster_t *c, uint64_t start, cluster_flip_t *f)
-{
-    uint64_t first = UINT64_MAX, last = 0, longest = 0;
-    for (uint32_t i = 0; i < c->worker_count; i++) {
-        const cluster_worker_t *w = &c->workers[i];
-        if (w->active_ns < first) first = w->active_ns;
-        if (w->active_ns > last) last = w->active_ns;
-        if (w->switch_ns > longest) longest = w->switch_ns;
-    }
-    f->active = moment_ms(start, last);
-    f->skew = moment_ms(first, last);
-    f->switched = (double)longest / 1e6;
-}
-
 int cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, heddle_error_t *error)
 {
     char ref[64], *answer = NULL;
@@ -398,7 +380,16 @@ int cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, h
     rc = wait_workers(c, is_active, version, error);
     if (!rc) rc = fetched_bytes(c, &after, error);
     if (rc) return rc;
-    measure_flip(c, start, &f);
+    uint64_t first = UINT64_MAX, last = 0, longest = 0;
+    for (uint32_t i = 0; i < c->worker_count; i++) {
+        const cluster_worker_t *w = &c->workers[i];
+        if (w->active_ns < first) first = w->active_ns;
+        if (w->active_ns > last) last = w->active_ns;
+        if (w->switch_ns > longest) longest = w->switch_ns;
+    }
+    f.active = moment_ms(start, last);
+    f.skew = moment_ms(first, last);
+    f.switched = (double)longest / 1e6;
     f.moved_bytes = after - before;
     *ret_flip = f;
     return HEDDLE_OK;

@@ -246,21 +246,6 @@ static int run(const args_t *a)
 
 /* ---- list and compare ------------------------------------------------------------------------ */
 
-static int list(const args_t *a)
-{
-    json_t *rows = json_array();
-    for (const row_t *r = ROWS; r->name; r++) {
-        if (a->output == OUTPUT_TABLE) printf("%-20s  %s\n", r->name, r->kind->summary);
-        json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:s}", "name", r->name, "shape", r->shape,
-                                              "worker_count", (int)r->workers, "summary", r->kind->summary));
-    }
-    json_t *answer =
-        json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "bench_list", "ok", 1, "rows", rows);
-    if (a->output == OUTPUT_JSON) print_json(answer);
-    else json_decref(answer);
-    return 0;
-}
-
 static int read_report(const char *path, result_t *ret_report, heddle_error_t *error)
 {
     json_error_t why;
@@ -308,15 +293,6 @@ static int compare(const args_t *a, const char *before, const char *after)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-static int refuse_action(const char *word, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is no action, or has words amiss",
-               word);
-    error_expected(error, "%s", SET.usage);
-    error_hint(error, "see heddle-bench --help");
-    return HEDDLE_ERR_USAGE;
-}
-
 static int act(args_t *a, const char *const *args, heddle_error_t *error, int *ret_end)
 {
     const char *action = args[0] ? args[0] : "run";
@@ -327,25 +303,28 @@ static int act(args_t *a, const char *const *args, heddle_error_t *error, int *r
         return HEDDLE_ERR_USAGE;
     }
     if (!strcmp(action, "run") && !args[1]) *ret_end = run(a);
-    else if (!strcmp(action, "list") && !args[1]) *ret_end = list(a);
-    else if (!strcmp(action, "compare") && args[2]) *ret_end = compare(a, args[1], args[2]);
-    else return refuse_action(action, error);
+    else if (!strcmp(action, "list") && !args[1]) {
+        json_t *rows = json_array();
+        for (const row_t *r = ROWS; r->name; r++) {
+            if (a->output == OUTPUT_TABLE) printf("%-20s  %s\n", r->name, r->kind->summary);
+            json_array_append_new(rows,
+                                  json_pack("{s:s, s:s, s:i, s:s}", "name", r->name, "shape", r->shape,
+                                            "worker_count", (int)r->workers, "summary", r->kind->summary));
+        }
+        json_t *answer = json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "bench_list", "ok",
+                                   1, "rows", rows);
+        if (a->output == OUTPUT_JSON) print_json(answer);
+        else json_decref(answer);
+        *ret_end = 0;
+    } else if (!strcmp(action, "compare") && args[2]) *ret_end = compare(a, args[1], args[2]);
+    else {
+        error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is no action, or has words amiss",
+                   action);
+        error_expected(error, "%s", SET.usage);
+        error_hint(error, "see heddle-bench --help");
+        return HEDDLE_ERR_USAGE;
+    }
     return HEDDLE_OK;
-}
-
-/* A child that ends stays pending, so that who waits for it sleeps until then (bench/child.c). */
-static void settle_signals(void)
-{
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &child, NULL);
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    struct sigaction hangup;
-    sigaction(SIGHUP, NULL, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup's goes on */
 }
 
 int main(int argc, char **argv)
@@ -359,7 +338,17 @@ int main(int argc, char **argv)
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     log_set_level((log_level_t)args.log_level);
-    settle_signals();
+    /* A child that ends stays pending, so that who waits for it sleeps until then (bench/child.c). */
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    struct sigaction hangup;
+    sigaction(SIGHUP, NULL, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup's goes on */
     if (!rc) rc = act(&args, words, &error, &end);
     if (rc) {
         print_failure(&args, "bench", &error);

@@ -10,15 +10,13 @@
 
 enum { NAME_WIDTH = 15, CELL_WIDTH = 18 };
 
-/* What comes in whole ones. */
-static bool is_count(const char *unit) { return !strcmp(unit, "messages") || !strcmp(unit, "bytes"); }
-
 void result_number(double value, const char *unit, char text[32])
 {
-    int digits = value == 0 || fabs(value) >= 100 || is_count(unit) ? 0
-                 : fabs(value) >= 10                                ? 1
-                 : fabs(value) >= 0.01                              ? 2
-                                                                    : 4;
+    /* What comes in whole ones. */
+    int digits = value == 0 || fabs(value) >= 100 || (!strcmp(unit, "messages") || !strcmp(unit, "bytes")) ? 0
+                 : fabs(value) >= 10                                                                       ? 1
+                 : fabs(value) >= 0.01                                                                     ? 2
+                                       : 4;
     if (!isfinite(value)) snprintf(text, 32, "-");
     else snprintf(text, 32, "%.*f %s", digits, value, unit);
 }
@@ -35,15 +33,6 @@ static void add_headings(buf_t *out, const result_row_t *row)
     buf_add_text(out, "\n");
 }
 
-static void add_ratio(buf_t *out, const result_series_t *figure, const result_series_t *reference)
-{
-    double ratio =
-        strcmp(reference->unit, figure->unit) ? NAN : series_ratio(&figure->series, &reference->series);
-    int digits = ratio >= 100 ? 0 : ratio >= 10 ? 1 : ratio >= 0.1 ? 2 : ratio > 0 ? 4 : 0;
-    if (isfinite(ratio)) buf_printf(out, "%*.*f", column_width(reference), digits, ratio);
-    else buf_printf(out, "%*s", column_width(reference), "");
-}
-
 static void add_row(buf_t *out, const result_row_t *row, const result_series_t *s)
 {
     char median[32], worst[32];
@@ -51,7 +40,14 @@ static void add_row(buf_t *out, const result_row_t *row, const result_series_t *
     result_number(series_worst(&s->series), s->unit, worst);
     buf_printf(out, "  %-*s%*s%*s", NAME_WIDTH, s->name, CELL_WIDTH, median, CELL_WIDTH, worst);
     for (uint32_t i = 0; !s->is_reference && i < row->count; i++)
-        if (has_column(&row->series[i])) add_ratio(out, s, &row->series[i]);
+        if (has_column(&row->series[i])) {
+            const result_series_t *reference = &row->series[i];
+            double ratio =
+                strcmp(reference->unit, s->unit) ? NAN : series_ratio(&s->series, &reference->series);
+            int digits = ratio >= 100 ? 0 : ratio >= 10 ? 1 : ratio >= 0.1 ? 2 : ratio > 0 ? 4 : 0;
+            if (isfinite(ratio)) buf_printf(out, "%*.*f", column_width(reference), digits, ratio);
+            else buf_printf(out, "%*s", column_width(reference), "");
+        }
     buf_add_text(out, "\n");
 }
 

@@ -86,11 +86,6 @@ static int open_references(row_run_t *run, references_t *refs, heddle_error_t *e
     return rc;
 }
 
-static void close_references(references_t *refs)
-{
-    for (uint32_t i = 0; i < refs->count; i++) refs->open[i]->ops->close(refs->open[i]);
-}
-
 static int refer_once(row_run_t *run, reference_t *r, heddle_error_t *error)
 {
     double ms;
@@ -160,7 +155,7 @@ static int measure(row_run_t *run, heddle_error_t *error)
     json_t *transport =
         run->cluster && run->env->machine ? json_loads(run->cluster->transport, 0, NULL) : NULL;
     if (transport) json_object_set_new(run->env->machine, "transport", transport);
-    close_references(&refs);
+    for (uint32_t i = 0; i < refs.count; i++) refs.open[i]->ops->close(refs.open[i]);
     cluster_close(&run->beside);
     cluster_close(&run->cluster);
     return rc;

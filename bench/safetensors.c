@@ -43,19 +43,6 @@ static int write_table(const reference_opts_t *o, const char *path, heddle_error
     return error_fail(error, HEDDLE_ERR_NO_SPACE, "cannot write %s: %s", path, strerror(errno));
 }
 
-static int start_peer(peer_t *p, const reference_opts_t *o, heddle_error_t *error)
-{
-    char table[PATH], readers[16];
-    snprintf(table, sizeof table, "%s/tensors", o->scratch);
-    snprintf(readers, sizeof readers, "%u", o->receivers);
-    int rc = write_table(o, table, error);
-    const char *const argv[] = {"/proc/self/exe",       "--as",  "program", o->python, "-c",
-                                BENCH_SAFETENSORS_PEER, p->file, table,     readers,   NULL};
-    if (!rc) rc = child_start(argv, p->log, &p->child, error);
-    if (!rc) rc = child_line(&p->child, p->log, WAIT_MS, p->base.about, sizeof p->base.about, error);
-    return rc;
-}
-
 static int peer_open(const reference_opts_t *o, reference_t **ret_reference, heddle_error_t *error)
 {
     heddle_error_t why;
@@ -65,7 +52,14 @@ static int peer_open(const reference_opts_t *o, reference_t **ret_reference, hed
     p->base.ops = &REFERENCE_SAFETENSORS;
     snprintf(p->log, sizeof p->log, "%s/python.log", o->scratch);
     snprintf(p->file, sizeof p->file, "/dev/shm/heddle-bench-%d.safetensors", getpid());
-    int rc = start_peer(p, o, &why);
+    char table[PATH], readers[16];
+    snprintf(table, sizeof table, "%s/tensors", o->scratch);
+    snprintf(readers, sizeof readers, "%u", o->receivers);
+    int rc = write_table(o, table, &why);
+    const char *const argv[] = {"/proc/self/exe",       "--as",  "program", o->python, "-c",
+                                BENCH_SAFETENSORS_PEER, p->file, table,     readers,   NULL};
+    if (!rc) rc = child_start(argv, p->log, &p->child, &why);
+    if (!rc) rc = child_line(&p->child, p->log, WAIT_MS, p->base.about, sizeof p->base.about, &why);
     if (!rc) rc = REFERENCE_SAFETENSORS.once(&p->base, &unused, &why);
     if (!rc) {
         *ret_reference = &p->base;

@@ -117,21 +117,15 @@ static bool add_experts(shape_table_t *t, const shape_t *s, unsigned layer, unsi
            (!s->shared || add_mlp(t, layer, "mlp.shared_experts", s->hidden, s->shared * s->expert_ff, rank));
 }
 
-/* The same layers with every width divided, none below 1. */
-static shape_t narrowed(const shape_t *shape, unsigned by)
-{
-    shape_t s = *shape;
-    unsigned *widths[] = {&s.hidden,    &s.q,        &s.kv,        &s.out, &s.ff,
-                          &s.expert_ff, &s.latent_q, &s.latent_kv, &s.rope};
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        if (*widths[i]) *widths[i] = *widths[i] > by ? *widths[i] / by : 1;
-    return s;
-}
-
 int shape_table(int shape, uint32_t rank, uint32_t narrow, shape_table_t *ret_table)
 {
     shape_table_t t = {0};
-    shape_t s = narrowed(&SHAPES[shape], narrow);
+    /* The same layers with every width divided, none below 1. */
+    shape_t s = SHAPES[shape];
+    unsigned *widths[] = {&s.hidden,    &s.q,        &s.kv,        &s.out, &s.ff,
+                          &s.expert_ff, &s.latent_q, &s.latent_kv, &s.rope};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (*widths[i]) *widths[i] = *widths[i] > narrow ? *widths[i] / narrow : 1;
     for (unsigned layer = 0; layer < s.layers; layer++) {
         bool ok = add_attention(&t, &s, layer, rank) &&
                   (layer < s.dense ? add_mlp(&t, layer, "mlp", s.hidden, s.ff, rank)

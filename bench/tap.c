@@ -85,13 +85,6 @@ static bool pass(int from, int to, tap_count_t *count)
     return tcp_write(to, buffer, (size_t)n);
 }
 
-static void drop_line(tap_t *t, int i)
-{
-    close(t->lines[i].client);
-    close(t->lines[i].broker);
-    t->lines[i] = t->lines[--t->count];
-}
-
 static void tell(tap_t *t)
 {
     uint64_t up = 0, down = 0, bytes = 0;
@@ -120,8 +113,11 @@ static int turn(tap_t *t)
          i--) { /* from the end: a line that is dropped is replaced by the last one */
         line_t *l = &t->lines[i];
         if ((fds[2 + 2 * i].revents && !pass(l->client, l->broker, &l->up)) ||
-            (fds[3 + 2 * i].revents && !pass(l->broker, l->client, &l->down)))
-            drop_line(t, i);
+            (fds[3 + 2 * i].revents && !pass(l->broker, l->client, &l->down))) {
+            close(t->lines[i].client);
+            close(t->lines[i].broker);
+            t->lines[i] = t->lines[--t->count];
+        }
     }
     if (fds[1].revents && !accept_client(t)) return 9;
     char asked[64];

@@ -47,15 +47,6 @@ static json_t *error_object(const heddle_error_t *error)
     return object ? object : json_null();
 }
 
-static json_t *failure(const char *kind, const heddle_error_t *error)
-{
-    json_t *object =
-        json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", kind[0] ? kind : "heddle", "ok", 0);
-    cli_null_fields(kind, object);
-    json_object_set_new(object, "error", error_object(error));
-    return object;
-}
-
 /* With something to do about it, where the failure itself does not say. */
 static heddle_error_t with_hint(const heddle_error_t *error)
 {
@@ -96,7 +87,10 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
     heddle_error_t e = with_hint(error);
     bool is_signal = e.code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
     if (c->output == OUTPUT_JSON) {
-        json_t *object = failure(kind, &e);
+        json_t *object =
+            json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", kind[0] ? kind : "heddle", "ok", 0);
+        cli_null_fields(kind, object);
+        json_object_set_new(object, "error", error_object(&e));
         print_json(object);
         json_decref(object);
     }

@@ -91,20 +91,6 @@ static void print_event(const common_t *c, json_t *e)
 /* What was read and is not printed yet: with --last that waits until all that is kept was read. */
 typedef struct { json_t *rows; size_t last; uint64_t left; } unprinted_t; /* last 0: all */
 
-static void read_rows(unprinted_t *u, const json_t *list)
-{
-    json_array_extend(u->rows, (json_t *)list);
-    while (u->last > 0 && json_array_size(u->rows) > u->last) json_array_remove(u->rows, 0);
-}
-
-static void print_rows(const common_t *c, unprinted_t *u)
-{
-    for (size_t i = 0; i < json_array_size(u->rows) && u->left > 0; i++, u->left--)
-        print_event(c, json_array_get(u->rows, i));
-    json_array_clear(u->rows);
-    u->last = 0;
-}
-
 int command_events(int argc, char **argv)
 {
     args_t args = {0};
@@ -131,8 +117,15 @@ int command_events(int argc, char **argv)
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
         bool more = json_is_true(json_object_get(answer, "more"));
-        read_rows(&u, json_object_get(answer, "events"));
-        if (u.last == 0 || !more) print_rows(&args.common, &u);
+        const json_t *list = json_object_get(answer, "events");
+        json_array_extend(u.rows, (json_t *)list);
+        while (u.last > 0 && json_array_size(u.rows) > u.last) json_array_remove(u.rows, 0);
+        if (u.last == 0 || !more) {
+            for (size_t i = 0; i < json_array_size(u.rows) && u.left > 0; i++, u.left--)
+                print_event(&args.common, json_array_get(u.rows, i));
+            json_array_clear(u.rows);
+            u.last = 0;
+        }
         opts.since = (uint64_t)cli_integer(answer, "next");
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
         json_decref(answer);

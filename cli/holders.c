@@ -23,20 +23,6 @@ holders_t holders_of(const json_t *answer, const char *dir_digest, const char *r
     return h;
 }
 
-/* The list may have been cut: it is of those that are in it that this tells. */
-static void hint_registry(const holders_t *h, heddle_error_t *error)
-{
-    size_t silent_count = h->listed_count - h->told_count;
-    if (silent_count)
-        error_hint(error,
-                   "it is what every worker that answered has (%zu of %zu): ask again when the others "
-                   "answer, before the registry is taken for what differs",
-                   h->told_count, h->listed_count);
-    else
-        error_hint(error, "it is what every worker has that is listed (%zu): the registry is what differs",
-                   h->listed_count);
-}
-
 void holders_hint(const holders_t *h, const char *adapter, long long version, heddle_error_t *error)
 {
     if (h->other)
@@ -44,6 +30,17 @@ void holders_hint(const holders_t *h, const char *adapter, long long version, he
     else if (version)
         error_hint(error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, version,
                    adapter, version);
-    else if (h->told_count && h->as_dir_count == h->told_count) hint_registry(h, error);
-    else error_hint(error, "it is no version of %s", adapter);
+    else if (h->told_count && h->as_dir_count == h->told_count) {
+        /* The list may have been cut: it is of those that are in it that this tells. */
+        size_t silent_count = h->listed_count - h->told_count;
+        if (silent_count)
+            error_hint(error,
+                       "it is what every worker that answered has (%zu of %zu): ask again when the others "
+                       "answer, before the registry is taken for what differs",
+                       h->told_count, h->listed_count);
+        else
+            error_hint(error,
+                       "it is what every worker has that is listed (%zu): the registry is what differs",
+                       h->listed_count);
+    } else error_hint(error, "it is no version of %s", adapter);
 }

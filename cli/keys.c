@@ -50,15 +50,6 @@ static void join_roles(const json_t *key, char *to, size_t size)
                               json_string_value(json_array_get(roles, i)));
 }
 
-static void add_key(table_t *t, const json_t *key)
-{
-    char s[5][64], roles[512];
-    join_roles(key, roles, sizeof roles);
-    table_row(t, cli_text(key, "name", s[0]), cli_text(key, "public_key", s[1]), roles,
-              cli_age(key, "added_at", s[2]), cli_age(key, "revoked_at", s[3]),
-              cli_text(key, "session_count", s[4]));
-}
-
 static void render_list(const common_t *c, json_t *answer)
 {
     (void)c;
@@ -66,7 +57,14 @@ static void render_list(const common_t *c, json_t *answer)
     table_t t;
     table_init(&t, 6,
                (const char *const[]){"NAME", "PUBLIC KEY", "ROLES", "ADDED", "REVOKED", ">SESSIONS"});
-    for (size_t i = 0; i < json_array_size(list); i++) add_key(&t, json_array_get(list, i));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *key = json_array_get(list, i);
+        char s[5][64], roles[512];
+        join_roles(key, roles, sizeof roles);
+        table_row(&t, cli_text(key, "name", s[0]), cli_text(key, "public_key", s[1]), roles,
+                  cli_age(key, "added_at", s[2]), cli_age(key, "revoked_at", s[3]),
+                  cli_text(key, "session_count", s[4]));
+    }
     table_print(&t);
 }
 

@@ -235,36 +235,6 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
     *drawn = true;
 }
 
-/* The last slice ended the wait, and the error speaks of that slice: the deadline is what the user knows. */
-static void tell_late(outcome_t *o, int phase)
-{
-    heddle_error_t slice = o->error;
-    bool is_nobody = slice.code == HEDDLE_ERR_NO_WORKERS;
-    error_fail(&o->error, slice.code,
-               "%s@%llu was not %s on enough workers within its deadline of %u ms", o->args->adapter,
-               (unsigned long long)o->published.version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active",
-               o->args->deadline_ms);
-    error_where(&o->error, o->args->adapter, o->published.version, slice.worker, slice.phase);
-    error_contrast(&o->error, slice.expected, slice.found);
-    error_hint(&o->error,
-               "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time",
-               o->args->adapter, (unsigned long long)o->published.version);
-    if (is_nobody) error_hint(&o->error, "%s", slice.hint);
-}
-
-static int tell_interrupted(outcome_t *o, int phase)
-{
-    unsigned long long version = o->published.version;
-    error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted before %s@%llu was %s", o->args->adapter,
-               version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active");
-    error_where(&o->error, o->args->adapter, version, NULL,
-                phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
-    error_hint(&o->error,
-               "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells",
-               o->args->adapter, version, o->args->adapter, version);
-    return HEDDLE_ERR_INTERRUPTED;
-}
-
 typedef struct { bool is_shown, is_drawn; uint64_t until_us; } watch_t;
 
 /* Said once for each start of the broker: what goes on is waiting, and for what. */
@@ -278,30 +248,11 @@ static void tell_settling(outcome_t *o, watch_t *w)
             o->report.settling_ms / 1000.0);
 }
 
-/* What happened during a slice.  After the broker was lost there is a moment more to hear how it went. */
-static void drain(heddle_publisher_t *p, const outcome_t *o, watch_t *w)
-{
-    heddle_event_t event = {.size = sizeof event};
-    while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK) {
-        uint64_t away_us = clock_now(clock_system()) + AWAY_MS * 1000;
-        if (event.type == HEDDLE_EVENT_LOST_BROKER && w->until_us < away_us) w->until_us = away_us;
-        if (w->is_shown && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &w->is_drawn);
-    }
-}
-
 /* Not yet: the broker has not ended it. */
 static bool is_late(int rc, const outcome_t *o)
 {
     bool is_over = strcmp(o->report.state, "failed") == 0;
     return !is_over && (rc == HEDDLE_ERR_DEADLINE || rc == HEDDLE_ERR_NO_WORKERS);
-}
-
-/* The same call would have the same answer for ever. */
-static void tell_replayed(outcome_t *o)
-{
-    o->error.retriable = 0;
-    error_hint(&o->error, "the request id stands for %.100s@%llu, which has ended: publish under another one",
-               o->args->adapter, (unsigned long long)o->published.version);
 }
 
 /* Waits in slices, so that progress is seen between them. */
@@ -314,14 +265,51 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         if (rc) o->error = *heddle_last_error(); /* before next_event has its own to tell */
         o->have_report = true;
         tell_settling(o, &w);
-        drain(p, o, &w);
+        /* What happened during a slice.  After the broker was lost there is a moment more to hear how it
+         * went. */
+        heddle_event_t event = {.size = sizeof event};
+        while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK) {
+            uint64_t away_us = clock_now(clock_system()) + AWAY_MS * 1000;
+            if (event.type == HEDDLE_EVENT_LOST_BROKER && w.until_us < away_us) w.until_us = away_us;
+            if (w.is_shown && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &w.is_drawn);
+        }
         if (!rc) o->error = (heddle_error_t){0};
         /* The drain above may have taken the interrupt. */
-        if (cli_signal_exit()) return tell_interrupted(o, phase);
+        if (cli_signal_exit()) {
+            unsigned long long version = o->published.version;
+            error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted before %s@%llu was %s",
+                       o->args->adapter, version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active");
+            error_where(&o->error, o->args->adapter, version, NULL,
+                        phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
+            error_hint(&o->error,
+                       "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells",
+                       o->args->adapter, version, o->args->adapter, version);
+            return HEDDLE_ERR_INTERRUPTED;
+        }
     } while (is_late(rc, o) && clock_now(clock_system()) < w.until_us);
     if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
-    if (is_late(rc, o)) tell_late(o, phase);
-    else if (rc && o->published.replayed) tell_replayed(o);
+    if (is_late(rc, o)) {
+        /* The last slice ended the wait, and the error speaks of that slice: the deadline is what the user
+         * knows. */
+        heddle_error_t slice = o->error;
+        bool is_nobody = slice.code == HEDDLE_ERR_NO_WORKERS;
+        error_fail(&o->error, slice.code, "%s@%llu was not %s on enough workers within its deadline of %u ms",
+                   o->args->adapter, (unsigned long long)o->published.version,
+                   phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
+        error_where(&o->error, o->args->adapter, o->published.version, slice.worker, slice.phase);
+        error_contrast(&o->error, slice.expected, slice.found);
+        error_hint(
+            &o->error,
+            "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time",
+            o->args->adapter, (unsigned long long)o->published.version);
+        if (is_nobody) error_hint(&o->error, "%s", slice.hint);
+    } else if (rc && o->published.replayed) {
+        /* The same call would have the same answer for ever. */
+        o->error.retriable = 0;
+        error_hint(&o->error,
+                   "the request id stands for %.100s@%llu, which has ended: publish under another one",
+                   o->args->adapter, (unsigned long long)o->published.version);
+    }
     return rc;
 }
 

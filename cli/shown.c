@@ -7,20 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void settle_text(json_t *value)
-{
-    char *text = strdup(json_string_value(value));
-    if (text) error_text(text, strlen(text) + 1, text);
-    json_string_set(value, text ? text : "");
-    free(text);
-}
-
 void cli_settle_texts(json_t *value)
 {
     const char *key;
     json_t *part;
     size_t i;
-    if (json_is_string(value)) settle_text(value);
+    if (json_is_string(value)) {
+        char *text = strdup(json_string_value(value));
+        if (text) error_text(text, strlen(text) + 1, text);
+        json_string_set(value, text ? text : "");
+        free(text);
+    }
     json_array_foreach(value, i, part) cli_settle_texts(part);
     json_object_foreach(value, key, part) cli_settle_texts(part);
 }

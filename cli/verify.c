@@ -129,25 +129,6 @@ static int look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
     return HEDDLE_OK;
 }
 
-/* The workers were asked, so that the answer does not rest on the registry: a broker that settles
- * asks nobody.  Those with its
- * bytes all differ from DIR then, and none of them is at fault. */
-static void tell_other(const args_t *args, const registered_t *r, const char *digest, const json_t *answer,
-                       heddle_error_t *error)
-{
-    char short_digest[64];
-    long long version = cli_integer(r->meant, "version");
-    holders_t h = holders_of(answer, digest, digest_of(r->meant));
-    error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH,
-               "%.300s is not %s@%lld (h1:%s... as the registry has it)%s%.100s%s", args->dir, r->adapter,
-               version, cli_short_digest(r->meant, "digest", short_digest), h.other ? "; " : "",
-               h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
-    error_where(error, r->adapter, (uint64_t)version, h.other, "verify");
-    error_contrast(error, digest_of(r->meant), digest);
-    const json_t *real = newest_with(json_object_get(r->versions, "versions"), digest);
-    holders_hint(&h, r->adapter, real ? (long long)cli_integer(real, "version") : 0, error);
-}
-
 static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref, const char *digest)
 {
     registered_t r;
@@ -161,8 +142,22 @@ static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref
     bool has_asked = !rc || rc == HEDDLE_ERR_DIGEST_MISMATCH ||
                      (rc == HEDDLE_ERR_DEADLINE && json_array_size(json_object_get(answer, "workers")) > 0);
     bool has_nobody = rc == HEDDLE_ERR_VERSION_LOST; /* DIR is another one all the same */
-    if (((answer && has_asked) || has_nobody) && r.meant && strcmp(digest_of(r.meant), digest) != 0)
-        tell_other(args, &r, digest, answer, &error);
+    if (((answer && has_asked) || has_nobody) && r.meant && strcmp(digest_of(r.meant), digest) != 0) {
+        /* The workers were asked, so that the answer does not rest on the registry: a broker that settles
+         * asks nobody.  Those with its
+         * bytes all differ from DIR then, and none of them is at fault. */
+        char short_digest[64];
+        long long version = cli_integer(r.meant, "version");
+        holders_t h = holders_of(answer, digest, digest_of(r.meant));
+        error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH,
+                   "%.300s is not %s@%lld (h1:%s... as the registry has it)%s%.100s%s", args->dir, r.adapter,
+                   version, cli_short_digest(r.meant, "digest", short_digest), h.other ? "; " : "",
+                   h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
+        error_where(&error, r.adapter, (uint64_t)version, h.other, "verify");
+        error_contrast(&error, digest_of(r.meant), digest);
+        const json_t *real = newest_with(json_object_get(r.versions, "versions"), digest);
+        holders_hint(&h, r.adapter, real ? (long long)cli_integer(real, "version") : 0, &error);
+    }
     json_decref(answer);
     json_decref(r.versions);
     return cli_answer(&args->common, "verify", &error, json, render);

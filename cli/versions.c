@@ -205,16 +205,6 @@ static bool is_shown(const json_t *list, size_t i)
     return true;
 }
 
-static void add_version(table_t *t, const json_t *v)
-{
-    char s[7][64], bytes[16], why[600];
-    units_bytes_text((uint64_t)cli_integer(v, "data_bytes"), bytes);
-    table_row(t, cli_text(v, "version", s[1]), cli_text(v, "state", s[2]),
-              cli_short_digest(v, "digest", s[3]), cli_text(v, "step", s[4]), cli_age(v, "created_at", s[5]),
-              bytes, cli_text(v, "tensor_count", s[6]), cli_text(v, "holder_count", s[0]),
-              cli_why(json_object_get(v, "reason"), why, sizeof why));
-}
-
 static void render(const common_t *c, json_t *answer)
 {
     (void)c;
@@ -230,8 +220,16 @@ static void render(const common_t *c, json_t *answer)
                (const char *const[]){">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">BYTES", ">TENSORS",
                                      ">HOLDERS", "WHY"});
     for (size_t i = 0; i < json_array_size(list); i++) {
-        if (is_shown(list, i)) add_version(&t, json_array_get(list, i));
-        else hidden++;
+        if (is_shown(list, i)) {
+            const json_t *v = json_array_get(list, i);
+            char s[7][64], bytes[16], why[600];
+            units_bytes_text((uint64_t)cli_integer(v, "data_bytes"), bytes);
+            table_row(&t, cli_text(v, "version", s[1]), cli_text(v, "state", s[2]),
+                      cli_short_digest(v, "digest", s[3]), cli_text(v, "step", s[4]),
+                      cli_age(v, "created_at", s[5]), bytes, cli_text(v, "tensor_count", s[6]),
+                      cli_text(v, "holder_count", s[0]),
+                      cli_why(json_object_get(v, "reason"), why, sizeof why));
+        } else hidden++;
     }
     table_print(&t);
     if (hidden)

@@ -19,16 +19,6 @@ static void add_line(buf_t *b, const char *key, const char *text)
     buf_add_text(b, "\n");
 }
 
-/* As they stand, line by line: what is set apart there is set apart in what is made of them. */
-static void add_notes(buf_t *b, const char *notes)
-{
-    for (const char *at = notes; at && *at;) {
-        size_t n = strcspn(at, "\n");
-        buf_printf(b, "note\t%.*s\n", (int)n, at);
-        at += at[n] ? n + 1 : n;
-    }
-}
-
 static void add_option(buf_t *b, const option_t *o, const char *table)
 {
     static const char *const KINDS[] = {
@@ -59,7 +49,12 @@ char *option_dump(const option_set_t *set)
     for (const option_t *o = set->options; o && o->name; o++) add_option(&b, o, "own");
     for (const option_t *o = set->common; o && o->name; o++) add_option(&b, o, "common");
     for (const option_t *o = ALWAYS; o->name; o++) add_option(&b, o, "common");
-    add_notes(&b, set->notes);
+    /* As they stand, line by line: what is set apart there is set apart in what is made of them. */
+    for (const char *at = set->notes; at && *at;) {
+        size_t n = strcspn(at, "\n");
+        buf_printf(&b, "note\t%.*s\n", (int)n, at);
+        at += at[n] ? n + 1 : n;
+    }
     buf_text(&b);
     return (char *)b.data;
 }

@@ -6,16 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What pthread calls a thread is the same in every copy of this file: the plugin has its own.  A thread that
- * comes after one that ended may be called as that was: a mistake may go unseen then, and never is a good
- * call refused. */
-static uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); }
-
 void owner_assert(const owner_t *owner, const char *where)
 {
     if (!owner) return;
     owner_t *o = (owner_t *)owner;        /* to be bound changes nothing of what it guards */
-    uintptr_t was = 0, me = this_thread();
+    /* What pthread calls a thread is the same in every copy of this file: the plugin has its own.  A thread
+     * that comes after one that ended may be called as that was: a mistake may go unseen then, and never is a
+     * good call refused. */
+    uintptr_t was = 0, me = (uintptr_t)pthread_self();
     if (atomic_compare_exchange_strong_explicit(&o->thread, &was, me, memory_order_relaxed,
                                                 memory_order_relaxed) ||
         was == me)

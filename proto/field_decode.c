@@ -49,23 +49,6 @@ static void describe_wanted(const field_t *f, heddle_error_t *error)
     }
 }
 
-static void describe_found(const msgpack_object *o, heddle_error_t *error)
-{
-    switch (o->type) {
-    case MSGPACK_OBJECT_NIL: error_found(error, "nil"); break;
-    case MSGPACK_OBJECT_BOOLEAN: error_found(error, "%s", o->via.boolean ? "true" : "false"); break;
-    case MSGPACK_OBJECT_POSITIVE_INTEGER: error_found(error, "%" PRIu64, o->via.u64); break;
-    case MSGPACK_OBJECT_NEGATIVE_INTEGER: error_found(error, "%" PRId64, o->via.i64); break;
-    case MSGPACK_OBJECT_FLOAT32:
-    case MSGPACK_OBJECT_FLOAT64: error_found(error, "the real %g", o->via.f64); break;
-    case MSGPACK_OBJECT_STR: error_found(error, "a text of %" PRIu32 " bytes", o->via.str.size); break;
-    case MSGPACK_OBJECT_BIN: error_found(error, "a bin of %" PRIu32 " bytes", o->via.bin.size); break;
-    case MSGPACK_OBJECT_ARRAY: error_found(error, "an array of %" PRIu32, o->via.array.size); break;
-    case MSGPACK_OBJECT_MAP: error_found(error, "a map of %" PRIu32, o->via.map.size); break;
-    case MSGPACK_OBJECT_EXT: error_found(error, "an ext type"); break;
-    }
-}
-
 /* "JOIN: held[3].version: why" */
 static int refuse(const decoder_t *d, int code, const field_t *f, const char *why)
 {
@@ -79,7 +62,20 @@ static int refuse_value(const decoder_t *d, int code, const field_t *f, const ms
 {
     int rc = refuse(d, code, f, why);
     describe_wanted(f, d->error);
-    describe_found(o, d->error);
+    heddle_error_t *error = d->error;
+    switch (o->type) {
+    case MSGPACK_OBJECT_NIL: error_found(error, "nil"); break;
+    case MSGPACK_OBJECT_BOOLEAN: error_found(error, "%s", o->via.boolean ? "true" : "false"); break;
+    case MSGPACK_OBJECT_POSITIVE_INTEGER: error_found(error, "%" PRIu64, o->via.u64); break;
+    case MSGPACK_OBJECT_NEGATIVE_INTEGER: error_found(error, "%" PRId64, o->via.i64); break;
+    case MSGPACK_OBJECT_FLOAT32:
+    case MSGPACK_OBJECT_FLOAT64: error_found(error, "the real %g", o->via.f64); break;
+    case MSGPACK_OBJECT_STR: error_found(error, "a text of %" PRIu32 " bytes", o->via.str.size); break;
+    case MSGPACK_OBJECT_BIN: error_found(error, "a bin of %" PRIu32 " bytes", o->via.bin.size); break;
+    case MSGPACK_OBJECT_ARRAY: error_found(error, "an array of %" PRIu32, o->via.array.size); break;
+    case MSGPACK_OBJECT_MAP: error_found(error, "a map of %" PRIu32, o->via.map.size); break;
+    case MSGPACK_OBJECT_EXT: error_found(error, "an ext type"); break;
+    }
     return rc;
 }
 

@@ -137,8 +137,6 @@ static int put_value(encoder_t *e, const field_t *f, const void *row)
     return HEDDLE_ERR_INTERNAL;
 }
 
-static bool is_text(const field_t *f) { return f->kind == FIELD_TEXT || f->kind == FIELD_NAME; }
-
 static int put_row(encoder_t *e, const table_t *table, const void *row)
 {
     uint32_t present = 0;
@@ -149,7 +147,7 @@ static int put_row(encoder_t *e, const table_t *table, const void *row)
         const field_t *f = &table->fields[i];
         bool zero = is_zero(f, row);
         if (zero && !f->required) continue;
-        if (zero && is_text(f)) return HEDDLE_ERR_PROTOCOL;
+        if (zero && (f->kind == FIELD_TEXT || f->kind == FIELD_NAME)) return HEDDLE_ERR_PROTOCOL;
         put_text(e, f->key, SIZE_MAX);
         int rc = put_value(e, f, row);
         if (rc) return rc;

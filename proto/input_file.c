@@ -194,16 +194,6 @@ int input_file_refuse_changed(const input_file_t *f, const char *how, heddle_err
     return rc;
 }
 
-static int refuse_writer(const input_file_t *f, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is still open for writing", f->shown);
-    error_contrast(error, "a file that nobody writes to",
-                   "a process that has it open for writing, or mapped so");
-    error_hint(error, "close it, and let go of a writable mapping of it (np.memmap, mode r+), before it is "
-                      "published; fuser -v names the process: maybe a child, forked during the save");
-    return rc;
-}
-
 /* In this order: whoever wrote and let go before the lease was tried has moved the times. */
 int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_error_t *error)
 {
@@ -213,7 +203,15 @@ int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_err
     const char *how =
         fstatat(f->dir_fd, f->name, &named, 0) ? "its name is gone" : difference(f, &now, &named);
     if (how) return input_file_refuse_changed(f, how, error);
-    if (writer == WRITER_THERE) return refuse_writer(f, error);
+    if (writer == WRITER_THERE) {
+        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is still open for writing", f->shown);
+        error_contrast(error, "a file that nobody writes to",
+                       "a process that has it open for writing, or mapped so");
+        error_hint(error,
+                   "close it, and let go of a writable mapping of it (np.memmap, mode r+), before it is "
+                   "published; fuser -v names the process: maybe a child, forked during the save");
+        return rc;
+    }
     *ret_sure = f->was_quiet && writer == WRITER_NONE && f->tells & TELLS_WRITES;
     return HEDDLE_OK;
 }

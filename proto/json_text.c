@@ -63,25 +63,22 @@ static int check_depth(uint32_t depth, const char *what, size_t at, heddle_error
     return rc;
 }
 
-static int fail_load(const char *what, size_t base, const json_error_t *why, heddle_error_t *error)
-{
-    enum json_error_code code = json_error_code(why);
-    size_t at = base + (why->position < 0 ? 0 : (size_t)why->position);
-    if (code == json_error_out_of_memory || !why->text[0]) /* it has words for everything else */
-        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to read %s", what);
-    if (code != json_error_duplicate_key) return refuse(what, at, why->text, error);
-    int rc =
-        error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s has a name twice in an object, at byte %zu", what, at);
-    error_contrast(error, "each name once", why->text);
-    error_hint(error, "readers would take one or the other: save the adapter again");
-    return rc;
-}
-
 static int load(bytes_t text, const char *what, size_t base, json_t **ret_value, heddle_error_t *error)
 {
     json_error_t why;
     json_t *value = json_loadb(text.data, text.bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
-    if (!value) return fail_load(what, base, &why, error);
+    if (!value) {
+        enum json_error_code code = json_error_code(&why);
+        size_t at = base + (why.position < 0 ? 0 : (size_t)why.position);
+        if (code == json_error_out_of_memory || !why.text[0]) /* it has words for everything else */
+            return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to read %s", what);
+        if (code != json_error_duplicate_key) return refuse(what, at, why.text, error);
+        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s has a name twice in an object, at byte %zu",
+                            what, at);
+        error_contrast(error, "each name once", why.text);
+        error_hint(error, "readers would take one or the other: save the adapter again");
+        return rc;
+    }
     *ret_value = value;
     return HEDDLE_OK;
 }
@@ -110,22 +107,17 @@ int json_members_begin(bytes_t text, const char *what, json_members_t *ret_membe
     return HEDDLE_OK;
 }
 
-/* The '}' has been read: nothing but blanks may follow. */
-static int end_members(json_members_t *m, bool *ret_more, heddle_error_t *error)
-{
-    m->at = skip_blanks(m->text.data, m->text.bytes, m->at);
-    if (m->at < m->text.bytes) return refuse(m->what, m->at, "bytes after the end of the object", error);
-    *ret_more = false;
-    return HEDDLE_OK;
-}
-
 int json_members_next(json_members_t *m, json_member_t *ret_member, bool *ret_more, heddle_error_t *error)
 {
     const char *text = m->text.data;
     size_t bytes = m->text.bytes, at = skip_blanks(text, bytes, m->at);
     if (at < bytes && text[at] == '}') {
         m->at = at + 1;
-        return end_members(m, ret_more, error);
+        /* The '}' has been read: nothing but blanks may follow. */
+        m->at = skip_blanks(m->text.data, m->text.bytes, m->at);
+        if (m->at < m->text.bytes) return refuse(m->what, m->at, "bytes after the end of the object", error);
+        *ret_more = false;
+        return HEDDLE_OK;
     }
     if (m->seen > 0) {
         if (at == bytes || text[at] != ',') return refuse(m->what, at, "no ',' or '}' after a value", error);

@@ -29,17 +29,6 @@ static int check_name(const heddle_tensor_t *t, heddle_error_t *error)
     return rc;
 }
 
-/* "F32 [16, 896]" */
-static void found_shape(const heddle_tensor_t *t, heddle_error_t *error)
-{
-    char text[192];
-    const char *dtype = heddle_dtype_name(t->dtype);
-    int n = snprintf(text, sizeof text, "%s [", dtype ? dtype : "no dtype");
-    for (uint32_t d = 0; d < t->ndim && d < 4; d++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%" PRIu64, d ? ", " : "", t->dims[d]);
-    error_found(error, "%s%s", text, t->ndim > 4 ? ", ...]" : "]");
-}
-
 static int check_shape(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_error_t *error)
 {
     const char *why = tensor_shape_problem(t->dtype, t->ndim, t->dims, ret_bytes);
@@ -48,7 +37,13 @@ static int check_shape(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_err
         refuse_tensor(t, t->ndim > LIMIT_TENSOR_DIMS ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER, why, error);
     error_expected(error, "a known dtype, at most %u dimensions, whole bytes, at most 1 TiB",
                    LIMIT_TENSOR_DIMS);
-    found_shape(t, error);
+    /* "F32 [16, 896]" */
+    char text[192];
+    const char *dtype = heddle_dtype_name(t->dtype);
+    int n = snprintf(text, sizeof text, "%s [", dtype ? dtype : "no dtype");
+    for (uint32_t d = 0; d < t->ndim && d < 4; d++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%" PRIu64, d ? ", " : "", t->dims[d]);
+    error_found(error, "%s%s", text, t->ndim > 4 ? ", ...]" : "]");
     error_hint(error, "the tensor's description is wrong: save the adapter again");
     return rc;
 }
@@ -88,15 +83,6 @@ static int sort_rows(const heddle_tensor_t *tensors, layout_t *l, heddle_error_t
         return rc;
     }
     return HEDDLE_OK;
-}
-
-static void place_rows(layout_t *l)
-{
-    uint64_t offset = 0;
-    for (uint32_t i = 0; i < l->count; i++) {
-        l->places[l->order[i]] = offset;
-        offset += tensor_room(l->sizes[l->order[i]]);
-    }
 }
 
 static int check_count(uint32_t count, heddle_error_t *error)
@@ -155,7 +141,11 @@ int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_la
         layout_fini(&l);
         return rc;
     }
-    place_rows(&l);
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < l.count; i++) {
+        l.places[l.order[i]] = offset;
+        offset += tensor_room(l.sizes[l.order[i]]);
+    }
     *ret_layout = l;
     return HEDDLE_OK;
 }

@@ -166,18 +166,6 @@ static int check_columns(const fields_t *f, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-static void take_columns(const fields_t *f, manifest_t *m)
-{
-    m->tensor_count = (uint32_t)f->count;
-    m->chunk_bytes = (uint32_t)f->chunk_bytes;
-    m->chunk_count = (uint32_t)(f->chunks.bytes / sizeof(chunk_digest_t));
-    m->region_bytes = f->region_bytes;
-    m->data_bytes = f->data_bytes;
-    m->config = f->config, m->metadata = f->metadata;
-    m->names = f->names, m->name_ends = f->name_ends, m->dtypes = f->dtypes, m->ndims = f->ndims;
-    m->dims = f->dims, m->offsets = f->offsets, m->sizes = f->sizes, m->chunks = f->chunks;
-}
-
 /* Where the walk over the rows is: what the next row must begin with. */
 typedef struct { uint64_t name_end, dims, offset, data_bytes; bytes_t last_name; } walk_t;
 
@@ -258,7 +246,15 @@ static int take_manifest(const msgpack_object *map, manifest_t *m, heddle_error_
     if (!rc) rc = take_words(&fields, m, error);
     if (!rc) rc = check_columns(&fields, error);
     if (rc) return rc;
-    take_columns(&fields, m);
+    m->tensor_count = (uint32_t)fields.count;
+    m->chunk_bytes = (uint32_t)fields.chunk_bytes;
+    m->chunk_count = (uint32_t)(fields.chunks.bytes / sizeof(chunk_digest_t));
+    m->region_bytes = fields.region_bytes;
+    m->data_bytes = fields.data_bytes;
+    m->config = fields.config, m->metadata = fields.metadata;
+    m->names = fields.names, m->name_ends = fields.name_ends, m->dtypes = fields.dtypes,
+    m->ndims = fields.ndims;
+    m->dims = fields.dims, m->offsets = fields.offsets, m->sizes = fields.sizes, m->chunks = fields.chunks;
     m->dim_starts = calloc(m->tensor_count, sizeof *m->dim_starts);
     if (!m->dim_starts)
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a manifest of %" PRIu32 " tensors",

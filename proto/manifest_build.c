@@ -110,19 +110,6 @@ static void pack_bytes(msgpack_packer *pk, const char *key, bytes_t bytes)
     msgpack_pack_bin_with_body(pk, bytes.data, bytes.bytes);
 }
 
-static void pack_features(msgpack_packer *pk, const char *features)
-{
-    uint32_t count = *features ? 1 : 0;
-    for (const char *p = features; *p; p++) count += *p == ',';
-    pack_key(pk, "features");
-    msgpack_pack_array(pk, count);
-    for (; count; count--) {
-        size_t bytes = strcspn(features, ",");
-        msgpack_pack_str_with_body(pk, features, bytes);
-        features += bytes + 1;
-    }
-}
-
 /* Begins a column and gives its place, to be filled later: nothing moves once manifest_build has made room.
  */
 static uint8_t *pack_column(msgpack_packer *pk, const char *key, uint64_t bytes)
@@ -184,7 +171,16 @@ int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
     pack_number(&pk, "v", 1);
     pack_key(&pk, "kind");
     msgpack_pack_str_with_body(&pk, in->kind, strlen(in->kind));
-    pack_features(&pk, in->features);
+    const char *features = in->features;
+    uint32_t count = *features ? 1 : 0;
+    for (const char *p = features; *p; p++) count += *p == ',';
+    pack_key(&pk, "features");
+    msgpack_pack_array(&pk, count);
+    for (; count; count--) {
+        size_t bytes = strcspn(features, ",");
+        msgpack_pack_str_with_body(&pk, features, bytes);
+        features += bytes + 1;
+    }
     pack_number(&pk, "chunk_bytes", manifest_chunk_bytes(l->region_bytes));
     pack_number(&pk, "region_bytes", l->region_bytes);
     pack_number(&pk, "data_bytes", l->data_bytes);

@@ -11,9 +11,6 @@
 
 static const scan_limits_t FRAME_LIMITS = {LIMIT_FRAME_DEPTH, LIMIT_FRAME_NODES, LIMIT_MAP_KEYS};
 
-/* All bodies begin where the union begins. */
-static const void *body_of(const msg_t *m) { return &m->hello; }
-
 const char *msg_name(int type)
 {
     const table_t *table = msg_table(type);
@@ -32,7 +29,8 @@ int msg_encode(const msg_t *m, buf_t *out)
     const table_t *table = msg_table((int)m->type);
     if (!table) return HEDDLE_ERR_PROTOCOL;
     put_head((int)m->type, out);
-    int rc = table_encode(table, body_of(m), out);
+    /* All bodies begin where the union begins. */
+    int rc = table_encode(table, &m->hello, out);
     if (rc == HEDDLE_OK && out->failed) rc = HEDDLE_ERR_NO_MEMORY;
     if (rc == HEDDLE_OK && out->bytes - start > LIMIT_FRAME_BYTES) rc = HEDDLE_ERR_LIMIT;
     if (rc) out->bytes = start;

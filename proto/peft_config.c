@@ -66,19 +66,6 @@ static int check_fields(const json_t *config, heddle_error_t *error)
 /* What the names of the tensors tell. */
 typedef struct { bool lora, magnitude, embeddings; } named_t;
 
-static named_t look_at_names(const heddle_tensor_t *tensors, uint32_t count)
-{
-    named_t named = {0};
-    for (uint32_t i = 0; i < count; i++) {
-        const char *name = tensors[i].name, *lora = strstr(name, "lora_");
-        named.lora |= lora != NULL;
-        named.magnitude |= lora && strstr(lora, "lora_magnitude_vector");
-        named.embeddings |= (lora && strstr(lora, "lora_embedding_")) || strstr(name, "embed_tokens") ||
-                            strstr(name, "trainable_tokens");
-    }
-    return named;
-}
-
 static int check_names(const heddle_tensor_t *tensors, uint32_t count, const named_t *named,
                        heddle_error_t *error)
 {
@@ -154,7 +141,14 @@ int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, c
                char ret_base_model[256], heddle_error_t *error)
 {
     json_t *root = NULL;
-    named_t named = look_at_names(tensors, count);
+    named_t named = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name = tensors[i].name, *lora = strstr(name, "lora_");
+        named.lora |= lora != NULL;
+        named.magnitude |= lora && strstr(lora, "lora_magnitude_vector");
+        named.embeddings |= (lora && strstr(lora, "lora_embedding_")) || strstr(name, "embed_tokens") ||
+                            strstr(name, "trainable_tokens");
+    }
     int rc = load_config(config, &root, error);
     if (!rc) rc = check_type(root, error);
     if (!rc) rc = check_fields(root, error);

@@ -50,22 +50,6 @@ static int digest_dir(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t 
     return input_file_refuse_changed(&d->model_file, "other bytes when it was read again", error);
 }
 
-static void tell(const peft_dir_t *d, const digest_t *digest, heddle_adapter_info_t *info)
-{
-    uint32_t chunk_bytes = manifest_chunk_bytes(d->layout.region_bytes);
-    *info = (heddle_adapter_info_t){
-        .size = sizeof *info,
-        .kind = "lora",
-        .data_bytes = d->layout.data_bytes,
-        .tensor_count = d->layout.count,
-        .chunk_count = (uint32_t)((d->layout.region_bytes + chunk_bytes - 1) / chunk_bytes),
-        .chunk_bytes = chunk_bytes,
-    };
-    digest_text(digest, info->digest);
-    memcpy(info->features, d->features, sizeof info->features);
-    memcpy(info->base_model, d->base_model, sizeof info->base_model);
-}
-
 int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error)
 {
     peft_dir_t *d = NULL;
@@ -73,7 +57,20 @@ int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t
     int rc = peft_open(dir, &d, error);
     if (rc) return rc;
     rc = digest_dir(d, &digest, error);
-    if (!rc) tell(d, &digest, ret_info);
+    if (!rc) {
+        uint32_t chunk_bytes = manifest_chunk_bytes(d->layout.region_bytes);
+        *ret_info = (heddle_adapter_info_t){
+            .size = sizeof *ret_info,
+            .kind = "lora",
+            .data_bytes = d->layout.data_bytes,
+            .tensor_count = d->layout.count,
+            .chunk_count = (uint32_t)((d->layout.region_bytes + chunk_bytes - 1) / chunk_bytes),
+            .chunk_bytes = chunk_bytes,
+        };
+        digest_text(&digest, ret_info->digest);
+        memcpy(ret_info->features, d->features, sizeof ret_info->features);
+        memcpy(ret_info->base_model, d->base_model, sizeof ret_info->base_model);
+    }
     peft_close(&d);
     return rc;
 }

@@ -257,26 +257,20 @@ static int split_rows(builder_t *b, safetensors_t *t)
     return HEDDLE_OK;
 }
 
-static int take_members(builder_t *b, bytes_t header)
-{
-    json_members_t members;
-    json_member_t member;
-    bool more = true;
-    int rc = json_members_begin(header, WHAT, &members, b->error);
-    while (!rc) {
-        rc = json_members_next(&members, &member, &more, b->error);
-        if (!rc && !more) break;
-        if (!rc) rc = take_member(b, &members, &member);
-        if (!rc && b->count % STOP_ROWS == 0) rc = stop_check(b->error);
-    }
-    return rc;
-}
-
 int safetensors_parse(bytes_t header, uint64_t data_bytes, safetensors_t *ret_table, heddle_error_t *error)
 {
     builder_t b = {.error = error};
     safetensors_t table = {0};
-    int rc = take_members(&b, header);
+    json_members_t members;
+    json_member_t member;
+    bool more = true;
+    int rc = json_members_begin(header, WHAT, &members, b.error);
+    while (!rc) {
+        rc = json_members_next(&members, &member, &more, b.error);
+        if (!rc && !more) break;
+        if (!rc) rc = take_member(&b, &members, &member);
+        if (!rc && b.count % STOP_ROWS == 0) rc = stop_check(b.error);
+    }
     if (!rc) {
         sort_rows((row_t *)b.rows.data, b.count);
         rc = check_cover(&b, data_bytes);

@@ -26,18 +26,6 @@ static void add_string(buf_t *out, bytes_t text)
     buf_add_text(out, "\"");
 }
 
-static void add_tensor(buf_t *out, const manifest_t *m, uint32_t index, uint64_t *offset)
-{
-    manifest_row_t row;
-    manifest_row(m, index, &row);
-    add_string(out, row.name);
-    buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", heddle_dtype_name(row.dtype));
-    for (uint32_t d = 0; d < row.ndim; d++)
-        buf_printf(out, d ? ",%" PRIu64 : "%" PRIu64, manifest_dim(m, index, d));
-    buf_printf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *offset, *offset + row.bytes);
-    *offset += row.bytes;
-}
-
 /* The manifest is sorted by name: what is left is to deal the rows out by dtype, the last of the list first.
  */
 static void sort_rows(const manifest_t *m, uint32_t *ret_order)
@@ -71,7 +59,15 @@ int safetensors_write(const manifest_t *m, buf_t *out, uint32_t *ret_order, hedd
     uint64_t offset = 0;
     for (uint32_t i = 0; i < m->tensor_count; i++) {
         if (i > 0 || m->metadata.bytes) buf_add_text(out, ",");
-        add_tensor(out, m, ret_order[i], &offset);
+        uint32_t index = ret_order[i];
+        manifest_row_t row;
+        manifest_row(m, index, &row);
+        add_string(out, row.name);
+        buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", heddle_dtype_name(row.dtype));
+        for (uint32_t d = 0; d < row.ndim; d++)
+            buf_printf(out, d ? ",%" PRIu64 : "%" PRIu64, manifest_dim(m, index, d));
+        buf_printf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", offset, offset + row.bytes);
+        offset += row.bytes;
     }
     buf_add_text(out, "}");
     while ((out->bytes - start) % 8 && !out->failed) buf_add_text(out, " ");

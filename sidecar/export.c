@@ -251,15 +251,6 @@ static int lock_root(exports_t *x, int root, heddle_error_t *error, int *ret_loc
     return is_ours ? HEDDLE_OK : export_lock_take(root, x->path, x->adapters, error, ret_lock);
 }
 
-static void move_root(exports_t *x, int root, int lock)
-{
-    log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
-    if (lock == x->lock) x->lock = -1;
-    exports_close(x);
-    x->root = root;
-    x->lock = lock;
-}
-
 /* The directory that has the path now: it may have been removed, or another put in its place. */
 static int find_root(exports_t *x, heddle_error_t *error)
 {
@@ -271,7 +262,13 @@ static int find_root(exports_t *x, heddle_error_t *error)
     if (rc) return rc;
     rc = lock_root(x, root, error, &lock, &is_same);
     if (rc || is_same) close(root);    /* it could not be looked at for a moment */
-    else move_root(x, root, lock);
+    else {
+        log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
+        if (lock == x->lock) x->lock = -1;
+        exports_close(x);
+        x->root = root;
+        x->lock = lock;
+    }
     return is_same ? keep_lock(x, error) : rc;
 }
 
@@ -422,19 +419,16 @@ static int sync_root(exports_t *x, heddle_error_t *error)
     return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
 }
 
-static int unlink_adapter(exports_t *x, const char *adapter, heddle_error_t *error)
-{
-    if (unlinkat(x->root, adapter, 0) != 0 && errno != ENOENT)
-        return fail(error, "cannot remove the link", adapter);
-    return sync_root(x, error);
-}
-
 int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error)
 {
     char name[200], temporary[300];
     int rc = exports_check_link(x, adapter, error);
     if (rc) return rc;
-    if (version == 0) return unlink_adapter(x, adapter, error);
+    if (version == 0) {
+        if (unlinkat(x->root, adapter, 0) != 0 && errno != ENOENT)
+            return fail(error, "cannot remove the link", adapter);
+        return sync_root(x, error);
+    }
     name_of(adapter, version, name);
     snprintf(temporary, sizeof temporary, ".%s.link-%ld", adapter, (long)getpid());
     unlinkat(x->root, temporary, 0);
@@ -492,26 +486,22 @@ static int later_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static void list_versions(const exports_t *x, const char *adapter, list_t *ret_list)
-{
-    DIR *dir = open_directory(x->root, ".");
-    if (!dir) return;
-    for (struct dirent *e; (e = readdir(dir));) {
-        ref_t ref;
-        if (!is_export_of(adapter, e->d_name, &ref)) continue;
-        if (!add(ret_list, ref.version)) break;
-    }
-    closedir(dir);
-    if (ret_list->count) qsort(ret_list->versions, ret_list->count, sizeof *ret_list->versions, later_first);
-}
-
 void exports_prune(exports_t *x, const char *adapter,
                    bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self)
 {
     list_t list = {0};
     uint32_t kept = 0;
     if (x->root < 0) return;
-    list_versions(x, adapter, &list);
+    DIR *dir = open_directory(x->root, ".");
+    if (dir) {
+        for (struct dirent *e; (e = readdir(dir));) {
+            ref_t ref;
+            if (!is_export_of(adapter, e->d_name, &ref)) continue;
+            if (!add(&list, ref.version)) break;
+        }
+        closedir(dir);
+        if (list.count) qsort(list.versions, list.count, sizeof *list.versions, later_first);
+    }
     uint64_t linked = exports_linked(x, adapter);
     for (size_t i = 0; i < list.count; i++) {
         char name[200];

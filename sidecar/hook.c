@@ -154,16 +154,20 @@ static ssize_t read_some(hook_t *h)
 
 void hook_read(hook_t *h) { read_some(h); }
 
-/* What is left in the pipe; somebody in the background may hold its other end for ever. */
-static void read_rest(hook_t *h)
+bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
 {
+    int status;
+    pid_t pid = waitpid(h->pid, &status, WNOHANG);
+    if (pid == 0 && !h->timed_out && now_us >= h->deadline_us) {
+        h->timed_out = true;
+        kill(-h->pid, SIGKILL);
+    }
+    if (pid == 0) return false;
+    /* What is left in the pipe; somebody in the background may hold its other end for ever. */
     while (read_some(h) > 0) {}
     if (h->err_fd >= 0) close(h->err_fd);
     h->err_fd = -1;
-}
-
-static void tell(const hook_t *h, int status, char ret_reason[641])
-{
+    if (pid < 0) status = 127 << 8;
     char tail[HOOK_TAIL_BYTES + 1];
     memcpy(tail, h->tail, sizeof tail);
     for (size_t n = strlen(tail); n > 0 && (tail[n - 1] == '\n' || tail[n - 1] == ' '); n--) tail[n - 1] = 0;
@@ -178,20 +182,6 @@ static void tell(const hook_t *h, int status, char ret_reason[641])
     else if (WEXITSTATUS(status))
         snprintf(ret_reason, 641, "the command ended with status %d%s%s", WEXITSTATUS(status), colon, tail);
     else ret_reason[0] = 0;
-}
-
-bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
-{
-    int status;
-    pid_t pid = waitpid(h->pid, &status, WNOHANG);
-    if (pid == 0 && !h->timed_out && now_us >= h->deadline_us) {
-        h->timed_out = true;
-        kill(-h->pid, SIGKILL);
-    }
-    if (pid == 0) return false;
-    read_rest(h);
-    if (pid < 0) status = 127 << 8;
-    tell(h, status, ret_reason);
     h->pid = 0;
     return true;
 }

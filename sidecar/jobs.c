@@ -188,17 +188,6 @@ static int write_again(jobs_t *j, const heddle_event_t *e, bool is_active, heddl
     return rc;
 }
 
-static void repair(jobs_t *j, const heddle_event_t *e, bool is_active, const char *path, bool is_missing)
-{
-    heddle_error_t error;
-    const char *what = is_missing ? "is missing or cannot be read" : "has other bytes";
-    if (write_again(j, e, is_active, &error))
-        log_emit(LOG_ERROR, "export.damaged", "%s %s, and cannot be written again: %s", path, what,
-                 error.message);
-    else
-        log_emit(LOG_WARN, "export.repaired", "%s %s: it was written again", path, what);
-}
-
 /* What a reader would open: the link, where it should name this version.  What is wrong is told as it was
  * found, then mended. */
 static void verify(jobs_t *j, const heddle_event_t *e)
@@ -214,7 +203,14 @@ static void verify(jobs_t *j, const heddle_event_t *e)
         return;
     }
     heddle_worker_verified(j->worker, e->adapter, e->version, found);
-    if (rc) repair(j, e, is_active, path, !found[0]);
+    if (rc) {
+        heddle_error_t error;
+        const char *what = !found[0] ? "is missing or cannot be read" : "has other bytes";
+        if (write_again(j, e, is_active, &error))
+            log_emit(LOG_ERROR, "export.damaged", "%s %s, and cannot be written again: %s", path, what,
+                     error.message);
+        else log_emit(LOG_WARN, "export.repaired", "%s %s: it was written again", path, what);
+    }
 }
 
 /* True when a command runs now; else the job is done. */
@@ -230,22 +226,6 @@ static bool begin(jobs_t *j, job_t *job)
     default: exports_prune(&j->exports, e->adapter, is_needed, j); break;
     }
     return false;
-}
-
-static void end_command(jobs_t *j, const job_t *job, const char *reason)
-{
-    const heddle_event_t *e = &job->event;
-    if (job->is_void) {
-        say_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
-    } else if (reason[0]) {
-        heddle_error_t why;
-        error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
-        reject(j, e, &why);
-    } else if (e->type == HEDDLE_EVENT_ARRIVED) {
-        finish_stage(j, e);
-    } else {
-        finish_activate(j, e);
-    }
 }
 
 /* --- all of them ------------------------------------------------------------------------------ */
@@ -330,7 +310,18 @@ static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
     char reason[641];
     if (!job->hook.pid) return is_first_of_adapter(j, job) && !begin(j, job);
     if (!hook_look(&job->hook, now_us, reason)) return false;
-    end_command(j, job, reason);
+    const heddle_event_t *e = &job->event;
+    if (job->is_void) {
+        say_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
+    } else if (reason[0]) {
+        heddle_error_t why;
+        error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
+        reject(j, e, &why);
+    } else if (e->type == HEDDLE_EVENT_ARRIVED) {
+        finish_stage(j, e);
+    } else {
+        finish_activate(j, e);
+    }
     return true;
 }
 

@@ -54,11 +54,6 @@ static bool take_gate(int lock, uint64_t end_us)
     return true;
 }
 
-static void leave_gate(int lock)
-{
-    fcntl(lock, F_SETLK, &(struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_len = 1});
-}
-
 static int fail(heddle_error_t *error, const char *path)
 {
     int why = errno;
@@ -66,21 +61,6 @@ static int fail(heddle_error_t *error, const char *path)
     error_where(error, NULL, 0, NULL, "export");
     error_hint(error,
                "remove that file where no worker exports there, or name another directory with --export");
-    return rc;
-}
-
-/* A process of another container or host has no number here. */
-static int refuse(const char *path, const char *adapter, long pid, heddle_error_t *error)
-{
-    char who[64] = "in another container or on another host";
-    if (pid > 0) snprintf(who, sizeof who, "with pid %ld", pid);
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: another worker exports %s there, %s", path,
-                        adapter, who);
-    error_where(error, adapter, 0, NULL, "export");
-    error_expected(error, "one worker that exports an adapter into a directory");
-    error_found(error, "a worker %s", who);
-    error_hint(error, "end that worker first, or give this one a directory of its own with --export");
-    if (error) error->retriable = 1;    /* it may end */
     return rc;
 }
 
@@ -108,8 +88,20 @@ static int take_one(int lock, const char *path, const char *adapter, uint64_t en
         if (!is_held(errno)) return fail(error, path);
         if (fcntl(lock, F_GETLK, &holder) != 0) return fail(error, path);
         bool has_ended = holder.l_type == F_UNLCK;
-        if (!has_ended || !wait_a_moment(end_us))
-            return refuse(path, adapter, has_ended ? 0 : (long)holder.l_pid, error);
+        if (!has_ended || !wait_a_moment(end_us)) {
+            /* A process of another container or host has no number here. */
+            long pid = has_ended ? 0 : (long)holder.l_pid;
+            char who[64] = "in another container or on another host";
+            if (pid > 0) snprintf(who, sizeof who, "with pid %ld", pid);
+            int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: another worker exports %s there, %s",
+                                path, adapter, who);
+            error_where(error, adapter, 0, NULL, "export");
+            error_expected(error, "one worker that exports an adapter into a directory");
+            error_found(error, "a worker %s", who);
+            error_hint(error, "end that worker first, or give this one a directory of its own with --export");
+            if (error) error->retriable = 1; /* it may end */
+            return rc;
+        }
         holder.l_type = F_WRLCK;
     }
     return HEDDLE_OK;
@@ -134,19 +126,6 @@ static int open_lock(int root, bool *ret_new)
     return lock < 0 && errno == EEXIST ? openat(root, NAME, flags, 0622) : lock;
 }
 
-static bool lacks_locks(int number) { return number == ENOLCK || number == EOPNOTSUPP || number == ENOSYS; }
-
-/* A file that was there already may be another worker's, who got its lock: without it, a third would get
- * another. */
-static int go_without(int root, const char *path, bool is_new, int *ret_lock)
-{
-    if (is_new) unlinkat(root, NAME, 0);
-    log_emit(LOG_WARN, "export.lock", "%s: the file system has no locks; see that one worker exports there",
-             path);
-    *ret_lock = -1;
-    return HEDDLE_OK;
-}
-
 /* Workers come and go at every try, or the file system gives a file another number each time. */
 static int refuse_change(const char *path, int tries, heddle_error_t *error)
 {
@@ -168,7 +147,7 @@ static entry_t pass_gate(int root, const char *path, int lock, uint64_t end_us, 
                          int *ret_rc)
 {
     if (!take_gate(lock, end_us)) {
-        if (lacks_locks(errno)) return ENTRY_WITHOUT;
+        if (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS) return ENTRY_WITHOUT;
         *ret_rc = is_held(errno) ? refuse_gate(path, lock, error) : fail(error, path);
         return ENTRY_FAILED;
     }
@@ -191,7 +170,15 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
             return HEDDLE_OK;
         }
         close(lock);
-        if (entry == ENTRY_WITHOUT) return go_without(root, path, is_new, ret_lock);
+        if (entry == ENTRY_WITHOUT) {
+            /* A file that was there already may be another worker's, who got its lock: without it, a third
+             * would get another. */
+            if (is_new) unlinkat(root, NAME, 0);
+            log_emit(LOG_WARN, "export.lock",
+                     "%s: the file system has no locks; see that one worker exports there", path);
+            *ret_lock = -1;
+            return HEDDLE_OK;
+        }
         if (entry == ENTRY_FAILED) return rc;
         tries++;
     } while (wait_a_moment(end_us));
@@ -218,7 +205,9 @@ int export_lock_take(int root, const char *path, const char *const *adapters, he
         leave(root, lock);
         return rc;
     }
-    if (lock >= 0) leave_gate(lock);
+    if (lock >= 0) {
+        fcntl(lock, F_SETLK, &(struct flock){.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_len = 1});
+    }
     *ret_lock = lock;
     return HEDDLE_OK;
 }

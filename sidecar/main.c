@@ -187,36 +187,11 @@ static void on_refused(sidecar_t *s, const heddle_event_t *e)
     s->is_refused = true;
 }
 
-static void on_event(sidecar_t *s, const heddle_event_t *e)
-{
-    if (e->type == HEDDLE_EVENT_JOINED) on_joined(s, e);
-    if (e->type == HEDDLE_EVENT_REFUSED) on_refused(s, e);
-    if (e->type == HEDDLE_EVENT_LOST_BROKER) log_emit(LOG_WARN, "broker.lost", "%s", e->message);
-    if (e->type == HEDDLE_EVENT_LEFT) end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
-    if (s->is_ready) say_event(e, s->name);
-    if (jobs_add(&s->jobs, e) != HEDDLE_OK) end_with(s, HEDDLE_ERR_NO_MEMORY, "no memory for an event");
-}
-
-static void take_events(sidecar_t *s)
-{
-    heddle_event_t event = {.size = sizeof event};
-    while (!s->is_ending && heddle_worker_next_event(s->worker, 0, &event) == HEDDLE_OK) on_event(s, &event);
-}
-
 static void take_signals(sidecar_t *s)
 {
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         if (info.ssi_signo != SIGCHLD) s->is_ending = true;    /* a child's end is seen by jobs_run */
-}
-
-static void say_waiting(sidecar_t *s, uint64_t now_us)
-{
-    if (now_us < s->patience_us) return;
-    s->patience_us = CLOCK_NEVER;
-    log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s within %.1f s; waiting for one",
-             s->args.broker, s->args.timeout_ms / 1000.0);
-    notify_status("no broker answers; waiting for one");
 }
 
 static int poll_timeout(uint64_t due_us, uint64_t now_us)
@@ -233,10 +208,26 @@ static void serve(sidecar_t *s)
     const clock_ops_t *clock = clock_system();
     s->patience_us = clock_now(clock) + s->args.timeout_ms * 1000ull;
     for (;;) {
-        take_events(s); /* before a command's end is looked at: it may answer what was just said again */
+        heddle_event_t event = {.size = sizeof event};
+        while (!s->is_ending && heddle_worker_next_event(s->worker, 0, &event) == HEDDLE_OK) {
+            if (event.type == HEDDLE_EVENT_JOINED) on_joined(s, &event);
+            if (event.type == HEDDLE_EVENT_REFUSED) on_refused(s, &event);
+            if (event.type == HEDDLE_EVENT_LOST_BROKER)
+                log_emit(LOG_WARN, "broker.lost", "%s", event.message);
+            if (event.type == HEDDLE_EVENT_LEFT)
+                end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
+            if (s->is_ready) say_event(&event, s->name);
+            if (jobs_add(&s->jobs, &event) != HEDDLE_OK)
+                end_with(s, HEDDLE_ERR_NO_MEMORY, "no memory for an event");
+        } /* before a command's end is looked at: it may answer what was just said again */
         if (s->is_ending) return;
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
-        say_waiting(s, now_us);
+        if (now_us >= s->patience_us) {
+            s->patience_us = CLOCK_NEVER;
+            log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s within %.1f s; waiting for one",
+                     s->args.broker, s->args.timeout_ms / 1000.0);
+            notify_status("no broker answers; waiting for one");
+        }
         if (s->patience_us < due_us) due_us = s->patience_us;
         struct pollfd fds[FDS + HOOKS] = {{.fd = heddle_worker_fd(s->worker), .events = POLLIN},
                                           {.fd = s->signal_fd, .events = POLLIN}};
@@ -249,21 +240,6 @@ static void serve(sidecar_t *s)
 }
 
 /* --- the process ------------------------------------------------------------------------------ */
-
-/* Before any thread: whoever starts later inherits the mask, and the signals are read from a descriptor. */
-static int watch_signals(heddle_error_t *error)
-{
-    sigset_t mine;
-    sigemptyset(&mine);
-    sigaddset(&mine, SIGTERM);
-    sigaddset(&mine, SIGINT);
-    sigaddset(&mine, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &mine, NULL);
-    int fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
-    return fd >= 0
-               ? fd
-               : error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
-}
 
 /* What is left of --join-timeout; 0 is no limit. */
 static int patience_left(const sidecar_t *s)
@@ -377,7 +353,18 @@ static int run(sidecar_t *s, heddle_error_t *error)
                        .hook_timeout_ms = s->args.hook_timeout_ms};
     uint64_t patience_us = s->args.join_timeout_ms * 1000ull;
     s->end_us = patience_us ? clock_now(clock_system()) + patience_us : CLOCK_NEVER;
-    s->signal_fd = watch_signals(error);
+    /* Before any thread: whoever starts later inherits the mask, and the signals are read from a descriptor.
+     */
+    sigset_t mine;
+    sigemptyset(&mine);
+    sigaddset(&mine, SIGTERM);
+    sigaddset(&mine, SIGINT);
+    sigaddset(&mine, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &mine, NULL);
+    int fd = signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK);
+    s->signal_fd =
+        fd >= 0 ? fd
+                : error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
     int rc = s->signal_fd < 0 ? s->signal_fd : HEDDLE_OK;
     if (!rc && s->args.export_dir) rc = open_exports(s, error);
     if (!rc && !s->is_ending) rc = open_in_time(s, error);

@@ -20,12 +20,6 @@ static bool host_is_loopback(const char *host)
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-static bool is_host_name(const char *host)
-{
-    return host[0] &&
-           host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")] == 0;
-}
-
 /* One spelling for an address: a key is known by the address that it belongs to, and 127.1 is 127.0.0.1. */
 static bool is_one_spelling(const char *host, bool bracketed)
 {
@@ -46,7 +40,9 @@ static bool take_host(const char *text, size_t bytes, bool listen, char ret_host
     memcpy(ret_host, text, bytes);
     ret_host[bytes] = 0;
     if (bracketed) return is_one_spelling(ret_host, true);
-    return (is_host_name(ret_host) && is_one_spelling(ret_host, false)) || (listen && !strcmp(ret_host, "*"));
+    if (listen && !strcmp(ret_host, "*")) return true;
+    size_t named = strspn(ret_host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_");
+    return named && !ret_host[named] && is_one_spelling(ret_host, false);
 }
 
 static bool port_is_valid(const char *port, bool listen)
@@ -68,18 +64,17 @@ static bool check_tcp(const char *rest, bool listen, bool *ret_loopback)
     return true;
 }
 
-static bool check_ipc(const char *path, bool *ret_loopback)
-{
-    *ret_loopback = true;
-    return path[0] && strcmp(path, "*") != 0 && strlen(path) < sizeof ((struct sockaddr_un *)0)->sun_path;
-}
-
 int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, heddle_error_t *error)
 {
     bool loopback = false, good = false;
     if (strlen(endpoint) < ENDPOINT_BYTES - 1) { /* one of that length may have been cut */
         if (!strncmp(endpoint, "tcp://", 6)) good = check_tcp(endpoint + 6, listen, &loopback);
-        if (!strncmp(endpoint, "ipc://", 6)) good = check_ipc(endpoint + 6, &loopback);
+        if (!strncmp(endpoint, "ipc://", 6)) {
+            const char *path = endpoint + 6;
+            loopback = true;
+            good =
+                path[0] && strcmp(path, "*") != 0 && strlen(path) < sizeof((struct sockaddr_un *)0)->sun_path;
+        }
     }
     if (good) {
         if (ret_loopback) *ret_loopback = loopback;

@@ -55,34 +55,12 @@ static void drop_new(const gate_t *g)
     if (is_refused) set_min_ttl(g->listener, 255);
 }
 
-static void take_new(const gate_t *g)
-{
-    setsockopt(g->listener, SOL_SOCKET, SO_DETACH_FILTER, &(int){0}, sizeof(int));
-    set_min_ttl(g->listener, 0);
-}
-
 /* ---- open and shut ---- */
 
 static void look_at(gate_t *g, uint64_t at_us)
 {
     g->look_us = at_us;
     loop_set_due(g->loop, g, at_us);
-}
-
-static void shut(gate_t *g, int number)
-{
-    if (g->is_shut) return;
-    g->is_shut = true;
-    if (g->listener >= 0) drop_new(g);
-    descriptors_raise_limit();
-    look_at(g, loop_now(g->loop) + GATE_LOOK_US);
-    char scratch[REPEAT_TEXT];
-    uint64_t times = repeat_note(&g->shuts, 0, loop_now(g->loop));
-    if (times)
-        log_emit(LOG_ERROR, "wire.no_descriptor",
-                 "no descriptor for one more connection (%s, limit %llu): new ones wait, those that are here "
-                 "go on; raise the limit of open files (ulimit -n)%s",
-                 strerror(number), (unsigned long long)g->low, repeat_text(times, scratch));
 }
 
 /* With the limit of OPEN: what is beyond it stays, and counts. */
@@ -93,7 +71,10 @@ static bool open_again(gate_t *g)
         descriptors_raise_limit();
         return false;
     }
-    if (g->listener >= 0) take_new(g);
+    if (g->listener >= 0) {
+        setsockopt(g->listener, SOL_SOCKET, SO_DETACH_FILTER, &(int){0}, sizeof(int));
+        set_min_ttl(g->listener, 0);
+    }
     g->is_shut = false;
     if (repeat_over(&g->shuts))
         log_emit(LOG_INFO, "wire.descriptors_again", "new connections are taken in again");
@@ -123,7 +104,22 @@ static void on_event(gate_t *g, uint16_t event, int32_t value)
 {
     if (event == ZMQ_EVENT_LISTENING) g->listener = value;
     else if (event == ZMQ_EVENT_ACCEPTED) set_min_ttl(value, 0);
-    else if (value == EMFILE || value == ENFILE || value == ENOBUFS || value == ENOMEM) shut(g, value);
+    else if (value == EMFILE || value == ENFILE || value == ENOBUFS || value == ENOMEM) {
+        if (!g->is_shut) {
+            g->is_shut = true;
+            if (g->listener >= 0) drop_new(g);
+            descriptors_raise_limit();
+            look_at(g, loop_now(g->loop) + GATE_LOOK_US);
+            char scratch[REPEAT_TEXT];
+            uint64_t times = repeat_note(&g->shuts, 0, loop_now(g->loop));
+            if (times)
+                log_emit(LOG_ERROR, "wire.no_descriptor",
+                         "no descriptor for one more connection (%s, limit %llu): new ones wait, those that "
+                         "are here "
+                         "go on; raise the limit of open files (ulimit -n)%s",
+                         strerror(value), (unsigned long long)g->low, repeat_text(times, scratch));
+        }
+    }
 }
 
 /* An event is two frames: number and value, and the endpoint.  False when there is none. */
@@ -181,15 +177,6 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* libzmq's I/O thread waits for room in a queue that is full, and keeps meanwhile what stopping the monitor
- * needs. */
-static void make_room(gate_t *g)
-{
-    uint16_t event;
-    int32_t value;
-    for (int i = 0; i < DRAIN_MAX && read_event(g, &event, &value); i++) {}
-}
-
 /* The monitor is stopped before its reader goes: the I/O thread waits for ever for a reader that is not
  * there. */
 void gate_destroy(gate_t **gate)
@@ -200,7 +187,13 @@ void gate_destroy(gate_t **gate)
     loop_remove_source(g->loop, g);
     if (g->handle) loop_remove_socket(g->loop, g->handle);
     if (g->listener >= 0) drop_new(g); /* or more would come than room is made for */
-    if (g->handle) make_room(g);
+    if (g->handle) {
+        /* libzmq's I/O thread waits for room in a queue that is full, and keeps meanwhile what stopping the
+         * monitor needs. */
+        uint16_t event;
+        int32_t value;
+        for (int i = 0; i < DRAIN_MAX && read_event(g, &event, &value); i++) {}
+    }
     zmq_socket_monitor(g->socket, NULL, 0);
     socket_close(&g->monitor);
     free(g);

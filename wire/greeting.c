@@ -40,13 +40,6 @@ static void end_stream(greeting_t *g)
     socket_close(&g->stream);
 }
 
-static void finish(greeting_t *g)
-{
-    greeting_read(&g->heard, g->mechanism);
-    end_stream(g);
-    g->on_heard(g->self);
-}
-
 /* The rest is never said. */
 static bool begin(greeting_t *g, zmq_msg_t *id)
 {
@@ -78,7 +71,11 @@ static void on_readable(void *self)
     }
     zmq_msg_close(&id);
     zmq_msg_close(&part);
-    if (!more) finish(g);
+    if (!more) {
+        greeting_read(&g->heard, g->mechanism);
+        end_stream(g);
+        g->on_heard(g->self);
+    }
 }
 
 static void *open_stream(const char *endpoint)

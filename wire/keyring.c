@@ -13,17 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The user's of the password file: daemons are started without HOME. */
-static const char *listed_home(char buffer[KEYRING_PATH])
-{
-    struct passwd entry, *found = NULL;
-    return getpwuid_r(geteuid(), &entry, buffer, KEYRING_PATH, &found) == 0 && found ? found->pw_dir : NULL;
-}
-
 static int find_home(char buffer[KEYRING_PATH], const char **ret_base, const char **ret_below)
 {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    if (!home || !*home) home = listed_home(buffer);
+    if (!home || !*home) {
+        /* The user's of the password file: daemons are started without HOME. */
+        struct passwd entry, *found = NULL;
+        home =
+            getpwuid_r(geteuid(), &entry, buffer, KEYRING_PATH, &found) == 0 && found ? found->pw_dir : NULL;
+    }
     bool has_config = config && *config == '/'; /* a relative one does not count, as its standard says */
     *ret_base = has_config ? config : home;
     *ret_below = has_config ? "heddle/keys" : ".config/heddle/keys";
@@ -76,12 +74,6 @@ int keyring_make(const keyring_t *r, heddle_error_t *error)
     return make_ring(r, &number, error);
 }
 
-/* `file` is short. */
-static void path_in(const keyring_t *r, const char *file, char ret_path[KEYRING_PATH])
-{
-    snprintf(ret_path, KEYRING_PATH, "%s/%.60s", r->dir, file);
-}
-
 static int make_pair(const keyring_t *r, const char *path, int *ret_number, heddle_error_t *error)
 {
     key_pair_t pair;
@@ -112,7 +104,8 @@ int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pa
 {
     char path[KEYRING_PATH];
     int number = 0;
-    path_in(r, file, path);
+    /* `file` is short. */
+    snprintf(path, KEYRING_PATH, "%s/%.60s", r->dir, file);
     int rc = key_read(path, ret_pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
         rc = make_pair(r, path, &number, error);

@@ -151,30 +151,22 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
     return key_file_read(path, ret_pair, NULL, error);
 }
 
-/* Keys that key_make makes do not begin so. */
-static bool begins_as_path(const char *text)
-{
-    return text[0] == '/' || !strncmp(text, "./", 2) || !strncmp(text, "../", 3);
-}
-
-/* A path of 40 characters may read as a key.  Where one is both, neither is guessed: whoever can write where
- * we stand could put another key in place of the one that was named. */
-static int take_text(const char *key, char ret_key[KEY_TEXT], heddle_error_t *error)
-{
-    if (access(key, F_OK) == 0) {
-        error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" reads as a public key, and is a file too", key);
-        error_contrast(error, "a key, or a path that begins with / or ./", key);
-        error_hint(error, "for the file: ./%s; for the key: from another directory", key);
-        return HEDDLE_ERR_USAGE;
-    }
-    memcpy(ret_key, key, KEY_TEXT);
-    return HEDDLE_OK;
-}
-
 int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     key_pair_t pair;
-    if (!begins_as_path(text) && key_is_valid(text)) return take_text(text, ret_key, error);
+    /* Keys that key_make makes do not begin so. */
+    if (!(text[0] == '/' || !strncmp(text, "./", 2) || !strncmp(text, "../", 3)) && key_is_valid(text)) {
+        /* A path of 40 characters may read as a key.  Where one is both, neither is guessed: whoever can
+         * write where we stand could put another key in place of the one that was named. */
+        if (access(text, F_OK) == 0) {
+            error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" reads as a public key, and is a file too", text);
+            error_contrast(error, "a key, or a path that begins with / or ./", text);
+            error_hint(error, "for the file: ./%s; for the key: from another directory", text);
+            return HEDDLE_ERR_USAGE;
+        }
+        memcpy(ret_key, text, KEY_TEXT);
+        return HEDDLE_OK;
+    }
     int rc = key_read(text, &pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
         rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
@@ -236,16 +228,6 @@ static bool is_unknown_to_file_system(int number)
     return number == EPERM || number == EOPNOTSUPP || number == ENOSYS || number == EINVAL;
 }
 
-static int write_new(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600), number = 0;
-    if (fd < 0) return errno;
-    if (!write_all(fd, text)) number = errno;
-    close(fd);
-    if (number) unlink(path);
-    return number;
-}
-
 /* Under its name what is written already, in nobody's place: by a link; where there are none (vfat, some of
  * FUSE) by a rename; where that cannot be told to replace nothing, by writing it there. */
 static int put_in_place(const char *temporary, const char *path, const char *text)
@@ -255,7 +237,12 @@ static int put_in_place(const char *temporary, const char *path, const char *tex
     if (has_links && has_renames && !is_unknown_to_file_system(errno)) return errno;
     if (has_renames && !renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_NOREPLACE)) return 0;
     if (has_renames && !is_unknown_to_file_system(errno)) return errno;
-    return write_new(path, text);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600), number = 0;
+    if (fd < 0) return errno;
+    if (!write_all(fd, text)) number = errno;
+    close(fd);
+    if (number) unlink(path);
+    return number;
 }
 
 /* Whole or not at all; `replace`: in place of one that is there, else EEXIST. Returns 0 or an errno. */

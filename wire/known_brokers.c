@@ -72,14 +72,6 @@ static bool forget_oldest(DIR *dir)
     return count > KNOWN_MAX && unlinkat(dirfd(dir), oldest, 0) == 0;
 }
 
-/* A broker that takes any free port leaves a file for each that it had. */
-static void prune_known(const keyring_t *brokers)
-{
-    DIR *dir = opendir(brokers->dir);
-    for (int i = 0; dir && i < PRUNED_MAX && forget_oldest(dir); i++) {}
-    if (dir) closedir(dir);
-}
-
 static bool says_already(const char *path, const char *text)
 {
     char told[KEY_FILE_BYTES];
@@ -105,7 +97,10 @@ static int tell(const keyring_t *r, const char *settled, const char *key, heddle
     if (rc) return rc;
     int number = key_file_put(path, text, true);
     if (number) return key_file_fail(path, "cannot be written", number, error);
-    prune_known(&brokers);
+    /* A broker that takes any free port leaves a file for each that it had. */
+    DIR *dir = opendir(brokers.dir);
+    for (int i = 0; dir && i < PRUNED_MAX && forget_oldest(dir); i++) {}
+    if (dir) closedir(dir);
     return HEDDLE_OK;
 }
 

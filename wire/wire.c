@@ -281,14 +281,6 @@ static int find_broker_key(wire_t *w, const char *endpoint, heddle_error_t *why)
     return k->broker_key[0] ? HEDDLE_OK : rc; /* one that was found before is no plain line */
 }
 
-static void use_keys(void *dealer, const wire_keys_t *keys)
-{
-    if (!keys || !keys->broker_key[0]) return;
-    zsock_set_curve_serverkey(dealer, keys->broker_key);
-    zsock_set_curve_publickey(dealer, keys->own.public_key);
-    zsock_set_curve_secretkey(dealer, keys->own.secret_key);
-}
-
 static int open_line(const wire_t *w, const char *endpoint, line_t *ret_line)
 {
     static atomic_uint count;
@@ -305,7 +297,12 @@ static int open_line(const wire_t *w, const char *endpoint, line_t *ret_line)
     zsock_set_reconnect_ivl(line.dealer, RECONNECT_MS);
     zsock_set_reconnect_ivl_max(line.dealer, RECONNECT_MAX_MS);
     zsock_set_connect_timeout(line.dealer, CONNECT_MS);
-    use_keys(line.dealer, w->keys);
+    const wire_keys_t *keys = w->keys;
+    if (!(!keys || !keys->broker_key[0])) {
+        zsock_set_curve_serverkey(line.dealer, keys->broker_key);
+        zsock_set_curve_publickey(line.dealer, keys->own.public_key);
+        zsock_set_curve_secretkey(line.dealer, keys->own.secret_key);
+    }
     int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
                  ZMQ_EVENT_CONNECT_RETRIED | FAILED_EVENTS;
     bool has_tale = !zmq_socket_monitor(line.dealer, tale, events) && !zmq_connect(line.monitor, tale);
@@ -330,24 +327,20 @@ static void retry_at(wire_t *w, uint64_t at_us)
     loop_set_due(w->loop, w, at_us);
 }
 
-/* libzmq gives up a connection that was refused: after a pause, jittered by a quarter, there is another
- * socket.  One that was broken off it tries again by itself, with the old keys, and sooner: that puts
- * nothing off. */
-static void plan_retry(wire_t *w)
-{
-    uint64_t ms = REFUSED_MS;
-    uint8_t dice;
-    if (w->retry_us != CLOCK_NEVER) return;
-    for (int i = 0; i < w->refused && ms < REFUSED_MAX_MS; i++) ms *= 2;
-    if (ms > REFUSED_MAX_MS) ms = REFUSED_MAX_MS;
-    w->refused++;
-    random_bytes(&dice, sizeof dice);
-    retry_at(w, loop_now(w->loop) + ms * 750 + ms * 500 * dice / 255);
-}
-
 static void refuse_line(wire_t *w, const heddle_error_t *why)
 {
-    plan_retry(w);
+    /* libzmq gives up a connection that was refused: after a pause, jittered by a quarter, there is another
+     * socket.  One that was broken off it tries again by itself, with the old keys, and sooner: that puts
+     * nothing off. */
+    uint64_t ms = REFUSED_MS;
+    uint8_t dice;
+    if (w->retry_us == CLOCK_NEVER) {
+        for (int i = 0; i < w->refused && ms < REFUSED_MAX_MS; i++) ms *= 2;
+        if (ms > REFUSED_MAX_MS) ms = REFUSED_MAX_MS;
+        w->refused++;
+        random_bytes(&dice, sizeof dice);
+        retry_at(w, loop_now(w->loop) + ms * 750 + ms * 500 * dice / 255);
+    }
     if (w->sink.on_refused) w->sink.on_refused(w->self, why);
 }
 
@@ -630,18 +623,13 @@ static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
     }
 }
 
-/* A ROUTER counts its ids up from rand(), which CZMQ seeds with the second of the start.  Who knows the next
- * one can take it first, and libzmq ends the process where two have one. */
-static void seed_ids(void)
+static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
 {
+    /* A ROUTER counts its ids up from rand(), which CZMQ seeds with the second of the start.  Who knows the
+     * next one can take it first, and libzmq ends the process where two have one. */
     unsigned seed;
     random_bytes(&seed, sizeof seed);
     srandom(seed);
-}
-
-static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
-{
-    seed_ids();
     w->router = w->handle = socket_new(ZMQ_ROUTER);
     if (!w->router) return no_sockets(error);
     set_options(w->router, endpoint);

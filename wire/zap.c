@@ -70,18 +70,6 @@ static void say(void *handle, const void *data, size_t bytes, bool more)
     zmq_send(handle, data, bytes, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
 }
 
-/* Whoever asked may have gone; then nobody hears it. */
-static void answer(void *handle, zmq_msg_t *request, const char *user)
-{
-    const char *code = user ? "200" : "400", *text = user ? "OK" : "this key is not known";
-    say(handle, "1.0", 3, true);
-    say(handle, zmq_msg_data(request), zmq_msg_size(request), true);
-    say(handle, code, 3, true);
-    say(handle, text, strlen(text), true);
-    say(handle, user ? user : "", user ? strlen(user) : 0, true);
-    say(handle, "", 0, false);
-}
-
 static void on_question(void *self)
 {
     zap_t *z = self;
@@ -93,7 +81,16 @@ static void on_question(void *self)
         int count = take(handle, parts);
         if (count < 0) break;
         bool is_in = key_of(parts, count, key) && z->allow(z->self, key);
-        answer(handle, count > REQUEST ? &parts[REQUEST] : &nothing, is_in ? key : NULL);
+        /* Whoever asked may have gone; then nobody hears it. */
+        zmq_msg_t *request = count > REQUEST ? &parts[REQUEST] : &nothing;
+        const char *user = is_in ? key : NULL;
+        const char *code = user ? "200" : "400", *text = user ? "OK" : "this key is not known";
+        say(handle, "1.0", 3, true);
+        say(handle, zmq_msg_data(request), zmq_msg_size(request), true);
+        say(handle, code, 3, true);
+        say(handle, text, strlen(text), true);
+        say(handle, user ? user : "", user ? strlen(user) : 0, true);
+        say(handle, "", 0, false);
         for (int k = 0; k < count && k < FRAMES; k++) zmq_msg_close(&parts[k]);
     }
     zmq_msg_close(&nothing);
