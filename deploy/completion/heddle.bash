@@ -118,23 +118,28 @@ _heddle_refs() {
 
 _heddle() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command='' values i
-  # bash takes --option=value apart
-  if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
-  case ${COMP_WORDS[0]##*/} in
-    heddle-*) command=${COMP_WORDS[0]##*/heddle-}; command=${command#heddle-} ;;
+  local words=() joins='' given=0
+  # bash takes words apart at : = and @ (COMP_WORDBREAKS): those before the cursor, whole again
+  for ((i = 0; i < COMP_CWORD; i++)); do
+    if [[ ${COMP_WORDS[i]} == +([:=@]) ]]; then words[-1]+=${COMP_WORDS[i]} joins=1
+    elif [ "$joins" ]; then words[-1]+=${COMP_WORDS[i]} joins=''
+    else words+=("${COMP_WORDS[i]}")
+    fi
+  done
+  case ${words[0]##*/} in
+    heddle-*) command=${words[0]##*heddle-} ;;
     mkadapter) command=mkadapter ;;
-    *)
-      for ((i = 1; i < COMP_CWORD; i++)); do
-        case ${COMP_WORDS[i]} in
-          -*)
-            if _heddle_values status "${COMP_WORDS[i]}" >/dev/null; then
-              [ "${COMP_WORDS[i + 1]}" = = ] && i=$((i + 1))
-              i=$((i + 1))
-            fi ;;
-          *) command=${COMP_WORDS[i]}; break ;;
-        esac
-      done ;;
   esac
+  # given: arguments of the command that are complete
+  for ((i = 1; i < ${#words[@]}; i++)); do
+    case ${words[i]} in
+      -*=*) ;;
+      -*) if _heddle_values "${command:-status}" "${words[i]}" >/dev/null; then i=$((i + 1)); fi ;;
+      *) if [ "$command" ]; then given=$((given + 1)); else command=${words[i]}; fi ;;
+    esac
+  done
+  if [[ $joins || $cur == +([:=@]) ]] && [ $given -gt 0 ]; then given=$((given - 1)); fi
+  if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
   COMPREPLY=()
   if values=$(_heddle_values "${command:-status}" "$prev"); then
     case $values in
@@ -151,15 +156,15 @@ _heddle() {
     :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume pull verify keygen keys bench help' -- "$cur") ;;
     help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume pull verify keygen keys bench' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
-    keys:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)keys ]]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
-    bench:*) if [[ ${COMP_WORDS[COMP_CWORD - 1]} == ?(*heddle-)bench ]]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
+    keys:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
+    bench:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     versions:*) _heddle_refs REF ;;
     workers:*) _heddle_names workers ;;
     wait:*) _heddle_refs REF ;;
     activate:*) _heddle_refs NAME@V ;;
     rollback:*) _heddle_names adapters ;;
     resume:*) _heddle_names adapters ;;
-    pull:*) if [[ $prev == ?(*heddle-)pull || $prev == @ || $cur == @ ]]; then _heddle_refs REF; else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); fi ;;
+    pull:*) if [ $given = 0 ]; then _heddle_refs REF; else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); fi ;;
     verify:*) _heddle_refs REF ;;
     publish:*|mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
   esac

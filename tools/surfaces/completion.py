@@ -57,7 +57,7 @@ def bash_values(tables):
 def bash_action(t):
     """The first word is an action; what comes after it, where that is a file."""
     first = f"""mapfile -t COMPREPLY < <(compgen -W '{' '.join(t.actions)}' -- "$cur")"""
-    here = f"[[ ${{COMP_WORDS[COMP_CWORD - 1]}} == ?(*heddle-){t.command} ]]"
+    here = "[ $given = 0 ]"
     if not FILES & set(t.arguments):
         return f"{here} && {first}"
     rest = 'compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")'
@@ -68,9 +68,8 @@ def bash_names(t):
     """The first argument is a name that the broker knows; what comes after it, where that is a folder."""
     if not FOLDERS & set(t.arguments):
         return first_name(t)
-    here = f"[[ $prev == ?(*heddle-){t.command} || $prev == @ || $cur == @ ]]"
     rest = 'compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur")'
-    return f"if {here}; then {first_name(t)}; else {rest}; fi"
+    return f"if [ $given = 0 ]; then {first_name(t)}; else {rest}; fi"
 
 
 def bash(tables, maker):
@@ -134,23 +133,28 @@ _heddle_refs() {{
 
 _heddle() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} command='' values i
-  # bash takes --option=value apart
-  if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${{COMP_WORDS[COMP_CWORD - 2]}}; fi
-  case ${{COMP_WORDS[0]##*/}} in
-    heddle-*) command=${{COMP_WORDS[0]##*/heddle-}}; command=${{command#heddle-}} ;;
+  local words=() joins='' given=0
+  # bash takes words apart at : = and @ (COMP_WORDBREAKS): those before the cursor, whole again
+  for ((i = 0; i < COMP_CWORD; i++)); do
+    if [[ ${{COMP_WORDS[i]}} == +([:=@]) ]]; then words[-1]+=${{COMP_WORDS[i]}} joins=1
+    elif [ "$joins" ]; then words[-1]+=${{COMP_WORDS[i]}} joins=''
+    else words+=("${{COMP_WORDS[i]}}")
+    fi
+  done
+  case ${{words[0]##*/}} in
+    heddle-*) command=${{words[0]##*heddle-}} ;;
     {maker.program}) command={maker.command} ;;
-    *)
-      for ((i = 1; i < COMP_CWORD; i++)); do
-        case ${{COMP_WORDS[i]}} in
-          -*)
-            if _heddle_values status "${{COMP_WORDS[i]}}" >/dev/null; then
-              [ "${{COMP_WORDS[i + 1]}}" = = ] && i=$((i + 1))
-              i=$((i + 1))
-            fi ;;
-          *) command=${{COMP_WORDS[i]}}; break ;;
-        esac
-      done ;;
   esac
+  # given: arguments of the command that are complete
+  for ((i = 1; i < ${{#words[@]}}; i++)); do
+    case ${{words[i]}} in
+      -*=*) ;;
+      -*) if _heddle_values "${{command:-status}}" "${{words[i]}}" >/dev/null; then i=$((i + 1)); fi ;;
+      *) if [ "$command" ]; then given=$((given + 1)); else command=${{words[i]}}; fi ;;
+    esac
+  done
+  if [[ $joins || $cur == +([:=@]) ]] && [ $given -gt 0 ]; then given=$((given - 1)); fi
+  if [ "$cur" = = ]; then cur=''; elif [ "$prev" = = ]; then prev=${{COMP_WORDS[COMP_CWORD - 2]}}; fi
   COMPREPLY=()
   if values=$(_heddle_values "${{command:-status}}" "$prev"); then
     case $values in
