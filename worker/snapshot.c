@@ -71,8 +71,14 @@ typedef struct {
 
 static int fail_errno(heddle_error_t *error, const char *what, const char *where)
 {
-    int code = errno == ENOSPC || errno == EDQUOT ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL;
-    return error_fail(error, code, "%s %s: %s", what, where, strerror(errno));
+    int why = errno;
+    bool is_full = why == ENOSPC || why == EDQUOT, is_denied = why == EACCES || why == EPERM || why == EROFS;
+    int rc = error_fail(error, is_full ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_INTERNAL, "%s %s: %s", what, where,
+                        strerror(why));
+    if (is_full) error_hint(error, "make room on that disk, or name another path");
+    else if (is_denied) error_hint(error, "see that uid %u may write there, or name another path", geteuid());
+    else error_hint(error, "look at that directory and its file system, or name another path");
+    return rc;
 }
 
 /* "a/b/c/" -> "a/b" and "c". */
@@ -92,12 +98,17 @@ static int split_path(const char *dir, char parent[PATH_MAX], char name[256], he
     return HEDDLE_OK;
 }
 
-static int fail_occupied(heddle_error_t *error, const char *dir)
+static int fail_occupied(heddle_error_t *error, const export_t *e, const char *dir)
 {
+    struct stat st = {.st_mode = S_IFDIR};
+    fstatat(e->parent, e->name, &st, AT_SYMLINK_NOFOLLOW);
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "cannot export to %.300s: it is there already", dir);
-    error_contrast(error, "a path that does not exist, or an empty directory", "one that has something");
+    error_contrast(error, "a path that does not exist, or an empty directory",
+                   S_ISDIR(st.st_mode)   ? "a directory that is not empty"
+                   : S_ISLNK(st.st_mode) ? "a symbolic link"
+                                         : "a file");
     error_where(error, NULL, 0, NULL, "export");
-    error_hint(error, "move it away, or export to another path");
+    error_hint(error, "move it away, or name another path");
     return rc;
 }
 
@@ -126,7 +137,7 @@ static int find_place(export_t *e, const char *dir, heddle_error_t *error)
         error_hint(error, "make that directory first, or name another path");
         return rc;
     }
-    return is_free(e->parent, e->name) ? HEDDLE_OK : fail_occupied(error, dir);
+    return is_free(e->parent, e->name) ? HEDDLE_OK : fail_occupied(error, e, dir);
 }
 
 static int begin(export_t *e, const char *dir, heddle_error_t *error)
@@ -155,7 +166,7 @@ static int finish(export_t *e, const char *dir, heddle_error_t *error)
     if (fsync(e->dir) != 0) return fail_errno(error, "cannot sync", dir);
     if (renameat(e->parent, e->temporary, e->parent, e->name) != 0) {
         bool is_occupied = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
-        return is_occupied ? fail_occupied(error, dir) : fail_errno(error, "cannot rename to", dir);
+        return is_occupied ? fail_occupied(error, e, dir) : fail_errno(error, "cannot rename to", dir);
     }
     e->temporary[0] = 0;
     return fsync(e->parent) != 0 ? fail_errno(error, "cannot sync the parent of", dir) : HEDDLE_OK;

@@ -300,6 +300,29 @@ Test(snapshot, an_export_that_cannot_be_synced_fails, .init = make_parent, .fini
     end(s);
 }
 
+static const heddle_error_t *fail_to_export(const heddle_snapshot_t *s, const char *dir, int code)
+{
+    cr_assert_eq(heddle_snapshot_export(s, dir), code, "%s", dir);
+    return heddle_last_error();
+}
+
+Test(snapshot, an_export_without_a_place_says_what_is_there, .init = make_parent, .fini = remove_parent)
+{
+    heddle_snapshot_t *s = snapshot();
+    cr_assert_eq(symlink("nowhere", synced.final), 0);
+    cr_assert_str_eq(fail_to_export(s, synced.final, HEDDLE_ERR_USAGE)->found, "a symbolic link");
+    cr_assert_eq(unlink(synced.final), 0);
+    cr_assert_eq(mknod(synced.final, S_IFREG | 0600, 0), 0);
+    cr_assert_str_eq(fail_to_export(s, synced.final, HEDDLE_ERR_USAGE)->found, "a file");
+    cr_assert_eq(unlink(synced.final), 0);
+    cr_assert_eq(heddle_snapshot_export(s, synced.final), HEDDLE_OK);
+    cr_assert_str_eq(fail_to_export(s, synced.final, HEDDLE_ERR_USAGE)->found,
+                     "a directory that is not empty");
+    const heddle_error_t *e = fail_to_export(s, "/proc/heddle", HEDDLE_ERR_INTERNAL);
+    cr_assert(strstr(e->hint, "name another path"), "%s", e->hint);
+    end(s);
+}
+
 static int open_with(heddle_worker_opts_t opts, size_t size)
 {
     heddle_worker_t *w = NULL;
