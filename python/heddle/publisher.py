@@ -459,6 +459,10 @@ class Publisher(Handle):
         if isinstance(version, Version):
             self._check_ours(version)
             version = version.version
+        elif isinstance(version, str):
+            raise _native.error("usage", "a publisher reports of its own versions alone", found=version,
+                                expected="the Version that publish returned, or its number",
+                                hint="Admin.versions takes a tag")
         def alone() -> Rollout:
             report = _new_report()
             with self._lock:

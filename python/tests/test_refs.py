@@ -62,5 +62,8 @@ def test_a_publisher_reports_of_a_version(served):
     with pytest.raises(heddle.UsageError, match="another adapter") as e:
         pub.report(dataclasses.replace(second, adapter="other", tag="other@2:3f9a1c20d4e1"))
     assert e.value.found == "other@2:3f9a1c20d4e1"
+    with pytest.raises(heddle.UsageError, match="own versions") as e:
+        pub.report(second.tag)
+    assert (e.value.found, e.value.hint) == (second.tag, "Admin.versions takes a tag")
     with pytest.raises(heddle.NotFound):
         pub.report(dataclasses.replace(second, version=9))
