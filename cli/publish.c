@@ -429,6 +429,10 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     o->have_version = rc == HEDDLE_OK;
     if (!rc) rc = wait_all(p, o, until_us);
     int end = finish(o, rc);
+    bool is_held = !rc && o->published.held[0] && args->activation != HEDDLE_ACTIVATION_MANUAL;
+    if (is_held && args->wait.kind == HEDDLE_QUORUM_NONE && !args->common.quiet)
+        fprintf(stderr, "%s: it is staged and stays so; `heddle resume %s` ends the hold\n",
+                o->published.held, args->adapter);
     int signal_end = !rc && args->stay ? serve_on(p, o) : 0;
     if (signal_end) end = signal_end; /* else what the answer ended with: it may not have been written */
     cli_on_signal(NULL, NULL);

@@ -30,13 +30,13 @@ static const option_t OPTIONS[] = {
 static const char *const ARGS[] = {"REF", "DIR", NULL};
 static const option_set_t SET = {
     "heddle pull",
-    "NAME|NAME@V DIR [OPTION...]",
+    "NAME|NAME@V|TAG DIR [OPTION...]",
     "Fetches a version from a worker or publisher that holds it, compares its digest, and writes DIR: a "
     "complete PEFT directory.\n"
     "NAME alone is the active version; where none is active, the newest.  DIR appears whole or not at all; "
     "it must not exist,\n"
     "or be empty.  No rollout, wait or heddle workers counts the process that pulls.",
-    CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.",
+    CLI_TAG "\n" CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.",
     OPTIONS,
     CLI_COMMON,
     ARGS,

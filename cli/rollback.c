@@ -110,10 +110,14 @@ int command_rollback(int argc, char **argv)
     bool has_both = args.to && strchr(name, '@');
     if (has_both || args.to < 0 || strlen(name) > HEDDLE_NAME_MAX + 40) {
         heddle_error_t error;
+        char number[24];
+        snprintf(number, sizeof number, "%lld", (long long)args.to);
         error_fail(&error, HEDDLE_ERR_USAGE, "%s",
-                   has_both ? "the version is named twice" : "no version has that number or name");
-        error_contrast(&error, "NAME [--to V]", name);
-        error_hint(&error, "heddle versions NAME lists them");
+                   has_both      ? "the version is named twice"
+                   : args.to < 0 ? "--to takes the number of a version"
+                                 : "no adapter has a name of that length");
+        error_contrast(&error, args.to < 0 ? "1, 2, 3, ..." : "NAME [--to V]", args.to < 0 ? number : name);
+        error_hint(&error, "`heddle versions NAME` lists the versions");
         return cli_fail(&args.common, "rollback", &error);
     }
     if (args.to) snprintf(ref, sizeof ref, "%s@%lld", name, (long long)args.to);

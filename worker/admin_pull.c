@@ -217,6 +217,7 @@ static int is_over(job_t *j, heddle_error_t *error)
         error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while %s@%llu was fetched", j->ref.name,
                    (unsigned long long)j->what.version);
         error_where(error, j->ref.name, j->what.version, NULL, "fetch");
+        error_hint(error, "nothing was written, and the broker has nothing to undo: pull again");
         return HEDDLE_ERR_INTERRUPTED;
     }
     return now_of() >= j->end_us ? fail_late(j, error) : HEDDLE_OK;

@@ -165,7 +165,8 @@ static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddl
                  : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
     error_where(error, q->name, row->version, NULL, NULL);
     if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-    error_hint(error, "`heddle adapters` and `heddle versions %.100s` list what there is", q->name);
+    if (newest) error_hint(error, "`heddle versions %.100s` lists what there is", q->name);
+    else error_hint(error, "`heddle adapters` lists what there is");
     return rc;
 }
 

@@ -23,7 +23,8 @@ static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t versi
                  : error_fail(error, HEDDLE_ERR_NOT_FOUND, "no version of %s is active or staging", name);
     error_where(error, name, version, NULL, "fetch");
     if (a && version) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-    error_hint(error, "`heddle adapters` and `heddle versions %.100s` list what there is", name);
+    if (a) error_hint(error, "`heddle versions %.100s` lists what there is", name);
+    else error_hint(error, "`heddle adapters` lists what there is");
     return rc;
 }
 
