@@ -2,6 +2,7 @@
 # A copy of the tree for tests that patch it.
 
 # sync_tree SRC: the files as they are here, under SRC; unchanged ones keep their times, so that builds stay small.
+# SRC/build is left alone: as deep below the copy as build/ is below the tree, so that ccache knows the files again.
 sync_tree() {
   local f
   declare -A wanted=()
@@ -12,5 +13,5 @@ sync_tree() {
   done < <(git ls-files -z --cached --others --exclude-standard)
   while IFS= read -r -d '' f; do
     [ -n "${wanted[$f]:-}" ] || rm -f "$1/$f"
-  done < <(cd "$1" && find . -type f -printf '%P\0')
+  done < <(cd "$1" && find . -path ./build -prune -o -type f -printf '%P\0')
 }
