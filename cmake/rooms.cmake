@@ -90,8 +90,14 @@ function(heddle_test name)
   heddle_test_properties(${name} ${ARG_LABEL} ${ARG_TIMEOUT})
 endfunction()
 
+# Tests that take long, or wait long: ctest starts them first.
+set(HEDDLE_LONG_TESTS "^(torture|unit_wire|contract_transfer|api|install|operations|bench|foreign|scenario_torture|style_tidy)")
+
 # Criterion prints a leak and passes: the text itself must fail the test.
 function(heddle_test_properties name label timeout)
+  if(name MATCHES ${HEDDLE_LONG_TESTS})
+    set_tests_properties(${name} PROPERTIES COST 100)
+  endif()
   if(HEDDLE_SANITIZE) # the limit ends what hangs, on a busy machine too
     math(EXPR timeout "${timeout} * 5")
   endif()

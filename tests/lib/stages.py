@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stage is a named list of commands of a long run, one after the other.
+
+run() starts stages in their order as lanes become free: a stage takes one lane, or all of them, or none (it
+waits for a network and runs at a low priority).  A stage starts when the stages in its `after` have passed.
+The output of a stage goes to a file, and is printed in one piece when the stage ends.  The first stage that
+fails ends the others, and the run.
+
+A command that ends with 77 is a skip.  Skips are printed once more at the end: those commands, lines that
+begin with "skipped:", cases that say so, and tests that ctest did not run, except disabled ones."""
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+SKIPPED = 77
+SAID = re.compile(r"^ *(skipped:.*)|^\s*\d+ - (.*) \(Skipped\)$", re.I)
+GRACE_S = 10
+
+
+@dataclasses.dataclass
+class Stage:
+    name: str
+    commands: list          # each a list of words
+    lanes: int = 1          # 0: it waits for a network
+    after: tuple = ()       # names of stages
+
+
+class Running:
+    """A stage that has begun: the child process of its present command, and the file of its output."""
+
+    def __init__(self, stage, folder):
+        self.stage, self.start, self.next, self.skips = stage, time.monotonic(), 0, []
+        self.log = folder / (re.sub(r"\W+", "-", stage.name).strip("-") + ".log")
+        self.log.unlink(missing_ok=True)
+        self.code = None
+        self.begin_next()
+
+    def begin_next(self):
+        low = ["nice", "-n", "10"] if self.stage.lanes == 0 else []
+        self.mark = self.log.stat().st_size if self.log.exists() else 0
+        with open(self.log, "ab") as out:
+            self.child = subprocess.Popen(low + self.stage.commands[self.next], stdin=subprocess.DEVNULL,
+                                          stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def note_skips(self, code):
+        text = self.log.read_bytes()[self.mark:].decode(errors="replace")
+        found = [m.groups() for m in map(SAID.match, text.splitlines()) if m]
+        said = [line or f"skipped: {case}" for line, case in found]
+        if code == SKIPPED and not said:
+            said = [f"skipped: {self.stage.commands[self.next][0]} ended with {SKIPPED}"]
+        self.skips += said
+
+    def has_ended(self):
+        """Begins the next command where one has passed.  When it returns true, `code` is the stage's."""
+        code = self.child.poll()
+        if code is None:
+            return False
+        self.note_skips(code)
+        self.next += 1
+        if code in (0, SKIPPED) and self.next < len(self.stage.commands):
+            self.begin_next()
+            return False
+        self.code = 0 if code == SKIPPED else code
+        self.took_s = time.monotonic() - self.start
+        return True
+
+    def end(self):
+        """Ends the command with all that it started, before its time."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self.child.pid, number)
+            except ProcessLookupError:
+                return
+            try:
+                self.child.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+
+
+class Run:
+    def __init__(self, stages, lanes, folder, out):
+        self.waiting, self.running, self.done = list(stages), [], []
+        self.lanes, self.folder, self.out, self.start = lanes, folder, out, time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def say(self, text=""):
+        print(text, file=self.out, flush=True)
+
+    def elapsed(self):
+        return time.monotonic() - self.start
+
+    def weight(self, stage):
+        return min(stage.lanes, self.lanes)
+
+    def may_start(self, stage):
+        passed = {r.stage.name for r in self.done}
+        busy = sum(self.weight(r.stage) for r in self.running)
+        return set(stage.after) <= passed and busy + self.weight(stage) <= self.lanes
+
+    def start_what_may(self):
+        """In their order.  A stage of all lanes holds up those behind it, or its turn would never come."""
+        passed = {r.stage.name for r in self.done}
+        for stage in list(self.waiting):
+            if self.may_start(stage):
+                self.waiting.remove(stage)
+                self.say(f"-- {stage.name}: started after {self.elapsed():.0f} s")
+                self.running.append(Running(stage, self.folder))
+            elif self.weight(stage) == self.lanes and set(stage.after) <= passed:
+                return
+
+    def report(self, r):
+        verdict = "passed" if r.code == 0 else f"FAILED, exit status {r.code}"
+        self.say(f"\n== {r.stage.name} ({r.took_s:.0f} s, {verdict})")
+        self.say(r.log.read_text(errors="replace").rstrip("\n"))
+
+    def step(self):
+        """-> whether all is well so far."""
+        for r in [r for r in self.running if r.has_ended()]:
+            self.running.remove(r)
+            self.done.append(r)
+            self.report(r)
+            if r.code != 0:
+                return False
+        self.start_what_may()
+        return True
+
+    def end_all(self):
+        for r in self.running:
+            r.end()
+
+    def closing(self):
+        for r in self.done:
+            self.say(f"  {r.took_s:5.0f} s  {r.stage.name}")
+        skips = [f"{r.stage.name}: {skip}" for r in self.done for skip in r.skips]
+        self.say(f"all {len(self.done)} stages passed in {self.elapsed():.0f} s{', but:' if skips else ''}")
+        for skip in skips:
+            self.say(f"  {skip}")
+
+
+def check(stages):
+    names = [s.name for s in stages]
+    unknown = [a for s in stages for a in s.after if a not in names]
+    if not stages or unknown or len(set(names)) != len(names) or not all(s.commands for s in stages):
+        raise ValueError(f"not a list of stages: {names}, unknown {unknown}")
+
+
+def run(stages, lanes, folder, out=sys.stdout):
+    """-> exit status: 0 only when each of the stages has run and passed."""
+    check(stages)
+    it = Run(stages, lanes, pathlib.Path(folder), out)
+    try:
+        while it.waiting or it.running:
+            if not it.step():
+                failed = it.done[-1]
+                it.say(f"\nFAILED after {it.elapsed():.0f} s: {failed.stage.name}; the output: {failed.log}")
+                return 1
+            if it.waiting and not it.running:
+                names = ", ".join(s.name for s in it.waiting)
+                it.say(f"\nFAILED: these stages wait for one another: {names}")
+                return 1
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        it.say("\ninterrupted: ending what was started")
+        return 130
+    finally:
+        it.end_all()
+    it.say()
+    it.closing()
+    return 0 if len(it.done) == len(stages) else 1

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tests/lib/stages.py: a run passes only when each stage has run and passed, the first failure ends it, and
+skips are printed at the end.  And tests/run names every runner of the tree."""
+import io
+import pathlib
+import re
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "tests/lib"))
+from stages import Stage, run                            # noqa: E402
+
+RUNNERS = """tools/build ctest tests/threads/run tests/python/run tests/coverage tests/fuzz/run
+             tests/fuzz/mutants tests/mutants/run examples/demo/demo.sh tests/engines/run tests/large/run
+             tests/rl/run tests/install/deb tests/kill/run""".split()
+
+
+def sh(text):
+    return ["sh", "-c", text]
+
+
+def outcome(stages, lanes=2):
+    """-> (exit status, what was printed)"""
+    with tempfile.TemporaryDirectory() as folder:
+        out = io.StringIO()
+        return run(stages, lanes, folder, out), out.getvalue()
+
+
+def check(condition, what, printed=""):
+    if not condition:
+        sys.exit(f"stages: {what}\n{printed}")
+
+
+def passes():
+    code, said = outcome([Stage("a", [sh("echo one"), sh("echo two")]),
+                          Stage("b", [sh("echo three")], after=("a",)),
+                          Stage("net", [sh("echo four")], lanes=0)])
+    check(code == 0 and "all 3 stages passed" in said, "stages that pass", said)
+    check(re.search(r"== a \(.*\)\none\ntwo\n", said), "the output of a stage is in one piece", said)
+    check(said.index("== a ") < said.index("-- b: started"), "b comes after a", said)
+    check(re.search(r"^ +\d+ s  a$", said, re.M), "the closing lines have the time of each stage", said)
+
+
+def fails():
+    start = time.monotonic()
+    code, said = outcome([Stage("long", [sh("sleep 100 & sleep 100")]),
+                          Stage("bad", [sh("echo why; exit 3"), sh("echo no")]),
+                          Stage("later", [sh("echo later")], after=("bad",))])
+    check(code == 1 and "FAILED, exit status 3" in said and "why" in said, "a failure is shown", said)
+    check(not re.search("passed in|later|^no", said, re.M), "a failure is the last", said)
+    check(time.monotonic() - start < 20, "a failure ends what runs", said)
+
+
+def dies():
+    code, said = outcome([Stage("killed", [sh("kill -9 $$")])])
+    check(code == 1, "a stage that is killed has failed", said)
+
+
+def skips():
+    code, said = outcome([Stage("a", [sh("echo 'skipped: no zsh'; exit 77"), sh("echo ran")]),
+                          Stage("b", [sh("exit 77")]),
+                          Stage("c", [sh("echo '   7 - case (Skipped)'; echo '   8 - off (Disabled)'")])])
+    end = said[said.index("all 3 stages passed"):]
+    check(code == 0 and "but:" in end and "ran" in said, "a skip is no failure", said)
+    check(end.count("skipped:") == 3 and "a: skipped: no zsh" in end and "b: skipped: sh ended with 77" in end
+          and "c: skipped: case" in end, "skips are printed at the end", said)
+
+
+def lanes():
+    mark = "mkdir \"$0\" || exit 5; sleep 0.3; rmdir \"$0\""
+    with tempfile.TemporaryDirectory() as folder:
+        alone = ["sh", "-c", mark, f"{folder}/x"]
+        code, said = outcome([Stage("a", [alone], lanes=2), Stage("b", [alone]),
+                              Stage("c", [alone], lanes=2)])
+        check(code == 0, "a stage of all lanes runs by itself", said)
+        meet = "touch \"$0/$1\"; while [ ! -e \"$0/$2\" ]; do sleep 0.05; done"
+        code, said = outcome([Stage("a", [["sh", "-c", meet, folder, "p", "q"]]),
+                              Stage("b", [["sh", "-c", meet, folder, "q", "p"]])])
+        check(code == 0, "two stages of one lane run side by side", said)
+
+
+def refuses():
+    true = [sh("true")]
+    for stages in ([], [Stage("a", [])], [Stage("a", true, after=("b",))], [Stage("a", true)] * 2):
+        try:
+            code, said = outcome(stages)
+        except ValueError:
+            continue
+        check(False, f"{stages} is taken for a list of stages: {code}", said)
+    code, said = outcome([Stage("a", [sh("true")], after=("b",)), Stage("b", [sh("true")], after=("a",))])
+    check(code == 1 and "wait for one another" in said, "a circle is a failure", said)
+
+
+for case in (passes, fails, dies, skips, lanes, refuses):
+    case()
+table = (ROOT / "tests/run").read_text()
+missing = [runner for runner in RUNNERS if f'"{runner}"' not in table]
+check(not missing, f"tests/run does not run {', '.join(missing)}")
+print(f"stages: 6 cases, {len(RUNNERS)} runners in tests/run")
