@@ -101,7 +101,7 @@ static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_
     s->req++;
     s->asked_us = now_us;
     s->next_us = now_us + jitter(s, SESSION_HELLO_US);
-    return SO_JOIN;
+    return s->joined[0] && strcmp(s->joined, s->cluster) != 0 ? SO_ELSEWHERE : SO_JOIN;
 }
 
 static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us)
@@ -117,6 +117,7 @@ static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us
     memset(s->beats, 0, sizeof s->beats);
     s->heartbeat_seq = 0;
     s->hello_count = 0;
+    s->join_count++;
     memcpy(s->joined, s->cluster, sizeof s->joined);
     s->state = SESSION_READY;
     s->next_us = now_us + beat_every(s);
@@ -293,8 +294,6 @@ bool session_is_barred(const session_t *s)
 {
     return s->state == SESSION_REFUSED && s->next_us == CLOCK_NEVER;
 }
-
-bool session_is_elsewhere(const session_t *s) { return s->joined[0] && strcmp(s->joined, s->cluster) != 0; }
 
 bool session_is_live(const session_t *s, uint64_t now_us)
 {

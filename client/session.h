@@ -5,6 +5,7 @@
  *   state     event                      -> next     sends / reports
  *   DOWN      LINE_UP                    -> GREETING HELLO
  *   GREETING  HELLO_OK                   -> JOINING  SO_JOIN: the caller's JOIN or OPEN
+ *             HELLO_OK, another cluster  -> JOINING  SO_ELSEWHERE: nothing is sent, and HELLO follows again
  *             HELLO_OK, admin            -> READY    SO_JOINED
  *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable, or a worker that was READY
  *                                                    before: again after its retry_ms
@@ -64,6 +65,7 @@ typedef struct session {
     uint64_t token, epoch, lease_us, keep, wire;
     char cluster[HEDDLE_NAME_MAX + 1];
     char joined[HEDDLE_NAME_MAX + 1];    /* the cluster of the last WELCOME; "" none */
+    uint64_t join_count;                 /* WELCOMEs so far */
     uint64_t next_us;                    /* next thing to do in this state */
     uint64_t lease_end_us;               /* by own clock; 0: no lease */
     uint64_t asked_us;                   /* when the JOIN or OPEN of `req` was sent */
@@ -89,7 +91,9 @@ typedef enum {
     SO_LEAVE = 1 << 6,       /* send LEAVE with the token */
     SO_LEFT = 1 << 7,        /* over: close */
     SO_REDIAL = 1 << 8,      /* nobody answers here: connect anew, next endpoint */
-    SO_DELIVER = 1 << 9      /* the frame is for the caller */
+    SO_DELIVER = 1 << 9,     /* the frame is for the caller */
+    SO_ELSEWHERE = 1 << 10   /* in place of SO_JOIN: the broker that was greeted has the registry of another
+                              * cluster than the one that was joined before */
 } session_out_t;
 
 void     session_init(session_t *s, const session_opts_t *opts);
@@ -99,9 +103,6 @@ uint64_t session_deadline(const session_t *s);
 void     session_hello(const session_t *s, msg_t *ret_msg);
 /* It was refused, and does not try again before the line has been down. */
 bool     session_is_barred(const session_t *s);
-/* The broker that was greeted has the registry of another cluster than the one that was joined before: with
- * SO_JOIN the caller does not join. */
-bool     session_is_elsewhere(const session_t *s);
 /* The lease of the current token is still good at `now`: checked before every COMMIT is applied.
  * Also true while a new connection is being greeted and the old lease runs on. */
 bool     session_is_live(const session_t *s, uint64_t now_us);

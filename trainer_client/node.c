@@ -497,8 +497,8 @@ static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now
 {
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
     if (bits & SO_HELLO) send_hello(n);
-    if (bits & SO_JOIN && session_is_elsewhere(&n->session)) leave_cluster(n, now_us);
-    else if (bits & SO_JOIN) send_open(n);
+    if (bits & SO_ELSEWHERE) leave_cluster(n, now_us);
+    if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
     if (bits & SO_REFUSED) on_refused(n, &m->error, now_us);
     if (bits & SO_HEARTBEAT) send_heartbeat(n);

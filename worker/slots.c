@@ -301,15 +301,30 @@ static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t 
     return HEDDLE_OK;
 }
 
-static int find_free(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
+int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
 {
+    owner_check(s->ops.owner);
     slot_t *slot = NULL;
     for (uint32_t i = 0; i <= index; i++) {
         slot = slot_of(s, adapter, i);
         if (!slot && new_slot(s, adapter, i, &slot))
             return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
     }
-    if (slot->state != SLOT_FREE) return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
+    if (slot->state != SLOT_FREE && slot->state != SLOT_MAKING)
+        return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
+    slot->state = SLOT_MAKING;
+    *ret_slot = slot;
+    return HEDDLE_OK;
+}
+
+/* `rc`: what making its memory came to. */
+static int end_making(slot_t *slot, int rc, bool is_adopted, slot_t **ret_slot)
+{
+    if (rc == HEDDLE_ERR_AGAIN) return rc;
+    slot->state = rc ? SLOT_FREE : SLOT_RESERVED;
+    if (rc) return rc;
+    slot->is_adopted = is_adopted;
+    slot->is_damaged = false;
     *ret_slot = slot;
     return HEDDLE_OK;
 }
@@ -317,30 +332,19 @@ static int find_free(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_
 int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
                   heddle_error_t *error)
 {
-    owner_check(s->ops.owner);
     slot_t *slot;
-    int rc = find_free(s, adapter, index, &slot, error);
-    if (!rc) rc = make_region(s, slot, bytes, error);
-    if (rc) return rc;
-    slot->state = SLOT_RESERVED;
-    slot->is_adopted = slot->is_damaged = false;
-    *ret_slot = slot;
-    return HEDDLE_OK;
+    int rc = slots_begin(s, adapter, index, &slot, error);
+    return rc ? rc : end_making(slot, make_region(s, slot, bytes, error), false, ret_slot);
 }
 
 int slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
 {
-    owner_check(s->ops.owner);
     slot_t *slot;
-    int rc = find_free(s, from->adapter, index, &slot, error);
-    if (!rc && give_back(s, slot)) rc = HEDDLE_ERR_AGAIN;
+    int rc = slots_begin(s, from->adapter, index, &slot, error);
     if (rc) return rc;
+    if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
     slot->region = region_ref(from->region);
-    slot->state = SLOT_RESERVED;
-    slot->is_adopted = true;
-    slot->is_damaged = false;
-    *ret_slot = slot;
-    return HEDDLE_OK;
+    return end_making(slot, HEDDLE_OK, true, ret_slot);
 }
 
 /* Names with NULs and aligned extents: what a caller of the public interface is given. */
@@ -418,6 +422,7 @@ void slots_activate(slots_t *s, slot_t *slot)
 void slot_drop(slot_t *slot, uint64_t now_us)
 {
     owner_check(slot->table->ops.owner);
+    if (slot->state == SLOT_MAKING) slot->state = SLOT_FREE;
     if (slot->state == SLOT_FREE || slot->state == SLOT_ACTIVE || slot->state == SLOT_LEAVING) return;
     slot->state = SLOT_LEAVING;
     slot->leaving_us = now_us;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/slots.h: memory for versions of adapters, and the counted holds that readers take on them.
  *
- *   FREE --reserve--> RESERVED --seal--> SEALED --activate--> ACTIVE --another is--> KEPT
- *    ^                   |                  |                                         |
- *    |                   +------------------+----------------- drop ------------------+
- *    |                                      v
- *    +---- free (no reader, send, ask) --- LEAVING
+ *   FREE -> MAKING --reserve, adopt--> RESERVED --seal--> SEALED --activate--> ACTIVE --another is--> KEPT
+ *    ^ ^      |                           |                 |                                         |
+ *    | +-drop-+                           +-----------------+----------------- drop ------------------+
+ *    |                                                      v
+ *    +--------------- free (no reader, send, ask) -------- LEAVING
  *
  * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
  * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is
@@ -36,7 +36,7 @@ typedef struct heddle_snapshot slot_t;   /* a hold is a pointer to the slot that
 typedef struct slots slots_t;
 
 typedef enum {
-    SLOT_FREE, SLOT_RESERVED, SLOT_SEALED, SLOT_ACTIVE, SLOT_KEPT, SLOT_LEAVING
+    SLOT_FREE, SLOT_MAKING, SLOT_RESERVED, SLOT_SEALED, SLOT_ACTIVE, SLOT_KEPT, SLOT_LEAVING
 } slot_state_t;
 
 struct heddle_snapshot {
@@ -92,12 +92,15 @@ void slot_hold(slot_t *slot);
 /* [any thread] Ends a hold.  Accepts NULL and pointers to NULL. */
 void slot_release(slot_t **slot);
 
-/* Takes slot `index` for an arena of `bytes`.  AGAIN: a piece of its memory was made, call again; with other
- * words, or never, that piece stays with the slot.  NO_MEMORY.  After both the slot is free still. */
+/* Takes slot `index`, which is FREE: its memory is going to be made.  NO_MEMORY, NO_SLOT. */
+int  slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
+/* Makes memory for an arena of `bytes` in slot `index`, which is FREE or MAKING.  AGAIN: a piece of it was
+ * made, and the slot is MAKING: call again, or drop it, and that piece stays with it.  NO_MEMORY, NO_SLOT: it
+ * is as it was before slots_begin. */
 int  slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
                    heddle_error_t *error);
-/* Takes slot `index` of the same adapter for what lies in `from`, which is sealed: they share the region.
- * AGAIN: a piece of the slot's own memory was given back, call again. */
+/* The same, with the region of `from`, which is sealed and of the same adapter: they share it.  AGAIN: a
+ * piece of the slot's own memory was given back. */
 int  slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
@@ -126,7 +129,7 @@ slot_t *slots_next(const slots_t *s, uint32_t adapter);
 /* May heddle_snapshot_export write there, as things are now?  Errors as there. */
 int snapshot_check_place(const char *dir, heddle_error_t *error);
 
-/* Of one adapter: slots that are not free, and those with readers. */
+/* Of one adapter: slots that are not FREE, and those with readers. */
 typedef struct { uint32_t used, held; } slots_count_t;
 slots_count_t slots_count(const slots_t *s, uint32_t adapter);
 

@@ -58,7 +58,7 @@ static sync_entry_t *find_in(sync_t *s, sync_state_t state)
     return NULL;
 }
 
-static sync_entry_t *find_fetching(sync_t *s)
+static sync_entry_t *find_coming(sync_t *s)
 {
     for EACH(s, e)
         if (is_fetching(e)) return e;
@@ -265,7 +265,7 @@ static void start(step_t *st)
     sync_t *s = st->s;
     for EACH(s, e)
         if (e->start_us <= st->now) e->start_us = 0;
-    sync_entry_t *head = waiting_head(st), *fetching = find_fetching(s);
+    sync_entry_t *head = waiting_head(st), *fetching = find_coming(s);
     bool preempts = s->up && head && fetching && (is_firm(s, head) || head->order > fetching->order);
     if (preempts && !is_firm(s, fetching)) {
         sync_entry_t *again = wait_again(st, fetching);
@@ -591,7 +591,7 @@ uint64_t sync_deadline(const sync_t *s)
 bool sync_lacks_slot(const sync_t *s)
 {
     step_t st = {.s = (sync_t *)s};
-    return s->up && waiting_head(&st) && !find_fetching(st.s) && free_slot(st.s) < 0;
+    return s->up && waiting_head(&st) && !find_coming(st.s) && free_slot(st.s) < 0;
 }
 
 /* --- the table ---------------------------------------------------------------------------------- */
@@ -672,6 +672,7 @@ const sync_entry_t *sync_find(const sync_t *s, uint64_t version)
     return find_version((sync_t *)s, version);
 }
 
+const sync_entry_t *sync_coming(const sync_t *s) { return find_coming((sync_t *)s); }
 const sync_entry_t *sync_active(const sync_t *s) { return find_in((sync_t *)s, SYNC_ACTIVE); }
 
 const sync_entry_t *sync_loading(const sync_t *s)

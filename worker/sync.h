@@ -191,6 +191,8 @@ uint64_t sync_deadline(const sync_t *s);         /* when SY_TICK is due; CLOCK_N
 /* The entry of a version, but for one that is LEAVING; NULL: absent. */
 const sync_entry_t *sync_find(const sync_t *s, uint64_t version);
 const sync_entry_t *sync_active(const sync_t *s);
+/* The one that is RESERVING or FETCHING; NULL: none. */
+const sync_entry_t *sync_coming(const sync_t *s);
 /* ARRIVED: the application loads it, and has not answered; the one that was announced first.  NULL: none. */
 const sync_entry_t *sync_loading(const sync_t *s);
 /* A version waits, and every slot is used. */

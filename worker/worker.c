@@ -3,6 +3,7 @@
 #include "client/broker_address.h"
 #include "client/descriptors.h"
 #include "client/opening.h"
+#include "client/session.h"
 #include "client/shell.h"
 #include "core/errors.h"
 #include "core/sized.h"
@@ -163,7 +164,7 @@ static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error
     if (rc) return rc;
     if (worker_node_new(&w->opts, shell_io(w->shell), &w->node))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
-    w->slots = w->node->slots;
+    w->slots = worker_node_slots(w->node);
     return shell_start(w->shell, &worker_node_ops, w->node, error);
 }
 
@@ -192,22 +193,20 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
 int heddle_worker_fd(const heddle_worker_t *w) { return shell_fd(w->shell); }
 void heddle_worker_interrupt(heddle_worker_t *w) { shell_interrupt(w->shell); }
 
-typedef struct { heddle_error_t error; } refusal_t;
-
 static void run_refusal(void *node, void *arg, uint64_t now_us)
 {
     (void)now_us;
-    ((refusal_t *)arg)->error = ((const worker_node_t *)node)->join_error;
+    *(heddle_error_t *)arg = *worker_node_refusal(node);
 }
 
 /* The event has room for the message alone. */
 static void publish_refusal(heddle_worker_t *w, const heddle_event_t *event)
 {
-    refusal_t why;
-    if (shell_call(w->shell, run_refusal, &why) || why.error.code != event->code)
-        error_fail(&why.error, event->code, "%s", event->message);    /* another one came since */
-    why.error.retriable = event->retriable;
-    error_publish(&why.error);
+    heddle_error_t why;
+    if (shell_call(w->shell, run_refusal, &why) || why.code != event->code)
+        error_fail(&why, event->code, "%s", event->message);    /* another one came since */
+    why.retriable = event->retriable;
+    error_publish(&why);
 }
 
 int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event)
@@ -224,19 +223,12 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
 
 /* --- calls into the loop ---------------------------------------------------------------------- */
 
-typedef struct call {
-    int (*say)(worker_node_t *n, const struct call *call, uint64_t now_us);
-    uint32_t adapter;
-    uint64_t version;
-    const heddle_error_t *why;
-    const digest_t *digest;
-    int rc;
-} call_t;
+typedef struct { app_answer_t answer; int rc; } call_t;
 
-static void run_call(void *node, void *arg, uint64_t now_us)
+static void run_answer(void *node, void *arg, uint64_t now_us)
 {
     call_t *call = arg;
-    call->rc = call->say(node, call, now_us);
+    call->rc = worker_node_answer(node, &call->answer, now_us);
 }
 
 static int fail_version(int code, const char *adapter, uint64_t version, const char *text)
@@ -270,49 +262,31 @@ static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t 
     return HEDDLE_OK;
 }
 
-static int tell_node(heddle_worker_t *w, const char *adapter, call_t *call)
+/* `answer` without the adapter's number. */
+static int tell_node(heddle_worker_t *w, const char *adapter, const app_answer_t *answer)
 {
-    int rc = find_adapter(w, adapter, &call->adapter);
+    call_t call = {.answer = *answer};
+    int rc = find_adapter(w, adapter, &call.answer.adapter);
     if (rc) return rc;
-    rc = shell_call(w->shell, run_call, call);
-    if (!rc) rc = call->rc;
+    rc = shell_call(w->shell, run_answer, &call);
+    if (!rc) rc = call.rc;
     if (rc == HEDDLE_ERR_NOT_FOUND)
-        fail_version(rc, adapter, call->version, "the version is not wanted here any more");
+        fail_version(rc, adapter, answer->version, "the version is not wanted here any more");
     else if (rc == HEDDLE_ERR_FENCED)
-        fail_version(rc, adapter, call->version, "the lease ran out after the commit; another one follows");
-    else if (rc) fail_version(rc, adapter, call->version, heddle_err_text(rc));
+        fail_version(rc, adapter, answer->version,
+                     "the lease ran out after the commit; another one follows");
+    else if (rc) fail_version(rc, adapter, answer->version, heddle_err_text(rc));
     return rc;
-}
-
-static int tell_staged(worker_node_t *n, const call_t *c, uint64_t now_us)
-{
-    return worker_node_staged(n, c->adapter, c->version, now_us);
-}
-static int tell_activate(worker_node_t *n, const call_t *c, uint64_t now_us)
-{
-    return worker_node_activate(n, c->adapter, c->version, now_us);
-}
-static int tell_reject(worker_node_t *n, const call_t *c, uint64_t now_us)
-{
-    return worker_node_reject_error(n, c->adapter, c->version, c->why, now_us);
-}
-static int tell_verified(worker_node_t *n, const call_t *c, uint64_t now_us)
-{
-    return worker_node_verified(n, c->adapter, c->version, c->digest, now_us);
-}
-static int tell_missing(worker_node_t *n, const call_t *c, uint64_t now_us)
-{
-    return worker_node_copy_missing(n, c->adapter, c->version, now_us);
 }
 
 int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version)
 {
-    return tell_node(w, adapter, &(call_t){.say = tell_staged, .version = version});
+    return tell_node(w, adapter, &(app_answer_t){.kind = APP_STAGED, .version = version});
 }
 
 int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version)
 {
-    return tell_node(w, adapter, &(call_t){.say = tell_activate, .version = version});
+    return tell_node(w, adapter, &(app_answer_t){.kind = APP_ACTIVATE, .version = version});
 }
 
 /* The application's texts, made fit to be sent: cut, and without control characters. */
@@ -348,7 +322,7 @@ int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t
     if (!is_phase(sent.phase))
         return fail_version(HEDDLE_ERR_USAGE, adapter, version,
                             "a version is rejected in a phase of heddle/error.h, or \"\"");
-    return tell_node(w, adapter, &(call_t){.say = tell_reject, .version = version, .why = &sent});
+    return tell_node(w, adapter, &(app_answer_t){.kind = APP_REJECT, .version = version, .why = &sent});
 }
 
 int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version, const char *reason)
@@ -366,9 +340,9 @@ int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t ver
         return fail_version(HEDDLE_ERR_USAGE, adapter, version,
                             "that is no digest: \"h1:\" and 64 hex digits");
     return tell_node(w, adapter,
-                     &(call_t){.say = is_missing ? tell_missing : tell_verified,
-                               .version = version,
-                               .digest = digest ? &parsed : NULL});
+                     &(app_answer_t){.kind = is_missing ? APP_COPY_MISSING : APP_VERIFIED,
+                                     .version = version,
+                                     .digest = digest ? &parsed : NULL});
 }
 
 /* --- any thread ------------------------------------------------------------------------------- */
@@ -406,7 +380,7 @@ int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t vers
 
 /* --- for people ------------------------------------------------------------------------------- */
 
-typedef struct { json_t *(*make)(const worker_node_t *n); char *text; } report_t;
+typedef struct { heddle_worker_t *worker; json_t *(*make)(const heddle_worker_t *w); char *text; } report_t;
 
 /* "a,b" as a list. */
 static json_t *list_of(char *words)
@@ -418,37 +392,38 @@ static json_t *list_of(char *words)
     return list;
 }
 
-static json_t *report_transport(const worker_node_t *n)
+static json_t *report_transport(const heddle_worker_t *w)
 {
     char devices[256] = "";
     tr_where_t where;
-    n->io.tr->devices(n->io.t, devices, sizeof devices);
-    n->io.tr->where(n->io.t, &where);
-    return json_pack("{s:s, s:s, s:o, s:o}", "backend", n->io.tr->name, "ucx", n->io.tr->version(),
-                     "devices", list_of(devices), "addresses", list_of(where.addresses));
+    const node_io_t *io = shell_io(w->shell);
+    io->tr->devices(io->t, devices, sizeof devices);
+    io->tr->where(io->t, &where);
+    return json_pack("{s:s, s:s, s:o, s:o}", "backend", io->tr->name, "ucx", io->tr->version(), "devices",
+                     list_of(devices), "addresses", list_of(where.addresses));
 }
 
-static json_t *report_counters(const worker_node_t *n)
+static json_t *report_counters(const heddle_worker_t *w)
 {
-    tr_counters_t c;
-    n->io.tr->counters(n->io.t, &c);
+    msg_counts_t c = worker_node_counts(w->node);
     return json_pack("{s:I, s:I, s:I, s:I, s:I}", "bytes_in", (json_int_t)c.bytes_in, "bytes_out",
-                     (json_int_t)c.bytes_out, "chunks_bad", (json_int_t)n->counters.chunks_bad, "retries",
-                     (json_int_t)n->counters.retries, "fenced", (json_int_t)n->session.fenced_count);
+                     (json_int_t)c.bytes_out, "chunks_bad", (json_int_t)c.chunks_bad, "retries",
+                     (json_int_t)c.retries, "fenced", (json_int_t)c.fenced);
 }
 
 static void run_report(void *node, void *arg, uint64_t now_us)
 {
+    (void)node;
     (void)now_us;
     report_t *report = arg;
-    json_t *value = report->make(node);
+    json_t *value = report->make(report->worker);
     report->text = value ? json_dumps(value, JSON_COMPACT) : NULL;
     json_decref(value);
 }
 
-static int report(heddle_worker_t *w, json_t *(*make)(const worker_node_t *n), char **ret_json)
+static int report(heddle_worker_t *w, json_t *(*make)(const heddle_worker_t *w), char **ret_json)
 {
-    report_t r = {.make = make};
+    report_t r = {.worker = w, .make = make};
     int rc = shell_call(w->shell, run_report, &r);
     if (!rc && !r.text) rc = HEDDLE_ERR_NO_MEMORY;
     if (rc) return fail_version(rc, NULL, 0, heddle_err_text(rc));

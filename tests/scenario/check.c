@@ -60,10 +60,10 @@ static void check_bytes(world_t *w, const actor_t *a, const slot_t *slot)
 
 static void check_slots(world_t *w, actor_t *a)
 {
-    const sync_t *s = &a->worker->adapters[0].sync;
+    const sync_t *s = &worker_node_adapter(a->worker, 0)->sync;
     uint32_t active = 0, used = 0;
     for (uint32_t i = 0; i < s->slot_count; i++) {
-        const slot_t *slot = slots_at(a->worker->slots, 0, i);
+        const slot_t *slot = slots_at(worker_node_slots(a->worker), 0, i);
         if (!slot || slot->state == SLOT_FREE) continue;
         used++;
         active += slot->state == SLOT_ACTIVE;
@@ -78,7 +78,7 @@ static void check_slots(world_t *w, actor_t *a)
             world_fail(w, "I2: %s holds v%" PRIu64 " with another digest", a->name, slot->view.version);
     }
     if (active > 1) world_fail(w, "I3: %s has %u active slots", a->name, active);
-    if (used != slots_count(a->worker->slots, 0).used)
+    if (used != slots_count(worker_node_slots(a->worker), 0).used)
         world_fail(w, "I9: %s uses slots beyond its %u", a->name, s->slot_count);
 }
 
@@ -99,9 +99,9 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
                    applied->version, applied->decision);
     for (int i = 0; i < HOLDS_MAX; i++)
         if (a->holds[i]) check_bytes(w, a, a->holds[i]); /* a reader's bytes do not change */
-    const sync_entry_t *e = sync_active(&a->worker->adapters[0].sync);
+    const sync_entry_t *e = sync_active(&worker_node_adapter(a->worker, 0)->sync);
     if (!e || e->version != applied->version) return;
-    const slot_t *slot = slots_at(a->worker->slots, 0, (uint32_t)e->slot);
+    const slot_t *slot = slots_at(worker_node_slots(a->worker), 0, (uint32_t)e->slot);
     if (slot->state != SLOT_ACTIVE || slot->view.version != e->version)
         world_fail(w, "I3: %s says v%" PRIu64 " and serves v%" PRIu64, a->name, e->version,
                    slot->view.version);
@@ -111,7 +111,7 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
 static void check_queues(world_t *w, const actor_t *a)
 {
     uint32_t announced = 0;
-    for (const announced_t *n = a->worker->adapters[0].announced; n; n = n->next) announced++;
+    for (const announced_t *n = worker_node_adapter(a->worker, 0)->announced; n; n = n->next) announced++;
     if (announced > SYNC_ENTRIES + 1)
         world_fail(w, "I9: %s remembers %u announcements", a->name, announced);
     leftover_t left = leftover_of(a->t);
@@ -122,7 +122,7 @@ static void check_queues(world_t *w, const actor_t *a)
 static void check_worker(world_t *w, actor_t *a)
 {
     check_slots(w, a);
-    check_decision(w, a, &a->worker->adapters[0].sync.applied);
+    check_decision(w, a, &worker_node_adapter(a->worker, 0)->sync.applied);
     check_queues(w, a);
 }
 
@@ -317,7 +317,7 @@ static void check_worker_settled(world_t *w, const actor_t *a)
 {
     const adapter_row_t *row = registry_adapter(&w->shadow, a->adapters[0]);
     uint64_t active = row ? row->active : 0;
-    const adapter_t *adapter = &a->worker->adapters[0];
+    const adapter_t *adapter = worker_node_adapter(a->worker, 0);
     if (!worker_is_ready(a)) world_fail(w, "%s is not admitted", a->name);
     if (worker_active(a) != active)
         world_fail(w, "%s serves v%" PRIu64 ", decided is v%" PRIu64, a->name, worker_active(a), active);

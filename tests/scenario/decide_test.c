@@ -110,7 +110,7 @@ Test(decide, as_ready)
                       (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
     UNTIL(w, 2 * SECOND, worker_active(workers[0]) == 2 && worker_active(workers[1]) == 2);
     MUST(w, worker_active(workers[2]) == 1);
-    MUST(w, worker_node_staged(workers[2]->worker, 0, 2, w->now_us) == HEDDLE_OK);
+    MUST(w, worker_staged(workers[2], 2) == HEDDLE_OK);
     workers[2]->due_us = w->now_us;
     workers[2]->conf.app = APP_ACCEPTS;
     UNTIL(w, SECOND, worker_active(workers[2]) == 2);

@@ -164,7 +164,7 @@ Test(kills, one_wrong_chunk)
     mem_corrupt_data(workers[0]->t, 20, 77);
     actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
     UNTIL(w, 30 * SECOND, worker_active(late) == 1); /* the rest came from the publisher */
-    MUST(w, late->worker->counters.chunks_bad == 1);
+    MUST(w, worker_node_core(late->worker)->counters.chunks_bad == 1);
     MUST(w, actor_counters(late).bytes_in - content_arena_bytes(content_get(WIDE)) <= LIMIT_WINDOW_BYTES);
     world_run(w, SECOND);
     check_settled(w);

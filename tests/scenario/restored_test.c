@@ -112,7 +112,7 @@ Test(restored, epochs_go_on_above)
     }
     uint64_t epoch = w->epoch, greatest = 0;
     for (int i = 0; i < WORKERS; i++)
-        if (workers[i]->worker->session.token > greatest) greatest = workers[i]->worker->session.token;
+        if (worker_node_core(workers[i]->worker)->member.session.token > greatest) greatest = worker_node_core(workers[i]->worker)->member.session.token;
     world_broker_kill(w);
     world_restore(w, backup);
     world_broker_start(w);
@@ -121,7 +121,7 @@ Test(restored, epochs_go_on_above)
     MUST(w, w->broker->registry.epoch == epoch + 1 && w->shadow.epoch == epoch + 1);
     MUST(w, w->broker->events.epoch == epoch + 1);
     world_run(w, 2 * LEASE_US);
-    for (int i = 0; i < WORKERS; i++) MUST(w, workers[i]->worker->session.token > greatest);
+    for (int i = 0; i < WORKERS; i++) MUST(w, worker_node_core(workers[i]->worker)->member.session.token > greatest);
     expect_told(NULL);
     check_settled(w);
 }

@@ -58,11 +58,11 @@ void world_note(world_t *w, const char *format, ...)
 
 static void picture_worker(const actor_t *a)
 {
-    const sync_t *s = &a->worker->adapters[0].sync;
+    const sync_t *s = &worker_node_adapter(a->worker, 0)->sync;
     fprintf(stderr,
             "    session %d token %" PRIx64 " applied d%" PRIu64 "=v%" PRIu64 " decided d%" PRIu64
             "=v%" PRIu64 " slots %u:",
-            (int)a->worker->session.state, a->worker->session.token, s->applied.decision,
+            (int)worker_node_core(a->worker)->member.session.state, worker_node_core(a->worker)->member.session.token, s->applied.decision,
             s->applied.version, s->decided.decision, s->decided.version, s->slot_count);
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
         if (s->entries[i].state)
@@ -379,17 +379,17 @@ static void give_frame(actor_t *a, const mail_t *m)
     if (a->worker) {
         msg_t msg;
         cr_assert_eq(msg_decode(bytes_of(m->data, m->bytes), &msg, NULL), HEDDLE_OK);
-        const session_t *s = &a->worker->session;
+        const session_t *s = &worker_node_core(a->worker)->member.session;
         bool is_welcome = msg.type == MSG_WELCOME;
         is_stale = !is_welcome &&
                    ((msg_token(&msg) && msg_token(&msg) != s->token) || !session_is_live(s, w->now_us));
-        decision = a->worker->adapters[0].sync.applied.decision;
+        decision = worker_node_adapter(a->worker, 0)->sync.applied.decision;
         if (msg.type != MSG_HEARTBEAT_OK || is_stale)
             world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
         msg_fini(&msg);
     }
     PRODUCT(a->ops->frame(a->node, bytes_of(m->data, m->bytes), w->now_us));
-    if (is_stale && a->worker->adapters[0].sync.applied.decision != decision)
+    if (is_stale && worker_node_adapter(a->worker, 0)->sync.applied.decision != decision)
         world_fail(w, "%s applied what came under a stale token", a->name);
 }
 

@@ -23,7 +23,7 @@
 #include "broker/node.h"
 #include "tests/scenario/content.h"
 #include "transfer/mem.h"
-#include "worker/node.h"
+#include "worker/adapter.h"
 
 #include <criterion/criterion.h>
 #include <jansson.h>
@@ -95,6 +95,7 @@ struct actor {
     uint64_t event_count, event_done, events_by_type[32];
     /* workers */
     worker_conf_t conf;
+    node_io_t io;           /* its worker's */
     worker_node_t *worker;
     const char *adapters[2];
     slot_t *holds[HOLDS_MAX];
@@ -225,6 +226,7 @@ uint64_t worker_fenced(const actor_t *a);
 void worker_answers_late(actor_t *a); /* an application that was silent speaks */
 void worker_answers(actor_t *a, uint64_t version); /* of that version, if there is something to say */
 /* What an application that does one thing at a time would do next: switch, else load; 0: nothing. */
+int worker_staged(actor_t *a, uint64_t version);   /* its application says so */
 uint64_t worker_takes_up(const actor_t *a);
 /* Every worker that is alive and ready serves the version. */
 bool world_all_active(const world_t *w, uint64_t version);

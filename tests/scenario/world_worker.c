@@ -2,6 +2,8 @@
 /* A worker process: its node, and an application that answers what it is offered. */
 #include "tests/scenario/world.h"
 
+#include "core/errors.h"
+
 #include <stdlib.h>
 
 static void wake(void *self)
@@ -22,13 +24,13 @@ void worker_boot(actor_t *a)
     world_t *w = a->w;
     a->seen_decision = a->seen_version = 0;
     actor_open_transfer(a, a->conf.max_rate_bytes);
-    node_io_t io = {.self = a,
-                    .send = actor_send,
-                    .redial = actor_redial,
-                    .event = actor_event,
-                    .tr = &transfer_mem_ops,
-                    .t = a->t,
-                    .clock = &w->clock};
+    a->io = (node_io_t){.self = a,
+                        .send = actor_send,
+                        .redial = actor_redial,
+                        .event = actor_event,
+                        .tr = &transfer_mem_ops,
+                        .t = a->t,
+                        .clock = &w->clock};
     worker_opts_t opts = {.name = a->name,
                           .host = "host",
                           .adapters = a->adapters,
@@ -41,25 +43,34 @@ void worker_boot(actor_t *a)
                           .wake = wake,
                           .wake_self = a};
     int rc;
-    do PRODUCT(rc = worker_node_new(&opts, &io, &a->worker));
+    do PRODUCT(rc = worker_node_new(&opts, &a->io, &a->worker));
     while (rc == HEDDLE_ERR_NO_MEMORY); /* it is started again */
     cr_assert_eq(rc, HEDDLE_OK);
     a->node = a->worker;
     a->ops = &worker_node_ops;
 }
 
+/* `text`: why it rejects the version; NULL: it does not. */
+static int answer(actor_t *a, app_answer_kind_t kind, uint64_t version, const char *text)
+{
+    heddle_error_t why;
+    int rc;
+    error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", text ? text : "");
+    app_answer_t it = {.kind = text ? APP_REJECT : kind, .version = version, .why = &why};
+    PRODUCT(rc = worker_node_answer(a->worker, &it, a->w->now_us));
+    return rc;
+}
+
+int worker_staged(actor_t *a, uint64_t version) { return answer(a, APP_STAGED, version, NULL); }
+
 static void answer_arrived(actor_t *a, uint64_t version)
 {
-    if (a->conf.app == APP_REJECTS_STAGE)
-        PRODUCT(worker_node_reject(a->worker, 0, version, "the engine cannot load it", a->w->now_us));
-    else PRODUCT(worker_node_staged(a->worker, 0, version, a->w->now_us));
+    answer(a, APP_STAGED, version, a->conf.app == APP_REJECTS_STAGE ? "the engine cannot load it" : NULL);
 }
 
 static void answer_commit(actor_t *a, uint64_t version)
 {
-    if (a->conf.app == APP_REJECTS_COMMIT)
-        PRODUCT(worker_node_reject(a->worker, 0, version, "the engine cannot switch", a->w->now_us));
-    else PRODUCT(worker_node_activate(a->worker, 0, version, a->w->now_us));
+    answer(a, APP_ACTIVATE, version, a->conf.app == APP_REJECTS_COMMIT ? "the engine cannot switch" : NULL);
 }
 
 /* What the node said is answered after the turn, as an application's thread would. */
@@ -77,12 +88,12 @@ void worker_app(actor_t *a)
 void worker_answers_late(actor_t *a)
 {
     if (!a->worker || a->conf.app == APP_NONE || a->stopped) return;
-    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) worker_answers(a, a->worker->adapters[0].sync.entries[i].version);
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) worker_answers(a, worker_node_adapter(a->worker, 0)->sync.entries[i].version);
 }
 
 void worker_answers(actor_t *a, uint64_t version)
 {
-    const sync_entry_t *found = a->worker && version ? sync_find(&a->worker->adapters[0].sync, version) : NULL;
+    const sync_entry_t *found = a->worker && version ? sync_find(&worker_node_adapter(a->worker, 0)->sync, version) : NULL;
     if (!found) return;
     sync_state_t state = found->state;
     if (state == SYNC_ARRIVED) answer_arrived(a, version);
@@ -92,7 +103,7 @@ void worker_answers(actor_t *a, uint64_t version)
 
 uint64_t worker_takes_up(const actor_t *a)
 {
-    const sync_t *sync = &a->worker->adapters[0].sync;
+    const sync_t *sync = &worker_node_adapter(a->worker, 0)->sync;
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
         if (sync->entries[i].state == SYNC_STAGED && sync->entries[i].offered) return sync->entries[i].version;
     const sync_entry_t *loading = sync_loading(sync);
@@ -112,26 +123,26 @@ void actor_leave(actor_t *a)
 
 uint64_t worker_active(const actor_t *a)
 {
-    const sync_entry_t *e = a->worker ? sync_active(&a->worker->adapters[0].sync) : NULL;
+    const sync_entry_t *e = a->worker ? sync_active(&worker_node_adapter(a->worker, 0)->sync) : NULL;
     return e ? e->version : 0;
 }
 
 bool worker_holds(const actor_t *a, uint64_t version)
 {
-    const sync_entry_t *e = a->worker ? sync_find(&a->worker->adapters[0].sync, version) : NULL;
+    const sync_entry_t *e = a->worker ? sync_find(&worker_node_adapter(a->worker, 0)->sync, version) : NULL;
     return e && sync_is_held(e);
 }
 
-bool worker_is_ready(const actor_t *a) { return a->worker && a->worker->up; }
+bool worker_is_ready(const actor_t *a) { return a->worker && worker_node_adapter(a->worker, 0)->sync.up; }
 
-uint64_t worker_slots_used(const actor_t *a) { return slots_count(a->worker->slots, 0).used; }
+uint64_t worker_slots_used(const actor_t *a) { return slots_count(worker_node_slots(a->worker), 0).used; }
 
-uint64_t worker_fenced(const actor_t *a) { return a->worker->session.fenced_count; }
+uint64_t worker_fenced(const actor_t *a) { return worker_node_core(a->worker)->member.session.fenced_count; }
 
 slot_t *worker_hold(actor_t *a, uint64_t version)
 {
     slot_t *slot;
-    if (slots_acquire(a->worker->slots, 0, version, &slot)) return NULL;
+    if (slots_acquire(worker_node_slots(a->worker), 0, version, &slot)) return NULL;
     for (int i = 0; i < HOLDS_MAX; i++) {
         if (a->holds[i]) continue;
         a->holds[i] = slot;

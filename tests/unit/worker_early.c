@@ -153,7 +153,7 @@ Test(early, other_bytes_than_the_announced_ones_are_fetched)
     tr_counters_t early = counters(w);
     announce_third(w, o, &second);
     cr_assert_eq(counters(w).bytes_in - early.bytes_in, second.arena_bytes);
-    cr_assert_eq(w->node->counters.chunks_bad, 0, "nobody sent anything bad");
+    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 0, "nobody sent anything bad");
     cr_assert_lt(last_said(w, MSG_STAGED)->staged.fetch_us, EARLY_US, "that took long is nothing of this fetch");
 }
 
@@ -226,7 +226,7 @@ Test(early, only_the_last_publisher_is_heard)
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     uint64_t asks = counters(w).asks_out;
-    cr_assert_not_null(slots_next(w->node->slots, 0), "there is memory");
+    cr_assert_not_null(slots_next(worker_node_slots(w->node), 0), "there is memory");
     cr_assert(share_early(o, &first, first.arena_bytes), "it is told, and");
     run_for(1000);
     cr_assert_eq(counters(w).asks_out, asks);
@@ -300,7 +300,7 @@ Test(early, memory_stays_while_it_is_asked_for)
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     begin_early(w, o, &second);
-    cr_assert_eq(w->node->adapters[0].early.slot, slots_at(w->node->slots, 0, 1));
+    cr_assert_eq(adapter_of(w)->early.slot, slots_at(worker_node_slots(w->node), 0, 1));
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
     run_for(1000);
     mem_stop(o->t, false);
@@ -324,7 +324,7 @@ Test(early, nothing_is_asked_for_while_a_version_comes)
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     uint64_t asks = counters(w).asks_out;
-    cr_assert(w->node->adapters[0].pull && slots_next(w->node->slots, 0), "there is memory");
+    cr_assert(adapter_of(w)->pull && slots_next(worker_node_slots(w->node), 0), "there is memory");
     cr_assert(share_early(o, &second, second.arena_bytes));
     run_for(1000);
     cr_assert_eq(counters(w).asks_out, asks);
@@ -365,7 +365,7 @@ Test(early, what_the_transport_would_place_is_fetched)
     mem_hold(o->t, world_now_us + 50000);
     cr_assert(share_early(o, &bad, bad.arena_bytes));
     run_for(1000);
-    cr_assert(transfer_mem_ops.idle(w->io.t, w->node->adapters[0].early.slot->region));
+    cr_assert(transfer_mem_ops.idle(w->io.t, adapter_of(w)->early.slot->region));
     origin_t *other = origin_start(1, TR_MODE_EAGER);
     origin_serve(other, &second, 3);
     msg_source_t source = source_of(other);
@@ -374,7 +374,7 @@ Test(early, what_the_transport_would_place_is_fetched)
     commit_to(w, &second, 3, 3);
     run_for(1000);
     cr_assert(serves(w, &second, 3));
-    cr_assert_eq(w->node->counters.chunks_bad, 0);
+    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 0);
     free(bad.bytes);
 }
 
@@ -408,7 +408,7 @@ Test(early, content_that_is_here_is_taken_from_there)
     announce_third(w, o, &first);
     cr_assert_eq(counters(w).bytes_in, before.bytes_in);
     cr_assert_eq(last_said(w, MSG_STAGED)->staged.source_count, 0);
-    cr_assert_null(w->node->adapters[0].early.slot);
+    cr_assert_null(adapter_of(w)->early.slot);
     bring_version(w, o, &second, 4, 4);
     cr_assert(serves(w, &second, 4));
     commit_to(w, &first, 3, 5);

@@ -27,10 +27,10 @@ static void open_receives_for(worker_t *w, origin_t *o, const test_arena_t *a, u
     msg_source_t source = source_of(o);
     uint64_t due = 0;
     announce_to(w, a, 1, &source, 1);
-    while (!w->node->adapters[0].pull || pull_state(w->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
+    while (!adapter_of(w)->pull || pull_state(adapter_of(w)->pull) != PULL_CHUNKS) world_turn(&due);
     mem_hold(o->t, world_now_us + us);
     run_for(1000);
-    cr_assert(!w->io.tr->idle(w->io.t, slots_at(w->node->slots, 0, 0)->region), "nothing is under way");
+    cr_assert(!w->io.tr->idle(w->io.t, slots_at(worker_node_slots(w->node), 0, 0)->region), "nothing is under way");
 }
 
 Test(late, a_slot_is_not_reused_before_they_have_landed)
@@ -70,13 +70,13 @@ static pull_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a)
     spied = transfer_mem_ops;
     spied.ask = spied_ask, spied.idle = spied_idle;
     has_open_receives = false;
-    w->node->io.tr = &spied;
+    w->io.tr = &spied;
     origin_serve(o, a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, a, 1, &source, 1);
     uint64_t due = 0;
-    while (!w->node->adapters[0].pull || pull_state(w->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
-    return w->node->adapters[0].pull;
+    while (!adapter_of(w)->pull || pull_state(adapter_of(w)->pull) != PULL_CHUNKS) world_turn(&due);
+    return adapter_of(w)->pull;
 }
 
 /* The leaves of a copy were right when it was made; since then the transport may have written over it. */
@@ -86,7 +86,7 @@ Test(late, leaves_of_a_copy_are_not_believed_where_bytes_are_placed)
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
     test_arena_t a = arena(1);
     pull_t *pull = spy_on_chunks(w, o, &a);
-    region_t *into = slots_at(w->node->slots, 0, 0)->region;
+    region_t *into = slots_at(worker_node_slots(w->node), 0, 0)->region;
     uint64_t *leaves = into->leaves;
     cr_assert_not_null(leaves);
     mem_hold(o->t, world_now_us + FOR_EVER_US);
@@ -97,7 +97,7 @@ Test(late, leaves_of_a_copy_are_not_believed_where_bytes_are_placed)
     worker_node_ops.transfer(w->node, &copied, world_now_us);
     run_for(1000);
     cr_assert_eq(pull_bytes_done(pull), 0, "what lies there is something else");
-    cr_assert_eq(w->node->counters.chunks_bad, 1);
+    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 1);
     free(a.bytes);
 }
 
@@ -113,7 +113,7 @@ Test(late, what_a_lost_source_writes_is_found_before_sealing)
     worker_node_ops.transfer(w->node, &refused, world_now_us);
     run_for(2000000);
     cr_assert_eq(pull_state(pull), PULL_CLOSING);
-    ((uint8_t *)slots_at(w->node->slots, 0, 0)->region->base)[0] ^= 1;
+    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[0] ^= 1;
     has_open_receives = false;
     run_for(100000);
     cr_assert_eq(count_said(w, MSG_STAGED), 0);
@@ -131,7 +131,7 @@ Test(late, what_is_placed_after_what_was_copied_is_digested_too)
     cr_assert(serves(w, &a, 1));
     bring_version(w, placed, &b, 2, 2);
     cr_assert(serves(w, &b, 2));
-    cr_assert_eq(w->node->counters.chunks_bad, 0);
+    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 0);
     free(a.bytes);
     free(b.bytes);
 }
@@ -197,7 +197,7 @@ Test(late, a_worker_that_ends_lets_nothing_land_in_memory_it_gave_back)
     test_arena_t a = arena(1);
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
-    region_t *r = region_ref(slots_at(w->node->slots, 0, 0)->region);
+    region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->region);
     worker_node_destroy(&w->node);
     cr_assert_eq(atomic_load(&r->refs), 1, "its peer was dropped, and then it was free");
     cr_assert_null(r->backend);
@@ -213,7 +213,7 @@ Test(late, memory_that_may_still_be_written_to_outlives_the_worker)
     test_arena_t a = arena(1);
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
-    region_t *r = region_ref(slots_at(w->node->slots, 0, 0)->region);
+    region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->region);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
     worker_node_destroy(&w->node);    /* nobody knows its sources any more */
     cr_assert_eq(atomic_load(&r->refs), 2);

@@ -5,6 +5,31 @@
 #include "tests/unit/other_thread.h"
 #include "tests/unit/worker_world.h"
 
+/* What its application answers, about the first adapter. */
+static int answer(worker_t *w, app_answer_kind_t kind, uint64_t version)
+{
+    return worker_node_answer(w->node, &(app_answer_t){.kind = kind, .version = version}, world_now_us);
+}
+
+static int reject_error(worker_t *w, uint64_t version, const heddle_error_t *why)
+{
+    app_answer_t it = {.kind = APP_REJECT, .version = version, .why = why};
+    return worker_node_answer(w->node, &it, world_now_us);
+}
+
+static int reject(worker_t *w, uint64_t version, const char *reason)
+{
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
+    return reject_error(w, version, &why);
+}
+
+static int verified(worker_t *w, const digest_t *digest)
+{
+    app_answer_t it = {.kind = APP_VERIFIED, .version = 1, .digest = digest};
+    return worker_node_answer(w->node, &it, world_now_us);
+}
+
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -111,7 +136,7 @@ static uint64_t memory_of(const worker_t *w)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        const slot_t *slot = slots_at(w->node->slots, 0, i);
+        const slot_t *slot = slots_at(worker_node_slots(w->node), 0, i);
         if (slot && slot->region) bytes += slot->region->bytes;
         if (slot && slot->part) bytes += slot->part->bytes;
     }
@@ -127,16 +152,16 @@ Test(node, memory_of_a_failed_version_is_given_back)
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     run_for(100000);
-    worker_node_staged(w->node, 0, 1, world_now_us);
+    answer(w, APP_STAGED, 1);
     commit_to(w, &a, 1, 1);
-    worker_node_activate(w->node, 0, 1, world_now_us);
+    answer(w, APP_ACTIVATE, 1);
     uint64_t before = memory_of(w);
     origin_serve(o, &large, 2);
     announce_to(w, &large, 2, &source, 1);
     run_for(1000000);
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
     cr_assert_geq(memory_of(w), before + large.region_bytes);
-    cr_assert_eq(worker_node_reject(w->node, 0, 2, "it does not fit the engine", world_now_us), HEDDLE_OK);
+    cr_assert_eq(reject(w, 2, "it does not fit the engine"), HEDDLE_OK);
     run_for(100000);
     cr_assert_eq(memory_of(w), before);
     free(a.bytes);
@@ -162,7 +187,7 @@ Test(node, a_process_without_means_refuses_and_recovers)
     tr_counters_t c;
     transfer_mem_ops.counters(w->io.t, &c);
     cr_assert(c.maps == 0 && c.bytes_in == 0, "nothing was begun");
-    w->node->opts.check = NULL;
+    worker_node_core(w->node)->opts.check = NULL;
     bring_version(w, o, &a, 2, 1);
     cr_assert(serves(w, &a, 2));
     free(a.bytes);
@@ -257,7 +282,7 @@ Test(node, corrupt_chunk_comes_from_the_next_source)
     run_for(1000000);
     commit_to(w, &a, 1, 1);
     cr_assert(serves(w, &a, 1));
-    cr_assert_eq(w->node->counters.chunks_bad, 1);
+    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 1);
     const msg_t *staged = last_said(w, MSG_STAGED);
     cr_assert_eq(staged->staged.source_count, 2);
     cr_assert_eq(staged->staged.sources[0].bytes + staged->staged.sources[1].bytes, a.region_bytes);
@@ -461,7 +486,7 @@ Test(node, dead_source_costs_no_more_than_a_window)
     msg_source_t sources[] = {source_of(first), source_of(second)};
     announce_to(w, &a, 1, sources, 2);
     uint64_t due = 0;
-    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < a.region_bytes / 2)
+    while (!adapter_of(w)->pull || pull_bytes_done(adapter_of(w)->pull) < a.region_bytes / 2)
         world_turn(&due);
     mem_kill(first->t);
     run_for(1000000);
@@ -469,7 +494,7 @@ Test(node, dead_source_costs_no_more_than_a_window)
     tr_counters_t c;
     transfer_mem_ops.counters(w->io.t, &c);
     cr_assert_lt(c.bytes_in, a.arena_bytes + LIMIT_WINDOW_BYTES);
-    cr_assert_gt(w->node->counters.retries, 0);
+    cr_assert_gt(worker_node_core(w->node)->counters.retries, 0);
     free(a.bytes);
 }
 
@@ -490,7 +515,7 @@ Test(node, wrong_manifest_is_refused_before_it_is_decoded)
     }
     const msg_t *nack = last_said(w, MSG_NACK);
     cr_assert(nack && !strcmp(nack->nack.code, "digest_mismatch") && !strcmp(nack->nack.phase, "verify"));
-    cr_assert_eq(slots_count(w->node->slots, 0).used, 0);
+    cr_assert_eq(slots_count(worker_node_slots(w->node), 0).used, 0);
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
     cr_assert(e && e->code == HEDDLE_ERR_DIGEST_MISMATCH && e->message[0]);
     free(a.bytes);
@@ -535,7 +560,7 @@ Test(node, wrong_digest_of_the_whole_is_refused)
     cr_assert(nack->nack.expected[0] && nack->nack.found[0]);
     cr_assert_null(last_said(w, MSG_STAGED));
     run_for(1000000);
-    cr_assert_eq(slots_count(w->node->slots, 0).used, 0);
+    cr_assert_eq(slots_count(worker_node_slots(w->node), 0).used, 0);
     free(a.bytes);
 }
 
@@ -551,10 +576,10 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     uint64_t due = 0;
-    while (!w->node->adapters[0].pull || pull_state(w->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
+    while (!adapter_of(w)->pull || pull_state(adapter_of(w)->pull) != PULL_CHUNKS) world_turn(&due);
     mem_delay(o->t, world_now_us + 300000);    /* the rest is asked for, sent, and comes late */
     run_for(50000);
-    cr_assert_lt(pull_bytes_done(w->node->adapters[0].pull), a.region_bytes / 2);
+    cr_assert_lt(pull_bytes_done(adapter_of(w)->pull), a.region_bytes / 2);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
     cr_assert(e && e->code == HEDDLE_ERR_DEADLINE);
@@ -602,7 +627,7 @@ Test(node, no_slot_names_who_holds_what)
     for (uint64_t v = 1; v <= 3; v++) {
         a = arena(v);
         bring_version(w, o, &a, v, v);
-        cr_assert_eq(slots_acquire(w->node->slots, 0, 0, &held[v - 1]), HEDDLE_OK);
+        cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 0, &held[v - 1]), HEDDLE_OK);
         free(a.bytes);
     }
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
@@ -632,7 +657,7 @@ Test(node, no_slot_names_who_holds_what)
 static const slot_t *slot_of_version(worker_t *w, uint64_t version)
 {
     slot_t *held = NULL;
-    cr_assert_eq(slots_acquire(w->node->slots, 0, version, &held), HEDDLE_OK);
+    cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, version, &held), HEDDLE_OK);
     const slot_t *slot = held;
     slot_release(&held);
     return slot;
@@ -676,7 +701,7 @@ Test(node, content_that_is_here_is_not_fetched_again)
 
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
     run_for(1000);
-    cr_assert_eq(slots_count(w->node->slots, 0).used, 2);
+    cr_assert_eq(slots_count(worker_node_slots(w->node), 0).used, 2);
     cr_assert(serves(w, &a, 3), "1 went, and left its bytes");
     bring_version(w, o, &c, 4, 4);
     commit_to(w, &a, 3, 5);
@@ -755,8 +780,8 @@ Test(node, content_that_is_here_outlives_its_worker)
     test_arena_t a = arena(1), b = arena(2);
     worker_t *w = announced_again(o, &a, &b);
     slot_t *held[2];
-    cr_assert_eq(slots_acquire(w->node->slots, 0, 1, &held[0]), HEDDLE_OK);
-    cr_assert_eq(slots_acquire(w->node->slots, 0, 3, &held[1]), HEDDLE_OK);
+    cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 1, &held[0]), HEDDLE_OK);
+    cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 3, &held[1]), HEDDLE_OK);
     worker_stop(0);
     slot_release(&held[0]);
     cr_assert_eq(memcmp(held[1]->region->view, a.bytes, a.arena_bytes), 0);
@@ -782,7 +807,7 @@ Test(node, who_lacks_a_slot_says_which_versions_may_go)
     for (uint64_t v = 1; v <= 3; v++) {
         a = arena(v);
         bring_version(w, o, &a, v, v);
-        if (v < 3) cr_assert_eq(slots_acquire(w->node->slots, 0, 0, &held[v - 1]), HEDDLE_OK);
+        if (v < 3) cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 0, &held[v - 1]), HEDDLE_OK);
         free(a.bytes);
     }
     run_for(LEASE_MS * 1000 / 4);
@@ -812,7 +837,7 @@ Test(node, slot_with_a_reader_is_not_reused)
     test_arena_t first = arena(1);
     bring_version(w, o, &first, 1, 1);
     slot_t *held = NULL;
-    slots_acquire(w->node->slots, 0, 0, &held);
+    slots_acquire(worker_node_slots(w->node), 0, 0, &held);
     for (uint64_t v = 2; v <= 9; v++) {
         test_arena_t a = arena(v);
         bring_version(w, o, &a, v, v);
@@ -841,18 +866,18 @@ Test(node, slot_is_not_reused_while_it_is_being_sent)
     run_for(100000);
     uint64_t due = 0;
     announce_to(w2, &a, 1, &from_w1, 1);
-    while (!w2->node->adapters[0].pull || pull_state(w2->node->adapters[0].pull) != PULL_CHUNKS) world_turn(&due);
+    while (!adapter_of(w2)->pull || pull_state(adapter_of(w2)->pull) != PULL_CHUNKS) world_turn(&due);
     mem_delay(w1->io.t, world_now_us + 300000);
     run_for(50000);
     tell_worker(w1, &(msg_t){.type = MSG_RETIRE, .retire = {w1->token, 1, "policy"}});
     origin_serve(o, &b, 2);
     announce_to(w1, &b, 2, &source, 1);
     run_for(100000);
-    cr_assert_eq(slots_at(w1->node->slots, 0, 0)->state, SLOT_LEAVING);
+    cr_assert_eq(slots_at(worker_node_slots(w1->node), 0, 0)->state, SLOT_LEAVING);
     cr_assert_eq(count_said(w1, MSG_STAGED), 1);
     run_for(2000000);
     cr_assert_eq(last_said(w1, MSG_STAGED)->staged.version, 2);
-    cr_assert_eq(w2->node->counters.chunks_bad, 0, "what was sent was written over");
+    cr_assert_eq(worker_node_core(w2->node)->counters.chunks_bad, 0, "what was sent was written over");
     free(a.bytes);
     free(b.bytes);
 }
@@ -901,12 +926,12 @@ Test(node, broker_restart_fetches_nothing_again)
     msg_source_t source = source_of(o);
     announce_to(w, &b, 2, &source, 1);
     uint64_t due = 0;
-    while (!w->node->adapters[0].pull || pull_bytes_done(w->node->adapters[0].pull) < b.region_bytes / 3)
+    while (!adapter_of(w)->pull || pull_bytes_done(adapter_of(w)->pull) < b.region_bytes / 3)
         world_turn(&due);
     worker_node_ops.line(w->node, false, world_now_us);
     w->cut = true;
     run_for(500000);    /* the fetch goes on and ends */
-    cr_assert_null(w->node->adapters[0].pull);
+    cr_assert_null(adapter_of(w)->pull);
     cr_assert_eq(count_said(w, MSG_STAGED), 1);
     w->cut = false;
     w->decision = (msg_decision_t){"policy", 1, 1, a.h1};
@@ -945,10 +970,10 @@ Test(node, welcome_drops_what_is_not_kept)
     worker_node_ops.line(w->node, true, world_now_us);
     run_for(100000);
     slot_t *held = NULL;
-    cr_assert_eq(slots_acquire(w->node->slots, 0, 1, &held), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 1, &held), HEDDLE_ERR_NOT_FOUND);
     cr_assert(serves(w, &b, 2));
     cr_assert_eq(last_event(w, HEDDLE_EVENT_RETIRED)->version, 1);
-    cr_assert_eq(slots_count(w->node->slots, 0).used, 1);
+    cr_assert_eq(slots_count(worker_node_slots(w->node), 0).used, 1);
     free(a.bytes);
     free(b.bytes);
 }
@@ -965,20 +990,20 @@ Test(node, application_loads_and_switches)
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
     cr_assert_null(last_said(w, MSG_STAGED));
     slot_t *held = NULL;
-    cr_assert_eq(slots_acquire(w->node->slots, 0, 1, &held), HEDDLE_OK);    /* to load it */
+    cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 1, &held), HEDDLE_OK);    /* to load it */
     slot_release(&held);
-    cr_assert_eq(worker_node_activate(w->node, 0, 1, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(answer(w, APP_ACTIVATE, 1), HEDDLE_ERR_NOT_FOUND);
     world_now_us += 250000;
-    cr_assert_eq(worker_node_staged(w->node, 0, 1, world_now_us), HEDDLE_OK);
+    cr_assert_eq(answer(w, APP_STAGED, 1), HEDDLE_OK);
     cr_assert_eq(last_said(w, MSG_STAGED)->staged.stage_us >= 250000, true);
     commit_to(w, &a, 1, 1);
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_COMMIT));
     cr_assert_not(serves(w, &a, 1));
     world_now_us += 7000;
-    cr_assert_eq(worker_node_activate(w->node, 0, 1, world_now_us), HEDDLE_OK);
+    cr_assert_eq(answer(w, APP_ACTIVATE, 1), HEDDLE_OK);
     cr_assert(serves(w, &a, 1));
     cr_assert_eq(last_said(w, MSG_ACTIVE)->active.activate_us, 7000);
-    cr_assert_eq(worker_node_staged(w->node, 0, 9, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(answer(w, APP_STAGED, 9), HEDDLE_ERR_NOT_FOUND);
     free(a.bytes);
 }
 
@@ -991,18 +1016,18 @@ Test(node, application_rejects)
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     run_for(100000);
-    cr_assert_eq(worker_node_reject(w->node, 0, 1, "rank 64 is more than 32", world_now_us), HEDDLE_OK);
+    cr_assert_eq(reject(w, 1, "rank 64 is more than 32"), HEDDLE_OK);
     const msg_t *nack = last_said(w, MSG_NACK);
     cr_assert(nack->nack.decision == 0 && !strcmp(nack->nack.phase, "stage") &&
               strstr(nack->nack.message, "rank 64"));
     run_for(1000);
-    cr_assert_eq(slots_count(w->node->slots, 0).used, 0);
+    cr_assert_eq(slots_count(worker_node_slots(w->node), 0).used, 0);
     origin_serve(o, &b, 2);
     announce_to(w, &b, 2, &source, 1);
     run_for(100000);
-    worker_node_staged(w->node, 0, 2, world_now_us);
+    answer(w, APP_STAGED, 2);
     commit_to(w, &b, 2, 5);
-    cr_assert_eq(worker_node_reject(w->node, 0, 2, "engine said no", world_now_us), HEDDLE_OK);
+    cr_assert_eq(reject(w, 2, "engine said no"), HEDDLE_OK);
     nack = last_said(w, MSG_NACK);
     cr_assert(nack->nack.decision == 5 && !strcmp(nack->nack.phase, "activate"));
     cr_assert_eq(last_event(w, HEDDLE_EVENT_STALE)->code, HEDDLE_ERR_VERSION_FAILED);
@@ -1024,7 +1049,7 @@ Test(node, application_tells_code_and_phase)
     error_where(&why, NULL, 0, NULL, "export");
     error_expected(&why, "room for 5 bytes");
     error_hint(&why, "make room");
-    cr_assert_eq(worker_node_reject_error(w->node, 0, 1, &why, world_now_us), HEDDLE_OK);
+    cr_assert_eq(reject_error(w, 1, &why), HEDDLE_OK);
     const msg_nack_t *nack = &last_said(w, MSG_NACK)->nack;
     cr_assert(!strcmp(nack->code, "no_space") && !strcmp(nack->phase, "export") && nack->version == 1);
     cr_assert(!strcmp(nack->message, "the disk is full") && !strcmp(nack->expected, "room for 5 bytes"));
@@ -1045,7 +1070,7 @@ Test(node, verify_hashes_the_slot_again)
     const msg_t *v = last_said(w, MSG_VERIFIED);
     cr_assert(v && v->verified.req == 77 && v->verified.exported == EXPORTED_UNKNOWN &&
               digest_equal(&v->verified.digest, &a.h1));
-    ((uint8_t *)slots_at(w->node->slots, 0, 0)->region->base)[4097] ^= 1;    /* memory goes bad */
+    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[4097] ^= 1;    /* memory goes bad */
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 78, 1, "policy"}});
     run_for(1000);
     v = last_said(w, MSG_VERIFIED);
@@ -1073,14 +1098,14 @@ Test(node, verify_asks_the_application_for_its_copy)
         run_for(1000);
         cr_assert_eq(count_events(w, HEDDLE_EVENT_VERIFY), i + 1);
         cr_assert_eq(count_said(w, MSG_VERIFIED), i);
-        cr_assert_eq(worker_node_verified(w->node, 0, 1, CASES[i].answer, world_now_us), HEDDLE_OK);
+        cr_assert_eq(verified(w, CASES[i].answer), HEDDLE_OK);
         cr_assert_eq(last_said(w, MSG_VERIFIED)->verified.exported, CASES[i].expected);
     }
-    cr_assert_eq(worker_node_verified(w->node, 0, 1, NULL, world_now_us), HEDDLE_ERR_NOT_FOUND);
-    cr_assert_eq(worker_node_copy_missing(w->node, 0, 1, world_now_us), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(verified(w, NULL), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(answer(w, APP_COPY_MISSING, 1), HEDDLE_ERR_NOT_FOUND);
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 3, 1, "policy"}});
     run_for(1000);
-    cr_assert_eq(worker_node_copy_missing(w->node, 0, 1, world_now_us), HEDDLE_OK);
+    cr_assert_eq(answer(w, APP_COPY_MISSING, 1), HEDDLE_OK);
     const msg_verified_t *missing = &last_said(w, MSG_VERIFIED)->verified;
     cr_assert(missing->exported == EXPORTED_DIFFERS && digest_equal(&missing->digest, &a.h1));
     cr_assert_str_eq(missing->code, "not_found");
@@ -1225,7 +1250,7 @@ Test(node, heartbeats_carry_progress_and_counters)
     test_arena_t a = arena(1), b = arena(2);
     bring_version(w, o, &a, 1, 1);
     slot_t *held = NULL;
-    slots_acquire(w->node->slots, 0, 0, &held);
+    slots_acquire(worker_node_slots(w->node), 0, 0, &held);
     origin_serve(o, &b, 2);
     mem_drop_data(o->t, 1000);    /* nothing comes */
     msg_source_t source = source_of(o);
@@ -1305,7 +1330,7 @@ Test(node, odd_messages_change_nothing)
         cr_assert_eq(count_said(w, MSG_NACK), i + 1, "%u", i);
         cr_assert_str_eq(last_said(w, MSG_NACK)->nack.phase, "announce");
     }
-    cr_assert_eq(slots_count(w->node->slots, 0).used, 1);
+    cr_assert_eq(slots_count(worker_node_slots(w->node), 0).used, 1);
     free(a.bytes);
     free(b.bytes);
 }
@@ -1336,8 +1361,8 @@ Test(node, all_nacks_that_could_not_be_sent_are_sent_with_their_own_reasons)
         run_for(100000);
     }
     w->cut = true;    /* the line is up still, as far as anybody knows */
-    worker_node_reject(w->node, 0, 1, "the first", world_now_us);
-    worker_node_reject(w->node, 0, 2, "the second", world_now_us);
+    reject(w, 1, "the first");
+    reject(w, 2, "the second");
     worker_node_ops.line(w->node, false, world_now_us);
     w->cut = false;
     worker_node_ops.line(w->node, true, world_now_us);
@@ -1360,7 +1385,7 @@ Test(node, nack_that_could_not_be_sent_is_sent_after_the_next_welcome)
     run_for(100000);
     worker_node_ops.line(w->node, false, world_now_us);
     w->cut = true;
-    worker_node_reject(w->node, 0, 1, "no", world_now_us);
+    reject(w, 1, "no");
     cr_assert_eq(count_said(w, MSG_NACK), 0);
     w->cut = false;
     worker_node_ops.line(w->node, true, world_now_us);
@@ -1378,7 +1403,7 @@ Test(node, another_thread_may_not_make_it_leave, ENDS_THE_PROCESS)
 {
     owner_t owner = {0};
     worker_t *w = worker_start(0, TR_MODE_AUTO, NULL);
-    w->node->io.owner = &owner;
+    w->io.owner = &owner;
     owner_check(&owner);
     on_another_thread(leave_it, w->node);
 }

@@ -7,7 +7,7 @@
 #include "core/errors.h"
 #include "tests/unit/worker_arena.h"
 #include "transfer/mem.h"
-#include "worker/node.h"
+#include "worker/adapter.h"
 
 #include <criterion/criterion.h>
 
@@ -259,6 +259,8 @@ static void worker_stop(uint32_t index)
     workers[index] = NULL;
 }
 
+static adapter_t *adapter_of(const worker_t *w) { return worker_node_adapter(w->node, 0); }
+
 static worker_t *worker_joined(uint32_t index, const worker_opts_t *change)
 {
     worker_t *w = worker_start(index, TR_MODE_EAGER, change);
@@ -381,7 +383,7 @@ static void bring_version(worker_t *w, origin_t *o, const test_arena_t *a, uint6
 static bool serves(worker_t *w, const test_arena_t *a, uint64_t version)
 {
     slot_t *held = NULL;
-    if (slots_acquire(w->node->slots, 0, 0, &held)) return false;
+    if (slots_acquire(worker_node_slots(w->node), 0, 0, &held)) return false;
     bool same = held->view.version == version && digest_equal(&held->h1, &a->h1) &&
                 !memcmp(held->region->view, a->bytes, a->arena_bytes);
     slot_release(&held);

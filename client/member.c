@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/member.h"
+
+#include "core/errors.h"
+#include "core/failpoint.h"
+#include "core/log.h"
+
+void member_init(client_member_t *m, const session_opts_t *opts, const node_io_t *io)
+{
+    *m = (client_member_t){.io = io};
+    session_init(&m->session, opts);
+}
+
+void member_fini(client_member_t *m) { buf_fini(&m->frame); }
+
+static bool is_worker(const client_member_t *m) { return m->session.opts.role == ROLE_WORKER; }
+
+int member_read(client_member_t *m, bytes_t frame, uint64_t now_us, msg_t *ret_msg)
+{
+    heddle_error_t error;
+    char scratch[REPEAT_TEXT];
+    int rc = msg_decode(frame, ret_msg, &error);
+    if (!rc && (is_worker(m) ? FAILPOINT_OF("worker.frame", msg_name((int)ret_msg->type))
+                             : FAILPOINT_OF("publisher.frame", msg_name((int)ret_msg->type)))) {
+        msg_fini(ret_msg);
+        rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for it");
+    }
+    /* A publisher logs nothing of this: its next call reports what is wrong. */
+    uint64_t times = rc && is_worker(m) ? repeat_note(&m->bad_frames, 0, now_us) : 0;
+    if (times)
+        log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s%s", error.message,
+                 repeat_text(times, scratch));
+    if (rc == HEDDLE_ERR_NO_MEMORY) m->io->redial(m->io->self);
+    return rc;
+}
+
+int member_say(client_member_t *m, const msg_t *msg)
+{
+    const char *name = msg_name((int)msg->type);
+    bool fails = is_worker(m) ? FAILPOINT_OF("worker.say", name) : FAILPOINT_OF("publisher.say", name);
+    (void)name;
+    buf_clear(&m->frame);
+    int rc = fails ? HEDDLE_ERR_NO_MEMORY : msg_encode(msg, &m->frame);
+    return rc ? rc : m->io->send(m->io->self, buf_view(&m->frame));
+}
+
+void member_tell(client_member_t *m, heddle_event_t *event)
+{
+    event->size = sizeof *event;
+    event->at_ms = clock_wall(m->io->clock);
+    event->epoch = m->session.epoch;
+    event->token = m->session.token;
+    error_text(event->cluster, sizeof event->cluster, m->session.cluster);
+    m->io->event(m->io->self, event);
+}
+
+/* Decisions and versions of another registry mean nothing here: old ones would look new, and new ones old. */
+static void refuse_cluster(client_member_t *m)
+{
+    const session_t *s = &m->session;
+    error_fail(&m->refusal, HEDDLE_ERR_REQUEST_CONFLICT,
+               "the broker has the registry of another cluster (%s) than this %s joined before (%s)",
+               s->cluster, is_worker(m) ? "worker" : "publisher", s->joined);
+    error_contrast(&m->refusal, s->joined, s->cluster);
+}
+
+/* What is sent here may be lost: the session says HELLO again when no answer comes, and the lease ends a
+ * session whose LEAVE did not arrive. */
+unsigned member_step(client_member_t *m, session_event_kind_t kind, const msg_t *msg, uint64_t now_us)
+{
+    session_t *s = &m->session;
+    unsigned out = session_step(s, &(session_event_t){kind, msg}, now_us);
+    if (out & SO_ELSEWHERE) refuse_cluster(m);
+    if (out & SO_REFUSED) msg_to_error(&msg->error, &m->refusal);
+    if (out & SO_JOINED) m->refusal = (heddle_error_t){0};
+    if (out & SO_JOINED && s->token) m->io->tr->set_token(m->io->t, s->token);
+    if (out & SO_HELLO) {
+        msg_t hello;
+        session_hello(s, &hello);
+        (void)member_say(m, &hello);
+    }
+    if (out & SO_LEAVE) (void)member_say(m, &(msg_t){.type = MSG_LEAVE, .leave = {s->token, s->req}});
+    if (out & SO_REDIAL) m->io->redial(m->io->self);
+    return out & ~(unsigned)(SO_HELLO | SO_LEAVE | SO_REDIAL);
+}
+
+uint32_t member_split(char *list, const char **ret_words, uint32_t cap)
+{
+    uint32_t count = 0;
+    char *save = NULL;
+    for (char *word = strtok_r(list, ",", &save); word && count < cap; word = strtok_r(NULL, ",", &save))
+        ret_words[count++] = word;
+    return count;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client/member.h: a member of the cluster, which a worker and a publisher both are: the session with the
+ * broker (client/session.h) and the duties that come with it.
+ *
+ *   frame -> member_read -> member_step -> HELLO, LEAVE, redial are done here
+ *                                       -> what is left (session_out_t) is for the node
+ *
+ * The states are the session's.  The node builds the messages of its own: JOIN or OPEN, HEARTBEAT.
+ *
+ * Loop thread only; nothing blocks.  The node owns it; `io` is borrowed for its life. */
+#ifndef CLIENT_MEMBER_H
+#define CLIENT_MEMBER_H
+
+#include "client/node.h"
+#include "client/session.h"
+#include "core/repeat.h"
+
+typedef struct {
+    const node_io_t *io;
+    session_t session;
+    heddle_error_t refusal;     /* why it is not admitted; code 0: not refused since the last WELCOME */
+    repeat_t bad_frames;        /* frames that were dropped, for the log */
+    buf_t frame;                /* the message that is being sent */
+} client_member_t;
+
+void member_init(client_member_t *m, const session_opts_t *opts, const node_io_t *io);
+void member_fini(client_member_t *m);
+
+/* Decodes a frame of the broker; OK: the caller ends it with msg_fini.  A frame that cannot be decoded is
+ * dropped and logged; where memory was lacking the connection is made anew, for WELCOME repeats all. */
+int  member_read(client_member_t *m, bytes_t frame, uint64_t now_us, msg_t *ret_msg);
+/* Steps the session and does what every member has to do.  Returns what is left for the node, as bits of
+ * session_out_t: SO_LAPSED, SO_JOIN, SO_ELSEWHERE, SO_JOINED, SO_REFUSED, SO_HEARTBEAT, SO_LEFT, SO_DELIVER.
+ * With SO_REFUSED and SO_ELSEWHERE `refusal` is set, with SO_JOINED it is cleared. */
+unsigned member_step(client_member_t *m, session_event_kind_t kind, const msg_t *msg, uint64_t now_us);
+/* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send. */
+int  member_say(client_member_t *m, const msg_t *msg);
+/* Gives an event to the application, with the time and the session it belongs to. */
+void member_tell(client_member_t *m, heddle_event_t *event);
+
+/* The words of a list "a,b", which is cut apart in place; at most `cap` of them. */
+uint32_t member_split(char *list, const char **ret_words, uint32_t cap);
+
+#endif

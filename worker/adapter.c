@@ -1,0 +1,805 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/adapter.h"
+
+#include "core/errors.h"
+#include "core/failpoint.h"
+#include "core/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* --- announced versions ----------------------------------------------------------------------- */
+
+static announced_t *find_announced(const adapter_t *a, uint64_t version)
+{
+    announced_t *w = a->announced;
+    while (w && w->version != version) w = w->next;
+    return w;
+}
+
+static announced_t *remember(adapter_t *a, const msg_announce_t *m)
+{
+    announced_t *w = find_announced(a, m->version);
+    if (!w) {
+        w = calloc(1, sizeof *w);
+        if (!w) return NULL;
+        w->version = m->version;
+        w->h1 = m->digest;
+        w->region_bytes = m->parts[0].region_bytes;
+        w->manifest_bytes = m->parts[0].manifest_bytes;
+        w->manifest_digest = m->parts[0].manifest_digest;
+        w->data_bytes = m->data_bytes;
+        w->step = m->step;
+        memcpy(&w->key, &m->key, sizeof w->key);
+        w->next = a->announced;
+        a->announced = w;
+    }
+    announced_sources(w, m->sources, m->source_count);
+    return w;
+}
+
+/* Announcements of versions that sync has nothing to do with any more. */
+static void forget_announced(adapter_t *a)
+{
+    for (announced_t **at = &a->announced; *at;) {
+        announced_t *w = *at;
+        if (sync_find(&a->sync, w->version) || (a->pull && pull_what(a->pull) == w)) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        free(w);
+    }
+}
+
+static int check_process(const adapter_t *a, heddle_error_t *error)
+{
+    return a->core->opts.check ? a->core->opts.check(error) : HEDDLE_OK;
+}
+
+static slot_t *slot_of(const adapter_t *a, int slot)
+{
+    return slot < 0 ? NULL : slots_at(a->core->slots, a->index, (uint32_t)slot);
+}
+
+/* --- the application hears -------------------------------------------------------------------- */
+
+void adapter_tell(adapter_t *a, const sync_action_t *action)
+{
+    bool is_staging = action->event == HEDDLE_EVENT_FETCHING || action->event == HEDDLE_EVENT_STAGED;
+    if (a->core->opts.omits_staging && is_staging) return;
+    const announced_t *w = find_announced(a, action->version);
+    heddle_event_t event = {.type = action->event,
+                            .version = action->version,
+                            .decision = action->decision,
+                            .code = action->err,
+                            .step = w ? w->step : -1,
+                            .data_bytes = w ? w->data_bytes : 0};
+    error_text(event.adapter, sizeof event.adapter, a->name);
+    digest_text(&action->digest, event.digest);
+    tag_text(a->name, action->version, &action->digest, event.tag);
+    if (action->err) {    /* why: what sync said, or the broker */
+        const sync_nack_t *nack = sync_nack(&a->sync, action->version, SYNC_ANY_DECISION);
+        const heddle_error_t *why = nack ? &nack->error : NULL;
+        if (!why || why->code != action->err) why = a->error.code == action->err ? &a->error : NULL;
+        error_text(event.message, sizeof event.message, why ? why->message : heddle_err_text(action->err));
+        event.retriable = why ? why->retriable : 0;
+    }
+    member_tell(&a->core->member, &event);
+}
+
+/* --- the broker hears ------------------------------------------------------------------------- */
+
+/* 0 would say that it is not known: what was done within one turn took no time by the turn's clock. */
+static uint64_t took(uint64_t us) { return us ? us : 1; }
+
+/* A message that is sent once: if it is lost, its content is lost until the worker joins again. */
+static int say_once(adapter_t *a, const msg_t *m)
+{
+    int rc = member_say(&a->core->member, m);
+    a->core->has_unsaid |= rc != HEDDLE_OK;
+    return rc;
+}
+
+static void say_staged(adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    if (FAILPOINT("worker.before_staged")) return;
+    const node_io_t *io = a->core->io;
+    msg_served_t rows[PULL_SERVED_MAX];
+    announced_t *w = find_announced(a, action->version);
+    tr_counters_t c;
+    io->tr->counters(io->t, &c);
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.bytes_in = c.bytes_in,
+                              .bytes_out = c.bytes_out,
+                              .chunks_bad = a->core->counters.chunks_bad,
+                              .retries = a->core->counters.retries,
+                              .token = a->core->member.session.token,
+                              .version = action->version,
+                              .adapter = a->name,
+                              .digest = action->digest};
+    if (w && w->sealed_us) {
+        m.staged.connect_us = took(w->connect_us);
+        m.staged.fetch_us = took(w->fetch_us);
+        m.staged.verify_us = took(w->verify_us);
+        m.staged.stage_us = w->stage_us = took(now_us - w->sealed_us);
+        m.staged.sources = rows;
+        for (uint32_t i = 0; i < w->served_count; i++)
+            rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
+                                                           w->served[i].bytes, w->served[i].name};
+    }
+    say_once(a, &m);
+}
+
+static void say_active(adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    announced_t *w = find_announced(a, action->version);
+    /* From when it was decided and its bytes were here. */
+    uint64_t since_us = w && w->sealed_us > a->commit_us ? w->sealed_us : a->commit_us;
+    msg_t m = {.type = MSG_ACTIVE};
+    m.active = (msg_active_t){.token = a->core->member.session.token,
+                              .version = action->version,
+                              .decision = action->decision,
+                              .activate_us = since_us ? took(now_us - since_us) : 0,
+                              .adapter = a->name,
+                              .digest = action->digest};
+    if (w) w->activate_us = m.active.activate_us;
+    say_once(a, &m);
+}
+
+static int say_nack(adapter_t *a, uint64_t version, uint64_t decision, const heddle_error_t *error,
+                    uint64_t now_us)
+{
+    msg_t m = {.type = MSG_NACK};
+    m.nack = (msg_nack_t){.token = a->core->member.session.token,
+                          .version = version,
+                          .decision = decision,
+                          .adapter = a->name,
+                          .phase = error->phase,
+                          .code = heddle_err_name(error->code),
+                          .message = error->message,
+                          .expected = error->expected,
+                          .found = error->found,
+                          .hint = error->hint};
+    const announced_t *w = find_announced(a, version);
+    if (w && w->sealed_us) {
+        m.nack.connect_us = took(w->connect_us);
+        m.nack.fetch_us = took(w->fetch_us);
+        m.nack.verify_us = took(w->verify_us);
+        m.nack.stage_us = w->stage_us ? w->stage_us : took(now_us - w->sealed_us);
+    }
+    return say_once(a, &m);
+}
+
+static void say_need_sources(adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count)
+{
+    uint64_t unmet[LIMIT_SERVED];
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = a->core->member.session.token,
+                                          .version = version,
+                                          .adapter = a->name,
+                                          .lost = lost,
+                                          .lost_count = count,
+                                          .unmet = unmet};
+    for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
+        if (!pull_has_met(a->pull, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
+    (void)member_say(&a->core->member, &m);    /* the fetch asks again */
+}
+
+/* --- RESERVING: memory for a version ---------------------------------------------------------- */
+
+/* A sealed slot with the same arena, of another version, that is not known to be damaged; NULL: none. */
+static slot_t *find_equal(const adapter_t *a, const announced_t *w)
+{
+    for (const announced_t *other = a->announced; other; other = other->next) {
+        const sync_entry_t *e = other == w ? NULL : sync_find(&a->sync, other->version);
+        bool is_equal = digest_equal(&other->h1, &w->h1) && other->region_bytes == w->region_bytes &&
+                        other->manifest_bytes == w->manifest_bytes &&
+                        digest_equal(&other->manifest_digest, &w->manifest_digest);
+        if (!e || !is_equal || !sync_is_held(e)) continue;
+        slot_t *slot = slot_of(a, e->slot);
+        if (slot && !slot->is_damaged) return slot;
+    }
+    return NULL;
+}
+
+/* The bytes were verified when they came, and memory may have gone bad since: they are hashed again, 1 MiB a
+ * turn.  OK, AGAIN; DIGEST_MISMATCH: the version has to be fetched. */
+static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
+{
+    check_t *c = &a->equal;
+    uint64_t version = atomic_load(&equal->version), end = equal->manifest.region_bytes;
+    if (c->version != version) {
+        *c = (check_t){.version = version};
+        manifest_h1_begin(&equal->manifest, &c->h);
+    }
+    c->slot = equal;
+    for (int piece = 0; piece < 4 && c->at < end; piece++) check_work(c, a->core->io->clock);
+    if (c->at < end) return HEDDLE_ERR_AGAIN;
+    const uint8_t *view = equal->region->view;
+    digest_t manifest = digest_blake2b(view + manifest_offset(w->region_bytes), w->manifest_bytes);
+    if (!digest_equal(&manifest, &w->manifest_digest)) equal->is_damaged = true;
+    if (!equal->is_damaged) return HEDDLE_OK;
+    log_emit(LOG_ERROR, "slot.damaged",
+             "the memory of %s@%llu no longer has its digest: version %llu of the same content is fetched",
+             a->name, (unsigned long long)version, (unsigned long long)w->version);
+    return HEDDLE_ERR_DIGEST_MISMATCH;
+}
+
+/* What is written ahead of its announcement needs its memory until then.  `slot`: where that version comes
+ * to; -1: the early bytes are not needed. */
+static void leave_early(adapter_t *a, const announced_t *w, int slot)
+{
+    const slot_t *early = a->early.slot;
+    if (!early || (early->index == (uint32_t)slot && early->region->bytes >= announced_bytes(w))) return;
+    early_end(&a->early, a->core->io);
+    a->has_surplus = true;
+}
+
+/* One piece of memory a call: touching it takes long, and the loop has a lease to keep.  OK: the slot is
+ * RESERVED; AGAIN: it is MAKING, and adapter_work goes on; or why there is none, and the slot is FREE. */
+static int reserve(adapter_t *a, const sync_entry_t *e, uint64_t now_us)
+{
+    slots_t *slots = a->core->slots;
+    const announced_t *w = find_announced(a, e->version);
+    slot_t *slot = slot_of(a, e->slot);
+    int rc = HEDDLE_OK;
+    if (!w) rc = error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
+    else if (!slot || slot->state == SLOT_FREE) {
+        a->equal = (check_t){0};
+        rc = check_process(a, &a->error);
+        if (!rc) rc = slots_begin(slots, a->index, (uint32_t)e->slot, &slot, &a->error);
+    }
+    if (!rc && FAILPOINT("worker.reserve"))
+        rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+    slot_t *equal = rc ? NULL : find_equal(a, w);
+    while (equal && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) equal = find_equal(a, w);
+    if (!equal && rc == HEDDLE_ERR_DIGEST_MISMATCH) rc = HEDDLE_OK;
+    if (!rc) leave_early(a, w, equal ? -1 : e->slot);
+    if (!rc && equal) rc = slots_adopt(slots, equal, (uint32_t)e->slot, &slot, &a->error);
+    else if (!rc)
+        rc = slots_reserve(slots, a->index, (uint32_t)e->slot, announced_bytes(w), &slot, &a->error);
+    if (rc && rc != HEDDLE_ERR_AGAIN && slot && slot->state == SLOT_MAKING) slot_drop(slot, now_us);
+    return rc;
+}
+
+/* --- FETCHING: its bytes ---------------------------------------------------------------------- */
+
+/* Shares the slot before a byte is there: asks that come early wait here, and are served as chunks turn out
+ * good. */
+static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w)
+{
+    const node_io_t *io = a->core->io;
+    int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : io->tr->share(io->t, slot->region, w->key);
+    bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
+    if (rc)
+        return error_fail(&a->error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
+                          heddle_err_text(rc));
+    a->shares[slot->index].key = w->key;
+    a->shares[slot->index].shared = true;
+    return HEDDLE_OK;
+}
+
+/* Nothing is fetched: the bytes are those of another version, and were just verified (check_equal). */
+static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now_us)
+{
+    const node_io_t *io = a->core->io;
+    const uint8_t *view = slot->region->view;
+    manifest_t manifest = {0};
+    int rc = manifest_decode(bytes_of(view + manifest_offset(w->region_bytes), w->manifest_bytes), &manifest,
+                             &a->error);
+    if (rc) return rc;
+    seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = &manifest};
+    rc = slot_seal(slot, &seal);
+    manifest_fini(&manifest);
+    if (!rc) rc = io->tr->extend(io->t, w->key, 0, announced_bytes(w));
+    if (rc) return error_fail(&a->error, rc, "the slot cannot be sealed: %s", heddle_err_text(rc));
+    w->connect_us = w->fetch_us = w->verify_us = 0;
+    w->served_count = 0;
+    w->sealed_us = now_us;
+    return HEDDLE_OK;
+}
+
+/* AGAIN: a pull runs.  OK: there is nothing to fetch; or why it cannot be fetched. */
+static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us)
+{
+    worker_core_t *core = a->core;
+    announced_t *w = find_announced(a, e->version);
+    slot_t *slot = slot_of(a, e->slot);
+    int rc = share_slot(a, slot, w);
+    if (rc) return rc;
+    if (slot->is_adopted) return seal_adopted(a, w, slot, now_us);
+    unreached_begin(&a->unreached);
+    if (FAILPOINT("worker.pull") ||
+        pull_new(core->io, w, slot, &a->early, &core->counters, now_us, &a->pull))
+        return error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
+    adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1});
+    /* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker
+     * keeps a version that a worker names in its heartbeat. */
+    bool is_named = e->decision > a->sync.applied.decision;
+    if (a->sync.up && is_named) core->heartbeat(core->self);
+    return HEDDLE_ERR_AGAIN;
+}
+
+/* The publisher that served this version may send its next one early. */
+static void note_publisher(adapter_t *a)
+{
+    const announced_t *w = pull_what(a->pull);
+    for (uint32_t i = 0; i < w->source_count; i++) {
+        const source_t *s = &w->sources[i];
+        if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull)) a->early.publisher = *s;
+    }
+}
+
+/* Asks for other sources; true when no source can be reached and the deadline is near: a->error tells. */
+static bool is_out_of_reach(adapter_t *a, uint64_t now_us)
+{
+    uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
+    uint32_t count;
+    if (!pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) || !a->sync.up) return false;
+    say_need_sources(a, version, lost, count);
+    const sync_entry_t *e = sync_find(&a->sync, version);
+    uint64_t deadline_us = e && e->deadline_us != CLOCK_NEVER ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
+    if (!unreached_look(&a->unreached, a->core->io, a->pull, lost, count, deadline_us, now_us)) return false;
+    a->error = a->unreached.error;
+    return true;
+}
+
+/* --- sync's actions --------------------------------------------------------------------------- */
+
+/* NO_SLOT made clear: which versions sit in the slots, how many read them, and for how long. */
+static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t *error, uint64_t now_us)
+{
+    buf_t text = {0};
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        const slot_t *slot = slot_of(a, e->slot);
+        if (!slot) continue;
+        uint32_t readers = slot_readers(slot);
+        buf_printf(&text, "%sversion %" PRIu64, text.bytes ? ", " : "", e->version);
+        if (readers) buf_printf(&text, " held by %u reader%s", readers, readers == 1 ? "" : "s");
+        if (slot->state == SLOT_LEAVING)
+            buf_printf(&text, " for %.1f s since it was to go", (double)(now_us - slot->leaving_us) / 1e6);
+    }
+    error_fail(error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use: %s", a->sync.slot_count, buf_text(&text));
+    error_where(error, a->name, version, a->core->opts.name, "announce");
+    error_expected(error, "a free slot");
+    error_found(error, "none of %u", a->sync.slot_count);
+    error_hint(error, "release snapshots that are no longer used, or run the worker with more --slots");
+    buf_fini(&text);
+}
+
+static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
+{
+    const node_io_t *io = a->core->io;
+    slot_t *slot = slot_of(a, action->slot);
+    bool fails =
+        action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
+    sync_nack_t *why = fails ? sync_nack(&a->sync, action->version, SYNC_ANY_DECISION) : NULL;
+    if (why && why->error.code == HEDDLE_ERR_NO_SLOT && !why->error.hint[0])
+        describe_slots(a, why->version, &why->error, now_us);
+    switch (action->kind) {
+    case SA_RESERVE: case SA_FETCH: break;    /* the entry's state says so: go_on */
+    case SA_RESOURCE:
+        if (a->pull) pull_resource(a->pull, now_us);
+        break;
+    case SA_CANCEL: pull_destroy(&a->pull); break;
+    case SA_SEND_STAGED: say_staged(a, action, now_us); break;
+    case SA_SEND_ACTIVE: say_active(a, action, now_us); break;
+    case SA_SEND_NACK: {
+        sync_nack_t *nack = sync_nack(&a->sync, action->version, action->decision);
+        if (nack && say_nack(a, nack->version, nack->decision, &nack->error, now_us))
+            nack->pending = true;    /* after the next WELCOME */
+        break;
+    }
+    case SA_OFFER: adapter_tell(a, action); break;
+    case SA_FLIP:
+        (void)FAILPOINT("worker.before_flip");
+        slots_activate(a->core->slots, slot);
+        (void)FAILPOINT("worker.after_flip");
+        break;
+    case SA_KEEP: break;    /* the flip left it in its slot */
+    case SA_DROP:
+        if (slot) slot_drop(slot, now_us);
+        if (a->shares[action->slot].shared) io->tr->unshare(io->t, a->shares[action->slot].key);
+        break;
+    }
+}
+
+/* Feeds sync and obeys.  Returns what sync answers to an event of the application. */
+static int step(adapter_t *a, const sync_event_t *event, uint64_t now_us)
+{
+    sync_action_t actions[SYNC_ACTIONS_MAX];
+    int count = sync_step(&a->sync, event, now_us, actions);
+    for (int i = 0; i < count; i++) execute(a, &actions[i], now_us);
+    return count < 0 ? count : HEDDLE_OK;
+}
+
+/* Takes the version that is on its way as far as it comes at once, and answers sync. */
+static void go_on(adapter_t *a, uint64_t now_us)
+{
+    const sync_entry_t *e;
+    while ((e = sync_coming(&a->sync)) && (e->state == SYNC_RESERVING || !a->pull)) {
+        bool is_reserving = e->state == SYNC_RESERVING;
+        uint64_t version = e->version;
+        int rc = is_reserving ? reserve(a, e, now_us) : start_fetch(a, e, now_us);
+        if (rc == HEDDLE_ERR_AGAIN) break;
+        const char *phase = is_reserving ? "announce" : "fetch";
+        if (rc) error_where(&a->error, a->name, version, a->core->opts.name, phase);
+        sync_event_kind_t kind = is_reserving ? (rc ? SY_NO_SLOT : SY_SLOT)
+                                              : (rc ? SY_FETCH_FAILED : SY_FETCHED);
+        step(a, &(sync_event_t){.kind = kind, .version = version, .error = &a->error}, now_us);
+    }
+    forget_announced(a);
+}
+
+static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
+{
+    int rc = step(a, event, now_us);
+    go_on(a, now_us);
+    return rc;
+}
+
+/* Frees slots that were dropped: nothing reads them, nothing of them is being sent, and nothing can be
+ * written into them any more. */
+static void drain(adapter_t *a, uint64_t now_us)
+{
+    const node_io_t *io = a->core->io;
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        if (e->state != SYNC_LEAVING) continue;
+        slot_t *slot = slot_of(a, e->slot);
+        if (slot && slot->state != SLOT_FREE) {
+            bool is_asked_for = a->pull && pull_slot(a->pull) == slot;
+            bool is_drained = slot_is_unread(slot) && !a->shares[slot->index].shared && !is_asked_for &&
+                              io->tr->idle(io->t, slot->region);
+            if (!is_drained) continue;
+            slot_free(slot);
+        }
+        a->has_surplus = true;
+        feed(a, &(sync_event_t){.kind = SY_DRAINED, .slot = e->slot}, now_us);
+    }
+}
+
+/* What the pull has come to. */
+static void look_at_pull(adapter_t *a, uint64_t now_us)
+{
+    if (!a->pull) return;
+    uint64_t version = pull_what(a->pull)->version;
+    pull_state_t state = is_out_of_reach(a, now_us) ? PULL_FAILED : pull_state(a->pull);
+    if (state != PULL_DONE && state != PULL_FAILED) return;
+    if (pull_state(a->pull) == PULL_FAILED) a->error = *pull_error(a->pull);
+    if (state == PULL_DONE) note_publisher(a);
+    pull_destroy(&a->pull);
+    error_where(&a->error, a->name, version, a->core->opts.name, NULL);
+    feed(a,
+         &(sync_event_t){.kind = state == PULL_DONE ? SY_FETCHED : SY_FETCH_FAILED,
+                         .version = version,
+                         .error = &a->error},
+         now_us);
+}
+
+/* --- the session ------------------------------------------------------------------------------ */
+
+void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
+{
+    uint64_t keep[SYNC_ENTRIES];
+    sync_event_t event = {.kind = SY_UP,
+                          .slot_count = m->slots < LIMIT_SLOTS ? (uint32_t)m->slots : LIMIT_SLOTS,
+                          .keep = keep};
+    for (uint32_t i = 0; i < m->adapter_count; i++) {
+        if (strcmp(m->adapters[i].adapter, a->name) != 0) continue;
+        event.decision = m->adapters[i].decision;
+        event.version = m->adapters[i].version;
+        event.digest = m->adapters[i].digest;
+    }
+    /* Which of what is held may stay: a list of the broker needs no memory, for at most so many are held. */
+    for (uint32_t i = 0; i < m->keep_count && event.keep_count < SYNC_ENTRIES; i++)
+        if (!strcmp(m->keep[i].adapter, a->name) && sync_find(&a->sync, m->keep[i].version))
+            keep[event.keep_count++] = m->keep[i].version;
+    a->commit_us = now_us;
+    feed(a, &event, now_us);
+    drain(a, now_us);
+}
+
+void adapter_down(adapter_t *a, uint64_t now_us) { feed(a, &(sync_event_t){.kind = SY_DOWN}, now_us); }
+
+/* --- the broker's messages -------------------------------------------------------------------- */
+
+static int check_announce(const msg_announce_t *m, heddle_error_t *error)
+{
+    const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
+    if (!part)
+        return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                          "a version in %u parts was announced, and this release takes one", m->part_count);
+    if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
+        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0)
+        return error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
+    return HEDDLE_OK;
+}
+
+/* Connecting takes longer than a small fetch, so it begins now; where it fails, the ask fails later. */
+static void greet_sources(adapter_t *a, const announced_t *w)
+{
+    const node_io_t *io = a->core->io;
+    if (check_process(a, NULL)) return;    /* the error is reported when the slot is reserved */
+    for (uint32_t i = 0; i < w->source_count; i++) {
+        peer_ref_t peer = source_ref(&w->sources[i]);
+        io->tr->greet(io->t, &peer);
+    }
+}
+
+static void on_announce(adapter_t *a, const msg_announce_t *m, uint64_t now_us)
+{
+    heddle_error_t error;
+    const announced_t *w = NULL;
+    if (!check_announce(m, &error)) {
+        w = remember(a, m);
+        if (!w) error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for an announcement");
+    }
+    if (!w) {
+        error_where(&error, a->name, m->version, a->core->opts.name, "announce");
+        say_nack(a, m->version, 0, &error, now_us);
+        return;
+    }
+    greet_sources(a, w);
+    feed(a,
+         &(sync_event_t){.kind = SY_ANNOUNCE,
+                         .version = m->version,
+                         .digest = m->digest,
+                         .deadline_us = m->deadline_ms * 1000},
+         now_us);
+}
+
+static void on_sources(adapter_t *a, const msg_sources_t *m, uint64_t now_us)
+{
+    announced_t *w = find_announced(a, m->version);
+    if (!w) return;
+    announced_sources(w, m->sources, m->source_count);
+    greet_sources(a, w);
+    if (a->pull && pull_what(a->pull) == w) pull_resource(a->pull, now_us);
+    feed(a, &(sync_event_t){.kind = SY_SOURCES, .version = m->version, .source_count = w->source_count},
+         now_us);
+}
+
+static void on_commit(adapter_t *a, const msg_commit_t *m, uint64_t now_us)
+{
+    if (!session_is_live(&a->core->member.session, now_us)) return;
+    a->commit_us = now_us;
+    feed(a,
+         &(sync_event_t){
+             .kind = SY_COMMIT, .version = m->version, .decision = m->decision, .digest = m->digest},
+         now_us);
+}
+
+static void on_abort(adapter_t *a, const msg_abort_t *m, uint64_t now_us)
+{
+    bool is_overtaken = !strcmp(m->code, "superseded");    /* a state, not an error of ours */
+    int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->code);
+    error_fail(&a->error, code, "%s", m->message);
+    feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->version, .error = &a->error}, now_us);
+}
+
+void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
+{
+    switch (m->type) {
+    case MSG_ANNOUNCE: on_announce(a, &m->announce, now_us); break;
+    case MSG_SOURCES: on_sources(a, &m->sources, now_us); break;
+    case MSG_COMMIT: on_commit(a, &m->commit, now_us); break;
+    case MSG_ABORT: on_abort(a, &m->abort, now_us); break;
+    case MSG_RETIRE:
+        feed(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
+        break;
+    default: break;
+    }
+    drain(a, now_us);
+}
+
+/* --- the application's answers ---------------------------------------------------------------- */
+
+int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
+{
+    static const sync_event_kind_t KINDS[] = {
+        [APP_STAGED] = SY_APP_STAGED, [APP_ACTIVATE] = SY_APP_ACTIVATE, [APP_REJECT] = SY_APP_REJECT};
+    heddle_error_t error = {0};
+    if (answer->kind == APP_REJECT) {
+        const sync_entry_t *e = sync_find(&a->sync, answer->version);
+        const char *phase = e && e->decision > a->sync.applied.decision ? "activate" : "stage";
+        error = *answer->why;
+        error_where(&error, a->name, answer->version, a->core->opts.name, error.phase[0] ? NULL : phase);
+    }
+    int rc = feed(
+        a, &(sync_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error}, now_us);
+    drain(a, now_us);
+    return rc;
+}
+
+/* --- the transfer ----------------------------------------------------------------------------- */
+
+static void on_unshared(adapter_t *a, const share_key_t *key, uint64_t now_us)
+{
+    for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++) {
+        if (!a->shares[slot].shared || memcmp(&a->shares[slot].key, key, sizeof *key) != 0) continue;
+        a->shares[slot].shared = false;
+        drain(a, now_us);
+    }
+}
+
+/* While another version comes, or memory for one is made, the line is that one's. */
+static void on_early(adapter_t *a, const tr_event_t *event)
+{
+    const slot_t *before = a->early.slot;
+    if (a->sync.up && !sync_coming(&a->sync))
+        early_heard(&a->early, a->core->io, event, slots_next(a->core->slots, a->index));
+    if (a->early.slot != before) a->has_surplus = true;    /* the memory of the one before */
+}
+
+void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
+{
+    if (event->kind == TR_UNSHARED) {
+        on_unshared(a, &event->key, now_us);
+        return;
+    }
+    if (event->kind == TR_EARLY) on_early(a, event);
+    else early_transfer(&a->early, a->core->io, event);
+    if (!a->pull) return;
+    unreached_hear(&a->unreached, a->pull, event);
+    pull_transfer(a->pull, event, now_us);
+    look_at_pull(a, now_us);
+}
+
+/* --- time and work ---------------------------------------------------------------------------- */
+
+/* Returns 0 also when a slot is about to be free. */
+static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
+{
+    uint32_t count = 0;
+    if (!sync_lacks_slot(&a->sync)) return 0;
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        const slot_t *slot = slot_of(a, e->slot);
+        if (!slot || slot_readers(slot) > 0) continue;
+        if (slot->state == SLOT_LEAVING && now_us < slot->leaving_us + ROOM_AGAIN_US) return 0;
+        bool is_named = e->decision > a->sync.applied.decision;
+        if (e->state == SYNC_KEPT && !is_named) ret_spare[count++] = e->version;
+    }
+    return count;
+}
+
+/* A version waits for a slot: a heartbeat lists the kept ones that may go, and the broker retires one of them
+ * here.  Returns when to look again: a reader that lets go of a kept version does not wake this thread. */
+static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
+{
+    uint64_t spare[LIMIT_SLOTS];
+    if (!sync_lacks_slot(&a->sync)) return CLOCK_NEVER;
+    if (now_us < a->room_us) return a->room_us;
+    a->room_us = now_us + ROOM_AGAIN_US;
+    if (list_spare(a, now_us, spare)) a->core->heartbeat(a->core->self);
+    return a->room_us;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
+{
+    uint64_t next = CLOCK_NEVER;
+    drain(a, now_us);
+    if (now_us >= sync_deadline(&a->sync)) {
+        feed(a, &(sync_event_t){.kind = SY_TICK}, now_us);
+        drain(a, now_us);    /* memory that was being made is free at once */
+    }
+    if (a->pull) next = pull_tick(a->pull, now_us);
+    look_at_pull(a, now_us);
+    next = earlier(next, ask_for_room(a, now_us));
+    return earlier(next, sync_deadline(&a->sync));
+}
+
+static bool is_reserving(const adapter_t *a)
+{
+    const sync_entry_t *e = sync_coming(&a->sync);
+    return e && e->state == SYNC_RESERVING;
+}
+
+bool adapter_has_work(const adapter_t *a)
+{
+    return is_reserving(a) || (a->pull && pull_has_work(a->pull)) || a->has_surplus;
+}
+
+/* In this order, so that what is wanted next is not given back first. */
+void adapter_work(adapter_t *a, uint64_t now_us)
+{
+    if (is_reserving(a)) {
+        go_on(a, now_us);
+    } else if (a->pull && pull_has_work(a->pull)) {
+        pull_work(a->pull, now_us);
+        look_at_pull(a, now_us);
+    } else {
+        a->has_surplus = slots_trim(a->core->slots, a->index, a->early.slot);
+    }
+}
+
+/* --- what JOIN and HEARTBEAT tell ------------------------------------------------------------- */
+
+uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
+{
+    static const uint64_t STATES[SYNC_STATE_COUNT] = {[SYNC_ARRIVED] = HELD_SEALED,
+                                                      [SYNC_STAGED] = HELD_STAGED,
+                                                      [SYNC_ACTIVE] = HELD_ACTIVE,
+                                                      [SYNC_KEPT] = HELD_KEPT};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SYNC_ENTRIES && count < cap; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        if (!sync_is_held(e)) continue;
+        const announced_t *w = find_announced(a, e->version);
+        msg_held_t *h = &ret_rows[count++];
+        *h = (msg_held_t){a->name, e->version, STATES[e->state], e->digest};
+        if (!w || !w->sealed_us) continue;
+        h->connect_us = took(w->connect_us);
+        h->fetch_us = took(w->fetch_us);
+        h->verify_us = took(w->verify_us);
+        h->stage_us = w->stage_us;
+        h->activate_us = w->activate_us;
+    }
+    return count;
+}
+
+msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
+{
+    msg_progress_t p = {.adapter = a->name,
+                        .held_count = slots_count(a->core->slots, a->index).held,
+                        .spare = ret_spare,
+                        .spare_count = list_spare(a, now_us, ret_spare)};
+    const sync_entry_t *loading = sync_loading(&a->sync);
+    const announced_t *w = loading ? find_announced(a, loading->version) : NULL;
+    if (w) {    /* before what is fetched meanwhile: it comes to its end first */
+        p.fetching = w->version;
+        p.bytes_done = p.data_bytes = w->region_bytes;
+    } else if (a->pull) {
+        const heddle_error_t *why = unreached_error(&a->unreached, a->pull);
+        p.fetching = pull_what(a->pull)->version;
+        p.bytes_done = pull_bytes_done(a->pull);
+        p.data_bytes = pull_what(a->pull)->region_bytes;
+        p.source = pull_source(a->pull);
+        p.message = why ? why->message : NULL;
+    }
+    return p;
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index)
+{
+    *a = (adapter_t){.core = core, .index = index, .name = slots_adapter(core->slots, index)};
+    sync_init(&a->sync, core->opts.app);
+}
+
+void adapter_end(adapter_t *a)
+{
+    const node_io_t *io = a->core->io;
+    pull_destroy(&a->pull);
+    early_end(&a->early, io);
+    for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++)
+        if (a->shares[slot].shared) io->tr->unshare(io->t, a->shares[slot].key);
+}
+
+bool adapter_drop_sources(adapter_t *a)
+{
+    const node_io_t *io = a->core->io;
+    bool is_idle = true;
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(a, i);
+        if (slot && slot->region && !io->tr->idle(io->t, slot->region)) is_idle = false;
+    }
+    for (const announced_t *w = is_idle ? NULL : a->announced; w; w = w->next)
+        for (uint32_t i = 0; i < w->source_count; i++) io->tr->drop_peer(io->t, w->sources[i].token);
+    return !is_idle;
+}
+
+void adapter_free(adapter_t *a)
+{
+    while (a->announced) {
+        announced_t *w = a->announced;
+        a->announced = w->next;
+        free(w);
+    }
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/adapter.h: one adapter of a worker: the versions that were announced, what sync decides about them,
+ * their slots, the fetch of one of them, and what is served.
+ *
+ *   a message, a transfer event, an answer of the application, time
+ *     -> adapter_* -> sync_step -> actions, which are obeyed here
+ *
+ * The states are those of sync's entries.  Of a version that is RESERVING the memory is made, a piece at each
+ * call of adapter_work; of one that is FETCHING a pull runs.  Both go on from the entry and its slot: nothing
+ * else remembers how far they are.
+ *
+ * Loop thread only.  The node owns adapters and what they share; an adapter owns its announcements and its
+ * pull; the memory of slots is the table's. */
+#ifndef WORKER_ADAPTER_H
+#define WORKER_ADAPTER_H
+
+#include "client/member.h"
+#include "worker/check.h"
+#include "worker/early.h"
+#include "worker/node.h"
+#include "worker/pull.h"
+#include "worker/sync.h"
+#include "worker/unreached.h"
+
+/* How long a slot that no reader holds may take to be free, and how often the broker is asked for one. */
+#define ROOM_AGAIN_US 100000u
+
+/* What the adapters of a worker share; the node's. */
+typedef struct {
+    worker_opts_t opts;
+    const node_io_t *io;
+    client_member_t member;
+    slots_t *slots;
+    pull_counters_t counters;
+    bool has_unsaid;            /* a message that is sent once was lost: with the next heartbeat the worker
+                                 * joins again, which repeats all of it */
+    void (*heartbeat)(void *self); void *self;    /* sends one now */
+} worker_core_t;
+
+typedef struct adapter {
+    worker_core_t *core;
+    uint32_t index;
+    const char *name;
+    sync_t sync;
+    announced_t *announced;     /* versions that sync knows and were announced here */
+    pull_t *pull;               /* of the version that is FETCHING */
+    early_t early;              /* what comes ahead of its announcement */
+    check_t equal;              /* of the slot whose region the RESERVING version adopts; version 0: none */
+    struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
+    unreached_t unreached;      /* of `pull` */
+    bool has_surplus;           /* free slots may have memory to give back */
+    uint64_t room_us;           /* the broker is not asked to make room before */
+    uint64_t commit_us;         /* when the last COMMIT came */
+    heddle_error_t error;       /* why reserving or fetching failed last, or of the last ABORT */
+} adapter_t;
+
+void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index);
+/* Ends the fetch and all sharing; announcements stay for adapter_drop_sources. */
+void adapter_end(adapter_t *a);
+void adapter_free(adapter_t *a);
+
+/* The session: joined, or not any more. */
+void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us);
+void adapter_down(adapter_t *a, uint64_t now_us);
+/* ANNOUNCE, SOURCES, COMMIT, ABORT, RETIRE for it. */
+void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us);
+/* STAGED, ACTIVATE, REJECT. */
+int  adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us);
+void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
+/* Returns the next deadline. */
+uint64_t adapter_tick(adapter_t *a, uint64_t now_us);
+bool adapter_has_work(const adapter_t *a);
+/* One piece: of memory, of a digest, or of memory that is given back. */
+void adapter_work(adapter_t *a, uint64_t now_us);
+
+/* Tells the application of a version; only event, version, decision, digest and err of `action` count. */
+void adapter_tell(adapter_t *a, const sync_action_t *action);
+
+/* For JOIN: the versions held here, at most `cap`.  Returns how many. */
+uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap);
+/* For HEARTBEAT.  `ret_spare`: where a version waits for a slot, and none is about to be free, the kept
+ * versions that may make room for it, for no reader holds them. */
+msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS]);
+
+/* At the end: where the transfer still reads or writes a slot, drops the connections to all sources, and
+ * returns true. */
+bool adapter_drop_sources(adapter_t *a);
+
+/* Of a node (worker/node.h), for tests: what its adapters share, and each of them. */
+worker_core_t *worker_node_core(worker_node_t *n);
+adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index);
+
+#endif
