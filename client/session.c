@@ -163,8 +163,10 @@ static unsigned on_frame_ready(session_t *s, const msg_t *m, uint64_t now_us)
 {
     if (m->type == MSG_HEARTBEAT_OK) return on_heartbeat_ok(s, &m->heartbeat_ok);
     if (m->type == MSG_ERROR && voids_token(s, &m->error)) {
+        bool is_fenced = heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
+        if (is_fenced && s->opts.role == ROLE_PUBLISHER) return SO_FENCED | leave_for_good(s);
         unsigned out = lapse(s, now_us);
-        s->has_lapsed = heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
+        s->has_lapsed = is_fenced;
         return out;
     }
     return is_for_us(s, m) ? SO_DELIVER : 0;

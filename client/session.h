@@ -25,6 +25,8 @@
  *                                                    the token is kept, for prev_token
  *             ERROR(own token, version 0, fenced, denied or not_found)
  *                                        -> GREETING SO_LAPSED, HELLO
+ *               the same, fenced, of a publisher
+ *                                        -> LEFT     SO_FENCED, SO_LEFT: another one writes the adapter
  *             LEAVE                      -> LEAVING  SO_LEAVE (line down, admin: -> LEFT)
  *   LEAVING   BYE, LINE_DOWN, LINE_UP, or SESSION_LEAVE_US over
  *                                        -> LEFT     SO_LEFT
@@ -92,8 +94,9 @@ typedef enum {
     SO_LEFT = 1 << 7,        /* over: close */
     SO_REDIAL = 1 << 8,      /* nobody answers here: connect anew, next endpoint */
     SO_DELIVER = 1 << 9,     /* the frame is for the caller */
-    SO_ELSEWHERE = 1 << 10   /* in place of SO_JOIN: the broker that was greeted has the registry of another
+    SO_ELSEWHERE = 1 << 10,  /* in place of SO_JOIN: the broker that was greeted has the registry of another
                               * cluster than the one that was joined before */
+    SO_FENCED = 1 << 11      /* the broker gave the token of this publisher to another session */
 } session_out_t;
 
 void     session_init(session_t *s, const session_opts_t *opts);

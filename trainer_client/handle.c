@@ -70,30 +70,83 @@ int handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us)
     }
 }
 
-/* -- questions -------------------------------------------------------------------------------- */
+/* -- commands --------------------------------------------------------------------------------- */
 
-static void on_loop(void *node, void *arg, uint64_t now_us)
+/* Of a version that is not ours the report is empty, but for what is the broker's. */
+static report_row_t *copy_report(publisher_node_t *n, const command_t *c, uint64_t now_us)
 {
-    question_t *q = arg;
-    q->rc = q->ask(q, node, now_us);
+    report_row_t *row = reports_find(publisher_node_reports(n), c->version);
+    if (row) reports_copy(row, c->report);
+    else *c->report = (heddle_report_t){.size = sizeof *c->report, .version = c->version,
+                                        .staged_ms = -1, .active_ms = -1};
+    c->report->settling_ms = publisher_node_settling_ms(n, now_us);
+    return row;
 }
 
-int handle_ask(heddle_publisher_t *p, question_t *q)
+/* JUDGE, LATE, REPORT: the report is of the same moment as the answer. */
+static int look(publisher_node_t *n, const command_t *c, uint64_t now_us)
 {
-    int rc = shell_call(p->shell, on_loop, q);
-    return rc ? error_fail(q->error, rc, "the publisher of %s has ended", p->adapter) : q->rc;
+    report_row_t *row = reports_find(publisher_node_reports(n), c->version);
+    int rc = HEDDLE_OK;
+    if (c->kind == COMMAND_LATE && row)
+        rc = reports_late(publisher_node_reports(n), row, &c->want, c->waited_ms, c->error);
+    else if (c->kind != COMMAND_REPORT || !row)
+        rc = publisher_node_judge(n, c->version, &c->want, c->error);
+    if (c->kind != COMMAND_JUDGE || rc != HEDDLE_ERR_AGAIN) copy_report(n, c, now_us);
+    return rc;
 }
 
-int handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us)
+static void execute(void *node, void *arg, uint64_t now_us)
+{
+    publisher_node_t *n = node;
+    command_t *c = arg;
+    c->rc = HEDDLE_OK;
+    switch (c->kind) {
+    case COMMAND_OPENED: c->rc = publisher_node_opened(n, c->error); break;
+    case COMMAND_TAKE: c->rc = publisher_node_take(n, c->bytes, now_us, &c->slot, &c->region); break;
+    case COMMAND_GIVE_UP: publisher_node_give_up(n); break;
+    case COMMAND_FIT: c->rc = publisher_node_fit(n, c->slot, c->region); break;
+    case COMMAND_GIVE_BACK: publisher_node_give_back(n, c->slot); break;
+    case COMMAND_PUBLISH: publisher_node_publish(n, c->request, now_us); break;
+    case COMMAND_ABANDON: publisher_node_abandon(n); break;
+    case COMMAND_JUDGE: case COMMAND_LATE: case COMMAND_REPORT: c->rc = look(n, c, now_us); break;
+    case COMMAND_IS_HELD:
+        c->rc = publisher_node_is_held(n, &c->is_wanted, c->error);
+        if (c->is_wanted) c->wanted_us = now_us;
+        break;
+    case COMMAND_LEAVE: publisher_node_leave(n, now_us); break;
+    case COMMAND_HAS_LEFT: c->rc = publisher_node_has_left(n) ? HEDDLE_OK : HEDDLE_ERR_AGAIN; break;
+    }
+}
+
+int handle_run(heddle_publisher_t *p, command_t *c)
+{
+    heddle_error_t ignored;
+    int rc = shell_call(p->shell, execute, c);
+    if (!rc) return c->rc;
+    return error_fail(c->error ? c->error : &ignored, rc, "the publisher of %s has ended", p->adapter);
+}
+
+int handle_run_until(heddle_publisher_t *p, command_t *c, uint64_t until_us)
 {
     for (;;) {
-        lower_fd(p->changed_fd); /* before asking: what changes from here on wakes us */
-        int rc = handle_ask(p, q);
+        lower_fd(p->changed_fd);    /* before the call: what changes from here on wakes us */
+        int rc = handle_run(p, c);
         if (rc != HEDDLE_ERR_AGAIN) return rc;
         rc = handle_sleep(p, p->changed_fd, until_us);
-        if (rc == HEDDLE_ERR_INTERRUPTED) return error_fail(q->error, rc, "interrupted");
+        if (rc == HEDDLE_ERR_INTERRUPTED && c->error) return error_fail(c->error, rc, "interrupted");
         if (rc) return rc;
     }
+}
+
+int handle_wait(heddle_publisher_t *p, const atomic_bool *done, uint64_t until_us)
+{
+    while (!atomic_load(done)) {
+        int rc = handle_sleep(p, p->changed_fd, until_us);
+        if (rc) return rc;
+        lower_fd(p->changed_fd);
+    }
+    return HEDDLE_OK;
 }
 
 int handle_misuse(const char *call, const char *why)

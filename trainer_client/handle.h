@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/handle.h: what the public calls of a publisher share: its handle, and how it asks
- * the node.
+/* trainer_client/handle.h: what the public calls of a publisher share: its handle, and the one way to its
+ * node.
  *
- *   application's thread                              loop's thread
- *   handle_ask  --------- shell_call -------------->  q->ask(q, node, now)
- *        <------------------------------------------  OK, an error, or AGAIN
- *   AGAIN: poll(changed, interrupt, time) <---------  the node's changed()
+ *   application's thread                               loop's thread
+ *   handle_run  ---------- shell_call ------------->   the command, a call of trainer_client/node.h
+ *        <------------------------------------------   OK, an error, or AGAIN
+ *   AGAIN: poll(changed, interrupt, time) <---------   the node's changed()
  *
- * The application's thread, one at a time; handle_interrupt on any.  Only handle_ask_until and
+ * The application's thread, one at a time; handle_interrupt on any.  Only handle_run_until, handle_wait and
  * handle_sleep block. */
 #ifndef TRAINER_CLIENT_HANDLE_H
 #define TRAINER_CLIENT_HANDLE_H
@@ -43,12 +43,23 @@ struct heddle_publisher {
     bool is_running;
 };
 
-/* One question, the first member of a struct with its arguments and results. */
-typedef struct question {
-    int (*ask)(struct question *q, publisher_node_t *n, uint64_t now_us);
+/* One call of the node, its arguments and its results. */
+typedef enum {
+    COMMAND_OPENED, COMMAND_TAKE, COMMAND_GIVE_UP, COMMAND_FIT, COMMAND_GIVE_BACK, COMMAND_PUBLISH,
+    COMMAND_ABANDON, COMMAND_JUDGE, COMMAND_LATE, COMMAND_REPORT, COMMAND_IS_HELD, COMMAND_LEAVE,
+    COMMAND_HAS_LEFT
+} command_kind_t;
+typedef struct {
+    command_kind_t kind;
     int rc;
     heddle_error_t *error;
-} question_t;
+    int slot; uint64_t bytes; region_t *region;    /* TAKE, FIT, GIVE_BACK */
+    const publish_request_t *request;              /* PUBLISH */
+    uint64_t version; wait_for_t want;             /* JUDGE, LATE, REPORT */
+    uint32_t waited_ms;                            /* LATE */
+    heddle_report_t *report;                       /* filled, but by a JUDGE that answers AGAIN */
+    bool is_wanted; uint64_t wanted_us;            /* IS_HELD */
+} command_t;
 
 uint64_t handle_now(void);                    /* the loop's clock */
 uint64_t handle_until(int timeout_ms);        /* -1: CLOCK_NEVER */
@@ -59,10 +70,12 @@ void handle_interrupt(heddle_publisher_t *p);
 bool handle_is_interrupted(const heddle_publisher_t *p);   /* and nobody was told yet */
 void handle_forget_interrupt(heddle_publisher_t *p);
 
-/* CLOSED when the loop has ended, else what the question's function said. */
-int  handle_ask(heddle_publisher_t *p, question_t *q);
-/* Asks again whenever the node has changed.  AGAIN: until_us came first; INTERRUPTED. */
-int  handle_ask_until(heddle_publisher_t *p, question_t *q, uint64_t until_us);
+/* CLOSED when the loop has ended, else what the node answers. */
+int  handle_run(heddle_publisher_t *p, command_t *c);
+/* Runs it again whenever the node has changed.  AGAIN: until_us came first; INTERRUPTED. */
+int  handle_run_until(heddle_publisher_t *p, command_t *c, uint64_t until_us);
+/* Until the loop's thread has set `done`.  AGAIN: until_us came first; INTERRUPTED. */
+int  handle_wait(heddle_publisher_t *p, const atomic_bool *done, uint64_t until_us);
 /* OK: fd is readable · AGAIN: until_us came first · INTERRUPTED. */
 int  handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us);
 

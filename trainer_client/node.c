@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trainer_client/node_part.h"
+#include "trainer_client/node.h"
 
+#include "client/member.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
@@ -10,35 +11,73 @@
 #define PROGRESS_US 50000u     /* at most 20 events a second */
 #define RESEND_US 20000u       /* after a full queue */
 
+typedef enum {
+    REQUEST_NONE,
+    REQUEST_WAITING,                    /* for a session, or until resend_us */
+    REQUEST_SENT                        /* in this session: the broker may record it */
+} request_state_t;
+typedef struct {
+    request_state_t state;
+    publish_request_t asked;
+    uint64_t req;                       /* of the last PUBLISH */
+    uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
+    uint64_t base_bytes;                /* served before it was sent */
+    heddle_error_t put_off;             /* why the broker put it off last; code 0: it did not */
+} request_t;
+
+/* A request that was abandoned and may be recorded yet: its slot stays taken, and is served if it is. */
+typedef struct {
+    uint64_t req;                       /* 0: none */
+    digest_t digest;
+    uint64_t arena_bytes, base_bytes, start_us, deadline_ms;
+    int activation;
+} orphan_t;
+
+/* Bytes served of the version that is being staged, less those to workers that left since; base_bytes: what
+ * the transfer's counter has of others. */
+typedef struct { uint64_t version, base_bytes, told_bytes, due_us; uint32_t copy_count; } progress_t;
+
+/* Whether a take waits until the broker says which region is free. */
+typedef enum { WORD_NONE, WORD_AWAITED, WORD_LATE } word_t;
+
+struct publisher_node {
+    client_member_t member;
+    char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
+    bool takeover;
+    bool is_line_refused;               /* member.refusal is of the handshake, not of the broker */
+    bool is_changed;                    /* `changed` is called at the end of this call */
+    void (*changed)(void *self); void *self;
+    publications_t publications;
+    reports_t reports;
+    request_t request;
+    orphan_t orphans[PUBLICATION_SLOTS];    /* of each slot */
+    progress_t progress;
+    inquiry_t inquiry;
+    word_t word;
+    uint64_t word_us;                   /* AWAITED: until then */
+    uint64_t settled_us;                /* until then the broker decides nothing: it had just started */
+    heddle_error_t fence;               /* why it is over for good; code 0: it is not */
+};
+
 /* -- out -------------------------------------------------------------------------------------- */
 
-static int send(publisher_node_t *n, const msg_t *m)
+static void tell_event(publisher_node_t *n, heddle_event_t *event)
 {
-    buf_clear(&n->frame);
-    int rc = FAILPOINT_OF("publisher.say", msg_name((int)m->type)) ? HEDDLE_ERR_NO_MEMORY
-                                                                   : msg_encode(m, &n->frame);
-    return rc ? rc : n->io->send(n->io->self, buf_view(&n->frame));
-}
-
-static heddle_event_t event_of(const publisher_node_t *n, heddle_event_type_t type, uint64_t version)
-{
-    heddle_event_t e = {.size = sizeof e, .type = type, .at_ms = clock_wall(n->io->clock),
-                        .token = n->session.token, .epoch = n->session.epoch, .version = version,
-                        .step = -1};
-    error_text(e.adapter, sizeof e.adapter, n->adapter);
-    return e;
+    error_text(event->adapter, sizeof event->adapter, n->adapter);
+    event->step = -1;
+    member_tell(&n->member, event);
 }
 
 static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version,
                  const heddle_error_t *why)
 {
-    heddle_event_t e = event_of(n, type, version);
+    heddle_event_t e = {.type = type, .version = version};
     if (why) {
         e.code = why->code;
         e.retriable = why->retriable;
         error_text(e.message, sizeof e.message, why->message);
     }
-    n->io->event(n->io->self, &e);
+    tell_event(n, &e);
     n->is_changed = true;
 }
 
@@ -50,27 +89,29 @@ static void wake_waiters(publisher_node_t *n)
     if (changed && n->changed) n->changed(n->self);
 }
 
-/* -- the request ------------------------------------------------------------------------------ */
-
-void request_finish(publisher_node_t *n, int rc, const heddle_error_t *error)
+static uint64_t bytes_served(const publisher_node_t *n)
 {
-    request_t *r = &n->request;
-    if (r->state != REQUEST_PENDING) return;
-    bool is_kept = n->orphans[r->asked.slot].req != 0;
-    if (rc && !is_kept && n->publications.slots[r->asked.slot].state == PUBLICATION_TAKEN)
-        publications_give_back(&n->publications, r->asked.slot);
-    r->state = REQUEST_DONE;
-    r->rc = rc;
-    if (error) r->error = *error;
-    n->is_changed = true;
+    tr_counters_t c;
+    n->member.io->tr->counters(n->member.io->t, &c);
+    return c.bytes_out;
 }
 
-static uint32_t split(char *text, const char **ret_words, uint32_t cap)
+static bool is_ready(const publisher_node_t *n) { return n->member.session.state == SESSION_READY; }
+
+/* -- the request ------------------------------------------------------------------------------ */
+
+/* The end of a request, if there is one: `error` with a code, or `result`.  Where it failed a slot that is
+ * still TAKEN is given back, but for one that an orphan keeps. */
+static void finish(publisher_node_t *n, const publish_result_t *result, const heddle_error_t *error)
 {
-    uint32_t count = 0;
-    char *state = NULL, *word = strtok_r(text, ",", &state);
-    for (; word && count < cap; word = strtok_r(NULL, ",", &state)) ret_words[count++] = word;
-    return count;
+    const publish_request_t *a = &n->request.asked;
+    if (n->request.state == REQUEST_NONE) return;
+    n->request.state = REQUEST_NONE;
+    bool is_kept = n->orphans[a->slot].req != 0;
+    if (error && !is_kept && n->publications.slots[a->slot].state == PUBLICATION_TAKEN)
+        publications_give_back(&n->publications, a->slot);
+    a->done(a->self, result, error);
+    n->is_changed = true;
 }
 
 /* "key=value" each, checked by the caller. */
@@ -89,14 +130,10 @@ static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME
     return count;
 }
 
-/* 0 would be the broker's default. */
-static uint64_t left_ms(uint64_t until_us, uint64_t now_us)
+static int send_publish(publisher_node_t *n, uint64_t now_us)
 {
-    return until_us > now_us ? (until_us - now_us + 999) / 1000 : 1;
-}
-
-static int send_publish(publisher_node_t *n, const publish_request_t *a, uint64_t now_us)
-{
+    const publish_request_t *a = &n->request.asked;
+    uint64_t left_us = a->until_us > now_us ? a->until_us - now_us : 0;
     char features[192], keys[LIMIT_META][HEDDLE_NAME_MAX + 1];
     const char *words[LIMIT_FEATURES];
     msg_pair_t pairs[LIMIT_META];
@@ -104,9 +141,9 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a, uint64_
     memcpy(features, a->pack->features, sizeof features);
     msg_t m = {.type = MSG_PUBLISH};
     m.publish = (msg_publish_t){
-        .token = n->session.token,
+        .token = n->member.session.token,
         .req = n->request.req,
-        .deadline_ms = left_ms(a->until_us, now_us),
+        .deadline_ms = left_us ? (left_us + 999) / 1000 : 1,    /* 0 would be the broker's default */
         .activation = (uint64_t)a->opts.activation,
         .if_unchanged = (uint64_t)a->opts.if_unchanged,
         .allow_step_back = a->opts.allow_step_back != 0,
@@ -120,38 +157,69 @@ static int send_publish(publisher_node_t *n, const publish_request_t *a, uint64_
         .chunk_count = a->sealed->chunk_count,
         .kind = "lora",
         .base_model = a->pack->base_model,
-        .features = words, .feature_count = split(features, words, LIMIT_FEATURES),
+        .features = words, .feature_count = member_split(features, words, LIMIT_FEATURES),
         .config = a->pack->config,
         .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs),
         .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms};
-    return send(n, &m);
+    return member_say(&n->member, &m);
 }
 
-/* GONE needs nothing: the line's end is reported, and WELCOME brings us here again. */
-void request_send(publisher_node_t *n, uint64_t now_us)
+/* Sends PUBLISH, if there is a session.  GONE needs nothing: the line's end is reported, and WELCOME brings
+ * us here again. */
+static void send_request(publisher_node_t *n, uint64_t now_us)
 {
     request_t *r = &n->request;
-    if (r->state != REQUEST_PENDING || n->session.state != SESSION_READY) return;
+    if (r->state == REQUEST_NONE || !is_ready(n)) return;
     r->req++;
-    r->is_sent = false;
     r->resend_us = CLOCK_NEVER;
-    r->error = (heddle_error_t){0};
+    r->put_off = (heddle_error_t){0};
     (void)FAILPOINT("publisher.before_publish"); /* only to die or stop here */
-    int rc = send_publish(n, &r->asked, now_us);
-    r->is_sent = rc == HEDDLE_OK;
+    int rc = send_publish(n, now_us);
+    r->state = rc ? REQUEST_WAITING : REQUEST_SENT;
     if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
-    if (rc == HEDDLE_OK) {
-        if (!n->publications.slots[r->asked.slot].is_early) r->base_bytes = bytes_served(n);
-        if (!reports_staged(&n->reports, &r->asked.sealed->digest))
-            publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
+    if (rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
+    if (rc) {
+        heddle_error_t error;
+        error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
+        error_hint(&error, "its config, features and meta go in one message: make them shorter");
+        error_where(&error, n->adapter, 0, NULL, "commit");
+        finish(n, NULL, &error);
+        return;
     }
-    if (rc == HEDDLE_OK || rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
-    heddle_error_t error;
-    error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
-    error_hint(&error, "its config, features and meta go in one message: make them shorter");
-    error_where(&error, n->adapter, 0, NULL, "commit");
-    request_finish(n, rc, &error);
+    if (!n->publications.slots[r->asked.slot].is_early) r->base_bytes = bytes_served(n);
+    if (!reports_staged(&n->reports, &r->asked.sealed->digest))
+        publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
 }
+
+/* -- requests that were abandoned ------------------------------------------------------------- */
+
+/* The slot of the orphan with that request, or of the oldest (0); -1: none. */
+static int orphan_find(const publisher_node_t *n, uint64_t req)
+{
+    int found = -1;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        uint64_t at = n->orphans[i].req;
+        if (!at || (req && at != req)) continue;
+        if (found < 0 || at < n->orphans[found].req) found = i;
+    }
+    return found;
+}
+
+/* It is not recorded, or will not be served: its slot is free. */
+static void orphan_end(publisher_node_t *n, int slot)
+{
+    n->orphans[slot] = (orphan_t){0};
+    publications_give_back(&n->publications, slot);
+    n->is_changed = true;
+}
+
+/* Of what a broker recorded in another session, OPEN says that it is not served. */
+static void end_orphans(publisher_node_t *n)
+{
+    for (int slot; (slot = orphan_find(n, 0)) >= 0;) orphan_end(n, slot);
+}
+
+/* -- the broker's answer ---------------------------------------------------------------------- */
 
 static bool is_none(const key16_t *key)
 {
@@ -159,16 +227,30 @@ static bool is_none(const key16_t *key)
     return !memcmp(key, &NO_KEY, sizeof NO_KEY);
 }
 
-uint64_t bytes_served(const publisher_node_t *n)
-{
-    tr_counters_t c;
-    n->io->tr->counters(n->io->t, &c);
-    return c.bytes_out;
-}
-
 static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t base_bytes, uint64_t now_us)
 {
     n->progress = (progress_t){.version = version, .base_bytes = base_bytes, .due_us = now_us + PROGRESS_US};
+}
+
+/* An orphan was recorded after all: the broker counts on us, and no other process has the bytes. */
+static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
+{
+    int slot = orphan_find(n, m->req);
+    if (slot < 0) return;
+    orphan_t o = n->orphans[slot];
+    share_key_t key;
+    memcpy(key.b, m->key.b, sizeof key.b);
+    n->orphans[slot] = (orphan_t){0};
+    n->is_changed = true;
+    bool is_ours = !is_none(&m->key) && digest_equal(&m->digest, &o.digest);
+    int rc = is_ours ? publications_share(&n->publications, slot, m->version, &key, o.arena_bytes)
+                     : HEDDLE_ERR_GONE;
+    if (rc && n->publications.slots[slot].state == PUBLICATION_TAKEN)
+        publications_give_back(&n->publications, slot);
+    if (rc) return;
+    heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
+    reports_begin(&n->reports, m->version, &opts, o.start_us);
+    if (m->version > n->progress.version) begin_progress(n, m->version, o.base_bytes, now_us);
 }
 
 /* Workers may have been told of the version before we were: asks that came early stand until now. */
@@ -202,81 +284,34 @@ static int fail_digest(publisher_node_t *n, const msg_published_t *m, heddle_err
     return HEDDLE_ERR_PROTOCOL;
 }
 
-/* -- what was abandoned ----------------------------------------------------------------------- */
-
-int orphan_find(const publisher_node_t *n, uint64_t req)
-{
-    int found = -1;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
-        uint64_t at = n->orphans[i].req;
-        if (!at || (req && at != req)) continue;
-        if (found < 0 || at < n->orphans[found].req) found = i;
-    }
-    return found;
-}
-
-void orphan_end(publisher_node_t *n, int slot)
-{
-    n->orphans[slot] = (orphan_t){0};
-    publications_give_back(&n->publications, slot);
-    n->is_changed = true;
-}
-
-/* What a broker recorded in another session OPEN tells it: that it is not served. */
-static void end_orphans(publisher_node_t *n)
-{
-    for (int slot; (slot = orphan_find(n, 0)) >= 0;) orphan_end(n, slot);
-}
-
-/* Recorded after all: the broker counts on us, and nobody else has the bytes. */
-static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
-{
-    int slot = orphan_find(n, m->req);
-    if (slot < 0) return;
-    orphan_t o = n->orphans[slot];
-    share_key_t key;
-    memcpy(key.b, m->key.b, sizeof key.b);
-    n->orphans[slot] = (orphan_t){0};
-    n->is_changed = true;
-    bool is_ours = !is_none(&m->key) && digest_equal(&m->digest, &o.digest);
-    int rc = is_ours ? publications_share(&n->publications, slot, m->version, &key, o.arena_bytes)
-                     : HEDDLE_ERR_GONE;
-    if (rc && n->publications.slots[slot].state == PUBLICATION_TAKEN)
-        publications_give_back(&n->publications, slot);
-    if (rc) return;
-    heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
-    reports_begin(&n->reports, m->version, &opts, o.start_us);
-    if (m->version > n->progress.version) begin_progress(n, m->version, o.base_bytes, now_us);
-}
-
-/* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher
- * may have died before anybody had them.  The broker counts on us where it gives the key. */
+/* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have
+ * died before any worker had them.  Where the broker counts on us it gives the key. */
 static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
     request_t *r = &n->request;
-    if (r->state != REQUEST_PENDING || m->req != r->req) {
+    if (r->state == REQUEST_NONE || m->req != r->req) {
         on_late(n, m, now_us);
         return;
     }
     bool is_replayed = !strcmp(m->reason, "replayed"), is_unchanged = !m->created && !is_replayed;
-    r->result = (publish_result_t){.version = m->version, .published_us = now_us, .digest = m->digest,
-                                   .replayed = is_replayed && !r->asked.is_random_id,
-                                   .unchanged = is_unchanged};
-    error_text(r->result.held, sizeof r->result.held, m->held);
+    publish_result_t result = {.version = m->version, .published_us = now_us, .digest = m->digest,
+                               .replayed = is_replayed && !r->asked.is_random_id,
+                               .unchanged = is_unchanged};
+    error_text(result.held, sizeof result.held, m->held);
     heddle_error_t error;
     if (!digest_equal(&m->digest, &r->asked.sealed->digest)) {
-        request_finish(n, fail_digest(n, m, &error), &error);
+        fail_digest(n, m, &error);
+        finish(n, NULL, &error);
         return;
     }
     reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
     reports_find(&n->reports, m->version)->digest = m->digest;
     int rc = HEDDLE_OK;
-    if (is_none(&m->key))
-        publications_give_back(&n->publications, r->asked.slot);
+    if (is_none(&m->key)) publications_give_back(&n->publications, r->asked.slot);
     else rc = serve(n, m, &error);
     if (!rc && publications_of(&n->publications, m->version))
         begin_progress(n, m->version, r->base_bytes, now_us);
-    request_finish(n, rc, rc ? &error : NULL);
+    finish(n, &result, rc ? &error : NULL);
 }
 
 /* -- what it was not told --------------------------------------------------------------------- */
@@ -285,7 +320,7 @@ static void inquire(publisher_node_t *n, uint64_t now_us)
 {
     msg_t m;
     inquiry_ask(&n->inquiry, n->adapter, now_us, &m);
-    (void)send(n, &m); /* it is asked again */
+    (void)member_say(&n->member, &m);    /* it is asked again */
 }
 
 static void begin_inquiry(publisher_node_t *n, uint64_t now_us)
@@ -307,7 +342,7 @@ static bool is_deaf_to(const publisher_node_t *n, const report_row_t *row, uint6
 {
     bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
     bool is_told = publications_of(&n->publications, row->report.version) != NULL;
-    return !n->is_fenced && !is_told && !is_late && !report_is_over(row);
+    return !n->fence.code && !is_told && !is_late && !report_is_over(row);
 }
 
 static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
@@ -319,21 +354,13 @@ static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_u
     tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
 }
 
-/* Who is fenced asks once. */
-static void check_inquiry(publisher_node_t *n, uint64_t now_us)
+/* -- the session ------------------------------------------------------------------------------ */
+
+static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
+
+static void step(publisher_node_t *n, session_event_kind_t kind, const msg_t *m, uint64_t now_us)
 {
-    if (!inquiry_is_due(&n->inquiry, now_us)) return;
-    if (n->is_fenced) end_inquiry(n);
-    else inquire(n, now_us);
-}
-
-/* -- standing with the broker ----------------------------------------------------------------- */
-
-static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
-
-void publisher_node_step(publisher_node_t *n, session_event_kind_t kind, uint64_t now_us)
-{
-    act(n, session_step(&n->session, &(session_event_t){kind, NULL}, now_us), NULL, now_us);
+    obey(n, member_step(&n->member, kind, m, now_us), m, now_us);
 }
 
 static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
@@ -346,50 +373,46 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     error_contrast(&n->fence, said.expected[0] ? said.expected : NULL,
                    said.found[0] ? said.found : NULL);
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
-    n->is_fenced = true;
     end_orphans(n);
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
-    request_finish(n, HEDDLE_ERR_FENCED, &n->fence);
+    finish(n, NULL, &n->fence);
     begin_inquiry(n, now_us);
-    publisher_node_step(n, SE_LEAVE, now_us);
+    step(n, SE_LEAVE, NULL, now_us);
 }
 
-/* Whatever it waits for is not there, and its writer is not known there. */
+/* What it waits for is not in that registry, nor is its writer. */
 static void leave_cluster(publisher_node_t *n, uint64_t now_us)
 {
-    const session_t *s = &n->session;
-    error_fail(&n->fence, HEDDLE_ERR_REQUEST_CONFLICT,
-               "the broker has the registry of another cluster (%s) than this publisher of %s joined (%s)",
-               s->cluster, n->adapter, s->joined);
+    n->fence = n->member.refusal;
     error_where(&n->fence, n->adapter, 0, NULL, NULL);
-    error_contrast(&n->fence, s->joined, s->cluster);
     error_hint(&n->fence, "was the broker started with another --data? start the publisher again to "
                           "publish there");
-    n->is_fenced = true;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
-    request_finish(n, n->fence.code, &n->fence);
-    publisher_node_step(n, SE_LEAVE, now_us);
+    finish(n, NULL, &n->fence);
+    step(n, SE_LEAVE, NULL, now_us);
 }
 
 static void send_open(publisher_node_t *n)
 {
+    const node_io_t *io = n->member.io;
+    const session_t *s = &n->member.session;
     bytes_t address = {NULL, 0};
     tr_where_t where;
     const char *addresses[LIMIT_ADDRESSES];
     uint64_t served[PUBLICATION_SLOTS] = {0};
     uint32_t count = publications_served(&n->publications, served);
     msg_t m = {.type = MSG_OPEN};
-    if (n->io->tr->address(n->io->t, &address)) return; /* no answer comes: it is tried again */
-    n->io->tr->where(n->io->t, &where);
-    m.open = (msg_open_t){.req = n->session.req, .epoch = n->session.epoch,
-                          .prev_token = n->session.token, .takeover = n->takeover,
-                          .adapter = n->adapter, .writer = n->writer, .backend = n->io->tr->name,
-                          .ucx = n->io->tr->version(), .address = address,
+    if (io->tr->address(io->t, &address)) return;    /* no answer comes: it is tried again */
+    io->tr->where(io->t, &where);
+    m.open = (msg_open_t){.req = s->req, .epoch = s->epoch,
+                          .prev_token = s->token, .takeover = n->takeover && !s->join_count,
+                          .adapter = n->adapter, .writer = n->writer, .backend = io->tr->name,
+                          .ucx = io->tr->version(), .address = address,
                           .serving = served[0], .served = served, .served_count = count,
                           .addresses = addresses,
-                          .address_count = split(where.addresses, addresses, LIMIT_ADDRESSES),
+                          .address_count = member_split(where.addresses, addresses, LIMIT_ADDRESSES),
                           .network = where.network};
-    (void)send(n, &m);
+    (void)member_say(&n->member, &m);
 }
 
 static bool is_kept(const msg_welcome_t *m, const char *adapter, uint64_t version)
@@ -406,44 +429,26 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     for (uint32_t i = 0; i < count; i++)
         if (!is_kept(m, n->adapter, served[i])) publications_stop(&n->publications, served[i]);
     end_orphans(n);
-    n->io->tr->set_token(n->io->t, n->session.token);
-    n->takeover = false;
-    bool is_back = n->has_joined;
-    n->has_joined = true;
-    n->refusal = (heddle_error_t){0};
     n->settled_us = now_us + m->settling_ms * 1000;
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
-    request_send(n, now_us);
-    if (is_back) begin_inquiry(n, now_us);
+    send_request(n, now_us);
+    if (n->member.session.join_count > 1) begin_inquiry(n, now_us);
 }
 
 static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
-    msg_to_error(m, &n->refusal);
+    const heddle_error_t *why = &n->member.refusal;
     n->is_line_refused = false;
-    tell(n, HEDDLE_EVENT_REFUSED, 0, &n->refusal);
-    if (n->has_joined && n->refusal.code == HEDDLE_ERR_WRITER_HELD) fence(n, m, now_us);
-    else if (!m->retriable) request_finish(n, n->refusal.code, &n->refusal);
+    tell(n, HEDDLE_EVENT_REFUSED, 0, why);
+    if (n->member.session.join_count && why->code == HEDDLE_ERR_WRITER_HELD) fence(n, m, now_us);
+    else if (!m->retriable) finish(n, NULL, why);
 }
 
 static void send_heartbeat(publisher_node_t *n)
 {
-    msg_t m = {.type = MSG_HEARTBEAT};
-    m.heartbeat = (msg_heartbeat_t){.token = n->session.token, .seq = n->session.heartbeat_seq};
-    (void)send(n, &m); /* one that is lost is one of four */
-}
-
-static void send_leave(publisher_node_t *n)
-{
-    msg_t m = {.type = MSG_LEAVE, .leave = {.token = n->session.token, .req = n->session.req}};
-    (void)send(n, &m); /* else the lease ends it */
-}
-
-static void send_hello(publisher_node_t *n)
-{
-    msg_t m;
-    session_hello(&n->session, &m);
-    (void)send(n, &m); /* said again when nobody answers */
+    const session_t *s = &n->member.session;
+    msg_t m = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
+    (void)member_say(&n->member, &m);    /* one that is lost is one of four */
 }
 
 /* -- what the broker says --------------------------------------------------------------------- */
@@ -457,14 +462,6 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
     tell(n, HEDDLE_EVENT_ROLLOUT, m->version, NULL);
 }
 
-/* A broker that settles. */
-static void put_off(request_t *r, const heddle_error_t *why, uint64_t resend_us)
-{
-    r->resend_us = resend_us;
-    r->is_sent = false;
-    r->error = *why;
-}
-
 static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
@@ -472,11 +469,16 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     int orphan = m->of == MSG_PUBLISH && m->req ? orphan_find(n, m->req) : -1;
     if (orphan >= 0) orphan_end(n, orphan);
     bool is_ours = !m->req || m->req == n->request.req; /* 0: the broker could not read so far */
-    if (m->of != MSG_PUBLISH || !is_ours || n->request.state != REQUEST_PENDING) return;
+    if (m->of != MSG_PUBLISH || !is_ours || n->request.state == REQUEST_NONE) return;
     msg_to_error(m, &error);
     if (error.code == HEDDLE_ERR_FENCED) fence(n, m, now_us);
-    else if (m->retriable && m->retry_ms) put_off(&n->request, &error, now_us + m->retry_ms * 1000);
-    else request_finish(n, error.code, &error);
+    else if (m->retriable && m->retry_ms) {    /* a broker that settles */
+        n->request.state = REQUEST_WAITING;
+        n->request.resend_us = now_us + m->retry_ms * 1000;
+        n->request.put_off = error;
+    } else {
+        finish(n, NULL, &error);
+    }
 }
 
 static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
@@ -493,63 +495,58 @@ static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
     }
 }
 
-static void act(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us)
+/* FENCED: another session of this adapter was admitted. */
+static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us)
 {
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
-    if (bits & SO_HELLO) send_hello(n);
+    if (bits & SO_FENCED) fence(n, &m->error, now_us);
     if (bits & SO_ELSEWHERE) leave_cluster(n, now_us);
     if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
     if (bits & SO_REFUSED) on_refused(n, &m->error, now_us);
     if (bits & SO_HEARTBEAT) send_heartbeat(n);
-    if (bits & SO_LEAVE) send_leave(n);
-    if (bits & SO_LEFT) n->has_left = n->is_changed = true;
-    if (bits & SO_REDIAL) n->io->redial(n->io->self);
+    if (bits & SO_LEFT) n->is_changed = true;
     if (bits & SO_DELIVER) deliver(n, m, now_us);
-}
-
-/* The broker's word that a token is void, while our own lease is still good: it was given to
- * another session, for our own lease always ends before the broker's. */
-static bool is_fencing(const msg_t *m, bool was_live, unsigned bits)
-{
-    bool is_void = was_live && bits & SO_LAPSED && m->type == MSG_ERROR;
-    return is_void && heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
 }
 
 static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 {
-    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_t *n = node;
     msg_t m;
-    int rc = msg_decode(frame, &m, NULL);
-    if (!rc && FAILPOINT_OF("publisher.frame", msg_name((int)m.type))) {
-        msg_fini(&m);
-        rc = HEDDLE_ERR_NO_MEMORY;
-    }
-    if (rc == HEDDLE_ERR_NO_MEMORY) n->io->redial(n->io->self); /* a WELCOME tells all of it anew */
-    if (rc) return;
-    bool was_live = session_is_live(&n->session, now_us);
-    if (m.type == MSG_REPORT) on_report(n, &m.report, now_us); /* also to who has left */
-    unsigned bits = session_step(&n->session, &(session_event_t){SE_FRAME, &m}, now_us);
-    if (is_fencing(&m, was_live, bits)) fence(n, &m.error, now_us);
-    else act(n, bits, &m, now_us);
+    owner_check(n->member.io->owner);
+    if (member_read(&n->member, frame, now_us, &m)) return;
+    if (m.type == MSG_REPORT) on_report(n, &m.report, now_us);    /* also after it has left */
+    step(n, SE_FRAME, &m, now_us);
     msg_fini(&m);
     wake_waiters(n);
 }
 
 static void on_line(void *node, bool up, uint64_t now_us)
 {
-    owner_check(((publisher_node_t *)node)->io->owner);
-    publisher_node_step(node, up ? SE_LINE_UP : SE_LINE_DOWN, now_us);
-    wake_waiters(node);
+    publisher_node_t *n = node;
+    owner_check(n->member.io->owner);
+    step(n, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
+    wake_waiters(n);
+}
+
+static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_us)
+{
+    publisher_node_t *n = node;
+    (void)now_us;
+    owner_check(n->member.io->owner);
+    n->member.refusal = *why;
+    n->is_line_refused = true;
+    tell(n, HEDDLE_EVENT_REFUSED, 0, why);
+    if (!why->retriable) finish(n, NULL, why);
+    wake_waiters(n);
 }
 
 static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 {
-    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_t *n = node;
     (void)now_us;
-    if (event->kind != TR_UNSHARED) return; /* a publisher asks nobody */
+    owner_check(n->member.io->owner);
+    if (event->kind != TR_UNSHARED) return;    /* a publisher asks for no bytes */
     publications_unshared(&n->publications, &event->key);
     n->is_changed = true;
     wake_waiters(n);
@@ -579,10 +576,9 @@ static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, c
     if (bytes >= all_bytes) bytes = all_bytes - !report_is_settled(row); /* all is when they say so */
     if (bytes == p->told_bytes) return;
     p->told_bytes = bytes;
-    heddle_event_t e = event_of(n, HEDDLE_EVENT_PROGRESS, slot->version);
-    e.bytes_done = bytes;
-    e.data_bytes = all_bytes;
-    n->io->event(n->io->self, &e);
+    heddle_event_t e = {.type = HEDDLE_EVENT_PROGRESS, .version = slot->version, .bytes_done = bytes,
+                        .data_bytes = all_bytes};
+    tell_event(n, &e);
 }
 
 /* Looks at the counters only while somebody is being staged; the last look is after that. */
@@ -599,41 +595,223 @@ static void check_progress(publisher_node_t *n, uint64_t now_us)
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Its word got lost: who waits for a region takes one. */
-static void check_word(publisher_node_t *n, uint64_t now_us)
-{
-    if (now_us < n->word_us) return;
-    n->word_us = CLOCK_NEVER;
-    n->is_word_late = n->is_changed = true;
-}
-
 static uint64_t on_tick(void *node, uint64_t now_us)
 {
-    owner_check(((publisher_node_t *)node)->io->owner);
     publisher_node_t *n = node;
-    publisher_node_step(n, SE_TICK, now_us);
-    if (now_us >= n->request.resend_us) request_send(n, now_us);
+    owner_check(n->member.io->owner);
+    step(n, SE_TICK, NULL, now_us);
+    if (now_us >= n->request.resend_us) send_request(n, now_us);
     check_progress(n, now_us);
-    check_inquiry(n, now_us);
-    check_word(n, now_us);
+    if (inquiry_is_due(&n->inquiry, now_us)) {
+        if (n->fence.code) end_inquiry(n);    /* one that is fenced asks once */
+        else inquire(n, now_us);
+    }
+    if (n->word == WORD_AWAITED && now_us >= n->word_us) {    /* lost: a take that waits goes on */
+        n->word = WORD_LATE;
+        n->is_changed = true;
+    }
     wake_waiters(n);
-    uint64_t at = earlier(session_deadline(&n->session), inquiry_deadline(&n->inquiry));
-    at = earlier(at, n->word_us);
-    if (n->request.state == REQUEST_PENDING) at = earlier(at, n->request.resend_us);
+    uint64_t at = earlier(session_deadline(&n->member.session), inquiry_deadline(&n->inquiry));
+    if (n->word == WORD_AWAITED) at = earlier(at, n->word_us);
+    if (n->request.state != REQUEST_NONE) at = earlier(at, n->request.resend_us);
     return n->progress.version ? earlier(at, n->progress.due_us) : at;
-}
-
-static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_us)
-{
-    owner_check(((publisher_node_t *)node)->io->owner);
-    publisher_node_t *n = node;
-    (void)now_us;
-    n->refusal = *why;
-    n->is_line_refused = n->is_changed = true;
-    tell(n, HEDDLE_EVENT_REFUSED, 0, &n->refusal);
-    if (!why->retriable) request_finish(n, why->code, why);
-    wake_waiters(n);
 }
 
 const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refused, .frame = on_frame,
                                        .transfer = on_transfer, .tick = on_tick, .work = NULL};
+
+/* -- what the application asks ---------------------------------------------------------------- */
+
+int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
+{
+    owner_check(n->member.io->owner);
+    if (n->fence.code) {
+        *error = n->fence;
+        return n->fence.code;
+    }
+    *error = n->member.refusal;
+    if (is_ready(n)) return HEDDLE_OK;
+    /* A broker that says no will say it again; one that was met without its key may be starting. */
+    bool is_final = error->code == HEDDLE_ERR_WRITER_HELD ||
+                    (error->code == HEDDLE_ERR_DENIED && !n->is_line_refused);
+    bool may_pass = error->retriable && !is_final;
+    return error->code && !may_pass ? error->code : HEDDLE_ERR_AGAIN;
+}
+
+/* A version that is given up here may be the one that the broker has just announced, or will announce, where
+ * nobody waited for its answer: it knows, and says so within a turn.  Where it is away OPEN will tell it what
+ * is served still. */
+int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
+                        region_t **ret_region)
+{
+    owner_check(n->member.io->owner);
+    bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->word == WORD_LATE;
+    int orphan = publications_have_free(&n->publications) ? -1 : orphan_find(n, 0);
+    if (orphan >= 0 && is_spare_any) orphan_end(n, orphan); /* before one that is served */
+    bool is_answered = orphan < 0 || is_spare_any;
+    int rc = is_answered ? publications_take(&n->publications, bytes, is_spare_any, ret_slot, ret_region)
+                         : HEDDLE_ERR_AGAIN;
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !publications_are_closing(&n->publications);
+    if (is_waiting && n->word != WORD_AWAITED) n->word_us = now_us + TAKE_WORD_US;
+    n->word = is_waiting ? WORD_AWAITED : WORD_NONE;
+    return rc;
+}
+
+void publisher_node_give_up(publisher_node_t *n)
+{
+    owner_check(n->member.io->owner);
+    n->word = WORD_NONE;
+}
+
+int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)
+{
+    owner_check(n->member.io->owner);
+    return publications_fit(&n->publications, slot, region);
+}
+
+void publisher_node_give_back(publisher_node_t *n, int slot)
+{
+    owner_check(n->member.io->owner);
+    publications_give_back(&n->publications, slot);
+}
+
+void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
+{
+    owner_check(n->member.io->owner);
+    n->request = (request_t){.state = REQUEST_WAITING, .asked = *request, .req = n->request.req,
+                             .base_bytes = bytes_served(n), .resend_us = CLOCK_NEVER};
+    if (n->fence.code) finish(n, NULL, &n->fence);
+    else send_request(n, now_us);
+}
+
+/* Where the broker may have the request, its region is kept: a version that no process serves would bar all
+ * others until its deadline. */
+void publisher_node_abandon(publisher_node_t *n)
+{
+    owner_check(n->member.io->owner);
+    const request_t *r = &n->request;
+    const publish_request_t *a = &r->asked;
+    heddle_error_t e = n->member.refusal;
+    const char *why = r->put_off.message;
+    if (r->state == REQUEST_NONE) return;
+    if (r->state == REQUEST_SENT && is_ready(n))
+        n->orphans[a->slot] =
+            (orphan_t){.req = r->req, .digest = a->sealed->digest, .start_us = a->start_us,
+                       .arena_bytes = a->sealed->arena_bytes, .base_bytes = r->base_bytes,
+                       .activation = a->opts.activation, .deadline_ms = a->opts.deadline_ms};
+    if (!e.code && is_ready(n) && n->member.session.line_up)
+        error_fail(&e, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s",
+                   n->adapter, *why ? ": " : "", why);
+    else if (!e.code) error_fail(&e, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
+    error_where(&e, n->adapter, 0, NULL, "commit");
+    error_hint(&e, "publish again under the same request id: it becomes one version at most");
+    finish(n, NULL, &e);
+}
+
+int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
+                         heddle_error_t *error)
+{
+    owner_check(n->member.io->owner);
+    report_row_t *row = reports_find(&n->reports, version);
+    if (!row) {
+        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here",
+                            n->adapter, (unsigned long long)version);
+        error_hint(error, "`heddle wait` waits for any version; a publisher remembers its last %u",
+                   REPORTS_MAX);
+        return rc;
+    }
+    int rc = reports_judge(&n->reports, row, want, error);
+    bool is_asking = n->inquiry.version == version;
+    if (rc != HEDDLE_ERR_AGAIN || !n->fence.code || is_asking) return rc;
+    *error = n->fence;
+    return n->fence.code;
+}
+
+const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }
+
+uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us)
+{
+    return now_us < n->settled_us ? (uint32_t)((n->settled_us - now_us + 999) / 1000) : 0;
+}
+
+/* One that waits for an earlier one to be staged is wanted, too: it is announced next. */
+static bool is_wanted(const publisher_node_t *n)
+{
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        const publication_slot_t *slot = &n->publications.slots[i];
+        const report_row_t *row =
+            slot->state == PUBLICATION_SERVED ? reports_find(&n->reports, slot->version) : NULL;
+        if (row && row->report.eligible_count > 0 && !report_is_settled(row)) return true;
+    }
+    return false;
+}
+
+int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
+{
+    owner_check(n->member.io->owner);
+    const report_row_t *row = reports_newest(&n->reports);
+    const publication_slot_t *slot = row ? publications_of(&n->publications, row->report.version) : NULL;
+    *ret_wanted = false;
+    if (!slot || slot->is_released || report_is_held(row)) return HEDDLE_OK;
+    const char *why = row->report.message[0] ? row->report.message : "no worker has its bytes";
+    error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu is lost with its publisher: %s", n->adapter,
+               (unsigned long long)row->report.version, why);
+    error_where(error, n->adapter, row->report.version, NULL, "fetch");
+    error_hint(error, "wait for phase staged before closing; publish it again");
+    bool has_ended = strcmp(row->report.state, "staging") != 0;
+    if (has_ended || n->fence.code) return HEDDLE_ERR_VERSION_FAILED;
+    *ret_wanted = is_wanted(n);
+    return HEDDLE_ERR_AGAIN;
+}
+
+void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
+{
+    owner_check(n->member.io->owner);
+    publications_stop(&n->publications, 0);
+    step(n, SE_LEAVE, NULL, now_us);
+}
+
+bool publisher_node_has_left(const publisher_node_t *n)
+{
+    owner_check(n->member.io->owner);
+    return n->member.session.state == SESSION_LEFT && publications_are_quiet(&n->publications);
+}
+
+publications_t *publisher_node_publications(publisher_node_t *n) { return &n->publications; }
+
+/* -- life ------------------------------------------------------------------------------------- */
+
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
+                       publisher_node_t **ret_node)
+{
+    publisher_node_t *n = calloc(1, sizeof *n);
+    if (!n) return HEDDLE_ERR_NO_MEMORY;
+    error_text(n->adapter, sizeof n->adapter, opts->adapter);
+    error_text(n->writer, sizeof n->writer, opts->writer);
+    error_text(n->host, sizeof n->host, opts->host);
+    n->takeover = opts->takeover;
+    n->changed = opts->changed;
+    n->self = opts->self;
+    n->request.resend_us = CLOCK_NEVER;
+    session_opts_t session = {.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host,
+                              .pid = opts->pid, .seed = opts->seed};
+    member_init(&n->member, &session, io);
+    publications_init(&n->publications, io->tr, io->t);
+    if (reports_init(&n->reports, n->adapter)) {
+        publisher_node_destroy(&n);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    *ret_node = n;
+    return HEDDLE_OK;
+}
+
+void publisher_node_destroy(publisher_node_t **n)
+{
+    if (!n || !*n) return;
+    owner_check((*n)->member.io->owner);
+    publications_fini(&(*n)->publications);
+    reports_fini(&(*n)->reports);
+    member_fini(&(*n)->member);
+    free(*n);
+    *n = NULL;
+}

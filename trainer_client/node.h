@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/node.h: a publisher as a node: session, regions, one request, reports; no thread,
- * no socket, no clock. The public calls (publisher.c, through client/shell.h) and the scenario
- * tests drive the same functions.
+/* trainer_client/node.h: a publisher as a node, without thread, socket and clock: membership, regions, one
+ * request, reports.  The public calls (publisher.c, publication.c, through handle.h) and the scenario tests
+ * drive the same functions.
  *
  *   request state   event                                       -> next
- *   NONE            publisher_node_publish                      -> PENDING
- *   PENDING         PUBLISHED                                   -> DONE   shared before the caller knows
- *                   ERROR, fenced, refused for good, abandoned  -> DONE
- *   DONE            publisher_node_result                       -> NONE
+ *   NONE            publisher_node_publish                      -> WAITING
+ *   WAITING         a session, or the time to repeat it         -> SENT    PUBLISH
+ *   SENT            WELCOME of another session                  -> SENT    PUBLISH, under the same request id
+ *                   an ERROR that puts it off                   -> WAITING
+ *   WAITING, SENT   PUBLISHED                                   -> NONE    its bytes are shared, then `done`
+ *                   ERROR, fenced, refused for good, abandoned  -> NONE    `done`, with the error
  *
- * While PENDING, PUBLISH goes out when the session is READY, and again under the same request id after
- * every WELCOME, until it is answered: the broker answers a repetition with the same version.
- * One that was abandoned when the broker may have had it keeps its region until the answer comes, the session
- * ends or the region is wanted: recorded after all, it is served like any other.
+ * The broker answers a repetition with the same version.  A request that was abandoned when the broker may
+ * have it keeps its region until the answer comes, the session ends or the region is wanted: recorded after
+ * all, it is served like any other.
  *
  * FENCED is for good: another session of another life writes the adapter; and so is the broker of another
- * cluster behind the same address.  A lease that merely lapsed is
- * rejoined with OPEN(prev_token, serving); what WELCOME does not list is served no longer.
+ * cluster behind the same address.  A lease that merely lapsed is rejoined with OPEN(prev_token, serving);
+ * what WELCOME does not list is served no longer.  While it was away the broker may have had something to
+ * tell of the newest version: it is asked, once joined again or before leaving, and again until it is over,
+ * where no ROLLOUT will come.
  *
- * Either way the broker may have had something to tell of the newest version that nobody heard: it is
- * asked, once joined again or before leaving, and again until it is over, where no ROLLOUT will come.
- *
- * One thread.  Nothing blocks.  Calls that answer AGAIN are made again after `changed` was called. */
+ * Loop thread only; nothing blocks.  Calls that answer AGAIN are made again after `changed` was called. */
 #ifndef TRAINER_CLIENT_NODE_H
 #define TRAINER_CLIENT_NODE_H
 
 #include "client/node.h"
-#include "client/session.h"
 #include "trainer_client/inquiry.h"
 #include "trainer_client/pack.h"
 #include "trainer_client/publications.h"
@@ -65,8 +64,14 @@ void publisher_node_give_up(publisher_node_t *n);
 int  publisher_node_fit(publisher_node_t *n, int slot, region_t *region);
 void publisher_node_give_back(publisher_node_t *n, int slot);
 
-/* A sealed pack in its slot.  All is borrowed until the result was OK or an error, or the request
- * was abandoned; the slot is the node's from now on. */
+typedef struct {
+    uint64_t version, published_us;
+    bool replayed, unchanged;
+    digest_t digest;
+    char held[512];
+} publish_result_t;
+
+/* A sealed pack in its slot.  All is borrowed until `done` was called; the slot is the node's from now on. */
 typedef struct {
     int slot;
     const pack_t *pack;
@@ -74,23 +79,18 @@ typedef struct {
     heddle_publish_opts_t opts;               /* request_id is filled in */
     uint64_t until_us;                        /* the end of opts.deadline_ms: each PUBLISH tells what is
                                                * left */
-    bool is_random_id;                        /* nobody else can have used the id */
+    bool is_random_id;                        /* no other process can have used the id */
     uint64_t start_us;                        /* when commit was called */
+    /* Called once, during one of the node's calls, publisher_node_publish among them.  `error` NULL: it is
+     * recorded and served.  Else the broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes
+     * cannot be served). */
+    void (*done)(void *self, const publish_result_t *result, const heddle_error_t *error);
+    void *self;
 } publish_request_t;
-typedef struct {
-    uint64_t version, published_us;
-    bool replayed, unchanged;
-    digest_t digest;
-    char held[512];
-} publish_result_t;
 void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us);
-/* OK · AGAIN · the broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes cannot
- * be served). */
-int  publisher_node_result(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error);
-/* The same, and nobody waits any more: where there is no result yet nothing borrowed is looked at
- * again, and the error tells what it waited for (DEADLINE, UNAVAILABLE, or why the
+/* Ends the request, if it has not ended: `done` gets what it waited for (DEADLINE, UNAVAILABLE, or why the
  * broker refuses us). */
-int  publisher_node_abandon(publisher_node_t *n, publish_result_t *ret_result, heddle_error_t *error);
+void publisher_node_abandon(publisher_node_t *n);
 
 /* As reports_judge; NOT_FOUND for a version of somebody else, FENCED when nothing more will be
  * heard of it: what the broker was asked at the end it did not answer, or it is not over. */
@@ -109,5 +109,8 @@ int  publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_
  * flight. */
 void publisher_node_leave(publisher_node_t *n, uint64_t now_us);
 bool publisher_node_has_left(const publisher_node_t *n);
+
+/* For tests. */
+publications_t *publisher_node_publications(publisher_node_t *n);
 
 #endif

@@ -63,47 +63,9 @@ static int patience_over(const patience_t *p, int rc, heddle_error_t *error)
 
 /* -- a region --------------------------------------------------------------------------------- */
 
-typedef struct { question_t q; uint64_t bytes; int slot; region_t *region; } take_t;
-
-static int ask_take(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    take_t *t = (take_t *)q;
-    return publisher_node_take(n, t->bytes, now_us, &t->slot, &t->region);
-}
-
-static int ask_give_up(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    (void)q, (void)now_us;
-    publisher_node_give_up(n);
-    return HEDDLE_OK;
-}
-
-static int ask_fit(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    take_t *t = (take_t *)q;
-    (void)now_us;
-    return publisher_node_fit(n, t->slot, t->region);
-}
-
-static int ask_give_back(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    (void)now_us;
-    publisher_node_give_back(n, ((take_t *)q)->slot);
-    return HEDDLE_OK;
-}
-
 static void give_back(heddle_publisher_t *p, int slot)
 {
-    heddle_error_t ignored;
-    take_t t = {.q = {.ask = ask_give_back, .error = &ignored}, .slot = slot};
-    handle_ask(p, &t.q);
-}
-
-static void give_up(heddle_publisher_t *p)
-{
-    heddle_error_t ignored;
-    question_t q = {.ask = ask_give_up, .error = &ignored};
-    handle_ask(p, &q);
+    handle_run(p, &(command_t){.kind = COMMAND_GIVE_BACK, .slot = slot});
 }
 
 static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
@@ -116,24 +78,25 @@ static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
     return HEDDLE_ERR_NO_SLOT;
 }
 
-static int take_slot(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
+static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 {
-    t->q = (question_t){.ask = ask_take, .error = error};
-    int rc = handle_ask_until(p, &t->q, handle_until((int)p->timeout_ms));
+    t->kind = COMMAND_TAKE;
+    t->error = error;
+    int rc = handle_run_until(p, t, handle_until((int)p->timeout_ms));
     if (rc) {
-        give_up(p);
+        handle_run(p, &(command_t){.kind = COMMAND_GIVE_UP});
         return fail_slot(rc, p->timeout_ms, error);
     }
-    rc = stop_check(error); /* it may have been waited for */
+    rc = stop_check(error);    /* it may have been waited for */
     if (rc) give_back(p, t->slot);
     return rc;
 }
 
 /* The memory that is the slot's from here on.  Where that fails it is gone, and the slot free. */
-static int fit(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
+static int fit(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 {
-    t->q.ask = ask_fit;
-    int rc = handle_ask(p, &t->q);
+    t->kind = COMMAND_FIT;
+    int rc = handle_run(p, t);
     if (!rc) return HEDDLE_OK;
     error_fail(error, rc, "%llu bytes of memory cannot be registered", (unsigned long long)t->bytes);
     error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
@@ -141,7 +104,7 @@ static int fit(heddle_publisher_t *p, take_t *t, heddle_error_t *error)
     return rc;
 }
 
-static int grow(take_t *t, heddle_error_t *error)
+static int grow(command_t *t, heddle_error_t *error)
 {
     int rc;
     while ((rc = region_grow(t->region, error)) == HEDDLE_ERR_AGAIN && !(rc = stop_check(error))) {}
@@ -150,7 +113,7 @@ static int grow(take_t *t, heddle_error_t *error)
 
 /* A slot with so much memory, which is warm or made now; and `r` read into it, unless that is NULL.  On this
  * thread: touching memory takes long, and the loop has a lease to keep. */
-static int take_region(heddle_publisher_t *p, reading_t *r, take_t *t, heddle_error_t *error)
+static int take_region(heddle_publisher_t *p, reading_t *r, command_t *t, heddle_error_t *error)
 {
     int rc = take_slot(p, t, error);
     if (rc) return rc;
@@ -167,7 +130,7 @@ static int take_region(heddle_publisher_t *p, reading_t *r, take_t *t, heddle_er
 /* -- begin and abort -------------------------------------------------------------------------- */
 
 /* Takes the pack, also on failure. */
-static int open_publication(heddle_publisher_t *p, pack_t *pack, const take_t *t,
+static int open_publication(heddle_publisher_t *p, pack_t *pack, const command_t *t,
                             heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     heddle_publication_t *pub = calloc(1, sizeof *pub);
@@ -185,7 +148,7 @@ static int begin(heddle_publisher_t *p, const pack_input_t *in,
                  heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     pack_t *pack = NULL;
-    take_t t = {0};
+    command_t t = {0};
     int rc = pack_new(in, &pack, error);
     if (!rc) t.bytes = pack_bytes(pack), rc = take_region(p, NULL, &t, error);
     if (!rc) pack_lay(pack, t.region->base), rc = open_publication(p, pack, &t, ret_publication, error);
@@ -251,44 +214,35 @@ void heddle_publication_abort(heddle_publication_t **pub)
 /* -- commit ----------------------------------------------------------------------------------- */
 
 typedef struct {
-    question_t q;
     publish_request_t request;
     publish_result_t result;
+    heddle_error_t error;             /* code 0: none */
+    atomic_bool is_done;              /* the two above are written */
 } publish_t;
 
-static int ask_publish(question_t *q, publisher_node_t *n, uint64_t now_us)
+/* On the loop's thread. */
+static void on_done(void *self, const publish_result_t *result, const heddle_error_t *error)
 {
-    publisher_node_publish(n, &((publish_t *)q)->request, now_us);
-    return HEDDLE_OK;
+    publish_t *it = self;
+    if (error) it->error = *error;
+    else it->result = *result;
+    atomic_store(&it->is_done, true);
 }
 
-static int ask_result(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    (void)now_us;
-    return publisher_node_result(n, &((publish_t *)q)->result, q->error);
-}
-
-static int ask_abandon(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    (void)now_us;
-    return publisher_node_abandon(n, &((publish_t *)q)->result, q->error);
-}
-
-/* The node has the slot from here on.  What comes while we give up still counts. */
+/* The node has the slot from here on.  An answer that comes while we give up still counts. */
 static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *error)
 {
-    heddle_error_t why = {0};
-    it->q = (question_t){.ask = ask_publish, .error = error};
-    int rc = handle_ask(p, &it->q);
-    if (rc) return rc;
-    it->q.ask = ask_result;
-    rc = handle_ask_until(p, &it->q, it->request.until_us);
-    if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return rc;
-    it->q = (question_t){.ask = ask_abandon, .error = &why};
-    int answer = handle_ask(p, &it->q);
-    if (answer && rc == HEDDLE_ERR_INTERRUPTED) return rc;
-    *error = why;
-    return answer;
+    command_t c = {.kind = COMMAND_PUBLISH, .error = error, .request = &it->request};
+    it->request.done = on_done;
+    it->request.self = it;
+    int closed = handle_run(p, &c);
+    if (closed) return closed;
+    int rc = handle_wait(p, &it->is_done, it->request.until_us);
+    c.kind = COMMAND_ABANDON;
+    if (rc && (closed = handle_run(p, &c))) return closed;
+    *error = it->error;
+    if (it->error.code && rc == HEDDLE_ERR_INTERRUPTED) return error_fail(error, rc, "interrupted");
+    return it->error.code;
 }
 
 static int check_choices(const heddle_publish_opts_t *o, heddle_error_t *error)
@@ -467,7 +421,7 @@ static bool join_ahead(heddle_publisher_t *p, const char *dir, const patience_t 
     return !reading_join(&p->ahead, r, ret_region, &ignored);
 }
 
-static int place_ahead(heddle_publisher_t *p, region_t *region, take_t *t, heddle_error_t *error)
+static int place_ahead(heddle_publisher_t *p, region_t *region, command_t *t, heddle_error_t *error)
 {
     t->bytes = region->bytes;
     int rc = take_slot(p, t, error);
@@ -477,7 +431,7 @@ static int place_ahead(heddle_publisher_t *p, region_t *region, take_t *t, heddl
     return rc;
 }
 
-static int read_now(heddle_publisher_t *p, const char *dir, reading_t *r, take_t *t, heddle_error_t *error)
+static int read_now(heddle_publisher_t *p, const char *dir, reading_t *r, command_t *t, heddle_error_t *error)
 {
     int rc = reading_open(r, dir, error);
     if (rc) return rc;
@@ -490,7 +444,7 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
 {
     reading_t r = {0};
     region_t *region = NULL;
-    take_t t = {0};
+    command_t t = {0};
     int rc = join_ahead(p, dir, patience, &r, &region) ? place_ahead(p, region, &t, error)
                                                        : read_now(p, dir, &r, &t, error);
     if (!rc) {

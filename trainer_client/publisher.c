@@ -18,12 +18,6 @@
 
 /* -- open ------------------------------------------------------------------------------------- */
 
-static int ask_opened(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    (void)now_us;
-    return publisher_node_opened(n, q->error);
-}
-
 static int fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
 {
     bool is_reached = shell_is_reached(p->shell);
@@ -39,9 +33,9 @@ static int fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
 
 static int wait_opened(heddle_publisher_t *p, heddle_error_t *error)
 {
-    question_t q = {.ask = ask_opened, .error = error};
+    command_t c = {.kind = COMMAND_OPENED, .error = error};
     *error = (heddle_error_t){0};
-    int rc = handle_ask_until(p, &q, handle_until((int)p->timeout_ms));
+    int rc = handle_run_until(p, &c, handle_until((int)p->timeout_ms));
     if (rc != HEDDLE_ERR_AGAIN) return rc;
     return error->code ? error->code : fail_unavailable(p, error);
 }
@@ -155,18 +149,8 @@ int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_
 
 /* -- close ------------------------------------------------------------------------------------ */
 
-typedef struct { question_t q; uint64_t wanted_us; bool is_wanted; } hold_t;
-
-static int ask_held(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    hold_t *h = (hold_t *)q;
-    int rc = publisher_node_is_held(n, &h->is_wanted, q->error);
-    if (h->is_wanted) h->wanted_us = now_us;
-    return rc;
-}
-
 /* The broker may be about to announce it, for so long after it came, or after the one before it. */
-static uint64_t hold_end(const heddle_publisher_t *p, const hold_t *h, uint64_t until_us)
+static uint64_t hold_end(const heddle_publisher_t *p, const command_t *h, uint64_t until_us)
 {
     uint64_t end_us = h->wanted_us + p->leave_ms * 1000ull / 4;
     return h->is_wanted || end_us > until_us ? until_us : end_us;
@@ -176,40 +160,25 @@ static uint64_t hold_end(const heddle_publisher_t *p, const hold_t *h, uint64_t 
 static void hold(heddle_publisher_t *p)
 {
     heddle_error_t error = {0};
-    hold_t h = {.q = {.ask = ask_held, .error = &error}, .wanted_us = handle_now()};
+    command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = handle_now()};
     uint64_t until_us = handle_until((int)p->close_ms);
     if (handle_is_interrupted(p)) return;
-    int rc = handle_ask(p, &h.q);
+    int rc = handle_run(p, &h);
     while (rc == HEDDLE_ERR_AGAIN && handle_now() < hold_end(p, &h, until_us))
-        rc = handle_ask_until(p, &h.q, hold_end(p, &h, until_us));
+        rc = handle_run_until(p, &h, hold_end(p, &h, until_us));
     bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
     if (is_lost && error.version != p->told_version)
         log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
-}
-
-static int ask_leave(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    (void)q;
-    publisher_node_leave(n, now_us);
-    return HEDDLE_OK;
-}
-
-static int ask_left(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    (void)q;
-    (void)now_us;
-    return publisher_node_has_left(n) ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
 }
 
 /* A broker that is away, or a worker that stands still, does not hold us up: nothing here takes
  * longer than leave_ms. */
 static void leave(heddle_publisher_t *p)
 {
-    heddle_error_t ignored;
-    question_t go = {.ask = ask_leave, .error = &ignored}, gone = {.ask = ask_left, .error = &ignored};
+    command_t go = {.kind = COMMAND_LEAVE}, gone = {.kind = COMMAND_HAS_LEFT};
     uint64_t until_us = handle_until((int)p->leave_ms);
     handle_forget_interrupt(p); /* meant for the call before: what is bounded needs no interrupting */
-    if (handle_ask(p, &go) == HEDDLE_OK) handle_ask_until(p, &gone, until_us);
+    if (handle_run(p, &go) == HEDDLE_OK) handle_run_until(p, &gone, until_us);
     shell_stop(p->shell);
 }
 
@@ -235,63 +204,21 @@ void heddle_publisher_interrupt(heddle_publisher_t *p)
 
 /* -- what became of a version ----------------------------------------------------------------- */
 
-typedef struct {
-    question_t q;
-    uint64_t version;
-    wait_for_t want;
-    uint32_t waited_ms;
-    heddle_report_t *report;
-} look_t;
-
-/* Of a version that is not ours the report is empty, but for what is the broker's. */
-static report_row_t *copy_report(publisher_node_t *n, const look_t *l, uint64_t now_us)
-{
-    report_row_t *row = reports_find(publisher_node_reports(n), l->version);
-    if (row) reports_copy(row, l->report);
-    else *l->report = (heddle_report_t){.size = sizeof *l->report, .version = l->version,
-                                        .staged_ms = -1, .active_ms = -1};
-    l->report->settling_ms = publisher_node_settling_ms(n, now_us);
-    return row;
-}
-
-static int ask_judge(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    look_t *l = (look_t *)q;
-    int rc = publisher_node_judge(n, l->version, &l->want, q->error);
-    if (rc != HEDDLE_ERR_AGAIN) copy_report(n, l, now_us);
-    return rc;
-}
-
-static int ask_late(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    look_t *l = (look_t *)q;
-    report_row_t *row = reports_find(publisher_node_reports(n), l->version);
-    int rc = row ? reports_late(publisher_node_reports(n), row, &l->want, l->waited_ms, q->error)
-        : ask_judge(q, n, now_us);
-    copy_report(n, l, now_us); /* of the same moment */
-    return rc;
-}
-
-static int ask_report(question_t *q, publisher_node_t *n, uint64_t now_us)
-{
-    return copy_report(n, (look_t *)q, now_us) ? HEDDLE_OK : ask_judge(q, n, now_us);
-}
-
 /* The report is filled whatever comes of the question. */
-static int look(heddle_publisher_t *p, look_t *l, int timeout_ms)
+static int look(heddle_publisher_t *p, command_t *c, int timeout_ms)
 {
-    int rc = handle_ask_until(p, &l->q, handle_until(timeout_ms));
+    int rc = handle_run_until(p, c, handle_until(timeout_ms));
     if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return rc;
-    heddle_error_t ignored, *error = l->q.error;
-    l->q.ask = ask_late;
-    if (rc == HEDDLE_ERR_INTERRUPTED) l->q.error = &ignored;
-    int late = handle_ask(p, &l->q);
-    l->q.error = error;
+    heddle_error_t ignored, *error = c->error;
+    c->kind = COMMAND_LATE;
+    if (rc == HEDDLE_ERR_INTERRUPTED) c->error = &ignored;
+    int late = handle_run(p, c);
+    c->error = error;
     return rc == HEDDLE_ERR_INTERRUPTED ? rc : late;
 }
 
 /* On the heap: a report is 26 KB, and stacks of callers may be small. */
-static int look_and_tell(heddle_publisher_t *p, look_t *l, int timeout_ms, heddle_report_t *ret_report)
+static int look_and_tell(heddle_publisher_t *p, command_t *l, int timeout_ms, heddle_report_t *ret_report)
 {
     heddle_error_t error = {0};
     l->report = calloc(1, sizeof *l->report);
@@ -299,7 +226,7 @@ static int look_and_tell(heddle_publisher_t *p, look_t *l, int timeout_ms, heddl
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
         return error_publish(&error);
     }
-    l->q.error = &error;
+    l->error = &error;
     l->waited_ms = timeout_ms > 0 ? (uint32_t)timeout_ms : 0;
     int rc = look(p, l, timeout_ms);
     sized_give(ret_report, l->report, sizeof *l->report);
@@ -315,15 +242,15 @@ int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
         return handle_misuse("heddle_publisher_wait",
                              "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
     if (quorum.kind != HEDDLE_QUORUM_NONE) p->told_version = version;
-    look_t l = {.q = {.ask = ask_judge}, .version = version,
-                .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
+    command_t l = {.kind = COMMAND_JUDGE, .version = version,
+                   .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
     return look_and_tell(p, &l, timeout_ms, ret_report);
 }
 
 int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report)
 {
     if (!p) return handle_misuse("heddle_publisher_report", "there is no publisher");
-    look_t l = {.q = {.ask = ask_report}, .version = version, .want = {.phase = HEDDLE_PHASE_STAGED}};
+    command_t l = {.kind = COMMAND_REPORT, .version = version, .want = {.phase = HEDDLE_PHASE_STAGED}};
     return look_and_tell(p, &l, 0, ret_report);
 }
 

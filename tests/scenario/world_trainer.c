@@ -22,6 +22,9 @@ typedef struct {
     sealed_t sealed;
     region_t *region; /* borrowed, of the slot */
     int slot;
+    bool is_done;     /* the request has ended: */
+    publish_result_t result;
+    heddle_error_t error;
 } trainer_t;
 
 static key16_t life_of(actor_t *a)
@@ -111,6 +114,14 @@ static int write_and_seal(trainer_t *t, const content_t *c)
     return rc;
 }
 
+static void on_done(void *self, const publish_result_t *result, const heddle_error_t *error)
+{
+    trainer_t *t = self;
+    t->is_done = true;
+    if (error) t->error = *error;
+    else t->result = *result;
+}
+
 /* Writes where Heddle says, digests, publishes. */
 static void write_and_publish(actor_t *a)
 {
@@ -129,7 +140,9 @@ static void write_and_publish(actor_t *a)
                                  .sealed = &t->sealed,
                                  .start_us = a->w->now_us,
                                  .until_us = a->w->now_us + t->what.deadline_ms * 1000ull,
-                                 .is_random_id = !t->what.request_id};
+                                 .is_random_id = !t->what.request_id,
+                                 .done = on_done,
+                                 .self = t};
     request.opts = (heddle_publish_opts_t){.size = sizeof request.opts,
                                            .step = -1,
                                            .request_id = t->request_id,
@@ -137,33 +150,33 @@ static void write_and_publish(actor_t *a)
                                            .if_unchanged = t->what.if_unchanged,
                                            .deadline_ms = t->what.deadline_ms};
     t->want = WANT_ANSWER;
+    t->is_done = false;
+    t->result = (publish_result_t){0};
+    t->error = (heddle_error_t){0};
     PRODUCT(publisher_node_publish(t->node, &request, a->w->now_us));
 }
 
 static void take_answer(actor_t *a)
 {
     trainer_t *t = a->trainer_state;
-    publish_result_t result = {0};
-    heddle_error_t error = {0};
-    int rc;
-    PRODUCT(rc = publisher_node_result(t->node, &result, &error));
-    if (rc == HEDDLE_ERR_AGAIN) return;
-    a->published.version = result.version;
-    a->published.created = !result.replayed && !result.unchanged;
-    if (!rc) MUST(a->w, digest_equal(&result.digest, &a->published.content->h1));
-    finish(a, rc, rc ? error.message : "");
+    if (!t->is_done) return;
+    a->published.version = t->result.version;
+    a->published.created = !t->result.replayed && !t->result.unchanged;
+    if (!t->error.code) MUST(a->w, digest_equal(&t->result.digest, &a->published.content->h1));
+    finish(a, t->error.code, t->error.message);
 }
 
 void trainer_gives_up(actor_t *a)
 {
     trainer_t *t = a->trainer_state;
-    publish_result_t result = {0};
-    heddle_error_t error = {0};
     if (!t || t->want == WANT_NOTHING) return;
-    int rc = HEDDLE_ERR_DEADLINE;
-    if (t->want == WANT_ANSWER) rc = publisher_node_abandon(t->node, &result, &error);
-    a->published.version = result.version;
-    finish(a, rc, error.message);
+    if (t->want == WANT_ANSWER) {
+        publisher_node_abandon(t->node);
+        take_answer(a);
+    } else {
+        a->published.version = 0;
+        finish(a, HEDDLE_ERR_DEADLINE, "");
+    }
 }
 
 static void take_report(actor_t *a)

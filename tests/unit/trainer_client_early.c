@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A publisher's node lends what it wrote before the broker has recorded it: to whom, for how long, and what
  * becomes of the memory. */
-#include "trainer_client/node_part.h"
 #include "trainer_client_rig.h"
 #include "transfer/mem.h"
 
@@ -9,7 +8,7 @@ static void open_near(void)
 {
     open_and_join();
     mem_near(w.t);
-    w.node->publications.early_most = 1;
+    publisher_node_publications(w.node)->early_most = 1;
 }
 
 TestSuite(early, .init = open_near, .fini = close_world);
@@ -109,7 +108,7 @@ Test(early, no_more_are_told_than_there_are_cores_for)
     publish_result_t r;
     cr_assert_eq(result(&r), HEDDLE_ERR_UNCHANGED);
     drive(&e);
-    w.node->publications.early_most = 2;
+    publisher_node_publications(w.node)->early_most = 2;
     publish_one("id-3");
     cr_assert_eq(count_early(first) + count_early(other), 2);
     transfer_mem_ops.close(&other);
@@ -199,7 +198,7 @@ Test(early, an_orphan_knows_what_was_served_of_it)
     heddle_error_t error;
     share_key_t key = publish_early(&it);
     cr_assert_eq(fetch_key(key), TR_ARRIVED);
-    cr_assert_neq(publisher_node_abandon(w.node, &r, &error), HEDDLE_OK);
+    cr_assert_neq(abandon(&r, &error), HEDDLE_OK);
     published_as(2, "");
     rollout(2, "staging", 0, 1, 0, 0);
     w.now += SECOND;

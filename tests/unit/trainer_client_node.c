@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A publisher's node: opening, its session, what it was not told, leaving. */
 #include "tests/unit/other_thread.h"
+#include "client/session.h"
 #include "trainer_client_rig.h"
 
 #include <signal.h>

@@ -205,7 +205,7 @@ Test(joined, a_line_that_may_come_yet_ends_no_request)
     why.retriable = 1;
     publisher_node_ops.refused(w.node, &why, w.now);
     cr_assert_eq(result(&r), HEDDLE_ERR_AGAIN);
-    cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DATA_DIR, "at its deadline it is told");
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DATA_DIR, "at its deadline it is told");
     cr_assert(strstr(error.message, "tcp_.pub"));
     cr_assert_eq(take(it), HEDDLE_OK);
     fill(it, 2);
@@ -220,18 +220,18 @@ Test(node, abandoning_tells_what_it_waited_for)
     publish_result_t r;
     heddle_error_t error;
     item_t *it = publish_one("id-1");
-    cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_UNAVAILABLE);
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_UNAVAILABLE);
     cr_assert_str_eq(error.phase, "commit");
     join();
     cr_assert_null(sent(MSG_PUBLISH), "given up");
     publish_again(it, 1, "id-1");
-    cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);
     published_as(3, "");
     cr_assert_not_null(reports_find(publisher_node_reports(w.node), 3), "recorded after all");
     cr_assert_eq(fetch(3, it->sealed.arena_bytes), TR_ARRIVED, "nobody else has its bytes");
     publish_again(it, 1, "id-1");
     published_as(3, "replayed");
-    cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_OK, "just in time");
+    cr_assert_eq(abandon(&r, &error), HEDDLE_OK, "just in time");
     cr_assert_eq(r.version, 3);
 }
 
@@ -250,14 +250,14 @@ Test(joined, what_is_put_off_takes_its_time_from_the_deadline)
     heddle_error_t error;
     publish_one("id-1");
     settles(1000);
-    cr_assert_eq(publisher_node_result(w.node, &r, &error), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(result(&r), HEDDLE_ERR_AGAIN);
     forget_sent();
     tick();
     const msg_publish_t *p = &sent(MSG_PUBLISH)->publish;
     cr_assert_eq(p->deadline_ms, 59000);
     cr_assert_eq(p->asked_ms, 60000);
     settles(60000);
-    cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_not_null(strstr(error.message, "the broker has just started"), "%s", error.message);
 }
 
@@ -269,7 +269,7 @@ Test(joined, what_is_put_off_and_given_up_holds_no_region)
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         publish_one("id-1");
         settles(1000);
-        cr_assert_eq(publisher_node_abandon(w.node, &r, &error), HEDDLE_ERR_DEADLINE);
+        cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);
         forget_sent();
     }
     cr_assert_eq(take(make(3000)), HEDDLE_OK);

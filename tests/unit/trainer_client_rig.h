@@ -39,6 +39,9 @@ typedef struct {
     int event_count;
     item_t items[ITEMS];
     int item_count;
+    bool is_done;                    /* the last request has ended: */
+    publish_result_t result;
+    heddle_error_t error;
 } world_t;
 static world_t w;
 
@@ -284,14 +287,26 @@ UNUSED static item_t *filled(uint8_t value)
     return it;
 }
 
+static void note_done(void *self, const publish_result_t *result, const heddle_error_t *error)
+{
+    (void)self;
+    cr_assert_not(w.is_done, "a request ends once");
+    w.is_done = true;
+    if (error) w.error = *error;
+    else w.result = *result;
+}
+
 UNUSED static void publish(item_t *it, const char *id)
 {
+    w.is_done = false;
+    w.error = (heddle_error_t){0};
     snprintf(it->id, sizeof it->id, "%s", id ? id : "r-1");
     static const char *const META[] = {"lr=3e-4", "run=a", NULL};
     publish_request_t r = {.slot = it->slot, .pack = it->pack, .sealed = &it->sealed,
                            .is_random_id = !id, .start_us = w.now, .until_us = w.now + 60000000,
                            .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000,
-                                    .meta = META}};
+                                    .meta = META},
+                           .done = note_done};
     publisher_node_publish(w.node, &r, w.now);
 }
 
@@ -309,12 +324,20 @@ UNUSED static void publish_again(item_t *it, uint8_t value, const char *id)
     publish(it, id);
 }
 
+/* AGAIN while the request goes on. */
 UNUSED static int result(publish_result_t *ret)
 {
-    heddle_error_t error = {0};
-    int rc = publisher_node_result(w.node, ret, &error);
-    if (rc && rc != HEDDLE_ERR_AGAIN) cr_assert_eq(rc, error.code);
-    return rc;
+    if (!w.is_done) return HEDDLE_ERR_AGAIN;
+    if (!w.error.code) *ret = w.result;
+    return w.error.code;
+}
+
+UNUSED static int abandon(publish_result_t *ret, heddle_error_t *ret_error)
+{
+    publisher_node_abandon(w.node);
+    cr_assert(w.is_done);
+    *ret_error = w.error;
+    return result(ret);
 }
 
 /* A version of `value` bytes, published, recorded and served. */
