@@ -30,8 +30,8 @@ void member_fini(client_member_t *m);
  * dropped and logged; where memory was lacking the connection is made anew, for WELCOME repeats all. */
 int  member_read(client_member_t *m, bytes_t frame, uint64_t now_us, msg_t *ret_msg);
 /* Steps the session and does what every member has to do.  Returns what is left for the node, as bits of
- * session_out_t: all but SO_HELLO, SO_LEAVE and SO_REDIAL.  With SO_REFUSED and SO_ELSEWHERE `refusal` is set,
- * with SO_JOINED it is cleared. */
+ * session_out_t: all but SO_HELLO, SO_LEAVE and SO_REDIAL.  With SO_REFUSED and SO_ELSEWHERE `refusal` is
+ * set, with SO_JOINED it is cleared. */
 unsigned member_step(client_member_t *m, session_event_kind_t kind, const msg_t *msg, uint64_t now_us);
 /* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send. */
 int  member_say(client_member_t *m, const msg_t *msg);

@@ -62,6 +62,8 @@ static slot_t *slot_of(const adapter_t *a, int slot)
     return slot < 0 ? NULL : slots_at(a->core->slots, a->index, (uint32_t)slot);
 }
 
+static int next_slot(const adapter_t *a) { return slots_free(a->core->slots, a->index); }
+
 /* --- the application hears -------------------------------------------------------------------- */
 
 void adapter_tell(adapter_t *a, const sync_action_t *action)
@@ -238,29 +240,27 @@ static void leave_early(adapter_t *a, const announced_t *w, int slot)
 
 /* One piece of memory a call: touching it takes long, and the loop has a lease to keep.  OK: the slot is
  * RESERVED; AGAIN: it is MAKING, and adapter_work goes on; or why there is none, and the slot is FREE. */
-static int reserve(adapter_t *a, const sync_entry_t *e, uint64_t now_us)
+static int reserve(adapter_t *a, const sync_entry_t *e)
 {
     slots_t *slots = a->core->slots;
+    uint32_t index = (uint32_t)e->slot;
     const announced_t *w = find_announced(a, e->version);
-    slot_t *slot = slot_of(a, e->slot);
+    slot_t *slot = slot_of(a, e->slot), *equal;
     int rc = HEDDLE_OK;
-    if (!w) rc = error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
-    else if (!slot || slot->state == SLOT_FREE) {
+    if (!slot || slot->state == SLOT_FREE) {
         a->equal = (check_t){0};
-        rc = check_process(a, &a->error);
-        if (!rc) rc = slots_begin(slots, a->index, (uint32_t)e->slot, &slot, &a->error);
+        if (!w) rc = error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
+        else rc = check_process(a, &a->error);
+        if (!rc && FAILPOINT("worker.reserve"))
+            rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+        if (!rc) rc = slots_begin(slots, a->index, index, &slot, &a->error);
+        if (rc) return rc;
     }
-    if (!rc && FAILPOINT("worker.reserve"))
-        rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
-    slot_t *equal = rc ? NULL : find_equal(a, w);
-    while (equal && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) equal = find_equal(a, w);
-    if (!equal && rc == HEDDLE_ERR_DIGEST_MISMATCH) rc = HEDDLE_OK;
-    if (!rc) leave_early(a, w, equal ? -1 : e->slot);
-    if (!rc && equal) rc = slots_adopt(slots, equal, (uint32_t)e->slot, &slot, &a->error);
-    else if (!rc)
-        rc = slots_reserve(slots, a->index, (uint32_t)e->slot, announced_bytes(w), &slot, &a->error);
-    if (rc && rc != HEDDLE_ERR_AGAIN && slot && slot->state == SLOT_MAKING) slot_drop(slot, now_us);
-    return rc;
+    while ((equal = find_equal(a, w)) && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) {}
+    if (equal && rc) return rc;
+    leave_early(a, w, equal ? -1 : e->slot);
+    return equal ? slots_adopt(slots, equal, index, &slot, &a->error)
+                 : slots_reserve(slots, a->index, index, announced_bytes(w), &slot, &a->error);
 }
 
 /* --- FETCHING: its bytes ---------------------------------------------------------------------- */
@@ -275,8 +275,8 @@ static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w)
     if (rc)
         return error_fail(&a->error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
                           heddle_err_text(rc));
-    a->shares[slot->index].key = w->key;
-    a->shares[slot->index].shared = true;
+    slot->key = w->key;
+    slot->is_shared = true;
     return HEDDLE_OK;
 }
 
@@ -400,8 +400,8 @@ static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         break;
     case SA_KEEP: break;    /* the flip left it in its slot */
     case SA_DROP:
-        if (slot) slot_drop(slot, now_us);
-        if (a->shares[action->slot].shared) io->tr->unshare(io->t, a->shares[action->slot].key);
+        slot_drop(slot, now_us);
+        if (slot->is_shared) io->tr->unshare(io->t, slot->key);
         break;
     }
 }
@@ -410,7 +410,7 @@ static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 static int step(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     sync_action_t actions[SYNC_ACTIONS_MAX];
-    int count = sync_step(&a->sync, event, now_us, actions);
+    int count = sync_step(&a->sync, event, next_slot(a), now_us, actions);
     for (int i = 0; i < count; i++) execute(a, &actions[i], now_us);
     return count < 0 ? count : HEDDLE_OK;
 }
@@ -422,7 +422,7 @@ static void go_on(adapter_t *a, uint64_t now_us)
     while ((e = sync_coming(&a->sync)) && (e->state == SYNC_RESERVING || !a->pull)) {
         bool is_reserving = e->state == SYNC_RESERVING;
         uint64_t version = e->version;
-        int rc = is_reserving ? reserve(a, e, now_us) : start_fetch(a, e, now_us);
+        int rc = is_reserving ? reserve(a, e) : start_fetch(a, e, now_us);
         if (rc == HEDDLE_ERR_AGAIN) break;
         const char *phase = is_reserving ? "announce" : "fetch";
         if (rc) error_where(&a->error, a->name, version, a->core->opts.name, phase);
@@ -449,13 +449,10 @@ static void drain(adapter_t *a, uint64_t now_us)
         const sync_entry_t *e = &a->sync.entries[i];
         if (e->state != SYNC_LEAVING) continue;
         slot_t *slot = slot_of(a, e->slot);
-        if (slot && slot->state != SLOT_FREE) {
-            bool is_asked_for = a->pull && pull_slot(a->pull) == slot;
-            bool is_drained = slot_is_unread(slot) && !a->shares[slot->index].shared && !is_asked_for &&
-                              io->tr->idle(io->t, slot->region);
-            if (!is_drained) continue;
-            slot_free(slot);
-        }
+        bool is_written = (a->pull && pull_slot(a->pull) == slot) ||
+                          (slot->region && !io->tr->idle(io->t, slot->region));
+        if (!slot_is_unread(slot) || slot->is_shared || is_written) continue;
+        slot_free(slot);
         a->has_surplus = true;
         feed(a, &(sync_event_t){.kind = SY_DRAINED, .slot = e->slot}, now_us);
     }
@@ -618,9 +615,10 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 
 static void on_unshared(adapter_t *a, const share_key_t *key, uint64_t now_us)
 {
-    for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++) {
-        if (!a->shares[slot].shared || memcmp(&a->shares[slot].key, key, sizeof *key) != 0) continue;
-        a->shares[slot].shared = false;
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        slot_t *slot = slot_of(a, i);
+        if (!slot || !slot->is_shared || memcmp(&slot->key, key, sizeof *key) != 0) continue;
+        slot->is_shared = false;
         drain(a, now_us);
     }
 }
@@ -629,8 +627,9 @@ static void on_unshared(adapter_t *a, const share_key_t *key, uint64_t now_us)
 static void on_early(adapter_t *a, const tr_event_t *event)
 {
     const slot_t *before = a->early.slot;
+    slot_t *next = slot_of(a, next_slot(a));
     if (a->sync.up && !sync_coming(&a->sync))
-        early_heard(&a->early, a->core->io, event, slots_next(a->core->slots, a->index));
+        early_heard(&a->early, a->core->io, event, next && next->region ? next : NULL);
     if (a->early.slot != before) a->has_surplus = true;    /* the memory of the one before */
 }
 
@@ -654,7 +653,7 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
 {
     uint32_t count = 0;
-    if (!sync_lacks_slot(&a->sync)) return 0;
+    if (!sync_lacks_slot(&a->sync, next_slot(a))) return 0;
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
         const sync_entry_t *e = &a->sync.entries[i];
         const slot_t *slot = slot_of(a, e->slot);
@@ -671,7 +670,7 @@ static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spa
 static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
 {
     uint64_t spare[LIMIT_SLOTS];
-    if (!sync_lacks_slot(&a->sync)) return CLOCK_NEVER;
+    if (!sync_lacks_slot(&a->sync, next_slot(a))) return CLOCK_NEVER;
     if (now_us < a->room_us) return a->room_us;
     a->room_us = now_us + ROOM_AGAIN_US;
     if (list_spare(a, now_us, spare)) a->core->heartbeat(a->core->self);
@@ -778,8 +777,10 @@ void adapter_end(adapter_t *a)
     const node_io_t *io = a->core->io;
     pull_destroy(&a->pull);
     early_end(&a->early, io);
-    for (uint32_t slot = 0; slot < LIMIT_SLOTS; slot++)
-        if (a->shares[slot].shared) io->tr->unshare(io->t, a->shares[slot].key);
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(a, i);
+        if (slot && slot->is_shared) io->tr->unshare(io->t, slot->key);
+    }
 }
 
 bool adapter_drop_sources(adapter_t *a)

@@ -46,7 +46,6 @@ typedef struct adapter {
     pull_t *pull;               /* of the version that is FETCHING */
     early_t early;              /* what comes ahead of its announcement */
     check_t equal;              /* of the slot whose region the RESERVING version adopts; version 0: none */
-    struct { share_key_t key; bool shared; } shares[LIMIT_SLOTS];
     unreached_t unreached;      /* of `pull` */
     bool has_surplus;           /* free slots may have memory to give back */
     uint64_t room_us;           /* the broker is not asked to make room before */

@@ -422,7 +422,6 @@ void slots_activate(slots_t *s, slot_t *slot)
 void slot_drop(slot_t *slot, uint64_t now_us)
 {
     owner_check(slot->table->ops.owner);
-    if (slot->state == SLOT_MAKING) slot->state = SLOT_FREE;
     if (slot->state == SLOT_FREE || slot->state == SLOT_ACTIVE || slot->state == SLOT_LEAVING) return;
     slot->state = SLOT_LEAVING;
     slot->leaving_us = now_us;
@@ -458,18 +457,25 @@ static uint64_t largest_held(const slots_t *s, uint32_t adapter)
     return largest;
 }
 
-/* Of the free slots the first is reserved next. */
+int slots_free(const slots_t *s, uint32_t adapter)
+{
+    owner_check(s->ops.owner);
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(s, adapter, i);
+        if (!slot || slot->state == SLOT_FREE) return (int)i;
+    }
+    return -1;
+}
+
 static slot_t *find_surplus(const slots_t *s, uint32_t adapter, const slot_t *keep)
 {
     uint64_t limit = 2 * largest_held(s, adapter) + SLOTS_SPARE_BYTES;
-    bool is_next = true;
-    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        slot_t *slot = slot_of(s, adapter, i);
+    int next = slots_free(s, adapter);
+    for (int i = next; i >= 0 && i < (int)LIMIT_SLOTS; i++) {
+        slot_t *slot = slot_of(s, adapter, (uint32_t)i);
         if (!slot) break;
-        if (slot->state != SLOT_FREE) continue;
         const region_t *r = slot->region ? slot->region : slot->part;
-        if (r && slot != keep && (!is_next || r->bytes > limit)) return slot;
-        is_next = false;
+        if (slot->state == SLOT_FREE && r && slot != keep && (i != next || r->bytes > limit)) return slot;
     }
     return NULL;
 }
@@ -480,16 +486,6 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
     slot_t *slot = find_surplus(s, adapter, keep);
     if (slot) give_back(s, slot);
     return slot != NULL;
-}
-
-slot_t *slots_next(const slots_t *s, uint32_t adapter)
-{
-    owner_check(s->ops.owner);
-    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        slot_t *slot = slot_of(s, adapter, i);
-        if (!slot || slot->state == SLOT_FREE) return slot && slot->region ? slot : NULL;
-    }
-    return NULL;
 }
 
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)

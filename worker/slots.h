@@ -2,16 +2,16 @@
 /* worker/slots.h: memory for versions of adapters, and the counted holds that readers take on them.
  *
  *   FREE -> MAKING --reserve, adopt--> RESERVED --seal--> SEALED --activate--> ACTIVE --another is--> KEPT
- *    ^ ^      |                           |                 |                                         |
- *    | +-drop-+                           +-----------------+----------------- drop ------------------+
+ *    ^          |                         |                 |                                         |
+ *    |          +-------------------------+-----------------+----------------- drop ------------------+
  *    |                                                      v
  *    +--------------- free (no reader, send, ask) -------- LEAVING
  *
  * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
  * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is
- * reserved next, may keep its region warm (slots_trim); those of the others are given back.  SEALED, ACTIVE
- * and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
- * until the last reader has left.
+ * reserved next (slots_free), may keep its region warm (slots_trim); those of the others are given back.
+ * SEALED, ACTIVE and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names)
+ * do not change until the last reader has left.
  *
  * Two versions of an adapter may have the same content: their slots then refer to one region (slots_adopt).
  * A FREE slot's region is its own: slot_free lets go of one that another slot refers to.
@@ -26,7 +26,7 @@
 #include "core/limits.h"
 #include "core/owner.h"
 #include "proto/manifest.h"
-#include "transfer/region.h"
+#include "transfer/transfer.h"
 
 #include <heddle/worker.h>
 #include <stdatomic.h>
@@ -51,6 +51,8 @@ struct heddle_snapshot {
     bool is_adopted;                    /* RESERVED: the region came with its bytes */
     bool is_damaged;                    /* hashed again, the bytes were others: no version adopts them */
     region_t *part;                     /* being made, or given back for a larger one: region is NULL then */
+    bool is_shared;                     /* the transfer serves the region under `key`; set by its adapter */
+    share_key_t key;
     /* Written before the slot opens, read by whoever holds it. */
     digest_t h1;
     manifest_t manifest;                /* borrows from the region's read-only view */
@@ -123,8 +125,8 @@ uint32_t slot_readers(const slot_t *slot);
 #define SLOTS_SPARE_BYTES (1u << 20)
 bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep);
 
-/* The slot that is reserved next, where it has its region; NULL: it has none, or none is free. */
-slot_t *slots_next(const slots_t *s, uint32_t adapter);
+/* The slot that is reserved next: the first one that is FREE, made or not; -1: all are used. */
+int  slots_free(const slots_t *s, uint32_t adapter);
 
 /* May heddle_snapshot_export write there, as things are now?  Errors as there. */
 int snapshot_check_place(const char *dir, heddle_error_t *error);

@@ -4,7 +4,14 @@
 #include "core/errors.h"
 
 /* One step in progress: the event, and the actions written so far. */
-typedef struct { sync_t *s; const sync_event_t *ev; uint64_t now; sync_action_t *out; int count; } step_t;
+typedef struct {
+    sync_t *s;
+    const sync_event_t *ev;
+    int free_slot;
+    uint64_t now;
+    sync_action_t *out;
+    int count;
+} step_t;
 
 #define EACH(s, e) (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
 
@@ -71,17 +78,6 @@ static bool is_leaving(sync_t *s, uint64_t version)
         if (e->state == SYNC_LEAVING && e->version == version) return true;
     return false;
 }
-
-static int free_slot(sync_t *s)
-{
-    uint64_t used = 0;    /* LIMIT_SLOTS bits */
-    for EACH(s, e)
-        if (e->state != SYNC_ABSENT && e->slot >= 0) used |= 1ull << e->slot;
-    for (uint32_t i = 0; i < s->slot_count && i < LIMIT_SLOTS; i++)
-        if (!(used >> i & 1)) return (int)i;
-    return -1;
-}
-_Static_assert(LIMIT_SLOTS <= 64, "one bit a slot");
 
 static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
 
@@ -272,7 +268,7 @@ static void start(step_t *st)
         if (is_overtaken(s, again)) forget(again);
         fetching = NULL;
     }
-    int slot = head && !fetching ? free_slot(s) : -1;
+    int slot = head && !fetching && st->free_slot < (int)s->slot_count ? st->free_slot : -1;
     bool blocked = head && !fetching && slot < 0 && !head->complained;
     if (!blocked) s->give_up_us = CLOCK_NEVER;
     else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = st->now + head->patience_us;
@@ -588,10 +584,11 @@ uint64_t sync_deadline(const sync_t *s)
     return next;
 }
 
-bool sync_lacks_slot(const sync_t *s)
+bool sync_lacks_slot(const sync_t *s, int free_slot)
 {
     step_t st = {.s = (sync_t *)s};
-    return s->up && waiting_head(&st) && !find_coming(st.s) && free_slot(st.s) < 0;
+    bool is_full = free_slot < 0 || free_slot >= (int)s->slot_count;
+    return s->up && is_full && waiting_head(&st) && !find_coming(st.s);
 }
 
 /* --- the table ---------------------------------------------------------------------------------- */
@@ -655,9 +652,9 @@ static int dispatch(step_t *st)
     return HEDDLE_OK;
 }
 
-int sync_step(sync_t *s, const sync_event_t *event, uint64_t now_us, sync_action_t out[])
+int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[])
 {
-    step_t st = {.s = s, .ev = event, .now = now_us, .out = out};
+    step_t st = {.s = s, .ev = event, .free_slot = free_slot, .now = now_us, .out = out};
     int rc = dispatch(&st);
     if (rc) return rc;
     if (s->up) apply(&st);

@@ -96,7 +96,7 @@ typedef enum {
 
 typedef struct {
     sync_state_t state;
-    int slot;                 /* -1: none */
+    int slot;                 /* whose state slots.h has; -1: none */
     uint64_t version;
     digest_t digest;
     uint64_t decision;        /* that named it; 0: none, or taken back */
@@ -183,9 +183,9 @@ typedef struct {
 } sync_action_t;
 
 void sync_init(sync_t *s, bool app);
-/* Writes at most SYNC_ACTIONS_MAX actions; returns how many, or for events of the application
- * NOT_FOUND or FENCED. */
-int  sync_step(sync_t *s, const sync_event_t *event, uint64_t now_us, sync_action_t out[]);
+/* `free_slot`: the slot that is reserved next, as slots_free says; -1: none.  Writes at most SYNC_ACTIONS_MAX
+ * actions; returns how many, or for events of the application NOT_FOUND or FENCED. */
+int  sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[]);
 uint64_t sync_deadline(const sync_t *s);         /* when SY_TICK is due; CLOCK_NEVER */
 
 /* The entry of a version, but for one that is LEAVING; NULL: absent. */
@@ -196,7 +196,7 @@ const sync_entry_t *sync_coming(const sync_t *s);
 /* ARRIVED: the application loads it, and has not answered; the one that was announced first.  NULL: none. */
 const sync_entry_t *sync_loading(const sync_t *s);
 /* A version waits, and every slot is used. */
-bool sync_lacks_slot(const sync_t *s);
+bool sync_lacks_slot(const sync_t *s, int free_slot);
 /* The failure that a SEND_NACK is about, or the last one of a version (decision SYNC_ANY_DECISION); NULL:
  * forgotten.  Who could not send it sets `pending`. */
 #define SYNC_ANY_DECISION UINT64_MAX

@@ -40,6 +40,22 @@ static void render(sync_t *s, int count)
 
 static uint64_t now;
 
+/* As slots_free says it: what an event gives back is free before sync hears of it. */
+static int first_free(const sync_t *s, const sync_event_t *ev)
+{
+    for (int slot = 0; slot < (int)LIMIT_SLOTS; slot++) {
+        bool is_used = false;
+        for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
+            const sync_entry_t *e = &s->entries[i];
+            bool is_back = (ev->kind == SY_DRAINED && e->state == SYNC_LEAVING && ev->slot == slot) ||
+                           (ev->kind == SY_NO_SLOT && e->state == SYNC_RESERVING && ev->version == e->version);
+            is_used |= e->state != SYNC_ABSENT && e->slot == slot && !is_back;
+        }
+        if (!is_used) return slot;
+    }
+    return -1;
+}
+
 static int feed(sync_t *s, sync_event_t ev)
 {
     heddle_error_t why;
@@ -49,7 +65,7 @@ static int feed(sync_t *s, sync_event_t ev)
     if ((ev.kind == SY_ANNOUNCE || ev.kind == SY_COMMIT || ev.kind == SY_UP) &&
         digest_equal(&ev.digest, &(digest_t){{0}}))
         ev.digest = digest_of(ev.version);
-    int n = sync_step(s, &ev, now, out);
+    int n = sync_step(s, &ev, first_free(s, &ev), now, out);
     render(s, n < 0 ? 0 : n);
     return n;
 }

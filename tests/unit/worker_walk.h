@@ -182,7 +182,9 @@ static void take_event(world_t *w, sync_event_t ev)
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
     if (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT) ev.error = &why;
     ev.digest = walk_digest(ev.version);
-    int n = sync_step(&w->s, &ev, w->now_us, out);
+    int slot = 0;
+    while (slot < (int)LIMIT_SLOTS && (w->in_slot[slot] || w->leaving[slot])) slot++;
+    int n = sync_step(&w->s, &ev, slot < (int)LIMIT_SLOTS ? slot : -1, w->now_us, out);
     w->event = &ev;
     if (n > 0) obey(w, out, n);
     if (n >= 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version) w->asked = 0;
