@@ -23,7 +23,7 @@ static const option_set_t SET = {
     "heddle keys",
     "list | add KEY|FILE --role ROLE [--name NAME] | revoke NAME|KEY|FILE [OPTION...]",
     "Who may do what at this broker.",
-    "KEY is a public key; FILE holds one, as heddle keygen makes it.  A revocation ends\n"
+    "KEY is a public key; FILE holds one, as heddle keygen makes or prints it.  A revocation ends\n"
     "the key's sessions at once.  Needs the role admin; the first start of a broker gives it to who "
     "starts it.\n" CLI_DUR,
     OPTIONS,

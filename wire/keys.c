@@ -151,6 +151,19 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
     return key_file_read(path, ret_pair, NULL, error);
 }
 
+/* What `heddle keygen >FILE` leaves: the public key that it prints, in one line. */
+static bool read_printed(const char *path, char ret_key[KEY_TEXT])
+{
+    char text[KEY_FILE_BYTES];
+    struct stat st;
+    heddle_error_t none;
+    if (key_file_text(path, text, &st, &none)) return false;
+    if (strlen(text) == KEY_TEXT && text[KEY_TEXT - 1] == '\n') text[KEY_TEXT - 1] = 0;
+    if (!key_is_valid(text)) return false;
+    memcpy(ret_key, text, KEY_TEXT);
+    return true;
+}
+
 int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     key_pair_t pair;
@@ -167,6 +180,7 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
         memcpy(ret_key, text, KEY_TEXT);
         return HEDDLE_OK;
     }
+    if (read_printed(text, ret_key)) return HEDDLE_OK;
     int rc = key_read(text, &pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
         rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);

@@ -37,8 +37,8 @@ int  key_make(key_pair_t *ret_pair, heddle_error_t *error);
 int  key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
 /* DATA_DIR: it is there already, or cannot be written; NO_SPACE; nothing is left then. */
 int  key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
-/* A public key as text, or the file that has one; what begins with /, ./ or ../ is a path.  USAGE (both a key
- * and a file), NOT_FOUND, DATA_DIR. */
+/* A public key as text, or the file that has one, be it a key file or what `heddle keygen` printed; what
+ * begins with /, ./ or ../ is a path.  USAGE (both a key and a file), NOT_FOUND, DATA_DIR. */
 int  key_take(const char *text_or_path, char ret_key[KEY_TEXT], heddle_error_t *error);
 
 typedef struct { char dir[KEYRING_DIR]; } keyring_t;   /* "": none */

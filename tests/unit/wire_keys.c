@@ -132,6 +132,16 @@ Test(keys, key_is_taken_as_text_or_from_a_file)
     key[0] = 0;
     cr_assert_eq(key_take(path_of("his.pub"), key, &error), 0, "%s", error.message);
     cr_assert_str_eq(key, pair.public_key);
+    snprintf(text, sizeof text, "%s\n", pair.public_key); /* `heddle keygen >printed.pub` */
+    put("printed.pub", text);
+    key[0] = 0;
+    cr_assert_eq(key_take(path_of("printed.pub"), key, &error), 0, "%s", error.message);
+    cr_assert_str_eq(key, pair.public_key);
+    cr_assert_eq(key_read(path_of("printed.pub"), &pair, &error), HEDDLE_ERR_DATA_DIR, "no key of one's own");
+    snprintf(text, sizeof text, "%s\n%s\n", pair.public_key, pair.public_key);
+    put("printed.pub", text);
+    cr_assert_eq(key_take(path_of("printed.pub"), key, &error), HEDDLE_ERR_DATA_DIR, "two lines");
+    snprintf(text, sizeof text, "# of somebody else\npublic %s\n", pair.public_key);
     cr_assert_eq(key_take("nonsense", key, &error), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(chdir(dir), 0);
     char path[] = "./keys.of-brokers.that-have-forty.letter";
