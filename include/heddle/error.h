@@ -50,7 +50,7 @@ extern "C" {
     X(LIMIT, 25, "limit", 8, MESSAGE, 0, "a limit was passed")                                           \
     X(PROTOCOL, 26, "protocol", 8, MESSAGE, 0, "a message is malformed or out of order")                 \
     X(VERSION_FAILED, 27, "version_failed", 1, VERSION, 0, "the version failed")                         \
-    X(VERSION_LOST, 28, "version_lost", 1, VERSION, 0, "nobody holds the version's bytes")               \
+    X(VERSION_LOST, 28, "version_lost", 1, VERSION, 0, "no process holds the version's bytes")           \
     X(DIGEST_MISMATCH, 29, "digest_mismatch", 1, VERSION, 0, "the digest differs")                       \
     X(DATA_DIR, 30, "data_dir", 9, PROCESS, 0, "the data directory cannot be used")                      \
     X(DATA_NEWER, 31, "data_newer", 9, PROCESS, 0, "the data are from a newer Heddle")                   \

@@ -44,8 +44,7 @@ HEDDLE_API int heddle_admin_key_add(heddle_admin_t *a, const char *key, const ch
                                     const char *const *roles,
                                     char **ret_json);
 /* `key`: a name, a public key, or the path of a file with one.  Its sessions end at once.
- * -> {"changed","key":{...},"session_count"}.  NOT_FOUND, DENIED (also: nobody would be left to
- * administer). */
+ * -> {"changed","key":{...},"session_count"}.  NOT_FOUND, DENIED (also: no admin key would be left). */
 HEDDLE_API int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json);
 
 #ifdef __cplusplus

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/publisher.h: publish versions of one adapter from a trainer.
  *
- * A publisher is the one writer of one adapter.  It owns warm regions; a publication hands out pointers
- * into one of them, the caller writes its tensors there once, commit digests and seals them and tells the
- * broker.  The region is served to workers until a later publication needs it (one that is RELEASED goes
- * first), or close: before the end of the program wait for the last version (heddle_publisher_wait, STAGED
- * on one worker).
+ * A publisher is the only writer of one adapter.  It owns preallocated regions.  A publication gives
+ * pointers into one of them, the caller writes its tensors there once, and commit digests and seals them and
+ * sends the version to the broker.  The region is served to workers until a later publication needs it (a
+ * RELEASED one is reused first), or until close.  Before the program ends, wait for the last version
+ * (heddle_publisher_wait, STAGED on one worker).
  *
- * Threads: one thread at a time may use a publisher; a thread of the library's own does the I/O.  Calls
- * block at most for their timeout; a commit for the deadline of its rollout, packing and digesting
- * included, begin for timeout_ms where a region is on its way to be free.  While the broker is away the
- * publisher serves on and rejoins by itself: after UNAVAILABLE the call may be made again.  FENCED is for
- * good (another writer has the adapter): close, and open again.  Close aborts a publication that is still
- * open; its handle is void then.
- * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it
+ * Threads: one thread at a time may use a publisher; a thread of the library does the I/O.  Calls block at
+ * most for their timeout.  A commit blocks at most for the deadline of its rollout, which includes packing
+ * and digesting; begin at most for timeout_ms, while a region is about to become free.  While the broker is
+ * away the publisher goes on serving and rejoins by itself; after UNAVAILABLE the call may be repeated.
+ * FENCED is permanent, because another writer has the adapter: close, and open again.  Close aborts a
+ * publication that is still open, and its handle becomes invalid.
+ * While a handle is being opened, UCX_* variables are set for UCX to read, and removed again.  Open it
  * before starting threads that read or change the environment (getenv, setenv). */
 #ifndef HEDDLE_PUBLISHER_H
 #define HEDDLE_PUBLISHER_H
@@ -32,7 +32,7 @@ typedef struct heddle_publisher_opts {
     const char *broker;            /* "tcp://host:port[,...]"; NULL: $HEDDLE_BROKER, else
                                     * tcp://127.0.0.1:7700 */
     const char *adapter;           /* required */
-    const char *writer;            /* name shown to others; NULL: <host>-<pid> */
+    const char *writer;            /* name shown in status and errors; NULL: <host>-<pid> */
     int takeover;                  /* 1: fence a live writer of this adapter now */
     uint32_t timeout_ms;           /* connect and reply; 0: 5000 */
     uint64_t max_rate_bytes;       /* served per second; 0: no limit */
@@ -76,7 +76,7 @@ typedef struct heddle_publish_opts {
     uint32_t deadline_ms;          /* from the call on; the broker keeps what packing leaves of it; 0:
                                     * 60000 */
     const char *const *meta;       /* "key=value", NULL-terminated, up to 32; NULL: none */
-    uint32_t asked_ms;             /* the deadline that is told, where a part of it was over before the
+    uint32_t asked_ms;             /* the deadline to report, where a part of it had passed before the
                                     * call (connecting); 0: deadline_ms */
 } heddle_publish_opts_t;
 
@@ -106,7 +106,7 @@ typedef struct heddle_missing {
     char message[256];
 } heddle_missing_t;
 
-/* Where a rollout is. */
+/* The state of a rollout. */
 typedef struct heddle_report {
     size_t size;
     uint64_t version, decision;
@@ -168,7 +168,7 @@ HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddl
 HEDDLE_API void heddle_publication_abort(heddle_publication_t **pub);
 
 /* begin + read the directory's files into the region + commit.  BAD_ADAPTER also when a file changed
- * meanwhile, or somebody has one of them open for writing. */
+ * meanwhile, or a process has one of them open for writing. */
 HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
                                             const heddle_publish_opts_t *opts,
                                             heddle_published_t *ret_published);
@@ -177,8 +177,8 @@ HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *d
  * leaves is not eligible any more; a count that was active, as far as this publisher heard, stays reached
  * (also when the version has retired since: VERSION_FAILED where it was not), and one that is greater than
  * those who are left is waited for until the deadline.  *ret_report is written in every case.  Errors:
- * DEADLINE, NO_WORKERS (nobody is there; where the report's state is not "failed" it may be waited for
- * again, as after DEADLINE), VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED
+ * DEADLINE, NO_WORKERS (no worker subscribes; unless the report's state is "failed" the wait may be repeated,
+ * as after DEADLINE), VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED
  * (heddle_publisher_interrupt). */
 HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
                                      heddle_quorum_t quorum,
@@ -193,9 +193,9 @@ HEDDLE_API int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, 
  * does not wait for workers. */
 HEDDLE_API void heddle_publisher_interrupt(heddle_publisher_t *p);
 /* Stops serving, leaves, frees.  Accepts NULL and pointers to NULL.
- * COMMIT SAYS THAT THE RECORD IS DURABLE, NOT THAT ANYBODY HAS THE BYTES: until a worker does, this process
- * is their only source.  Where workers are fetching the last version close waits until one of them has it,
- * at most close_ms; a version that nobody had ends as failed, and is logged as publisher.unheld.  To know,
+ * COMMIT MEANS THAT THE RECORD IS DURABLE, NOT THAT A WORKER HAS THE BYTES: until one does, this process is
+ * their only source.  While workers fetch the last version, close waits until one of them has it, at most
+ * close_ms.  A version that no worker had fails, and is logged as publisher.unheld.  To be sure, call
  * heddle_publisher_wait for STAGED first. */
 HEDDLE_API void heddle_publisher_close(heddle_publisher_t **p);
 

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle/worker.h: versions of adapters, received in place.
+/* heddle/worker.h: a worker receives versions of adapters into its own memory.
  *
- * A worker subscribes to adapters, fetches each announced version into a slot beside the one that is
- * served, verifies it, and switches when the broker has decided.  A thread of the library's own does all of
- * it; the application polls heddle_worker_fd() or calls heddle_worker_next_event().
+ * A worker subscribes to adapters.  It fetches each announced version into a free slot beside the active
+ * one, verifies it, and switches when the broker has decided.  A thread of the library does this work.  The
+ * application polls heddle_worker_fd() or calls heddle_worker_next_event().
  *
- * Threads: calls marked [any] may be made on any thread, take no lock and make no system call (the last
- * release of a slot that is wanted back wakes the library).  The others: one thread at a time.  Nothing
- * blocks past its timeout.  A process that forks must not use the handle in the child.
- * While a handle is being opened, UCX_* variables are set for UCX to read, and taken away again: open it
+ * Threads: calls marked [any] may be made on any thread.  They take no lock and make no system call, except
+ * that the last release of a slot that is needed again wakes the library.  All other calls: one thread at a
+ * time.  No call blocks past its timeout.  A process that forks must not use the handle in the child.
+ * While a handle is being opened, UCX_* variables are set for UCX to read, and removed again.  Open it
  * before starting threads that read or change the environment (getenv, setenv).
  *
- * Stderr: a worker that no broker has admitted for 5 s writes one line there, worker.waiting (no broker
- * answers) or worker.refused (code, message and hint), and one, worker.joined, when it is admitted after
- * that.  Another reason is another line; one reason is written once.  So an application that waits for
- * events and passes over REFUSED learns why it waits.  One that reports REFUSED and LOST_BROKER itself sets
- * `quiet`. */
+ * Stderr: if no broker admits the worker for 5 s, it writes one line: worker.waiting (no broker answers) or
+ * worker.refused (code, message and hint).  When it is admitted later, it writes worker.joined.  Each
+ * reason is written once.  This tells the user of an application that ignores REFUSED why it waits.  An
+ * application that reports REFUSED and LOST_BROKER itself sets `quiet`. */
 #ifndef HEDDLE_WORKER_H
 #define HEDDLE_WORKER_H
 
@@ -47,42 +46,42 @@ typedef struct heddle_worker_opts {
     const char *data_device;         /* network interface of the data plane; NULL: as for publishers */
     int insecure;                    /* as for publishers */
     int join_timeout_ms;             /* give up joining under a name that is alive after this; 0: never */
-    const char *export_dir;          /* told to the broker for `workers` and the ready line; NULL: none */
+    const char *export_dir;          /* reported in `workers` and the ready line; NULL: none */
     int answers_verify;              /* 1: VERIFY events are sent and answered with heddle_worker_verified */
     const char *broker_key, *key;    /* as for publishers */
-    int omits_staging;               /* 1: nobody is woken for FETCHING and STAGED, which do not come then */
-    int quiet;                       /* 1: nothing is written to stderr while no broker admits the worker */
+    int omits_staging;               /* 1: the events FETCHING and STAGED are not delivered */
+    int quiet;                       /* 1: writes nothing to stderr while no broker admits the worker */
 } heddle_worker_opts_t;
 
-/* Returns before the broker answers; events tell (JOINED, REFUSED, LOST_BROKER).
+/* Returns before the broker answers; the answer comes as an event (JOINED, REFUSED, LOST_BROKER).
  * Errors: USAGE, BAD_NAME, INSECURE_ADDRESS, NO_MEMORY, INTERNAL (no UCX: the message says how to install
  * it). */
 HEDDLE_API int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker);
 /* Readable while next_event has something.  Owned by the worker: poll it, never read or close it. */
 HEDDLE_API int heddle_worker_fd(const heddle_worker_t *w);
-/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when
- * none came; CLOSED after LEFT was given.  After REFUSED heddle_last_error() has all of it, with what was
- * expected, what was found, and a hint. */
+/* Waits at most timeout_ms (-1: for ever) for the next event.  Set ret_event->size first; no more is
+ * written.  AGAIN when no event came; CLOSED after LEFT was delivered.  After REFUSED, heddle_last_error()
+ * has the whole error: expected, found and hint. */
 HEDDLE_API int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event);
 /* APPLY_APP: loaded beside the old one.  NOT_FOUND when the version is no longer wanted: drop what was
  * loaded. */
 HEDDLE_API int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version);
-/* APPLY_APP: the flip, called between two steps.  acquire(adapter, 0) gives this version when it returns.
- * NOT_FOUND or FENCED where another decision came between, or no broker is heard: serve what was served
- * before, until the next COMMIT.  Of a version that is active already: OK. */
+/* APPLY_APP: makes the version active; call it between two steps.  When it returns OK, acquire(adapter, 0)
+ * gives this version.  NOT_FOUND or FENCED: another decision followed, or the broker is not reachable; keep
+ * serving the previous version until the next COMMIT.  OK for a version that is active already. */
 HEDDLE_API int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version);
 /* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to
  * 640 bytes, cut beyond. */
 HEDDLE_API int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version,
                                     const char *reason);
-/* The same, told in full: code, message, phase, expected, found and hint of `why` (the object of
- * heddle_last_error(), say) go to whoever waits for the version.  `why` as a whole may be NULL, its code 0
- * (VERSION_FAILED), its phase "" (stage; activate after a COMMIT).  USAGE when code or phase is not in the
- * lists of heddle/error.h. */
+/* The same with a whole error: code, message, phase, expected, found and hint of `why` (for example of
+ * heddle_last_error()) are reported to the publisher and to waiting commands.  `why` may be NULL.  Code 0
+ * means VERSION_FAILED; phase "" means stage, or activate after a COMMIT.  USAGE when code or phase is not
+ * in the lists of heddle/error.h. */
 HEDDLE_API int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version,
                                           const heddle_error_t *why);
-/* Answers VERIFY: digest of the application's own copy; NULL where it has none; "" where it should have one
- * that is missing or cannot be read. */
+/* Answers VERIFY with the digest of the application's own copy.  NULL: it has no copy.  "": its copy is
+ * missing or cannot be read. */
 HEDDLE_API int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version,
                                       const char *digest);
 
@@ -110,20 +109,20 @@ typedef struct heddle_views heddle_views_t;
 /* [any; allocates] Views of all tensors, for libraries that speak DLPack: torch's C++ (at::fromDLPack),
  * and in Python, as a capsule "dltensor", whatever takes arrays of the CPU.  Nothing is copied: each lies
  * in the slot, dense and row-major, in memory that is read-only, which DLPack before 1.0 cannot say:
- * writing to it is SIGSEGV. Nobody has taken one yet, and they hold nothing.  The caller owns them.
+ * writing to it is SIGSEGV.  The views hold the version only once they are taken.  The caller owns them.
  * NO_MEMORY. */
 HEDDLE_API int heddle_snapshot_views(const heddle_snapshot_t *s, heddle_views_t **ret_views);
 /* [any] Takes the views of `count` tensors, while the caller holds the snapshot (a view that was taken
- * does not count as that).  The caller owns each of ret_tensors[count]: whoever it is handed to calls its
- * deleter, on any thread, or it is given back.  Until then it holds the version, after
+ * does not count as that).  The caller owns each of ret_tensors[count] until it hands it to a library, which
+ * then calls its deleter, on any thread, or gives it back.  Until then it holds the version, after
  * heddle_snapshot_release() and heddle_worker_close() too; not in a forked child, whose memory is the
  * parent's.  All or none.  USAGE: an index out of range; a view that was taken before, also where it was
  * given back; a type of less than a byte (heddle_dtype_bits), which has no DLPack type that is laid out as
  * in safetensors. */
 HEDDLE_API int heddle_views_take(heddle_views_t *v, const uint32_t *indexes, uint32_t count,
                                  struct DLManagedTensor **ret_tensors);
-/* [any; may free memory] Gives back one that nobody took over (a library that does not know its type,
- * say): calls its deleter.  Accepts NULL. */
+/* [any; may free memory] Gives back a view that no library took over (for example of an unknown type): calls
+ * its deleter.  Accepts NULL. */
 HEDDLE_API void heddle_views_put(struct DLManagedTensor *tensor);
 /* [any] How many were taken and not deleted yet. */
 HEDDLE_API uint32_t heddle_views_held(const heddle_views_t *v);
