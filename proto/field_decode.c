@@ -97,6 +97,7 @@ static int no_memory(const decoder_t *d, const field_t *f)
 /* Pointers are written as bytes: the lists have many types. */
 static void set_pointer(void *place, const void *p) { memcpy(place, &p, sizeof p); }
 
+/* A negative number is a wrong kind, and not a large one: msgpack keeps the two apart. */
 static int take_u64(const decoder_t *d, const field_t *f, const msgpack_object *o, uint64_t max,
                     uint64_t *place)
 {
@@ -123,6 +124,8 @@ static int take_bool(const decoder_t *d, const field_t *f, const msgpack_object 
     return HEDDLE_OK;
 }
 
+/* Texts are copied into the arena with a NUL. A NUL inside would cut them short without notice, so it
+ * is refused. */
 static int take_text(const decoder_t *d, const field_t *f, const msgpack_object *o, uint64_t max, void *place)
 {
     if (o->type != MSGPACK_OBJECT_STR) return wrong_kind(d, f, o);
@@ -153,6 +156,7 @@ static int take_bin(const decoder_t *d, const field_t *f, const msgpack_object *
     return HEDDLE_OK;
 }
 
+/* Keys and digests have one size. Anything else is another kind of value. */
 static int take_fixed(const decoder_t *d, const field_t *f, const msgpack_object *o, size_t bytes,
                       void *place)
 {
@@ -175,6 +179,7 @@ static int take_item(const decoder_t *d, const field_t *f, const msgpack_object 
     return take_row(&inner, f->rows, &o->via.map, (uint8_t *)items + index * f->rows->row_bytes);
 }
 
+/* The limit is checked before memory is taken for the items. */
 static int take_list(const decoder_t *d, const field_t *f, const msgpack_object *o, void *row)
 {
     if (o->type != MSGPACK_OBJECT_ARRAY) return wrong_kind(d, f, o);
@@ -211,6 +216,7 @@ static int take_value(const decoder_t *d, const field_t *f, const msgpack_object
     return HEDDLE_ERR_INTERNAL;
 }
 
+/* Tables are short (at most some thirty fields), so a linear search is faster than a hash. */
 static const field_t *find_field(const table_t *table, const msgpack_object_str *key)
 {
     for (uint32_t i = 0; i < table->count; i++) {
@@ -220,6 +226,7 @@ static const field_t *find_field(const table_t *table, const msgpack_object_str 
     return NULL;
 }
 
+/* A text that is missing reads as "" and never as NULL: handlers need no check. */
 static void set_texts_empty(const table_t *table, void *row)
 {
     for (uint32_t i = 0; i < table->count; i++) {

@@ -8,6 +8,7 @@
 
 typedef struct { buf_t *out; msgpack_packer packer; } encoder_t;
 
+/* msgpack-c writes through this callback, so a message needs no buffer besides the caller's. */
 static int sink(void *out, const char *data, size_t bytes)
 {
     buf_add(out, data, bytes);
@@ -35,6 +36,7 @@ static bool all_zero(const uint8_t *p, size_t bytes)
     return i == bytes;
 }
 
+/* A field that is zero and not required is left out: a message without it means the same. */
 static bool is_zero(const field_t *f, const void *row)
 {
     const void *place = place_of(f, row);
@@ -54,6 +56,8 @@ static bool is_zero(const field_t *f, const void *row)
     return true;
 }
 
+/* Text is cleaned to valid UTF-8 on the way out. The receiver would refuse the whole message
+ * otherwise. */
 static int put_text(encoder_t *e, const char *text, uint64_t max)
 {
     size_t bytes = text ? strlen(text) : 0;
@@ -102,6 +106,7 @@ static int put_bool(encoder_t *e, bool value)
 
 static int put_row(encoder_t *e, const table_t *table, const void *row);
 
+/* Lists longer than their limit are an error of the sender: the receiver would refuse the message. */
 static int put_list(encoder_t *e, const field_t *f, const void *row)
 {
     const void *items = pointer_at(place_of(f, row));

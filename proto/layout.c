@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Where each tensor lies in a region: sorted by name, each one at a page boundary, padding zero. The
+ * place of a tensor follows from names and shapes alone, so two processes with the same table agree on
+ * it. */
 #include "core/errors.h"
 #include "core/limits.h"
 #include "proto/manifest.h"
@@ -15,6 +18,7 @@ static int refuse_tensor(const heddle_tensor_t *t, int code, const char *why, he
     return error_fail(error, code, "tensor '%s' %s", tensor_shown(name_of(t)).text, why);
 }
 
+/* A name without bytes or with invalid UTF-8 would make a file that no reader opens. */
 static int check_name(const heddle_tensor_t *t, heddle_error_t *error)
 {
     bytes_t name = name_of(t);
@@ -29,6 +33,8 @@ static int check_name(const heddle_tensor_t *t, heddle_error_t *error)
     return rc;
 }
 
+/* The size in bytes follows from type and shape. It is computed here once, with limits that exclude
+ * overflow. */
 static int check_shape(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_error_t *error)
 {
     const char *why = tensor_shape_problem(t->dtype, t->ndim, t->dims, ret_bytes);
@@ -66,6 +72,8 @@ static int by_name(const void *a, const void *b, void *tensors)
     return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
 }
 
+/* Sorts indexes and leaves the caller's table as it is, because the caller's index is the handle of a
+ * tensor. */
 static int sort_rows(const heddle_tensor_t *tensors, layout_t *l, heddle_error_t *error)
 {
     bool sorted = true;
@@ -158,6 +166,7 @@ void layout_fini(layout_t *l)
     *l = (layout_t){0};
 }
 
+/* The digest covers whole pages. Padding of an earlier version in a reused region would change it. */
 void layout_zero_padding(const layout_t *l, void *region)
 {
     for (uint32_t i = 0; i < l->count; i++) {

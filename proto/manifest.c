@@ -12,8 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The layout of a manifest. A reader refuses another number, because columns could have other
+ * meanings. */
 #define VERSION 1u
 
+/* The order of names in a manifest: by bytes, independent of any locale. */
 static int compare(bytes_t a, bytes_t b)
 {
     size_t common = a.bytes < b.bytes ? a.bytes : b.bytes;
@@ -52,6 +55,8 @@ static int refuse(heddle_error_t *error, int code, const char *what, uint64_t ex
     return rc;
 }
 
+/* The type is checked per field. The scan before it guarantees that every text and bin lies within the
+ * input. */
 static bool take_value(const msgpack_object *value, kind_t kind, void *to)
 {
     switch (kind) {
@@ -82,6 +87,7 @@ static int find_field(const msgpack_object_str *key)
     return -1;
 }
 
+/* Unknown keys are skipped: a later release may add some. Missing keys are an error. */
 static int take_fields(const msgpack_object *map, fields_t *ret_fields, heddle_error_t *error)
 {
     if (map->type != MSGPACK_OBJECT_MAP)
@@ -111,6 +117,7 @@ static bool is_word(const char *text, size_t bytes)
     return bytes > 0;
 }
 
+/* Features are sorted, so that one set of features has one encoding and one digest. */
 static int take_words(const fields_t *f, manifest_t *m, heddle_error_t *error)
 {
     if (f->kind.bytes >= sizeof m->kind || !is_word(f->kind.data, f->kind.bytes))
@@ -218,6 +225,8 @@ static int check_row_shape(const manifest_t *m, uint32_t row, walk_t *walk, hedd
     return HEDDLE_OK;
 }
 
+/* Rows are walked once, in order: each row's name, dimensions and offset must begin where the row
+ * before it ended. That excludes gaps, overlaps and unsorted names without any further memory. */
 static int check_rows(const manifest_t *m, heddle_error_t *error)
 {
     walk_t walk = {0};
@@ -237,6 +246,7 @@ static int check_rows(const manifest_t *m, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* Counts are checked before memory is taken for them, columns before rows are read from them. */
 static int take_manifest(const msgpack_object *map, manifest_t *m, heddle_error_t *error)
 {
     fields_t fields = {0};
@@ -290,6 +300,8 @@ void manifest_fini(manifest_t *m)
     *m = (manifest_t){0};
 }
 
+/* Rows are read from the encoded columns in place: a manifest of a million tensors needs no million
+ * structs. */
 void manifest_row(const manifest_t *m, uint32_t index, manifest_row_t *ret_row)
 {
     const uint8_t *ends = m->name_ends.data;

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the header of a safetensors file. The header comes from any writer, so every number in it is
+ * checked before it is used. The result is a table in the order of the file's data. */
 #include "proto/safetensors.h"
 
 #include "core/errors.h"
@@ -14,6 +16,7 @@
 #define STOP_ROWS 1024u   /* between two looks at the clock */
 #define HINT_DAMAGED "the file is damaged: save the adapter again"
 
+/* A tensor and where its data begin in the file, while the table is not sorted yet. */
 typedef struct { heddle_tensor_t tensor; uint64_t start; } row_t;
 
 /* A table in the making. */
@@ -53,6 +56,7 @@ static int take_dtype(builder_t *b, const json_t *entry, heddle_tensor_t *t)
     return rc;
 }
 
+/* The number of dimensions is limited before memory is taken for them. */
 static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
 {
     const json_t *shape = json_object_get(entry, "shape");
@@ -88,6 +92,8 @@ static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
     return rc;
 }
 
+/* A tensor's place and its shape must agree on its size: a reader that trusts one of the two would
+ * read past the tensor's end. */
 static int take_offsets(builder_t *b, const json_t *entry, row_t *row)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
@@ -106,6 +112,8 @@ static int take_offsets(builder_t *b, const json_t *entry, row_t *row)
     return rc;
 }
 
+/* Exactly three members are accepted: a fourth one could change the meaning in a later version of the
+ * format. */
 static int take_entry(builder_t *b, const char *name, const json_t *entry)
 {
     if (b->count == LIMIT_TENSORS) {
@@ -132,6 +140,8 @@ static int take_entry(builder_t *b, const char *name, const json_t *entry)
     return b->rows.failed ? fail_memory(b->error) : HEDDLE_OK;
 }
 
+/* safetensors defines the metadata as a map from text to text. Readers of the exported file rely on
+ * that. */
 static int check_texts(const json_t *metadata, heddle_error_t *error)
 {
     const char *name = NULL;
@@ -151,6 +161,7 @@ static int check_texts(const json_t *metadata, heddle_error_t *error)
     return rc;
 }
 
+/* The text is kept as it stands in the file, so that an exported file comes out identical. */
 static int take_metadata(builder_t *b, bytes_t text, const json_t *value)
 {
     int rc = HEDDLE_OK;
@@ -171,6 +182,7 @@ static int take_metadata(builder_t *b, bytes_t text, const json_t *value)
     return b->metadata.data ? HEDDLE_OK : fail_memory(b->error);
 }
 
+/* Metadata that a program passes to the library obey the same rule as metadata in a file. */
 int safetensors_check_metadata(bytes_t metadata, heddle_error_t *error)
 {
     if (metadata.bytes == 0) return HEDDLE_OK;
@@ -204,6 +216,7 @@ static int by_place(const void *a, const void *b)
     return (x->tensor.data_bytes > y->tensor.data_bytes) - (x->tensor.data_bytes < y->tensor.data_bytes);
 }
 
+/* Files of the usual writers are in order already, so the check costs less than the sort. */
 static void sort_rows(row_t *rows, uint32_t count)
 {
     for (uint32_t i = 1; i < count; i++) {
@@ -242,6 +255,7 @@ static int check_cover(builder_t *b, uint64_t data_bytes)
     return rc;
 }
 
+/* Callers need the tensors as one array for the layout, and the starts as another one for reading. */
 static int split_rows(builder_t *b, safetensors_t *t)
 {
     const row_t *rows = (const row_t *)b->rows.data;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One pass over msgpack bytes before they are decoded. It refuses what the library would accept or
+ * allocate for: too deep, too many objects, lengths beyond the end, repeated keys, text that is not
+ * UTF-8. */
 #include "proto/scan.h"
 
 #include "core/errors.h"
@@ -93,6 +96,7 @@ static int check_key(scan_t *s, level_t *map, const item_t *item)
     return HEDDLE_OK;
 }
 
+/* Lengths are compared with what is left of the input, so no later step reads past its end. */
 static int check_payload(scan_t *s, const item_t *item)
 {
     if (item->kind == RESERVED)
@@ -128,6 +132,7 @@ static int open_container(scan_t *s, const item_t *item)
     return HEDDLE_OK;
 }
 
+/* One object: its header, its payload, and its place in the container that holds it. */
 static int scan_object(scan_t *s)
 {
     item_t item;
@@ -149,6 +154,8 @@ static int scan_object(scan_t *s)
     return rc;
 }
 
+/* The walk is a loop with a stack of its own: the depth of a hostile input costs no stack of the
+ * thread. */
 int scan_check(bytes_t input, const scan_limits_t *limits, const char *what, heddle_error_t *error)
 {
     scan_t s;
