@@ -144,7 +144,7 @@ static void flush(void *self)
 {
     daemon_t *d = self;
     d->next_us = broker_flush(d->broker, now_of(d));
-    const events_t *events = &d->broker->events;
+    const events_t *events = broker_events(d->broker);
     uint64_t first = events_first(events);
     if (d->logged_seq + 1 < first) d->logged_seq = first - 1;
     while (d->logged_seq < events->last_seq) log_event(events_at(events, ++d->logged_seq));
@@ -251,7 +251,7 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
 /* A table without a key is a first start: who starts it is its admin. */
 static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
-    bool is_first = !d->broker->auth.keys;
+    bool is_first = !broker_knows_keys(d->broker);
     int rc = HEDDLE_OK;
     if (!d->keys.has_keys) return rc;
     if (is_first) rc = broker_admit_admin(d->broker, d->keys.client.public_key, "local", now_of(d), error);

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A turn of the broker: frames come in, records are made durable, sends leave. */
-#include "broker/node_part.h"
+#include "broker/node.h"
 
+#include "broker/apply.h"
+#include "broker/call.h"
+#include "broker/keys.h"
+#include "broker/questions/query.h"
+#include "broker/sessions.h"
+#include "broker/versions.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
@@ -9,8 +15,6 @@
 #include <stdlib.h>
 
 #define LEASE_DEFAULT_MS 4000u
-/* After a failed commit, what was left undecided is tried again so much later. */
-#define COMMIT_RETRY_US 1000000ull
 
 /* ---- life ---- */
 
@@ -55,19 +59,20 @@ void broker_destroy(broker_t **broker)
     registry_fini(&b->registry);
     events_fini(&b->events);
     outbox_fini(&b->out);
+    outbox_fini(&b->txn_out);
+    free(b->txn.request);
+    for (request_t *r = b->requests, *after; r; r = after) {
+        after = r->next;
+        free(r);
+    }
     auth_fini(&b->auth);
     free(b);
-}
-
-static bool is_of_a_key(const record_t *record)
-{
-    return record->kind == RECORD_KEY || record->kind == RECORD_KEY_DROP;
 }
 
 int broker_load(broker_t *b, const record_t *record)
 {
     owner_check(&b->owner);
-    return is_of_a_key(record) ? auth_apply(&b->auth, record) : registry_apply(&b->registry, record);
+    return broker_apply_row(b, record);
 }
 
 int broker_start(broker_t *b, instant_t now)
@@ -99,46 +104,22 @@ bool broker_is_settling(const broker_t *b, uint64_t now_us)
     return rollout_is_settling(&b->rollout, now_us);
 }
 
-/* ---- records ---- */
+const events_t *broker_events(const broker_t *b) { return &b->events; }
 
-static void end_broken(broker_t *b, int code, const char *what, heddle_error_t *error)
+bool broker_knows_keys(const broker_t *b) { return b->auth.keys != NULL; }
+
+void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *error)
 {
     b->is_broken = true;
     if (what) error_fail(error, code, "%s", what);
     b->io.fatal(b->io.self, error);
 }
 
-static void say_abandoned(broker_t *b, const adapter_row_t *a, instant_t now)
-{
-    if (!a->writer.token) return;
-    if (a->writer.token >> 32 >= b->start_epoch) return; /* said when its session ended */
-    event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
-    events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
-}
+/* ---- sends ---- */
 
-/* On disk: from here on memory must follow, or the process must end. */
-static bool apply_records(broker_t *b, instant_t now, heddle_error_t *error)
-{
-    for (int i = 0; i < b->out.record_count; i++) {
-        const record_t *rec = &b->out.records[i];
-        const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
-        bool was_held = a && a->held;
-        if (a && rec->kind == RECORD_WRITER && !rec->token) say_abandoned(b, a, now);
-        int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_load(b, rec);
-        if (rc) {
-            end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
-            return false;
-        }
-        membership_raise_epoch(&b->members, b->registry.epoch);
-        b->events.epoch = b->registry.epoch;
-        rollout_apply(&b->rollout, broker_view(b, now), rec, was_held, &b->events, &b->out);
-    }
-    b->out.record_count = 0;
-    return true;
-}
-
-/* Nobody hears it, so the log does.  Who gets no HELLO_OK waits for ever, and so would all others. */
-static void say_unsendable(broker_t *b)
+/* Its addressee does not get it, so the log has it.  A client that gets no HELLO_OK waits for ever, and so would
+ * all others. */
+void broker_note_unsendable(broker_t *b)
 {
     char text[128];
     heddle_error_t error;
@@ -147,42 +128,9 @@ static void say_unsendable(broker_t *b)
     b->out.unsendable = (msg_type_t)0;
     text_printf(text, sizeof text, "%s is out of its own limits and was not sent: an error of the broker",
                 msg_name((int)type));
-    if (type == MSG_HELLO_OK && !b->is_broken) end_broken(b, HEDDLE_ERR_INTERNAL, text, &error);
+    if (type == MSG_HELLO_OK && !b->is_broken) broker_end_broken(b, HEDDLE_ERR_INTERNAL, text, &error);
     else if (b->io.warn) b->io.warn(b->io.self, "broker.unsendable", text);
 }
-
-/* What would be answered or told must be whole before anything is on disk. */
-static int check_outbox(broker_t *b, heddle_error_t *error)
-{
-    if (b->out.failed) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change");
-    if (!b->out.unsendable) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
-                        msg_name((int)b->out.unsendable));
-    error_hint(error, "nothing was changed; the broker's log tells more");
-    say_unsendable(b);
-    return rc;
-}
-
-bool broker_make_durable(broker_t *b, instant_t now, heddle_error_t *ret_error)
-{
-    *ret_error = (heddle_error_t){0};
-    bool was_read_only = b->is_read_only;
-    int rc = check_outbox(b, ret_error);
-    if (!rc && b->out.record_count) {
-        rc = FAILPOINT("broker.commit")
-                 ? error_fail(ret_error, HEDDLE_ERR_NO_SPACE, "no space is left")
-                 : b->io.commit(b->io.self, b->out.records, b->out.record_count, ret_error);
-        b->is_read_only = rc != HEDDLE_OK;
-    }
-    if (was_read_only && !b->is_read_only) rollout_resume(&b->rollout, now.us);
-    if (!rc && apply_records(b, now, ret_error)) return true;
-    if (rc == HEDDLE_ERR_DATA_DIR) end_broken(b, rc, NULL, ret_error);
-    if (rc && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US; /* nobody puts it off by asking again */
-    outbox_clear(&b->out);
-    return false;
-}
-
-/* ---- sends ---- */
 
 static void note_send(broker_t *b, const send_t *send, int rc)
 {
@@ -198,8 +146,8 @@ static void note_send(broker_t *b, const send_t *send, int rc)
 
 void broker_let_go(broker_t *b)
 {
-    say_unsendable(b);
-    if (b->out.failed) { /* something is missing here: everybody is told again at his next heartbeat */
+    broker_note_unsendable(b);
+    if (b->out.failed) { /* a message is missing: each member is called to join again at its next heartbeat */
         for (size_t i = 0; i < b->members.token_count; i++) b->members.tokens[i]->needs_resync = true;
     }
     for (size_t i = 0; i < b->out.send_count; i++) {
@@ -210,6 +158,7 @@ void broker_let_go(broker_t *b)
                              : b->io.send(b->io.self, send->peer, outbox_frame(&b->out, i)));
     }
     outbox_clear(&b->out);
+    if (b->ending_count) broker_forget_ending(b);
 }
 
 /* A decision of `all` over those who could be remembered would leave the others out. */
@@ -218,21 +167,38 @@ static bool ends_incomplete(broker_t *b)
     heddle_error_t error;
     if (!b->rollout.is_incomplete || b->is_broken) return b->is_broken;
     outbox_clear(&b->out);
-    end_broken(b, HEDDLE_ERR_NO_MEMORY, "no memory for what a version waits for", &error);
+    broker_end_broken(b, HEDDLE_ERR_NO_MEMORY, "no memory for what a version waits for", &error);
     return true;
+}
+
+/* Writers on disk whose session is gone: their records are closed. */
+static void close_abandoned(broker_t *b, instant_t now)
+{
+    if (!b->has_abandoned || !b->rollout.is_settled) return;
+    b->has_abandoned = false;
+    for (size_t i = 0; i < b->registry.adapter_count && !b->has_abandoned; i++) {
+        const adapter_row_t *a = b->registry.adapters[i];
+        if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
+        if (outbox_has_room(&b->out, 1)) registry_decide_close(a, now, &b->out);
+        else b->has_abandoned = true; /* the rest comes with the next transaction */
+    }
 }
 
 void broker_settle(broker_t *b, instant_t now)
 {
     heddle_error_t error;
-    for (;;) {
+    int rc = HEDDLE_OK;
+    while (!rc) {
         if (ends_incomplete(b)) return;
         rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
         broker_let_go(b); /* what was said so far stands, whatever becomes of the decisions */
         if (ends_incomplete(b)) return;
-        if (b->retry_us) break; /* the disk refused a moment ago: broker_tick tries it, and stirs */
+        b->is_undecided |= b->txn.is_open;
+        if (b->txn.is_open || b->retry_us) break; /* broker_committed or broker_tick goes on from here */
         rollout_decide(&b->rollout, broker_view(b, now), &b->out);
-        if (!b->out.record_count || !broker_make_durable(b, now, &error)) break;
+        close_abandoned(b, now);
+        if (!b->out.record_count) break;
+        rc = broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
     }
     broker_let_go(b);
     b->is_stirred = true;
@@ -240,7 +206,7 @@ void broker_settle(broker_t *b, instant_t now)
 
 /* ---- refusals ---- */
 
-static uint64_t request_of(const msg_t *m)
+static uint64_t request_number(const msg_t *m)
 {
     switch (m->type) {
     case MSG_JOIN: return m->join.req;
@@ -252,12 +218,27 @@ static uint64_t request_of(const msg_t *m)
     }
 }
 
-void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms)
+asker_t asker_of(const call_t *c) { return (asker_t){c->from, request_number(c->m), c->m->type}; }
+
+uint64_t request_deadline_us(const call_t *c)
+{
+    if (c->again) return c->again->deadline_us;
+    uint64_t asked_ms = c->m->type == MSG_PUBLISH ? c->m->publish.deadline_ms : 0;
+    return c->now.us + (asked_ms ? asked_ms : c->b->opts.lease_ms) * 1000;
+}
+
+void broker_refuse_asker(broker_t *b, const asker_t *asker, const heddle_error_t *error, uint64_t retry_ms)
 {
     msg_t m;
-    msg_from_error(error, request_of(c->m), c->m->type, &m);
+    msg_from_error(error, asker->req, asker->type, &m);
     m.error.retry_ms = retry_ms;
-    outbox_send(&c->b->out, c->from, &m);
+    outbox_send(&b->out, asker->peer, &m);
+}
+
+void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms)
+{
+    asker_t asker = asker_of(c);
+    broker_refuse_asker(c->b, &asker, error, retry_ms);
 }
 
 static void send_fenced(broker_t *b, uint64_t peer, uint64_t token, uint64_t req, msg_type_t of,
@@ -276,7 +257,7 @@ static void send_fenced(broker_t *b, uint64_t peer, uint64_t token, uint64_t req
 
 void broker_tell_fenced(const call_t *c, uint64_t token)
 {
-    send_fenced(c->b, c->from, token, request_of(c->m), c->m->type, c->peer->name);
+    send_fenced(c->b, c->from, token, request_number(c->m), c->m->type, c->peer->name);
 }
 
 void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char *name)
@@ -290,12 +271,13 @@ typedef enum { NEEDS_NOTHING, NEEDS_HELLO, NEEDS_TOKEN, NEEDS_WORKER } needs_t;
 typedef struct {
     void (*handle)(const call_t *c);
     needs_t needs;
+    bool decides;      /* from all that is recorded: it waits while a transaction is open */
 } route_t;
 
 static const route_t ROUTES[] = {
     [MSG_HELLO] = {on_hello, NEEDS_NOTHING},   [MSG_JOIN] = {on_join, NEEDS_HELLO},
-    [MSG_OPEN] = {on_open, NEEDS_HELLO},       [MSG_QUERY] = {on_query, NEEDS_HELLO},
-    [MSG_PUBLISH] = {on_publish, NEEDS_HELLO}, [MSG_HEARTBEAT] = {on_heartbeat, NEEDS_TOKEN},
+    [MSG_OPEN] = {on_open, NEEDS_HELLO, true},       [MSG_QUERY] = {on_query, NEEDS_HELLO},
+    [MSG_PUBLISH] = {on_publish, NEEDS_HELLO, true}, [MSG_HEARTBEAT] = {on_heartbeat, NEEDS_TOKEN},
     [MSG_LEAVE] = {on_leave, NEEDS_TOKEN},     [MSG_NEED_SOURCES] = {on_need_sources, NEEDS_WORKER},
     [MSG_STAGED] = {on_staged, NEEDS_WORKER},  [MSG_ACTIVE] = {on_active, NEEDS_WORKER},
     [MSG_NACK] = {on_nack, NEEDS_WORKER},      [MSG_VERIFIED] = {on_verified, NEEDS_WORKER},
@@ -358,6 +340,7 @@ static void dispatch(call_t *c)
     if (c->m->type == MSG_PING) return;
     if (!route || !route->handle) out_of_place(c, "is not for the broker");
     else if (route->needs != NEEDS_NOTHING && !c->peer) out_of_place(c, "came before HELLO");
+    else if (route->decides && c->b->txn.is_open) broker_defer(c);
     else if (route->needs < NEEDS_TOKEN || find_member(c, route->needs)) route->handle(c);
 }
 
@@ -390,6 +373,39 @@ void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now
     tell_bad_frame(b, peer, &error);
 }
 
+/* `again` NULL: it came just now. */
+static void handle(broker_t *b, uint64_t from, bytes_t frame, const msg_t *m, const request_t *again,
+                   instant_t now)
+{
+    call_t c = {.b = b, .m = m, .frame = frame, .from = from, .again = again, .now = now};
+    c.peer = broker_peer(b, from);
+    if (broker_allows(&c)) dispatch(&c);
+}
+
+static void handle_request(broker_t *b, request_t *r, instant_t now)
+{
+    heddle_error_t error;
+    msg_t m;
+    bytes_t frame = bytes_of(r->frame, r->bytes);
+    if (msg_decode(frame, &m, &error) == HEDDLE_OK) {
+        handle(b, r->asker.peer, frame, &m, r, now);
+        msg_fini(&m);
+    } else { /* it could be decoded when it came: there is no memory */
+        broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms / 4);
+    }
+    free(r);
+}
+
+/* Last in each event: what follows from it is decided, and then the requests that waited, one by one. */
+static void go_on(broker_t *b, instant_t now)
+{
+    broker_settle(b, now);
+    for (request_t *r; !b->is_broken && (r = broker_next_request(b)) != NULL;) {
+        handle_request(b, r, now);
+        broker_settle(b, now);
+    }
+}
+
 void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
 {
     owner_check(&b->owner);
@@ -404,81 +420,27 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
     if (rc == HEDDLE_ERR_NO_MEMORY) lose_frame(b, from, now);
     else if (rc) tell_bad_frame(b, from, &error);
     if (rc) return;
-    call_t c = {.b = b, .m = &m, .from = from, .peer = broker_peer(b, from), .now = now};
-    if (c.peer) c.peer->heard_us = now.us;
+    broker_peer_t *peer = broker_peer(b, from);
+    if (peer) peer->heard_us = now.us;
     b->received[m.type]++;
-    if (broker_allows(&c)) dispatch(&c);
+    handle(b, from, frame, &m, NULL, now);
     if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_let_go(b);
-    else broker_settle(b, now);
+    else go_on(b, now);
     msg_fini(&m);
 }
 
+void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
+{
+    owner_check(&b->owner);
+    if (b->is_broken || !b->txn.is_open) return;
+    heddle_error_t why = error ? *error : (heddle_error_t){0};
+    broker_end_txn(b, rc, now, &why);
+    if (b->is_undecided && !b->retry_us) rollout_stir(&b->rollout);
+    b->is_undecided = false;
+    go_on(b, now);
+}
+
 /* ---- time ---- */
-
-/* `why` NULL: it left, or its lease ended. */
-static void note_end(member_t *member, member_state_t state, const char *why, instant_t now)
-{
-    member->end_code = why ? HEDDLE_ERR_DENIED : state == MEMBER_LOST ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
-    if (why) error_text(member->end_message, sizeof member->end_message, why);
-    else if (state == MEMBER_LOST)
-        text_printf(member->end_message, sizeof member->end_message,
-                    "its lease ended: not heard of for %llu ms",
-                    (unsigned long long)member_silent_ms(member, now.us));
-}
-
-static void say_end(broker_t *b, const member_t *member, member_state_t state, instant_t now)
-{
-    event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED
-                        : state == MEMBER_LOST         ? EVENT_WORKER_LOST
-                                                       : EVENT_WORKER_LEFT;
-    const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
-    event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
-    e->token = member->token;
-    int code = member->end_code == HEDDLE_ERR_DENIED ? HEDDLE_ERR_DENIED : HEDDLE_OK;
-    if (member->end_code) events_say(e, code, "%s", member->end_message);
-}
-
-static void end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
-{
-    note_end(member, state, why, now);
-    say_end(b, member, state, now);
-    broker_peer_t *peer = broker_peer(b, member->peer);
-    if (peer && peer->token == member->token) {
-        peer->token = 0;
-        b->idle_count++;
-    }
-    if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
-    pending_member_gone(&b->pending, member);
-    rollout_gone(&b->rollout, broker_view(b, now), member, state == MEMBER_LEFT);
-    membership_end(&b->members, member, state, now);
-}
-
-void broker_end_member(broker_t *b, member_t *member, member_state_t state, instant_t now)
-{
-    end_member(b, member, state, NULL, now);
-}
-
-void broker_end_member_because(broker_t *b, member_t *member, const char *why, instant_t now)
-{
-    end_member(b, member, MEMBER_LOST, why, now);
-}
-
-/* Writers on disk whose session is gone: the record is closed, now or when the disk takes it again. */
-void broker_close_writers(broker_t *b, instant_t now)
-{
-    heddle_error_t error;
-    if (!b->has_abandoned || !b->rollout.is_settled) return;
-    b->has_abandoned = false;
-    for (size_t i = 0; i < b->registry.adapter_count; i++) {
-        const adapter_row_t *a = b->registry.adapters[i];
-        if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
-        registry_decide_close(a, now, &b->out);
-        if (outbox_has_room(&b->out, 1)) continue;
-        b->has_abandoned = true; /* the rest at the next tick */
-        break;
-    }
-    if (!broker_make_durable(b, now, &error)) b->has_abandoned = true;
-}
 
 /* The disk refused: the smallest record that says nothing new tells whether it takes records again. */
 static void try_disk(broker_t *b, instant_t now)
@@ -486,7 +448,8 @@ static void try_disk(broker_t *b, instant_t now)
     heddle_error_t error;
     record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", now);
     rec->epoch = b->registry.epoch;
-    broker_make_durable(b, now, &error);
+    broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
+    b->is_undecided |= b->txn.is_open;
 }
 
 void broker_tick(broker_t *b, instant_t now)
@@ -496,14 +459,15 @@ void broker_tick(broker_t *b, instant_t now)
     membership_tick(&b->members, now);
     member_t *lapsed;
     while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL)
-        broker_end_member(b, lapsed, MEMBER_LOST, now);
-    if (b->retry_us && now.us >= b->retry_us) {
+        broker_end_member(b, lapsed, MEMBER_LOST, NULL, now);
+    broker_end_late_requests(b, now);
+    if (b->retry_us && now.us >= b->retry_us && !b->txn.is_open) {
         b->retry_us = 0;
         if (b->is_read_only) try_disk(b, now);
         if (!b->is_read_only) rollout_stir(&b->rollout);
     }
-    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout)) broker_settle(b, now);
-    if (!b->retry_us) broker_close_writers(b, now);
+    bool can_close = b->has_abandoned && b->rollout.is_settled && !b->retry_us && !b->txn.is_open;
+    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || can_close) go_on(b, now);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -517,5 +481,6 @@ uint64_t broker_flush(broker_t *b, instant_t now)
     broker_let_go(b);
     uint64_t next = earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = earlier(next, pending_deadline(&b->pending));
-    return b->retry_us ? earlier(next, b->retry_us) : next;
+    next = earlier(next, broker_request_deadline(b));
+    return b->retry_us && !b->txn.is_open ? earlier(next, b->retry_us) : next;
 }

@@ -82,3 +82,19 @@ const char *outbox_text(outbox_t *o, const char *text)
     o->failed = true;
     return "";
 }
+
+bool outbox_own(outbox_t *o)
+{
+    for (int i = 0; i < o->record_count; i++) {
+        record_t *r = &o->records[i];
+        const char **texts[] = {&r->adapter,   &r->request_id, &r->writer, &r->base_model, &r->kind_text,
+                                &r->features,  &r->meta,       &r->message, &r->worker,    &r->phase,
+                                &r->by,        &r->host,       &r->name,    &r->public_key, &r->roles};
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+            if (*texts[k] && **texts[k]) *texts[k] = outbox_text(o, *texts[k]);
+        if (!r->config.bytes) continue;
+        r->config.data = arena_copy(&o->texts, r->config.data, r->config.bytes);
+        o->failed |= !r->config.data;
+    }
+    return !o->failed;
+}

@@ -43,6 +43,8 @@ bool outbox_has_room(const outbox_t *o, int records);
 void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m);
 /* A copy that lives until outbox_clear; "" when memory ran out (and `failed` is set). */
 const char *outbox_text(outbox_t *o, const char *text);
+/* Copies what the records borrow, so that they stay whole when their event is over.  False: no memory. */
+bool outbox_own(outbox_t *o);
 static inline bytes_t outbox_frame(const outbox_t *o, size_t i)
 {
     return bytes_of(o->frames.data + o->sends[i].at, o->sends[i].bytes);

@@ -80,6 +80,7 @@ int pending_add(pending_t *p, pending_kind_t kind, const pending_asker_t *asker,
     pending_row_t *row = calloc(1, sizeof *row);
     if (!row) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for another question");
     row->kind = kind;
+    row->id = ++p->last_id;
     row->peer = asker->peer;
     row->req = asker->req;
     error_text(row->key, sizeof row->key, asker->key ? asker->key : "");
@@ -110,6 +111,13 @@ void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer),
 }
 
 bool pending_has_peer(const pending_t *p, uint64_t peer) { return count_of_peer(p, peer) > 0; }
+
+pending_row_t *pending_by_id(const pending_t *p, uint64_t id)
+{
+    for (pending_row_t *row = p->rows; row; row = row->next)
+        if (row->id == id) return row;
+    return NULL;
+}
 
 pending_row_t *pending_by_verify(const pending_t *p, uint64_t verify_req)
 {
@@ -492,12 +500,24 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     return is_over;
 }
 
+/* The store has not confirmed its record, or that of another transaction before it. */
+static void not_recorded(const pending_row_t *row, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_DEADLINE,
+               "%s@%llu was not activated: the registry's store has not confirmed the decision within %llu ms",
+               row->adapter, (unsigned long long)row->version,
+               (unsigned long long)(row->deadline_us - row->asked_us) / 1000);
+    error_where(error, row->adapter, row->version, NULL, "commit");
+    error_hint(error, "`heddle versions %.100s` shows whether it was recorded later", row->adapter);
+}
+
 static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
                              heddle_error_t *ret_verdict)
 {
     if (row->is_decided) return row->dry_run || !row->version || wait_is_over(row, ro, v, ret_verdict);
     if (v.now.us < row->deadline_us) return false;
-    too_early(row, "activated", "activate", ret_verdict);
+    if (ro->is_settled) not_recorded(row, ret_verdict);
+    else too_early(row, "activated", "activate", ret_verdict);
     return true;
 }
 

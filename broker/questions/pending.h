@@ -44,7 +44,8 @@ typedef struct {
 typedef struct pending_row {
     struct pending_row *prev, *next;
     pending_kind_t kind;
-    uint64_t peer, req;                    /* whom to answer */
+    uint64_t id;                           /* never given again */
+    uint64_t peer, req;                    /* of the asker */
     char key[HEDDLE_KEY_TEXT];             /* of who asked; "": the asker's was NULL */
     char adapter[HEDDLE_NAME_MAX + 1];
     uint64_t version, asked_us, deadline_us;
@@ -70,7 +71,7 @@ typedef struct pending_row {
     char worker[HEDDLE_NAME_MAX + 1];
 } pending_row_t;
 
-typedef struct pending { pending_row_t *rows; size_t count; uint64_t verify_req; } pending_t;
+typedef struct pending { pending_row_t *rows; size_t count; uint64_t last_id, verify_req; } pending_t;
 
 /* One worker that counts for a wait. */
 typedef struct {
@@ -101,6 +102,7 @@ void pending_drop_peer(pending_t *p, uint64_t peer);
 /* Questions of connections that is_gone() says have ended; it is asked once of each, or a few times. */
 void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer), void *self);
 bool pending_has_peer(const pending_t *p, uint64_t peer);
+pending_row_t *pending_by_id(const pending_t *p, uint64_t id);                 /* NULL: it was answered */
 pending_row_t *pending_by_verify(const pending_t *p, uint64_t verify_req);
 uint64_t pending_deadline(const pending_t *p);
 

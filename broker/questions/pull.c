@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The question `pull`: where a process that is no member fetches a version from.  Nothing is remembered of
  * it: no session, no copy, no duty of a rollout. */
-#include "broker/node_part.h"
+#include "broker/questions/query.h"
 
 #include "broker/questions/report.h"
 #include "core/errors.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions: answered at once from a page, or when what they wait for has come. */
-#include "broker/node_part.h"
+#include "broker/questions/query.h"
 
+#include "broker/keys.h"
 #include "broker/questions/report.h"
+#include "broker/sessions.h"
 #include "core/errors.h"
 #include "proto/value.h"
 
@@ -105,7 +106,8 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
 
 static bool is_ready_to_decide(const broker_t *b, const pending_row_t *row)
 {
-    return row->kind == PENDING_ACTIVATE && !row->is_decided && b->rollout.is_settled;
+    bool is_due = row->kind == PENDING_ACTIVATE && !row->is_decided && b->rollout.is_settled;
+    return is_due && (!b->txn.is_open || row->dry_run); /* a dry run only reads */
 }
 
 static bool is_ready_to_ask(const broker_t *b, const pending_row_t *row)
@@ -141,15 +143,33 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
     else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
 }
 
-/* Which version is meant is known when it is decided: others decided meanwhile.  False: refused, *ret_error
- * says why. */
-static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+/* Refused: the asker hears why, and the question is forgotten. */
+static void refuse_row(broker_t *b, pending_row_t *row, const heddle_error_t *error)
 {
+    send_error(b, row->peer, row->req, error);
+    pending_drop(&b->pending, row);
+}
+
+void broker_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error)
+{
+    pending_row_t *row = pending_by_id(&b->pending, question);
+    if (!row) return; /* its connection or its deadline ended meanwhile */
+    if (error) refuse_row(b, row, error);
+    else row->is_decided = true;
+}
+
+/* Which version is meant is known when it is decided: others decided meanwhile. */
+static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
+{
+    heddle_error_t error;
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
-    if (aim_version(&b->rollout, a, row->aim, row->named, &row->version, ret_error)) return false;
+    if (aim_version(&b->rollout, a, row->aim, row->named, &row->version, &error)) {
+        refuse_row(b, row, &error);
+        return;
+    }
     if (!row->version) {    /* nothing was ever active: there is no hold to end */
         row->is_decided = true;
-        return true;
+        return;
     }
     const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
     heddle_error_t lost = {0};
@@ -164,28 +184,29 @@ static bool decide_activation(broker_t *b, pending_row_t *row, instant_t now, he
                         .ends_hold = row->aim == AIM_RESUME};
     row->moved_base = t ? t->bytes_moved : 0;
     broker_let_go(b); /* what others were told stands, also when this is not committed */
-    if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated,
-                                 ret_error)) {
-        suggest(b, row, ret_error);
-        return false;
+    if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated, &error)) {
+        suggest(b, row, &error);
+        refuse_row(b, row, &error);
+    } else if (row->dry_run) {
+        row->is_decided = true;
+    } else {
+        txn_t txn = {.kind = TXN_ACTIVATE, .asker = {row->peer, row->req, MSG_QUERY}, .question = row->id};
+        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_settle(b, now);
     }
-    if (!broker_make_durable(b, now, ret_error)) return false;
-    row->is_decided = true;
-    broker_settle(b, now);
-    return true;
 }
 
-static bool ask_holders(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
+/* What waited for the end of settling, or of a transaction.  False: the row is gone. */
+static bool begin(broker_t *b, pending_row_t *row, instant_t now)
 {
-    return pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, ret_error) ==
-           HEDDLE_OK;
-}
-
-/* What waited for the end of settling.  False: refused, *ret_error says why. */
-static bool begin(broker_t *b, pending_row_t *row, instant_t now, heddle_error_t *ret_error)
-{
-    if (is_ready_to_decide(b, row)) return decide_activation(b, row, now, ret_error);
-    return !is_ready_to_ask(b, row) || ask_holders(b, row, now, ret_error);
+    heddle_error_t error;
+    uint64_t id = row->id;
+    if (is_ready_to_decide(b, row)) {
+        decide_activation(b, row, now);
+    } else if (is_ready_to_ask(b, row) &&
+               pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, &error)) {
+        refuse_row(b, row, &error);
+    }
+    return pending_by_id(&b->pending, id) != NULL;
 }
 
 /* ---- questions ---- */
@@ -230,9 +251,11 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
         error_contrast(&error, "NAME@V", q->name);
     }
     if (!rc) rc = pending_set_wait(row, q, broker_view(b, c->now), &error);
-    if (!rc) probe_subscribers(b, row->adapter);
-    if (!rc && !begin(b, row, c->now, &error)) rc = error.code;
-    if (!rc) return;
+    if (!rc) {
+        probe_subscribers(b, row->adapter);
+        begin(b, row, c->now);
+        return;
+    }
     broker_refuse(c, &error, 0);
     if (row) pending_drop(&b->pending, row);
 }
@@ -262,8 +285,10 @@ static void ask_verify(const call_t *c)
     int rc = add_question(c, PENDING_VERIFY, &row, &error);
     if (!rc) rc = pending_set_wait(row, &c->m->query, broker_view(b, c->now), &error);
     if (!rc) rc = expect_digest(row, &c->m->query, b, &error);
-    if (!rc && !begin(b, row, c->now, &error)) rc = error.code;
-    if (!rc) return;
+    if (!rc) {
+        begin(b, row, c->now);
+        return;
+    }
     broker_refuse(c, &error, 0);
     if (row) pending_drop(&b->pending, row);
 }
@@ -348,11 +373,7 @@ static void finish(broker_t *b, pending_row_t *row, const heddle_error_t *verdic
 static void look_at(broker_t *b, pending_row_t *row, instant_t now)
 {
     heddle_error_t verdict = {0};
-    if (!begin(b, row, now, &verdict)) {
-        send_error(b, row->peer, row->req, &verdict);
-        pending_drop(&b->pending, row);
-        return;
-    }
+    if (!begin(b, row, now)) return;
     if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict))
         finish(b, row, &verdict, now);
     else if (row->kind == PENDING_EVENTS) skip_seen(b, row); /* looked at, not wanted */

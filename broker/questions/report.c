@@ -225,8 +225,8 @@ static json_t *warnings_part(const broker_t *b, instant_t now)
 {
     json_t *list = json_array();
     bool ok = list;
-    for (const stranger_t *s = b->strangers.rows; ok && s < b->strangers.rows + STRANGERS_MAX; s++)
-        if (stranger_is_listed(s, now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
+    for (const foreign_member_t *s = b->foreign.rows; ok && s < b->foreign.rows + FOREIGN_MAX; s++)
+        if (foreign_is_listed(s, now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
     if (ok && warn_of_lost(b, now, list)) return list;
     json_decref(list);
     return NULL;

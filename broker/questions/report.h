@@ -18,7 +18,7 @@
 #ifndef BROKER_REPORT_H
 #define BROKER_REPORT_H
 
-#include "broker/node.h"
+#include "broker/state.h"
 #include <jansson.h>
 
 #define REPORT_PAGE_ROWS 200u                       /* when the question names no limit */

@@ -20,7 +20,7 @@
 #ifndef SCENARIO_WORLD_H
 #define SCENARIO_WORLD_H
 
-#include "broker/node.h"
+#include "broker/state.h"
 #include "tests/scenario/content.h"
 #include "transfer/mem.h"
 #include "worker/adapter.h"

@@ -5,7 +5,7 @@
 #ifndef TESTS_UNIT_BROKER_RIG_H
 #define TESTS_UNIT_BROKER_RIG_H
 
-#include "broker/node.h"
+#include "broker/state.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "proto/value.h"

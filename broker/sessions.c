@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections and sessions: HELLO, JOIN, OPEN, HEARTBEAT, LEAVE. */
 #define HASH_NONFATAL_OOM 1
-#include "broker/node_part.h"
+#include "broker/sessions.h"
 
+#include "broker/keys.h"
+#include "broker/restored.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -17,25 +18,55 @@ broker_peer_t *broker_peer(const broker_t *b, uint64_t peer)
     return found;
 }
 
-void broker_forget_peer(broker_t *b, broker_peer_t *peer)
+/* The one place that counts idle connections, but for those that come and go. */
+static void bind_peer(broker_t *b, broker_peer_t *peer, uint64_t token)
 {
-    if (!peer->token) b->idle_count--;
+    b->idle_count += !token;
+    b->idle_count -= !peer->token;
+    peer->token = token;
+}
+
+static void unbind_peer(broker_t *b, uint64_t number, uint64_t token)
+{
+    broker_peer_t *peer = broker_peer(b, number);
+    if (peer && peer->token == token) bind_peer(b, peer, 0);
+}
+
+static void forget_peer(broker_t *b, broker_peer_t *peer)
+{
+    bind_peer(b, peer, 0);
+    b->idle_count--;
+    b->ending_count -= peer->is_ending;
     pending_drop_peer(&b->pending, peer->peer);
+    broker_forget_requests(b, peer->peer);
     HASH_DEL(b->peers, peer);
     b->io.forget(b->io.self, peer->peer);
     free(peer);
 }
 
-/* Commands come and go, and nobody tells when: the most silent connection without a session makes place.
- */
+void broker_end_peer(broker_t *b, broker_peer_t *peer)
+{
+    b->ending_count += !peer->is_ending;
+    peer->is_ending = true;
+}
+
+void broker_forget_ending(broker_t *b)
+{
+    broker_peer_t *peer, *next;
+    HASH_ITER (hh, b->peers, peer, next)
+        if (peer->is_ending) forget_peer(b, peer);
+}
+
+/* A command ends without a word: the connection without a session or a question that was silent for longest
+ * makes room. */
 static void forget_idle(broker_t *b)
 {
     broker_peer_t *silent = NULL, *peer, *next;
     HASH_ITER (hh, b->peers, peer, next) {
-        bool is_idle = !peer->token && !pending_has_peer(&b->pending, peer->peer);
-        if (is_idle && (!silent || peer->heard_us < silent->heard_us)) silent = peer;
+        if (peer->token || (silent && peer->heard_us >= silent->heard_us)) continue;
+        if (!pending_has_peer(&b->pending, peer->peer) && !broker_has_request(b, peer->peer)) silent = peer;
     }
-    if (silent) broker_forget_peer(b, silent);
+    if (silent) forget_peer(b, silent);
 }
 
 static broker_peer_t *add_peer(broker_t *b, uint64_t number)
@@ -82,12 +113,6 @@ static void welcome_peer(const call_t *c, uint64_t wire)
     outbox_send(&c->b->out, c->from, &m);
 }
 
-static void warn_stranger(broker_t *b, const msg_hello_t *m, instant_t now)
-{
-    const char *text = strangers_heard(&b->strangers, m, b->opts.cluster, now);
-    if (text && b->io.warn) b->io.warn(b->io.self, "broker.other_cluster", text);
-}
-
 void on_hello(const call_t *c)
 {
     const msg_hello_t *m = &c->m->hello;
@@ -117,7 +142,8 @@ void on_hello(const call_t *c)
     peer->heard_us = c->now.us;
     error_text(peer->host, sizeof peer->host, m->host ? m->host : "");
     if (c->key) memcpy(peer->key, c->key->public_key, sizeof peer->key);
-    warn_stranger(c->b, m, c->now);
+    const char *text = foreign_heard(&c->b->foreign, m, c->b->opts.cluster, c->now);
+    if (text && c->b->io.warn) c->b->io.warn(c->b->io.self, "broker.other_cluster", text);
     welcome_peer(c, wire);
 }
 
@@ -125,22 +151,6 @@ static member_hello_t hello_of(const broker_peer_t *peer)
 {
     return (member_hello_t){
         .peer = peer->peer, .role = peer->role, .life = peer->life, .host = peer->host, .pid = peer->pid};
-}
-
-/* The connection speaks for this session from now on. */
-static void bind_peer(broker_t *b, broker_peer_t *peer, const member_t *member)
-{
-    if (!peer->token) b->idle_count--;
-    peer->token = member->token;
-    error_text(peer->name, sizeof peer->name, member->name);
-}
-
-static void unbind_peer(broker_t *b, uint64_t number, uint64_t token)
-{
-    broker_peer_t *peer = broker_peer(b, number);
-    if (!peer || peer->token != token) return;
-    peer->token = 0;
-    b->idle_count++;
 }
 
 static bool has_role(const call_t *c, role_t role)
@@ -153,7 +163,7 @@ static bool has_role(const call_t *c, role_t role)
     return false;
 }
 
-/* A session was replaced: by its own new life quietly, by another process with a word to both. */
+/* A session was replaced: by another one of its own process quietly, by another process with a message to both. */
 static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t *by, instant_t now)
 {
     if (!token) return;
@@ -235,7 +245,7 @@ static void end_former(const call_t *c, role_t role, const char *key)
     if (!former) return;
     const char *former_key = former->role == ROLE_WORKER ? former->name : former->subs[0].adapter;
     if (former->role != role || strcmp(former_key, key))
-        broker_end_member(c->b, former, MEMBER_LEFT, c->now);
+        broker_end_member(c->b, former, MEMBER_LEFT, NULL, c->now);
 }
 
 void on_join(const call_t *c)
@@ -252,7 +262,7 @@ void on_join(const call_t *c)
         broker_refuse(c, &error, retry_ms);
         return;
     }
-    if (!broker_hear_join(c)) return;
+    if (!broker_recover_join(c)) return;
     end_former(c, ROLE_WORKER, join->name);
     leave_place(b, membership_worker(&b->members, join->name));
     member_t *member;
@@ -263,13 +273,14 @@ void on_join(const call_t *c)
         broker_refuse(c, &error, b->opts.lease_ms);
         return;
     }
-    bind_peer(b, c->peer, member);
+    bind_peer(b, c->peer, member->token);
+    error_text(c->peer->name, sizeof c->peer->name, member->name);
     replaced(b, fenced_peer, fenced_token, member, c->now);
     if (rollout_joined(&b->rollout, broker_view(b, c->now), member, join, &arena, &welcome)) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds",
                    join->name);
         broker_refuse(c, &error, b->opts.lease_ms);
-        broker_end_member(b, member, MEMBER_LEFT, c->now);
+        broker_end_member(b, member, MEMBER_LEFT, NULL, c->now);
     } else {
         send_welcome(c, member, &welcome);
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
@@ -347,41 +358,66 @@ static void tell_ended(const call_t *c, const member_t *member, uint64_t serving
     outbox_send(&b->out, c->from, &m);
 }
 
+bool broker_is_same_open(const request_t *request, const msg_open_t *open)
+{
+    msg_t m;
+    if (msg_decode(bytes_of(request->frame, request->bytes), &m, NULL)) return false;
+    bool is_same = !strcmp(m.open.adapter, open->adapter) && !strcmp(m.open.writer, open->writer);
+    msg_fini(&m);
+    return is_same;
+}
+
+void broker_note_refused_open(broker_t *b, const request_t *open)
+{
+    msg_t m;
+    uint64_t served[LIMIT_OPEN_SERVED + 1];
+    if (msg_decode(bytes_of(open->frame, open->bytes), &m, NULL)) return;
+    if (m.type == MSG_OPEN)
+        rollout_knocked(&b->rollout, m.open.adapter, served, served_by(&m.open, served));
+    msg_fini(&m);
+}
+
 void on_open(const call_t *c)
 {
     broker_t *b = c->b;
     const msg_open_t *open = &c->m->open;
     heddle_error_t error;
-    uint64_t fenced_peer, fenced_token;
-    member_t *member;
     if (!has_role(c, ROLE_PUBLISHER)) return;
-    member_hello_t hello = hello_of(c->peer);
     open_by_t by = standing_of(c, open->adapter);
     int rc = membership_decide_open(&b->members, open, &error);
     if (!rc) rc = registry_check_open(&b->registry, open, &by, &error);
-    uint64_t served[LIMIT_OPEN_SERVED + 1];
-    uint32_t served_count = served_by(open, served);
-    if (!rc && !broker_hear_open(c)) {
-        if (b->is_read_only) rollout_knocked(&b->rollout, open->adapter, served, served_count);
-        return;
-    }
-    by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was heard */
+    if (!rc && !broker_recover_open(c)) return;
+    by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was recovered */
     if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, &b->out, &error);
-    if (rc || !broker_make_durable(b, c->now, &error)) {
-        if (!rc && b->is_read_only) rollout_knocked(&b->rollout, open->adapter, served, served_count);
+    if (rc) {
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
     }
+    txn_t txn = txn_of(c, TXN_OPEN, b->opts.lease_ms / 4);
+    txn.request = request_of_call(c);
+    if (txn.request) broker_commit(b, &txn, c->now, &error);
+    else b->out.record_count = 0;
+}
+
+static void begin_writer(const call_t *c, uint64_t token)
+{
+    broker_t *b = c->b;
+    const msg_open_t *open = &c->m->open;
+    heddle_error_t error;
+    uint64_t fenced_peer, fenced_token, served[LIMIT_OPEN_SERVED + 1];
+    member_t *member;
+    member_hello_t hello = hello_of(c->peer);
+    uint32_t served_count = served_by(open, served);
     end_former(c, ROLE_PUBLISHER, open->adapter);
     leave_place(b, membership_publisher(&b->members, open->adapter));
-    if (membership_open(&b->members, open, &hello, by.token, c->now, &member, &fenced_peer,
-                        &fenced_token)) {
+    if (membership_open(&b->members, open, &hello, token, c->now, &member, &fenced_peer, &fenced_token)) {
         b->has_abandoned = true;
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for writer %s", open->writer);
         broker_refuse(c, &error, b->opts.lease_ms);
         return;
     }
-    bind_peer(b, c->peer, member);
+    bind_peer(b, c->peer, member->token);
+    error_text(c->peer->name, sizeof c->peer->name, member->name);
     replaced(b, fenced_peer, fenced_token, member, c->now);
     rollout_opened(&b->rollout, broker_view(b, c->now), member, served, served_count);
     welcome_publisher(c, member, served, served_count);
@@ -389,6 +425,32 @@ void on_open(const call_t *c)
     event_row_t *e = events_add(&b->events, EVENT_WRITER_OPENED, open->adapter, 0, member->name, c->now);
     e->token = member->token;
     say_moved(e, member);
+}
+
+void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
+{
+    const request_t *r = b->txn.request;
+    call_t c = {.b = b, .from = r->asker.peer, .peer = broker_peer(b, r->asker.peer), .now = now};
+    msg_t m;
+    heddle_error_t error;
+    if (!c.peer || c.peer->role != ROLE_PUBLISHER) { /* it left, or is another's by now */
+        b->has_abandoned = true;
+    } else if (msg_decode(bytes_of(r->frame, r->bytes), &m, &error)) {
+        b->has_abandoned = true;
+        broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms);
+    } else {
+        c.m = &m;
+        begin_writer(&c, token);
+        msg_fini(&m);
+    }
+}
+
+void broker_note_closed(broker_t *b, const adapter_row_t *a, instant_t now)
+{
+    if (!a->writer.token) return;
+    if (a->writer.token >> 32 >= b->start_epoch) return; /* said when its session ended */
+    event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
+    events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
 }
 
 /* ---- both ---- */
@@ -422,29 +484,68 @@ void on_heartbeat(const call_t *c)
     if (c->member->needs_resync) call_again(c);
 }
 
-/* On disk before BYE, and while the broker settles too: whoever left does not come back, and the next one is
- * not to wait for it.  A disk that refuses puts it off. */
-static void close_writer(const call_t *c, uint64_t token, const char *adapter)
+/* ---- ends ---- */
+
+/* `why` NULL: it left, or its lease ended. */
+static void note_end(member_t *member, member_state_t state, const char *why, instant_t now)
 {
-    heddle_error_t error;
-    const adapter_row_t *a = registry_adapter(&c->b->registry, adapter);
-    if (!a || a->writer.token != token) return;
-    registry_decide_close(a, c->now, &c->b->out);
-    (void)broker_make_durable(c->b, c->now, &error);
+    member->end_code = why ? HEDDLE_ERR_DENIED : state == MEMBER_LOST ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
+    if (why) error_text(member->end_message, sizeof member->end_message, why);
+    else if (state == MEMBER_LOST)
+        text_printf(member->end_message, sizeof member->end_message,
+                    "its lease ended: not heard of for %llu ms",
+                    (unsigned long long)member_silent_ms(member, now.us));
 }
 
+static void say_end(broker_t *b, const member_t *member, member_state_t state, instant_t now)
+{
+    event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED
+                        : state == MEMBER_LOST         ? EVENT_WORKER_LOST
+                                                       : EVENT_WORKER_LEFT;
+    const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
+    event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
+    e->token = member->token;
+    int code = member->end_code == HEDDLE_ERR_DENIED ? HEDDLE_ERR_DENIED : HEDDLE_OK;
+    if (member->end_code) events_say(e, code, "%s", member->end_message);
+}
+
+void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
+{
+    note_end(member, state, why, now);
+    say_end(b, member, state, now);
+    unbind_peer(b, member->peer, member->token);
+    if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
+    pending_member_gone(&b->pending, member);
+    rollout_gone(&b->rollout, broker_view(b, now), member, state == MEMBER_LEFT);
+    membership_end(&b->members, member, state, now);
+}
+
+void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token)
+{
+    msg_t m = {.type = MSG_BYE};
+    m.bye = (msg_bye_t){.token = token, .req = asker->req};
+    outbox_send(&b->out, asker->peer, &m);
+    broker_peer_t *peer = broker_peer(b, asker->peer);
+    if (peer) broker_end_peer(b, peer);
+}
+
+/* Its writer is closed in the store before BYE, and while the broker settles too: a publisher that left does not
+ * come back, and the next one is not to wait for it.  A store that refuses, or is busy, puts it off. */
 void on_leave(const call_t *c)
 {
     broker_t *b = c->b;
-    member_t *member = c->member;
-    char adapter[HEDDLE_NAME_MAX + 1] = "";
-    if (member->role == ROLE_PUBLISHER) error_text(adapter, sizeof adapter, member->subs[0].adapter);
-    msg_t m = {.type = MSG_BYE};
-    m.bye = (msg_bye_t){.token = member->token, .req = c->m->leave.req};
-    broker_end_member(b, member, MEMBER_LEFT, c->now);
-    if (*adapter) close_writer(c, m.bye.token, adapter);
-    outbox_send(&b->out, c->from, &m);
-    broker_let_go(b);
-    broker_close_writers(b, c->now);
-    broker_forget_peer(b, c->peer);
+    heddle_error_t error;
+    txn_t txn = txn_of(c, TXN_LEAVE, 0);
+    const char *adapter = c->member->role == ROLE_PUBLISHER ? c->member->subs[0].adapter : "";
+    const adapter_row_t *a = registry_adapter(&b->registry, adapter);
+    txn.deadline_us = 0; /* its client waits for a second, and goes */
+    txn.token = c->member->token;
+    broker_end_member(b, c->member, MEMBER_LEFT, NULL, c->now); /* `adapter` goes with it */
+    bool is_writer = a && a->writer.token == txn.token;
+    if (is_writer && !b->txn.is_open) {
+        registry_decide_close(a, c->now, &b->out);
+        broker_commit(b, &txn, c->now, &error);
+    } else {
+        broker_send_bye(b, &txn.asker, txn.token);
+    }
 }

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that know more than the store: somebody put an older copy of the data in its place.  What was
- * acknowledged since that copy is gone, but its numbers may not be given again: who has seen them would take
- * other bytes for those it knows, and new decisions for old ones.  So every number goes on above the greatest
- * that any member knows, and the latest decision of its adapters is made anew above those that members
- * follow: its application may have been asked for what is not known here. */
-#include "broker/node_part.h"
+#include "broker/restored.h"
 
 #include "core/errors.h"
 #include "core/limits.h"
@@ -15,20 +10,18 @@
 #define JUMP_MAX (1ull << 24)
 #define JUMPS_MAX (1ull << 32)
 #define EPOCHS_MAX (1ull << 10)
-/* Adapters that nobody published to, here for the sake of members' numbers. */
+/* Adapters that were never published to, here for the sake of members' numbers. */
 #define CLAIMED_MAX 256u
 
 typedef struct {
     const call_t *c;
-    const char *who;
     buf_t text;                /* what it knows: for people */
-    uint64_t epochs, numbers;  /* by how much that raises them */
+    recovery_t so_far;         /* what the records of this transaction raise */
     bool is_opening;           /* the adapter is a writer's: it would be made anyway */
     bool is_absurd;
     bool is_crowded;           /* one more adapter would be claimed than may be */
-    bool is_full;              /* the outbox: the rest is taken when these are on disk */
-    bool is_older;             /* something was heard that is not here */
-    uint32_t doubted;          /* of its adapters: their decisions are made anew */
+    bool is_full;              /* the outbox: the rest is taken when these are recorded */
+    bool is_older;             /* a number was found that is not here */
 } hearing_t;
 
 static void note(hearing_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
@@ -42,8 +35,8 @@ static void raise_number(hearing_t *h, uint64_t heard, uint64_t here, const char
 {
     uint64_t jump = heard > here ? heard - here : 0;
     note(h, heard, here, what, of);
-    if (jump <= JUMP_MAX && !h->is_full) h->numbers += jump;
-    h->is_absurd |= jump > JUMP_MAX || h->numbers > JUMPS_MAX - h->c->b->heard.numbers;
+    if (jump <= JUMP_MAX && !h->is_full) h->so_far.numbers += jump;
+    h->is_absurd |= jump > JUMP_MAX || h->so_far.numbers > JUMPS_MAX - h->c->b->heard.numbers;
 }
 
 /* An epoch beyond ours; or ours, and a token of it that was never given. */
@@ -57,8 +50,8 @@ static void hear_epoch(hearing_t *h, uint64_t epoch, uint64_t token)
     if (heard < here || (heard == here && is_ours)) return;
     if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
     else note(h, heard, here, "epoch", "");
-    h->epochs = heard + 1 - here;
-    h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->epochs > EPOCHS_MAX - b->heard.epochs;
+    h->so_far.epochs = heard + 1 - here;
+    h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->so_far.epochs > EPOCHS_MAX - b->heard.epochs;
     if (h->is_absurd) return;
     if (here == b->start_epoch) b->start_token = here << 32 | b->members.counter;
     record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", h->c->now);
@@ -96,7 +89,7 @@ static bool refuse_claim(hearing_t *h)
 {
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_LIMIT, "%s knows versions of adapters that nobody published to: %.300s",
-               h->who, buf_text(&h->text));
+               h->so_far.who, buf_text(&h->text));
     error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
     error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");
     broker_refuse(h->c, &error, 0);
@@ -106,7 +99,7 @@ static bool refuse_claim(hearing_t *h)
 static bool refuse_jump(hearing_t *h)
 {
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->who,
+    error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->so_far.who,
                buf_text(&h->text));
     error_expected(&error, "what this cluster's broker has given");
     error_hint(&error, "start the process again: it begins with nothing");
@@ -114,36 +107,44 @@ static bool refuse_jump(hearing_t *h)
     return false;
 }
 
-static void say_restored(hearing_t *h)
+void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
 {
-    broker_t *b = h->c->b;
-    event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, h->who, h->c->now);
-    events_say(e, HEDDLE_ERR_DATA_DIR, "older data were put back: %s knows %s; goes on above", h->who,
-               buf_text(&h->text));
-    b->restored.at_ms = h->c->now.wall_ms;
-    error_text(b->restored.from, sizeof b->restored.from, h->who);
+    b->heard.epochs += r->epochs;
+    b->heard.numbers += r->numbers;
+    if (!r->text[0]) return;
+    event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, r->who, now);
+    events_say(e, HEDDLE_ERR_DATA_DIR, "older data were put back: %s knows %s; goes on above", r->who, r->text);
+    b->restored.at_ms = now.wall_ms;
+    error_text(b->restored.from, sizeof b->restored.from, r->who);
     error_text(b->restored.message, sizeof b->restored.message, e->message);
 }
 
-/* Nothing heard is nothing done. */
-static bool go_above(hearing_t *h)
+/* True: nothing is to be recorded. */
+static bool record_numbers(hearing_t *h)
 {
-    broker_t *b = h->c->b;
+    const call_t *c = h->c;
+    broker_t *b = c->b;
     heddle_error_t error;
-    if (!h->is_older) return true;
     if (h->is_absurd || h->is_crowded) {
         outbox_clear(&b->out);
         return h->is_absurd ? refuse_jump(h) : refuse_claim(h);
     }
-    if (!broker_make_durable(b, h->c->now, &error)) {
-        broker_refuse(h->c, &error, b->opts.lease_ms / 4);
+    if (!b->out.record_count) return true;
+    if (b->txn.is_open) {
+        broker_defer(c);
         return false;
     }
-    b->heard.epochs += h->epochs;
-    b->heard.numbers += h->numbers;
-    h->epochs = h->numbers = 0;
-    if (h->text.bytes) say_restored(h);
-    return true;
+    txn_t txn = txn_of(c, TXN_NUMBERS, b->opts.lease_ms / 4);
+    txn.request = request_of_call(c);
+    if (!txn.request) {
+        b->out.record_count = 0;
+        return false;
+    }
+    txn.request->recovery = h->so_far;
+    txn.request->recovery.is_whole = !h->is_full;
+    text_printf(txn.request->recovery.text, sizeof txn.request->recovery.text, "%.300s", buf_text(&h->text));
+    broker_commit(b, &txn, c->now, &error);
+    return false;
 }
 
 static bool is_subscribed(const msg_join_t *join, const char *adapter)
@@ -162,8 +163,8 @@ static bool is_beyond(const broker_t *b, const msg_held_t *held)
 static void doubt_decisions(hearing_t *h, const msg_join_t *join)
 {
     broker_t *b = h->c->b;
-    for (; h->doubted < join->adapter_count && !h->is_full; h->doubted++) {
-        const adapter_row_t *a = registry_adapter(&b->registry, join->adapters[h->doubted].adapter);
+    for (; h->so_far.doubted < join->adapter_count && !h->is_full; h->so_far.doubted++) {
+        const adapter_row_t *a = registry_adapter(&b->registry, join->adapters[h->so_far.doubted].adapter);
         if (!a || !a->active) continue;
         h->is_full = !registry_decide_floor(&b->registry, a->name, 0, registry_next_decision(a), h->c->now,
                                             &b->out);
@@ -171,45 +172,48 @@ static void doubt_decisions(hearing_t *h, const msg_join_t *join)
     }
 }
 
-static bool hear_join(hearing_t *h, const msg_join_t *join)
+static hearing_t begin(const call_t *c, const char *who)
 {
-    hear_epoch(h, join->epoch, join->prev_token);
+    hearing_t h = {.c = c};
+    if (c->again) h.so_far.doubted = c->again->recovery.doubted;
+    error_text(h.so_far.who, sizeof h.so_far.who, who);
+    return h;
+}
+
+static bool end(hearing_t *h)
+{
+    bool goes_on = !h->is_older || record_numbers(h);
+    buf_fini(&h->text);
+    return goes_on;
+}
+
+bool broker_recover_join(const call_t *c)
+{
+    const msg_join_t *join = &c->m->join;
+    if (c->again && c->again->recovery.is_whole) return true;
+    hearing_t h = begin(c, join->name);
+    hear_epoch(&h, join->epoch, join->prev_token);
     for (uint32_t i = 0; i < join->adapter_count; i++)
-        hear_adapter(h, join->adapters[i].adapter, join->adapters[i].version, join->adapters[i].decision);
+        hear_adapter(&h, join->adapters[i].adapter, join->adapters[i].version, join->adapters[i].decision);
     for (uint32_t i = 0; i < join->held_count; i++)
-        if (is_beyond(h->c->b, &join->held[i]) && is_subscribed(join, join->held[i].adapter))
-            hear_adapter(h, join->held[i].adapter, join->held[i].version, 0);
-    h->is_older |= h->text.bytes > 0;
-    if (h->is_older) doubt_decisions(h, join);
-    bool goes_on = go_above(h);
-    buf_clear(&h->text);
-    return goes_on;
+        if (is_beyond(c->b, &join->held[i]) && is_subscribed(join, join->held[i].adapter))
+            hear_adapter(&h, join->held[i].adapter, join->held[i].version, 0);
+    h.is_older |= h.text.bytes > 0;
+    if (h.is_older) doubt_decisions(&h, join);
+    return end(&h);
 }
 
-/* As many adapters at a time as fit one commit. */
-bool broker_hear_join(const call_t *c)
-{
-    hearing_t h = {.c = c, .who = c->m->join.name};
-    bool goes_on;
-    do {
-        h.is_full = false;
-        goes_on = hear_join(&h, &c->m->join);
-    } while (goes_on && h.is_full);
-    buf_fini(&h.text);
-    return goes_on;
-}
-
-bool broker_hear_open(const call_t *c)
+bool broker_recover_open(const call_t *c)
 {
     const msg_open_t *open = &c->m->open;
-    hearing_t h = {.c = c, .who = open->writer, .is_opening = true};
+    if (c->again && c->again->recovery.is_whole) return true;
+    hearing_t h = begin(c, open->writer);
+    h.is_opening = true;
     hear_epoch(&h, open->epoch, open->prev_token);
     uint64_t newest = open->serving;
     for (uint32_t i = 0; i < open->served_count; i++)
         if (open->served[i] > newest) newest = open->served[i];
     hear_adapter(&h, open->adapter, newest, 0);
     h.is_older = h.text.bytes > 0;
-    bool goes_on = go_above(&h);
-    buf_fini(&h.text);
-    return goes_on;
+    return end(&h);
 }

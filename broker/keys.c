@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys: who may say what, and the questions that change it.  Without io.key there are none, and nobody is
- * asked. */
-#include "broker/node_part.h"
+#include "broker/keys.h"
 
+#include "broker/questions/query.h"
 #include "broker/questions/report.h"
+#include "broker/sessions.h"
 #include "core/errors.h"
 
 #include <string.h>
@@ -85,77 +85,66 @@ static void end_session(broker_t *b, member_t *member, const auth_key_t *key, in
     msg_from_error(&error, 0, (msg_type_t)0, &m);
     m.error.token = member->token;
     outbox_send(&b->out, member->peer, &m);
-    broker_end_member_because(b, member, "its key was revoked", now);
+    broker_end_member(b, member, MEMBER_LOST, "its key was revoked", now);
 }
 
-/* Its sessions end as if their leases had, at once; its connections are nobody's from now on. */
+/* Its sessions end as if their leases had, at once; its connections when the messages to them have left. */
 static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
 {
     uint64_t count = 0;
     for (member_t *m; (m = session_of(b, key->public_key)) != NULL; count++) end_session(b, m, key, now);
+    broker_peer_t *peer, *next;
+    HASH_ITER(hh, b->peers, peer, next)
+        if (is_of(peer, key->public_key)) broker_end_peer(b, peer);
     return count;
 }
 
-static void forget_connections(broker_t *b, const char *key)
+void broker_apply_key(broker_t *b, const record_t *rec, instant_t now)
 {
-    broker_peer_t *peer, *next;
-    HASH_ITER(hh, b->peers, peer, next)
-    if (is_of(peer, key)) broker_forget_peer(b, peer);
+    const auth_key_t *key = auth_key(&b->auth, rec->public_key);
+    bool is_asked_for = b->txn.kind == TXN_KEY; /* at a start the ready line tells of them */
+    if (is_asked_for) {
+        event_type_t type = rec->revoked_ms ? EVENT_KEY_REVOKED : EVENT_KEY_ADDED;
+        event_row_t *e = events_add(&b->events, type, NULL, 0, NULL, now);
+        events_say(e, HEDDLE_OK, "%.60s: %.90s", key->name, key->roles);
+    }
+    if (rec->revoked_ms) b->txn.ended_sessions = cut_off(b, key, now);
 }
 
 /* ---- questions ---- */
 
-static void say_event(broker_t *b, event_type_t type, const auth_key_t *key, instant_t now)
+void broker_answer_key(broker_t *b, const txn_t *txn)
 {
-    event_row_t *e = events_add(&b->events, type, NULL, 0, NULL, now);
-    events_say(e, HEDDLE_OK, "%.60s: %.90s", key->name, key->roles);
-}
-
-static int answer(const call_t *c, const auth_key_t *key, bool changed, uint64_t sessions,
-                  heddle_error_t *error)
-{
+    heddle_error_t error;
     json_t *body = NULL;
-    int rc = report_key(c->b, key, changed, sessions, &body, error);
-    if (!rc) broker_report(c->b, c->from, c->m->query.req, body);
+    const auth_key_t *key = auth_key(&b->auth, txn->key);
+    if (report_key(b, key, txn->has_changed, txn->ended_sessions, &body, &error))
+        broker_refuse_asker(b, &txn->asker, &error, 0);
+    else broker_report(b, txn->asker.peer, txn->asker.req, body);
     json_decref(body);
-    return rc;
 }
 
-static int add_key(const call_t *c, heddle_error_t *error)
+static int add_key(const call_t *c, txn_t *txn, heddle_error_t *error)
 {
-    broker_t *b = c->b;
     const msg_query_t *q = &c->m->query;
     key_ask_t ask = {
         .public_key = q->key, .name = q->name, .roles = q->roles, .role_count = q->role_count};
-    bool changed;
-    int rc = auth_decide_add(&b->auth, &ask, c->now, &b->out, &changed, error);
-    if (!rc && changed && !broker_make_durable(b, c->now, error)) rc = error->code;
-    if (rc) return rc;
-    const auth_key_t *key = auth_key(&b->auth, q->key);
-    if (changed) say_event(b, EVENT_KEY_ADDED, key, c->now);
-    return answer(c, key, changed, 0, error);
+    int rc = auth_decide_add(&c->b->auth, &ask, c->now, &c->b->out, &txn->has_changed, error);
+    if (!rc) error_text(txn->key, sizeof txn->key, q->key);
+    return rc;
 }
 
-static int revoke_key(const call_t *c, heddle_error_t *error)
+/* Of one that was revoked before a session may be here yet, of a start before. */
+static int revoke_key(const call_t *c, txn_t *txn, heddle_error_t *error)
 {
-    broker_t *b = c->b;
     const msg_query_t *q = &c->m->query;
     const auth_key_t *key;
-    char public_key[HEDDLE_KEY_TEXT];
-    bool changed;
-    int rc = auth_decide_revoke(&b->auth, q->key[0] ? q->key : q->name, c->now, &b->out, &key, &changed,
-                                error);
+    int rc = auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, &c->b->out, &key,
+                                &txn->has_changed, error);
     if (rc) return rc;
-    memcpy(public_key, key->public_key, sizeof public_key);
-    if (changed && !broker_make_durable(b, c->now, error)) return error->code;
-    key = auth_key(&b->auth, public_key);
-    if (changed) say_event(b, EVENT_KEY_REVOKED, key, c->now);
-    uint64_t sessions = cut_off(b, key, c->now);
-    rc = answer(c, key, changed, sessions, error);
-    broker_let_go(b); /* the last words to its connections, before their numbers are forgotten */
-    broker_close_writers(b, c->now);
-    forget_connections(b, public_key);
-    return rc;
+    error_text(txn->key, sizeof txn->key, key->public_key);
+    if (!txn->has_changed) txn->ended_sessions = cut_off(c->b, key, c->now);
+    return HEDDLE_OK;
 }
 
 bool on_keys(const call_t *c)
@@ -165,15 +154,19 @@ bool on_keys(const call_t *c)
     bool is_add = !strcmp(op, "key_add"), is_revoke = !strcmp(op, "key_revoke"),
          is_list = !strcmp(op, "keys");
     if (!is_add && !is_revoke && (!is_list || c->b->io.key)) return false;
-    int rc;
     if (!c->b->io.key) {
-        rc = error_fail(&error, HEDDLE_ERR_DENIED,
-                        "this broker runs without keys: whoever reaches it may do everything");
+        error_fail(&error, HEDDLE_ERR_DENIED,
+                   "this broker runs without keys: every client that reaches it may do everything");
         error_hint(&error, "start it without --insecure");
+        broker_refuse(c, &error, 0);
+    } else if (c->b->txn.is_open) {
+        broker_defer(c);
     } else {
-        rc = is_add ? add_key(c, &error) : revoke_key(c, &error);
+        txn_t txn = txn_of(c, TXN_KEY, 0);
+        int rc = is_add ? add_key(c, &txn, &error) : revoke_key(c, &txn, &error);
+        if (rc) broker_refuse(c, &error, 0);
+        else broker_commit(c->b, &txn, c->now, &error);
     }
-    if (rc) broker_refuse(c, &error, 0);
     return true;
 }
 
@@ -202,7 +195,7 @@ int broker_admit_admin(broker_t *b, const char *public_key, const char *name, in
         if (!auth_is_live(known) || !auth_is_admin(known)) tell_left_out(b, known);
         return HEDDLE_OK;
     }
+    if (b->txn.is_open) return error_fail(error, HEDDLE_ERR_AGAIN, "an earlier record is not confirmed yet");
     int rc = auth_decide_add(&b->auth, &ask, now, &b->out, &changed, error);
-    if (!rc && !broker_make_durable(b, now, error)) rc = error->code;
-    return rc;
+    return rc ? rc : broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, error);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The path of a version, as its messages come in. */
-#include "broker/node_part.h"
+#include "broker/versions.h"
 
 #include "core/errors.h"
 
@@ -14,7 +13,7 @@ static const member_t *writer_of(const call_t *c)
 }
 
 /* Neither the adapter's writer nor a replay: a stale token, or a live one of another adapter. */
-static void refuse_stranger(const call_t *c, heddle_error_t *error)
+static void refuse_foreign_token(const call_t *c, heddle_error_t *error)
 {
     broker_t *b = c->b;
     const member_t *member = membership_by_token(&b->members, c->m->publish.token);
@@ -56,13 +55,16 @@ void on_publish(const call_t *c)
     if (writer) membership_heard(&b->members, membership_by_token(&b->members, m->token), c->now.us);
     int rc = registry_decide_publish(&b->registry, m, &by, c->now, &b->out, &version, &created, &error);
     if (rc == HEDDLE_ERR_FENCED) {
-        refuse_stranger(c, &error);
+        refuse_foreign_token(c, &error);
     } else if (rc == HEDDLE_ERR_UNAVAILABLE && error.retriable) {
         broker_refuse(c, &error, rollout_settling_us(&b->rollout, c->now.us) / 1000 + 1);
-    } else if (rc || !broker_make_durable(b, c->now, &error)) {
+    } else if (rc) {
         broker_refuse(c, &error, 0);
-    } else if (!created && writer) {
-        rollout_republished(&b->rollout, broker_view(b, c->now), writer, version, &b->out);
+    } else {
+        txn_t txn = txn_of(c, TXN_PUBLISH, 0);
+        rc = broker_commit(b, &txn, c->now, &error);
+        if (!rc && !created && writer) /* no record: it is there already */
+            rollout_republished(&b->rollout, broker_view(b, c->now), writer, version, &b->out);
     }
 }
 

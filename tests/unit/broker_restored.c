@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that know more than the store (node_heard.c); the whole of it is in tests/scenario/restored_test.c. */
+/* Members that know more than the store (broker/restored.h); the whole of it is in tests/scenario/restored_test.c. */
 #include "broker_rig.h"
 
-TestSuite(heard, .init = rig_start, .fini = rig_stop);
+TestSuite(restored, .init = rig_start, .fini = rig_stop);
 
 enum { MANY = 100 };
 
@@ -24,7 +24,7 @@ static void join_at(uint64_t peer, uint64_t version, uint64_t decision)
     join(peer, peer == W3 ? "w3" : "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1});
 }
 
-Test(heard, nothing_new_is_nothing_done)
+Test(restored, nothing_new_is_nothing_done)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -40,7 +40,7 @@ Test(heard, nothing_new_is_nothing_done)
     cr_assert_eq(R.b->restored.at_ms, 0);
 }
 
-Test(heard, numbers_go_on_above)
+Test(restored, numbers_go_on_above)
 {
     join_at(W1, 7, 9);
     cr_assert_neq(R.tokens[W1], 0);
@@ -59,7 +59,7 @@ Test(heard, numbers_go_on_above)
     cr_assert(rig_adapter()->last_version == 8 && rig_adapter()->floor_decision == 9);
 }
 
-Test(heard, a_publisher_knows_its_version)
+Test(restored, a_publisher_knows_its_version)
 {
     rig_open(T, "policy", "trainer", 5, false);
     cr_assert_eq(rig_last(T, MSG_WELCOME)->welcome.keep_count, 0);
@@ -67,7 +67,7 @@ Test(heard, a_publisher_knows_its_version)
     cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 6);
 }
 
-Test(heard, an_epoch_and_its_tokens)
+Test(restored, an_epoch_and_its_tokens)
 {
     publish_to(1, (rig_publish_t){0});
     uint64_t writer = R.tokens[T], epoch = R.b->registry.epoch, seq = R.b->events.last_seq;
@@ -88,7 +88,7 @@ Test(heard, an_epoch_and_its_tokens)
     cr_assert(gap, "a follower hears that the epoch is another");
 }
 
-Test(heard, a_token_of_this_epoch_that_was_never_given)
+Test(restored, a_token_of_this_epoch_that_was_never_given)
 {
     workers(2);
     uint64_t epoch = R.b->registry.epoch;
@@ -99,7 +99,7 @@ Test(heard, a_token_of_this_epoch_that_was_never_given)
     cr_assert_eq(R.b->registry.epoch, epoch + 1);
 }
 
-Test(heard, only_what_it_subscribes_to)
+Test(restored, only_what_it_subscribes_to)
 {
     msg_subscription_t sub = {.adapter = "policy"};
     msg_held_t held[] = {{.adapter = "critic", .version = 4, .state = HELD_KEPT},
@@ -112,7 +112,7 @@ Test(heard, only_what_it_subscribes_to)
 }
 
 /* Its application may have been asked to switch to what is not known here. */
-Test(heard, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
+Test(restored, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -133,7 +133,7 @@ Test(heard, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
 }
 
 /* The first that came has raised the epoch; the next one comes of the lost time too. */
-Test(heard, who_comes_second_is_doubted_too)
+Test(restored, who_comes_second_is_doubted_too)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -149,7 +149,7 @@ Test(heard, who_comes_second_is_doubted_too)
 }
 
 /* Epochs are counted on from the copy: those of the lost time come again. */
-Test(heard, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_start)
+Test(restored, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_start)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -174,7 +174,7 @@ Test(heard, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_star
 }
 
 /* More than one commit can take. */
-Test(heard, many_adapters)
+Test(restored, many_adapters)
 {
     static msg_subscription_t subs[MANY];
     static char names[MANY][16];
@@ -190,7 +190,7 @@ Test(heard, many_adapters)
     }
 }
 
-Test(heard, numbers_that_cannot_be)
+Test(restored, numbers_that_cannot_be)
 {
     const msg_join_t ROWS[] = {{.epoch = 4000000000}, {.prev_token = UINT64_MAX}};
     msg_subscription_t sub = {.adapter = "policy"};
@@ -212,7 +212,7 @@ Test(heard, numbers_that_cannot_be)
 }
 
 /* Whatever one member may say, a thousand of them may not use the numbers up. */
-Test(heard, all_raises_have_a_sum)
+Test(restored, all_raises_have_a_sum)
 {
     msg_subscription_t sub = {.adapter = "policy"};
     uint64_t raised = 0, epoch;
@@ -234,7 +234,7 @@ Test(heard, all_raises_have_a_sum)
     cr_assert_eq(rig_adapter()->last_version, 257ull << 24, "the sum is of one start");
 }
 
-Test(heard, no_epoch_beyond_what_starts_need)
+Test(restored, no_epoch_beyond_what_starts_need)
 {
     record_t *rec = outbox_record(&R.b->out, RECORD_EPOCH, "", R.now);
     rec->epoch = EPOCH_HEARD_MAX - 2;
@@ -261,7 +261,7 @@ static void join_with(uint64_t peer, const char *name, const char *prefix, int c
     join(peer, name, (msg_join_t){.adapters = subs, .adapter_count = (uint32_t)count});
 }
 
-Test(heard, adapters_that_only_workers_know_are_few)
+Test(restored, adapters_that_only_workers_know_are_few)
 {
     join_with(W1, "w1", "a", CLAIMED);
     cr_assert_neq(R.tokens[W1], 0);
@@ -282,7 +282,7 @@ Test(heard, adapters_that_only_workers_know_are_few)
     rig_error(W2, "limit");
 }
 
-Test(heard, an_open_that_is_refused_changes_nothing)
+Test(restored, an_open_that_is_refused_changes_nothing)
 {
     publish_to(1, (rig_publish_t){0});
     size_t records = R.record_count;
@@ -302,7 +302,7 @@ Test(heard, an_open_that_is_refused_changes_nothing)
     cr_assert(R.tokens[W4] >> 32 == epoch + 6 && rig_adapter()->last_version == 40, "and one that is not does");
 }
 
-Test(heard, what_is_not_on_disk_is_not_gone_above)
+Test(restored, what_is_not_on_disk_is_not_gone_above)
 {
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     join_at(W1, 7, 9);

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/strangers.h"
+#include "broker/foreign.h"
 
 #include "core/bytes.h"
 
 #include <string.h>
 
-bool stranger_is_listed(const stranger_t *row, uint64_t now_us)
+bool foreign_is_listed(const foreign_member_t *row, uint64_t now_us)
 {
-    return row->heard_us && now_us < row->heard_us + STRANGERS_US;
+    return row->heard_us && now_us < row->heard_us + FOREIGN_US;
 }
 
 /* The row of that process, else the one heard of longest ago. */
-static stranger_t *row_of(strangers_t *s, const key16_t *life)
+static foreign_member_t *row_of(foreign_t *s, const key16_t *life)
 {
-    stranger_t *oldest = s->rows;
-    for (stranger_t *row = s->rows; row < s->rows + STRANGERS_MAX; row++) {
+    foreign_member_t *oldest = s->rows;
+    for (foreign_member_t *row = s->rows; row < s->rows + FOREIGN_MAX; row++) {
         if (row->heard_us && !memcmp(&row->life, life, sizeof *life)) return row;
         if (row->heard_us < oldest->heard_us) oldest = row;
     }
-    *oldest = (stranger_t){.life = *life};
+    *oldest = (foreign_member_t){.life = *life};
     return oldest;
 }
 
-static const char *say(strangers_t *s, stranger_t *row)
+static const char *say(foreign_t *s, foreign_member_t *row)
 {
-    if (s->said_us && row->heard_us - s->said_us < STRANGERS_PAUSE_US) {
+    if (s->said_us && row->heard_us - s->said_us < FOREIGN_PAUSE_US) {
         s->unsaid_count++;
         return NULL;
     }
@@ -36,17 +36,17 @@ static const char *say(strangers_t *s, stranger_t *row)
     return s->line;
 }
 
-const char *strangers_heard(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now)
+const char *foreign_heard(foreign_t *s, const msg_hello_t *m, const char *cluster, instant_t now)
 {
     static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};
     if (!m->cluster || !m->cluster[0] || !strcmp(m->cluster, cluster)) return NULL;
-    stranger_t *row = row_of(s, &m->life);
+    foreign_member_t *row = row_of(s, &m->life);
     row->heard_us = now.us ? now.us : 1;
     row->heard_ms = now.wall_ms;
     text_printf(row->text, sizeof row->text,
                 "%s on %s, pid %llu, belongs to cluster %.64s, this is %.64s: it will not join; is this the "
                 "right --data?",
                 ROLES[m->role], m->host, (unsigned long long)m->pid, m->cluster, cluster);
-    if (row->said_us && now.us - row->said_us < STRANGERS_US) return NULL;
+    if (row->said_us && now.us - row->said_us < FOREIGN_US) return NULL;
     return say(s, row);
 }

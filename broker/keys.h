@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/keys.h: what the key of a connection lets it do, and the questions that change keys.  The table is
+ * auth.h's.  Without io.key there are no keys, and every client may do everything.  */
+#ifndef BROKER_KEYS_H
+#define BROKER_KEYS_H
+
+#include "broker/call.h"
+
+/* May the connection's key say this?  Sets c->key.  False: it was answered, or dropped. */
+bool broker_allows(call_t *c);
+/* A worker's name is its key's while the worker lives: false where that was said. */
+bool broker_may_take_name(const call_t *c, const member_t *holder);
+bool on_keys(const call_t *c);     /* false: the question is for a page, or not about keys */
+/* A KEY record was applied. */
+void broker_apply_key(broker_t *b, const record_t *rec, instant_t now);
+/* The answer to the question that the transaction was for. */
+void broker_answer_key(broker_t *b, const txn_t *txn);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/questions/query.h: the message QUERY: a question is answered at once from a page (report.h), waits until
+ * it can be answered (pending.h), or changes keys (broker/keys.h). */
+#ifndef BROKER_QUERY_H
+#define BROKER_QUERY_H
+
+#include "broker/call.h"
+#include <jansson.h>
+
+void on_query(const call_t *c);
+void on_verified(const call_t *c);
+void on_pull(const call_t *c);
+void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body);
+/* Waiting questions whose answer has come; last in a turn. */
+void broker_answer_pending(broker_t *b, instant_t now);
+/* The decision of an activation is recorded (error NULL), or was refused. */
+void broker_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/restored.h: members that know greater numbers than the store: an older copy of the data was put back.
+ *
+ *   JOIN, OPEN --knows no more--> handled
+ *              --knows more--> the numbers are recorded (TXN_NUMBERS) --> handled again
+ *                              as many adapters at a time as one transaction takes
+ *              --numbers that cannot be, or too many adapters--> refused
+ *
+ * What was acknowledged since that copy is gone, but its numbers may not be given again: members that have seen
+ * them would take other bytes for those they know, and new decisions for old ones.  Every number therefore goes
+ * on above the greatest that any member knows.  The latest decision of such a member's adapters is made anew
+ * above those that members follow: a decision that is not known here may have been in force. */
+#ifndef BROKER_RESTORED_H
+#define BROKER_RESTORED_H
+
+#include "broker/call.h"
+
+/* True: the store knows as much as the member; go on.  False: it was refused, or is handled again later. */
+bool broker_recover_join(const call_t *c);
+bool broker_recover_open(const call_t *c);
+/* The numbers are recorded: an event and `status` say so. */
+void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/sessions.h: connections, and the sessions that they speak for.
+ *
+ *   unknown --HELLO--> idle --JOIN, OPEN--> bound to a session --LEAVE, lease over, replaced, revoked--> idle
+ *   idle --LEAVE answered, key revoked, too many of them--> ending --its messages have left--> forgotten
+ *
+ * A session of a worker begins at once.  That of a publisher begins when the WRITER record is applied.
+ * At most LIMIT_PEERS connections; of idle ones BROKER_IDLE_PEERS, the longest silent makes room. */
+#ifndef BROKER_SESSIONS_H
+#define BROKER_SESSIONS_H
+
+#include "broker/call.h"
+
+void on_hello(const call_t *c);
+void on_join(const call_t *c);
+void on_open(const call_t *c);
+void on_heartbeat(const call_t *c);
+void on_leave(const call_t *c);
+
+broker_peer_t *broker_peer(const broker_t *b, uint64_t peer);           /* NULL: it has not said HELLO */
+/* It is forgotten when the messages to it have left. */
+void broker_end_peer(broker_t *b, broker_peer_t *peer);
+void broker_forget_ending(broker_t *b);
+
+/* Is the member's connection still there?  A send tells; sets is_gone. */
+void broker_probe(broker_t *b, member_t *member);
+bool broker_is_gone(broker_t *b, uint64_t peer);                        /* the same of any connection */
+
+/* A session ended, for any reason but a new one of its name: events, copies, questions.  `why` NULL: it left,
+ * or its lease is over; else it ends at once, for that reason. */
+void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now);
+
+/* WRITER was applied: the session of the transaction's OPEN begins.  Where its connection ended meanwhile, the
+ * writer is closed again. */
+void broker_begin_writer(broker_t *b, uint64_t token, instant_t now);
+/* WRITER is about to close the adapter's: an event, where the session ended before this start of the broker. */
+void broker_note_closed(broker_t *b, const adapter_row_t *a, instant_t now);
+/* Its writer is closed, or could not be: BYE, and the connection is ending. */
+void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token);
+/* The store refused to record it: what it serves is waited for, for a lease after the store takes records. */
+void broker_note_refused_open(broker_t *b, const request_t *open);
+/* Is `open` the request once more? */
+bool broker_is_same_open(const request_t *request, const msg_open_t *open);
+
+#endif

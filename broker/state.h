@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/state.h: all that the broker knows: for the files that handle its messages.  What only reads gets a
+ * view of what it reads instead (broker/questions/report.h), and the pure files cannot see this at all.
+ *
+ * Durable: registry, keys.  Soft, gone with the process: the rest.  Between two events `out` is empty; what an
+ * event leads to is collected there, and becomes the transaction when it has records (broker/txn.h). */
+#ifndef BROKER_STATE_H
+#define BROKER_STATE_H
+
+#include "broker/auth.h"
+#include "broker/foreign.h"
+#include "broker/node.h"
+#include "broker/questions/pending.h"
+#include "broker/txn.h"
+#include "core/owner.h"
+#include <uthash.h>
+
+/* A connection that said HELLO (or not yet: role 0). */
+typedef struct broker_peer {
+    uint64_t peer;
+    role_t role;
+    key16_t life;
+    char host[HEDDLE_NAME_MAX + 1];
+    uint64_t pid, wire, heard_us;
+    uint64_t token;                    /* of its session; 0: none */
+    char name[HEDDLE_NAME_MAX + 1];    /* of its latest session, "" before the first */
+    char key[HEDDLE_KEY_TEXT];         /* that it has proved, "" without keys */
+    uint64_t fenced_token;             /* the stale token that it was last told of: events say each once */
+    bool is_ending;                    /* it is forgotten when the messages to it have left */
+    UT_hash_handle hh;
+} broker_peer_t;
+
+struct broker {
+    owner_t owner;                     /* of the thread that made it */
+    broker_opts_t opts;
+    broker_io_t io;
+    registry_t registry;
+    auth_t auth;
+    membership_t members;
+    rollout_t rollout;
+    events_t events;
+    pending_t pending;
+    outbox_t out;                      /* of the event in hand */
+    txn_t txn; outbox_t txn_out;       /* the transaction; its records and replies, while it is open */
+    request_t *requests; size_t request_count, request_bytes;   /* that wait for it, in their order */
+    bool is_undecided;                 /* something changed meanwhile: rollouts are decided when it has ended */
+    broker_peer_t *peers; size_t idle_count, ending_count;
+    uint64_t started_us, started_ms;
+    uint64_t start_epoch;              /* of the start; a member that knows a greater one raises it */
+    uint64_t start_token;              /* the greatest of that epoch, when it was raised; none before */
+    struct {
+        uint64_t at_ms;                /* 0: none */
+        char from[HEDDLE_NAME_MAX + 1], message[160];
+    } restored;                        /* the last member that knew more than the store, and what */
+    struct { uint64_t epochs, numbers; } heard;   /* by how much members raised them since the start */
+    bool is_read_only;                 /* the last commit was refused: `status` says read_only */
+    uint64_t retry_us;                 /* then: when deciding is tried again */
+    bool is_broken;                    /* fatal was called */
+    /* a writer's session may have ended without its record being closed */
+    bool has_abandoned;
+    bool is_stirred;                   /* something happened that a waiting question may wait for */
+    uint64_t seen_seq;                 /* events that waiting questions were shown */
+    uint64_t askers_probed_us;         /* when their connections were last looked at, for want of places */
+    uint64_t sent[32], received[32];   /* messages by type */
+    uint64_t bad_frames, dropped_sends;
+    foreign_t foreign;
+    uint64_t denied;                   /* messages that a key was not allowed */
+};
+
+static inline view_t broker_view(const broker_t *b, instant_t now)
+{
+    return (view_t){&b->registry, &b->members, now};
+}
+
+/* The messages of the outbox leave; it is empty then.  Connections that are ending are forgotten. */
+void broker_let_go(broker_t *b);
+/* Rollouts are looked at and decided, and abandoned writers closed, until nothing more comes of it. */
+void broker_settle(broker_t *b, instant_t now);
+/* Memory and the store may differ: the process must end.  `what` NULL: *error says it already. */
+void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *error);
+/* A message that is out of its own limits was not sent: the log says so. */
+void broker_note_unsendable(broker_t *b);
+
+#endif

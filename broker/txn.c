@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/txn.h"
+
+#include "broker/apply.h"
+#include "broker/call.h"
+#include "broker/keys.h"
+#include "broker/questions/query.h"
+#include "broker/restored.h"
+#include "broker/sessions.h"
+#include "broker/state.h"
+#include "core/errors.h"
+#include "core/failpoint.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+/* After a refused commit, what was left undecided is tried again so much later. */
+#define COMMIT_RETRY_US 1000000ull
+
+/* ---- begin and end ---- */
+
+txn_t txn_of(const call_t *c, txn_kind_t kind, uint64_t retry_ms)
+{
+    return (txn_t){.kind = kind,
+                   .asker = asker_of(c),
+                   .retry_ms = retry_ms,
+                   .deadline_us = request_deadline_us(c)};
+}
+
+/* What would be answered must be whole before anything is recorded, and must outlive the event. */
+static int check_outbox(broker_t *b, heddle_error_t *error)
+{
+    msg_type_t unsendable = b->out.unsendable;
+    if (unsendable) {
+        int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
+                            msg_name((int)unsendable));
+        error_hint(error, "nothing was changed; the broker's log tells more");
+        broker_note_unsendable(b);
+        return rc;
+    }
+    if (b->out.failed || !outbox_own(&b->out))
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change");
+    return HEDDLE_OK;
+}
+
+static void swap_outboxes(broker_t *b)
+{
+    outbox_t out = b->out;
+    b->out = b->txn_out;
+    b->txn_out = out;
+}
+
+/* Members with greater numbers have been heard: the request is handled again, before all that wait. */
+static void handle_again(broker_t *b, instant_t now)
+{
+    broker_note_recovered(b, &b->txn.request->recovery, now);
+    DL_PREPEND(b->requests, b->txn.request);
+    b->request_count++;
+    b->request_bytes += b->txn.request->bytes;
+    b->txn.request = NULL;
+}
+
+/* What becomes of the asker; what becomes of the records is in apply.c. */
+static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
+{
+    txn_t *t = &b->txn;
+    bool is_refused = rc && t->asker.peer && !t->is_answered;
+    switch (t->kind) {
+    case TXN_OWN: b->has_abandoned |= rc != HEDDLE_OK; return;
+    case TXN_LEAVE:
+        b->has_abandoned |= rc != HEDDLE_OK;
+        broker_send_bye(b, &t->asker, t->token);
+        return;
+    case TXN_ACTIVATE: broker_activation_ended(b, t->question, rc ? error : NULL); return;
+    case TXN_KEY:
+        if (!rc) broker_answer_key(b, t);
+        break;
+    case TXN_NUMBERS:
+        if (!rc) handle_again(b, now);
+        /* fall through */
+    case TXN_OPEN:
+        if (rc && b->is_read_only) broker_note_refused_open(b, t->request);
+        break;
+    case TXN_PUBLISH: break;
+    }
+    if (is_refused) broker_refuse_asker(b, &t->asker, error, t->retry_ms);
+}
+
+/* `was_tried`: the store has answered. */
+static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
+{
+    b->txn.is_open = false;
+    swap_outboxes(b);
+    if (was_tried) {
+        if (b->is_read_only && !rc) rollout_resume(&b->rollout, now.us);
+        b->is_read_only = rc != HEDDLE_OK;
+    }
+    if (!rc) rc = broker_apply(b, now, error);
+    else if (rc == HEDDLE_ERR_DATA_DIR) broker_end_broken(b, rc, NULL, error);
+    if (rc && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US; /* no further refusal puts it off */
+    if (rc) outbox_clear(&b->out);
+    if (!b->is_broken) answer(b, rc, error, now);
+    free(b->txn.request);
+    b->txn.request = NULL;
+    broker_let_go(b);
+    b->is_stirred = true;
+}
+
+int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error)
+{
+    *ret_error = (heddle_error_t){0};
+    int rc = check_outbox(b, ret_error);
+    b->txn = *txn;
+    b->txn.began_us = now.us;
+    swap_outboxes(b);
+    const outbox_t *out = &b->txn_out;
+    bool is_tried = !rc && out->record_count;
+    if (is_tried)
+        rc = FAILPOINT("broker.commit")
+                 ? error_fail(ret_error, HEDDLE_ERR_NO_SPACE, "no space is left")
+                 : b->io.commit(b->io.self, out->records, out->record_count, ret_error);
+    b->txn.is_open = is_tried && rc == HEDDLE_ERR_AGAIN;
+    if (b->txn.is_open) return rc;
+    end(b, rc, is_tried, now, ret_error);
+    return b->is_broken ? ret_error->code : rc;
+}
+
+void broker_end_txn(broker_t *b, int rc, instant_t now, heddle_error_t *error)
+{
+    end(b, rc, true, now, error);
+}
+
+/* ---- requests that wait ---- */
+
+static void forget(broker_t *b, request_t *r)
+{
+    DL_DELETE(b->requests, r);
+    b->request_count--;
+    b->request_bytes -= r->bytes;
+}
+
+request_t *request_of_call(const call_t *c)
+{
+    heddle_error_t error;
+    request_t *r = malloc(sizeof *r + c->frame.bytes);
+    if (!r) {
+        error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for this request");
+        broker_refuse(c, &error, c->b->opts.lease_ms / 4);
+        return NULL;
+    }
+    *r = (request_t){
+        .asker = asker_of(c), .deadline_us = request_deadline_us(c), .bytes = c->frame.bytes};
+    if (c->again) r->recovery = c->again->recovery;
+    memcpy(r->frame, c->frame.data, c->frame.bytes);
+    return r;
+}
+
+/* A client that waits for WELCOME asks again every second, and takes the answer to its latest request alone. */
+static bool is_asked_again(const request_t *r, const asker_t *asker)
+{
+    return r->asker.peer == asker->peer && r->asker.type == asker->type &&
+           (asker->type == MSG_OPEN || asker->type == MSG_JOIN);
+}
+
+static void forget_former(broker_t *b, const asker_t *asker)
+{
+    request_t *r, *next;
+    DL_FOREACH_SAFE (b->requests, r, next) {
+        if (!is_asked_again(r, asker)) continue;
+        forget(b, r);
+        free(r);
+    }
+}
+
+/* The same OPEN once more, while its record is under way: the session is welcomed by the latest one. */
+static bool replaces_open(const call_t *c)
+{
+    broker_t *b = c->b;
+    asker_t asker = asker_of(c);
+    if (b->txn.kind != TXN_OPEN || !is_asked_again(b->txn.request, &asker)) return false;
+    if (!broker_is_same_open(b->txn.request, &c->m->open)) return false;
+    request_t *r = request_of_call(c);
+    if (!r) return true;
+    free(b->txn.request);
+    b->txn.request = r;
+    b->txn.asker = r->asker;
+    return true;
+}
+
+void broker_defer(const call_t *c)
+{
+    broker_t *b = c->b;
+    heddle_error_t error;
+    asker_t asker = asker_of(c);
+    outbox_clear(&b->out);
+    if (c->peer->token)
+        membership_heard(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
+    if (replaces_open(c)) return;
+    forget_former(b, &asker);
+    if (b->request_count >= TXN_REQUESTS || b->request_bytes + c->frame.bytes > TXN_REQUEST_BYTES) {
+        error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "too many requests wait for the registry's store");
+        error_expected(&error, "at most %u requests, %u bytes", TXN_REQUESTS, TXN_REQUEST_BYTES);
+        broker_refuse(c, &error, b->opts.lease_ms / 4);
+        return;
+    }
+    request_t *r = request_of_call(c);
+    if (!r) return;
+    DL_APPEND(b->requests, r);
+    b->request_count++;
+    b->request_bytes += r->bytes;
+}
+
+void broker_forget_requests(broker_t *b, uint64_t peer)
+{
+    request_t *r, *next;
+    DL_FOREACH_SAFE (b->requests, r, next) {
+        if (r->asker.peer != peer) continue;
+        forget(b, r);
+        free(r);
+    }
+}
+
+bool broker_has_request(const broker_t *b, uint64_t peer)
+{
+    const request_t *r;
+    DL_FOREACH (b->requests, r)
+        if (r->asker.peer == peer) return true;
+    return b->txn.is_open && b->txn.asker.peer == peer;
+}
+
+request_t *broker_next_request(broker_t *b)
+{
+    request_t *r = b->txn.is_open ? NULL : b->requests;
+    if (r) forget(b, r);
+    return r;
+}
+
+/* ---- deadlines ---- */
+
+static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, instant_t now)
+{
+    heddle_error_t error;
+    bool is_publish = asker->type == MSG_PUBLISH;
+    unsigned long long open_ms = (now.us - b->txn.began_us) / 1000;
+    const char *name = msg_name((int)asker->type);
+    int code = is_publish ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_UNAVAILABLE;
+    if (is_under_way)
+        error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms", name, open_ms);
+    else
+        error_fail(&error, code,
+                   "this %s was not begun: the registry's store has not confirmed an earlier record for %llu ms",
+                   name, open_ms);
+    error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
+    error_hint(&error, "%s", !is_under_way ? "nothing was recorded; try again"
+                             : is_publish  ? "it may still be recorded: the same --request-id tells"
+                                           : "it may still be recorded; try again");
+    broker_refuse_asker(b, asker, &error, is_publish ? 0 : b->opts.lease_ms / 4);
+}
+
+void broker_end_late_requests(broker_t *b, instant_t now)
+{
+    txn_t *t = &b->txn;
+    if (!t->is_open) return;
+    if (t->asker.peer && t->deadline_us && !t->is_answered && now.us >= t->deadline_us) {
+        t->is_answered = true;
+        answer_late(b, &t->asker, true, now);
+    }
+    request_t *r, *next;
+    DL_FOREACH_SAFE (b->requests, r, next) {
+        if (now.us < r->deadline_us) continue;
+        answer_late(b, &r->asker, false, now);
+        forget(b, r);
+        free(r);
+    }
+}
+
+uint64_t broker_request_deadline(const broker_t *b)
+{
+    const txn_t *t = &b->txn;
+    bool has_asker = t->is_open && t->asker.peer && t->deadline_us && !t->is_answered;
+    uint64_t first = has_asker ? t->deadline_us : CLOCK_NEVER;
+    const request_t *r;
+    DL_FOREACH (b->requests, r)
+        if (r->deadline_us < first) first = r->deadline_us;
+    return first;
+}

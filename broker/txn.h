@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/txn.h: the transaction: records that one event leads to, until the store has confirmed them, and the
+ * requests that wait meanwhile.
+ *
+ *   state   event                                    -> next    what happens
+ *   idle    broker_commit: the store takes the
+ *           records and confirms them at once        -> idle    apply, replies leave
+ *           the store refuses                        -> idle    dropped, the asker gets the error
+ *           the store will confirm later (AGAIN)     -> open
+ *   open    broker_committed, well                   -> idle    apply, replies leave
+ *           broker_committed, refused                -> idle    dropped, the asker gets the error
+ *           the asker's deadline passes              -> open    the asker gets an error: the outcome is unknown
+ *
+ * At most one transaction is open.  It owns all that it needs when it ends: its records with their texts, its
+ * encoded replies, the asker, and the frame of a request that is handled again.  Nothing of it is on the stack.
+ *
+ * While it is open, the state of the broker is older than what the store may hold.  Requests that decide
+ * something therefore wait here in the order of their arrival, each until its deadline: PUBLISH, OPEN,
+ * changes of keys, and a JOIN that would raise numbers.  Heartbeats, the progress of workers, leases and
+ * questions that only read go on.  Rollouts and activations are decided when the transaction has ended.
+ * Bounded: TXN_REQUESTS and TXN_REQUEST_BYTES; a request beyond them is refused and may be sent again.
+ * Loop thread; nothing here blocks but a store that confirms at once. */
+#ifndef BROKER_TXN_H
+#define BROKER_TXN_H
+
+#include "broker/outbox.h"
+#include <heddle/keys.h>
+
+#define TXN_REQUESTS 1024u
+#define TXN_REQUEST_BYTES (64u << 20)
+
+typedef struct broker broker_t;
+typedef struct call call_t;
+
+/* Who gets the answer, or the error.  peer 0: the broker itself has asked. */
+typedef struct { uint64_t peer, req; msg_type_t type; } asker_t;
+
+/* What a member knows that the store does not (restored.h): how far its numbers are recorded. */
+typedef struct {
+    uint64_t epochs, numbers;          /* by how much the records raise them */
+    uint32_t doubted;                  /* of its adapters: their decisions are made anew */
+    bool is_whole;                     /* all of it is recorded with these records */
+    char who[HEDDLE_NAME_MAX + 1], text[304];
+} recovery_t;
+
+/* A frame that is handled later, or again. */
+typedef struct request {
+    struct request *prev, *next;
+    asker_t asker;
+    uint64_t deadline_us;              /* then it is answered with an error, and forgotten */
+    recovery_t recovery;
+    size_t bytes;
+    uint8_t frame[];
+} request_t;
+
+typedef enum {
+    TXN_OWN,          /* decisions, closed writers, a test whether the store takes records: nothing is answered */
+    TXN_PUBLISH,
+    TXN_OPEN,         /* its session begins when the WRITER record is applied, from the request's frame */
+    TXN_NUMBERS,      /* of a JOIN or OPEN, which is handled again when they are recorded */
+    TXN_LEAVE,        /* BYE follows, whether or not the writer could be closed */
+    TXN_KEY,
+    TXN_ACTIVATE      /* a waiting question (broker/questions/pending.h) is decided */
+} txn_kind_t;
+
+typedef struct txn {
+    txn_kind_t kind;
+    bool is_open;
+    bool is_answered;                  /* its asker got an error at the deadline */
+    asker_t asker;
+    uint64_t began_us;
+    uint64_t deadline_us;              /* of its asker; 0: none */
+    uint64_t retry_ms;                 /* that the asker's error names; 0: none */
+    request_t *request;                /* OPEN, NUMBERS; owned */
+    uint64_t question;                 /* ACTIVATE: the id of the waiting question */
+    uint64_t token;                    /* LEAVE: of the session that ended */
+    bool has_changed;                  /* KEY: there is a record */
+    char key[HEDDLE_KEY_TEXT];         /* KEY: the public one */
+    uint64_t ended_sessions;           /* KEY: that its revocation ended */
+} txn_t;
+
+/* What the asker of `c` wants recorded. */
+txn_t txn_of(const call_t *c, txn_kind_t kind, uint64_t retry_ms);
+
+/* Commits what is in the broker's outbox, and takes txn->request; no transaction is open.  OK: applied, and
+ * the replies left.  AGAIN: it is open.  Else it was refused: the outbox is empty, the asker was answered,
+ * *ret_error says why.  To be called last by a handler: what follows is in the transaction. */
+int  broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
+/* The store's word about the open one. */
+void broker_end_txn(broker_t *b, int rc, instant_t now, heddle_error_t *error);
+
+/* A copy of the frame in hand; NULL: no memory, and the asker was told. */
+request_t *request_of_call(const call_t *c);
+/* It waits until no transaction is open. */
+void broker_defer(const call_t *c);
+/* Of a connection that is forgotten. */
+void broker_forget_requests(broker_t *b, uint64_t peer);
+bool broker_has_request(const broker_t *b, uint64_t peer);
+/* The first one that waits, when no transaction is open; the caller frees it.  NULL: none. */
+request_t *broker_next_request(broker_t *b);
+/* Askers whose deadline has passed are answered. */
+void broker_end_late_requests(broker_t *b, instant_t now);
+uint64_t broker_request_deadline(const broker_t *b);
+
+#endif
