@@ -19,7 +19,8 @@ struct call {
 };
 
 asker_t asker_of(const call_t *c);
-/* When the asker is answered, whatever the store does: a publication has its own deadline, all else a lease. */
+/* When the asker is answered, whatever the store does: a publication has its own deadline, all else a
+ * lease. */
 uint64_t request_deadline_us(const call_t *c);
 
 /* ERROR to the asker of the message. */

@@ -117,8 +117,8 @@ void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *
 
 /* ---- sends ---- */
 
-/* Its addressee does not get it, so the log has it.  A client that gets no HELLO_OK waits for ever, and so would
- * all others. */
+/* Its addressee does not get it, so the log has it.  A client that gets no HELLO_OK waits for ever, and so
+ * would all others. */
 void broker_note_unsendable(broker_t *b)
 {
     char text[128];

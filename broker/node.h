@@ -6,13 +6,13 @@
  *                                                             --> refused: both are dropped, the asker hears
  *                                                             --> later: broker_committed
  *
- * One event is one transaction at most (broker/txn.h).  broker_flush, last in each turn, sends what is sent at
- * most once a turn: ROLLOUT to publishers, answers to waiting questions.
+ * One event is one transaction at most (broker/txn.h).  broker_flush, last in each turn, sends what is sent
+ * at most once a turn: ROLLOUT to publishers, answers to waiting questions.
  *
  *   node.c         life, frames, ticks: what one turn does     txn.c        records until they are confirmed
  *   apply.c        what follows from each kind of record       call.h       one message in hand
  *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       who may do what
- *   versions.c     PUBLISH, STAGED, ACTIVE, NACK               restored.c   members that know more than the store
+ *   versions.c     PUBLISH, STAGED, ACTIVE, NACK               restored.c   members that know more
  *   membership.c   sessions, tokens, leases                    events.c     the numbered log
  *   registry/      adapters, versions, decisions; the store    rollout/     copies, policy, who is sent what
  *   questions/     what `heddle` asks, and the JSON of the answers
@@ -32,9 +32,9 @@ typedef struct broker_io {
     void *self;
     int  (*send)(void *self, uint64_t peer, bytes_t frame);        /* OK · SLOW · GONE; never blocks */
     void (*forget)(void *self, uint64_t peer);                     /* its number will not be used again */
-    /* All or none.  OK: durable.  AGAIN: begun; broker_committed says how it ended, and until then the records
-     * stay where they are.  NO_SPACE, NO_MEMORY, INTERNAL: nothing happened.  DATA_DIR: unknown, the process
-     * must end (fatal is called).  There is at most one at a time. */
+    /* All or none.  OK: durable.  AGAIN: begun; broker_committed says how it ended, and until then the
+     * records stay where they are.  NO_SPACE, NO_MEMORY, INTERNAL: nothing happened.  DATA_DIR: unknown,
+     * the process must end (fatal is called).  There is at most one at a time. */
     int  (*commit)(void *self, const record_t *records, int count, heddle_error_t *error);
     /* durable and remembered state may differ: end now */
     void (*fatal)(void *self, const heddle_error_t *error);

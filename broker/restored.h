@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/restored.h: members that know greater numbers than the store: an older copy of the data was put back.
+/* broker/restored.h: members that know greater numbers than the store: an older copy of the data was put
+ * back.
  *
  *   JOIN, OPEN --knows no more--> handled
  *              --knows more--> the numbers are recorded (TXN_NUMBERS) --> handled again
  *                              as many adapters at a time as one transaction takes
  *              --numbers that cannot be, or too many adapters--> refused
  *
- * What was acknowledged since that copy is gone, but its numbers may not be given again: members that have seen
- * them would take other bytes for those they know, and new decisions for old ones.  Every number therefore goes
- * on above the greatest that any member knows.  The latest decision of such a member's adapters is made anew
- * above those that members follow: a decision that is not known here may have been in force. */
+ * What was acknowledged since that copy is gone, but its numbers may not be given again: members that have
+ * seen them would take other bytes for those they know, and new decisions for old ones.  Every number
+ * therefore goes on above the greatest that any member knows.  The latest decision of such a member's
+ * adapters is made anew above those that members follow: a decision that is not known here may have been in
+ * force. */
 #ifndef BROKER_RESTORED_H
 #define BROKER_RESTORED_H
 

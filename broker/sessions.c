@@ -163,7 +163,8 @@ static bool has_role(const call_t *c, role_t role)
     return false;
 }
 
-/* A session was replaced: by another one of its own process quietly, by another process with a message to both. */
+/* A session was replaced: by another one of its own process quietly, by another process with a message to
+ * both. */
 static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t *by, instant_t now)
 {
     if (!token) return;
@@ -529,8 +530,9 @@ void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token)
     if (peer) broker_end_peer(b, peer);
 }
 
-/* Its writer is closed in the store before BYE, and while the broker settles too: a publisher that left does not
- * come back, and the next one is not to wait for it.  A store that refuses, or is busy, puts it off. */
+/* Its writer is closed in the store before BYE, and while the broker settles too: a publisher that left
+ * does not come back, and the next one is not to wait for it.  A store that refuses, or is busy, puts it
+ * off. */
 void on_leave(const call_t *c)
 {
     broker_t *b = c->b;

@@ -30,10 +30,11 @@ bool broker_is_gone(broker_t *b, uint64_t peer);                        /* the s
  * or its lease is over; else it ends at once, for that reason. */
 void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now);
 
-/* WRITER was applied: the session of the transaction's OPEN begins.  Where its connection ended meanwhile, the
- * writer is closed again. */
+/* WRITER was applied: the session of the transaction's OPEN begins.  Where its connection ended meanwhile,
+ * the writer is closed again. */
 void broker_begin_writer(broker_t *b, uint64_t token, instant_t now);
-/* WRITER is about to close the adapter's: an event, where the session ended before this start of the broker. */
+/* WRITER is about to close the adapter's: an event, where the session ended before this start of the
+ * broker. */
 void broker_note_closed(broker_t *b, const adapter_row_t *a, instant_t now);
 /* Its writer is closed, or could not be: BYE, and the connection is ending. */
 void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token);

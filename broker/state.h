@@ -2,8 +2,8 @@
 /* broker/state.h: all that the broker knows: for the files that handle its messages.  What only reads gets a
  * view of what it reads instead (broker/questions/report.h), and the pure files cannot see this at all.
  *
- * Durable: registry, keys.  Soft, gone with the process: the rest.  Between two events `out` is empty; what an
- * event leads to is collected there, and becomes the transaction when it has records (broker/txn.h). */
+ * Durable: registry, keys.  Soft, gone with the process: the rest.  Between two events `out` is empty; what
+ * an event leads to is collected there, and becomes the transaction when it has records (broker/txn.h). */
 #ifndef BROKER_STATE_H
 #define BROKER_STATE_H
 
@@ -43,7 +43,7 @@ struct broker {
     outbox_t out;                      /* of the event in hand */
     txn_t txn; outbox_t txn_out;       /* the transaction; its records and replies, while it is open */
     request_t *requests; size_t request_count, request_bytes;   /* that wait for it, in their order */
-    bool is_undecided;                 /* something changed meanwhile: rollouts are decided when it has ended */
+    bool is_undecided;                 /* rollouts changed meanwhile, and are decided when it has ended */
     broker_peer_t *peers; size_t idle_count, ending_count;
     uint64_t started_us, started_ms;
     uint64_t start_epoch;              /* of the start; a member that knows a greater one raises it */

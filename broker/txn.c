@@ -155,7 +155,8 @@ request_t *request_of_call(const call_t *c)
     return r;
 }
 
-/* A client that waits for WELCOME asks again every second, and takes the answer to its latest request alone. */
+/* A client that waits for WELCOME asks again every second, and takes the answer to its latest request
+ * alone. */
 static bool is_asked_again(const request_t *r, const asker_t *asker)
 {
     return r->asker.peer == asker->peer && r->asker.type == asker->type &&
@@ -248,7 +249,7 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
         error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms", name, open_ms);
     else
         error_fail(&error, code,
-                   "this %s was not begun: the registry's store has not confirmed an earlier record for %llu ms",
+                   "this %s was not begun: the registry's store has not confirmed another for %llu ms",
                    name, open_ms);
     error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
     error_hint(&error, "%s", !is_under_way ? "nothing was recorded; try again"

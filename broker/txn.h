@@ -2,17 +2,17 @@
 /* broker/txn.h: the transaction: records that one event leads to, until the store has confirmed them, and the
  * requests that wait meanwhile.
  *
- *   state   event                                    -> next    what happens
- *   idle    broker_commit: the store takes the
- *           records and confirms them at once        -> idle    apply, replies leave
- *           the store refuses                        -> idle    dropped, the asker gets the error
- *           the store will confirm later (AGAIN)     -> open
- *   open    broker_committed, well                   -> idle    apply, replies leave
- *           broker_committed, refused                -> idle    dropped, the asker gets the error
- *           the asker's deadline passes              -> open    the asker gets an error: the outcome is unknown
+ *   state   event                                  -> next   what happens
+ *   idle    broker_commit: confirmed at once       -> idle   apply, replies leave
+ *           broker_commit: refused                 -> idle   dropped, the asker gets the error
+ *           broker_commit: confirmed later (AGAIN) -> open
+ *   open    broker_committed: confirmed            -> idle   apply, replies leave
+ *           broker_committed: refused              -> idle   dropped, the asker gets the error
+ *           the asker's deadline passes            -> open   it gets an error: the outcome is unknown
  *
  * At most one transaction is open.  It owns all that it needs when it ends: its records with their texts, its
- * encoded replies, the asker, and the frame of a request that is handled again.  Nothing of it is on the stack.
+ * encoded replies, the asker, and the frame of a request that is handled again.  Nothing of it is on the
+ * stack.
  *
  * While it is open, the state of the broker is older than what the store may hold.  Requests that decide
  * something therefore wait here in the order of their arrival, each until its deadline: PUBLISH, OPEN,
@@ -54,7 +54,7 @@ typedef struct request {
 } request_t;
 
 typedef enum {
-    TXN_OWN,          /* decisions, closed writers, a test whether the store takes records: nothing is answered */
+    TXN_OWN,          /* decisions, closed writers, a test of the store: nothing is answered */
     TXN_PUBLISH,
     TXN_OPEN,         /* its session begins when the WRITER record is applied, from the request's frame */
     TXN_NUMBERS,      /* of a JOIN or OPEN, which is handled again when they are recorded */

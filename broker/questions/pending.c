@@ -504,7 +504,7 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
 static void not_recorded(const pending_row_t *row, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_DEADLINE,
-               "%s@%llu was not activated: the registry's store has not confirmed the decision within %llu ms",
+               "%s@%llu was not activated: the registry's store has not confirmed it within %llu ms",
                row->adapter, (unsigned long long)row->version,
                (unsigned long long)(row->deadline_us - row->asked_us) / 1000);
     error_where(error, row->adapter, row->version, NULL, "commit");

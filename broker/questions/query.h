@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/questions/query.h: the message QUERY: a question is answered at once from a page (report.h), waits until
- * it can be answered (pending.h), or changes keys (broker/keys.h). */
+/* broker/questions/query.h: the message QUERY: a question is answered at once from a page (report.h), waits
+ * until it can be answered (pending.h), or changes keys (broker/keys.h). */
 #ifndef BROKER_QUERY_H
 #define BROKER_QUERY_H
 

@@ -181,6 +181,9 @@ static void check_broker(world_t *w)
         world_fail(w, "the broker was sent %" PRIu64 " frames that are out of place", b->bad_frames);
     if (b->out.record_count || b->out.send_count)
         world_fail(w, "the outbox is not empty between two events");
+    if (b->txn.is_open != (w->committing != NULL))
+        world_fail(w, "the transaction is %s, and the store's is not", b->txn.is_open ? "open" : "ended");
+    if (!b->txn.is_open && b->requests) world_fail(w, "a request waits for no transaction");
 }
 
 void check_all(world_t *w)
@@ -334,6 +337,7 @@ static void check_worker_settled(world_t *w, const actor_t *a)
 void check_settled(world_t *w)
 {
     MUST(w, w->broker && !w->host->stopped);
+    UNTIL(w, SECOND, !w->committing);
     check_restart(w);
     for (uint32_t i = 0; i < w->actor_count; i++) {
         const actor_t *a = w->actors[i];

@@ -17,6 +17,12 @@ static void teardown(void)
 }
 TestSuite(publish, .init = setup, .fini = teardown);
 
+/* A step until end_us, and after it until the publication is answered. */
+static bool goes_on(const actor_t *trainer, uint64_t end_us)
+{
+    return world_step(w, end_us) || (trainer_is_busy(trainer) && world_step(w, w->now_us + SECOND));
+}
+
 /* Control messages that a rollout takes, without what time alone brings (heartbeats), and without the
  * publisher's own. */
 static uint64_t rollout_messages(void)
@@ -197,8 +203,8 @@ Test(publish, faster_than_the_link)
     check_settled(w);
 }
 
-/* A version every 10 ms, and a link that takes 60 ms and more for one: what is on its way arrives, what waits is the
- * newest, and nothing starves.  Memory at the publisher is three regions. */
+/* A version every 10 ms, and a link that takes 60 ms and more for one: what is on its way arrives, what
+ * waits is the newest, and nothing starves.  Memory at the publisher is three regions. */
 Test(publish, every_ten_ms_over_a_slow_link)
 {
     enum { VERSIONS = 120 };
@@ -207,7 +213,7 @@ Test(publish, every_ten_ms_over_a_slow_link)
     uint64_t activated = 0, last = 0, last_us = w->now_us, longest_us = 0;
     for (uint64_t v = 1; v <= VERSIONS; v++) {
         trainer_publish(trainer, (publish_t){.shape = {.seed = v}});
-        for (uint64_t end_us = w->now_us + 10 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) {
+        for (uint64_t end_us = w->now_us + 10 * MS; goes_on(trainer, end_us);) {
             if (worker_active(workers[0]) == last || worker_active(workers[1]) == last) continue;
             last = worker_active(workers[0]);
             if (w->now_us - last_us > longest_us) longest_us = w->now_us - last_us;
@@ -227,8 +233,8 @@ Test(publish, every_ten_ms_over_a_slow_link)
     check_settled(w);
 }
 
-/* As-ready, and one worker that takes 60 ms for what comes every 10: it gets each version that it begins, though
- * all others have gone on, and neither publisher nor worker keeps more for it. */
+/* As-ready, and one worker that takes 60 ms for what comes every 10: it gets each version that it begins,
+ * though all others have gone on, and neither publisher nor worker keeps more for it. */
 Test(publish, a_worker_slower_than_its_trainer_gets_somewhere)
 {
     enum { VERSIONS = 150 };
@@ -239,7 +245,7 @@ Test(publish, a_worker_slower_than_its_trainer_gets_somewhere)
     uint64_t activated = 0, last = 0, last_us = w->now_us, longest_us = 0;
     for (uint64_t v = 1; v <= VERSIONS; v++) {
         trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
-        for (uint64_t end_us = w->now_us + 10 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) {
+        for (uint64_t end_us = w->now_us + 10 * MS; goes_on(trainer, end_us);) {
             if (worker_active(slow) == last) continue;
             MUST(w, worker_active(slow) > last);
             last = worker_active(slow);
@@ -260,8 +266,8 @@ Test(publish, a_worker_slower_than_its_trainer_gets_somewhere)
     check_settled(w);
 }
 
-/* One whose engine takes 2.5 s to load what comes every 100 ms, more than half a lease, and as long to switch: what it
- * loads is not retired under its hands, nor what it was told to switch to. */
+/* One whose engine takes 2.5 s to load what comes every 100 ms, more than half a lease, and as long to
+ * switch: what it loads is not retired under its hands, nor what it was told to switch to. */
 Test(publish, a_worker_that_loads_slowly_gets_somewhere)
 {
     enum { VERSIONS = 300, PACE = 25 };
@@ -272,7 +278,8 @@ Test(publish, a_worker_that_loads_slowly_gets_somewhere)
     uint64_t doing = 0, activated = 0, last = 0;
     for (uint64_t v = 1; v <= VERSIONS; v++) {
         trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
-        for (uint64_t end_us = w->now_us + 100 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) continue;
+        world_run(w, 100 * MS);
+        UNTIL(w, SECOND, !trainer_is_busy(trainer));
         if (v % PACE) continue;
         worker_answers(slow, doing);
         world_run(w, MS);
@@ -290,8 +297,8 @@ Test(publish, a_worker_that_loads_slowly_gets_somewhere)
     check_settled(w);
 }
 
-/* The slow one's connection to the broker breaks before each of its fetches is through, and the broker is started
- * anew now and then: neither takes from it what it fetches. */
+/* The slow one's connection to the broker breaks before each of its fetches is through, and the broker is
+ * started anew now and then: neither takes from it what it fetches. */
 Test(publish, a_slow_worker_whose_connection_breaks_gets_somewhere)
 {
     enum { VERSIONS = 300 };
@@ -303,7 +310,8 @@ Test(publish, a_slow_worker_whose_connection_breaks_gets_somewhere)
     uint64_t activated = 0, last = 0;
     for (uint64_t v = 1; v <= VERSIONS; v++) {
         trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
-        for (uint64_t end_us = w->now_us + 50 * MS; world_step(w, end_us) || trainer_is_busy(trainer);) continue;
+        world_run(w, 50 * MS);
+        UNTIL(w, SECOND, !trainer_is_busy(trainer));
         if (v % 8 == 0) actor_break(slow);
         if (v % 100 == 0) {
             world_broker_kill(w);
@@ -368,8 +376,8 @@ Test(publish, the_first_holder_comes_in_time)
     check_settled(w);
 }
 
-/* The same with two of different rates: neither has the other's version retired under its hands for ever.  w1 alone
- * holds all of it, with the slots that a worker has by default. */
+/* The same with two of different rates: neither has the other's version retired under its hands for ever. 
+ * w1 alone holds all of it, with the slots that a worker has by default. */
 Test(publish, two_workers_slower_than_their_trainer_get_somewhere)
 {
     enum { VERSIONS = 300 };
@@ -381,7 +389,7 @@ Test(publish, two_workers_slower_than_their_trainer_get_somewhere)
     uint64_t activated[2] = {0}, last[2] = {0}, with_previous = 0;
     for (uint64_t v = 1; v <= VERSIONS; v++) {
         trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
-        for (uint64_t end_us = w->now_us + 10 * MS; world_step(w, end_us) || trainer_is_busy(trainer);)
+        for (uint64_t end_us = w->now_us + 10 * MS; goes_on(trainer, end_us);)
             for (int i = 0; i < 2; i++) {
                 activated[i] += worker_active(slow[i]) != last[i];
                 last[i] = worker_active(slow[i]);
@@ -394,7 +402,7 @@ Test(publish, two_workers_slower_than_their_trainer_get_somewhere)
            (unsigned long long)activated[0], (unsigned long long)activated[1], VERSIONS,
            (unsigned long long)with_previous);
     MUST(w, activated[0] >= 30 && activated[1] >= 5);
-    MUST(w, with_previous >= VERSIONS * 8 / 10);
+    MUST(w, with_previous >= VERSIONS * (w->store_is_late ? 7u : 8u) / 10); /* some are under way longer */
     MUST(w, actor_counters(fast).maps <= 3);
     world_run(w, SECOND);
     check_settled(w);

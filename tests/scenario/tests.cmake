@@ -10,4 +10,7 @@ foreach(file IN LISTS scenarios)
   get_filename_component(stem ${file} NAME_WE)
   string(REGEX REPLACE "_test$" "" theme ${stem})
   heddle_test(scenario_${theme} SOURCES ${file} LINK scenario_world LABEL scenario TIMEOUT 120)
+  add_test(NAME scenario_${theme}_late COMMAND scenario_${theme} -j1) # with a store that confirms some turns later
+  heddle_test_properties(scenario_${theme}_late scenario 120)
+  set_property(TEST scenario_${theme}_late APPEND PROPERTY ENVIRONMENT HEDDLE_TEST_STORE=late)
 endforeach()

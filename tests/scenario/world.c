@@ -477,7 +477,8 @@ void broker_turn(world_t *w)
 {
     instant_t now = {w->now_us, clock_wall(&w->clock)};
     bool busy = false;
-    PRODUCT(broker_tick(w->broker, now));
+    store_confirm(w);
+    if (!w->is_dying) PRODUCT(broker_tick(w->broker, now));
     mail_t *m;
     for (int i = 0; !w->is_dying && i < TURN_FRAMES && (m = arrived(w->host)); i++)
         busy |= give_to_broker(w, m);
@@ -498,6 +499,8 @@ static uint64_t next_of(const actor_t *a)
     if (!a->alive || a->stopped) return CLOCK_NEVER;
     uint64_t due_us = earlier(a->due_us, a->dial_us);
     if (a->inbox) due_us = earlier(due_us, a->inbox->at_us);
+    if (a == a->w->host && a->w->committing && !a->w->store_never)
+        due_us = earlier(due_us, a->w->commit_due_us);
     return a->t ? earlier(due_us, transfer_mem_ops.deadline(a->t)) : due_us;
 }
 
@@ -560,6 +563,8 @@ world_t *world_new_down(world_opts_t opts)
     w->now_us = 100 * SECOND;
     w->clock = (clock_ops_t){virtual_now, virtual_wall, w};
     w->die_kind = -1;
+    const char *store = getenv("HEDDLE_TEST_STORE");
+    w->store_is_late = store && !strcmp(store, "late");
     w->cluster = "scenario";
     registry_init(&w->shadow);
     w->host = actor_new(w, ACTOR_BROKER, "broker");

@@ -11,6 +11,9 @@
  * After every one of these steps check_all() looks at everything (check.c), and again at each record that
  * the broker makes durable.  A failure ends the test with the seed, the time and a picture of the world.
  *
+ * The broker's store confirms at once, or late by HEDDLE_TEST_STORE=late: each scenario runs with both.  A
+ * broker that is killed before the confirmation finds its records in the store, or does not.
+ *
  * Faults: an actor is killed (memory gone), stopped (not scheduled; what is sent to it waits) and
  * resumed, cut off from the broker (its connection breaks and cannot be made again until healed), started
  * again.  The broker can be made to die at any of its own steps: before and after each commit, before
@@ -140,6 +143,12 @@ struct world {
     uint64_t points, die_at; /* steps of the broker so far; dies at that one (0: never) */
     int die_kind;            /* only steps of this kind count; -1: all */
     int commit_code;         /* what the next commits answer */
+    /* The store of a mode: HEDDLE_TEST_STORE=late confirms each commit some turns later, in a turn of its
+     * own. store_never: from now on it does not confirm any, in each mode. */
+    bool store_is_late, store_never;
+    const record_t *committing; /* of the broker; NULL: nothing is under way */
+    int committing_count;
+    uint64_t commit_due_us; /* when it is confirmed */
     /* A disk below the records, which may refuse; NULL: none. */
     int (*commit)(void *self, const record_t *records, int count, heddle_error_t *error);
     actor_t *slow;           /* the next frame of this type to it finds its queue full; NULL: none */
@@ -295,6 +304,7 @@ void actor_open_transfer(actor_t *a, uint64_t max_rate_bytes);
 void actor_deliver(actor_t *to, uint64_t peer, bytes_t frame, uint64_t *last_us);
 void line_break(actor_t *a);
 void broker_turn(world_t *w);
+void store_confirm(world_t *w); /* what is under way and due */
 void worker_boot(actor_t *a);
 void worker_app(actor_t *a); /* answers what was offered */
 void trainer_boot(actor_t *a);

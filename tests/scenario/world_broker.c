@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-enum { STARTS = 60 }; /* for want of memory */
+enum { STARTS = 60 /* for want of memory */, LATE_US = 5000 };
 
 /* A record as it lies on disk: with its own copies. */
 typedef struct stored {
@@ -185,16 +185,51 @@ static bool dies_at(world_t *w, point_t point)
     return true;
 }
 
-static int commit(world_t *w, const record_t *records, int count, heddle_error_t *error)
+static int take(world_t *w, const record_t *records, int count, heddle_error_t *error)
 {
-    if (dies_at(w, POINT_BEFORE_COMMIT)) return error_fail(error, HEDDLE_ERR_INTERNAL, "died");
     if (w->commit_code) return error_fail(error, w->commit_code, "the disk says no");
     for (int i = 0; i < count; i++) check_record(w, &records[i]);
     int rc = w->commit ? w->commit(w, records, count, error) : HEDDLE_OK;
     if (rc) return rc;
     for (int i = 0; i < count; i++) store_record(w, &records[i]);
-    dies_at(w, POINT_AFTER_COMMIT);
     return HEDDLE_OK;
+}
+
+static int commit(world_t *w, const record_t *records, int count, heddle_error_t *error)
+{
+    if (dies_at(w, POINT_BEFORE_COMMIT)) return error_fail(error, HEDDLE_ERR_INTERNAL, "died");
+    MUST(w, !w->committing);
+    if (w->store_is_late || w->store_never) {
+        w->committing = records;
+        w->committing_count = count;
+        w->commit_due_us = w->now_us + world_random(w, LATE_US);
+        return HEDDLE_ERR_AGAIN;
+    }
+    int rc = take(w, records, count, error);
+    if (!rc) dies_at(w, POINT_AFTER_COMMIT);
+    return rc;
+}
+
+void store_confirm(world_t *w)
+{
+    heddle_error_t error;
+    if (!w->committing || w->store_never || w->now_us < w->commit_due_us) return;
+    const record_t *records = w->committing;
+    w->committing = NULL;
+    int rc = take(w, records, w->committing_count, &error);
+    if (!rc && dies_at(w, POINT_AFTER_COMMIT)) return;
+    instant_t now = {w->now_us, clock_wall(&w->clock)};
+    PRODUCT(broker_committed(w->broker, rc, rc ? &error : NULL, now));
+}
+
+/* The broker ends before it knows: the store has taken the records, or has not. */
+static void end_commit(world_t *w)
+{
+    if (w->committing && !w->store_never && world_random(w, 2)) {
+        world_note(w, "the store has taken what was under way");
+        take(w, w->committing, w->committing_count, NULL);
+    }
+    w->committing = NULL;
 }
 
 static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
@@ -336,6 +371,7 @@ void world_broker_kill(world_t *w)
     if (!w->broker) return;
     world_note(w, "the broker is killed");
     w->is_dying = false;
+    end_commit(w);
     broker_destroy(&w->broker);
     w->host->alive = w->host->stopped = false;
     w->host->due_us = CLOCK_NEVER;

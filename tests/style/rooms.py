@@ -25,7 +25,8 @@ PURE = re.compile(r"^(broker/(registry/re(gistry|cord)|rollout/|membership|event
                   r"questions/(pending|aim))[a-z_]*|client/session|worker/sync|transfer/fetch)\.[ch]$")
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
-                    r"core/log|core/failpoint|wire/|broker/(node|state|call|txn|apply|sessions|keys|restored|versions)\.h|broker/questions/(report|query))")
+                    r"core/log|core/failpoint|wire/|broker/(node|state|call|txn|apply|sessions|keys|restored|"
+                    r"versions)\.h|broker/questions/(report|query))")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 broken = []

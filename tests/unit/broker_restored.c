@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that know more than the store (broker/restored.h); the whole of it is in tests/scenario/restored_test.c. */
+/* Members that know more than the store (broker/restored.h); the whole of it is in
+ * tests/scenario/restored_test.c. */
 #include "broker_rig.h"
 
 TestSuite(restored, .init = rig_start, .fini = rig_stop);

@@ -39,6 +39,9 @@ static struct rig {
     /* quiet: sends no heartbeats while time passes */
     bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];
     int commit_error; /* the disk refuses with this */
+    bool is_late;     /* the store confirms when rig_confirm says so */
+    const record_t *committing; /* of the broker; NULL: nothing is under way */
+    int committing_count;
     int commits, fatals, forgotten;
     uint64_t keep, req;
     const char *keys[PEERS]; /* that each connection has proved */
@@ -91,13 +94,8 @@ static record_t rig_keep_record(const record_t *rec)
     return r;
 }
 
-static int rig_commit(void *self, const record_t *records, int count, heddle_error_t *error)
+static void rig_keep(const record_t *records, int count)
 {
-    (void)self;
-    cr_assert_gt(count, 0);
-    cr_assert_leq(count, OUTBOX_RECORDS);
-    if (R.commit_error) return error_fail(error, R.commit_error, "the disk says no");
-    R.commits++;
     for (int i = 0; i < count; i++) {
         if (R.record_count == R.record_capacity) {
             R.record_capacity = R.record_capacity ? R.record_capacity * 2 : 64;
@@ -105,6 +103,22 @@ static int rig_commit(void *self, const record_t *records, int count, heddle_err
         }
         R.records[R.record_count++] = rig_keep_record(&records[i]);
     }
+}
+
+static int rig_commit(void *self, const record_t *records, int count, heddle_error_t *error)
+{
+    (void)self;
+    cr_assert_gt(count, 0);
+    cr_assert_leq(count, OUTBOX_RECORDS);
+    cr_assert(!R.committing, "one at a time");
+    if (R.is_late) {
+        R.committing = records;
+        R.committing_count = count;
+        return HEDDLE_ERR_AGAIN;
+    }
+    if (R.commit_error) return error_fail(error, R.commit_error, "the disk says no");
+    R.commits++;
+    rig_keep(records, count);
     return HEDDLE_OK;
 }
 
@@ -193,12 +207,31 @@ UNUSED static void rig_restart(void)
     broker_destroy(&R.b);
     rig_drop_letters();
     memset(R.tokens, 0, sizeof R.tokens);
+    R.committing = NULL;
     rig_boot();
 }
 
 /* ---- messages in ---- */
 
 static void rig_flush(void) { broker_flush(R.b, R.now); }
+
+/* ---- a store that confirms late ---- */
+
+UNUSED static bool rig_is_committing(void) { return R.committing != NULL; }
+
+/* The store has the records, and has not said so yet. */
+UNUSED static void rig_take(void) { rig_keep(R.committing, R.committing_count); }
+
+UNUSED static void rig_confirm(int rc)
+{
+    heddle_error_t e;
+    cr_assert(R.committing != NULL);
+    if (!rc) rig_take();
+    R.committing = NULL;
+    if (rc) error_fail(&e, rc, "the store says no");
+    broker_committed(R.b, rc, rc ? &e : NULL, R.now);
+    rig_flush();
+}
 
 static void rig_frame(uint64_t peer, const msg_t *m)
 {
