@@ -287,12 +287,12 @@ static int join_roles(const key_ask_t *ask, buf_t *out, heddle_error_t *error)
                        : HEDDLE_OK;
 }
 
-static int refuse_conflict(const auth_key_t *k, const char *what, heddle_error_t *error)
+static int refuse_conflict(const auth_key_t *k, const char *what, const char *or_else, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "%s: %s has the roles %.400s", what, k->name,
                         k->roles);
     error_found(error, "%s", k->public_key);
-    error_hint(error, "revoke it first (heddle keys revoke %.100s), or take another name", k->name);
+    error_hint(error, "revoke it first: `heddle keys revoke %.100s`%s", k->name, or_else);
     return rc;
 }
 
@@ -344,9 +344,9 @@ static int judge_add(const auth_t *a, const key_ask_t *ask, const char *name, co
     bool is_same = auth_is_live(known) && !strcmp(known->roles, roles) &&
                    (!ask->name[0] || !strcmp(known->name, ask->name));
     if (auth_is_live(known) && !is_same)
-        return refuse_conflict(known, "this key is there with other roles or name", error);
+        return refuse_conflict(known, "this key is there with other roles or name", "", error);
     if (!is_same && auth_is_live(other))
-        return refuse_conflict(other, "another key has this name", error);
+        return refuse_conflict(other, "another key has this name", ", or take another name", error);
     *ret_changed = !is_same;
     return HEDDLE_OK;
 }

@@ -25,7 +25,7 @@ static const hint_t HINTS[] = {
       "install releases that share a wire version: `heddle --version` on both sides, brokers first"),
     H(DATA_LOCKED, "end the broker that has it, or name another --data"),
     H(DEADLINE, "`heddle workers` tells who is behind; a longer --deadline gives them more time"),
-    H(NO_WORKERS, "start one: `heddle worker --adapter NAME`"),
+    H(NO_WORKERS, "start one: `heddle worker --adapter NAME`, or the engine plug (python -m heddle.engine)"),
     H(DENIED, "ask whoever runs the broker for a role that may"),
     H(UNAVAILABLE, "is heddle-broker running there? --broker or HEDDLE_BROKER names another address"),
     H(BAD_ADAPTER, "save the adapter again with PEFT's save_pretrained"),

@@ -380,15 +380,19 @@ static int adapter_held(const pending_row_t *row, const rollout_t *ro, const ada
     int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is %s, but %s", row->adapter,
                         (unsigned long long)row->version, state, text);
     error_where(error, row->adapter, row->version, NULL, "activate");
-    error_hint(error, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
-               (unsigned long long)row->version);
+    bool is_newest = row->version == a->last_version;
+    if (is_newest || !row->exact) error_hint(error, "`heddle resume %.100s` ends the hold", row->adapter);
+    else
+        error_hint(error, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
+                   (unsigned long long)row->version);
     return rc;
 }
 
 static void hint_late(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
 {
     if (w->eligible == 0)
-        error_hint(error, "no worker subscribes to it: start one with --adapter %.100s", row->adapter);
+        error_hint(error, "no worker subscribes to it: start `heddle worker --adapter %.100s`, or the engine plug "
+                   "(python -m heddle.engine)", row->adapter);
     else if (w->eligible < w->need)
         error_hint(error,
                    "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",

@@ -176,8 +176,10 @@ Test(auth, a_key_is_added_once)
     cr_assert_eq(add_as(key_of(1), "trainer", "admin", &changed), HEDDLE_ERR_REQUEST_CONFLICT);
     cr_assert_eq(add_as(key_of(1), "other", "publisher:policy,reader", &changed),
                  HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert_str_eq(e.hint, "revoke it first: `heddle keys revoke trainer`", "no name is free for that key");
     cr_assert_eq(add_as(key_of(2), "trainer", "reader", &changed), HEDDLE_ERR_REQUEST_CONFLICT,
                  "the name is taken");
+    cr_assert(strstr(e.hint, "another name"), "%s", e.hint);
     cr_assert_eq(HASH_COUNT(table.keys), 1);
     cr_assert_str_eq(add(3, "", "reader")->name, "key-00003aaa");
 }

@@ -285,6 +285,8 @@ Test(pending, a_staged_version_of_a_held_adapter_ends_with_held)
     cr_assert_str_eq(answer(), "held");
     cr_assert_not_null(
         strstr(json_string_value(json_object_get(json_object_get(body, "error"), "message")), "ann"));
+    const char *hint = json_string_value(json_object_get(json_object_get(body, "error"), "hint"));
+    cr_assert_str_eq(hint, "`heddle resume policy` ends the hold", "as a publisher of it reads");
     msg_query_t q = wait_for(3);
     q.phase = HEDDLE_PHASE_STAGED;
     ask(q);

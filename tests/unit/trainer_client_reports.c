@@ -171,6 +171,7 @@ Test(reports, late_with_nobody_there_is_no_workers, .init = start, .fini = stop)
     cr_assert_str_eq(error.expected, "staged on 1 worker");
     cr_assert_str_eq(error.found, "no worker of policy");
     cr_assert(strstr(error.hint, "heddle worker --adapter policy"));
+    cr_assert(strstr(error.hint, "python -m heddle.engine"), "a plain worker serves no engine");
 }
 
 /* A broker that stands still has not said that nobody is there. */
