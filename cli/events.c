@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     common_t common;
     bool follow;
-    int64_t since;
-    const char *adapter, *worker;
+    const char *since, *adapter, *worker;
     int64_t limit, last;
 } args_t;
 static const option_t OPTIONS[] = {
     {"follow", 'f', OPTION_FLAG, NULL, NULL, NULL,
      "show those that are kept, then what happens; a broker restart is a line of type gap",
      offsetof(args_t, follow)},
-    {"since", 0, OPTION_INTEGER, "SEQ", NULL, "0",
-     "from this number on, it included; 0: from the oldest that is kept", offsetof(args_t, since)},
+    {"since", 0, OPTION_TEXT, "SEQ|DUR|TIME", NULL, "0",
+     "from this number on, it included; or those of the last 5m, or since 2026-11-25T15:50:00Z; 0: from the "
+     "oldest that is kept",
+     offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
     {"last", 0, OPTION_INTEGER, "N", NULL, "0", "of those that are kept, only the newest so many; 0: all",
@@ -32,7 +35,8 @@ static const option_set_t SET = {
     "[OPTION...]",
     "The numbered events that the broker keeps (the last 10,000 of this epoch); with -o json one object a "
     "line.",
-    CLI_DUR,
+    "DUR: 500ms, 30s, 5m, 2h; a bare number is seconds, and for --since a SEQ.\n"
+    "TIME: as events show it (RFC 3339); DUR counts back from this host's clock, events have the broker's.",
     OPTIONS,
     CLI_COMMON,
     NULL,
@@ -40,6 +44,7 @@ static const option_set_t SET = {
     CLI_EXITS " (also when there are none).\n" CLI_EXITS_COMMON
               ".\n\nExamples:\n  heddle events --adapter policy --last 20\n"
               "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
+              "  heddle events --since 5m     what happened in the last five minutes\n"
               "  heddle events --since 120    what happened from number 120 on"};
 
 enum { PAGE = 500, POLL_MS = 10000 };
@@ -88,27 +93,73 @@ static void print_event(const common_t *c, json_t *e)
     fflush(stdout);
 }
 
-/* What was read and is not printed yet: with --last that waits until all that is kept was read. */
-typedef struct { json_t *rows; size_t last; uint64_t left; } unprinted_t; /* last 0: all */
+/* What was read and is not printed yet: with --last that waits until all that is kept was read.  `last` 0:
+ * all.  `from`: kept events of an earlier time are dropped; "" or NULL: none.  `has_first`: nothing that the
+ * broker keeps was left out. */
+typedef struct { json_t *rows; size_t last; uint64_t left; char from[25]; bool has_first; } unprinted_t;
+
+/* --since: a number of an event, or a time, which is then where the listing begins. */
+static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], heddle_error_t *error)
+{
+    uint64_t now_ms = clock_wall(clock_system()), at_ms;
+    uint32_t ago_ms;
+    size_t digits = strspn(text, "0123456789");
+    *ret_seq = 0;
+    ret_from[0] = 0;
+    if (digits > 0 && digits <= 18 && !text[digits]) {
+        *ret_seq = strtoull(text, NULL, 10);
+        return HEDDLE_OK;
+    }
+    if (units_parse_duration(text, &ago_ms)) at_ms = now_ms > ago_ms ? now_ms - ago_ms : 0;
+    else if (!clock_parse(text, &at_ms)) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a value for --since", text);
+        error_contrast(error, "a number of an event, a duration (5m), or a time (2026-11-25T15:50:00Z)", text);
+        error_hint(error, "see heddle events --help");
+        return rc;
+    }
+    clock_text(at_ms, ret_from);
+    return HEDDLE_OK;
+}
+
+/* Of one page.  Times of that form are in the order of their texts. */
+static void take(unprinted_t *u, const json_t *events)
+{
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        json_t *e = json_array_get(events, i);
+        const char *at = json_string_value(json_object_get(e, "at"));
+        if (at && strcmp(at, u->from) < 0) u->has_first = false;
+        else json_array_append(u->rows, e);
+    }
+    for (; u->last > 0 && json_array_size(u->rows) > u->last; u->has_first = false)
+        json_array_remove(u->rows, 0);
+}
+
+/* A broker keeps no events over a restart; its log has them. */
+static void tell_of_log(const args_t *args, const unprinted_t *u, uint64_t epoch)
+{
+    if (!u->has_first || epoch < 2 || args->common.quiet || !isatty(STDERR_FILENO)) return;
+    fputs("earlier events are in the broker's log: it keeps the last 10,000 since its start\n", stderr);
+}
 
 int command_events(int argc, char **argv)
 {
     args_t args = {0};
     int end = cli_parse(&SET, "events", argc, argv, &args, NULL);
     if (end >= 0) return end;
+    unprinted_t u = {.last = args.last > 0 ? (size_t)args.last : 0,
+                     .left = args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX};
+    heddle_events_opts_t opts = {.size = sizeof opts, .adapter = args.adapter, .worker = args.worker};
+    heddle_error_t error;
+    if (parse_since(args.since, &opts.since, u.from, &error)) return cli_fail(&args.common, "events", &error);
     heddle_admin_t *admin = cli_admin(&args.common, "events", &end);
     if (!admin) return end;
-    unprinted_t u = {json_array(), args.last > 0 ? (size_t)args.last : 0,
-                     args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX};
-    heddle_events_opts_t opts = {.size = sizeof opts,
-                                 .since = args.since > 0 ? (uint64_t)args.since : 0,
-                                 .adapter = args.adapter,
-                                 .worker = args.worker};
+    u.rows = json_array();
+    u.has_first = opts.since < 2;
     bool heard = false;
     end = 0;
     while (u.left > 0 && !cli_signal_exit() && !ferror(stdout)) {
         char *text = NULL;
-        opts.limit = u.left < PAGE && u.last == 0 ? (uint32_t)u.left : PAGE;
+        opts.limit = u.left < PAGE && u.last == 0 && !u.from[0] ? (uint32_t)u.left : PAGE;
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
         if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue; /* it waited --timeout for a
@@ -117,9 +168,7 @@ int command_events(int argc, char **argv)
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
         bool more = json_is_true(json_object_get(answer, "more"));
-        const json_t *list = json_object_get(answer, "events");
-        json_array_extend(u.rows, (json_t *)list);
-        while (u.last > 0 && json_array_size(u.rows) > u.last) json_array_remove(u.rows, 0);
+        take(&u, json_object_get(answer, "events"));
         if (u.last == 0 || !more) {
             for (size_t i = 0; i < json_array_size(u.rows) && u.left > 0; i++, u.left--)
                 print_event(&args.common, json_array_get(u.rows, i));
@@ -129,7 +178,9 @@ int command_events(int argc, char **argv)
         opts.since = (uint64_t)cli_integer(answer, "next");
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
         json_decref(answer);
+        if (!heard) tell_of_log(&args, &u, opts.epoch);
         heard = true;
+        if (!more) u.from[0] = 0; /* what happens from now on is later, whatever the clocks say */
         if (!args.follow && !more) break;
     }
     json_decref(u.rows);

@@ -2,6 +2,7 @@
 #include "core/clock.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 static uint64_t boot_us(void *self)
@@ -34,4 +35,38 @@ void clock_text(uint64_t wall_ms, char ret_text[25])
     snprintf(ret_text, 25, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", (unsigned)(t.tm_year + 1900) % 10000u,
              (unsigned)(t.tm_mon + 1) % 100u, (unsigned)t.tm_mday % 100u, (unsigned)t.tm_hour % 100u,
              (unsigned)t.tm_min % 100u, (unsigned)t.tm_sec % 100u, (unsigned)(wall_ms % 1000));
+}
+
+/* "Z", "+01:00", "-05:30": minutes ahead of UTC. */
+static bool parse_offset(const char *text, int *ret_minutes)
+{
+    int hours = 0, minutes = 0, length = 0;
+    *ret_minutes = 0;
+    if (!strcmp(text, "Z")) return true;
+    bool is_read = (*text == '+' || *text == '-') && text[1] >= '0' && text[1] <= '2' &&
+                   strlen(text) == 6 && text[4] >= '0' &&
+                   sscanf(text + 1, "%2d:%2d%n", &hours, &minutes, &length) == 2;
+    if (!is_read || length != 5 || hours > 23 || minutes < 0 || minutes > 59) return false;
+    *ret_minutes = (*text == '-' ? -1 : 1) * (hours * 60 + minutes);
+    return true;
+}
+
+bool clock_parse(const char *text, uint64_t *ret_wall_ms)
+{
+    struct tm t = {0};
+    int offset, ms = 0;
+    const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
+    if (!rest || rest - text != 19) return false;
+    if (*rest == '.') {
+        size_t digits = strspn(++rest, "0123456789");
+        if (digits == 0) return false;
+        for (size_t i = 0; i < 3; i++) ms = ms * 10 + (i < digits ? rest[i] - '0' : 0);
+        rest += digits;
+    }
+    if (!parse_offset(rest, &offset)) return false;
+    int day = t.tm_mday;
+    int64_t seconds = (int64_t)timegm(&t) - (int64_t)offset * 60;
+    if (t.tm_mday != day || seconds < 0) return false; /* 30 February is another day */
+    *ret_wall_ms = (uint64_t)seconds * 1000 + (uint64_t)ms;
+    return true;
 }

@@ -4,6 +4,7 @@
 #ifndef CORE_CLOCK_H
 #define CORE_CLOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A deadline that never comes. */
@@ -22,5 +23,8 @@ static inline uint64_t clock_now(const clock_ops_t *c) { return c->now_us(c->sel
 static inline uint64_t clock_wall(const clock_ops_t *c) { return c->wall_ms(c->self); }
 /* "2026-11-21T14:03:07.123Z" */
 void clock_text(uint64_t wall_ms, char ret_text[25]);
+/* An RFC 3339 time, of UTC (Z) or with an offset (+01:00), to the millisecond.  False: it is none, or before
+ * 1970. */
+bool clock_parse(const char *text, uint64_t *ret_wall_ms);
 
 #endif
