@@ -100,6 +100,12 @@ class Sync:
         if self._is_stale:
             self.push()
 
+    def _watch(self) -> None:
+        """A callback marks the weights as changed, and publishes those of the last step."""
+        callback = _callback(self)
+        self._trainer.add_callback(callback)
+        self._undo.append(lambda: self._trainer.remove_callback(callback))
+
     def detach(self) -> None:
         """Gives TRL back what was replaced.  The publisher stays open."""
         while self._undo:
@@ -108,18 +114,15 @@ class Sync:
     # -- the two ways in -------------------------------------------------------------------------------------
 
     def _into_rollout_func(self) -> None:
-        """A callback hears when the weights change; the next generation, of training or of an evaluation,
-        publishes them first."""
-        trainer, ask, callback = self._trainer, self._trainer.rollout_func, _callback(self)
+        """The next generation, of training or of an evaluation, publishes changed weights first."""
+        trainer, ask = self._trainer, self._trainer.rollout_func
 
         def synced(prompts: Any, trainer_: Any) -> Any:
             self.before_generation()
             return ask(prompts, trainer_)
 
         trainer.rollout_func = synced
-        trainer.add_callback(callback)
-        self._undo += [lambda: setattr(trainer, "rollout_func", ask),
-                       lambda: trainer.remove_callback(callback)]
+        self._undo.append(lambda: setattr(trainer, "rollout_func", ask))
 
     def _into_server_mode(self) -> None:
         """TRL calls sync_weights before each generation after a step, on every rank, and then asks its server
@@ -131,7 +134,9 @@ class Sync:
         assert served is not None
 
         def sync_weights() -> None:
-            pushed = self.push()
+            self.before_generation()
+            pushed = self.last
+            assert pushed is not None
             if client is not None:
                 version = pushed.live or pushed.version
                 client.model = served.name(version.adapter, version.version, version.digest)
@@ -160,9 +165,9 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
     allow_step_back  take the adapter on from a smaller step than the newest version's: training again under
                      the same name
 
-    With `rollout_func` a callback hears of every step, and the next call of `rollout_func`, in training and
-    evaluation, is preceded by publish and wait.  In server mode `trainer.vllm_generation.sync_weights` is
-    replaced, and requests name the version instead of the base model.
+    With `rollout_func` each call of `rollout_func` after a step, in training and evaluation, is preceded by
+    publish and wait.  In server mode `trainer.vllm_generation.sync_weights` is replaced, and requests name
+    the version instead of the base model.  When training ends, the weights of its last step are published.
 
     A sync that fails raises out of `trainer.train()`: Deadline, RolloutFailed, Unavailable, Fenced, Conflict
     (step_back).  A worker that dies is waited for until its lease has ended, and does not count from then on.
@@ -178,6 +183,7 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
         sync._into_server_mode()
     else:
         sync._into_rollout_func()
+    sync._watch()
     trainer.heddle_sync = sync
     sync._undo.append(lambda: trainer.__dict__.pop("heddle_sync", None))
     return sync
@@ -187,13 +193,17 @@ def _callback(sync: Sync) -> Any:
     from transformers import TrainerCallback
 
     class WeightsChanged(TrainerCallback):      # type: ignore[misc]
-        """Before training (a checkpoint may have been loaded) and after every step."""
+        """Weights change before training (a checkpoint may have been loaded) and with every step.  No
+        generation follows the last step of a training, so its weights are published when training ends."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             sync._is_stale = True
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             sync._is_stale = True
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            sync.before_generation()
 
     return WeightsChanged()
 

@@ -111,7 +111,10 @@ def test_each_generation_is_served_by_the_weights_of_the_trainer(broker, adapter
             assert told["digest"] == pushed.version.digest == pushed.live.digest
             assert told["step"] == pushed.step == step
         assert len({told["digest"] for told, _, _ in witness.seen}) == 3          # it trained
-        # the last step's weights, which no training step asked for
+        # the last step's weights, which no generation asked for
+        assert sync.last.version.version == 4 and sync.last.step == 3
+        witness.worker.say("?")
+        assert witness.worker.json()["tensors"] == adapter_of(trainer.model)
         trainer.evaluate()
         told, trained, _ = witness.seen[-1]
         assert told["version"] == 4 and told["tensors"] == trained and sync.last.version.version == 4
@@ -167,7 +170,8 @@ def test_another_run_under_the_name_is_noticed(broker, adapter, program, tmp_pat
         heddle.trl.attach(again, publisher, allow_step_back=True)
         again.train()
         worker.say("?")
-        assert worker.json()["version"] == 6
+        # four of each run: three generations, and the last step
+        assert worker.json()["version"] == 8
 
 
 def test_detach_gives_trl_back(broker, adapter, program, tmp_path):
@@ -258,6 +262,7 @@ def test_server_mode_asks_by_version_and_sends_no_weights(broker, adapter, progr
     assert told["served"] == [1, 2, 3]
     assert told["paths"] == ["/health", "/server_info", "/v1/completions", "/v1/models"]
     assert told["steps"] == 3 and told["given_back"] == ["base", True]
+    assert told["last"] == [4, 3, 4]            # of the last step, and active when training has ended
 
 
 # -- refusals ------------------------------------------------------------------------------------------------

@@ -81,11 +81,13 @@ def run(adapter, folder):
         own = trainer.vllm_generation.sync_weights
         sync = heddle.trl.attach(trainer, publisher)
         trainer.train()
+        last = [sync.last.version.version, sync.last.step, worker.current(adapter).version]
         sync.detach()
         given_back = [trainer.vllm_generation.vllm_client.model, trainer.vllm_generation.sync_weights == own]
         server.shutdown()
     print(json.dumps({"asked": asked, "served": served, "paths": sorted(paths),
-                      "steps": trainer.state.global_step, "given_back": given_back}), file=RESULT, flush=True)
+                      "steps": trainer.state.global_step, "given_back": given_back, "last": last}),
+          file=RESULT, flush=True)
 
 
 TASK, TESTS = os.environ["RL_TINY"], os.environ["HEDDLE_TESTS"]
