@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol
 
 from heddle import _native
@@ -12,6 +14,8 @@ from heddle._native import ffi, lib
 PHASE = {"staged": 1, "active": 2}
 
 Config = Mapping[str, Any] | bytes | str
+
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 class Tagged(Protocol):
@@ -44,6 +48,25 @@ def parse_quorum(quorum: str | int) -> Any:
 
 def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < 12
+
+
+def event_since(since: int | str) -> tuple[int, str]:
+    """Where a listing of events begins -> (sequence number, 0: the oldest; time as events have it, "": any)."""
+    if not isinstance(since, str) or _is_number(since):
+        return _native.count(since if not isinstance(since, str) else int(since), "since", 0,
+                             _native.NUMBER_MAX), ""
+    ago = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)", since, re.ASCII)
+    try:
+        if ago:
+            at = datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+        else:
+            at = datetime.fromisoformat(since.replace("Z", "+00:00")).astimezone(timezone.utc)
+        if not ago and not re.search(r"T.*(Z|[+-][0-9]{2}:[0-9]{2})$", since):
+            raise ValueError("no time with an offset")
+    except (ValueError, OverflowError):
+        raise _native.error("usage", "that is no number of an event, and no time",
+                            expected='a number, "5m", or "2026-11-25T15:50:00Z"', found=repr(since)) from None
+    return 0, at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
 
 
 def choose(what: str, value: str, choices: Mapping[str, int]) -> int:

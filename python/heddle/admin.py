@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from heddle import _calls, _native
-from heddle._arguments import PHASE, Tagged, choose, parse_quorum, ref_text
+from heddle._arguments import PHASE, Tagged, choose, event_since, parse_quorum, ref_text
 from heddle._handle import Handle
 from heddle._native import ffi, lib
 from heddle._words import Phase
@@ -213,18 +214,22 @@ class Admin(Handle):
                                                                                     told)), VerifyResult)
         return found
 
-    def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None,
-               worker: str | None = None, limit: int | None = None) -> Iterator[Event]:
-        """Events that the broker keeps, from number `since` on (0: the oldest kept), then with `follow` what
-        happens, across restarts of the broker.
+    def events(self, *, follow: bool = False, since: int | str = 0, adapter: str | None = None,
+               worker: str | None = None, limit: int | None = None,
+               last: int | None = None) -> Iterator[Event]:
+        """Events that the broker keeps, then with `follow` what happens, across restarts of the broker.
 
+        since  a number, from which on; 0: the oldest kept.  Or how far back, "5m"; or a time,
+               "2026-11-25T15:50:00Z"
+        last   of those that are kept, only the newest so many; None: all
+        limit  ends after so many; None: no limit
         A gap is an Event of type "gap".  Ends after `limit` events, or without `follow` when all were given.
         """
         if not follow:
-            yield from _Pager(self, since, adapter, worker, limit).rest()
+            yield from _Pager(self, since, adapter, worker, limit, last).rest()
             return
         with self._follower() as own:           # others go on asking meanwhile
-            yield from _Pager(own, since, adapter, worker, limit).rest(follow=True)
+            yield from _Pager(own, since, adapter, worker, limit, last).rest(follow=True)
 
     def rollback(self, ref: str | Tagged, *, quorum: str | int = "all", deadline: float | None = 10.0,
                  dry_run: bool = False, by: str | None = None) -> ActivateResult:
@@ -258,15 +263,18 @@ class Admin(Handle):
 class _Pager:
     """The cursor of one iteration over events."""
 
-    def __init__(self, admin: Admin, since: int, adapter: str | None, worker: str | None,
-                 limit: int | None) -> None:
+    def __init__(self, admin: Admin, since: int | str, adapter: str | None, worker: str | None,
+                 limit: int | None, last: int | None) -> None:
         self._admin, self._heard = admin, False
+        number, self._from = event_since(since)     # kept events of an earlier time are dropped
+        # the newest of those that are kept, until all of them were read
+        self._newest: deque[Event] | None = (
+            None if last is None else deque(maxlen=_native.count(last, "last", 1, _native.NUMBER_MAX)))
         self._left = None if limit is None else _native.count(limit, "limit")
         self._kept = [_native.c_text(adapter), _native.c_text(worker)]
         self._opts = ffi.new("heddle_events_opts_t *", {"size": ffi.sizeof("heddle_events_opts_t"),
                                                         "adapter": self._kept[0],
-                                                        "since": _native.count(since, "since", 0,
-                                                                               _native.NUMBER_MAX),
+                                                        "since": number,
                                                         "worker": self._kept[1]})
         self.is_over = self._left == 0
 
@@ -275,7 +283,8 @@ class _Pager:
             yield from self.page(follow)
 
     def page(self, follow: bool) -> list[Event]:
-        self._opts.limit = _PAGE if self._left is None else min(_PAGE, self._left)
+        is_whole = self._left is None or self._from or self._newest is not None
+        self._opts.limit = _PAGE if is_whole else min(_PAGE, self._left or 0)
         self._opts.wait_ms = _FOLLOW_MS if follow and self._heard else 0
         try:
             answer = self._admin._ask(lambda a, told: int(lib.heddle_admin_events(a, self._opts, told)))
@@ -285,10 +294,18 @@ class _Pager:
             raise
         self._heard = True
         self._opts.since, self._opts.epoch = answer["next"], answer["epoch"]
-        found = [decode(Event, e) for e in answer["events"]]
+        more = bool(answer.get("more"))
+        found = [decode(Event, e) for e in answer["events"] if not e["at"] or e["at"] >= self._from]
+        if not more:
+            self._from = ""                     # what happens from now on is later, whatever the clocks say
+        if self._newest is not None:
+            self._newest.extend(found)
+            found = [] if more else list(self._newest)
+            self._newest = self._newest if more else None
         if self._left is not None:
+            found = found[:self._left]
             self._left -= len(found)
-        self.is_over = self._left == 0 or not (follow or answer.get("more"))
+        self.is_over = self._left == 0 or not (follow or more)
         return found
 
 
@@ -376,12 +393,13 @@ class AsyncAdmin:
         """As Admin.verify."""
         return await self._run(lambda: self._admin.verify(ref, expected=expected, deadline=deadline))
 
-    async def events(self, *, follow: bool = False, since: int = 0, adapter: str | None = None,
-                     worker: str | None = None, limit: int | None = None) -> AsyncIterator[Event]:
+    async def events(self, *, follow: bool = False, since: int | str = 0, adapter: str | None = None,
+                     worker: str | None = None, limit: int | None = None,
+                     last: int | None = None) -> AsyncIterator[Event]:
         """As Admin.events: `async for e in adm.events(follow=True)`."""
         own = AsyncAdmin._follower(self._admin) if follow else self
         try:
-            pager = _Pager(own._admin, since, adapter, worker, limit)
+            pager = _Pager(own._admin, since, adapter, worker, limit, last)
             while not pager.is_over:
                 for event in await own._run(lambda: pager.page(follow)):
                     yield event

@@ -84,6 +84,24 @@ def test_events(broker, adapter):
         assert next(follow).seq > first[-1].seq
 
 
+def test_events_of_a_time_and_the_last_ones(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Admin() as adm:
+        pub.publish_dir(FIXTURES / "plain")
+        kept = list(adm.events())
+        at = kept[-1].at
+        later = list(adm.events(since=at))
+        assert later and later == [e for e in kept if e.at >= at] and later[-1] == kept[-1]
+        assert list(adm.events(since=at.replace("Z", "+00:00"), limit=1)) == later[:1]
+        assert list(adm.events(since="24h")) == kept and list(adm.events(since="2999-01-01T00:00:00Z")) == []
+        assert list(adm.events(since=str(kept[1].seq))) == kept[1:]
+        assert list(adm.events(last=2)) == kept[-2:] and list(adm.events(last=10**6)) == kept
+        assert list(adm.events(last=2, limit=1)) == kept[-2:-1]
+        follow = adm.events(follow=True, last=1, since="24h")
+        assert next(follow) == kept[-1]
+        pub.publish_dir(FIXTURES / "dora")
+        assert next(follow).seq == kept[-1].seq + 1
+
+
 def test_async_admin(broker, adapter):
     async def main():
         async with heddle.AsyncAdmin() as adm:
