@@ -9,6 +9,7 @@
 #include "core/units.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,7 +42,8 @@ static const option_t OPTIONS[] = {
     {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL,
      "makes a repetition harmless: one id, one version (default: a random one)", AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
-    {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL, "fence another live writer of the adapter now",
+    {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL, "fence another writer of the adapter now; without it, one that lives is a conflict, and a silent one is "
+     "waited for",
      AT(takeover)},
     {"allow-step-back", 0, OPTION_FLAG, NULL, NULL, NULL, "a lower step is meant", AT(allow_step_back)},
     {"meta", 0, OPTION_LIST, "K=V", NULL, NULL, "kept with the version; may be given again", AT(meta)},
@@ -82,7 +84,7 @@ static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
 /* The command ends at most 2 s after its deadline: the broker's word of it may be late; who was stopped past
  * its lease joins again and asks; and closing takes time. */
-enum { SLICE_MS = 100, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
+enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
 
 /* Everything the answer needs, filled as far as it went. */
 typedef struct {
@@ -389,6 +391,36 @@ static uint32_t connect_ms(const args_t *args)
     return args->common.timeout_ms < deadline_ms ? args->common.timeout_ms : deadline_ms;
 }
 
+/* For how long the writer in the way has not been heard of; -1: that is not why. */
+static int64_t silent_ms(const heddle_error_t *error)
+{
+    size_t n = strlen(error->found), tail = strlen(" ms ago");
+    if (error->code != HEDDLE_ERR_WRITER_HELD || n <= tail || strcmp(error->found + n - tail, " ms ago"))
+        return -1;
+    const char *at = error->found + n - tail;
+    while (at > error->found && at[-1] >= '0' && at[-1] <= '9') at--;
+    return strtoll(at, NULL, 10);
+}
+
+/* As a writer.  One that is in the way may have died a moment ago: its session ends with the broker's lease,
+ * and until then it is only silent.  One that is heard of meanwhile lives. */
+static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, uint64_t began_us,
+                       heddle_publisher_t **ret_publisher)
+{
+    bool is_told = args->common.quiet || !isatty(STDERR_FILENO);
+    for (int64_t last_ms = 0;;) {
+        int rc = heddle_publisher_open(opts, ret_publisher);
+        int64_t ms = rc ? silent_ms(heddle_last_error()) : -1;
+        if (ms < last_ms || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
+        if (!is_told)
+            fprintf(stderr, "%s; waiting until it is heard of, or its session ends\n",
+                    heddle_last_error()->message);
+        is_told = true;
+        last_ms = ms;
+        usleep(AGAIN_MS * 1000);
+    }
+}
+
 static int publish(const args_t *args, const char *dir, outcome_t *o)
 {
     if (!is_directory(dir)) return dry_run(o, dir);
@@ -407,7 +439,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                     .insecure = args->insecure,
                                     .close_ms = CLOSE_MS,
                                     .read_dir = dir};
-    int rc = heddle_publisher_open(&opts, &p);
+    int rc = open_writer(args, &opts, began_us, &p);
     if (rc) return finish(o, rc);
     cli_on_signal(interrupt_publisher, p);
     heddle_publish_opts_t how = {.size = sizeof how,
