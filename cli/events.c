@@ -113,7 +113,8 @@ static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], h
     if (units_parse_duration(text, &ago_ms)) at_ms = now_ms > ago_ms ? now_ms - ago_ms : 0;
     else if (!clock_parse(text, &at_ms)) {
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a value for --since", text);
-        error_contrast(error, "a number of an event, a duration (5m), or a time (2026-11-25T15:50:00Z)", text);
+        error_contrast(error, "a number of an event, a duration (5m), or a time (2026-11-25T15:50:00Z)",
+                       text);
         error_hint(error, "see heddle events --help");
         return rc;
     }

@@ -42,7 +42,8 @@ static const option_t OPTIONS[] = {
     {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL,
      "makes a repetition harmless: one id, one version (default: a random one)", AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
-    {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL, "fence another writer of the adapter now; without it, one that lives is a conflict, and a silent one is "
+    {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "fence another writer of the adapter now; without it, one that lives is a conflict, and a silent one is "
      "waited for",
      AT(takeover)},
     {"allow-step-back", 0, OPTION_FLAG, NULL, NULL, NULL, "a lower step is meant", AT(allow_step_back)},

@@ -166,7 +166,8 @@ static uint32_t need_count(const report_row_t *row, const wait_for_t *want)
 
 static void hint_failed(const reports_t *r, const heddle_report_t *p, int code, heddle_error_t *error)
 {
-    const char *hint = code == HEDDLE_ERR_NO_WORKERS ? "start one: `heddle worker --adapter %.100s`, or the engine plug "
+    const char *hint = code == HEDDLE_ERR_NO_WORKERS
+                           ? "start one: `heddle worker --adapter %.100s`, or the engine plug "
                              "(python -m heddle.engine)"
                        : code == HEDDLE_ERR_VERSION_LOST
                            ? "publish it again; nobody has the bytes of %.100s@%llu"

@@ -391,8 +391,10 @@ static int adapter_held(const pending_row_t *row, const rollout_t *ro, const ada
 static void hint_late(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
 {
     if (w->eligible == 0)
-        error_hint(error, "no worker subscribes to it: start `heddle worker --adapter %.100s`, or the engine plug "
-                   "(python -m heddle.engine)", row->adapter);
+        error_hint(error,
+                   "no worker subscribes to it: start `heddle worker --adapter %.100s`, or the engine plug "
+                   "(python -m heddle.engine)",
+                   row->adapter);
     else if (w->eligible < w->need)
         error_hint(error,
                    "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",

@@ -51,7 +51,7 @@ def _is_number(word: str) -> bool:
 
 
 def event_since(since: int | str) -> tuple[int, str]:
-    """Where a listing of events begins -> (sequence number, 0: the oldest; time as events have it, "": any)."""
+    """Where a listing of events begins -> (number, 0: the oldest; time as events have it, "": any)."""
     if not isinstance(since, str) or _is_number(since):
         return _native.count(since if not isinstance(since, str) else int(since), "since", 0,
                              _native.NUMBER_MAX), ""

@@ -563,8 +563,8 @@ class Publisher(Handle):
     def _rollout(self, r: Any, phase: str) -> Rollout:
         rows = (r.missing[i] for i in range(min(r.missing_count, len(r.missing))))
         missing = tuple(Missing(_native.text(m.worker) or "", _native.text(m.phase) or "",
-                                _native.text(lib.heddle_err_name(m.code)) or "",
-                                _native.text(m.message) or "")
+                                _native.text(lib.heddle_err_name(m.code)) if m.code else None,
+                                _native.text(m.message) or None)
                         for m in rows)
         return Rollout(adapter=self.adapter, version=r.version, phase=phase,
                        state=_native.text(r.state) or "", eligible_count=r.eligible_count,

@@ -18,11 +18,12 @@ __all__ = ["Version", "Rollout", "Missing", "Progress"]
 
 @dataclass(frozen=True)
 class Missing:
-    """A worker that a wait still lacks: `phase` it is in, and why (`code` of the list, `message`)."""
+    """A worker that a wait still lacks: `phase` it is in, and why (`code` of the list, `message`).  code
+    None: nothing is wrong, it is only not there yet."""
     worker: str
     phase: str
-    code: str
-    message: str
+    code: str | None
+    message: str | None
 
 
 @dataclass(frozen=True)

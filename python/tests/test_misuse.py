@@ -293,6 +293,16 @@ def test_a_version_that_the_engine_rejects(broker, adapter):
         assert not thread.is_alive()
 
 
+def test_a_worker_that_is_not_there_yet_has_no_error(broker, adapter):
+    """The engine of one has not answered yet; one is enough."""
+    with (heddle.Worker(adapters=[adapter], name="quick", apply="auto"),
+          heddle.Worker(adapters=[adapter], name="slow"), heddle.Publisher(adapter=adapter) as pub):
+        _joined("quick")
+        _joined("slow")
+        found = pub.publish_dir(FIXTURES / "plain").wait("staged", quorum=1, timeout=60)
+        assert [m.code for m in found.missing if m.worker == "slow"] == [None]
+
+
 def test_features_that_an_engine_does_not_accept(broker, adapter):
     with heddle.Worker(adapters=[adapter], name="picky",
                        accepts=["rslora"]) as w, heddle.Publisher(adapter=adapter) as pub:
