@@ -294,9 +294,26 @@ int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *e
     return rc;
 }
 
+int manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_manifest,
+                  heddle_error_t *error)
+{
+    uint8_t *copy = malloc(encoded.bytes);
+    if (!copy) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a manifest");
+    memcpy(copy, encoded.data, encoded.bytes);
+    digest_t found = digest_blake2b(copy, encoded.bytes);
+    int rc = digest_equal(&found, expected)
+                 ? manifest_decode(bytes_of(copy, encoded.bytes), ret_manifest, error)
+                 : error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH,
+                              "the manifest differs from what was announced");
+    if (rc) free(copy);
+    else ret_manifest->encoded = copy;
+    return rc;
+}
+
 void manifest_fini(manifest_t *m)
 {
     free(m->dim_starts);
+    free(m->encoded);
     *m = (manifest_t){0};
 }
 

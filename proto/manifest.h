@@ -22,7 +22,8 @@
  * name: u32 name bytes, name, u32 dtype-name bytes, dtype name ("BF16"), u32 ndim, u64 x ndim dims, u64
  * bytes | then every leaf's u64 in order.  All integers little-endian.
  *
- * A manifest_t borrows from the bytes it was decoded from (no copies of columns): those must outlive it.  No
+ * A manifest_t borrows from the bytes it was decoded from (no copies of columns): those must outlive it, but
+ * for the bytes that manifest_read copied.  No
  * thread may share one while it is built; a decoded one is read-only and may be read by any thread. */
 #ifndef PROTO_MANIFEST_H
 #define PROTO_MANIFEST_H
@@ -38,6 +39,8 @@ typedef struct manifest {
     bytes_t config, metadata;           /* metadata: JSON object text, or empty */
     bytes_t names, name_ends, dtypes, ndims, dims, offsets, sizes, chunks;
     uint32_t *dim_starts;               /* owned: index into dims of each tensor's first extent */
+    uint8_t *encoded;                   /* owned: what the bytes above borrow from (manifest_read); NULL: they
+                                         * are the caller's */
 } manifest_t;
 
 /* Chunk size for a region. */
@@ -46,6 +49,10 @@ static inline uint64_t manifest_offset(uint64_t region_bytes) { return (region_b
 
 /* Decodes and checks.  PROTOCOL or LIMIT, with what is wrong.  On OK the caller calls manifest_fini. */
 int  manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *error);
+/* The same from a copy that the manifest owns, after its BLAKE2b-256 was compared, so that neither the digest
+ * nor the decoder sees bytes that another process may write.  DIGEST_MISMATCH, NO_MEMORY, or as above. */
+int  manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_manifest,
+                   heddle_error_t *error);
 void manifest_fini(manifest_t *m);
 
 /* One row; strings borrow from the manifest; *ret_name is not NUL-terminated.  index < tensor_count is the

@@ -87,26 +87,29 @@ struct share {
     UT_hash_handle hh;
 };
 
+/* What map() hangs on a region. */
+typedef struct { uint32_t receiving; void *registration; } mapping_t;
+
 /* Receiver side. */
 #define ASK_INDEX_BITS 16u
 typedef enum { ASK_FREE, ASK_GATHERED, ASK_SENT, ASK_RECEIVING, ASK_DROPPED, ASK_DRAINING } ask_state_t;
 typedef struct ask {
     ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: its receive is open */
-    bool is_digested;                   /* its bytes lie there, and into->leaves has theirs */
+    bool is_digested;                   /* its bytes lie there, and `leaves` has theirs */
+    bool only_copied;
     uint32_t bytes;
     uint64_t id;                        /* generation << 16 | index: stale DATA find no reused entry */
-    uint64_t offset, at;
+    uint64_t offset, cookie;
     share_key_t key;
-    region_t *into;
+    uint8_t *place;                     /* in the sink */
+    uint64_t *leaves;                   /* of `place`; NULL: not wanted, or it begins within a page */
+    mapping_t *mapping;
     peer_t *peer;
     struct ask *prev, *next;            /* gathered, dropped: peer's; free: transfer's */
 } ask_t;
 
 /* How a send ended.  UNREAD: its bytes were there to be read, and nobody read them. */
 typedef enum { SENT, SENT_UNREAD, SENT_FAILED } sent_t;
-
-/* What map() hangs on a region. */
-typedef struct { uint32_t receiving; void *registration; } mapping_t;
 
 typedef enum { PEER_ACCEPTED, PEER_OPEN, PEER_CLOSING, PEER_CLOSED } peer_state_t;
 struct peer {
@@ -224,8 +227,7 @@ int  exchange_share(transfer_t *t, region_t *r, share_key_t key);
 int  exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
 void exchange_unshare(transfer_t *t, share_key_t key);
 uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
-int  exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
-                  region_t *into, uint64_t at, uint64_t *ret_ask);
+int  exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask);
 void exchange_drop_ask(transfer_t *t, uint64_t ask);
 /* True when events() has something to do now. */
 bool exchange_pending(const transfer_t *t);
@@ -238,9 +240,8 @@ void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
 /* Who copies those bytes to their place says so, and digests them (digest_copy) into what this returns,
  * before exchange_arrived.  NULL: nobody wants their leaves, or they begin within a page. */
 uint64_t *exchange_leaves(transfer_t *t, uint64_t ask);
-/* Or the transport places them, when it likes, perhaps over what was copied: nothing in that region counts
- * as digested any more.  False: not there (region_t.only_copied); it is to discard them, and the ask has
- * ended. */
+/* Or the transport places them, when it likes, perhaps after the ask was dropped.  False: not into that sink
+ * (sink_t.only_copied); it is to discard them, and the ask has ended. */
 bool exchange_placing(transfer_t *t, uint64_t ask);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
 void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);

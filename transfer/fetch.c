@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A piece is good (bit set), open (in the list of the source it was asked of), returned (in the
- * AGAIN list: was open once, must be asked again), or fresh: at or behind the cursor and never
- * asked.  The cursor only moves forward and the lists are linked through two arrays, so that no
+/* Each piece is in one place: good (bit set), asked (in the list of its source), landed, returned (in its
+ * stripe's AGAIN list: it was asked for once, and must be again), or fresh: at or behind its stripe's cursor
+ * and never asked for.  Cursors only move forward and the lists are linked through two arrays, so that no
  * event scans the pieces. */
 #include "transfer/fetch.h"
 
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, NOWHERE = 0xff };
+/* Places of a piece: the list of a source (0..KNOWN_MAX-1), of what a stripe asks for again, or none. */
+enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS = AGAIN + FETCH_STRIPES_MAX, LANDED = 0xfe, NOWHERE = 0xff };
 #define NO_PIECE UINT32_MAX
 #define SAMPLE_US 10000u      /* a rate is taken over at least so long: arrivals come in bursts */
 #define DEADLINE_FACTOR 4u
@@ -24,19 +25,24 @@ typedef struct {
     uint64_t token;
     source_state_t state;
     bool listed;
-    uint32_t good_count;
+    uint32_t stripe;
+    uint32_t landed_count, good_count;
     uint64_t life_us;                    /* last arrival or BEAT, or when it was asked after a pause */
     uint64_t rest_us;                    /* RESTING: until then */
     uint64_t rate;                       /* bytes a second, EWMA; 0: not known yet */
     uint64_t sample_us, sample_bytes;    /* since when, and how much came since */
 } source_t;
 
+/* Pieces from where the stripe before ends to `end`; what is behind the cursor was never asked for. */
+typedef struct { uint32_t cursor, end; } stripe_t;
+
 struct fetch {
     fetch_plan_t plan;
     course_t course;
     int err;                             /* ENDING_FAILED */
     uint32_t window_count;               /* pieces in flight per source */
-    uint32_t cursor, good_count;
+    uint32_t good_count;
+    stripe_t stripes[FETCH_STRIPES_MAX];
     source_t known[KNOWN_MAX];           /* never forgets a quarantined one */
     unsigned known_count;
     uint8_t order[FETCH_SOURCES_MAX];    /* the current list: indices into known */
@@ -45,20 +51,23 @@ struct fetch {
     uint64_t starved_us;    /* since when there has been no good source; CLOCK_NEVER: there is one */
     uint64_t need_us;       /* not before then is NEED_SOURCES said */
     uint64_t all_bad_us;    /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
-    list_t lists[KNOWN_MAX + 1];
-    uint32_t *next, *prev;               /* count each */
-    uint8_t *where;                      /* list of each piece, or NOWHERE */
+    list_t lists[LISTS];
+    /* One of each a piece. */
+    uint64_t *ask;                       /* ASKED: its number, 0 until it is made */
+    uint32_t *next, *prev;
+    uint8_t *where, *from;               /* from: index into known, of what has landed */
     uint8_t *bad_counts;
-    uint64_t *good;
+    uint64_t *good;                      /* a bit a piece */
 };
 
-typedef struct { fetch_action_t *at; int count, cap; } out_t;
+typedef struct { fetch_action_t *at; int count, cap; uint32_t part; } out_t;
 
 static bool has_room(const out_t *o) { return o->count < o->cap; }
 
-static void put(out_t *o, fetch_action_kind_t kind, uint32_t piece, uint64_t token, int err)
+static void put(out_t *o, fetch_action_t action)
 {
-    o->at[o->count++] = (fetch_action_t){.kind = kind, .piece = piece, .token = token, .err = err};
+    action.part = o->part;
+    o->at[o->count++] = action;
 }
 
 /* -- pieces ----------------------------------------------------------------------------------- */
@@ -67,12 +76,13 @@ static bool is_good(const fetch_t *f, uint32_t piece) { return f->good[piece / 6
 
 static void unlink_piece(fetch_t *f, uint32_t piece)
 {
-    if (f->where[piece] == NOWHERE) return;
-    list_t *l = &f->lists[f->where[piece]];
-    uint32_t next = f->next[piece], prev = f->prev[piece];
-    if (prev == NO_PIECE) l->first = next; else f->next[prev] = next;
-    if (next == NO_PIECE) l->last = prev; else f->prev[next] = prev;
-    l->count--;
+    if (f->where[piece] < LISTS) {
+        list_t *l = &f->lists[f->where[piece]];
+        uint32_t next = f->next[piece], prev = f->prev[piece];
+        if (prev == NO_PIECE) l->first = next; else f->next[prev] = next;
+        if (next == NO_PIECE) l->last = prev; else f->prev[next] = prev;
+        l->count--;
+    }
     f->where[piece] = NOWHERE;
 }
 
@@ -86,29 +96,36 @@ static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
     l->last = piece;
     l->count++;
     f->where[piece] = (uint8_t)list;
+    f->ask[piece] = 0;
 }
 
-static void return_pieces(fetch_t *f, unsigned source)
+static void return_piece(fetch_t *f, uint32_t piece)
 {
-    while (f->lists[source].count) move_piece(f, f->lists[source].first, AGAIN);
+    unsigned stripe = 0;
+    while (piece >= f->stripes[stripe].end) stripe++;
+    move_piece(f, piece, AGAIN + stripe);
 }
 
-/* The next piece to ask for, NO_PIECE when all are open or good.  What was returned comes first:
- * others wait for it. */
-static uint32_t next_todo(fetch_t *f)
+/* The next piece to ask for, NO_PIECE when all of the stripe are open or good.  What was returned comes
+ * first: receivers that fetch from this process may wait for it. */
+static uint32_t next_todo(fetch_t *f, unsigned stripe)
 {
-    if (f->lists[AGAIN].count) return f->lists[AGAIN].first;
-    while (f->cursor < f->plan.count && is_good(f, f->cursor))
-        f->cursor = f->good[f->cursor / 64] == UINT64_MAX ? (f->cursor / 64 + 1) * 64 : f->cursor + 1;
-    return f->cursor < f->plan.count ? f->cursor : NO_PIECE;
+    stripe_t *s = &f->stripes[stripe];
+    if (f->lists[AGAIN + stripe].count) return f->lists[AGAIN + stripe].first;
+    while (s->cursor < s->end && is_good(f, s->cursor))
+        s->cursor = f->good[s->cursor / 64] == UINT64_MAX ? (s->cursor / 64 + 1) * 64 : s->cursor + 1;
+    return s->cursor < s->end ? s->cursor : NO_PIECE;
 }
 
-static bool mark_good(fetch_t *f, uint32_t piece)
+piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token)
 {
-    if (is_good(f, piece)) return false;
-    f->good[piece / 64] |= 1ull << (piece % 64);
-    f->good_count++;
-    return true;
+    unsigned where = piece < f->plan.count ? f->where[piece] : NOWHERE;
+    bool is_landed = where == LANDED;
+    unsigned source = is_landed ? f->from[piece] : where;
+    if (ret_token) *ret_token = source < KNOWN_MAX ? f->known[source].token : 0;
+    if (is_landed) return PIECE_LANDED;
+    if (where < KNOWN_MAX) return PIECE_ASKED;
+    return piece < f->plan.count && is_good(f, piece) ? PIECE_GOOD : PIECE_TODO;
 }
 
 /* -- sources ---------------------------------------------------------------------------------- */
@@ -121,7 +138,7 @@ static int find(const fetch_t *f, uint64_t token)
 }
 
 /* Room for one more: at the end, or in place of the least useful one that is neither listed nor
- * quarantined. */
+ * quarantined, and of which nothing is open or waits for its digest. */
 static int admit(fetch_t *f, uint64_t token)
 {
     int at = -1;
@@ -129,8 +146,8 @@ static int admit(fetch_t *f, uint64_t token)
     else
         for (unsigned i = 0; i < KNOWN_MAX; i++) {
             const source_t *s = &f->known[i];
-            if (s->listed || s->state == SOURCE_BAD || f->lists[i].count || f->closing >> i & 1)
-                continue;
+            bool is_in_use = s->listed || f->lists[i].count || s->landed_count || f->closing >> i & 1;
+            if (is_in_use || s->state == SOURCE_BAD) continue;
             if (at < 0 || s->good_count < f->known[at].good_count) at = (int)i;
         }
     if (at >= 0) f->known[at] = (source_t){.token = token, .state = SOURCE_LIVE};
@@ -165,22 +182,26 @@ static void note_arrival(const fetch_t *f, source_t *s, uint64_t now_us)
 
 /* The source is out in `state`.  Its open asks go back at once when it is gone itself, else as
  * DROP_ASK goes out. */
-static void put_out(fetch_t *f, int source, source_state_t state, bool drop_asks)
+static void put_out(fetch_t *f, unsigned source, source_state_t state, bool drop_asks)
 {
     if (f->known[source].state != SOURCE_BAD) f->known[source].state = state;
     if (drop_asks) f->dropping |= 1ull << source;
-    else return_pieces(f, (unsigned)source);
+    else
+        while (f->lists[source].count) return_piece(f, f->lists[source].first);
 }
 
-/* The source to ask: the first live one of the list, after waking those that have rested. */
-static int primary(fetch_t *f, uint64_t now_us)
+/* The source of a stripe, after waking those that have rested; -1: no source is live. */
+static int choose(fetch_t *f, unsigned stripe, uint64_t now_us)
 {
+    int other = -1;
     for (unsigned i = 0; i < f->order_count; i++) {
         source_t *s = &f->known[f->order[i]];
         if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
-        if (s->state == SOURCE_LIVE) return f->order[i];
+        if (s->state != SOURCE_LIVE) continue;
+        if (s->stripe == stripe) return f->order[i];
+        if (other < 0) other = f->order[i];
     }
-    return -1;
+    return other;
 }
 
 static void give_up(fetch_t *f, int err)
@@ -204,6 +225,7 @@ static void on_sources(fetch_t *f, const fetch_source_t *sources, int count)
         if (at < 0 || f->known[at].listed) continue;
         source_t *s = &f->known[at];
         s->listed = true;
+        s->stripe = sources[i].stripe;
         if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE;
         f->order[f->order_count++] = (uint8_t)at;
     }
@@ -211,49 +233,66 @@ static void on_sources(fetch_t *f, const fetch_source_t *sources, int count)
         if (!f->known[before[i]].listed) f->dropping |= 1ull << before[i];
 }
 
-static void on_good(fetch_t *f, const fetch_event_t *e, uint64_t now_us, out_t *o)
+/* What has landed is there no more: it is good, or has to be asked for again. */
+static source_t *take_landed(fetch_t *f, uint32_t piece)
 {
-    if (e->piece >= f->plan.count || !mark_good(f, e->piece)) return;
+    source_t *s = &f->known[f->from[piece]];
+    s->landed_count--;
+    unlink_piece(f, piece);
+    return s;
+}
+
+static void on_good(fetch_t *f, uint32_t piece, uint64_t now_us)
+{
+    note_arrival(f, take_landed(f, piece), now_us);
     f->starved_us = CLOCK_NEVER;
-    unsigned owner = f->where[e->piece];
-    int from = find(f, e->token);
-    if (owner < KNOWN_MAX && e->token && owner != (unsigned)from)
-        put(o, FA_DROP_ASK, e->piece, f->known[owner].token, 0);
-    unlink_piece(f, e->piece);
-    if (!e->token && owner < KNOWN_MAX) from = (int)owner;
-    if (from >= 0) note_arrival(f, &f->known[from], now_us);
-    if (f->good_count == f->plan.count) f->course = ENDING_DONE;
+    f->good[piece / 64] |= 1ull << (piece % 64);
+    if (++f->good_count == f->plan.count) f->course = ENDING_DONE;
 }
 
-/* A source counts once against a piece: it is never asked again after its first bad one. */
-static void on_bad(fetch_t *f, const fetch_event_t *e)
+/* A source counts once, whatever else of it is found to be bad. */
+static void on_bad(fetch_t *f, uint32_t piece)
 {
-    int from = find(f, e->token);
-    if (e->piece >= f->plan.count || from < 0) return;
-    if (f->where[e->piece] == from) move_piece(f, e->piece, AGAIN);
-    if (f->known[from].state == SOURCE_BAD) return;
-    f->known[from].state = SOURCE_BAD;
-    f->dropping |= 1ull << from;
-    if (++f->bad_counts[e->piece] >= f->plan.bad_limit) give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
+    source_t *s = take_landed(f, piece);
+    return_piece(f, piece);
+    if (s->state == SOURCE_BAD) return;
+    s->state = SOURCE_BAD;
+    f->dropping |= 1ull << (s - f->known);
+    if (++f->bad_counts[piece] >= f->plan.bad_limit) give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
 }
 
-/* Only for a piece that is still open there: the rest are echoes of asks that were given up already. */
-static void on_refused(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
+static bool is_asked(const fetch_t *f, uint32_t piece, uint64_t ask)
 {
-    int from = find(f, e->token);
-    if (e->piece >= f->plan.count || from < 0 || f->where[e->piece] != from) return;
-    move_piece(f, e->piece, AGAIN);
-    f->known[from].rest_us = now_us + f->plan.need_us;
-    put_out(f, from, e->err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST,
-            e->err != HEDDLE_ERR_GONE);
+    return piece < f->plan.count && f->where[piece] < KNOWN_MAX && f->ask[piece] == ask;
 }
 
-static void on_beat(fetch_t *f, uint64_t token, uint64_t now_us)
+/* Only of an ask that is open: the rest are echoes of asks that were given up already. */
+static void on_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us)
 {
-    int from = find(f, token);
-    if (from < 0 || f->known[from].state != SOURCE_LIVE) return;
-    restart_sample(&f->known[from], now_us);
-    f->starved_us = CLOCK_NEVER;
+    if (!is_asked(f, piece, ask)) return;
+    unsigned source = f->where[piece];
+    return_piece(f, piece);
+    f->known[source].rest_us = now_us + f->plan.need_us;
+    put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, err != HEDDLE_ERR_GONE);
+}
+
+void fetch_asked(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us)
+{
+    if (!is_asked(f, piece, 0)) return;
+    if (err) on_refused(f, piece, 0, err, now_us);
+    else f->ask[piece] = ask;
+}
+
+bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
+{
+    if (f->course != GOING || !is_asked(f, piece, ask)) return false;
+    source_t *s = &f->known[f->where[piece]];
+    unlink_piece(f, piece);
+    f->where[piece] = LANDED;
+    f->from[piece] = (uint8_t)(s - f->known);
+    s->landed_count++;
+    s->life_us = now_us;
+    return true;
 }
 
 static bool is_late(const fetch_t *f, unsigned source, uint64_t now_us)
@@ -262,28 +301,35 @@ static bool is_late(const fetch_t *f, unsigned source, uint64_t now_us)
     return s->state == SOURCE_LIVE && f->lists[source].count && now_us - s->life_us >= patience(f, s);
 }
 
-static void on_tick(fetch_t *f, uint64_t now_us)
-{
-    for (unsigned i = 0; i < f->order_count; i++) {
-        if (!is_late(f, f->order[i], now_us)) continue;
-        put_out(f, f->order[i], SOURCE_LOST, false);
-        f->closing |= 1ull << f->order[i];
-    }
-}
-
-static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us, out_t *o)
+static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
 {
     if (f->course != GOING) return;
     int from = find(f, e->token);
     switch (e->kind) {
     case FE_SOURCES: on_sources(f, e->sources, e->source_count); break;
-    case FE_GOOD:    on_good(f, e, now_us, o); break;
-    case FE_BAD:     on_bad(f, e); break;
-    case FE_REFUSED: on_refused(f, e, now_us); break;
-    case FE_GONE:    if (from >= 0) put_out(f, from, SOURCE_LOST, false); break;
-    case FE_BEAT:    on_beat(f, e->token, now_us); break;
-    case FE_TICK:    on_tick(f, now_us); break;
-    case FE_CANCEL:  f->course = ENDING_SILENT; break;
+    case FE_GOOD:
+        if (fetch_piece(f, e->piece, NULL) == PIECE_LANDED) on_good(f, e->piece, now_us);
+        break;
+    case FE_BAD:
+        if (fetch_piece(f, e->piece, NULL) == PIECE_LANDED) on_bad(f, e->piece);
+        break;
+    case FE_REFUSED: on_refused(f, e->piece, e->ask, e->err, now_us); break;
+    case FE_GONE:
+        if (from >= 0) put_out(f, (unsigned)from, SOURCE_LOST, false);
+        break;
+    case FE_BEAT:
+        if (from < 0 || f->known[from].state != SOURCE_LIVE) break;
+        restart_sample(&f->known[from], now_us);
+        f->starved_us = CLOCK_NEVER;
+        break;
+    case FE_TICK:
+        for (unsigned i = 0; i < f->order_count; i++) {
+            if (!is_late(f, f->order[i], now_us)) continue;
+            put_out(f, f->order[i], SOURCE_LOST, false);
+            f->closing |= 1ull << f->order[i];
+        }
+        break;
+    case FE_CANCEL: f->course = ENDING_SILENT; break;
     }
 }
 
@@ -293,25 +339,28 @@ static void emit_drops(fetch_t *f, out_t *o)
 {
     while (f->dropping && has_room(o)) {
         unsigned source = (unsigned)__builtin_ctzll(f->dropping);
+        uint64_t token = f->known[source].token;
         list_t *open = &f->lists[source];
-        for (; open->count && has_room(o); move_piece(f, open->first, AGAIN))
-            put(o, FA_DROP_ASK, open->first, f->known[source].token, 0);
+        for (; open->count && has_room(o); return_piece(f, open->first))
+            put(o, (fetch_action_t){.kind = FA_DROP_ASK, .piece = open->first, .token = token,
+                                    .ask = f->ask[open->first]});
         if (!open->count) f->dropping &= ~(1ull << source);
     }
     for (; f->closing && has_room(o); f->closing &= f->closing - 1)
-        put(o, FA_DROP_PEER, 0, f->known[__builtin_ctzll(f->closing)].token, 0);
+        put(o, (fetch_action_t){.kind = FA_DROP_PEER, .token = f->known[__builtin_ctzll(f->closing)].token});
 }
 
-static void emit_asks(fetch_t *f, unsigned source, uint64_t now_us, out_t *o)
+static void emit_asks(fetch_t *f, unsigned stripe, unsigned source, uint64_t now_us, out_t *o)
 {
     list_t *open = &f->lists[source];
-    if (!open->count) restart_sample(&f->known[source], now_us);
-    while (open->count < f->window_count && has_room(o)) {
-        uint32_t piece = next_todo(f);
+    source_t *s = &f->known[source];
+    if (open->count + s->landed_count == 0) restart_sample(s, now_us);
+    while (open->count + s->landed_count < f->window_count && has_room(o)) {
+        uint32_t piece = next_todo(f, stripe);
         if (piece == NO_PIECE) return;
-        if (f->where[piece] == NOWHERE) f->cursor++;
+        if (f->where[piece] == NOWHERE) f->stripes[stripe].cursor++;
         move_piece(f, piece, source);
-        put(o, FA_ASK, piece, f->known[source].token, 0);
+        put(o, (fetch_action_t){.kind = FA_ASK, .piece = piece, .token = s->token});
     }
 }
 
@@ -332,7 +381,7 @@ static void starve(fetch_t *f, uint64_t now_us, out_t *o)
     } else if (f->plan.fail_us && now_us - f->starved_us >= f->plan.fail_us) {
         give_up(f, HEDDLE_ERR_GONE);
     } else if (now_us >= f->need_us && has_room(o)) {
-        put(o, FA_NEED_SOURCES, 0, 0, 0);
+        put(o, (fetch_action_t){.kind = FA_NEED_SOURCES});
         f->need_us = now_us + f->plan.need_us;
     }
 }
@@ -343,28 +392,27 @@ static void emit_end(fetch_t *f, out_t *o)
         if (f->lists[i].count) f->dropping |= 1ull << i;
     emit_drops(f, o);
     if (f->dropping || f->closing || !has_room(o)) return;
-    if (f->course == ENDING_DONE) put(o, FA_DONE, 0, 0, 0);
-    if (f->course == ENDING_FAILED) put(o, FA_FAILED, 0, 0, f->err);
+    if (f->course == ENDING_DONE) put(o, (fetch_action_t){.kind = FA_DONE});
+    if (f->course == ENDING_FAILED) put(o, (fetch_action_t){.kind = FA_FAILED, .err = f->err});
     f->course = ENDED;
 }
 
 int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[], int cap)
 {
-    out_t o = {out, 0, cap};
+    out_t o = {out, 0, cap, f->plan.part};
     if (cap <= 0 || f->course == ENDED) return 0;
     if (f->good_count == f->plan.count && f->course == GOING && event->kind != FE_CANCEL)
         f->course = ENDING_DONE;
-    take(f, event, now_us, &o);
+    take(f, event, now_us);
     emit_drops(f, &o);
-    if (f->course == GOING) {
-        int source = primary(f, now_us);
-        if (source >= 0) {
-            f->all_bad_us = CLOCK_NEVER;
-            emit_asks(f, (unsigned)source, now_us, &o);
-        } else {
-            starve(f, now_us, &o);
-        }
+    bool is_starved = false;
+    for (unsigned stripe = 0; stripe < f->plan.stripes && f->course == GOING && !is_starved; stripe++) {
+        int source = choose(f, stripe, now_us);
+        is_starved = source < 0;
+        if (!is_starved) f->all_bad_us = CLOCK_NEVER;
+        if (!is_starved) emit_asks(f, stripe, (unsigned)source, now_us, &o);
     }
+    if (is_starved) starve(f, now_us, &o);
     if (f->course != GOING) emit_end(f, &o);
     return o.count;
 }
@@ -392,12 +440,6 @@ uint64_t fetch_deadline(const fetch_t *f)
     return f->plan.fail_us ? earlier(at, f->starved_us + f->plan.fail_us) : at;
 }
 
-uint32_t fetch_good_count(const fetch_t *f) { return f->good_count; }
-bool fetch_is_good(const fetch_t *f, uint32_t piece)
-{
-    return piece < f->plan.count && is_good(f, piece);
-}
-
 uint32_t fetch_from(const fetch_t *f, uint64_t token)
 {
     int at = find(f, token);
@@ -418,6 +460,8 @@ int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 static void fill_defaults(fetch_plan_t *p)
 {
     if (!p->piece_bytes) p->piece_bytes = 1;
+    if (!p->stripes) p->stripes = 1;
+    if (p->stripes > FETCH_STRIPES_MAX) p->stripes = FETCH_STRIPES_MAX;
     if (!p->window_bytes) p->window_bytes = LIMIT_WINDOW_BYTES;
     if (!p->deadline_min_us) p->deadline_min_us = 1000000;
     if (!p->deadline_max_us) p->deadline_max_us = 30000000;
@@ -429,7 +473,7 @@ static void fill_defaults(fetch_plan_t *p)
 int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
 {
     size_t n = plan->count, words = n / 64 + 1;
-    fetch_t *f = calloc(1, sizeof *f + words * 8 + n * (2 * sizeof(uint32_t) + 2));
+    fetch_t *f = calloc(1, sizeof *f + words * 8 + n * (sizeof *f->ask + 2 * sizeof *f->next + 3));
     if (!f) return HEDDLE_ERR_NO_MEMORY;
     f->plan = *plan;
     fill_defaults(&f->plan);
@@ -438,14 +482,22 @@ int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
     f->starved_us = now_us;
     f->all_bad_us = CLOCK_NEVER;
     f->good = (uint64_t *)(f + 1);
-    f->next = (uint32_t *)(f->good + words);
+    f->ask = f->good + words;
+    f->next = (uint32_t *)(f->ask + n);
     f->prev = f->next + n;
     f->where = (uint8_t *)(f->prev + n);
-    f->bad_counts = f->where + n;
+    f->from = f->where + n;
+    f->bad_counts = f->from + n;
     memset(f->where, NOWHERE, n);
-    for (unsigned i = 0; i <= KNOWN_MAX; i++) f->lists[i] = (list_t){NO_PIECE, NO_PIECE, 0};
-    for (uint32_t p = 0; plan->have && p < plan->count; p++)
-        if (plan->have[p / 8] >> (p % 8) & 1) mark_good(f, p);
+    for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (list_t){NO_PIECE, NO_PIECE, 0};
+    for (uint32_t i = 0; i < f->plan.stripes; i++)
+        f->stripes[i] = (stripe_t){.cursor = (uint32_t)((uint64_t)n * i / f->plan.stripes),
+                                   .end = (uint32_t)((uint64_t)n * (i + 1) / f->plan.stripes)};
+    for (uint32_t p = 0; plan->have && p < plan->count; p++) {
+        if (!(plan->have[p / 8] >> (p % 8) & 1)) continue;
+        f->good[p / 64] |= 1ull << (p % 64);
+        f->good_count++;
+    }
     for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++)
         f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
     f->plan.have = NULL; /* borrowed until here */

@@ -1,20 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/fetch.h (PURE): which range from which source next.  state + event + now -> actions.
  *
- * One fetch_t moves one arena's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece
- * to bytes: first the manifest's pieces in one fetch, then the region's chunks in another).  Each
- * piece is todo -> asked -> good, and back to todo when its source is lost, refuses it or delivers
- * it bad; a source that delivered bad bytes is not asked again. Resume is at the piece where a
- * source was lost.  The window limits the bytes asked of one source; the deadline of a source
- * follows its observed rate: window / rate x 4, between deadline_min_us and deadline_max_us; BEAT
- * counts as life.
+ * One fetch_t moves one part's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece to bytes:
+ * first the manifest's pieces in one fetch, then the region's chunks in another).  It alone knows the state
+ * of a piece:
+ *
+ *   todo --FA_ASK--> asked --fetch_land--> landed --FE_GOOD--> good
+ *    ^                 |                     |
+ *    +-- refused, gone, dropped --- FE_BAD --+
+ *
+ * An asked piece has one open ask, by whose number its end is told apart from the end of an ask that was
+ * given up.  A landed piece lies in its place and waits for its digest; it is not asked again until that is
+ * known, also when its source is lost meanwhile.
+ *
+ * The window limits the bytes that are asked of one source or have landed from it.  The deadline of a source
+ * follows its observed rate: window / rate x 4, between deadline_min_us and deadline_max_us; BEAT counts as
+ * life.
  *
  *   state    event                 action
- *   running  SOURCES (new list)    ASK from the first live source while its window has room
+ *   running  SOURCES (new list)    ASK, of each stripe, from its source while that one's window has room
  *            GOOD(piece)           ASK more; DONE when all are good
- *            BAD(piece, token)     source quarantined: its open asks DROP_ASK, pieces back to todo,
+ *            BAD(piece)            its source quarantined: open asks DROP_ASK, pieces back to todo,
  *                                  next source
- *            REFUSED(piece, token) open asks DROP_ASK, pieces back to todo, next source; err AGAIN:
+ *            REFUSED(piece, ask)   open asks DROP_ASK, pieces back to todo, next source; err AGAIN:
  *                                  asked again after need_us; err GONE: as GONE; any other: lost
  *            GONE(token)           lost: pieces back to todo, next source
  *            BEAT(token)           deadline moves
@@ -27,15 +35,16 @@
  * or every source of the list quarantined for bad_us (code DIGEST_MISMATCH); its open asks are
  * dropped first.
  *
- * One source is asked at a time: the first live one of the list, so that the load stays as it was
- * planned.  A lost source is asked again when a new list names it; a quarantined one never.  Asks
- * of a source that a new list leaves out are dropped.  "No good source" is counted from when the
- * last live one went until one delivers or beats: naming dead sources again and again does not stop
- * it.  Until a source's rate is known its deadline is 4 x deadline_min_us. GOOD is believed from
- * anybody, also late; where the piece is open elsewhere by then, that ask is dropped.
+ * Which source is asked: the pieces lie in `stripes` runs of equal length, and each source of the list is for
+ * one of them.  A stripe is asked of its first live source, and, while it has none, of the first live one of
+ * the list.  With one stripe, which is the default, one source is asked at a time, so that the load stays as
+ * it was planned; with more, one for each is.  A lost source is asked again when a new list names it; a
+ * quarantined one never.  Asks of a source that a new list leaves out are dropped.  "No good source" is
+ * counted from when the last live one went until one delivers or beats: naming dead sources again and again
+ * does not stop it.  Until a source's rate is known its deadline is 4 x deadline_min_us.
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about
- * 10 bytes a piece). */
+ * 20 bytes a piece). */
 #ifndef TRANSFER_FETCH_H
 #define TRANSFER_FETCH_H
 
@@ -43,11 +52,14 @@
 #include <stdbool.h>
 
 #define FETCH_SOURCES_MAX 8
+#define FETCH_STRIPES_MAX 4
 
-typedef struct { uint64_t token; } fetch_source_t;
+typedef struct { uint64_t token; uint32_t stripe; } fetch_source_t;
 typedef struct {
     uint32_t count;                 /* pieces */
     uint32_t piece_bytes;           /* all but the last; only for pacing */
+    uint32_t part;                  /* of the version: said with each action */
+    uint32_t stripes;               /* 1..FETCH_STRIPES_MAX; 0: 1 */
     uint64_t window_bytes;          /* in flight per source, at least one piece; 0: LIMIT_WINDOW_BYTES */
     uint64_t deadline_min_us, deadline_max_us;   /* 0: 1 s, 30 s */
     uint64_t fail_us;               /* without any source: 0 = never fail, the caller's deadline rules */
@@ -64,8 +76,9 @@ typedef enum {
 } fetch_event_kind_t;
 typedef struct {
     fetch_event_kind_t kind;
-    uint32_t piece;
-    uint64_t token;
+    uint32_t piece;                                  /* FE_GOOD, FE_BAD: one that has landed; FE_REFUSED */
+    uint64_t ask;                                    /* FE_REFUSED */
+    uint64_t token;                                  /* FE_GONE, FE_BEAT */
     int err;                                         /* FE_REFUSED */
     /* FE_SOURCES: replaces the list, keeps what is known of those that stay. */
     const fetch_source_t *sources; int source_count;
@@ -74,7 +87,14 @@ typedef struct {
 typedef enum {
     FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED
 } fetch_action_kind_t;
-typedef struct { fetch_action_kind_t kind; uint32_t piece; uint64_t token; int err; } fetch_action_t;
+typedef struct {
+    fetch_action_kind_t kind;
+    uint32_t part, piece;
+    uint64_t token, ask;            /* ask: of FA_DROP_ASK; 0: it was never made */
+    int err;
+} fetch_action_t;
+
+typedef enum { PIECE_TODO, PIECE_ASKED, PIECE_LANDED, PIECE_GOOD } piece_state_t;
 
 typedef struct fetch fetch_t;
 /* NO_MEMORY.  `have` is copied (bit p of byte p/8).  A fetch with nothing to move is DONE at its
@@ -85,9 +105,15 @@ void     fetch_destroy(fetch_t **f);
  * until it returns less. */
 int      fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[],
                     int cap);
+/* What came of FA_ASK: the number of the ask, or why the source cannot be asked now, which counts as
+ * REFUSED.  After an error a step with FE_TICK is due. */
+void     fetch_asked(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us);
+/* The bytes of that ask lie in their place: FE_GOOD or FE_BAD of the piece follows, when its digest is known.
+ * False for an ask that was given up: those bytes count as nothing. */
+bool     fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us);
 uint64_t fetch_deadline(const fetch_t *f);           /* when FE_TICK is due; CLOCK_NEVER */
-uint32_t fetch_good_count(const fetch_t *f);
-bool     fetch_is_good(const fetch_t *f, uint32_t piece);
+/* ret_token: of the source it was asked of, or came from; 0: of none.  NULL: not wanted. */
+piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token);
 /* Of one source: pieces that came good from it; 0 for an unknown one. */
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
 /* Tokens of sources that were lost or quarantined; returns how many (at most cap). */

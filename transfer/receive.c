@@ -38,8 +38,6 @@ static bool is_open(const ask_t *a)
     return a->state == ASK_GATHERED || a->state == ASK_SENT || a->state == ASK_RECEIVING;
 }
 
-static mapping_t *mapping_of(const ask_t *a) { return a->into->backend; }
-
 static void ungather(ask_t *a)
 {
     DL_DELETE(a->peer->gathered, a);
@@ -75,18 +73,21 @@ static void end_draining(transfer_t *t, ask_t *a)
 static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
 {
     bool is_digested = kind == TR_ARRIVED && a->is_digested;
-    ring_push(t, &(tr_event_t){.kind = kind, .is_digested = is_digested, .ask = a->id,
+    ring_push(t, &(tr_event_t){.kind = kind, .is_digested = is_digested, .ask = a->id, .cookie = a->cookie,
                                .token = a->peer->token, .key = a->key, .err = err});
     if (kind == TR_REFUSED && a->state == ASK_SENT) pace_refund(&t->pace, a->bytes);
     leave(t, a);
 }
 
-int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
-                 region_t *into, uint64_t at, uint64_t *ret_ask)
+int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask)
 {
     exchange_enter(t);
-    assert(into->backend && "map() comes before ask()");
-    if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > into->bytes || bytes > into->bytes - at)
+    const sink_t *sink = read->sink;
+    uint64_t at = read->at;
+    uint32_t bytes = read->bytes;
+    assert(sink->mapping && "map() comes before ask()");
+    if (sink->memory != HEDDLE_MEMORY_HOST) return HEDDLE_ERR_USAGE;
+    if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > sink->bytes || bytes > sink->bytes - at)
         return HEDDLE_ERR_LIMIT;
     peer_t *p;
     int rc = peer_find(t, from, &p);
@@ -99,10 +100,13 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_
     }
     a->state = ASK_GATHERED;
     a->bytes = bytes;
-    a->offset = offset;
-    a->at = at;
-    a->key = key;
-    a->into = into;
+    a->offset = read->offset;
+    a->cookie = read->cookie;
+    a->key = read->key;
+    a->place = sink->base + at;
+    a->leaves = sink->leaves && at % LIMIT_PAGE_BYTES == 0 ? sink->leaves + at / LIMIT_PAGE_BYTES : NULL;
+    a->only_copied = sink->only_copied;
+    a->mapping = sink->mapping;
     a->peer = p;
     DL_APPEND(p->gathered, a);
     p->asks_open++;
@@ -203,30 +207,29 @@ void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes)
         return NULL;
     }
     a->state = ASK_RECEIVING;
-    mapping_of(a)->receiving++;
-    return (uint8_t *)a->into->base + a->at;
+    a->mapping->receiving++;
+    return a->place;
 }
 
 uint64_t *exchange_leaves(transfer_t *t, uint64_t id)
 {
     ask_t *a = find_ask(t, id);
     assert(a && a->state == ASK_RECEIVING);
-    a->is_digested = a->into->leaves && a->at % LIMIT_PAGE_BYTES == 0;
-    return a->is_digested ? a->into->leaves + a->at / LIMIT_PAGE_BYTES : NULL;
+    a->is_digested = a->leaves != NULL;
+    return a->leaves;
 }
 
 bool exchange_placing(transfer_t *t, uint64_t id)
 {
     ask_t *a = find_ask(t, id);
     assert(a && a->state == ASK_RECEIVING);
-    if (a->into->only_copied) {
-        mapping_of(a)->receiving--;
+    if (a->only_copied) {
+        a->mapping->receiving--;
         a->state = ASK_SENT;
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_AGAIN);
         return false;
     }
     a->is_digested = false;
-    a->into->leaves = NULL;
     return true;
 }
 
@@ -234,7 +237,7 @@ void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
 {
     ask_t *a = find_ask(t, id);
     assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
-    mapping_of(a)->receiving--;
+    a->mapping->receiving--;
     if (a->state == ASK_DRAINING) {
         end_draining(t, a);
         return;
@@ -253,7 +256,7 @@ void exchange_again(transfer_t *t, uint64_t id)
 {
     ask_t *a = find_ask(t, id);
     assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
-    mapping_of(a)->receiving--;
+    a->mapping->receiving--;
     if (a->state == ASK_DRAINING) {
         end_draining(t, a);
         return;

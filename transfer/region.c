@@ -76,7 +76,6 @@ int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
     if (!r) return fail_memory(bytes, strerror(ENOMEM), error);
     r->fd = -1;
     r->process = getpid();
-    r->memory = HEDDLE_MEMORY_HOST;
     r->bytes = (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES * LIMIT_PAGE_BYTES;
     if (r->bytes == 0) r->bytes = LIMIT_PAGE_BYTES;
     atomic_init(&r->refs, 1);

@@ -22,14 +22,7 @@ typedef struct region {
     size_t bytes;             /* rounded up to 4 KiB */
     size_t made_bytes;        /* reserved and touched; nothing may read or write beyond */
     int fd;
-    int memory, device;       /* heddle_memory_t */
     void *backend;            /* of the transfer backend that mapped it: loop thread only */
-    uint64_t *leaves;         /* one a page, of whoever asks for ranges into it: what this process copies to
-                               * its place is digested in the same pass (tr_event_t.is_digested).  NULL: not
-                               * wanted, or the transport places bytes there too (transfer/exchange.h).
-                               * Loop thread only */
-    bool only_copied;         /* ranges into it are copied to their place, or refused: the transport places
-                               * none, and nothing writes here once they are dropped.  Loop thread only */
     pid_t process;            /* who made it */
     atomic_uint refs;
 } region_t;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/transfer.h: bytes of shared regions between peers.  Knows keys, ranges and peers; no
+/* transfer/transfer.h: bytes of shared regions between peers.  Knows keys, ranges, sinks and peers; no
  * adapter, chunk or manifest, and of digests only the leaves of what it copies itself.
  *
  * A receiver asks for ranges under a share key; the source answers each range when it has those
@@ -21,8 +21,37 @@ typedef struct { uint8_t b[16]; } share_key_t;                     /* holding it
 typedef struct { uint64_t token; bytes_t address; } peer_ref_t;    /* address: from the control plane only */
 typedef struct transfer transfer_t;
 
+/* Where the bytes of an ask go: memory that map() was called for.  ask() copies it.  `leaves` is written
+ * only until the ask ends or is dropped; the memory and its mapping stay until idle() says that nothing
+ * writes there any more. */
+typedef struct {
+    heddle_memory_t memory;             /* HOST; ask() refuses others with USAGE */
+    uint8_t *base;                      /* writable */
+    uint64_t bytes;
+    uint64_t *leaves;                   /* one for each page from `base` on: what the carrier copies to its
+                                         * place is digested in the same pass.  NULL: not wanted */
+    bool only_copied;                   /* a carrier that would place the bytes by itself, and perhaps after
+                                         * the ask was dropped, refuses them with AGAIN */
+    void *mapping;                      /* region_t.backend */
+} sink_t;
+static inline sink_t sink_of(const region_t *r, uint64_t *leaves)
+{
+    return (sink_t){.memory = HEDDLE_MEMORY_HOST, .base = r->base, .bytes = r->bytes, .leaves = leaves,
+                    .mapping = r->backend};
+}
+/* A read request: one range of a share, and where its bytes go. */
+typedef struct {
+    share_key_t key;
+    uint64_t offset;                    /* in the share */
+    uint32_t bytes;
+    const sink_t *sink;
+    uint64_t at;                        /* in the sink */
+    uint64_t cookie;                    /* the caller's: comes back with the ask's event */
+} tr_read_t;
+
 typedef enum {
-    TR_ARRIVED,      /* the range of `ask` lies in its place; is_digested: and its leaves in into->leaves */
+    TR_ARRIVED,      /* the range of `ask` lies in its place.  is_digested: its leaves lie in the sink's;
+                      * else its digest is still to be made */
     TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key, or early for who does not read
                       * in place), LIMIT (out of range, too many), AGAIN (the source itself gets no further,
                       * or would place what is only copied), PROTOCOL (it answered something else), GONE */
@@ -38,7 +67,7 @@ typedef enum {
 typedef struct {
     tr_kind_t kind;
     bool is_digested;
-    uint64_t ask, token;
+    uint64_t ask, cookie, token;
     uint64_t bytes;
     share_key_t key;
     int err;
@@ -99,11 +128,9 @@ typedef struct transfer_ops {
     /* Connect and say HI ahead of the first ask; idempotent.  Errors as for ask. */
     int  (*greet)(transfer_t *t, const peer_ref_t *peer);
     /* AGAIN: too many open, no token yet, or TR_PEER_GONE of this peer is not drained yet; GONE:
-     * cannot connect; LIMIT: more than LIMIT_CHUNK_MAX_BYTES, or outside `into`, which stays
-     * mapped until the ask has ended or was dropped.  into->leaves, where there are any, reach as far,
-     * and are NULL from the first range on that the transport itself places. */
-    int  (*ask)(transfer_t *t, const peer_ref_t *from, share_key_t key, uint64_t offset, uint32_t bytes,
-                region_t *into, uint64_t at, uint64_t *ret_ask);
+     * cannot connect; LIMIT: more than LIMIT_CHUNK_MAX_BYTES, or outside the sink.  No two asks have the
+     * same number, ever. */
+    int  (*ask)(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask);
     /* Soft (UNASK): what still comes is discarded; no event follows. */
     void (*drop_ask)(transfer_t *t, uint64_t ask);
     /* Hard: the connection ends; events as for TR_PEER_GONE. */

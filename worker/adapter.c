@@ -286,8 +286,8 @@ static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now
     const node_io_t *io = a->core->io;
     const uint8_t *view = slot->region->view;
     manifest_t manifest = {0};
-    int rc = manifest_decode(bytes_of(view + manifest_offset(w->region_bytes), w->manifest_bytes), &manifest,
-                             &a->error);
+    int rc = manifest_read(bytes_of(view + manifest_offset(w->region_bytes), w->manifest_bytes),
+                           &w->manifest_digest, &manifest, &a->error);
     if (rc) return rc;
     seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = &manifest};
     rc = slot_seal(slot, &seal);
@@ -310,8 +310,9 @@ static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us)
     if (rc) return rc;
     if (slot->is_adopted) return seal_adopted(a, w, slot, now_us);
     unreached_begin(&a->unreached);
-    if (FAILPOINT("worker.pull") ||
-        pull_new(core->io, w, slot, &a->early, &core->counters, now_us, &a->pull))
+    pull_opts_t opts = {.io = core->io, .what = w, .slot = slot, .counters = &core->counters,
+                        .early = &a->early, .adapter = a->index};
+    if (FAILPOINT("worker.pull") || pull_new(&opts, now_us, &a->pull))
         return error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1});
     /* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker
@@ -639,8 +640,14 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
         on_unshared(a, &event->key, now_us);
         return;
     }
-    if (event->kind == TR_EARLY) on_early(a, event);
-    else early_transfer(&a->early, a->core->io, event);
+    if (event->kind == TR_EARLY) {
+        on_early(a, event);
+        return;
+    }
+    if (event->cookie & COOKIE_EARLY) {
+        early_transfer(&a->early, a->core->io, event);
+        return;
+    }
     if (!a->pull) return;
     unreached_hear(&a->unreached, a->pull, event);
     pull_transfer(a->pull, event, now_us);
@@ -769,6 +776,7 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
 void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index)
 {
     *a = (adapter_t){.core = core, .index = index, .name = slots_adapter(core->slots, index)};
+    a->early.cookie = cookie_of(index) | COOKIE_EARLY;
     sync_init(&a->sync, core->opts.app);
 }
 

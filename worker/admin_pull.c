@@ -265,7 +265,9 @@ static int fetch(job_t *j, heddle_error_t *error)
 {
     loop_t *loop = query_loop(j->admin->query);
     unreached_begin(&j->unreached);
-    if (pull_new(&j->io, &j->what, j->slot, &j->early, &j->counters, now_of(), &j->pull))
+    pull_opts_t opts = {.io = &j->io, .what = &j->what, .slot = j->slot, .counters = &j->counters,
+                        .early = &j->early};
+    if (pull_new(&opts, now_of(), &j->pull))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a fetch");
     for (int rc; pull_state(j->pull) < PULL_DONE;) {
         uint64_t due_us = pull_tick(j->pull, now_of()), transfer_us = j->io.tr->deadline(j->io.t);

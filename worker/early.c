@@ -37,10 +37,14 @@ static void ask_more(early_t *e, const node_io_t *io)
     peer_ref_t from = source_ref(&e->got.from);
     uint32_t room = EARLY_OPEN_MAX - e->open_count;
     if (room < LIMIT_ASK_RANGES) return;
+    sink_t sink = sink_of(e->slot->region, e->got.leaves);
+    sink.only_copied = true;
     for (; room > 0 && e->next < e->got.piece_count; room--) {
         uint64_t at = (uint64_t)e->next * EARLY_PIECE_BYTES, left = e->got.bytes - at, ask;
         uint32_t bytes = left < EARLY_PIECE_BYTES ? (uint32_t)left : EARLY_PIECE_BYTES;
-        if (io->tr->ask(io->t, &from, e->key, at, bytes, e->slot->region, at, &ask)) {
+        tr_read_t read = {.key = e->key, .offset = at, .bytes = bytes, .sink = &sink, .at = at,
+                          .cookie = e->cookie | e->next};
+        if (io->tr->ask(io->t, &from, &read, &ask)) {
             stop(e, io);
             return;
         }
@@ -65,8 +69,6 @@ void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_
         return;
     }
     e->slot = slot;
-    e->slot->region->leaves = e->got.leaves;
-    e->slot->region->only_copied = true;
     e->key = event->key;
     e->next = 0;
     e->began_us = clock_now(io->clock);
@@ -112,8 +114,6 @@ void early_end(early_t *e, const node_io_t *io)
 {
     if (!e->slot) return;
     drop_open(e, io);
-    e->slot->region->leaves = NULL;
-    e->slot->region->only_copied = false;
     e->slot = NULL;
     early_bytes_fini(&e->got);
 }

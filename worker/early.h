@@ -40,6 +40,7 @@ typedef struct {
     source_t publisher;                /* token 0: there was none */
     slot_t *slot;                      /* NULL: nothing is copied, and the rest means nothing */
     share_key_t key;
+    uint64_t cookie;                   /* of its asks, but for the piece: worker/pull.h */
     uint64_t began_us;
     uint32_t next;                     /* piece to be asked for */
     struct { uint64_t ask; uint32_t piece; } open[EARLY_OPEN_MAX];

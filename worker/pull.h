@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/pull.h: one version on its way into a slot.
  *
- *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h); whole, its BLAKE2b-256 is
- *             compared before anything of it is decoded
+ *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h); whole, it is copied to memory
+ *             of its own, and its BLAKE2b-256 is compared before anything of it is decoded
  *   CHUNKS    chunks that came early are compared with the manifest, those that are not there, or are others,
- *             are fetched; each is digested, on its way or here (a few a call of pull_work), and
- *             compared too: good ones are served on at once, bad ones come again from another
- *             source
+ *             are fetched.  What arrives goes through the digest stage (core/digest_stage.h), also where its
+ *             leaves were made as it was copied; a few completions a call of pull_work are compared too:
+ *             good chunks are served on at once, bad ones come again from another source
  *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
  *   DONE      sealed; pull_destroy is all that is left
  *   FAILED    pull_error tells; the slot stays RESERVED
+ *
+ * Which piece is asked of which source, has landed or is good, is known to its fetch alone
+ * (transfer/fetch.h).  An event of an ask says by its cookie which piece it is about.
  *
  * Loop thread only.  The pull borrows the announcement and the slot until pull_destroy, which drops
  * every open ask: after it the memory may still be written to until ops->idle says so. */
@@ -60,15 +63,31 @@ typedef struct pull pull_t;
 
 typedef struct { uint64_t chunks_bad, retries; } pull_counters_t;
 
+/* The cookie of an ask: | adapter: 16 bits | early: 8, 0 or 1 | part: 8 | piece: 32 |.  It says who takes the
+ * events of the ask. */
+#define COOKIE_EARLY (1ull << 40)
+static inline uint64_t cookie_of(uint32_t adapter) { return (uint64_t)adapter << 48; }
+static inline uint32_t cookie_adapter(uint64_t cookie) { return (uint32_t)(cookie >> 48); }
+static inline uint32_t cookie_piece(uint64_t cookie) { return (uint32_t)cookie; }
+
+/* Borrowed until pull_destroy, but for `early`. */
+typedef struct {
+    const node_io_t *io;
+    announced_t *what;
+    slot_t *slot;
+    pull_counters_t *counters;
+    early_t *early;                              /* what it has in that slot is the pull's, and it is over */
+    uint32_t adapter;                            /* for the cookies */
+} pull_opts_t;
+
 /* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the
- * version's key already; what is verified is served on.  What `early` has in that slot is the pull's, and
- * `early` is over.  NO_MEMORY. */
-int  pull_new(const node_io_t *io, announced_t *what, slot_t *slot, early_t *early,
-              pull_counters_t *counters, uint64_t now_us, pull_t **ret_pull);
+ * version's key already; what is verified is served on.  NO_MEMORY. */
+int  pull_new(const pull_opts_t *opts, uint64_t now_us, pull_t **ret_pull);
 /* Drops what is asked; the share stays. */
 void pull_destroy(pull_t **pull);
 /* announced->sources changed. */
 void pull_resource(pull_t *p, uint64_t now_us);
+/* The end of an ask with a cookie of this adapter, or what a peer does: BEAT, PEER_GONE. */
 void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us);
 /* There is a digest to do: one bounded piece of it a call of pull_work. */
 bool pull_has_work(const pull_t *p);

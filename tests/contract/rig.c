@@ -184,7 +184,9 @@ uint64_t rig_ask(rig_t *r, int by, int from, share_key_t key, uint64_t offset, u
 {
     uint64_t ask = 0;
     node_t *n = &r->nodes[by];
-    int rc = r->ops->ask(n->t, &r->nodes[from].ref, key, offset, bytes, n->region, offset, &ask);
+    sink_t sink = sink_of(n->region, n->leaves);
+    tr_read_t read = {.key = key, .offset = offset, .bytes = bytes, .sink = &sink, .at = offset, .cookie = ~offset};
+    int rc = r->ops->ask(n->t, &r->nodes[from].ref, &read, &ask);
     RIG_CHECK(rc == HEDDLE_OK, "ask: %s", heddle_err_name(rc));
     return ask;
 }

@@ -16,6 +16,7 @@ typedef struct {
     region_t *region;
     bool still;                         /* not driven: as good as stopped */
     int count;
+    uint64_t *leaves;                   /* of the region, for rig_ask; NULL: not wanted */
     tr_event_t events[RIG_EVENTS];
 } node_t;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of transfer/transfer.h, the same for every backend. */
+#include "tests/contract/ask.h"
 #include "core/digest.h"
 #include "core/limits.h"
 #include "tests/contract/rig.h"
@@ -48,7 +49,7 @@ Test(transfer, a_range_may_land_elsewhere)
     rig_share_all(r, 0, KEY);
     node_t *n = &r->nodes[1];
     uint64_t ask;
-    cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, 0, PIECE, n->region, 3 * PIECE, &ask), HEDDLE_OK);
+    cr_assert_eq(ask_into(r->ops, n->t, &r->nodes[0].ref, KEY, 0, PIECE, n->region, 3 * PIECE, &ask), HEDDLE_OK);
     cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US) && rig_until(r, rig_has_sent, 0, 1, LONG_US));
     cr_assert(rig_is_all(r, 1, 0, 0, 3 * PIECE));
     cr_assert_eq(memcmp((uint8_t *)n->region->base + 3 * PIECE, r->nodes[0].region->base, PIECE), 0);
@@ -56,23 +57,41 @@ Test(transfer, a_range_may_land_elsewhere)
     rig_close(r);
 }
 
-/* Where leaves are wanted, who copies a range has digested it; what the transport places is left to who asked,
- * and so is all of a region where it does.
- * A range that begins within a page has no leaves of its own. */
+/* An event of an ask says what the caller said of it; memory of another kind is refused. */
+Test(transfer, the_cookie_of_an_ask_comes_back)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_share_all(r, 0, KEY);
+    uint64_t first = rig_ask(r, 1, 0, KEY, PIECE, PIECE), beyond = rig_ask(r, 1, 0, KEY, 2 * PIECE, PIECE),
+             unknown = rig_ask(r, 1, 0, (share_key_t){{9, 9}}, 0, PIECE);
+    cr_assert(rig_until(r, rig_has_events, 1, 3, LONG_US));
+    cr_assert_eq(rig_ended(r, 1, first)->cookie, ~(uint64_t)PIECE);
+    cr_assert_eq(rig_ended(r, 1, beyond)->cookie, ~(uint64_t)(2 * PIECE));
+    cr_assert_eq(rig_ended(r, 1, unknown)->kind, TR_REFUSED);
+    cr_assert_eq(rig_ended(r, 1, unknown)->cookie, ~0ull);
+    node_t *n = &r->nodes[1];
+    uint64_t ask;
+    sink_t sink = sink_of(n->region, NULL);
+    sink.memory = HEDDLE_MEMORY_CUDA;
+    tr_read_t read = {.key = KEY, .bytes = PIECE, .sink = &sink};
+    cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, &read, &ask), HEDDLE_ERR_USAGE);
+    rig_close(r);
+}
+
+/* Where the sink has leaves, a range that is copied is digested on its way; the digest of what the transport places
+ * is left to the caller.  A range that begins within a page has no leaves of its own. */
 Test(transfer, what_is_copied_is_digested_on_the_way)
 {
     enum { PAGES = 1 << 20 >> 12 };
     rig_t *r = rig_open(2, 1u << 20, NULL);
-    region_t *into = r->nodes[1].region;
     uint64_t leaves[PAGES] = {0}, expected[PAGES];
     digest_leaves(r->nodes[0].region->base, 1u << 20, expected);
     rig_connect(r, KEY);
-    into->leaves = leaves;
+    r->nodes[1].leaves = leaves;
     uint64_t whole = rig_ask(r, 1, 0, KEY, PIECE, PIECE);
     uint64_t within = rig_ask(r, 1, 0, KEY, 4 * PIECE + 512, 4096);
     cr_assert(rig_until(r, rig_has_arrived, 1, 2, LONG_US));
-    cr_assert_eq(into->leaves == NULL, rig_is_rendezvous(), "the transport may write over what was copied");
-    into->leaves = NULL;
+    r->nodes[1].leaves = NULL;
     uint64_t without = rig_ask(r, 1, 0, KEY, 8 * PIECE, PIECE);
     cr_assert(rig_until(r, rig_has_arrived, 1, 3, LONG_US));
     cr_assert_eq(rig_ended(r, 1, whole)->is_digested, !rig_is_rendezvous());
@@ -92,15 +111,15 @@ Test(transfer, what_cannot_be_right_is_refused_by_ask)
     node_t *n = &r->nodes[1];
     const peer_ref_t *from = &r->nodes[0].ref;
     uint64_t ask = 77;
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, 0, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, LIMIT_CHUNK_MAX_BYTES + 1, n->region, 0, &ask),
+    cr_assert_eq(ask_into(r->ops, n->t, from, KEY, 0, 0, n->region, 0, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(ask_into(r->ops, n->t, from, KEY, 0, LIMIT_CHUNK_MAX_BYTES + 1, n->region, 0, &ask),
                  HEDDLE_ERR_LIMIT);
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, (1u << 19) - PIECE + 1, &ask),
+    cr_assert_eq(ask_into(r->ops, n->t, from, KEY, 0, PIECE, n->region, (1u << 19) - PIECE + 1, &ask),
                  HEDDLE_ERR_LIMIT);
-    cr_assert_eq(r->ops->ask(n->t, from, KEY, 0, PIECE, n->region, UINT64_MAX, &ask), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(ask_into(r->ops, n->t, from, KEY, 0, PIECE, n->region, UINT64_MAX, &ask), HEDDLE_ERR_LIMIT);
     cr_assert_eq(ask, 77, "written only on success");
     peer_ref_t nobody = {999, {"nobody there", 12}}, empty = {998, {NULL, 0}};
-    cr_assert_eq(r->ops->ask(n->t, &nobody, KEY, 0, PIECE, n->region, 0, &ask), HEDDLE_ERR_GONE);
+    cr_assert_eq(ask_into(r->ops, n->t, &nobody, KEY, 0, PIECE, n->region, 0, &ask), HEDDLE_ERR_GONE);
     cr_assert_eq(r->ops->greet(n->t, &empty), HEDDLE_ERR_GONE);
     cr_assert_eq(r->ops->extend(n->t, KEY, 0, 1), HEDDLE_ERR_NOT_FOUND);
     rig_share_all(r, 1, KEY);
@@ -172,7 +191,7 @@ Test(transfer, ranges_beyond_the_region_are_refused)
     const uint64_t offsets[] = {(1u << 18) - PIECE + 1, 1u << 18, UINT64_MAX - 10, UINT64_MAX - PIECE + 1};
     for (int i = 0; i < 4; i++) {
         uint64_t ask;
-        cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, offsets[i], PIECE, n->region, 0, &ask),
+        cr_assert_eq(ask_into(r->ops, n->t, &r->nodes[0].ref, KEY, offsets[i], PIECE, n->region, 0, &ask),
                      HEDDLE_OK);
         cr_assert(rig_until(r, rig_has_events, 1, i + 1, LONG_US));
         const tr_event_t *e = rig_ended(r, 1, ask);
@@ -418,7 +437,7 @@ Test(transfer, a_dropped_peer_ends_its_asks_and_may_come_back)
     r->ops->drop_peer(receiver->t, source->ref.token);
     r->ops->drop_peer(receiver->t, source->ref.token);
     uint64_t ask;
-    cr_assert_eq(r->ops->ask(receiver->t, &source->ref, KEY, 0, PIECE, receiver->region, 0, &ask),
+    cr_assert_eq(ask_into(r->ops, receiver->t, &source->ref, KEY, 0, PIECE, receiver->region, 0, &ask),
                  HEDDLE_ERR_AGAIN, "not before the events were seen");
     r->ops->extend(source->t, KEY, 0, 1u << 20);
     cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
@@ -580,7 +599,7 @@ Test(transfer, more_asks_than_the_window_all_arrive)
     rig_share_all(r, 0, KEY);
     for (int i = 0; i < count; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * 4096, 4096);
     uint64_t ask;
-    cr_assert_eq(r->ops->ask(n->t, &r->nodes[0].ref, KEY, 0, 4096, n->region, 0, &ask), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(ask_into(r->ops, n->t, &r->nodes[0].ref, KEY, 0, 4096, n->region, 0, &ask), HEDDLE_ERR_AGAIN);
     cr_assert(rig_until(r, rig_has_arrived, 1, count, LONG_US));
     cr_assert(rig_is_pattern(r, 1, 0, (uint64_t)count * 4096));
     rig_ask(r, 1, 0, KEY, 0, 4096);
@@ -717,7 +736,7 @@ Test(transfer, without_a_token_nobody_is_asked)
     rig_t *r = rig_open(2, 1u << 18, NULL);
     r->ops->set_token(r->nodes[1].t, 0);
     uint64_t ask;
-    cr_assert_eq(r->ops->ask(r->nodes[1].t, &r->nodes[0].ref, KEY, 0, PIECE, r->nodes[1].region, 0, &ask),
+    cr_assert_eq(ask_into(r->ops, r->nodes[1].t, &r->nodes[0].ref, KEY, 0, PIECE, r->nodes[1].region, 0, &ask),
                  HEDDLE_ERR_AGAIN);
     rig_close(r);
 }

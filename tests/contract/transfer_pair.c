@@ -2,6 +2,7 @@
 /* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [auto|eager|rendezvous]]]]]: one source process, one receiver, UCX
  * on loopback. Prints the best and the median round in GB/s and the CPU seconds that a GB costs on either
  * side. */
+#include "tests/contract/ask.h"
 #include "transfer/transfer.h"
 
 #include <poll.h>
@@ -95,7 +96,7 @@ static void ask_chunk(end_t *e, const plan_t *plan, const peer_ref_t *from, uint
 {
     uint64_t at = chunk * plan->chunk, left = plan->bytes - at, id;
     uint32_t bytes = left < plan->chunk ? (uint32_t)left : plan->chunk;
-    if (e->ops->ask(e->t, from, KEY, at, bytes, e->region, at, &id) != HEDDLE_OK) die("ask", NULL);
+    if (ask_into(e->ops, e->t, from, KEY, at, bytes, e->region, at, &id) != HEDDLE_OK) die("ask", NULL);
 }
 
 /* Returns the seconds it took. */

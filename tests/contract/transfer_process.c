@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What only two processes can show: peers that are killed and stopped, descriptors, and what loading leaves
  * behind. */
+#include "tests/contract/ask.h"
 #include "core/limits.h"
 #include "tests/contract/rig.h"
 
@@ -49,7 +50,7 @@ static void keep_asking(rig_t *r, uint64_t *at)
 {
     node_t *n = &r->nodes[0];
     uint64_t ask;
-    while (r->ops->ask(n->t, &r->nodes[REMOTE].ref, KEY, *at, LIMIT_CHUNK_MAX_BYTES, n->region, *at,
+    while (ask_into(r->ops, n->t, &r->nodes[REMOTE].ref, KEY, *at, LIMIT_CHUNK_MAX_BYTES, n->region, *at,
                        &ask) == HEDDLE_OK)
         *at = (*at + LIMIT_CHUNK_MAX_BYTES) % n->region->bytes;
 }

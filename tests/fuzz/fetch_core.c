@@ -23,9 +23,11 @@ static uint64_t roll(uint64_t n)
 
 static struct {
     uint32_t count, window;
-    uint64_t open[PIECES_MAX];
-    bool ended;
+    uint64_t open[PIECES_MAX], landed[PIECES_MAX]; /* the source's token */
+    bool ended, is_due;                            /* due: an ask could not be made */
 } wild;
+
+static const int ERRORS[] = {HEDDLE_ERR_AGAIN, HEDDLE_ERR_GONE, HEDDLE_ERR_NOT_FOUND, HEDDLE_ERR_LIMIT};
 
 static void close_all(uint64_t token)
 {
@@ -33,25 +35,39 @@ static void close_all(uint64_t token)
         if (wild.open[p] == token) wild.open[p] = 0;
 }
 
-static void take(const fetch_action_t *a)
+/* As worker/pull.c does it: asks that an earlier failure took back are not made. */
+static void make_ask(const fetch_action_t *a)
 {
-    uint32_t in_flight = 0;
+    uint32_t in_flight = 1;
+    uint64_t token;
+    if (fetch_piece(f, a->piece, &token) != PIECE_ASKED || token != a->token) return;
+    MUST(a->piece < wild.count && !wild.open[a->piece] && !wild.landed[a->piece]);
+    for (uint32_t p = 0; p < wild.count; p++)
+        in_flight += wild.open[p] == a->token || wild.landed[p] == a->token;
+    MUST(in_flight <= wild.window);
+    int err = roll(8) ? HEDDLE_OK : ERRORS[roll(4)];
+    ask_of[a->piece] = err ? 0 : ++last_ask;
+    wild.open[a->piece] = a->token;
+    fetch_asked(f, a->piece, ask_of[a->piece], err, now);
+    if (err) wild.open[a->piece] = 0;
+    if (err == HEDDLE_ERR_GONE) close_all(a->token);
+    wild.is_due |= err != HEDDLE_OK;
+}
+
+static void obey(const fetch_action_t *a)
+{
     MUST(!wild.ended);
     switch (a->kind) {
-    case FA_ASK:
-        MUST(a->piece < wild.count && !wild.open[a->piece] && !fetch_is_good(f, a->piece));
-        wild.open[a->piece] = a->token;
-        for (uint32_t p = 0; p < wild.count; p++) in_flight += wild.open[p] == a->token;
-        MUST(in_flight <= wild.window);
-        break;
+    case FA_ASK: make_ask(a); break;
     case FA_DROP_ASK:
         MUST(a->piece < wild.count && wild.open[a->piece] == a->token);
+        MUST(a->ask == ask_of[a->piece]);
         wild.open[a->piece] = 0;
         break;
     case FA_DROP_PEER: close_all(a->token); break;
     case FA_NEED_SOURCES: break;
     case FA_DONE:
-        MUST(fetch_good_count(f) == wild.count);
+        MUST(count_good(wild.count) == wild.count);
         wild.ended = true;
         break;
     case FA_FAILED:
@@ -61,39 +77,55 @@ static void take(const fetch_action_t *a)
     }
 }
 
-/* What the event itself says is not open any more. */
+static void obey_all(void)
+{
+    wild.is_due = false;
+    for (int i = 0; i < act_count; i++) obey(&acts[i]);
+    if (act_count < 256 && !wild.is_due) return;
+    tick(); /* there is more to say */
+    obey_all();
+}
+
+/* What lands of an ask that is open lands, and of no other. */
+static void any_landing(uint32_t piece, bool is_of_last_ask)
+{
+    uint64_t ask = is_of_last_ask && piece < wild.count ? ask_of[piece] : 1 + roll(4);
+    bool is_open = !wild.ended && piece < wild.count && wild.open[piece] && ask == ask_of[piece];
+    MUST(fetch_land(f, piece, ask, now) == is_open);
+    if (!is_open) return;
+    wild.landed[piece] = wild.open[piece];
+    wild.open[piece] = 0;
+}
+
+/* What the event itself says is not open, or has not landed, any more. */
 static void end_asks(const fetch_event_t *e)
 {
-    bool about_piece = e->kind == FE_GOOD || e->kind == FE_BAD || e->kind == FE_REFUSED;
-    bool of_whom_was_asked = e->kind == FE_GOOD && !e->token;
-    bool is_open = e->piece < wild.count && wild.open[e->piece] &&
-                   (of_whom_was_asked || wild.open[e->piece] == e->token);
-    if (e->kind == FE_GONE || (e->kind == FE_REFUSED && e->err == HEDDLE_ERR_GONE && is_open))
-        close_all(e->token);
-    if (about_piece && is_open) wild.open[e->piece] = 0;
+    bool is_piece = e->piece < wild.count;
+    if (e->kind == FE_GONE) close_all(e->token);
+    if (is_piece && (e->kind == FE_GOOD || e->kind == FE_BAD)) wild.landed[e->piece] = 0;
+    if (e->kind != FE_REFUSED || !is_piece || !wild.open[e->piece] || e->ask != ask_of[e->piece]) return;
+    if (e->err == HEDDLE_ERR_GONE) close_all(wild.open[e->piece]);
+    wild.open[e->piece] = 0;
 }
 
 static void any_event(void)
 {
     fetch_source_t list[2 * FETCH_SOURCES_MAX];
-    static const int ERRORS[] = {HEDDLE_ERR_AGAIN, HEDDLE_ERR_GONE, HEDDLE_ERR_NOT_FOUND,
-                                 HEDDLE_ERR_LIMIT};
     fetch_event_t e = {.kind = (fetch_event_kind_t)roll(FE_CANCEL + 1),
                        .piece = (uint32_t)roll(wild.count + 2),
                        .token = roll(TOKENS + 2),
                        .err = ERRORS[roll(4)],
                        .sources = list};
+    e.ask = e.piece < wild.count && roll(4) ? ask_of[e.piece] : 1 + roll(4);
     if (e.kind == FE_CANCEL && roll(8)) e.kind = FE_GOOD;
     if (e.kind == FE_SOURCES) e.source_count = (int)roll(sizeof list / sizeof *list + 1);
-    for (int i = 0; i < e.source_count; i++) list[i].token = 1 + roll(TOKENS);
+    for (int i = 0; i < e.source_count; i++)
+        list[i] = (fetch_source_t){.token = 1 + roll(TOKENS), .stripe = (uint32_t)roll(FETCH_STRIPES_MAX + 1)};
+    if (e.kind == FE_GOOD || e.kind == FE_BAD || roll(4) == 0) any_landing(e.piece, roll(4));
     end_asks(&e);
     now += roll(4) ? roll(100000) : roll(40000000);
     step(e);
-    for (int i = 0; i < act_count; i++) take(&acts[i]);
-    while (act_count == 256) { /* there is more to say */
-        tick();
-        for (int i = 0; i < act_count; i++) take(&acts[i]);
-    }
+    obey_all();
     if (e.kind == FE_CANCEL) wild.ended = true;
     MUST(!wild.ended || fetch_deadline(f) == CLOCK_NEVER);
 }
@@ -104,13 +136,19 @@ static void any_events(void)
     wild.window = 1 + (uint32_t)roll(8);
     wild.ended = false;
     memset(wild.open, 0, sizeof wild.open);
+    memset(wild.landed, 0, sizeof wild.landed);
+    memset(ask_of, 0, PIECES_MAX * sizeof *ask_of);
+    last_ask = 4; /* those below are of no fetch */
+    acks = false;
     uint64_t rotten[] = {1 + roll(TOKENS)};
     start_with((fetch_plan_t){.count = wild.count,
                               .window_bytes = wild.window * PIECE,
+                              .stripes = (uint32_t)roll(FETCH_STRIPES_MAX + 2),
                               .fail_us = roll(2) ? 5000000 : 0,
                               .bad = rotten,
                               .bad_count = (uint32_t)roll(2)});
     while (bytes.left) any_event();
+    acks = true;
     stop();
 }
 

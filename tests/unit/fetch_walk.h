@@ -29,6 +29,8 @@ static uint64_t now;
 static fetch_action_t acts[256];
 static int act_count;
 static uint64_t steps; /* of all walks */
+static uint64_t last_ask, ask_of[65536]; /* a piece's last ask */
+static bool acks = true; /* step makes the asks that it is told to; else who calls it does */
 
 static void start_with(fetch_plan_t plan)
 {
@@ -43,28 +45,50 @@ static void stop(void) { fetch_destroy(&f); }
 static int step(fetch_event_t e)
 {
     steps++;
-    return act_count = fetch_step(f, &e, now, acts, 256);
+    act_count = fetch_step(f, &e, now, acts, 256);
+    for (int i = 0; acks && i < act_count; i++) {
+        if (acts[i].kind != FA_ASK) continue;
+        ask_of[acts[i].piece] = ++last_ask;
+        fetch_asked(f, acts[i].piece, last_ask, HEDDLE_OK, now);
+    }
+    return act_count;
+}
+/* The number of the ask that is open at that source; of none, one that never was. */
+static uint64_t open_ask(uint32_t piece, uint64_t token)
+{
+    uint64_t at;
+    return fetch_piece(f, piece, &at) == PIECE_ASKED && at == token ? ask_of[piece] : UINT64_MAX;
+}
+static bool land(uint32_t piece, uint64_t token) { return fetch_land(f, piece, open_ask(piece, token), now); }
+static bool is_good(uint32_t piece) { return fetch_piece(f, piece, NULL) == PIECE_GOOD; }
+static uint32_t count_good(uint32_t count)
+{
+    uint32_t good_ones = 0;
+    for (uint32_t p = 0; p < count; p++) good_ones += is_good(p);
+    return good_ones;
 }
 static int tick(void) { return step((fetch_event_t){.kind = FE_TICK}); }
 static int good(uint32_t piece, uint64_t token)
 {
-    return step((fetch_event_t){.kind = FE_GOOD, .piece = piece, .token = token});
+    land(piece, token);
+    return step((fetch_event_t){.kind = FE_GOOD, .piece = piece});
 }
 static int bad(uint32_t piece, uint64_t token)
 {
-    return step((fetch_event_t){.kind = FE_BAD, .piece = piece, .token = token});
+    land(piece, token);
+    return step((fetch_event_t){.kind = FE_BAD, .piece = piece});
 }
 static int gone(uint64_t token) { return step((fetch_event_t){.kind = FE_GONE, .token = token}); }
 static int beat(uint64_t token) { return step((fetch_event_t){.kind = FE_BEAT, .token = token}); }
 static int refused(uint32_t piece, uint64_t token, int err)
 {
-    return step((fetch_event_t){.kind = FE_REFUSED, .piece = piece, .token = token, .err = err});
+    return step((fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = open_ask(piece, token), .err = err});
 }
 
 static int sources(int n, const uint64_t *tokens)
 {
     fetch_source_t list[16];
-    for (int i = 0; i < n; i++) list[i].token = tokens[i];
+    for (int i = 0; i < n; i++) list[i] = (fetch_source_t){.token = tokens[i]};
     return step((fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = n});
 }
 
@@ -98,7 +122,7 @@ static void take_ask(world_t *w, uint32_t piece, uint64_t token)
     unsigned peer = (unsigned)token - 1;
     HOLDS(peer < PEERS && piece < w->count);
     HOLDS(!w->rotten[peer]);
-    HOLDS(!w->open[piece] && !fetch_is_good(f, piece));
+    HOLDS(!w->open[piece] && !is_good(piece));
     HOLDS(++w->in_flight[peer] <= w->window);
     w->open[piece] = (uint8_t)token;
     w->asks++;
@@ -210,8 +234,8 @@ static void name_sources(world_t *w)
 static void check_done(const world_t *w)
 {
     uint64_t from = 0;
-    HOLDS(fetch_good_count(f) == w->count);
-    for (uint32_t p = 0; p < w->count; p++) HOLDS(fetch_is_good(f, p) && !w->open[p]);
+    HOLDS(count_good(w->count) == w->count);
+    for (uint32_t p = 0; p < w->count; p++) HOLDS(is_good(p) && !w->open[p]);
     for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
     HOLDS(from == w->count);
     HOLDS(w->asks <= w->count + w->losses * w->window);

@@ -483,6 +483,29 @@ Test(manifest, keys_of_the_future_are_skipped)
     drop(&a);
 }
 
+/* What lies where it was fetched to may be written again: the manifest keeps what was compared. */
+Test(manifest, what_is_read_is_a_copy_that_was_compared)
+{
+    arena_made_t a = example();
+    manifest_t m;
+    manifest_row_t before, after;
+    heddle_error_t e;
+    digest_t digest = digest_blake2b(a.encoded.data, a.encoded.bytes);
+    cr_assert_eq(manifest_read(buf_view(&a.encoded), &digest, &m, &e), HEDDLE_OK, "%s", e.message);
+    manifest_row(&m, 0, &before);
+    char name[64] = {0};
+    memcpy(name, before.name.data, before.name.bytes);
+    memset(a.encoded.data, 0xff, a.encoded.bytes);
+    manifest_row(&m, 0, &after);
+    cr_assert(after.name.bytes == before.name.bytes && !memcmp(after.name.data, name, after.name.bytes));
+    manifest_fini(&m);
+    cr_assert_null(m.encoded);
+    cr_assert_eq(manifest_read(buf_view(&a.encoded), &digest, &m, &e), HEDDLE_ERR_DIGEST_MISMATCH);
+    digest = digest_blake2b(a.encoded.data, a.encoded.bytes);
+    cr_assert_eq(manifest_read(buf_view(&a.encoded), &digest, &m, &e), HEDDLE_ERR_PROTOCOL, "it is no manifest");
+    drop(&a);
+}
+
 Test(manifest, what_is_no_map_or_has_a_rest_is_refused)
 {
     arena_made_t a = example();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A publisher's node lends what it wrote before the broker has recorded it: to whom, for how long, and what
  * becomes of the memory. */
+#include "tests/contract/ask.h"
 #include "trainer_client_rig.h"
 #include "transfer/mem.h"
 
@@ -19,7 +20,7 @@ static void ask_key(share_key_t key)
     bytes_t address;
     transfer_mem_ops.address(w.t, &address);
     peer_ref_t from = {w.token, address};
-    cr_assert_eq(transfer_mem_ops.ask(w.worker_t, &from, key, 0, 4096, w.worker_region, 0, &id), HEDDLE_OK);
+    cr_assert_eq(ask_into(&transfer_mem_ops, w.worker_t, &from, key, 0, 4096, w.worker_region, 0, &id), HEDDLE_OK);
 }
 
 static int fetch_key(share_key_t key)

@@ -4,6 +4,7 @@
 #ifndef TESTS_UNIT_TRAINER_CLIENT_RIG_H
 #define TESTS_UNIT_TRAINER_CLIENT_RIG_H
 
+#include "tests/contract/ask.h"
 #include "core/errors.h"
 #include "proto/value.h"
 #include "trainer_client/node.h"
@@ -398,7 +399,7 @@ UNUSED static void ask(uint64_t version, uint64_t bytes)
     transfer_mem_ops.address(w.t, &address);
     peer_ref_t from = {w.token, address};
     share_key_t key = {{(uint8_t)version, 9}};
-    cr_assert_eq(transfer_mem_ops.ask(w.worker_t, &from, key, 0, (uint32_t)bytes, w.worker_region,
+    cr_assert_eq(ask_into(&transfer_mem_ops, w.worker_t, &from, key, 0, (uint32_t)bytes, w.worker_region,
                                       0, &ask_id), HEDDLE_OK);
 }
 

@@ -92,59 +92,170 @@ Test(fetch, good_asks_more_and_the_last_one_is_done, .fini = stop)
     good(0, A);
     SAID("ask 4@101");
     for (uint32_t p = 1; p < 4; p++) cr_assert_eq(good(p, A), 0);
-    cr_assert_eq(fetch_good_count(f), 4);
-    cr_assert(fetch_is_good(f, 3) && !fetch_is_good(f, 4) && !fetch_is_good(f, 5));
+    cr_assert_eq(count_good(5), 4);
+    cr_assert(is_good(3) && !is_good(4) && !is_good(5));
     good(4, A);
     SAID("done");
     cr_assert_eq(fetch_from(f, A), 5);
     cr_assert_eq(fetch_from(f, B), 0);
 }
 
-Test(fetch, good_without_a_token_counts_for_the_source_that_was_asked, .fini = stop)
-{
-    start(2);
-    SOURCES(A);
-    good(0, 0);
-    cr_assert_eq(fetch_from(f, A), 1);
-}
-
-Test(fetch, a_late_good_is_believed_and_the_ask_elsewhere_is_dropped, .fini = stop)
+Test(fetch, what_lands_of_an_ask_that_was_given_up_counts_for_nothing, .fini = stop)
 {
     start(3);
     SOURCES(A, B);
+    uint64_t given_up = ask_of[1];
     gone(A);
     SAID("ask 0@102 ask 1@102 ask 2@102");
-    good(1, A);
-    SAID("drop 1@102");
-    cr_assert_eq(fetch_from(f, A), 1);
-    good(1, B);
-    SAID("");
-    cr_assert_eq(fetch_good_count(f), 1);
+    cr_assert_not(fetch_land(f, 1, given_up, now));
+    cr_assert_eq(fetch_piece(f, 1, NULL), PIECE_ASKED);
+    cr_assert(land(1, B));
+    cr_assert_not(fetch_land(f, 1, ask_of[1], now), "an ask ends once");
+    cr_assert_not(fetch_land(f, UINT32_MAX, 1, now));
 }
 
-Test(fetch, a_good_from_a_source_that_was_forgotten_drops_the_ask_elsewhere, .fini = stop)
+Test(fetch, a_piece_goes_from_state_to_state_and_keeps_its_source, .fini = stop)
+{
+    uint64_t token = 7;
+    start(6);
+    cr_assert_eq(fetch_piece(f, 0, &token), PIECE_TODO);
+    cr_assert_eq(token, 0);
+    SOURCES(A);
+    cr_assert_eq(fetch_piece(f, 0, &token), PIECE_ASKED);
+    cr_assert_eq(token, A);
+    cr_assert(land(0, A));
+    cr_assert_eq(fetch_piece(f, 0, &token), PIECE_LANDED);
+    cr_assert_eq(token, A);
+    good(0, A);
+    cr_assert_eq(fetch_piece(f, 0, &token), PIECE_GOOD);
+    cr_assert_eq(fetch_piece(f, 6, &token), PIECE_TODO, "there is no such piece");
+}
+
+Test(fetch, what_has_landed_is_not_asked_again_while_its_digest_is_pending, .fini = stop)
 {
     start(3);
-    SOURCES(A);
-    good(1, C);
-    SAID("drop 1@101");
-    cr_assert_eq(fetch_from(f, A), 0);
+    SOURCES(A, B);
+    cr_assert(land(1, A));
+    gone(A);
+    SAID("ask 0@102 ask 2@102");
+    step((fetch_event_t){.kind = FE_GOOD, .piece = 1});
+    SAID("");
+    cr_assert_eq(fetch_from(f, A), 1);
+    good(0, B);
+    good(2, B);
+    SAID("done");
 }
 
-Test(fetch, a_good_for_a_piece_that_is_not_open_or_does_not_exist, .fini = stop)
+Test(fetch, what_has_landed_counts_in_its_sources_window, .fini = stop)
 {
     start(6);
     SOURCES(A);
-    good(5, 0); /* fresh: never asked */
+    for (uint32_t p = 0; p < 4; p++) cr_assert(land(p, A));
+    tick();
     SAID("");
-    cr_assert(fetch_is_good(f, 5));
-    good(6, A);
-    good(UINT32_MAX, A);
-    cr_assert_eq(fetch_good_count(f), 1);
+    cr_assert_eq(fetch_deadline(f), CLOCK_NEVER, "nothing is expected of the source");
+    step((fetch_event_t){.kind = FE_GOOD, .piece = 2});
+    SAID("ask 4@101");
+}
+
+Test(fetch, good_of_a_piece_that_has_not_landed_or_does_not_exist_is_ignored, .fini = stop)
+{
+    start(6);
+    SOURCES(A);
+    for (uint32_t p = 0; p < 7; p++) step((fetch_event_t){.kind = FE_GOOD, .piece = p});
+    step((fetch_event_t){.kind = FE_GOOD, .piece = UINT32_MAX});
+    SAID("");
+    cr_assert_eq(count_good(6), 0);
+}
+
+/* -- FA_ASK that cannot be made --------------------------------------------------------------- */
+
+Test(fetch, an_ask_that_cannot_be_made_is_refused_by_its_source, .fini = stop)
+{
+    start(3);
+    acks = false;
+    SOURCES(A, B);
+    acks = true;
+    fetch_asked(f, 0, 5, HEDDLE_OK, now);
+    fetch_asked(f, 1, 0, HEDDLE_ERR_AGAIN, now);
+    cr_assert_eq(fetch_deadline(f), 0, "a step is due");
+    tick();
+    SAID("drop 0@101 drop 2@101 ask 1@102 ask 0@102 ask 2@102");
+    cr_assert(acts[0].ask == 5 && acts[1].ask == 0);
+    now += 500 * MS;
+    refused(1, B, HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(acts[act_count - 1].token, A);
+}
+
+Test(fetch, a_source_that_cannot_be_reached_has_nothing_open, .fini = stop)
+{
+    start(2);
+    acks = false;
+    SOURCES(A, B);
+    acks = true;
+    fetch_asked(f, 0, 0, HEDDLE_ERR_GONE, now);
+    cr_assert_eq(fetch_piece(f, 1, NULL), PIECE_TODO);
+    fetch_asked(f, 1, 6, HEDDLE_OK, now);    /* of the same actions: the piece is not asked any more */
+    cr_assert_not(fetch_land(f, 1, 6, now));
+    tick();
+    SAID("ask 0@102 ask 1@102");
+}
+
+/* -- stripes ---------------------------------------------------------------------------------- */
+
+static void striped(uint32_t count, int n, const fetch_source_t *list)
+{
+    start_with((fetch_plan_t){.count = count, .stripes = 2});
+    step((fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = n});
+}
+
+Test(fetch, two_sources_are_asked_at_once_each_for_its_share, .fini = stop)
+{
+    striped(10, 2, (fetch_source_t[]){{A, 0}, {B, 1}});
+    SAID("ask 0@101 ask 1@101 ask 2@101 ask 3@101 ask 5@102 ask 6@102 ask 7@102 ask 8@102");
+    good(0, A);
+    SAID("ask 4@101");
+    good(5, B);
+    SAID("ask 9@102");
+    for (uint32_t p = 1; p < 10; p++) good(p, p < 5 ? A : B);
+    SAID("done");
+    cr_assert(fetch_from(f, A) == 5 && fetch_from(f, B) == 5);
+}
+
+Test(fetch, a_share_without_a_live_source_goes_to_the_first_that_there_is, .fini = stop)
+{
+    striped(6, 3, (fetch_source_t[]){{A, 0}, {B, 1}, {C, 1}});
+    SAID("ask 0@101 ask 1@101 ask 2@101 ask 3@102 ask 4@102 ask 5@102");
+    gone(B);
+    SAID("ask 3@103 ask 4@103 ask 5@103");
+    gone(C);
+    SAID("ask 3@101");    /* as its window allows */
+    good(0, A);
+    SAID("ask 4@101");
+    fetch_source_t back[] = {{A, 0}, {B, 1}};
+    step((fetch_event_t){.kind = FE_SOURCES, .sources = back, .source_count = 2});
+    SAID("ask 5@102");
     gone(A);
-    good(0, A); /* returned */
-    SOURCES(B);
-    SAID("ask 1@102 ask 2@102 ask 3@102 ask 4@102");
+    SAID("ask 1@102 ask 2@102 ask 3@102");
+}
+
+Test(fetch, a_bad_piece_of_one_share_leaves_the_other_alone, .fini = stop)
+{
+    striped(4, 2, (fetch_source_t[]){{A, 0}, {B, 1}});
+    bad(2, B);
+    SAID("drop 3@102 ask 2@101 ask 3@101");
+    for (uint32_t p = 0; p < 4; p++) good(p, A);
+    SAID("done");
+}
+
+Test(fetch, more_stripes_than_pieces_or_than_there_may_be, .fini = stop)
+{
+    start_with((fetch_plan_t){.count = 3, .stripes = 100, .part = 2});
+    SOURCES(A);
+    SAID("ask 0@101 ask 1@101 ask 2@101");
+    for (int i = 0; i < act_count; i++) cr_assert_eq(acts[i].part, 2);
+    for (uint32_t p = 0; p < 3; p++) good(p, A);
+    SAID("done");
 }
 
 /* -- BAD -------------------------------------------------------------------------------------- */
@@ -198,16 +309,18 @@ Test(fetch, bad_pieces_of_different_numbers_do_not_add_up, .fini = stop)
     SAID("drop 1@103 drop 0@103 need");
 }
 
-Test(fetch, a_late_bad_quarantines_and_leaves_the_ask_elsewhere_alone, .fini = stop)
+Test(fetch, a_bad_piece_quarantines_a_source_that_is_gone, .fini = stop)
 {
     start(2);
     SOURCES(A, B);
+    cr_assert(land(0, A));
     gone(A);
+    SAID("ask 1@102");
     bad(0, A);
+    SAID("ask 0@102");
+    gone(B);
+    SOURCES(A);
     SAID("");
-    good(0, B);
-    good(1, B);
-    SAID("done");
 }
 
 Test(fetch, bad_of_nobody_and_of_no_piece_is_ignored, .fini = stop)
@@ -509,7 +622,7 @@ static void ends_quietly(void)
 {
     for (int kind = FE_SOURCES; kind <= FE_CANCEL; kind++)
         for (uint32_t piece = 0; piece < 2; piece++) {
-            fetch_source_t list = {B};
+            fetch_source_t list = {.token = B};
             step((fetch_event_t){.kind = (fetch_event_kind_t)kind, .piece = piece, .token = A,
                                  .sources = &list, .source_count = 1});
             SAID("");
@@ -538,13 +651,14 @@ Test(fetch, after_the_end_nothing_does_anything)
 Test(fetch, every_action_comes_through_a_window_of_one)
 {
     fetch_action_t a;
-    fetch_source_t list[] = {{A}, {B}};
+    fetch_source_t list[] = {{.token = A}, {.token = B}};
     char order[64] = "";
     start(4);
     fetch_event_t e = {.kind = FE_SOURCES, .sources = list, .source_count = 2}, t = {.kind = FE_TICK};
     for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
         strcat(order, "a");
-    e = (fetch_event_t){.kind = FE_BAD, .piece = 0, .token = A};
+    cr_assert(fetch_land(f, 0, 0, now));
+    e = (fetch_event_t){.kind = FE_BAD, .piece = 0};
     for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) {
         cr_assert(a.kind == FA_DROP_ASK ? a.token == A : a.kind == FA_ASK && a.token == B);
         strcat(order, a.kind == FA_DROP_ASK ? "d" : "b");
@@ -552,7 +666,7 @@ Test(fetch, every_action_comes_through_a_window_of_one)
     now += 4 * SECOND;
     for (int n = fetch_step(f, &t, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
         strcat(order, a.kind == FA_DROP_PEER ? "c" : "n");
-    fetch_source_t third = {C};
+    fetch_source_t third = {.token = C};
     e = (fetch_event_t){.kind = FE_SOURCES, .sources = &third, .source_count = 1};
     for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
         strcat(order, "a");
@@ -569,7 +683,8 @@ Test(fetch, while_actions_wait_the_deadline_is_now, .fini = stop)
     fetch_action_t a;
     start(4);
     SOURCES(A);
-    fetch_event_t e = {.kind = FE_BAD, .piece = 0, .token = A};
+    cr_assert(land(0, A));
+    fetch_event_t e = {.kind = FE_BAD, .piece = 0};
     cr_assert_eq(fetch_step(f, &e, now, &a, 1), 1);
     cr_assert_eq(fetch_deadline(f), 0);
 }
@@ -584,7 +699,7 @@ Test(fetch, what_is_there_already_is_not_asked)
     have[17] = 0x7f; /* pieces 0 and 143 are missing */
     start_with((fetch_plan_t){.count = 160, .have = have});
     memset(have, 0, sizeof have);
-    cr_assert_eq(fetch_good_count(f), 158);
+    cr_assert_eq(count_good(160), 158);
     SOURCES(A);
     SAID("ask 0@101 ask 143@101");
     stop();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory backend's fault knobs, times that are exact on a virtual clock, and peers that send whatever
  * they like. */
+#include "tests/contract/ask.h"
 #include "tests/unit/other_thread.h"
 #include "transfer/exchange.h"
 #include "transfer/mem.h"
@@ -66,7 +67,7 @@ TestSuite(mem, .init = set_up, .fini = tear_down);
 static uint64_t ask(share_key_t key, uint64_t offset, uint32_t bytes)
 {
     uint64_t id;
-    cr_assert_eq(ops->ask(receiver, &source_ref, key, offset, bytes, into, offset, &id), HEDDLE_OK);
+    cr_assert_eq(ask_into(ops, receiver, &source_ref, key, offset, bytes, into, offset, &id), HEDDLE_OK);
     return id;
 }
 
@@ -141,7 +142,7 @@ Test(mem, a_killed_source_ends_every_ask)
     for (int i = 0; i < 8; i++) cr_assert(events[i].kind == TR_REFUSED && events[i].err == HEDDLE_ERR_GONE);
     cr_assert(events[8].kind == TR_PEER_GONE && events[8].token == 11);
     uint64_t id;
-    cr_assert_eq(ops->ask(receiver, &source_ref, KEY, 0, PIECE, into, 0, &id), HEDDLE_ERR_GONE);
+    cr_assert_eq(ask_into(ops, receiver, &source_ref, KEY, 0, PIECE, into, 0, &id), HEDDLE_ERR_GONE);
     cr_assert_eq(ops->events(source, now_us, events, 64), 0);
     cr_assert_eq(ops->deadline(source), CLOCK_NEVER);
 }
@@ -357,7 +358,7 @@ Test(mem, peers_are_limited)
     cr_assert_eq(source->peer_count, EXCHANGE_PEERS_MAX);
     uint64_t id;
     peer_ref_t one_more = {4, source_ref.address};
-    cr_assert_eq(ops->ask(source, &one_more, KEY, 0, PIECE, from, 0, &id), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(ask_into(ops, source, &one_more, KEY, 0, PIECE, from, 0, &id), HEDDLE_ERR_AGAIN);
 }
 
 Test(mem, frames_of_unknown_and_of_older_lines_change_nothing)
@@ -469,7 +470,7 @@ Test(mem, whatever_peers_send_the_books_balance, .timeout = 60)
         uint64_t id;
         send_anything(source, receiver);
         send_anything(receiver, source);
-        if (ops->ask(receiver, &source_ref, KEY, (uint64_t)(rand() % 12) * PIECE, PIECE, into, 0, &id) ==
+        if (ask_into(ops, receiver, &source_ref, KEY, (uint64_t)(rand() % 12) * PIECE, PIECE, into, 0, &id) ==
             HEDDLE_OK) {
             asked++;
             if (rand() % 8 == 0) ops->drop_ask(receiver, id), dropped++;
@@ -497,7 +498,7 @@ Test(mem, whatever_peers_send_the_books_balance, .timeout = 60)
 /* ---- whose it is ---- */
 
 static void take_events(void *t) { ops->events(t, now_us, events, 64); }
-static void ask_early(void *t) { ops->ask(t, &source_ref, KEY, 0, PIECE, into, 0, &(uint64_t){0}); }
+static void ask_early(void *t) { ask_into(ops, t, &source_ref, KEY, 0, PIECE, into, 0, &(uint64_t){0}); }
 
 /* With and without an owner: only who named one is asked. */
 Test(owned, another_thread_may_where_nobody_looks)
