@@ -118,7 +118,7 @@ void broker_answer_key(broker_t *b, const txn_t *txn)
     heddle_error_t error;
     json_t *body = NULL;
     const auth_key_t *key = auth_key(&b->auth, txn->key);
-    if (report_key(b, key, txn->has_changed, txn->ended_sessions, &body, &error))
+    if (report_key(key, txn->has_changed, txn->ended_sessions, &body, &error))
         broker_refuse_asker(b, &txn->asker, &error, 0);
     else broker_report(b, txn->asker.peer, txn->asker.req, body);
     json_decref(body);

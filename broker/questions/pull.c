@@ -64,7 +64,8 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     json_t *body = NULL;
     buf_t bytes = {0};
     msg_part_t part = v->part;
-    int rc = report_pull(b, a, v, &body);
+    report_view_t view = broker_report_view(b, c->now);
+    int rc = report_pull(&view, a, v, &body);
     if (!rc) rc = value_encode(body, &bytes);
     if (rc) error_fail(error, rc, "no memory for the answer");
     msg_t m = {.type = MSG_REPORT};

@@ -12,6 +12,44 @@
 
 /* ---- answers ---- */
 
+static int view_config(const void *self, const char *adapter, uint64_t version, buf_t *out)
+{
+    const broker_t *b = self;
+    return b->io.config(b->io.self, adapter, version, out);
+}
+
+static const char *view_session_key(const void *self, const member_t *member)
+{
+    const broker_peer_t *peer = broker_peer(self, member->peer);
+    return peer ? peer->key : "";
+}
+
+report_view_t broker_report_view(const broker_t *b, instant_t now)
+{
+    return (report_view_t){
+        .registry = &b->registry,
+        .members = &b->members,
+        .rollout = &b->rollout,
+        .events = &b->events,
+        .auth = &b->auth,
+        .foreign = &b->foreign,
+        .now = now,
+        .endpoint = b->opts.endpoint,
+        .public_key = b->opts.public_key,
+        .cluster = b->opts.cluster,
+        .data_dir = b->opts.data_dir,
+        .pid = b->opts.pid,
+        .started_us = b->started_us,
+        .started_ms = b->started_ms,
+        .registry_bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0,
+        .is_read_only = b->is_read_only,
+        .restored = {b->restored.at_ms, b->restored.from, b->restored.message},
+        .self = b,
+        .config = b->io.config ? view_config : NULL,
+        .session_key = view_session_key,
+    };
+}
+
 static void send_error(broker_t *b, uint64_t peer, uint64_t req, const heddle_error_t *error)
 {
     msg_t m;
@@ -56,7 +94,8 @@ static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instan
 {
     report_page_t page = {0};
     heddle_error_t error;
-    if (report_page(b, q, now, &page, &error)) {
+    report_view_t view = broker_report_view(b, now);
+    if (report_page(&view, q, &page, &error)) {
         send_error(b, peer, q->req, &error);
         return;
     }
@@ -90,8 +129,9 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
     }
     json_t *body = NULL;
     heddle_error_t error;
-    int rc = row->kind == PENDING_VERIFY ? report_verify(b, row, verdict, now, &body)
-                                         : report_wait(b, row, verdict, now, &body);
+    report_view_t view = broker_report_view(b, now);
+    int rc = row->kind == PENDING_VERIFY ? report_verify(&view, row, verdict, &body)
+                                         : report_wait(&view, row, verdict, &body);
     if (rc) {
         error_fail(&error, rc, "the answer cannot be made");
         send_error(b, row->peer, row->req, &error);

@@ -5,11 +5,13 @@
 #define BROKER_QUERY_H
 
 #include "broker/call.h"
-#include <jansson.h>
+#include "broker/questions/report.h"
 
 void on_query(const call_t *c);
 void on_verified(const call_t *c);
 void on_pull(const call_t *c);
+/* What a body may show of the broker. */
+report_view_t broker_report_view(const broker_t *b, instant_t now);
 void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body);
 /* Waiting questions whose answer has come; last in a turn. */
 void broker_answer_pending(broker_t *b, instant_t now);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/report_part.h"
+#include "broker/questions/json_parts.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -9,23 +10,23 @@
 
 /* ---- adapters -------------------------------------------------------------------------------- */
 
-static json_t *active_part(const broker_t *b, const adapter_row_t *a)
+static json_t *active_part(const report_view_t *b, const adapter_row_t *a)
 {
     const version_row_t *v = registry_active(a);
     if (!a->active) return json_null();
     return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version", part_count(a->active), "decision",
                      part_count(a->decision), "state",
-                     rollout_lost_active(&b->rollout, a) ? "lost" : "active", "tag",
+                     rollout_lost_active(b->rollout, a) ? "lost" : "active", "tag",
                      part_tag(a->name, a->active, v ? &v->digest : NULL), "digest",
                      part_digest(v ? &v->digest : NULL), "since_at", part_time(a->decided_ms));
 }
 
-static json_t *newest_part(const broker_t *b, const adapter_row_t *a)
+static json_t *newest_part(const report_view_t *b, const adapter_row_t *a)
 {
     const version_row_t *v = registry_newest(a);
     if (!v) return json_null();
     return json_pack("{s:o, s:s, s:o}", "version", part_count(v->version), "state",
-                     rollout_state(&b->rollout, a, v), "digest", part_digest(&v->digest));
+                     rollout_state(b->rollout, a, v), "digest", part_digest(&v->digest));
 }
 
 static json_t *held_part(const adapter_row_t *a)
@@ -52,11 +53,11 @@ static const char *base_model(const adapter_row_t *a)
 
 typedef struct { uint64_t subscribers, current, max_lag; } following_t;
 
-static following_t count_following(const broker_t *b, const adapter_row_t *a)
+static following_t count_following(const report_view_t *b, const adapter_row_t *a)
 {
     following_t f = {0};
-    for (size_t i = 0; i < b->members.worker_count; i++) {
-        const member_t *m = b->members.workers[i];
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        const member_t *m = b->members->workers[i];
         const member_sub_t *sub = member_is_ready(m) ? member_sub(m, a->name) : NULL;
         if (!sub) continue;
         uint64_t lag = sub_lag(a, sub);
@@ -67,7 +68,7 @@ static following_t count_following(const broker_t *b, const adapter_row_t *a)
     return f;
 }
 
-json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a)
+json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a)
 {
     following_t f = count_following(b, a);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", a->name, "active",
@@ -95,17 +96,17 @@ static void keep_once(names_t *names)
     names->count = count;
 }
 
-static bool find_names(const broker_t *b, const char *after, names_t *ret)
+static bool find_names(const report_view_t *b, const char *after, names_t *ret)
 {
-    const registry_t *r = &b->registry;
+    const registry_t *r = b->registry;
     size_t most = r->adapter_count, count = 0;
-    for (size_t i = 0; i < b->members.worker_count; i++) most += b->members.workers[i]->sub_count;
+    for (size_t i = 0; i < b->members->worker_count; i++) most += b->members->workers[i]->sub_count;
     const char **rows = calloc(most + 1, sizeof *rows);
     if (!rows) return false;
     for (size_t i = 0; i < r->adapter_count; i++)
         if (strcmp(r->adapters[i]->name, after) > 0) rows[count++] = r->adapters[i]->name;
-    for (size_t i = 0; i < b->members.worker_count; i++) {
-        const member_t *m = b->members.workers[i];
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        const member_t *m = b->members->workers[i];
         for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++)
             if (strcmp(m->subs[k].adapter, after) > 0) rows[count++] = m->subs[k].adapter;
     }
@@ -114,16 +115,16 @@ static bool find_names(const broker_t *b, const char *after, names_t *ret)
     return true;
 }
 
-static json_t *adapter_of_name(const broker_t *b, const char *name)
+static json_t *adapter_of_name(const report_view_t *b, const char *name)
 {
-    const adapter_row_t *a = registry_adapter(&b->registry, name);
+    const adapter_row_t *a = registry_adapter(b->registry, name);
     adapter_row_t nothing = {0};
     error_text(nothing.name, sizeof nothing.name, name);
     return report_adapter_row(b, a ? a : &nothing);
 }
 
 /* The adapters after q->after_name that fit; sets the page's cursor. */
-static json_t *adapters_list(const broker_t *b, const msg_query_t *q, report_page_t *page)
+static json_t *adapters_list(const report_view_t *b, const msg_query_t *q, report_page_t *page)
 {
     names_t names;
     rows_t rows;
@@ -136,10 +137,9 @@ static json_t *adapters_list(const broker_t *b, const msg_query_t *q, report_pag
     return rows_end(&rows);
 }
 
-static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+static int report_adapters(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                            heddle_error_t *error)
 {
-    (void)now;
     page->body = part_body("adapters", true, json_pack("{s:o}", "adapters", adapters_list(b, q, page)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
@@ -147,39 +147,38 @@ static int report_adapters(const broker_t *b, const msg_query_t *q, instant_t no
 /* ---- status ---------------------------------------------------------------------------------- */
 
 /* Null, unless the data are older than what members know. */
-static json_t *restored_part(const broker_t *b)
+static json_t *restored_part(const report_view_t *b)
 {
     if (!b->restored.at_ms) return json_null();
     return json_pack("{s:o, s:o, s:o}", "from", part_text(b->restored.from), "at",
                      part_time(b->restored.at_ms), "message", part_text(b->restored.message));
 }
 
-static json_t *broker_part(const broker_t *b, instant_t now)
+static json_t *broker_part(const report_view_t *b)
 {
-    uint64_t bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0;
     return json_pack("{s:s, s:s?, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}",
-                     "endpoint", b->opts.endpoint, "public_key", b->opts.public_key, "cluster",
-                     b->opts.cluster, "epoch", part_count(b->registry.epoch), "pid",
-                     part_count(b->opts.pid), "heddle", heddle_version(), "wire", "min",
+                     "endpoint", b->endpoint, "public_key", b->public_key, "cluster",
+                     b->cluster, "epoch", part_count(b->registry->epoch), "pid",
+                     part_count(b->pid), "heddle", heddle_version(), "wire", "min",
                      (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
-                     part_ms(now.us - b->started_us), "now_at", part_time(now.wall_ms), "state",
-                     b->is_read_only ? "read_only" : "ready", "data_dir", b->opts.data_dir,
-                     "registry_bytes", part_count(bytes), "restored", restored_part(b), "settling_ms",
-                     part_settling(b, now));
+                     part_ms(b->now.us - b->started_us), "now_at", part_time(b->now.wall_ms), "state",
+                     b->is_read_only ? "read_only" : "ready", "data_dir", b->data_dir,
+                     "registry_bytes", part_count(b->registry_bytes), "restored", restored_part(b),
+                     "settling_ms", part_settling(b));
 }
 
-static json_t *count_part(const broker_t *b)
+static json_t *count_part(const report_view_t *b)
 {
     uint64_t versions = 0, ready = 0, lost = 0, writers = 0;
-    for (size_t i = 0; i < b->registry.adapter_count; i++) {
-        versions += b->registry.adapters[i]->version_count;
-        writers += b->registry.adapters[i]->writer.token != 0;
+    for (size_t i = 0; i < b->registry->adapter_count; i++) {
+        versions += b->registry->adapters[i]->version_count;
+        writers += b->registry->adapters[i]->writer.token != 0;
     }
-    for (size_t i = 0; i < b->members.worker_count; i++) {
-        ready += b->members.workers[i]->state == MEMBER_READY;
-        lost += b->members.workers[i]->state == MEMBER_LOST;
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        ready += b->members->workers[i]->state == MEMBER_READY;
+        lost += b->members->workers[i]->state == MEMBER_LOST;
     }
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(b->registry.adapter_count),
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(b->registry->adapter_count),
                      "versions", part_count(versions), "workers_ready", part_count(ready), "workers_lost",
                      part_count(lost), "writers", part_count(writers));
 }
@@ -202,42 +201,42 @@ static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *mes
                                                      part_text(message))) == 0;
 }
 
-static bool warn_of_lost(const broker_t *b, instant_t now, json_t *list)
+static bool warn_of_lost(const report_view_t *b, json_t *list)
 {
     char text[ROLLOUT_TEXT];
     size_t count = 0;
     bool ok = true;
-    for (size_t i = 0; ok && i < b->registry.adapter_count; i++) {
-        const adapter_row_t *a = b->registry.adapters[i];
-        const track_t *t = rollout_lost_active(&b->rollout, a);
+    for (size_t i = 0; ok && i < b->registry->adapter_count; i++) {
+        const adapter_row_t *a = b->registry->adapters[i];
+        const track_t *t = rollout_lost_active(b->rollout, a);
         if (!t || ++count > WARNINGS_LOST) continue;
-        rollout_lost_text(&b->rollout, a, text, sizeof text);
+        rollout_lost_text(b->rollout, a, text, sizeof text);
         ok = warn(list, t->lost_ms ? t->lost_ms : b->started_ms, "version.lost", text);
     }
     if (!ok || count <= WARNINGS_LOST) return ok;
     text_printf(text, sizeof text, "%zu more adapters have lost their active version: `heddle adapters`",
                 count - WARNINGS_LOST);
-    return warn(list, now.wall_ms, "version.lost", text);
+    return warn(list, b->now.wall_ms, "version.lost", text);
 }
 
 /* Processes that said HELLO and will not join, as they were heard of; adapters that cannot be served. */
-static json_t *warnings_part(const broker_t *b, instant_t now)
+static json_t *warnings_part(const report_view_t *b)
 {
     json_t *list = json_array();
     bool ok = list;
-    for (const foreign_member_t *s = b->foreign.rows; ok && s < b->foreign.rows + FOREIGN_MAX; s++)
-        if (foreign_is_listed(s, now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
-    if (ok && warn_of_lost(b, now, list)) return list;
+    for (const foreign_member_t *s = b->foreign->rows; ok && s < b->foreign->rows + FOREIGN_MAX; s++)
+        if (foreign_is_listed(s, b->now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
+    if (ok && warn_of_lost(b, list)) return list;
     json_decref(list);
     return NULL;
 }
 
-static int report_status(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+static int report_status(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                          heddle_error_t *error)
 {
     page->body = part_body("status", true,
-                           json_pack("{s:o, s:o, s:o, s:o}", "broker", broker_part(b, now), "warnings",
-                                     warnings_part(b, now), "count", count_part(b), "adapters",
+                           json_pack("{s:o, s:o, s:o, s:o}", "broker", broker_part(b), "warnings",
+                                     warnings_part(b), "count", count_part(b), "adapters",
                                      adapters_list(b, q, page)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
@@ -271,29 +270,29 @@ static json_t *event_part(const event_row_t *e, uint64_t epoch)
 }
 
 /* Stands for what is gone: the number before the first one that is there, so that numbers still rise. */
-static json_t *gap_part(const broker_t *b, const msg_query_t *q, uint64_t begin, instant_t now)
+static json_t *gap_part(const report_view_t *b, const msg_query_t *q, uint64_t begin)
 {
     event_row_t gap = {
-        .seq = begin - 1, .at_ms = now.wall_ms, .type = EVENT_GAP, .bytes = -1, .duration_ms = -1};
-    if (q->epoch && q->epoch != b->events.epoch)
+        .seq = begin - 1, .at_ms = b->now.wall_ms, .type = EVENT_GAP, .bytes = -1, .duration_ms = -1};
+    if (q->epoch && q->epoch != b->events->epoch)
         events_say(&gap, 0, "the broker was started again: what epoch %llu had after %llu is gone",
                    (unsigned long long)q->epoch, (unsigned long long)q->after);
     else
         events_say(&gap, 0, "events %llu to %llu are no longer kept", (unsigned long long)q->after,
                    (unsigned long long)(begin - 1));
-    return event_part(&gap, b->events.epoch);
+    return event_part(&gap, b->events->epoch);
 }
 
-static int report_events(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+static int report_events(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                          heddle_error_t *error)
 {
-    const events_t *ev = &b->events;
+    const events_t *ev = b->events;
     events_filter_t filter = {.epoch = q->epoch, .after = q->after, .adapter = q->name, .worker = q->worker};
     bool has_gap = false;
     uint64_t seq = events_begin(ev, &filter, &has_gap);
     rows_t rows;
     rows_init(&rows, q->limit, REPORT_PAGE_EVENTS);
-    if (has_gap) rows_add(&rows, gap_part(b, q, seq, now));
+    if (has_gap) rows_add(&rows, gap_part(b, q, seq));
     for (; seq <= ev->last_seq; seq++) {
         const event_row_t *e = events_at(ev, seq);
         if (e && events_match(e, &filter) && !rows_add(&rows, event_part(e, ev->epoch))) break;
@@ -309,19 +308,19 @@ static int report_events(const broker_t *b, const msg_query_t *q, instant_t now,
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
-int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                 heddle_error_t *error)
 {
     static const struct {
         const char *op;
-        int (*page)(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+        int (*page)(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                     heddle_error_t *error);
     } PAGES[] = {{"status", report_status}, {"adapters", report_adapters}, {"versions", report_versions},
                  {"workers", report_workers}, {"events", report_events}, {"keys", report_keys}};
     report_page_t page = {0};
     for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {
         if (!q->op || strcmp(q->op, PAGES[i].op) != 0) continue;
-        int rc = PAGES[i].page(b, q, now, &page, error);
+        int rc = PAGES[i].page(b, q, &page, error);
         if (rc == HEDDLE_OK) *ret_page = page;
         return rc;
     }

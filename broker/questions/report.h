@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/questions/report.h: the bodies of REPORT: what `heddle status` and its sisters print, as JSON trees.
  *
- * Reads a broker_t and changes nothing.  Every field that contract.md lists is in every body, null where
- * unknown; lists are sorted.  Loop thread only; nothing blocks but the read of an ended version's config
- * (io.config).
+ * PURE: made from a view of what they show, and of nothing else.  Every field that contract.md lists is in
+ * every body, null where unknown; lists are sorted.  Nothing blocks but the read of an ended version's
+ * config.
  *
  *   report.c           which page; status, adapters, events      report_workers.c   workers
  *   report_versions.c  versions, a version                       report_pending.c   wait, activate, verify
  *   report_keys.c      keys
- *   report_part.h      what they are made of
+ *   json_parts.h       what they are made of
  *
  * Pages.  A list goes on where the last page ended: status, adapters and workers after the name
  * q->after_name, versions of an adapter after the number q->after, the workers of one version (NAME@V) after
@@ -18,7 +18,10 @@
 #ifndef BROKER_REPORT_H
 #define BROKER_REPORT_H
 
-#include "broker/state.h"
+#include "broker/auth.h"
+#include "broker/foreign.h"
+#include "broker/questions/pending.h"
+#include "core/limits.h"
 #include <jansson.h>
 
 #define REPORT_PAGE_ROWS 200u                       /* when the question names no limit */
@@ -29,24 +32,43 @@
 #define REPORT_WAIT_ROWS 1000u                      /* of `workers` and of `missing` in a wait's body;
                                                      * counts are of all */
 
+/* What bodies are made from, as of now; all of it borrowed for the call. */
+typedef struct report_view {
+    const registry_t *registry;
+    const membership_t *members;
+    const rollout_t *rollout;
+    const events_t *events;
+    const auth_t *auth;
+    const foreign_t *foreign;
+    instant_t now;
+    /* of the broker itself */
+    const char *endpoint, *public_key, *cluster, *data_dir;   /* public_key NULL: without keys */
+    uint64_t pid, started_us, started_ms, registry_bytes;
+    bool is_read_only;
+    struct { uint64_t at_ms; const char *from, *message; } restored;   /* at_ms 0: nothing was */
+    const void *self;
+    /* The config of an ended version, appended to `out`; NULL: not available. */
+    int (*config)(const void *self, const char *adapter, uint64_t version, buf_t *out);
+    const char *(*session_key)(const void *self, const member_t *member);   /* "": without keys */
+} report_view_t;
+
 typedef struct { json_t *body; bool more; uint64_t next; char next_name[HEDDLE_NAME_MAX + 1]; } report_page_t;
 
 /* status adapters versions workers events keys, as of now.  On OK the caller owns ret_page->body
  * (json_decref).
  * NOT_FOUND: no such adapter, version or worker · USAGE: no such question · NO_MEMORY. */
-int report_page(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                 heddle_error_t *error);
 
 /* How a wait or an activation ended (verdict->code 0: as asked), with the workers that count as they are
  * now.  On OK the caller owns *ret_body.  NO_MEMORY. */
-int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                 json_t **ret_body);
 /* What became of a key; `ended`: so many sessions of it.  On OK the caller owns *ret_body.  NO_MEMORY. */
-int report_key(const broker_t *b, const auth_key_t *key, bool changed, uint64_t ended, json_t **ret_body,
-               heddle_error_t *error);
+int report_key(const auth_key_t *key, bool changed, uint64_t ended, json_t **ret_body, heddle_error_t *error);
 /* What is known of a version that is about to be fetched.  On OK the caller owns *ret_body.  NO_MEMORY. */
-int report_pull(const broker_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body);
-int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+int report_pull(const report_view_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body);
+int report_verify(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                   json_t **ret_body);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/report_part.h"
+#include "broker/questions/json_parts.h"
 
 #include "core/errors.h"
 #include "core/limits.h"
@@ -41,14 +41,17 @@ static int by_name(const void *a, const void *b)
     return order ? order : strcmp(x->public_key, y->public_key);
 }
 
-static bool take_census(const broker_t *b, census_t *census)
+static bool take_census(const report_view_t *b, census_t *census)
 {
-    *census = (census_t){.sessions = calloc(HASH_COUNT(b->peers) + 1u, sizeof *census->sessions),
-                         .keys = calloc(HASH_COUNT(b->auth.keys) + 1u, sizeof *census->keys)};
+    size_t most = b->members->token_count;
+    *census = (census_t){.sessions = calloc(most + 1u, sizeof *census->sessions),
+                         .keys = calloc(HASH_COUNT(b->auth->keys) + 1u, sizeof *census->keys)};
     if (!census->sessions || !census->keys) return false;
-    for (const broker_peer_t *p = b->peers; p; p = p->hh.next)
-        if (p->token && p->key[0]) census->sessions[census->session_count++] = auth_key(&b->auth, p->key);
-    for (const auth_key_t *k = b->auth.keys; k; k = k->hh.next) census->keys[census->key_count++] = k;
+    for (size_t i = 0; i < most; i++) {
+        const char *key = b->session_key(b->self, b->members->tokens[i]);
+        if (*key) census->sessions[census->session_count++] = auth_key(b->auth, key);
+    }
+    for (const auth_key_t *k = b->auth->keys; k; k = k->hh.next) census->keys[census->key_count++] = k;
     qsort(census->keys, census->key_count, sizeof *census->keys, by_name);
     return true;
 }
@@ -60,10 +63,9 @@ static uint64_t sessions_of(const census_t *census, const auth_key_t *k)
     return count;
 }
 
-int report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                 heddle_error_t *error)
 {
-    (void)now;
     census_t census;
     rows_t rows;
     rows_init(&rows, q->limit, LIMIT_KEYS);
@@ -83,10 +85,8 @@ int report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_p
     return part_no_memory(error);
 }
 
-int report_key(const broker_t *b, const auth_key_t *k, bool changed, uint64_t ended, json_t **ret_body,
-               heddle_error_t *error)
+int report_key(const auth_key_t *k, bool changed, uint64_t ended, json_t **ret_body, heddle_error_t *error)
 {
-    (void)b;
     *ret_body = part_body("keys", true,
                           json_pack("{s:b, s:o, s:o}", "changed", (int)changed, "key", key_part(k, 0),
                                     "session_count", part_count(ended)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/report_part.h"
+#include "broker/questions/json_parts.h"
 
 #include "proto/value.h"
 
@@ -60,24 +60,24 @@ static uint64_t decision_of(const pending_row_t *row, const version_row_t *v)
     return v ? v->decision : 0;
 }
 
-static json_t *wait_fields(const broker_t *b, const pending_row_t *row, const wait_view_t *w,
-                           const heddle_error_t *verdict, instant_t now)
+static json_t *wait_fields(const report_view_t *b, const pending_row_t *row, const wait_view_t *w,
+                           const heddle_error_t *verdict)
 {
-    const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
+    const adapter_row_t *a = registry_adapter(b->registry, row->adapter);
     const version_row_t *v = a ? registry_version(a, row->version) : NULL;
     return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter,
                      "version", part_number(row->version), "digest", part_digest(v ? &v->digest : NULL),
                      "decision", part_number(decision_of(row, v)), "phase",
                      row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active", "need_count",
                      part_count(w->need), "have_count", part_count(w->have), "eligible_count",
-                     part_count(w->eligible), "elapsed_ms", part_ms(now.us - row->asked_us), "workers",
+                     part_count(w->eligible), "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers",
                      wait_list(w, a, verdict, false), "missing", wait_list(w, a, verdict, true));
 }
 
 /* What an activation adds to a wait. */
-static json_t *activate_fields(const broker_t *b, const pending_row_t *row, json_t *fields)
+static json_t *activate_fields(const report_view_t *b, const pending_row_t *row, json_t *fields)
 {
-    const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
+    const track_t *t = rollout_track(b->rollout, row->adapter, row->version);
     uint64_t moved =
         t && row->is_decided && t->bytes_moved > row->moved_base ? t->bytes_moved - row->moved_base : 0;
     json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:o}", "from", part_number(row->activated.from), "to",
@@ -90,13 +90,13 @@ static json_t *activate_fields(const broker_t *b, const pending_row_t *row, json
     return NULL;
 }
 
-int report_wait(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                 json_t **ret_body)
 {
     wait_view_t view = {0};
-    int rc = wait_view(row, &b->rollout, broker_view(b, now), &view);
+    int rc = wait_view(row, b->rollout, (view_t){b->registry, b->members, b->now}, &view);
     if (rc) return rc;
-    json_t *fields = wait_fields(b, row, &view, verdict, now);
+    json_t *fields = wait_fields(b, row, &view, verdict);
     wait_view_fini(&view);
     if (row->kind == PENDING_ACTIVATE) fields = activate_fields(b, row, fields);
     return finish(row->kind == PENDING_ACTIVATE ? aim_name(row->aim) : "wait", verdict, fields, ret_body);
@@ -119,16 +119,15 @@ static json_t *verify_part(const pending_row_t *row, const verify_row_t *v)
                      hashed ? part_ms(v->hash_us) : json_null(), "code", part_code(code));
 }
 
-int report_verify(const broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now,
+int report_verify(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                   json_t **ret_body)
 {
-    (void)b;
     rows_t rows;
     rows_init(&rows, 0, REPORT_WAIT_ROWS);
     for (uint32_t i = 0; i < row->row_count && rows_add(&rows, verify_part(row, &row->rows[i])); i++)
         continue;
     json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",
                                part_count(row->version), "expected", part_digest(&row->expected),
-                               "elapsed_ms", part_ms(now.us - row->asked_us), "workers", rows_end(&rows));
+                               "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers", rows_end(&rows));
     return finish("verify", verdict, fields, ret_body);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/report_part.h"
+#include "broker/questions/json_parts.h"
 
 #include "core/errors.h"
 #include "core/limits.h"
@@ -45,12 +45,12 @@ static json_t *reason_part(const adapter_row_t *a, const version_row_t *v, const
     return registry_reason(a, v, &reason) ? value_from_error(&reason) : json_null();
 }
 
-static json_t *version_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
+static json_t *version_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
-    const track_t *t = rollout_track(&b->rollout, a->name, v->version);
+    const track_t *t = rollout_track(b->rollout, a->name, v->version);
     return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
                      part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
-                     part_digest(&v->digest), "state", rollout_state(&b->rollout, a, v), "reason",
+                     part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
                      reason_part(a, v, t), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
                      "created_at", part_time(v->created_ms), "activated_at", part_time(v->activated_ms),
                      "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count),
@@ -75,11 +75,11 @@ static bool is_flatter_than(const json_t *value, unsigned depth)
 
 /* null where it is not at hand, too large or too deep for a frame, or not what jansson can hold (an integer
  * of 70 digits). */
-static json_t *config_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
+static json_t *config_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     buf_t stored = {0};
     bytes_t bytes = bytes_of(v->config, v->config_bytes);
-    if (!bytes.bytes && b->io.config && b->io.config(b->io.self, a->name, v->version, &stored) == HEDDLE_OK)
+    if (!bytes.bytes && b->config && b->config(b->self, a->name, v->version, &stored) == HEDDLE_OK)
         bytes = buf_view(&stored);
     bool fits = bytes.bytes > 0 && bytes.bytes <= REPORT_CONFIG_BYTES;
     json_t *config = fits ? json_loadb(bytes.data, bytes.bytes, 0, NULL) : NULL;
@@ -95,11 +95,11 @@ static json_t *missing_part(const missing_row_t *m)
                      part_code(m->code), "message", part_text(m->message));
 }
 
-static json_t *rollout_part(const broker_t *b, const adapter_row_t *a, const version_row_t *v)
+static json_t *rollout_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
     missing_row_t missing[MISSING_ROWS];
-    rollout_sum_t sum = rollout_sum(&b->rollout, a, v, missing, MISSING_ROWS);
+    rollout_sum_t sum = rollout_sum(b->rollout, a, v, missing, MISSING_ROWS);
     rows_t rows;
     rows_init(&rows, 0, MISSING_ROWS);
     for (uint32_t i = 0;
@@ -127,16 +127,17 @@ static json_t *served_part(const copy_row_t *c)
 }
 
 /* What it serves was overtaken then. */
-static uint64_t copy_since_ms(const broker_t *b, const copy_row_t *c, const adapter_row_t *a,
+static uint64_t copy_since_ms(const report_view_t *b, const copy_row_t *c, const adapter_row_t *a,
                               uint64_t version)
 {
-    const member_t *m = membership_by_token(&b->members, c->token);
+    const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
     bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, version) == COPY_STALE;
     return is_overtaken ? sub_stale_ms(a, sub) : c->since_ms;
 }
 
-static json_t *copy_part(const broker_t *b, const track_t *t, const copy_row_t *c, const adapter_row_t *a)
+static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_row_t *c,
+                         const adapter_row_t *a)
 {
     /* Announced in the turn it was published in: 0 ms, not unknown. */
     json_t *announced = c->announced_us ? part_ms(c->announce_us) : part_span(c->announce_us);
@@ -144,7 +145,7 @@ static json_t *copy_part(const broker_t *b, const track_t *t, const copy_row_t *
                                "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
                                "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
                                "activate_ms", part_span(c->activate_us));
-    const member_t *m = membership_by_token(&b->members, c->token);
+    const member_t *m = membership_by_token(b->members, c->token);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
                      part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
                      part_text(c->code ? c->message : NULL), "since_at",
@@ -153,10 +154,10 @@ static json_t *copy_part(const broker_t *b, const track_t *t, const copy_row_t *
                      part_number(m ? m->max_rate_bytes : 0), "timing", timing);
 }
 
-static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
+static json_t *copies_list(const report_view_t *b, const adapter_row_t *a, const msg_query_t *q,
                            report_page_t *page)
 {
-    const track_t *t = rollout_track(&b->rollout, a->name, q->version);
+    const track_t *t = rollout_track(b->rollout, a->name, q->version);
     rows_t rows;
     rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
     for (size_t i = 0; t && i < t->copy_count; i++) {
@@ -169,7 +170,7 @@ static json_t *copies_list(const broker_t *b, const adapter_row_t *a, const msg_
     return rows_end(&rows);
 }
 
-static json_t *one_version(const broker_t *b, const adapter_row_t *a, const version_row_t *v,
+static json_t *one_version(const report_view_t *b, const adapter_row_t *a, const version_row_t *v,
                            const msg_query_t *q, report_page_t *page)
 {
     json_t *row = version_part(b, a, v);
@@ -185,7 +186,7 @@ static json_t *one_version(const broker_t *b, const adapter_row_t *a, const vers
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static json_t *all_versions(const broker_t *b, const adapter_row_t *a, const msg_query_t *q,
+static json_t *all_versions(const report_view_t *b, const adapter_row_t *a, const msg_query_t *q,
                             report_page_t *page)
 {
     rows_t rows;
@@ -219,11 +220,10 @@ static int refuse_unknown(const adapter_row_t *a, const msg_query_t *q, heddle_e
     return HEDDLE_ERR_NOT_FOUND;
 }
 
-int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                     heddle_error_t *error)
 {
-    (void)now;
-    const adapter_row_t *a = registry_adapter(&b->registry, q->name ? q->name : "");
+    const adapter_row_t *a = registry_adapter(b->registry, q->name ? q->name : "");
     const version_row_t *v = a && q->version ? registry_version(a, q->version) : NULL;
     if (!a || (q->version && !v)) return refuse_unknown(a, q, error);
     json_t *list = v ? one_version(b, a, v, q, page) : all_versions(b, a, q, page);
@@ -231,12 +231,12 @@ int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, repo
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
-int report_pull(const broker_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body)
+int report_pull(const report_view_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body)
 {
     json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version",
                                part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
                                "digest", part_digest(&v->digest), "state",
-                               rollout_state(&b->rollout, a, v), "step",
+                               rollout_state(b->rollout, a, v), "step",
                                v->step < 0 ? json_null() : part_count((uint64_t)v->step), "data_bytes",
                                part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count));
     *ret_body = part_body("pull", true, fields);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/report_part.h"
+#include "broker/questions/json_parts.h"
 
 #include "core/errors.h"
 
@@ -9,13 +9,13 @@
 
 /* The copy that tells how this worker stands: of what it serves, else of the newest version that it has
  * anything of. */
-static const copy_row_t *telling_copy(const broker_t *b, const member_t *m, const adapter_row_t *a,
+static const copy_row_t *telling_copy(const report_view_t *b, const member_t *m, const adapter_row_t *a,
                                       const member_sub_t *sub, const track_t **ret_track)
 {
     for (size_t i = a->version_count; i-- > 0;) {
         uint64_t version = a->versions[i]->version;
         if (sub->version && version != sub->version) continue;
-        const track_t *t = rollout_track(&b->rollout, a->name, version);
+        const track_t *t = rollout_track(b->rollout, a->name, version);
         const copy_row_t *c = t && (sub->version || !t->is_ended) ? track_copy(t, m->name) : NULL;
         if (!c || c->state == COPY_NONE) continue;
         *ret_track = t;
@@ -35,11 +35,11 @@ static standing_t without(const track_t *wanted)
     return (standing_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
 }
 
-static standing_t standing_of(const broker_t *b, const member_t *m, const adapter_row_t *a,
+static standing_t standing_of(const report_view_t *b, const member_t *m, const adapter_row_t *a,
                               const member_sub_t *sub)
 {
     if (!a) return (standing_t){0};
-    const track_t *t = NULL, *wanted = a->active ? rollout_track(&b->rollout, a->name, a->active) : NULL;
+    const track_t *t = NULL, *wanted = a->active ? rollout_track(b->rollout, a->name, a->active) : NULL;
     const copy_row_t *c = telling_copy(b, m, a, sub, &t);
     if (!c || (t == wanted && c->state == COPY_ANNOUNCED && !c->announced_us))
         return sub->version ? (standing_t){.since_ms = sub->since_ms} : without(wanted);
@@ -56,10 +56,10 @@ static standing_t standing_of(const broker_t *b, const member_t *m, const adapte
 
 /* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where the
  * adapter is not held. */
-static standing_t with_lost(const broker_t *b, const member_t *m, const adapter_row_t *a,
+static standing_t with_lost(const report_view_t *b, const member_t *m, const adapter_row_t *a,
                             const member_sub_t *sub, standing_t s)
 {
-    bool is_lost = a && member_is_ready(m) && rollout_lost_active(&b->rollout, a);
+    bool is_lost = a && member_is_ready(m) && rollout_lost_active(b->rollout, a);
     if (s.code || !is_lost || (sub->fetching && !a->held)) return s;
     s.message = NULL;
     s.code = HEDDLE_ERR_VERSION_LOST;
@@ -67,9 +67,10 @@ static standing_t with_lost(const broker_t *b, const member_t *m, const adapter_
 }
 
 /* It is well so far, and on its way to another version, of which nothing comes. */
-static standing_t with_trouble(const broker_t *b, const member_t *m, const member_sub_t *sub, standing_t s)
+static standing_t with_trouble(const report_view_t *b, const member_t *m, const member_sub_t *sub,
+                               standing_t s)
 {
-    const track_t *t = sub->fetching ? rollout_track(&b->rollout, sub->adapter, sub->fetching) : NULL;
+    const track_t *t = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
     const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
     if (s.code || !c || copy_holds(c) || !c->code) return s;
     s.message = c->message;
@@ -77,13 +78,13 @@ static standing_t with_trouble(const broker_t *b, const member_t *m, const membe
     return s;
 }
 
-static json_t *kept_part(const broker_t *b, const member_t *m, const adapter_row_t *a)
+static json_t *kept_part(const report_view_t *b, const member_t *m, const adapter_row_t *a)
 {
     json_t *list = json_array();
     bool ok = list;
     for (size_t i = 0; ok && a && i < a->version_count; i++) {
         const version_row_t *v = a->versions[i];
-        const track_t *t = registry_is_live(v) ? rollout_track(&b->rollout, a->name, v->version) : NULL;
+        const track_t *t = registry_is_live(v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
         const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
         if (c && c->token && c->state == COPY_KEPT)
             ok = json_array_append_new(list, part_count(v->version)) == 0;
@@ -93,24 +94,24 @@ static json_t *kept_part(const broker_t *b, const member_t *m, const adapter_row
     return NULL;
 }
 
-static json_t *fetching_part(const broker_t *b, const member_sub_t *sub)
+static json_t *fetching_part(const report_view_t *b, const member_sub_t *sub)
 {
     if (!sub->fetching) return json_null();
-    const member_t *source = membership_by_token(&b->members, sub->source);
+    const member_t *source = membership_by_token(b->members, sub->source);
     return json_pack("{s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
                      part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
                      part_text(source ? source->name : NULL));
 }
 
-static json_t *sub_part(const broker_t *b, const member_t *m, const member_sub_t *sub)
+static json_t *sub_part(const report_view_t *b, const member_t *m, const member_sub_t *sub)
 {
-    const adapter_row_t *a = registry_adapter(&b->registry, sub->adapter);
+    const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
     standing_t s = with_lost(b, m, a, sub, with_trouble(b, m, sub, standing_of(b, m, a, sub)));
     char lost[ROLLOUT_TEXT];
     if (s.code == HEDDLE_ERR_VERSION_LOST && !s.message) {
-        rollout_lost_text(&b->rollout, a, lost, sizeof lost);
+        rollout_lost_text(b->rollout, a, lost, sizeof lost);
         s.message = lost;
     }
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
@@ -129,7 +130,7 @@ static const char *name_at(const json_t *list, size_t at)
 }
 
 /* By name: a worker lists its subscriptions in the order of its command line. */
-static json_t *subs_part(const broker_t *b, const member_t *m)
+static json_t *subs_part(const report_view_t *b, const member_t *m)
 {
     json_t *list = json_array();
     bool ok = list;
@@ -146,11 +147,11 @@ static json_t *subs_part(const broker_t *b, const member_t *m)
 /* ---- one worker ------------------------------------------------------------------------------ */
 
 /* Serves the active version of every adapter that it subscribed to. */
-static bool is_current(const broker_t *b, const member_t *m)
+static bool is_current(const report_view_t *b, const member_t *m)
 {
     if (!member_is_ready(m)) return false;
     for (uint32_t i = 0; i < m->sub_count; i++)
-        if (!sub_is_current(registry_adapter(&b->registry, m->subs[i].adapter), &m->subs[i])) return false;
+        if (!sub_is_current(registry_adapter(b->registry, m->subs[i].adapter), &m->subs[i])) return false;
     return true;
 }
 
@@ -204,23 +205,23 @@ static json_t *counters_part(const member_t *m)
                      part_count(c->retries), "fenced", part_count(c->fenced));
 }
 
-static json_t *worker_part(const broker_t *b, const member_t *m, instant_t now)
+static json_t *worker_part(const report_view_t *b, const member_t *m)
 {
     return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", m->name,
                      "token", part_count(m->token), "state", member_state_name(m->state), "current",
                      (int)is_current(b, m), "host", part_text(m->host), "pid", part_number(m->pid), "labels",
                      labels_part(m), "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
-                     part_count(member_silent_ms(m, now.us)), "transport", transport_part(m), "slots",
+                     part_count(member_silent_ms(m, b->now.us)), "transport", transport_part(m), "slots",
                      slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *page,
+int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                    heddle_error_t *error)
 {
     const char *name = q->name && *q->name ? q->name : NULL;
-    if (name && !membership_worker(&b->members, name)) {
+    if (name && !membership_worker(b->members, name)) {
         error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no worker \"%s\"", name);
         error_where(error, NULL, 0, name, NULL);
         error_hint(error, "heddle workers lists them; lost and left ones for 10 minutes");
@@ -228,16 +229,16 @@ int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, repor
     }
     rows_t rows;
     rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
-    for (size_t i = 0; i < b->members.worker_count; i++) {
-        const member_t *m = b->members.workers[i];
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        const member_t *m = b->members->workers[i];
         if (name ? strcmp(m->name, name) != 0 : q->after_name && strcmp(m->name, q->after_name) <= 0)
             continue;
-        if (!rows_add(&rows, worker_part(b, m, now))) break;
+        if (!rows_add(&rows, worker_part(b, m))) break;
         memcpy(page->next_name, m->name, sizeof page->next_name);
     }
     page->more = rows.full;
     page->body =
         part_body("workers", true,
-                  json_pack("{s:o, s:o}", "settling_ms", part_settling(b, now), "workers", rows_end(&rows)));
+                  json_pack("{s:o, s:o}", "settling_ms", part_settling(b), "workers", rows_end(&rows)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }

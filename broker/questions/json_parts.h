@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/questions/report_part.h: what report bodies are made of; for report*.c alone.
+/* broker/questions/json_parts.h: what the bodies of reports are made of.
  *
  * Each call returns a new tree that the caller owns, or NULL when memory ran out.  NULL goes upwards by
  * itself: json_pack fails on it and frees the rest, so a body is whole or NULL.  Numbers are cut at 2^53 -
  * 1. */
-#ifndef BROKER_REPORT_PART_H
-#define BROKER_REPORT_PART_H
+#ifndef BROKER_JSON_PARTS_H
+#define BROKER_JSON_PARTS_H
 
 #include "broker/questions/report.h"
 
@@ -30,16 +30,16 @@ bool    rows_add(rows_t *r, json_t *row);
 json_t *rows_end(rows_t *r);
 
 int     part_no_memory(heddle_error_t *error);
-json_t *part_settling(const broker_t *b, instant_t now);   /* milliseconds until it decides again; 0 */
+json_t *part_settling(const report_view_t *b);   /* milliseconds until it decides again; 0 */
 
 /* Parts of a body that are bodies of their own. */
-json_t *report_adapter_row(const broker_t *b, const adapter_row_t *a);
-int report_versions(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a);
+int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                     heddle_error_t *error);
-int report_workers(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                    heddle_error_t *error);
 
-int report_keys(const broker_t *b, const msg_query_t *q, instant_t now, report_page_t *ret_page,
+int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                 heddle_error_t *error);
 
 /* It serves the active version, and says so since it was chosen: before, it may have been on its way to

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/report_part.h"
+#include "broker/questions/json_parts.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "proto/value.h"
@@ -109,9 +110,9 @@ int part_no_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the answer");
 }
 
-json_t *part_settling(const broker_t *b, instant_t now)
+json_t *part_settling(const report_view_t *b)
 {
-    return part_count((rollout_settling_us(&b->rollout, now.us) + 999) / 1000);
+    return part_count((rollout_settling_us(b->rollout, b->now.us) + 999) / 1000);
 }
 
 bool sub_is_current(const adapter_row_t *a, const member_sub_t *sub)
