@@ -12,6 +12,7 @@
 #include "core/failpoint.h"
 #include "core/limits.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 #define LEASE_DEFAULT_MS 4000u
@@ -95,7 +96,7 @@ int broker_start(broker_t *b, instant_t now)
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
     events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
                b->registry.adapter_count);
-    broker_settle(b, now);
+    broker_decide_all(b, now);
     return b->is_broken ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
 
@@ -144,7 +145,7 @@ static void note_send(broker_t *b, const send_t *send, int rc)
     else member->needs_resync = true;
 }
 
-void broker_let_go(broker_t *b)
+void broker_send_outbox(broker_t *b)
 {
     broker_note_unsendable(b);
     if (b->out.failed) { /* a message is missing: each member is called to join again at its next heartbeat */
@@ -184,14 +185,14 @@ static void close_abandoned(broker_t *b, instant_t now)
     }
 }
 
-void broker_settle(broker_t *b, instant_t now)
+void broker_decide_all(broker_t *b, instant_t now)
 {
     heddle_error_t error;
     int rc = HEDDLE_OK;
     while (!rc) {
         if (ends_incomplete(b)) return;
         rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
-        broker_let_go(b); /* what was said so far stands, whatever becomes of the decisions */
+        broker_send_outbox(b); /* what was said so far stands, whatever becomes of the decisions */
         if (ends_incomplete(b)) return;
         b->is_undecided |= b->txn.is_open;
         if (b->txn.is_open || b->retry_us) break; /* broker_committed or broker_tick goes on from here */
@@ -200,8 +201,8 @@ void broker_settle(broker_t *b, instant_t now)
         if (!b->out.record_count) break;
         rc = broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
     }
-    broker_let_go(b);
-    b->is_stirred = true;
+    broker_send_outbox(b);
+    b->has_news = true;
 }
 
 /* ---- refusals ---- */
@@ -285,6 +286,14 @@ static const route_t ROUTES[] = {
 };
 
 /* Messages of members begin with their token. */
+#define BEGINS_WITH_TOKEN(message)                                                                          \
+    _Static_assert(offsetof(msg_t, message.token) == offsetof(msg_t, heartbeat.token), "the token is first")
+BEGINS_WITH_TOKEN(leave);
+BEGINS_WITH_TOKEN(need_sources);
+BEGINS_WITH_TOKEN(staged);
+BEGINS_WITH_TOKEN(active);
+BEGINS_WITH_TOKEN(nack);
+BEGINS_WITH_TOKEN(verified);
 static uint64_t token_of(const msg_t *m) { return m->heartbeat.token; }
 
 static void out_of_place(call_t *c, const char *why)
@@ -350,7 +359,7 @@ static void tell_bad_frame(broker_t *b, uint64_t peer, const heddle_error_t *err
     b->bad_frames++;
     msg_from_error(error, 0, (msg_type_t)0, &answer);
     outbox_send(&b->out, peer, &answer);
-    broker_let_go(b);
+    broker_send_outbox(b);
 }
 
 /* What it said is lost, and it did nothing wrong: it is told anew at its next heartbeat, and says the rest
@@ -399,10 +408,10 @@ static void handle_request(broker_t *b, request_t *r, instant_t now)
 /* Last in each event: what follows from it is decided, and then the requests that waited, one by one. */
 static void go_on(broker_t *b, instant_t now)
 {
-    broker_settle(b, now);
+    broker_decide_all(b, now);
     for (request_t *r; !b->is_broken && (r = broker_next_request(b)) != NULL;) {
         handle_request(b, r, now);
-        broker_settle(b, now);
+        broker_decide_all(b, now);
     }
 }
 
@@ -424,7 +433,7 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
     if (peer) peer->heard_us = now.us;
     b->received[m.type]++;
     handle(b, from, frame, &m, NULL, now);
-    if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_let_go(b);
+    if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_send_outbox(b);
     else go_on(b, now);
     msg_fini(&m);
 }
@@ -470,17 +479,15 @@ void broker_tick(broker_t *b, instant_t now)
     if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || can_close) go_on(b, now);
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 uint64_t broker_flush(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
     if (b->is_broken) return CLOCK_NEVER;
     broker_answer_pending(b, now);
     rollout_flush(&b->rollout, broker_view(b, now), &b->events, &b->out);
-    broker_let_go(b);
-    uint64_t next = earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
-    next = earlier(next, pending_deadline(&b->pending));
-    next = earlier(next, broker_request_deadline(b));
-    return b->retry_us && !b->txn.is_open ? earlier(next, b->retry_us) : next;
+    broker_send_outbox(b);
+    uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
+    next = clock_earlier(next, pending_deadline(&b->pending));
+    next = clock_earlier(next, broker_request_deadline(b));
+    return b->retry_us && !b->txn.is_open ? clock_earlier(next, b->retry_us) : next;
 }

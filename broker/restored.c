@@ -22,25 +22,25 @@ typedef struct {
     bool is_crowded;           /* one more adapter would be claimed than may be */
     bool is_full;              /* the outbox: the rest is taken when these are recorded */
     bool is_older;             /* a number was found that is not here */
-} hearing_t;
+} recovering_t;
 
-static void note(hearing_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
+static void note(recovering_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
 {
     if (heard <= here) return;
     buf_printf(&h->text, "%s%s%s%s %llu (here %llu)", h->text.bytes ? ", " : "", of, *of ? " " : "", what,
                (unsigned long long)heard, (unsigned long long)here);
 }
 
-static void raise_number(hearing_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
+static void raise_number(recovering_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
 {
     uint64_t jump = heard > here ? heard - here : 0;
     note(h, heard, here, what, of);
     if (jump <= JUMP_MAX && !h->is_full) h->so_far.numbers += jump;
-    h->is_absurd |= jump > JUMP_MAX || h->so_far.numbers > JUMPS_MAX - h->c->b->heard.numbers;
+    h->is_absurd |= jump > JUMP_MAX || h->so_far.numbers > JUMPS_MAX - h->c->b->raised.numbers;
 }
 
 /* An epoch beyond ours; or ours, and a token of it that was never given. */
-static void hear_epoch(hearing_t *h, uint64_t epoch, uint64_t token)
+static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
 {
     broker_t *b = h->c->b;
     uint64_t here = b->registry.epoch, heard = token >> 32 > epoch ? token >> 32 : epoch;
@@ -51,7 +51,7 @@ static void hear_epoch(hearing_t *h, uint64_t epoch, uint64_t token)
     if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
     else note(h, heard, here, "epoch", "");
     h->so_far.epochs = heard + 1 - here;
-    h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->so_far.epochs > EPOCHS_MAX - b->heard.epochs;
+    h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->so_far.epochs > EPOCHS_MAX - b->raised.epochs;
     if (h->is_absurd) return;
     if (here == b->start_epoch) b->start_token = here << 32 | b->members.counter;
     record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", h->c->now);
@@ -70,7 +70,7 @@ static size_t claimed_count(const broker_t *b)
     return count;
 }
 
-static void hear_adapter(hearing_t *h, const char *adapter, uint64_t version, uint64_t decision)
+static void compare_adapter(recovering_t *h, const char *adapter, uint64_t version, uint64_t decision)
 {
     broker_t *b = h->c->b;
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
@@ -85,7 +85,7 @@ static void hear_adapter(hearing_t *h, const char *adapter, uint64_t version, ui
     h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, &b->out);
 }
 
-static bool refuse_claim(hearing_t *h)
+static bool refuse_claim(recovering_t *h)
 {
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_LIMIT, "%s knows versions of adapters that nobody published to: %.300s",
@@ -96,7 +96,7 @@ static bool refuse_claim(hearing_t *h)
     return false;
 }
 
-static bool refuse_jump(hearing_t *h)
+static bool refuse_jump(recovering_t *h)
 {
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->so_far.who,
@@ -109,8 +109,8 @@ static bool refuse_jump(hearing_t *h)
 
 void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
 {
-    b->heard.epochs += r->epochs;
-    b->heard.numbers += r->numbers;
+    b->raised.epochs += r->epochs;
+    b->raised.numbers += r->numbers;
     if (!r->text[0]) return;
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, r->who, now);
     events_say(e, HEDDLE_ERR_DATA_DIR, "older data were put back: %s knows %s; goes on above", r->who,
@@ -121,7 +121,7 @@ void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
 }
 
 /* True: nothing is to be recorded. */
-static bool record_numbers(hearing_t *h)
+static bool record_numbers(recovering_t *h)
 {
     const call_t *c = h->c;
     broker_t *b = c->b;
@@ -161,7 +161,7 @@ static bool is_beyond(const broker_t *b, const msg_held_t *held)
     return held->version > (a ? a->last_version : 0);
 }
 
-static void doubt_decisions(hearing_t *h, const msg_join_t *join)
+static void doubt_decisions(recovering_t *h, const msg_join_t *join)
 {
     broker_t *b = h->c->b;
     for (; h->so_far.doubted < join->adapter_count && !h->is_full; h->so_far.doubted++) {
@@ -173,15 +173,15 @@ static void doubt_decisions(hearing_t *h, const msg_join_t *join)
     }
 }
 
-static hearing_t begin(const call_t *c, const char *who)
+static recovering_t begin(const call_t *c, const char *who)
 {
-    hearing_t h = {.c = c};
+    recovering_t h = {.c = c};
     if (c->again) h.so_far.doubted = c->again->recovery.doubted;
     error_text(h.so_far.who, sizeof h.so_far.who, who);
     return h;
 }
 
-static bool end(hearing_t *h)
+static bool end(recovering_t *h)
 {
     bool goes_on = !h->is_older || record_numbers(h);
     buf_fini(&h->text);
@@ -192,13 +192,13 @@ bool broker_recover_join(const call_t *c)
 {
     const msg_join_t *join = &c->m->join;
     if (c->again && c->again->recovery.is_whole) return true;
-    hearing_t h = begin(c, join->name);
-    hear_epoch(&h, join->epoch, join->prev_token);
+    recovering_t h = begin(c, join->name);
+    compare_epoch(&h, join->epoch, join->prev_token);
     for (uint32_t i = 0; i < join->adapter_count; i++)
-        hear_adapter(&h, join->adapters[i].adapter, join->adapters[i].version, join->adapters[i].decision);
+        compare_adapter(&h, join->adapters[i].adapter, join->adapters[i].version, join->adapters[i].decision);
     for (uint32_t i = 0; i < join->held_count; i++)
         if (is_beyond(c->b, &join->held[i]) && is_subscribed(join, join->held[i].adapter))
-            hear_adapter(&h, join->held[i].adapter, join->held[i].version, 0);
+            compare_adapter(&h, join->held[i].adapter, join->held[i].version, 0);
     h.is_older |= h.text.bytes > 0;
     if (h.is_older) doubt_decisions(&h, join);
     return end(&h);
@@ -208,13 +208,13 @@ bool broker_recover_open(const call_t *c)
 {
     const msg_open_t *open = &c->m->open;
     if (c->again && c->again->recovery.is_whole) return true;
-    hearing_t h = begin(c, open->writer);
+    recovering_t h = begin(c, open->writer);
     h.is_opening = true;
-    hear_epoch(&h, open->epoch, open->prev_token);
+    compare_epoch(&h, open->epoch, open->prev_token);
     uint64_t newest = open->serving;
     for (uint32_t i = 0; i < open->served_count; i++)
         if (open->served[i] > newest) newest = open->served[i];
-    hear_adapter(&h, open->adapter, newest, 0);
+    compare_adapter(&h, open->adapter, newest, 0);
     h.is_older = h.text.bytes > 0;
     return end(&h);
 }

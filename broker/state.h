@@ -52,13 +52,13 @@ struct broker {
         uint64_t at_ms;                /* 0: none */
         char from[HEDDLE_NAME_MAX + 1], message[160];
     } restored;                        /* the last member that knew more than the store, and what */
-    struct { uint64_t epochs, numbers; } heard;   /* by how much members raised them since the start */
+    struct { uint64_t epochs, numbers; } raised;   /* by how much members raised them since the start */
     bool is_read_only;                 /* the last commit was refused: `status` says read_only */
     uint64_t retry_us;                 /* then: when deciding is tried again */
     bool is_broken;                    /* fatal was called */
     /* a writer's session may have ended without its record being closed */
     bool has_abandoned;
-    bool is_stirred;                   /* something happened that a waiting question may wait for */
+    bool has_news;                   /* something happened that a waiting question may wait for */
     uint64_t seen_seq;                 /* events that waiting questions were shown */
     uint64_t askers_probed_us;         /* when their connections were last looked at, for want of places */
     uint64_t sent[32], received[32];   /* messages by type */
@@ -73,9 +73,9 @@ static inline view_t broker_view(const broker_t *b, instant_t now)
 }
 
 /* The messages of the outbox leave; it is empty then.  Connections that are ending are forgotten. */
-void broker_let_go(broker_t *b);
+void broker_send_outbox(broker_t *b);
 /* Rollouts are looked at and decided, and abandoned writers closed, until nothing more comes of it. */
-void broker_settle(broker_t *b, instant_t now);
+void broker_decide_all(broker_t *b, instant_t now);
 /* Memory and the store may differ: the process must end.  `what` NULL: *error says it already. */
 void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *error);
 /* A message that is out of its own limits was not sent: the log says so. */

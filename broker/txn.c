@@ -102,8 +102,8 @@ static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error
     if (!b->is_broken) answer(b, rc, error, now);
     free(b->txn.request);
     b->txn.request = NULL;
-    broker_let_go(b);
-    b->is_stirred = true;
+    broker_send_outbox(b);
+    b->has_news = true;
 }
 
 int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error)

@@ -20,6 +20,8 @@ typedef struct clock_ops {
 /* The machine's clock.  Any thread. */
 const clock_ops_t *clock_system(void);
 static inline uint64_t clock_now(const clock_ops_t *c) { return c->now_us(c->self); }
+/* Of two deadlines; CLOCK_NEVER is none. */
+static inline uint64_t clock_earlier(uint64_t a_us, uint64_t b_us) { return a_us < b_us ? a_us : b_us; }
 static inline uint64_t clock_wall(const clock_ops_t *c) { return c->wall_ms(c->self); }
 /* "2026-11-21T14:03:07.123Z" */
 void clock_text(uint64_t wall_ms, char ret_text[25]);

@@ -205,28 +205,10 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
 
 /* ---- who counts ---- */
 
-static const char *phase_of(const copy_row_t *c)
-{
-    static const char *const PHASES[] = {[COPY_NONE] = "announce",
-                                         [COPY_ANNOUNCED] = "announce",
-                                         [COPY_FETCHING] = "fetch",
-                                         [COPY_ARRIVED] = "stage"};
-    if (!c) return "announce";
-    if (c->state == COPY_FAILED) return c->phase;
-    return c->state <= COPY_ARRIVED ? PHASES[c->state] : "activate";
-}
-
-/* Of this very session. */
-static const copy_row_t *copy_there(const track_t *t, const member_t *m)
-{
-    const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
-    return c && c->token == m->token ? c : NULL;
-}
-
 /* How a version stands at a worker; COPY_NONE: it has nothing of it. */
 static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64_t version, const member_t *m)
 {
-    const copy_row_t *c = version ? copy_there(rollout_track(ro, a->name, version), m) : NULL;
+    const copy_row_t *c = version ? copy_of(rollout_track(ro, a->name, version), m) : NULL;
     return c ? copy_shown(c, a, version) : COPY_NONE;
 }
 
@@ -242,7 +224,7 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
                        wait_row_t *ret)
 {
     const member_sub_t *sub = member_sub(m, row->adapter);
-    const copy_row_t *c = copy_there(t, m);
+    const copy_row_t *c = copy_of(t, m);
     bool overtaken = !row->exact && !row->dry_run && reached_at && sub->decision >= reached_at;
     /* Chosen anew, it is served once that was said anew: it may have been on its way to another. */
     bool is_served =
@@ -254,7 +236,7 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
                         .decision = sub->decision,
                         .since_ms = sub->since_ms,
                         .state = state_of(ro, a, sub->version, m),
-                        .phase = phase_of(c),
+                        .phase = (c ? copy_phase(c) : "announce"),
                         .code = c ? c->code : 0,
                         .message = c && c->code ? c->message : "",
                         .is_refused = is_refused(c),

@@ -223,7 +223,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
                         .dry_run = row->dry_run,
                         .ends_hold = row->aim == AIM_RESUME};
     row->moved_base = t ? t->bytes_moved : 0;
-    broker_let_go(b); /* what others were told stands, also when this is not committed */
+    broker_send_outbox(b); /* what others were told stands, also when this is not committed */
     if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated, &error)) {
         suggest(b, row, &error);
         refuse_row(b, row, &error);
@@ -231,7 +231,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
         row->is_decided = true;
     } else {
         txn_t txn = {.kind = TXN_ACTIVATE, .asker = {row->peer, row->req, MSG_QUERY}, .question = row->id};
-        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_settle(b, now);
+        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_decide_all(b, now);
     }
 }
 
@@ -421,9 +421,9 @@ static void look_at(broker_t *b, pending_row_t *row, instant_t now)
 
 void broker_answer_pending(broker_t *b, instant_t now)
 {
-    bool has_news = b->is_stirred || b->events.last_seq != b->seen_seq;
+    bool has_news = b->has_news || b->events.last_seq != b->seen_seq;
     if (!b->pending.rows || (!has_news && now.us < pending_deadline(&b->pending))) return;
-    b->is_stirred = false;
+    b->has_news = false;
     b->seen_seq = b->events.last_seq;
     for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
         next = row->next;

@@ -141,6 +141,9 @@ uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us);   /* what is
 /* NULL: forgotten or never */
 track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);
 copy_row_t *track_copy(const track_t *t, const char *worker);                         /* NULL: none */
+/* The copy of this very session; t may be NULL.  NULL: none. */
+copy_row_t *copy_of(const track_t *t, const member_t *member);
+const char *copy_phase(const copy_row_t *c);               /* announce fetch stage activate */
 /* there, and sealed bytes: STAGED COMMITTED ACTIVE KEPT */
 bool copy_holds(const copy_row_t *c);
 bool track_has_stale(const track_t *t);                    /* a worker here could not switch to it; NULL:

@@ -25,15 +25,12 @@ size_t   track_first(const rollout_t *ro, const char *adapter);
 /* The member's copy, found or new with its token; NULL: no memory.  A row of another session of that name
  * is made anew. */
 copy_row_t *copy_add(track_t *t, const member_t *member);
-/* The copy of this very session; NULL: none. */
-copy_row_t *copy_of(const track_t *t, const member_t *member);
 void     copy_drop(track_t *t, const char *worker);
 void     copy_move(copy_row_t *c, copy_state_t state, instant_t now);   /* sets `since` */
 /* there, announced, and not yet staged or failed */
 bool     copy_in_flight(const copy_row_t *c);
 void     copy_blame(copy_row_t *c, int code, const char *phase, const char *message);
 void     copy_fail(copy_row_t *c, int code, const char *phase, const char *message, instant_t now);
-const char *copy_phase(const copy_row_t *c);                            /* announce fetch stage activate */
 void     track_touch(rollout_t *ro, track_t *t);                        /* it changed */
 uint32_t track_present(const track_t *t, bool eligible_only);           /* copies whose worker is there */
 /* somebody staged it, and nobody eligible is under way */

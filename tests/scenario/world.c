@@ -492,16 +492,14 @@ void broker_turn(world_t *w)
     w->host->due_us = busy ? w->now_us : due_us;
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 static uint64_t next_of(const actor_t *a)
 {
     if (!a->alive || a->stopped) return CLOCK_NEVER;
-    uint64_t due_us = earlier(a->due_us, a->dial_us);
-    if (a->inbox) due_us = earlier(due_us, a->inbox->at_us);
+    uint64_t due_us = clock_earlier(a->due_us, a->dial_us);
+    if (a->inbox) due_us = clock_earlier(due_us, a->inbox->at_us);
     if (a == a->w->host && a->w->committing && !a->w->store_never)
-        due_us = earlier(due_us, a->w->commit_due_us);
-    return a->t ? earlier(due_us, transfer_mem_ops.deadline(a->t)) : due_us;
+        due_us = clock_earlier(due_us, a->w->commit_due_us);
+    return a->t ? clock_earlier(due_us, transfer_mem_ops.deadline(a->t)) : due_us;
 }
 
 static actor_t *next_actor(world_t *w, uint64_t *ret_due_us)
