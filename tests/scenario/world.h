@@ -146,6 +146,7 @@ struct world {
     /* The store of a mode: HEDDLE_TEST_STORE=late confirms each commit some turns later, in a turn of its
      * own. store_never: from now on it does not confirm any, in each mode. */
     bool store_is_late, store_never;
+    uint64_t store_takes_us; /* so long each time; 0: a few milliseconds */
     const record_t *committing; /* of the broker; NULL: nothing is under way */
     int committing_count;
     uint64_t commit_due_us; /* when it is confirmed */

@@ -202,7 +202,7 @@ static int commit(world_t *w, const record_t *records, int count, heddle_error_t
     if (w->store_is_late || w->store_never) {
         w->committing = records;
         w->committing_count = count;
-        w->commit_due_us = w->now_us + world_random(w, LATE_US);
+        w->commit_due_us = w->now_us + (w->store_takes_us ? w->store_takes_us : world_random(w, LATE_US));
         return HEDDLE_ERR_AGAIN;
     }
     int rc = take(w, records, count, error);
