@@ -17,9 +17,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The main thread's, and what threads of other libraries (ZeroMQ, UCX) get by default. */
-static int settle_stack(heddle_error_t *error)
+int process_settle(heddle_error_t *error)
 {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free one:
+                                                                                  * this */
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    /* The main thread's, and what threads of other libraries (ZeroMQ, UCX) get by default. */
     struct rlimit limit;
     pthread_attr_t attr;
     size_t bytes = 0;
@@ -39,17 +45,6 @@ static int settle_stack(heddle_error_t *error)
         pthread_setattr_default_np(&attr);
     pthread_attr_destroy(&attr);
     return HEDDLE_OK;
-}
-
-int process_settle(heddle_error_t *error)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-            (void)!open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free one:
-                                                                                  * this */
-    signal(SIGXFSZ, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    return settle_stack(error);
 }
 
 bool process_print(const char *line)

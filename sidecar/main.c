@@ -249,32 +249,6 @@ static int patience_left(const sidecar_t *s)
     return s->end_us > now_us + 1000 ? (int)((s->end_us - now_us) / 1000) : 1;
 }
 
-static int open_worker(sidecar_t *s, heddle_error_t *error)
-{
-    const args_t *a = &s->args;
-    bool acts = a->export_dir || a->on_stage || a->on_activate;
-    heddle_worker_opts_t opts = {.size = sizeof opts,
-                                 .broker = a->broker,
-                                 .broker_key = a->broker_key,
-                                 .key = a->key,
-                                 .name = s->name,
-                                 .adapters = a->adapters,
-                                 .labels = a->labels,
-                                 .slots = (uint32_t)a->slots,
-                                 .apply = acts ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO,
-                                 .max_rate_bytes = a->max_rate_bytes,
-                                 .data_device = a->data_device,
-                                 .insecure = a->insecure,
-                                 .join_timeout_ms = patience_left(s),
-                                 .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL,
-                                 .answers_verify = a->export_dir != NULL,
-                                 .quiet = 1};
-    int rc = heddle_worker_open(&opts, &s->worker);
-    if (rc) *error = *heddle_last_error();
-    s->jobs.worker = s->worker;
-    return rc;
-}
-
 enum { LOCK_RETRY_MS = 250, DEVICE_RETRY_MS = 1000 };
 
 static void say_retried(const sidecar_t *s, repeat_t *said, const char *event, const heddle_error_t *why,
@@ -325,7 +299,27 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
 {
     repeat_t said = {0};
     for (;;) {
-        int rc = open_worker(s, error);
+        const args_t *a = &s->args;
+        bool acts = a->export_dir || a->on_stage || a->on_activate;
+        heddle_worker_opts_t opts = {.size = sizeof opts,
+                                     .broker = a->broker,
+                                     .broker_key = a->broker_key,
+                                     .key = a->key,
+                                     .name = s->name,
+                                     .adapters = a->adapters,
+                                     .labels = a->labels,
+                                     .slots = (uint32_t)a->slots,
+                                     .apply = acts ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO,
+                                     .max_rate_bytes = a->max_rate_bytes,
+                                     .data_device = a->data_device,
+                                     .insecure = a->insecure,
+                                     .join_timeout_ms = patience_left(s),
+                                     .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL,
+                                     .answers_verify = a->export_dir != NULL,
+                                     .quiet = 1};
+        int rc = heddle_worker_open(&opts, &s->worker);
+        if (rc) *error = *heddle_last_error();
+        s->jobs.worker = s->worker;
         bool is_network = rc == HEDDLE_ERR_INTERNAL || rc == HEDDLE_ERR_UNAVAILABLE;
         if (!rc && repeat_over(&said)) log_emit(LOG_WARN, "device.up", "the network interface is up");
         if (!is_network || !error->retriable) return rc;

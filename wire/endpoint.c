@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an endpoint may look like, and who can reach it. */
+/* The syntax of endpoints, and the rule which of them only this host can reach. */
 #include "wire/endpoint.h"
 
 #include "core/errors.h"
@@ -20,7 +20,8 @@ static bool host_is_loopback(const char *host)
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-/* One spelling for an address: a key is known by the address that it belongs to, and 127.1 is 127.0.0.1. */
+/* Each address must have one spelling, because keys are stored under the address as text. inet_aton accepts
+ * more (127.1, octal, hexadecimal); such a host is refused here instead of being stored twice. */
 static bool is_one_spelling(const char *host, bool bracketed)
 {
     struct in_addr v4;
@@ -32,7 +33,7 @@ static bool is_one_spelling(const char *host, bool bracketed)
            inet_ntop(AF_INET6, &v6, text, sizeof text) && !strcasecmp(text, host);
 }
 
-/* The host without brackets; false when it cannot be one. */
+/* The host without brackets. False when it cannot be a host name or an address in its one spelling. */
 static bool take_host(const char *text, size_t bytes, bool listen, char ret_host[ENDPOINT_BYTES])
 {
     bool bracketed = bytes >= 2 && text[0] == '[' && text[bytes - 1] == ']';
@@ -45,21 +46,18 @@ static bool take_host(const char *text, size_t bytes, bool listen, char ret_host
     return named && !ret_host[named] && is_one_spelling(ret_host, false);
 }
 
-static bool port_is_valid(const char *port, bool listen)
-{
-    if (listen && (!strcmp(port, "*") || !strcmp(port, "0"))) return true;
-    size_t digits = strspn(port, "0123456789");
-    return digits > 0 && digits <= 5 && port[0] != '0' && !port[digits] && atoi(port) > 0 &&
-           atoi(port) <= 65535;
-}
-
 static bool check_tcp(const char *rest, bool listen, bool *ret_loopback)
 {
     const char *colon = strrchr(rest, ':');
     char host[ENDPOINT_BYTES];
-    if (!colon || !port_is_valid(colon + 1, listen) ||
-        !take_host(rest, (size_t)(colon - rest), listen, host))
-        return false;
+    if (!colon || !take_host(rest, (size_t)(colon - rest), listen, host)) return false;
+    const char *port = colon + 1;
+    bool is_any = listen && (!strcmp(port, "*") || !strcmp(port, "0"));
+    size_t digits = strspn(port, "0123456789");
+    /* A leading zero would be a second spelling of the same endpoint. */
+    bool is_number =
+        digits > 0 && digits <= 5 && port[0] != '0' && !port[digits] && atoi(port) > 0 && atoi(port) <= 65535;
+    if (!is_any && !is_number) return false;
     *ret_loopback = host_is_loopback(host);
     return true;
 }
@@ -67,7 +65,7 @@ static bool check_tcp(const char *rest, bool listen, bool *ret_loopback)
 int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, heddle_error_t *error)
 {
     bool loopback = false, good = false;
-    if (strlen(endpoint) < ENDPOINT_BYTES - 1) { /* one of that length may have been cut */
+    if (strlen(endpoint) < ENDPOINT_BYTES - 1) { /* at that length endpoint_next may have cut it */
         if (!strncmp(endpoint, "tcp://", 6)) good = check_tcp(endpoint + 6, listen, &loopback);
         if (!strncmp(endpoint, "ipc://", 6)) {
             const char *path = endpoint + 6;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The first half of a ZMTP greeting over a raw (STREAM) socket; the header says what it is for. */
 #include "wire/greeting.h"
 
 #include "wire/socket.h"
@@ -6,7 +7,7 @@
 #include <czmq.h>
 #include <heddle/error.h>
 
-/* signature 10 | major 1 | minor 1 | mechanism 20, padded with zeros | … */
+/* A ZMTP 3 greeting (RFC 23): signature 10 | major 1 | minor 1 | mechanism 20, padded with zeros | … */
 enum { SIGNATURE = 10, MECHANISM_AT = 12, CONNECT_MS = 3000 };
 
 struct greeting {
@@ -40,34 +41,26 @@ static void end_stream(greeting_t *g)
     socket_close(&g->stream);
 }
 
-/* The rest is never said. */
-static bool begin(greeting_t *g, zmq_msg_t *id)
-{
-    static const uint8_t BEGINNING[MECHANISM_AT] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0};
-    if (g->is_connected) return false;
-    g->is_connected = true;
-    return zmq_msg_send(id, g->stream, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
-           zmq_send(g->stream, BEGINNING, sizeof BEGINNING, ZMQ_DONTWAIT) >= 0;
-}
-
-/* False when no more is to come: all was heard, or the connection ended. */
-static bool take(greeting_t *g, zmq_msg_t *id, zmq_msg_t *part)
-{
-    size_t bytes = zmq_msg_size(part);
-    if (!bytes) return begin(g, id); /* it is up, or, the second time, down */
-    return greeting_take(&g->heard, bytes_of(zmq_msg_data(part), bytes));
-}
-
-/* What a stream hands over is two parts: of whom, and bytes. */
+/* A STREAM socket hands over messages of two parts: the id of the connection, and bytes. An empty part
+ * reports that the connection was made, and a second one that it has ended. Our greeting stops before the
+ * mechanism. */
 static void on_readable(void *self)
 {
     greeting_t *g = self;
+    static const uint8_t BEGINNING[MECHANISM_AT] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0};
     zmq_msg_t id, part;
     zmq_msg_init(&id);
     zmq_msg_init(&part);
     bool more = true;
     while (more && zmq_msg_recv(&id, g->stream, ZMQ_DONTWAIT) >= 0) {
-        more = zmq_msg_recv(&part, g->stream, ZMQ_DONTWAIT) >= 0 && take(g, &id, &part);
+        more = zmq_msg_recv(&part, g->stream, ZMQ_DONTWAIT) >= 0;
+        if (more && zmq_msg_size(&part)) {
+            more = greeting_take(&g->heard, bytes_of(zmq_msg_data(&part), zmq_msg_size(&part)));
+        } else if (more) {
+            more = !g->is_connected && zmq_msg_send(&id, g->stream, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
+                   zmq_send(g->stream, BEGINNING, sizeof BEGINNING, ZMQ_DONTWAIT) >= 0;
+            g->is_connected = true;
+        }
     }
     zmq_msg_close(&id);
     zmq_msg_close(&part);
@@ -78,6 +71,7 @@ static void on_readable(void *self)
     }
 }
 
+/* Without reconnecting: a second connection would be a second question, and the caller asked once. */
 static void *open_stream(const char *endpoint)
 {
     void *s = socket_new(ZMQ_STREAM);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user's ring of keys: where it is, and the pairs in it. */
+/* The key ring of a user: where it is, and the key pairs in it. */
 #include "wire/keys_part.h"
 
 #include "core/errors.h"
@@ -13,16 +13,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The base of the default ring, and the path below it, as the XDG directory specification has them. */
 static int find_home(char buffer[KEYRING_PATH], const char **ret_base, const char **ret_below)
 {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     if (!home || !*home) {
-        /* The user's of the password file: daemons are started without HOME. */
+        /* Daemons are often started without HOME; the password file has it too. */
         struct passwd entry, *found = NULL;
         home =
             getpwuid_r(geteuid(), &entry, buffer, KEYRING_PATH, &found) == 0 && found ? found->pw_dir : NULL;
     }
-    bool has_config = config && *config == '/'; /* a relative one does not count, as its standard says */
+    bool has_config = config && *config == '/'; /* the specification says to ignore a relative path */
     *ret_base = has_config ? config : home;
     *ret_below = has_config ? "heddle/keys" : ".config/heddle/keys";
     return *ret_base && **ret_base == '/' ? HEDDLE_OK : HEDDLE_ERR_USAGE;
@@ -47,6 +48,7 @@ int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddl
     return rc;
 }
 
+/* The directory and its missing parents, each 0700: they are to hold secrets. */
 static int make_ring(const keyring_t *r, int *ret_number, heddle_error_t *error)
 {
     char path[KEYRING_DIR];
@@ -74,25 +76,6 @@ int keyring_make(const keyring_t *r, heddle_error_t *error)
     return make_ring(r, &number, error);
 }
 
-static int make_pair(const keyring_t *r, const char *path, int *ret_number, heddle_error_t *error)
-{
-    key_pair_t pair;
-    int rc = make_ring(r, ret_number, error);
-    if (!rc) rc = key_make(&pair, error);
-    if (!rc) rc = key_file_write(path, &pair, ret_number, error);
-    explicit_bzero(&pair, sizeof pair);
-    return rc && access(path, F_OK) == 0 ? HEDDLE_OK : rc; /* somebody else was faster: his is the one */
-}
-
-/* Nothing is there, and this user may put nothing there; `number`: why it could not be made, 0. */
-static bool is_barred(const char *path, int number)
-{
-    struct stat st;
-    if (lstat(path, &st) == 0) return false;
-    if (errno != ENOENT) number = errno;
-    return number == EACCES || number == EPERM || number == EROFS || number == ENOTDIR;
-}
-
 int keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error)
 {
     bool barred;
@@ -104,15 +87,24 @@ int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pa
 {
     char path[KEYRING_PATH];
     int number = 0;
-    /* `file` is short. */
+    /* The names of ring files are short constants, and KEYRING_DIR leaves room for them. */
     snprintf(path, KEYRING_PATH, "%s/%.60s", r->dir, file);
     int rc = key_read(path, ret_pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
-        rc = make_pair(r, path, &number, error);
-        if (!rc) rc = key_read(path, ret_pair, error);
+        key_pair_t pair;
+        rc = make_ring(r, &number, error);
+        if (!rc) rc = key_make(&pair, error);
+        if (!rc) rc = key_file_write(path, &pair, &number, error);
+        explicit_bzero(&pair, sizeof pair);
+        /* Another program may have made the file first; then its pair is the one to use. */
+        if (!rc || access(path, F_OK) == 0) rc = key_read(path, ret_pair, error);
     }
     if (!rc) others_warn("keys.others", r->dir, "the keys there");
-    *ret_barred = rc == HEDDLE_ERR_DATA_DIR && is_barred(path, number);
+    /* Barred: there is no file, and this user has no right to make one. */
+    struct stat st;
+    bool is_missing = rc == HEDDLE_ERR_DATA_DIR && lstat(path, &st) != 0;
+    if (is_missing && errno != ENOENT) number = errno;
+    *ret_barred = is_missing && (number == EACCES || number == EPERM || number == EROFS || number == ENOTDIR);
     if (rc || ret_pair->secret_key[0]) return rc == HEDDLE_ERR_NOT_FOUND ? HEDDLE_ERR_DATA_DIR : rc;
     return key_file_refuse(path, "has no secret line", 0, error);
 }

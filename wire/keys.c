@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Key files: their text, and how they are written whole and never over another key. */
 #include "wire/keys_part.h"
 
 #include "core/errors.h"
@@ -32,8 +33,9 @@ bool key_is_valid(const char *text)
     return is_text && zmq_z85_decode(raw, text);
 }
 
-/* A public key goes from one terminal to another: it begins as a word and holds nothing that a shell, a unit
- * file or YAML reads.  One pair in 4,000 is such, a tenth of a second. */
+/* Users copy public keys between terminals, so a key must be one word to a double click, and hold nothing
+ * that a shell, a unit file or YAML interprets. One pair in 4,000 is such; finding one takes a tenth of a
+ * second. */
 static bool is_a_word(const char *key)
 {
     static const char PLAIN[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=/@";
@@ -68,13 +70,14 @@ int key_file_refuse(const char *path, const char *what, int number, heddle_error
     return rc;
 }
 
-/* The value of a line "word value"; NULL when it is another word's. */
+/* The value of a line "word value"; NULL when the line begins with another word. */
 static const char *value_of(const char *line, const char *word)
 {
     size_t n = strlen(word);
     return !strncmp(line, word, n) && line[n] == ' ' ? line + n + 1 : NULL;
 }
 
+/* False where a key is malformed. Lines with other words are skipped, so that later versions can add some. */
 static bool take_line(const char *line, key_pair_t *pair, char *endpoint)
 {
     const char *v;
@@ -90,27 +93,25 @@ static bool take_line(const char *line, key_pair_t *pair, char *endpoint)
     return true;
 }
 
-static bool belong_together(const key_pair_t *pair)
-{
-    char derived[KEY_TEXT];
-    return !pair->secret_key[0] ||
-           (zmq_curve_public(derived, pair->secret_key) == 0 && !strcmp(derived, pair->public_key));
-}
-
 /* `endpoint`: KEY_FILE_BYTES, or NULL.  Changes the text. */
 static bool parse(char *text, key_pair_t *ret_pair, char *endpoint)
 {
     key_pair_t pair = {0};
     char *rest = text, *line;
     bool ok = true;
+    char derived[KEY_TEXT];
     while (ok && (line = strsep(&rest, "\n"))) ok = take_line(line, &pair, endpoint);
-    ok = ok && pair.public_key[0] && belong_together(&pair);
+    ok = ok && pair.public_key[0];
+    /* A file put together from two pairs would fail in every handshake, without a reason. */
+    if (ok && pair.secret_key[0])
+        ok = zmq_curve_public(derived, pair.secret_key) == 0 && !strcmp(derived, pair.public_key);
     if (ok) *ret_pair = pair;
     explicit_bzero(&pair, sizeof pair);
     return ok;
 }
 
-/* A file of moderate size and nothing else: a FIFO would hold us for ever. */
+/* Reads a regular file of moderate size only: opening a FIFO without O_NONBLOCK, or reading it, would
+ * block. */
 int key_file_text(const char *path, char ret_text[KEY_FILE_BYTES], struct stat *ret_stat,
                   heddle_error_t *error)
 {
@@ -151,7 +152,7 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
     return key_file_read(path, ret_pair, NULL, error);
 }
 
-/* What `heddle keygen >FILE` leaves: the public key that it prints, in one line. */
+/* The output of `heddle keygen >FILE`: the public key alone, in one line. */
 static bool read_printed(const char *path, char ret_key[KEY_TEXT])
 {
     char text[KEY_FILE_BYTES];
@@ -167,10 +168,10 @@ static bool read_printed(const char *path, char ret_key[KEY_TEXT])
 int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     key_pair_t pair;
-    /* Keys that key_make makes do not begin so. */
+    /* A path written like this is never a key from key_make, which begins with a letter or a digit. */
     if (!(text[0] == '/' || !strncmp(text, "./", 2) || !strncmp(text, "../", 3)) && key_is_valid(text)) {
-        /* A path of 40 characters may read as a key.  Where one is both, neither is guessed: whoever can
-         * write where we stand could put another key in place of the one that was named. */
+        /* A path of 40 characters may also be a valid key. Guessing would be unsafe: with write access to the
+         * working directory, another user could replace the key that was meant. */
         if (access(text, F_OK) == 0) {
             error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" reads as a public key, and is a file too", text);
             error_contrast(error, "a key, or a path that begins with / or ./", text);
@@ -202,7 +203,7 @@ static bool write_all(int fd, const char *text)
     while (bytes) {
         ssize_t n = write(fd, text, bytes);
         if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = EIO; /* nothing was written, and nobody says why */
+        if (n == 0) errno = EIO; /* write() sets no errno when it writes nothing */
         if (n <= 0) return false;
         text += n;
         bytes -= (size_t)n;
@@ -210,6 +211,7 @@ static bool write_all(int fd, const char *text)
     return fsync(fd) == 0;
 }
 
+/* The name of a new file is durable only when its directory has been synced. */
 static bool sync_parent(const char *path)
 {
     char dir[KEYRING_PATH + 300];
@@ -222,7 +224,7 @@ static bool sync_parent(const char *path)
     return ok;
 }
 
-/* A full disk is nobody's lack of rights. */
+/* A full disk gets its own error: the hint about rights would mislead. */
 int key_file_fail(const char *path, const char *what, int number, heddle_error_t *error)
 {
     bool is_full = number == ENOSPC || number == EDQUOT;
@@ -237,13 +239,15 @@ int key_file_fail(const char *path, const char *what, int number, heddle_error_t
     return rc;
 }
 
+/* The errno values with which file systems reject an operation that they do not have. */
 static bool is_unknown_to_file_system(int number)
 {
     return number == EPERM || number == EOPNOTSUPP || number == ENOSYS || number == EINVAL;
 }
 
-/* Under its name what is written already, in nobody's place: by a link; where there are none (vfat, some of
- * FUSE) by a rename; where that cannot be told to replace nothing, by writing it there. */
+/* Gives the written file its name without replacing another: by a link; where the file system has none
+ * (vfat, some FUSE) by a rename that fails if the name is taken; and where it has none of those either, by
+ * writing the file under its name, which is not atomic. Returns 0 or an errno. */
 static int put_in_place(const char *temporary, const char *path, const char *text)
 {
     bool has_links = !FAILPOINT("wire.link"), has_renames = !FAILPOINT("wire.rename");
@@ -259,7 +263,7 @@ static int put_in_place(const char *temporary, const char *path, const char *tex
     return number;
 }
 
-/* Whole or not at all; `replace`: in place of one that is there, else EEXIST. Returns 0 or an errno. */
+/* A temporary file first, so that a reader, or a crash, never meets half a key. */
 int key_file_put(const char *path, const char *text, bool replace)
 {
     char temporary[KEYRING_PATH + 300];

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/keys.h: CURVE keys: pairs, the files that hold them, and a user's ring of them.
+/* wire/keys.h: CURVE keys: pairs, the files that hold them, and a user's key ring.
  *
- * A key file is text:   # a comment
- *                       public <40 characters of Z85>
- *                       secret <40 characters of Z85>      (not in the file of somebody else's key)
- *                       endpoint tcp://127.0.0.1:7700      (of a known broker)
- * A ring is a directory, 0700:
- *   broker.key        what this user's brokers prove themselves with
- *   client.key        what this user's programs present
- *   brokers/NAME.pub  known brokers, a file an endpoint: put there by a broker, and there until another
- *                     broker of this user listens at that endpoint; of more than 1,024 those written
- *                     longest ago go, though their brokers may be running
- * Files with a secret are made 0600 and never overwritten; two programs that make the same one agree on
- * the first.
+ *  A key file is text:   # a comment
+ *                        public <40 characters of Z85>
+ *                        secret <40 characters of Z85>      (not in the file of another party's key)
+ *                        endpoint tcp://127.0.0.1:7700      (of a known broker)
+ *  A ring is a directory, 0700:
+ *    broker.key        the key pair that this user's brokers prove themselves with
+ *    client.key        the key pair that this user's programs present
+ *    brokers/NAME.pub  known brokers, one file for each endpoint. A broker puts it there, and it stays until
+ *                      another broker of this user listens at that endpoint. Of more than 1,024 files, those
+ *                      written longest ago are removed, even if their brokers still run
+ * Files with a secret are made 0600 and never overwritten. When two programs make the same file at once,
+ * both use the one that was written first.
  *
- * keys.c: files; keyring.c: the ring; known_brokers.c.  Any thread.  Everything but key_is_valid and
- * keyring_find reads or writes files. */
+ * keys.c has the files, keyring.c the ring, known_brokers.c the known brokers. No state in memory; any
+ * thread. All functions but key_is_valid and keyring_find read or write files, and so block on the file
+ * system. */
 #ifndef WIRE_KEYS_H
 #define WIRE_KEYS_H
 
@@ -26,38 +27,45 @@
 #define KEYRING_DIR 3840
 #define KEYRING_PATH 4096      /* a file in it */
 
-typedef struct { char public_key[KEY_TEXT], secret_key[KEY_TEXT]; } key_pair_t;   /* secret "": not known */
+/* Both as Z85 text; secret "": not known.  Overwrite a pair (explicit_bzero) after use. */
+typedef struct {
+    char public_key[KEY_TEXT], secret_key[KEY_TEXT];
+} key_pair_t;
 
 bool key_is_valid(const char *text);
-/* A new pair; its public key begins with a letter or a digit and needs no quotes in a shell.  Takes a tenth
- * of a second.  INTERNAL (a libzmq without CURVE). */
+/* A new pair, whose public key begins with a letter or a digit and needs no quotes in a shell.  Takes about a
+ * tenth of a second.  INTERNAL: libzmq was built without CURVE. */
 int  key_make(key_pair_t *ret_pair, heddle_error_t *error);
-/* NOT_FOUND · DATA_DIR (not readable, malformed, the two keys do not belong together).  Others who may
- * read a secret: a warning in the log. */
+/* NOT_FOUND · DATA_DIR (not readable, malformed, or the two keys are not a pair).  If other users can read a
+ * secret, a warning is logged. */
 int  key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
-/* DATA_DIR: it is there already, or cannot be written; NO_SPACE; nothing is left then. */
+/* DATA_DIR: the file exists already or cannot be written; NO_SPACE.  After an error no part of it is left. */
 int  key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
-/* A public key as text, or the file that has one, be it a key file or what `heddle keygen` printed; what
- * begins with /, ./ or ../ is a path.  USAGE (both a key and a file), NOT_FOUND, DATA_DIR. */
+/* Takes a public key as text, or the path of a file with one: a key file, or the output of `heddle keygen`.
+ * Text that begins with /, ./ or ../ is always a path.  USAGE (both a key and a file), NOT_FOUND, DATA_DIR.
+ */
 int  key_take(const char *text_or_path, char ret_key[KEY_TEXT], heddle_error_t *error);
 
 typedef struct { char dir[KEYRING_DIR]; } keyring_t;   /* "": none */
 /* `given`, else $HEDDLE_KEYS, else $XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys.  *ret_chosen
- * (may be NULL): somebody named it.  USAGE: there is no such place, or its name is too long. */
+ * (may be NULL): the directory was named by `given` or HEDDLE_KEYS.  USAGE: none is set, or the name is too
+ * long. */
 int  keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error);
-/* The directory, with all above it, where it is missing.  DATA_DIR, NO_SPACE. */
+/* Makes the directory and its parents where they are missing.  DATA_DIR, NO_SPACE. */
 int  keyring_make(const keyring_t *r, heddle_error_t *error);
-/* The pair of a file in the ring, made (and the ring with it) where it is missing.  DATA_DIR, INTERNAL. */
+/* Reads the pair of a file in the ring; makes the file, and the ring, where it is missing.  DATA_DIR,
+ * INTERNAL. */
 int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);
-/* The same; *ret_barred with DATA_DIR: the file is not there, and this user may not put one there. */
+/* The same; *ret_barred with DATA_DIR: the file is missing, and this user lacks the right to make it. */
 int  keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
                          heddle_error_t *error);
-/* localhost and 127.0.0.1 are one endpoint; one that listens everywhere is known as loopback, and, where no
- * broker is known at it, as each address of this machine.  DATA_DIR. */
+/* Registers the key of the broker that listens at the endpoint.  localhost and 127.0.0.1 are one endpoint.  A
+ * broker that listens on all addresses is found at loopback, and at each address of this machine where no
+ * other broker is known.  DATA_DIR. */
 int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);
-/* NOT_FOUND: nobody told · DATA_DIR: somebody did, and the file cannot be read or is damaged; or it cannot
- * be seen whether somebody did. */
+/* NOT_FOUND: no key is registered · DATA_DIR: a file is there and cannot be read or is damaged, or the
+ * directory cannot be searched; the caller must not connect without a key then. */
 int  keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
                           heddle_error_t *error);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The known brokers of a ring: which key is expected at which endpoint. */
+/* The known brokers of a ring: which public key is expected at which endpoint. */
 #include "wire/keys_part.h"
 
 #include "core/errors.h"
@@ -15,11 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* PRUNED_MAX bounds the files that one start removes: each costs a scan of the directory. */
 enum { KNOWN_MAX = 1024, PRUNED_MAX = 16 };
 
-/* As a client names it: names in small letters, the loopback address where it listens everywhere.
- * Addresses have one spelling (wire_check_endpoint). */
-static void settle_endpoint(const char *endpoint, char *to, size_t size)
+/* The endpoint as a client names it: in small letters, and the loopback address for a broker that listens
+ * on all addresses. Numeric addresses have one spelling already (wire_check_endpoint). */
+static void normalize_endpoint(const char *endpoint, char *to, size_t size)
 {
     static const struct {
         const char *said, *meant;
@@ -36,22 +37,19 @@ static void settle_endpoint(const char *endpoint, char *to, size_t size)
     }
 }
 
-static bool known_path(const keyring_t *r, const char *settled, char *to, size_t size)
+/* The file of an endpoint. False when its name would be too long for a file, so that it is never
+ * registered. */
+static bool known_path(const keyring_t *r, const char *normal, char *to, size_t size)
 {
     char name[300];
-    if (!r->dir[0] || (size_t)snprintf(name, sizeof name, "%s.pub", settled) >= 250) return false;
+    if (!r->dir[0] || (size_t)snprintf(name, sizeof name, "%s.pub", normal) >= 250) return false;
     for (char *c = name; *c; c++)
         if (*c == '/' || *c == ':') *c = '_';
     return (size_t)snprintf(to, size, "%s/brokers/%s", r->dir, name) < size;
 }
 
-static bool is_known_broker(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 4 && !strcmp(name + n - 4, ".pub");
-}
-
-/* The one written longest ago goes when there are more than KNOWN_MAX; false: nothing was to go. */
+/* Removes the file that was written longest ago when there are more than KNOWN_MAX. False: none was
+ * removed. */
 static bool forget_oldest(DIR *dir)
 {
     struct dirent *entry;
@@ -61,8 +59,9 @@ static bool forget_oldest(DIR *dir)
     size_t count = 0;
     rewinddir(dir);
     while ((entry = readdir(dir))) {
-        if (!is_known_broker(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
-            continue;
+        size_t n = strlen(entry->d_name);
+        bool is_known = n > 4 && !strcmp(entry->d_name + n - 4, ".pub");
+        if (!is_known || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
         bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
                         (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec);
         if (count++ && !is_older) continue;
@@ -72,96 +71,91 @@ static bool forget_oldest(DIR *dir)
     return count > KNOWN_MAX && unlinkat(dirfd(dir), oldest, 0) == 0;
 }
 
-static bool says_already(const char *path, const char *text)
-{
-    char told[KEY_FILE_BYTES];
-    struct stat st;
-    return key_file_text(path, told, &st, NULL) == HEDDLE_OK && !strcmp(told, text);
-}
-
-static int tell(const keyring_t *r, const char *settled, const char *key, heddle_error_t *error)
+static int register_key(const keyring_t *r, const char *normal, const char *key, heddle_error_t *error)
 {
     char path[KEYRING_PATH + 300], text[KEY_FILE_BYTES];
     keyring_t brokers;
-    if (!known_path(r, settled, path, sizeof path)) return HEDDLE_OK; /* nobody could look it up either */
+    if (!known_path(r, normal, path, sizeof path)) return HEDDLE_OK; /* clients could not look it up either */
     int n = snprintf(brokers.dir, sizeof brokers.dir, "%s/brokers", r->dir);
     if (n < 0 || (size_t)n >= sizeof brokers.dir)
         return key_file_refuse(r->dir, "is too long a name", 0, error);
-    snprintf(text, sizeof text,
-             "# The public key of the broker that listens here.\npublic %s\nendpoint %s\n", key, settled);
-    if (says_already(path, text)) {
-        utimensat(AT_FDCWD, path, NULL, 0); /* so that it is not the one to go; a full disk can do that */
+    snprintf(text, sizeof text, "# The public key of the broker that listens here.\npublic %s\nendpoint %s\n",
+             key, normal);
+    char found[KEY_FILE_BYTES];
+    struct stat st;
+    if (key_file_text(path, found, &st, NULL) == HEDDLE_OK && !strcmp(found, text)) {
+        /* A new time keeps the file from being pruned. Unlike a rewrite, it works on a full disk. */
+        utimensat(AT_FDCWD, path, NULL, 0);
         return HEDDLE_OK;
     }
     int rc = keyring_make(&brokers, error);
     if (rc) return rc;
     int number = key_file_put(path, text, true);
     if (number) return key_file_fail(path, "cannot be written", number, error);
-    /* A broker that takes any free port leaves a file for each that it had. */
+    /* A broker that listens on any free port leaves a file for each port that it had. */
     DIR *dir = opendir(brokers.dir);
     for (int i = 0; dir && i < PRUNED_MAX && forget_oldest(dir); i++) {}
     if (dir) closedir(dir);
     return HEDDLE_OK;
 }
 
-static void forget(const keyring_t *r, const char *settled)
+static void forget(const keyring_t *r, const char *normal)
 {
     char path[KEYRING_PATH + 300];
-    if (known_path(r, settled, path, sizeof path)) unlink(path);
+    if (known_path(r, normal, path, sizeof path)) unlink(path);
 }
 
-/* Endpoint `i` of those who listen on every address, and so on that of `settled`; [::] takes both kinds. */
-static bool everywhere(const char *settled, int i, char ret_endpoint[300])
+/* Endpoint number `i` of a broker that listens on all addresses, and so also at `normal`. [::] covers IPv4
+ * too. False: there are no more. */
+static bool everywhere(const char *normal, int i, char ret_endpoint[300])
 {
-    const char *port = strrchr(settled, ':');
-    i += !strncmp(settled, "tcp://[", 7);
-    if (strncmp(settled, "tcp://", 6) != 0 || !port || i > 1) return false;
+    const char *port = strrchr(normal, ':');
+    i += !strncmp(normal, "tcp://[", 7);
+    if (strncmp(normal, "tcp://", 6) != 0 || !port || i > 1) return false;
     snprintf(ret_endpoint, 300, "tcp://%s%s", i ? "[::]" : "0.0.0.0", port);
     return true;
 }
 
-/* One that listens everywhere has a file of that name too: clients may name any address of the machine. */
+/* A broker that listens on all addresses gets a second file under that name, because clients may dial any
+ * address of the machine. */
 int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
 {
-    char settled[300];
-    settle_endpoint(endpoint, settled, sizeof settled);
+    char normal[300];
+    normalize_endpoint(endpoint, normal, sizeof normal);
     bool is_everywhere =
         !strncmp(endpoint, "tcp://0.0.0.0:", 14) || !strncmp(endpoint, "tcp://[::]:", 11);
-    int rc = tell(r, settled, key, error);
-    return rc || !is_everywhere ? rc : tell(r, endpoint, key, error);
+    int rc = register_key(r, normal, key, error);
+    return rc || !is_everywhere ? rc : register_key(r, endpoint, key, error);
 }
 
-/* Whoever listens at one address, nobody listens at all of them any more. */
+/* A listener at one address of a port means that no broker listens on all addresses of that port. */
 void keyring_forget_broker(const keyring_t *r, const char *endpoint)
 {
-    char settled[300], all[300];
-    settle_endpoint(endpoint, settled, sizeof settled);
-    forget(r, settled);
-    for (int i = 0; everywhere(settled, i, all); i++) forget(r, all);
+    char normal[300], all[300];
+    normalize_endpoint(endpoint, normal, sizeof normal);
+    forget(r, normal);
+    for (int i = 0; everywhere(normal, i, all); i++) forget(r, all);
 }
 
-/* Two endpoints may have one file name; what tells of a third is damaged. */
-static bool is_namesake(const keyring_t *r, const char *path, const char *told)
-{
-    char theirs[KEYRING_PATH + 300];
-    return told[0] && known_path(r, told, theirs, sizeof theirs) && !strcmp(theirs, path);
-}
-
-/* Of what was seen to be there.  Gone since: it is not guessed why. */
-static int read_known(const keyring_t *r, const char *path, const char *settled, char ret_key[KEY_TEXT],
+/* Reads a file that exists. If it has gone since, that is an error, not NOT_FOUND: the reason is unknown. */
+static int read_known(const keyring_t *r, const char *path, const char *normal, char ret_key[KEY_TEXT],
                       heddle_error_t *error)
 {
-    char told[KEY_FILE_BYTES] = "";
+    char found[KEY_FILE_BYTES] = "";
     key_pair_t pair;
-    int rc = key_file_read(path, &pair, told, error);
-    if (rc == HEDDLE_OK && !strcmp(told, settled)) {
+    int rc = key_file_read(path, &pair, found, error);
+    if (rc == HEDDLE_OK && !strcmp(found, normal)) {
         memcpy(ret_key, pair.public_key, KEY_TEXT);
         return HEDDLE_OK;
     }
-    if (rc == HEDDLE_OK && is_namesake(r, path, told)) return HEDDLE_ERR_NOT_FOUND;
+    /* Two endpoints may share a file name. A file with an endpoint of another name is damaged. */
+    char theirs[KEYRING_PATH + 300];
+    bool is_namesake =
+        rc == HEDDLE_OK && found[0] && known_path(r, found, theirs, sizeof theirs) && !strcmp(theirs, path);
+    if (is_namesake) return HEDDLE_ERR_NOT_FOUND;
     if (rc == HEDDLE_OK) {
         key_file_refuse(path, "is no key file, or is damaged", 0, error);
-        error_expected(error, "a line `endpoint %.200s`", settled);
+        error_expected(error, "a line `endpoint %.200s`", normal);
     }
     if (rc == HEDDLE_ERR_NOT_FOUND) key_file_refuse(path, "has gone, or leads nowhere", 0, error);
     error_hint(error,
@@ -169,14 +163,14 @@ static int read_known(const keyring_t *r, const char *path, const char *settled,
     return HEDDLE_ERR_DATA_DIR;
 }
 
-/* What is there and tells nothing is no leave to go without, nor is what cannot be looked at: somebody may
- * have known the broker. */
-static int look_up(const keyring_t *r, const char *settled, char ret_key[KEY_TEXT], heddle_error_t *error)
+/* Only a file that certainly does not exist is NOT_FOUND, which lets the client connect without a key. A
+ * file that is unreadable, or a directory that cannot be searched, may hide the key of the broker. */
+static int look_up(const keyring_t *r, const char *normal, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     char path[KEYRING_PATH + 300];
     struct stat st;
-    if (!known_path(r, settled, path, sizeof path)) return HEDDLE_ERR_NOT_FOUND;
-    if (lstat(path, &st) == 0) return read_known(r, path, settled, ret_key, error);
+    if (!known_path(r, normal, path, sizeof path)) return HEDDLE_ERR_NOT_FOUND;
+    if (lstat(path, &st) == 0) return read_known(r, path, normal, ret_key, error);
     if (errno == ENOENT || errno == ENOTDIR) return HEDDLE_ERR_NOT_FOUND;
     int rc = key_file_refuse(path, "cannot be looked at", errno, error);
     error_hint(error,
@@ -186,7 +180,7 @@ static int look_up(const keyring_t *r, const char *settled, char ret_key[KEY_TEX
     return rc;
 }
 
-/* `host`: an address in its one spelling. */
+/* Whether an interface of this machine has the address. `host`: an address in its one spelling. */
 static bool is_own_address(const char *host)
 {
     struct ifaddrs *first, *a;
@@ -206,23 +200,22 @@ static bool is_own_address(const char *host)
     return is_own;
 }
 
-static bool is_of_this_machine(const char *settled)
-{
-    char host[INET6_ADDRSTRLEN];
-    bool is_v6 = settled[6] == '[';
-    int n = (int)(strrchr(settled, ':') - settled) - (is_v6 ? 8 : 6);
-    return snprintf(host, sizeof host, "%.*s", n, settled + (is_v6 ? 7 : 6)) < (int)sizeof host &&
-           is_own_address(host);
-}
-
-static int look_up_everywhere(const keyring_t *r, const char *settled, char ret_key[KEY_TEXT],
+/* The key of a broker that listens on all addresses. It counts only for an endpoint of this machine:
+ * another machine may have another broker at the same port. */
+static int look_up_everywhere(const keyring_t *r, const char *normal, char ret_key[KEY_TEXT],
                               heddle_error_t *error)
 {
     char all[300], key[KEY_TEXT];
     int rc = HEDDLE_ERR_NOT_FOUND;
-    for (int i = 0; rc == HEDDLE_ERR_NOT_FOUND && everywhere(settled, i, all); i++)
+    for (int i = 0; rc == HEDDLE_ERR_NOT_FOUND && everywhere(normal, i, all); i++)
         rc = look_up(r, all, key, error);
-    if (rc == HEDDLE_ERR_NOT_FOUND || !is_of_this_machine(settled)) return HEDDLE_ERR_NOT_FOUND;
+    if (rc == HEDDLE_ERR_NOT_FOUND) return rc;
+    char host[INET6_ADDRSTRLEN];
+    bool is_v6 = normal[6] == '[';
+    int n = (int)(strrchr(normal, ':') - normal) - (is_v6 ? 8 : 6);
+    bool is_own = snprintf(host, sizeof host, "%.*s", n, normal + (is_v6 ? 7 : 6)) < (int)sizeof host &&
+                  is_own_address(host);
+    if (!is_own) return HEDDLE_ERR_NOT_FOUND;
     if (!rc) memcpy(ret_key, key, sizeof key);
     return rc;
 }
@@ -230,8 +223,8 @@ static int look_up_everywhere(const keyring_t *r, const char *settled, char ret_
 int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
                          heddle_error_t *error)
 {
-    char settled[300];
-    settle_endpoint(endpoint, settled, sizeof settled);
-    int rc = look_up(r, settled, ret_key, error);
-    return rc == HEDDLE_ERR_NOT_FOUND ? look_up_everywhere(r, settled, ret_key, error) : rc;
+    char normal[300];
+    normalize_endpoint(endpoint, normal, sizeof normal);
+    int rc = look_up(r, normal, ret_key, error);
+    return rc == HEDDLE_ERR_NOT_FOUND ? look_up_everywhere(r, normal, ret_key, error) : rc;
 }

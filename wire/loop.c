@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A table of entries, rebuilt into a poll set when it has changed, and a lock-free list of posts. */
 #include "wire/loop.h"
 
 #include <errno.h>
@@ -11,17 +12,18 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* One thing that the loop looks after: a socket or descriptor with `ready`, or a source with `work`. */
+/* Either a socket or descriptor with a `ready` hook, or a source with a `work` hook. */
 typedef struct {
     void *socket;
     int fd;
     int item;                        /* place in the poll set; -1: not in it */
-    bool dead;                       /* removed; swept before the poll, as a turn may walk the table */
+    bool dead;                       /* removed, but a hook may run while the table is walked: the entry
+                                      * leaves the table before the next poll */
     void (*ready)(void *self);
     bool (*work)(void *self);
     bool (*arm)(void *self);
     void *self;
-    uint64_t due_us;                 /* of a source: when its work is wanted at the latest */
+    uint64_t due_us; /* of a source: when its work hook must run at the latest */
 } entry_t;
 
 struct loop {
@@ -35,10 +37,10 @@ struct loop {
     entry_t *entries;                /* and items: both have room for `capacity` */
     zmq_pollitem_t *items;
     int entry_count, item_count, capacity;
-    bool changed;                    /* the poll set is to be built anew */
+    bool changed; /* the poll set no longer matches the entries */
     int wake_fd;
     atomic_bool stopped;
-    _Atomic(loop_post_t *) posts;    /* last posted first; ENDED once nothing is taken any more */
+    _Atomic(loop_post_t *) posts; /* last posted first; ENDED once posts are refused */
 };
 
 static loop_post_t ended_mark;
@@ -87,7 +89,7 @@ uint64_t loop_now(const loop_t *l)
     return l->now_us;
 }
 
-/* Room in both tables, so that building the poll set cannot fail. */
+/* Both tables grow here, so that building the poll set in the middle of a turn cannot fail. */
 static bool make_room(loop_t *l)
 {
     if (l->entry_count < l->capacity) return true;
@@ -111,6 +113,7 @@ static int add(loop_t *l, entry_t entry)
     return HEDDLE_OK;
 }
 
+/* Removing only marks: the caller may be a hook of the very entry, and the walk holds its index. */
 static void bury(loop_t *l, entry_t *entry)
 {
     entry->dead = true;
@@ -179,7 +182,7 @@ void loop_wake(loop_t *l)
     int saved = errno;
     uint64_t one = 1;
     while (write(l->wake_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    } /* EAGAIN: it is awake 2^64 times already */
+    } /* EAGAIN means that the counter is full, so the loop will wake anyway */
     errno = saved;
 }
 
@@ -196,11 +199,12 @@ int loop_post(loop_t *l, loop_post_t *post)
         if (head == ENDED) return HEDDLE_ERR_CLOSED;
         post->next = head;
     } while (!atomic_compare_exchange_weak(&l->posts, &head, post));
-    if (!head) loop_wake(l); /* whoever posted first has woken it for all */
+    if (!head) loop_wake(l); /* with posts in the list, the first of them has woken the loop already */
     return HEDDLE_OK;
 }
 
-/* Takes all posts, leaves `mark` in their place, and runs them in the order of posting. */
+/* Takes all posts, leaves `mark` in their place, and runs them in the order of posting. With ENDED as the
+ * mark, each later post is refused, so none is accepted and then forgotten. */
 static bool run_posts(loop_t *l, loop_post_t *mark)
 {
     loop_post_t *taken = atomic_exchange(&l->posts, mark), *p = NULL;
@@ -213,15 +217,16 @@ static bool run_posts(loop_t *l, loop_post_t *mark)
     }
     bool any = p != NULL;
     while (p) {
-        loop_post_t *next = p->next; /* the post is the poster's again as soon as fn begins */
+        loop_post_t *next = p->next; /* read first: fn may reuse or free the post */
         p->fn(p->self, p->arg);
         p = next;
     }
     return any;
 }
 
-/* Entries are copied before the call: it may add others and move the table.  A source's descriptor
- * does not count: work runs anyway, and only its arm hook makes some descriptors calm again. */
+/* Entries are copied before the call, because a hook may add entries and so move the table. A source's
+ * descriptor does not count as ready here: its work hook runs in every turn anyway, and some descriptors
+ * stay readable until the arm hook runs. */
 static bool run_ready(loop_t *l)
 {
     bool any = false;
@@ -244,6 +249,8 @@ static bool run_work(loop_t *l)
     return more;
 }
 
+/* Every arm hook runs, even after one has refused: arming is also what makes a source's descriptor wake
+ * us. */
 static bool may_sleep(loop_t *l)
 {
     bool asleep = true;
@@ -270,32 +277,19 @@ static void build_items(loop_t *l)
     l->changed = false;
 }
 
-static uint64_t earliest_due(const loop_t *l, uint64_t until_us)
+/* Read from the clock anew, because the turn itself took time. Rounded up: a sleep that ends early would
+ * spin until the deadline. */
+static long sleep_ms(const loop_t *l, uint64_t until_us)
 {
     for (int i = 0; i < l->entry_count; i++) {
         const entry_t *e = &l->entries[i];
         if (!e->dead && e->work && e->due_us < until_us) until_us = e->due_us;
     }
-    return until_us;
-}
-
-/* From the clock as it is now: the turn itself took time. */
-static long sleep_ms(const loop_t *l, uint64_t until_us)
-{
-    until_us = earliest_due(l, until_us);
     uint64_t now = clock_now(l->clock), left_ms = until_us > now ? (until_us - now - 1) / 1000 + 1 : 0;
     for (int i = 0; i < l->entry_count; i++)
         if (l->entries[i].work && l->entries[i].fd >= 0 && left_ms > LOOP_SOURCE_SLEEP_MS)
             left_ms = LOOP_SOURCE_SLEEP_MS;
     return left_ms < INT_MAX ? (long)left_ms : INT_MAX;
-}
-
-static void wait_ready(loop_t *l, long timeout_ms)
-{
-    if (l->changed) build_items(l);
-    if (zmq_poll(l->items, l->item_count, timeout_ms) >= 0) return;
-    for (int i = 0; i < l->item_count; i++) l->items[i].revents = 0;
-    if (errno == ETERM) atomic_store(&l->stopped, true); /* the process is taking ZeroMQ down */
 }
 
 void loop_turn(loop_t *l, uint64_t until_us)
@@ -308,7 +302,12 @@ void loop_turn(loop_t *l, uint64_t until_us)
     busy |= run_ready(l);
     for (int n = 0; n < LOOP_TURN_WORK && run_work(l); n++) busy = true;
     if (l->flush) l->flush(l->flush_self);
-    wait_ready(l, busy || !may_sleep(l) ? 0 : sleep_ms(l, deadline));
+    long timeout_ms = busy || !may_sleep(l) ? 0 : sleep_ms(l, deadline);
+    if (l->changed) build_items(l);
+    if (zmq_poll(l->items, l->item_count, timeout_ms) >= 0) return;
+    /* The results are undefined after an error, and the next turn must not take old ones for new. */
+    for (int i = 0; i < l->item_count; i++) l->items[i].revents = 0;
+    if (errno == ETERM) atomic_store(&l->stopped, true); /* the ZeroMQ context is being closed */
 }
 
 void loop_run(loop_t *l)

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/loop.h: the one loop of a process, over zmq_poll: control sockets, plain descriptors,
- * transfer progress, a deadline.
+/* wire/loop.h: the event loop of a process, over zmq_poll: control sockets, plain descriptors, transfer
+ * progress, one deadline.
  *
- * A turn:  1 tick(now)       time before frames: a lapsed lease is seen before a queued COMMIT is read
- *          2 posts           those that were there at the start, in order;
- *            frames          at most LOOP_TURN_FRAMES of each socket; readable descriptors
- *          3 work hooks      transfer progress, bounded; true while there is more
- *          4 flush           what the turn decided is made durable and sent
- *          5 zmq_poll        sleeps only after a turn in which nothing happened (so that tick has seen all
- *                            of it) and when every arm hook agrees; else it looks and goes on
+ *  A turn:  1 tick(now)       time before frames: a lapsed lease is seen before a queued COMMIT is read
+ *           2 posts           those that were there at the start, in order;
+ *             frames          at most LOOP_TURN_FRAMES of each socket; readable descriptors
+ *           3 work hooks      transfer progress, bounded; true while there is more
+ *           4 flush           what the turn decided is made durable and sent
+ *           5 zmq_poll        sleeps only after a turn in which nothing happened (so that tick has seen all
+ *                             of it) and when every arm hook agrees; else it polls and goes on
  *
- * A sleep ends at the tick's deadline; at the latest after LOOP_SOURCE_SLEEP_MS where a source has a
+ * A sleep ends at the tick's deadline, and at the latest after LOOP_SOURCE_SLEEP_MS if a source has a
  * descriptor.
  *
- * Threads: loop_post, loop_wake and loop_stop are safe on any thread (loop_wake and loop_stop in
- * signal handlers too); everything else on the thread that owns the loop: who made it, until loop_hand_over;
- * then who calls first, as a rule by loop_run; when that has ended, whoever joined it.
- * Nothing but loop_run and loop_turn blocks. */
+ * Threads: loop_post, loop_wake and loop_stop are safe on any thread (loop_wake and loop_stop in signal
+ * handlers too). Everything else is called on the thread that owns the loop. That is the thread that made
+ * it, until loop_hand_over; then the first one that calls, usually by loop_run. When loop_run has ended,
+ * the thread that joined it owns the loop. Nothing but loop_run and loop_turn blocks. The caller owns the
+ * loop. */
 #ifndef WIRE_LOOP_H
 #define WIRE_LOOP_H
 
@@ -24,10 +25,12 @@
 #include "core/owner.h"
 #include <stdbool.h>
 
+/* Bounds one socket's share of a turn, so that a flood on one cannot starve the others or the tick. */
 #define LOOP_TURN_FRAMES 64
-#define LOOP_TURN_WORK 8        /* rounds of work hooks between two polls: a poll costs as much as a
-                                 * small chunk's copy */
-#define LOOP_SOURCE_SLEEP_MS 100   /* UCX misses a wake-up now and then: no sleep beside it is longer */
+/* Rounds of work hooks between two polls: a poll costs as much as the copy of a small chunk. */
+#define LOOP_TURN_WORK 8
+/* UCX misses a wake-up now and then, so a sleep with a UCX descriptor is never longer. */
+#define LOOP_SOURCE_SLEEP_MS 100
 
 typedef struct loop loop_t;
 
@@ -37,9 +40,10 @@ int  loop_new(const clock_ops_t *clock, loop_t **ret_loop);
  * never ran are dropped.  Accepts NULL and pointers to NULL. */
 void loop_destroy(loop_t **loop);
 uint64_t loop_now(const loop_t *l);             /* read once a turn */
-/* Of the loop, and for all that is used on it alone (core/owner.h). */
+/* The owner of the loop, also for everything that is used on the loop's thread only (core/owner.h). */
 const owner_t *loop_owner(const loop_t *l);
-/* Another thread goes on with it; the caller makes that one, or lets it go on, afterwards. */
+/* The next thread that calls becomes the owner. Call this before that thread is created or allowed to go
+ * on. */
 void loop_hand_over(loop_t *l);
 
 /* Level-triggered: on_ready is called each turn while fd is readable.  The fd stays the caller's.
@@ -51,16 +55,16 @@ void loop_remove_fd(loop_t *l, int fd);
  * fd is polled, never read.  NO_MEMORY. */
 int  loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(void *self), void *self);
 void loop_remove_source(loop_t *l, void *self);
-/* No sleep goes past `due_us` (loop time; CLOCK_NEVER: none) while it stands: the source's work sees it
- * come. */
+/* No sleep goes past `due_us` (loop time; CLOCK_NEVER: no deadline) while it is set, so that the source's
+ * work hook runs in time. */
 void loop_set_due(loop_t *l, void *self, uint64_t due_us);
 /* Called first in each turn; returns the next deadline in loop time, CLOCK_NEVER for none. */
 void loop_set_tick(loop_t *l, uint64_t (*tick)(void *self, uint64_t now_us), void *self);
 /* Called last in each turn, before the poll. */
 void loop_set_flush(loop_t *l, void (*flush)(void *self), void *self);
 
-/* One call to be made on the loop's thread. The poster's memory, so that posting needs none: the
- * loop's from loop_post until fn begins. */
+/* One call to be made on the loop's thread. The poster provides the memory, so that posting cannot fail for
+ * want of it. The loop owns it from loop_post until fn begins. */
 typedef struct loop_post {
     void (*fn)(void *self, void *arg);
     void *self, *arg;

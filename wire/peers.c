@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Two hash tables, by routing id and by number, over entries that are also in a list ordered by their last
+ * frame. */
 #include "wire/peers.h"
 
 #include "wire/keys.h"
@@ -17,7 +19,7 @@ typedef struct peer {
     char key[KEY_TEXT];
     bool unfit;                      /* memory ran out while it was added */
     UT_hash_handle hh, by_number;    /* hh: by routing id */
-    struct peer *prev, *next;        /* in the order of being heard, the latest at the end */
+    struct peer *prev, *next;        /* ordered by the last frame, the latest at the end */
 } peer_entry_t;
 
 struct peers {
@@ -33,7 +35,7 @@ peers_t *peers_new(uint32_t limit)
     return p;
 }
 
-/* Out of both tables: HASH_DELETE must not see an entry whose adding failed. */
+/* Only for entries that are in both tables: HASH_DELETE must not see one whose adding failed. */
 static void unlink_entry(peers_t *p, peer_entry_t *e)
 {
     HASH_DELETE(hh, p->by_routing, e);

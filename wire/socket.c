@@ -5,7 +5,8 @@
 
 #include <czmq.h>
 
-/* CZMQ names it where a process ends with a handle open; __FILE__ would be a path of the build. */
+/* CZMQ prints this name when a process exits with an open socket; __FILE__ would show a path of the build
+ * machine. */
 static const char HERE[] = "heddle/wire/socket.c";
 
 void *socket_new(int type) { return FAILPOINT("wire.socket") ? NULL : zsys_socket(type, HERE, __LINE__); }

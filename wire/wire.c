@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Listening and dialling wires over libzmq: frames in, frames out, reconnecting, and what a failed
+ * handshake means. */
 #include "wire/wire.h"
 
 #include "core/descriptors.h"
@@ -9,7 +11,7 @@
 #include "core/log.h"
 #include "core/repeat.h"
 #include "wire/endpoint.h"
-#include "wire/gate.h"
+#include "wire/accept_limit.h"
 #include "wire/greeting.h"
 #include "wire/handshake.h"
 #include "wire/peers.h"
@@ -22,7 +24,8 @@
 #include <sys/un.h>
 
 enum {
-    HEARTBEAT_MS = 2000, /* ZMTP's own; the session's heartbeats prove the application */
+    /* ZMTP's own heartbeats only show that the peer's libzmq lives; the session's show the application. */
+    HEARTBEAT_MS = 2000,
     HEARTBEAT_TIMEOUT_MS = 10000, /* less loses peers when thousands connect at once (measured) */
     RECONNECT_MS = 100,
     RECONNECT_MAX_MS = 2000,
@@ -30,19 +33,21 @@ enum {
     BACKLOG = 4096,
     REFUSED_MS = 100, /* pause after a refused handshake; doubled each time */
     REFUSED_MAX_MS = 5000,
-    SHUT_MAX = 3, /* connections that the broker ended in the handshake before its key is doubted */
+    BROKEN_OFF_MAX = 3,     /* connections in a row that end in the handshake before a reason is looked for */
     TRIES_PER_ENDPOINT = 2, /* then the next of the list; libzmq's pause lies between the two */
     DESCRIPTORS_SPARE = 16, /* more than a first socket and its context take */
-    WIRES_MAX = 2048, /* in one process */
+    WIRES_MAX = 2048,       /* in one process */
     FAILED_EVENTS = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
-    SOCKETS_MAX = 7 * WIRES_MAX +
-                  64 /* a dialling wire has three, three more while it is being redialled, and a doubt */
+    /* A dialling wire has three sockets, three more while it redials, and one for a greeting. */
+    SOCKETS_MAX = 7 * WIRES_MAX + 64
 };
 
-/* One connection to a broker and the tale of it; both are replaced together, so that nothing of an
- * old one is heard. */
-typedef struct { void *dealer, *monitor; } line_t;
+/* One connection to a broker and the monitor of its events. Both are replaced together, so that no frame or
+ * event of an old connection is taken for one of the new. */
+typedef struct {
+    void *dealer, *monitor;
+} connection_t;
 
 struct wire {
     loop_t *loop;
@@ -52,23 +57,24 @@ struct wire {
     char endpoint[ENDPOINT_BYTES];
     wire_keys_t *keys;               /* NULL: plain; broker_key: once found, never plain again */
     void *router;                    /* listen */
-    gate_t *gate;
+    accept_limit_t *accept_limit;
     peers_t *peers;
     zap_t *zap;                      /* with keys; made before the router, ended after it */
-    line_t line;                     /* dial */
+    connection_t connection;         /* dial */
     void *monitor;
-    greeting_t *greeting;            /* of who ends our handshakes; goes with the line; NULL: not doubted */
-    int doubts;                      /* handshakes broken off while it was asked for */
+    greeting_t *greeting; /* asks an endpoint that ends our handshakes for its mechanism; ends with
+                           * the connection; NULL: no question is open */
+    int greeting_waits;   /* handshakes broken off while its answer was awaited */
     char *list;
     const char *rest;                /* of the list, after the endpoint that is being tried */
     int tries;                       /* at this endpoint, without success */
     bool up, redial;
     atomic_bool is_reached;          /* see wire_is_reached */
     bool had_connection;             /* since the last try */
-    bool has_no_key;                 /* that should be there: no line, and none until it is */
-    repeat_t no_line;                /* a redial that found no descriptor or memory */
-    int refused, shut;               /* handshakes in a row that were refused; that were broken off */
-    uint64_t retry_us;               /* after a refused one; CLOCK_NEVER */
+    bool lacks_key;                  /* a key file is there and cannot be used: no connection until it can */
+    repeat_t redial_failures;        /* redials that found no descriptor or memory */
+    int refused, broken_off;         /* handshakes in a row that were refused; that were broken off */
+    uint64_t retry_us;               /* when to dial again after a refusal; CLOCK_NEVER: no pause runs */
 };
 
 static pthread_once_t zeromq_once = PTHREAD_ONCE_INIT;
@@ -77,14 +83,14 @@ static atomic_int handshake_ms = 5000;    /* a connection that does not speak ZM
 
 void wire_set_handshake(uint32_t ms) { handshake_ms = ms < INT32_MAX ? (int)ms : INT32_MAX; }
 
-/* A library has no business with the host's signals: CZMQ would take SIGINT and SIGTERM. */
+/* A library must leave the host's signals alone, and CZMQ would install handlers for SIGINT and SIGTERM. */
 static void start_zeromq(void)
 {
     zsys_handler_set(NULL);
     zmq_ctx_set(zsys_init(), ZMQ_MAX_SOCKETS, SOCKETS_MAX);
 }
 
-/* CZMQ and libzmq abort the process when a socket finds no descriptor left: look before. */
+/* CZMQ and libzmq abort the process when a socket gets no descriptor, so this is checked before. */
 static bool descriptors_are_left(void) { return descriptors_left(DESCRIPTORS_SPARE); }
 
 static int no_sockets(heddle_error_t *error)
@@ -119,7 +125,7 @@ static bool take_part(void *handle, zmq_msg_t *ret_part)
     return rc >= 0;
 }
 
-/* A message arrives whole or not at all, so its parts are here. */
+/* libzmq delivers a message whole, so the remaining parts are already queued. */
 static void drop_parts(void *handle)
 {
     zmq_msg_t part;
@@ -130,7 +136,7 @@ static void drop_parts(void *handle)
     }
 }
 
-/* Ids that the ROUTER made: a zero byte and 32 bits. */
+/* A ROUTER makes ids of five bytes: a zero and 32 bits. Every other id was chosen by the peer. */
 static bool take_id(wire_t *w, uint32_t *ret_id, bool *ret_is_ours)
 {
     zmq_msg_t id;
@@ -142,9 +148,10 @@ static bool take_id(wire_t *w, uint32_t *ret_id, bool *ret_is_ours)
     return true;
 }
 
-/* Each frame carries the key of its connection (libzmq 4.3.4 loses it on the frame of the routing id), and
- * the number of another key is not its own: a client may choose a routing id that looks like ours, that of a
- * connection which has ended. */
+/* Each frame carries the key of its connection. (libzmq 4.3.4 loses the key on the frame of the routing
+ * id.) A client can choose a routing id that looks like one of the ROUTER's, that of an ended connection
+ * for instance. So a frame with another key than its number's gets a new number. Returns NULL, or what is
+ * wrong. */
 static const char *check_key(wire_t *w, uint32_t id, zmq_msg_t *frame, peer_t *from)
 {
     const char *known = peers_key(w->peers, *from), *user = zmq_msg_gets(frame, "User-Id");
@@ -158,14 +165,8 @@ static const char *check_key(wire_t *w, uint32_t id, zmq_msg_t *frame, peer_t *f
     return *from ? NULL : "no memory for one more peer";
 }
 
-/* NULL, or what is wrong with it. */
-static const char *find_sender(wire_t *w, uint32_t id, zmq_msg_t *frame, peer_t *ret_from)
-{
-    *ret_from = peers_heard(w->peers, id);
-    if (!*ret_from) return "no memory for one more peer";
-    return w->zap ? check_key(w, id, frame, ret_from) : NULL;
-}
-
+/* One message, if one is queued. Its frame is read before it is judged, so that the next message starts
+ * cleanly. */
 static bool receive(wire_t *w)
 {
     zmq_msg_t frame;
@@ -176,7 +177,11 @@ static bool receive(wire_t *w)
     if (w->peers && !take_id(w, &id, &is_ours)) return false;
     if (!take_part(w->handle, &frame)) return false;
     if (!is_ours) bad = "a routing id of the peer's own choice";
-    else if (w->peers) bad = find_sender(w, id, &frame, &from);
+    else if (w->peers) {
+        from = peers_heard(w->peers, id);
+        if (!from) bad = "no memory for one more peer";
+        else if (w->zap) bad = check_key(w, id, &frame, &from);
+    }
     if (zmq_msg_more(&frame)) {
         drop_parts(w->handle);
         bad = bad ? bad : "a message of more than one frame";
@@ -202,8 +207,8 @@ static int send_result(int rc)
     return rc >= 0 ? HEDDLE_OK : errno == EAGAIN ? HEDDLE_ERR_SLOW : HEDDLE_ERR_GONE;
 }
 
-/* The frame is made before its id is said: behind an id there is no way back, and what came next would be
- * taken for its frame. */
+/* The frame is allocated before its routing id is sent: once the id is sent, the message must be completed,
+ * or the next message would be taken for its frame. */
 static int try_send(wire_t *w, uint32_t routing_id, bytes_t frame)
 {
     zmq_msg_t part;
@@ -228,8 +233,8 @@ int wire_send(wire_t *w, peer_t to, bytes_t frame)
     if (w->peers ? !peers_find(w->peers, to, &routing_id) : !w->up) return HEDDLE_ERR_GONE;
     int rc = try_send(w, routing_id, frame);
     if (rc != HEDDLE_ERR_SLOW) return rc;
-    /* libzmq looks at what its I/O thread says (room again, connected) only now and then; asking for
-     * events makes it. */
+    /* libzmq handles the commands of its I/O thread (room again, connected) only now and then. Reading
+     * ZMQ_EVENTS makes it handle them now. */
     int events;
     zmq_getsockopt(w->handle, ZMQ_EVENTS, &events, &(size_t){sizeof events});
     return try_send(w, routing_id, frame);
@@ -257,18 +262,19 @@ const char *wire_peer_key(const wire_t *w, peer_t peer)
 
 /* ---- dial ---- */
 
-/* The monitor is stopped before its reader goes: libzmq's I/O thread waits for ever for a reader that is
- * not there, and with it every socket of the process. */
-static void close_line(line_t *line)
+/* The monitor is stopped before its reader is closed: libzmq's I/O thread would wait for ever for a reader
+ * that is gone, and every socket of the process with it. */
+static void close_connection(connection_t *line)
 {
     if (line->dealer) zmq_socket_monitor(line->dealer, NULL, 0);
     socket_close(&line->dealer);
     socket_close(&line->monitor);
 }
 
-/* Looked up at each dial: a broker may have come with its key meanwhile.  What was found once is used where
- * nothing else is known, of another endpoint of the list too: a wire with a key never dials plain again.
- * Nor does one dial plain where a key is known and it, or our own, cannot be had: the error. */
+/* Looked up at each dial, because a broker may have registered its key in the ring meanwhile. A key that
+ * was found once is used wherever no other is known, for the other endpoints of the list too: a wire with a
+ * key never dials plain again. Nor does it dial plain where a key is known but that key or our own cannot
+ * be read; that is an error. */
 static int find_broker_key(wire_t *w, const char *endpoint, heddle_error_t *why)
 {
     char key[KEY_TEXT];
@@ -278,43 +284,43 @@ static int find_broker_key(wire_t *w, const char *endpoint, heddle_error_t *why)
     if (rc == HEDDLE_ERR_NOT_FOUND) return HEDDLE_OK;
     if (!rc && !k->own.secret_key[0]) rc = keyring_pair(&k->ring, "client.key", &k->own, why);
     if (!rc) memcpy(k->broker_key, key, sizeof key);
-    return k->broker_key[0] ? HEDDLE_OK : rc; /* one that was found before is no plain line */
+    return k->broker_key[0] ? HEDDLE_OK : rc; /* with a key found before, the connection is not plain */
 }
 
-static int open_line(const wire_t *w, const char *endpoint, line_t *ret_line)
+static int open_connection(const wire_t *w, const char *endpoint, connection_t *ret_connection)
 {
     static atomic_uint count;
-    char tale[48];
-    snprintf(tale, sizeof tale, "inproc://heddle-line-%u", atomic_fetch_add(&count, 1));
+    char address[48]; /* of the monitor; in-process, so its number must be unique in the process */
+    snprintf(address, sizeof address, "inproc://heddle-monitor-%u", atomic_fetch_add(&count, 1));
     if (!descriptors_are_left()) return HEDDLE_ERR_NO_MEMORY;
-    line_t line = {socket_new(ZMQ_DEALER), socket_new(ZMQ_PAIR)};
-    if (!line.dealer || !line.monitor) {
-        close_line(&line);
+    connection_t c = {socket_new(ZMQ_DEALER), socket_new(ZMQ_PAIR)};
+    if (!c.dealer || !c.monitor) {
+        close_connection(&c);
         return HEDDLE_ERR_NO_MEMORY;
     }
-    set_options(line.dealer, endpoint);
-    zsock_set_immediate(line.dealer, 1);
-    zsock_set_reconnect_ivl(line.dealer, RECONNECT_MS);
-    zsock_set_reconnect_ivl_max(line.dealer, RECONNECT_MAX_MS);
-    zsock_set_connect_timeout(line.dealer, CONNECT_MS);
+    set_options(c.dealer, endpoint);
+    zsock_set_immediate(c.dealer, 1);
+    zsock_set_reconnect_ivl(c.dealer, RECONNECT_MS);
+    zsock_set_reconnect_ivl_max(c.dealer, RECONNECT_MAX_MS);
+    zsock_set_connect_timeout(c.dealer, CONNECT_MS);
     const wire_keys_t *keys = w->keys;
-    if (!(!keys || !keys->broker_key[0])) {
-        zsock_set_curve_serverkey(line.dealer, keys->broker_key);
-        zsock_set_curve_publickey(line.dealer, keys->own.public_key);
-        zsock_set_curve_secretkey(line.dealer, keys->own.secret_key);
+    if (keys && keys->broker_key[0]) {
+        zsock_set_curve_serverkey(c.dealer, keys->broker_key);
+        zsock_set_curve_publickey(c.dealer, keys->own.public_key);
+        zsock_set_curve_secretkey(c.dealer, keys->own.secret_key);
     }
     int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
                  ZMQ_EVENT_CONNECT_RETRIED | FAILED_EVENTS;
-    bool has_tale = !zmq_socket_monitor(line.dealer, tale, events) && !zmq_connect(line.monitor, tale);
-    if (!has_tale || zmq_connect(line.dealer, endpoint)) {
-        close_line(&line);
-        return has_tale ? HEDDLE_ERR_USAGE : HEDDLE_ERR_NO_MEMORY;
+    bool has_monitor = !zmq_socket_monitor(c.dealer, address, events) && !zmq_connect(c.monitor, address);
+    if (!has_monitor || zmq_connect(c.dealer, endpoint)) {
+        close_connection(&c);
+        return has_monitor ? HEDDLE_ERR_USAGE : HEDDLE_ERR_NO_MEMORY;
     }
-    *ret_line = line;
+    *ret_connection = c;
     return HEDDLE_OK;
 }
 
-static void set_line(wire_t *w, bool up)
+static void set_up(wire_t *w, bool up)
 {
     if (w->up == up) return;
     w->up = up;
@@ -327,11 +333,11 @@ static void retry_at(wire_t *w, uint64_t at_us)
     loop_set_due(w->loop, w, at_us);
 }
 
-static void refuse_line(wire_t *w, const heddle_error_t *why)
+static void report_refusal(wire_t *w, const heddle_error_t *why)
 {
-    /* libzmq gives up a connection that was refused: after a pause, jittered by a quarter, there is another
-     * socket.  One that was broken off it tries again by itself, with the old keys, and sooner: that puts
-     * nothing off. */
+    /* libzmq does not retry a connection that was refused: after a pause, with a jitter of a quarter, a new
+     * socket dials. It does retry one that was broken off, by itself, sooner and with the old keys: those
+     * failures must not restart a pause that already runs. */
     uint64_t ms = REFUSED_MS;
     uint8_t dice;
     if (w->retry_us == CLOCK_NEVER) {
@@ -344,8 +350,9 @@ static void refuse_line(wire_t *w, const heddle_error_t *why)
     if (w->sink.on_refused) w->sink.on_refused(w->self, why);
 }
 
-/* Or with a file of it that is damaged: then this line, which is plain, is to end too. */
-static bool has_come_with_a_key(const wire_t *w)
+/* A plain connection fails, and the ring now has a key for the endpoint: the broker was restarted with
+ * keys. A damaged file counts too, since a plain connection must then end as well. */
+static bool broker_has_key_now(const wire_t *w)
 {
     char key[KEY_TEXT];
     heddle_error_t error;
@@ -360,10 +367,10 @@ static void explain(wire_t *w, uint16_t event, uint32_t value)
     const wire_keys_t *keys = w->keys ? w->keys : &none;
     heddle_error_t why;
     handshake_explain(event, value, w->endpoint, keys, &why);
-    refuse_line(w, &why);
+    report_refusal(w, &why);
 }
 
-/* What libzmq would have told, had it read the listener's greeting before the end. */
+/* Reports what libzmq would have reported if it had read the listener's greeting before the end. */
 static void explain_end(void *self)
 {
     wire_t *w = self;
@@ -374,24 +381,23 @@ static void explain_end(void *self)
     else explain(w, ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, 0);
 }
 
-/* True while an answer may come; explain_end is called with it then. */
-static bool ask_greeting(wire_t *w)
-{
-    if (w->greeting) return !greeting_mechanism(w->greeting) && ++w->doubts < SHUT_MAX;
-    return descriptors_are_left() && !greeting_ask(w->loop, w->endpoint, explain_end, w, &w->greeting);
-}
-
-/* A connection that ends in the handshake may be a broker's end, and is tried again by libzmq itself, more
- * and more slowly; several in a row are a broker with another key, or one of us has keys and the other has
- * not: who closes first may do so before we read what it speaks. */
+/* A connection that ends in the handshake may mean that the broker is stopping; libzmq retries it by
+ * itself, more and more slowly. Several in a row mean that the broker has another key, or that only one
+ * side has keys: the side that closes first may do so before the other has read its mechanism. So the
+ * mechanism is asked for separately, and the failure is explained when the answer is there or is not to be
+ * had. */
 static void on_failed(wire_t *w, uint16_t event, uint32_t value)
 {
     if (event != ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
         explain(w, event, value);
         return;
     }
-    if (has_come_with_a_key(w)) w->redial = true;
-    if (++w->shut >= SHUT_MAX && !ask_greeting(w)) explain_end(w);
+    if (broker_has_key_now(w)) w->redial = true;
+    if (++w->broken_off < BROKEN_OFF_MAX) return;
+    bool is_awaited = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX
+                                  : descriptors_are_left() &&
+                                        !greeting_ask(w->loop, w->endpoint, explain_end, w, &w->greeting);
+    if (!is_awaited) explain_end(w);
 }
 
 static void on_event(wire_t *w, uint16_t event, uint32_t value)
@@ -408,18 +414,18 @@ static void on_event(wire_t *w, uint16_t event, uint32_t value)
     if (event & FAILED_EVENTS) {
         on_failed(w, event, value);
     } else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-        w->tries = w->refused = w->shut = 0;
+        w->tries = w->refused = w->broken_off = 0;
         greeting_destroy(&w->greeting);
-        retry_at(w, CLOCK_NEVER); /* libzmq was there before: the line that it made stays */
-        set_line(w, true);
+        retry_at(w, CLOCK_NEVER); /* libzmq's own retry succeeded first: its connection stays */
+        set_up(w, true);
     } else if (event == ZMQ_EVENT_DISCONNECTED) {
-        set_line(w, false);
+        set_up(w, false);
     } else if (++w->tries >= TRIES_PER_ENDPOINT && strchr(w->list, ',')) {
         w->redial = true;
     }
 }
 
-/* An event is two frames: number and value, and the endpoint. */
+/* An event is a message of two frames: number and value, then the endpoint. */
 static void on_monitor(void *self)
 {
     wire_t *w = self;
@@ -437,80 +443,82 @@ static void on_monitor(void *self)
     }
 }
 
-static void drop_line(wire_t *w)
+static void drop_connection(wire_t *w)
 {
     if (w->handle) loop_remove_socket(w->loop, w->handle);
     if (w->monitor) loop_remove_socket(w->loop, w->monitor);
     w->handle = w->monitor = NULL;
     greeting_destroy(&w->greeting);
-    w->doubts = 0;
+    w->greeting_waits = 0;
     atomic_store(&w->is_reached, false);
     w->had_connection = false;
-    close_line(&w->line);
+    close_connection(&w->connection);
 }
 
-/* Replaces the line, if there is one.  The dealer comes first in the loop: frames of a connection
- * are read before the word that it ended. */
-static int take_line(wire_t *w, line_t *line)
+/* Takes the place of the current connection, if there is one. The dealer is added to the loop before the
+ * monitor, so that the frames of a connection are read before the event of its end. */
+static int replace_connection(wire_t *w, connection_t *next)
 {
-    void *handle = line->dealer, *monitor = line->monitor;
+    void *handle = next->dealer, *monitor = next->monitor;
     if (loop_add_socket(w->loop, handle, on_readable, w) ||
         loop_add_socket(w->loop, monitor, on_monitor, w)) {
         loop_remove_socket(w->loop, handle);
-        close_line(line);
+        close_connection(next);
         return HEDDLE_ERR_NO_MEMORY;
     }
-    drop_line(w);
-    w->line = *line;
+    drop_connection(w);
+    w->connection = *next;
     w->handle = handle;
     w->monitor = monitor;
     w->tries = 0;
     return HEDDLE_OK;
 }
 
-/* To the next endpoint of the list.  On failure nothing is changed; but where there is no key that should be
- * there, the next it is, without a line, and *why is told. */
+/* Dials the next endpoint of the list. On failure nothing has changed. The exception is a key that should
+ * be there and cannot be read: then that endpoint becomes the current one, without a connection, and *why
+ * is set. */
 static int connect_next(wire_t *w, heddle_error_t *why)
 {
     char endpoint[ENDPOINT_BYTES];
     const char *rest = w->rest ? w->rest : w->list;
-    line_t line;
+    connection_t next;
     endpoint_next(&rest, endpoint);
     int no_key = find_broker_key(w, endpoint, why), rc = no_key;
-    if (!no_key) rc = open_line(w, endpoint, &line);
-    if (!rc) rc = take_line(w, &line);
+    if (!no_key) rc = open_connection(w, endpoint, &next);
+    if (!rc) rc = replace_connection(w, &next);
     if (rc && !no_key) return rc;
     if (no_key) {
-        drop_line(w);
-        why->retriable = 1; /* the next endpoint may be well, and this one is looked at again */
+        drop_connection(w);
+        why->retriable = 1; /* the next endpoint may work, and this one is tried again after it */
     }
     w->rest = rest;
-    w->has_no_key = no_key;
+    w->lacks_key = no_key;
     memcpy(w->endpoint, endpoint, sizeof endpoint);
     return HEDDLE_OK;
 }
 
-/* A work hook: redial is asked for inside callbacks of the very sockets that it replaces.  Without a
- * descriptor for the new line the old one stays; whoever wanted another will ask again. */
+/* A work hook, because a redial is requested inside callbacks of the very sockets that it replaces. Without
+ * a descriptor for the new connection the old one stays; the caller's next failure requests a redial
+ * again. */
 static bool redial_now(void *self)
 {
     wire_t *w = self;
     if (!w->redial && (w->retry_us == CLOCK_NEVER || loop_now(w->loop) < w->retry_us)) return false;
     heddle_error_t why;
-    if (w->redial) w->shut = 0; /* of another line; one that is retried is still doubted */
+    if (w->redial) w->broken_off = 0; /* a redial is a fresh start; a retry goes on counting */
     w->redial = false;
     w->tries = 0;
     retry_at(w, CLOCK_NEVER);
     int rc = connect_next(w, &why);
     char scratch[REPEAT_TEXT];
-    uint64_t times = rc ? repeat_note(&w->no_line, (uint32_t)-rc, loop_now(w->loop)) : 0;
+    uint64_t times = rc ? repeat_note(&w->redial_failures, (uint32_t)-rc, loop_now(w->loop)) : 0;
     if (times)
         log_emit(LOG_WARN, "wire.redial", "no new connection to %s: %s%s", w->endpoint, heddle_err_name(rc),
                  repeat_text(times, scratch));
-    if (!rc && repeat_over(&w->no_line))
+    if (!rc && repeat_over(&w->redial_failures))
         log_emit(LOG_WARN, "wire.redial", "connecting to %s again", w->endpoint);
-    if (!rc) set_line(w, false);
-    if (!rc && w->has_no_key) refuse_line(w, &why);
+    if (!rc) set_up(w, false);
+    if (!rc && w->lacks_key) report_refusal(w, &why);
     return !rc;
 }
 
@@ -574,7 +582,7 @@ int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys,
         else no_sockets(error);
     }
     if (!rc && loop_add_source(loop, -1, redial_now, nothing_to_redial, w)) rc = no_sockets(error);
-    if (!rc && w->has_no_key) { /* told in the loop's turn, as every refusal is */
+    if (!rc && w->lacks_key) { /* reported by redial_now, since sinks are called in the loop's turns only */
         w->rest = NULL;
         w->redial = true;
     }
@@ -583,7 +591,7 @@ int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys,
     return rc;
 }
 
-/* libzmq unlinks the path of an ipc endpoint before it binds, also when somebody listens there. */
+/* libzmq unlinks the path of an ipc endpoint before it binds, even when another process listens there. */
 static bool ipc_is_taken(const char *endpoint)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -613,7 +621,7 @@ static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
         return rc;
     case EMFILE: case ENFILE: case ENOMEM:
         return no_sockets(error);
-    default: /* no address of this machine, or none yet: while it starts, one may come a moment after us */
+    default: /* at boot, an address may be configured a moment after this; hence retriable */
         rc = error_fail(error, HEDDLE_ERR_INTERNAL, "cannot listen on %s: %s", endpoint, zmq_strerror(err));
         error_expected(error, "an address of this machine");
         error_found(error, "%s", endpoint);
@@ -625,8 +633,9 @@ static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
 
 static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
 {
-    /* A ROUTER counts its ids up from rand(), which CZMQ seeds with the second of the start.  Who knows the
-     * next one can take it first, and libzmq ends the process where two have one. */
+    /* A ROUTER counts its ids up from rand(), which CZMQ seeds with the second of the start. A client that
+     * can guess the next id can take it first, and libzmq aborts the process when two connections have one
+     * id. */
     unsigned seed;
     random_bytes(&seed, sizeof seed);
     srandom(seed);
@@ -634,9 +643,9 @@ static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
     if (!w->router) return no_sockets(error);
     set_options(w->router, endpoint);
     zsock_set_router_mandatory(w->router, 1);
-    int backlog = gate_backlog(BACKLOG);
+    int backlog = accept_limit_backlog(BACKLOG);
     zsock_set_backlog(w->router, backlog);
-    if (gate_new(w->loop, w->handle, backlog, &w->gate)) return no_sockets(error);
+    if (accept_limit_new(w->loop, w->handle, backlog, &w->accept_limit)) return no_sockets(error);
     if (w->keys) {
         zsock_set_curve_server(w->router, 1);
         zsock_set_curve_secretkey(w->router, w->keys->own.secret_key);
@@ -689,8 +698,8 @@ void wire_close(wire_t **wire)
     *wire = NULL;
     owner_check(loop_owner(w->loop));
     loop_remove_source(w->loop, w);
-    drop_line(w);
-    gate_destroy(&w->gate);
+    drop_connection(w);
+    accept_limit_destroy(&w->accept_limit);
     socket_close(&w->router);
     zap_destroy(&w->zap);
     peers_destroy(&w->peers);

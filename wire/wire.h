@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/wire.h: frames of bytes between processes; knows no message.  The only room that includes
- * czmq.h and zmq.h.
+/* wire/wire.h: frames of bytes between processes, without any idea of their content. The only room that
+ * includes czmq.h and zmq.h.
  *
- * A listening wire is one ROUTER on one port; a dialling wire is a DEALER that connects, and
- * connects again, by itself.
+ * A listening wire is one ROUTER on one port. A dialling wire is one DEALER, which connects and reconnects
+ * by itself.
  *
- *   dial:  down --(handshake done: on_line(true))--> up --(connection lost, redial: on_line(false))--> down
+ *    dial:  down --(handshake done: on_line(true))--> up --(connection lost, redial: on_line(false))--> down
  *
- * Set on every socket: handshake interval, largest frame LIMIT_FRAME_BYTES, ZMTP heartbeats, queues
- * of LIMIT_QUEUE_FRAMES, linger 0, ROUTER_MANDATORY, IMMEDIATE.  Nothing is queued for a peer that
- * is not connected, and nothing is lost without a word: a frame was taken, or SLOW or GONE is the
- * answer.
- * A message of more than one frame (beyond the routing id), an empty one and one under a routing id
- * that the peer chose itself are refused: on_bad_frame.  A larger frame than allowed ends its
- * connection.  libzmq holds a message until its last frame is there, and counts no bytes of it: how
- * much a hostile peer can make a listener hold is not bounded here.
+ * Set on every socket: handshake interval, largest frame LIMIT_FRAME_BYTES, ZMTP heartbeats, queues of
+ * LIMIT_QUEUE_FRAMES, linger 0, ROUTER_MANDATORY, IMMEDIATE. Nothing is queued for a peer that is not
+ * connected, and no frame is lost silently: wire_send takes it, or returns SLOW or GONE.
  *
- * With keys the wire is CURVE's: both sides prove theirs, frames are encrypted and signed; never does it
- * fall back to a plain one.  Without, plain (ZMTP's NULL).  The two do not speak to each other.
+ * Refused by on_bad_frame: a message of more than one frame (beyond the routing id), an empty frame, and a
+ * frame under a routing id that the peer chose itself. A frame over the limit ends its connection. libzmq
+ * holds a message until its last frame has come and does not count its bytes, so the memory that a hostile
+ * peer can make a listener hold is not bounded here.
  *
- *   dial:  refused (on_refused) --(pause, doubled each time, keys read again)--> down
+ * With keys, a wire uses CURVE: both sides prove their keys, and frames are encrypted and authenticated. It
+ * never falls back to a plain connection. Without keys it uses ZMTP's NULL mechanism. The two do not
+ * interwork.
  *
- * Threads: those of the loop, and one at a time.  Nothing blocks but reading a small key file at a dial.
- * No signal handler is ever installed. */
+ *    dial:  refused (on_refused) --(pause, doubled each time, keys read again)--> down
+ *
+ * Threads: those of the loop, one at a time. Nothing blocks, except that a dial reads a small key file. No
+ * signal handler is ever installed. The caller owns the wire. */
 #ifndef WIRE_WIRE_H
 #define WIRE_WIRE_H
 
@@ -40,20 +41,21 @@ typedef struct {
     void (*on_frame)(void *self, peer_t from, bytes_t frame);          /* borrowed during the call */
     void (*on_line)(void *self, bool up);                              /* dial only */
     void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: no number.  NULL: ignored */
-    /* Dial only; NULL: ignored.  Somebody is there and there will be no connection as things stand: DENIED
-     * (our key is not known there: not retriable; plain against keys), UNAVAILABLE (wrong key of the
-     * broker).  Or there is a file for the broker's key, and it or our own cannot be had: DATA_DIR,
-     * INTERNAL; nothing was dialled.  It is tried again. */
+    /* Dial only; NULL: ignored.  The handshake was rejected: DENIED (our key is not registered there: not
+     * retriable; or one side has keys and the other has none), UNAVAILABLE (another key of the broker than
+     * the expected one).  Or nothing was dialled, because the file of the broker's key or our own key cannot
+     * be read: DATA_DIR, INTERNAL.  The wire retries by itself. */
     void (*on_refused)(void *self, const heddle_error_t *why);
 } wire_sink_t;
 
 /* Copied by the call that takes it. */
 typedef struct {
     key_pair_t own;
-    /* Listen: asked in the loop's turns for each new connection.  One listener with keys a process. */
+    /* Listen: called in the loop's turns for each new connection.  At most one listener with keys in a
+     * process. */
     bool (*allow)(void *self, const char *public_key);
-    /* Dial: the broker's key.  Not fixed: what `ring` knows for the endpoint takes its place, looked up at
-     * each dial; "": plain, until one was found.  own "" is then client.key of the ring. */
+    /* Dial: the broker's key.  Unless it is fixed, each dial looks the endpoint up in `ring` and uses the key
+     * found there instead.  "": plain, until a key was found.  own "" is then client.key of the ring. */
     char broker_key[KEY_TEXT];
     bool is_fixed;
     keyring_t ring;
@@ -84,22 +86,22 @@ int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys,
                    void *self, wire_t **ret_wire, heddle_error_t *error);
 int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
                      void *self, wire_t **ret_wire, heddle_error_t *error);
-/* How long a connection made from now on, either way, may take to introduce itself (ZMTP) before it is
- * dropped: at least 1 ms, 5 s unless set.  Of the whole process, as ZeroMQ's context is. */
+/* The time that a connection made from now on, in either direction, may take for the ZMTP handshake before it
+ * is dropped: at least 1 ms, by default 5 s.  It counts for the whole process, as ZeroMQ's context does. */
 void wire_set_handshake(uint32_t ms);
 /* Listen only: the key that the peer proved; "" on a plain wire, NULL for a number that is not in the
  * table.  Borrowed until the next turn. */
 const char *wire_peer_key(const wire_t *w, peer_t peer);
 /* As bound, with the port; of a dialling wire, the one being tried.  Borrowed until the next turn. */
 const char *wire_endpoint(const wire_t *w);
-/* Dial only: the endpoint took the last connection that was tried, whether or not anybody spoke ZMTP on it.
- * Any thread. */
+/* Dial only: the endpoint accepted the last connection attempt, whether or not it then spoke ZMTP.  Any
+ * thread. */
 bool wire_is_reached(const wire_t *w);
 /* OK · SLOW (its queue is full, or no memory is left: mark the peer for a resync) · GONE (not connected; for
  * a listener: for good) · LIMIT (empty, or over LIMIT_FRAME_BYTES). */
 int  wire_send(wire_t *w, peer_t to, bytes_t frame);
-/* Listen only: forgets a peer's number.  Should that connection speak again, it gets a new one.  The
- * table holds LIMIT_PEERS; when it is full, the peer that was silent for longest is forgotten. */
+/* Listen only: forgets a peer's number.  If that connection sends again, it gets a new number.  The table
+ * holds LIMIT_PEERS; when it is full, the peer that was silent for longest is forgotten. */
 void wire_forget(wire_t *w, peer_t peer);
 /* Dial only: drops the connection, with all that was queued on it either way, and connects anew, to
  * the next endpoint of the list; done later in the turn, on_line(false) then follows if the line was

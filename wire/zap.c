@@ -8,8 +8,8 @@
 
 #define ADDRESS "inproc://zeromq.zap.01"
 
-/* The frames of a question: version, request id, domain, address, identity, mechanism, the key's 32
- * bytes. */
+/* The frames of a request, in their order (RFC 27). KEY_BYTES: a raw CURVE key. TURN_QUESTIONS bounds the
+ * requests in one turn, so that a flood of connections cannot hold up the frames of the existing ones. */
 enum {
     VERSION,
     REQUEST,
@@ -36,7 +36,8 @@ static bool is_text(const zmq_msg_t *part, const char *text)
     return zmq_msg_size(p) == strlen(text) && !memcmp(zmq_msg_data(p), text, strlen(text));
 }
 
-/* Takes a whole message; how many parts it had, FRAMES + 1 for more; -1: none is there. */
+/* Takes a whole message. Returns its number of parts, FRAMES + 1 if it has more, -1 if none is queued.
+ * Excess parts are read and dropped: a REP socket answers only after the last part. */
 static int take(void *handle, zmq_msg_t parts[FRAMES])
 {
     zmq_msg_t excess;
@@ -58,6 +59,7 @@ static int take(void *handle, zmq_msg_t parts[FRAMES])
     }
 }
 
+/* The key in Z85, from a request that has the expected form. Every other request is answered with 400. */
 static bool key_of(zmq_msg_t parts[FRAMES], int count, char ret_key[KEY_TEXT])
 {
     bool is_sound = count == FRAMES && is_text(&parts[VERSION], "1.0") &&
@@ -65,7 +67,7 @@ static bool key_of(zmq_msg_t parts[FRAMES], int count, char ret_key[KEY_TEXT])
     return is_sound && zmq_z85_encode(ret_key, zmq_msg_data(&parts[KEY]), KEY_BYTES);
 }
 
-static void say(void *handle, const void *data, size_t bytes, bool more)
+static void send_part(void *handle, const void *data, size_t bytes, bool more)
 {
     zmq_send(handle, data, bytes, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
 }
@@ -81,16 +83,16 @@ static void on_question(void *self)
         int count = take(handle, parts);
         if (count < 0) break;
         bool is_in = key_of(parts, count, key) && z->allow(z->self, key);
-        /* Whoever asked may have gone; then nobody hears it. */
+        /* REP drops the reply silently if the connection has ended meanwhile; that needs no handling. */
         zmq_msg_t *request = count > REQUEST ? &parts[REQUEST] : &nothing;
         const char *user = is_in ? key : NULL;
         const char *code = user ? "200" : "400", *text = user ? "OK" : "this key is not known";
-        say(handle, "1.0", 3, true);
-        say(handle, zmq_msg_data(request), zmq_msg_size(request), true);
-        say(handle, code, 3, true);
-        say(handle, text, strlen(text), true);
-        say(handle, user ? user : "", user ? strlen(user) : 0, true);
-        say(handle, "", 0, false);
+        send_part(handle, "1.0", 3, true);
+        send_part(handle, zmq_msg_data(request), zmq_msg_size(request), true);
+        send_part(handle, code, 3, true);
+        send_part(handle, text, strlen(text), true);
+        send_part(handle, user ? user : "", user ? strlen(user) : 0, true);
+        send_part(handle, "", 0, false);
         for (int k = 0; k < count && k < FRAMES; k++) zmq_msg_close(&parts[k]);
     }
     zmq_msg_close(&nothing);
