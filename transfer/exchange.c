@@ -13,18 +13,18 @@
 
 bool ring_reserve(transfer_t *t)
 {
-    if (t->ring_count + t->ring_reserved >= EXCHANGE_RING_MAX) return false;
-    t->ring_reserved++;
+    if (t->x->ring_count + t->x->ring_reserved >= EXCHANGE_RING_MAX) return false;
+    t->x->ring_reserved++;
     return true;
 }
 
-void ring_release(transfer_t *t) { t->ring_reserved--; }
+void ring_release(transfer_t *t) { t->x->ring_reserved--; }
 
 void ring_push(transfer_t *t, const tr_event_t *event)
 {
-    t->ring_reserved--;
-    t->ring[(t->ring_head + t->ring_count++) % EXCHANGE_RING_MAX] = *event;
-    if (event->kind == TR_PEER_GONE) t->gone_undrained++;
+    t->x->ring_reserved--;
+    t->x->ring[(t->x->ring_head + t->x->ring_count++) % EXCHANGE_RING_MAX] = *event;
+    if (event->kind == TR_PEER_GONE) t->x->gone_undrained++;
 }
 
 void ring_offer(transfer_t *t, const tr_event_t *event)
@@ -35,11 +35,11 @@ void ring_offer(transfer_t *t, const tr_event_t *event)
 static int drain(transfer_t *t, tr_event_t *out, int cap)
 {
     int n = 0;
-    while (n < cap && t->ring_count > 0) {
-        out[n] = t->ring[t->ring_head];
-        t->ring_head = (t->ring_head + 1) % EXCHANGE_RING_MAX;
-        t->ring_count--;
-        if (out[n++].kind == TR_PEER_GONE) t->gone_undrained--;
+    while (n < cap && t->x->ring_count > 0) {
+        out[n] = t->x->ring[t->x->ring_head];
+        t->x->ring_head = (t->x->ring_head + 1) % EXCHANGE_RING_MAX;
+        t->x->ring_count--;
+        if (out[n++].kind == TR_PEER_GONE) t->x->gone_undrained--;
     }
     return n;
 }
@@ -51,17 +51,16 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
 {
     t->carrier = carrier;
     t->owner = opts->owner;
-    t->next_line = first_line;
-    t->serve_us = 1000ull * (opts->serve_deadline_ms ? opts->serve_deadline_ms : SERVE_DEADLINE_MS);
-    t->beat_us = 1000ull * (opts->beat_ms ? opts->beat_ms : BEAT_MS);
-    t->next_timer_us = CLOCK_NEVER;
     t->clock = opts->clock ? opts->clock : clock_system();
     t->now_us = clock_now(t->clock);
-    pace_set(&t->pace, opts->max_rate_bytes, t->now_us);
-    t->standing = calloc(EXCHANGE_STANDING_MAX, sizeof *t->standing);
-    t->asks = calloc(EXCHANGE_ASKS_MAX, sizeof *t->asks);
-    t->ring = calloc(EXCHANGE_RING_MAX, sizeof *t->ring);
-    return t->standing && t->asks && t->ring ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
+    exchange_t *x = t->x = calloc(1, sizeof *x);
+    if (!x) return HEDDLE_ERR_NO_MEMORY;
+    x->next_line = first_line;
+    x->serve_us = 1000ull * (opts->serve_deadline_ms ? opts->serve_deadline_ms : SERVE_DEADLINE_MS);
+    x->beat_us = 1000ull * (opts->beat_ms ? opts->beat_ms : BEAT_MS);
+    x->next_timer_us = CLOCK_NEVER;
+    pace_set(&x->pace, opts->max_rate_bytes, t->now_us);
+    return HEDDLE_OK;
 }
 
 void exchange_enter(transfer_t *t)
@@ -73,28 +72,27 @@ void exchange_enter(transfer_t *t)
 
 void exchange_shut(transfer_t *t)
 {
+    if (!t->x) return;
     exchange_enter(t);
-    while (t->peers) {
-        t->peers->hushed = true;
-        peer_cut(t, t->peers);
-    }
-    for (peer_t *p = t->closing; p; p = p->next) p->force |= t->carrier->linger_us != CLOCK_NEVER;
-    t->reap_due = true;
-    peers_reap(t);
+    while (t->x->conns) conn_end(t, t->x->conns, END_CUT);
+    if (t->carrier->linger_us != CLOCK_NEVER)
+        for (conn_t *c = t->x->closing; c; c = c->next) conn_hurry(t, c);
+    t->x->reap_due = true;
+    conns_reap(t);
 }
 
 bool exchange_quiet(transfer_t *t)
 {
-    peers_reap(t);
-    return t->closing == NULL;
+    if (!t->x) return true;
+    conns_reap(t);
+    return t->x->closing == NULL;
 }
 
 void exchange_fini(transfer_t *t)
 {
-    serve_fini(t);
-    free(t->standing);
-    free(t->asks);
-    free(t->ring);
+    if (t->x) serve_fini(t);
+    free(t->x);
+    t->x = NULL;
 }
 
 /* Turns. */
@@ -102,71 +100,70 @@ void exchange_fini(transfer_t *t)
 typedef enum { STEP_IDLE, STEP_SENT, STEP_PACED, STEP_ENDED } step_t;
 
 /* Sends at most one frame of each direction for `p`. */
-static step_t step(transfer_t *t, peer_t *p)
+static step_t step(transfer_t *t, conn_t *c)
 {
-    if (p->broken || (p->state == PEER_ACCEPTED && !peer_connect_back(t, p))) {
-        p->hushed = true;
-        peer_cut(t, p);
+    if (c->state == CONN_BROKEN || (c->state == CONN_ACCEPTED && !conn_connect_back(t, c))) {
+        conn_end(t, c, END_CUT);
         return STEP_ENDED;
     }
-    if (p->hi_due) return peer_hi(t, p) ? STEP_SENT : STEP_IDLE;
-    if (receive_unasks(t, p) || serve_refusals(t, p)) return STEP_SENT;
-    if (!p->gathered && !p->ready) return STEP_IDLE;
-    if (!pace_ready(&t->pace, t->now_us)) {
-        if (p->gathered) exchange_schedule(t, p->heard_us + t->beat_us);
+    if (c->state == CONN_GREETING) return conn_hi(t, c) ? STEP_SENT : STEP_IDLE;
+    if (receive_unasks(t, c) || serve_refusals(t, c)) return STEP_SENT;
+    if (!c->gathered && !c->ready) return STEP_IDLE;
+    if (!pace_ready(&t->x->pace, t->now_us)) {
+        if (c->gathered) exchange_schedule(t, c->heard_us + t->x->beat_us);
         return STEP_PACED;
     }
-    bool asked = receive_asks(t, p), served = serve_data(t, p);
+    bool asked = receive_asks(t, c), served = serve_data(t, c);
     return asked || served ? STEP_SENT : STEP_IDLE;
 }
 
-static void forget_dirty(transfer_t *t, peer_t *p)
+static void forget_dirty(transfer_t *t, conn_t *c)
 {
-    DL_DELETE2(t->dirty, p, dirty_prev, dirty_next);
-    t->dirty_count--;
-    p->dirty = false;
+    DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
+    t->x->dirty_count--;
+    c->dirty = false;
 }
 
-void peer_touch(transfer_t *t, peer_t *p)
+void conn_touch(transfer_t *t, conn_t *c)
 {
-    t->stalled = false;
-    if (p->dirty || p->state >= PEER_CLOSING) return;
-    DL_APPEND2(t->dirty, p, dirty_prev, dirty_next);
-    t->dirty_count++;
-    p->dirty = true;
+    t->x->stalled = false;
+    if (c->dirty || !conn_is_live(c)) return;
+    DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
+    t->x->dirty_count++;
+    c->dirty = true;
 }
 
-/* Round robin over the peers that have something to send, until they have nothing, the pace says stop, or
- * the turn is full. */
+/* Round robin over the connections that have something to send, until they have nothing, the pace says stop,
+ * or the turn is full. */
 static void pump(transfer_t *t)
 {
     uint32_t paced = 0;
-    while (t->dirty && paced < t->dirty_count && t->turn_sends < EXCHANGE_TURN_SENDS) {
-        peer_t *p = t->dirty;
-        DL_DELETE2(t->dirty, p, dirty_prev, dirty_next);
-        DL_APPEND2(t->dirty, p, dirty_prev, dirty_next);
-        switch (step(t, p)) {
+    while (t->x->dirty && paced < t->x->dirty_count && t->x->turn_sends < EXCHANGE_TURN_SENDS) {
+        conn_t *c = t->x->dirty;
+        DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
+        DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
+        switch (step(t, c)) {
         case STEP_IDLE:
-            if (!p->broken) forget_dirty(t, p);
+            if (c->state != CONN_BROKEN) forget_dirty(t, c);
             break;
-        case STEP_SENT: t->turn_sends++; paced = 0; break;
+        case STEP_SENT: t->x->turn_sends++; paced = 0; break;
         case STEP_PACED: paced++; break;
         case STEP_ENDED: break;
         }
     }
-    t->stalled = t->dirty && paced >= t->dirty_count;
+    t->x->stalled = t->x->dirty && paced >= t->x->dirty_count;
 }
 
 void exchange_schedule(transfer_t *t, uint64_t at_us)
 {
-    if (at_us < t->next_timer_us) t->next_timer_us = at_us;
+    if (at_us < t->x->next_timer_us) t->x->next_timer_us = at_us;
 }
 
 static void run_timers(transfer_t *t)
 {
-    if (t->now_us < t->next_timer_us) return;
-    t->next_timer_us = CLOCK_NEVER;
-    peers_timers(t);
+    if (t->now_us < t->x->next_timer_us) return;
+    t->x->next_timer_us = CLOCK_NEVER;
+    conns_timers(t);
     serve_timers(t);
 }
 
@@ -176,32 +173,32 @@ int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
     if (now_us > t->now_us) t->now_us = now_us;
     int n = drain(t, out, cap);
     if (n == cap) return n;
-    t->turn_sends = 0;
-    for (uint32_t i = 0; i < EXCHANGE_TURN_PROGRESS && t->ring_count < (uint32_t)(cap - n); i++) {
-        peers_unblock(t);
+    t->x->turn_sends = 0;
+    for (uint32_t i = 0; i < EXCHANGE_TURN_PROGRESS && t->x->ring_count < (uint32_t)(cap - n); i++) {
+        conns_unblock(t);
         pump(t);
         if (!t->carrier->progress(t)) break;
     }
     /* After progress: a process that was stopped itself finds its mail before it judges its peers. */
     run_timers(t);
-    peers_unblock(t);
+    conns_unblock(t);
     pump(t);
-    peers_reap(t);
+    conns_reap(t);
     return n + drain(t, out + n, cap - n);
 }
 
 bool exchange_pending(const transfer_t *t)
 {
-    return t->ring_count > 0 || t->reap_due ||
-           (t->dirty && (!t->stalled || pace_when(&t->pace, t->now_us) <= t->now_us));
+    return t->x->ring_count > 0 || t->x->reap_due ||
+           (t->x->dirty && (!t->x->stalled || pace_when(&t->x->pace, t->now_us) <= t->now_us));
 }
 
 uint64_t exchange_deadline(transfer_t *t)
 {
     owner_check(t->owner);
     if (exchange_pending(t)) return t->now_us;
-    uint64_t paced = t->dirty ? pace_when(&t->pace, t->now_us) : CLOCK_NEVER;
-    return paced < t->next_timer_us ? paced : t->next_timer_us;
+    uint64_t paced = t->x->dirty ? pace_when(&t->x->pace, t->now_us) : CLOCK_NEVER;
+    return paced < t->x->next_timer_us ? paced : t->x->next_timer_us;
 }
 
 /* Rows of the table. */
@@ -217,17 +214,17 @@ int exchange_address(transfer_t *t, bytes_t *ret_address)
 void exchange_set_token(transfer_t *t, uint64_t token)
 {
     exchange_enter(t);
-    if (token == t->token) return;
-    t->token = token;
-    for (peer_t *p = t->peers; p; p = p->next) p->retiring = true;
+    if (token == t->x->token) return;
+    t->x->token = token;
+    for (conn_t *c = t->x->conns; c; c = c->next) c->retiring = true;
     exchange_schedule(t, t->now_us);
 }
 
 void exchange_set_rate(transfer_t *t, uint64_t max_rate_bytes)
 {
     exchange_enter(t);
-    pace_set(&t->pace, max_rate_bytes, t->now_us);
-    t->stalled = false;
+    pace_set(&t->x->pace, max_rate_bytes, t->now_us);
+    t->x->stalled = false;
 }
 
 void exchange_counters(transfer_t *t, tr_counters_t *ret_counters)
@@ -239,18 +236,18 @@ void exchange_counters(transfer_t *t, tr_counters_t *ret_counters)
 int exchange_greet(transfer_t *t, const peer_ref_t *peer)
 {
     exchange_enter(t);
-    peer_t *p;
-    return peer_find(t, peer, &p);
+    conn_t *c;
+    return conn_find(t, peer, &c);
 }
 
 void exchange_drop_peer(transfer_t *t, uint64_t token)
 {
     exchange_enter(t);
-    peer_t *p;
-    HASH_FIND(by_token, t->by_token, &token, sizeof token, p);
-    if (!p) return;
-    peer_end(t, p);
-    peers_reap(t);
+    conn_t *c;
+    HASH_FIND(by_token, t->x->by_token, &token, sizeof token, c);
+    if (!c) return;
+    conn_end(t, c, END_BYE);
+    conns_reap(t);
 }
 
 int exchange_map(transfer_t *t, region_t *r)
@@ -283,31 +280,30 @@ bool exchange_idle(transfer_t *t, const region_t *r)
 void exchange_frame(transfer_t *t, const frame_t *f)
 {
     if (f->kind == FRAME_HI) {
-        peers_hi(t, f);
+        conns_hi(t, f);
         return;
     }
-    peer_t *p = peer_of_line(t, f->line);
-    if (!p) return;
-    p->heard_us = t->now_us;
+    conn_t *c = conn_of_line(t, f->line);
+    if (!c) return;
+    c->heard_us = t->now_us;
     switch (f->kind) {
     case FRAME_ASK:
     case FRAME_UNASK:
-        serve_frame(t, p, f);
+        serve_frame(t, c, f);
         break;
     case FRAME_BEAT:
         t->counters.beats_in++;
-        ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = p->token});
+        ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
         break;
     case FRAME_REFUSED:
-        receive_refused(t, p, f);
+        receive_refused(t, c, f);
         break;
     case FRAME_EARLY:
-        ring_offer(t, &(tr_event_t){.kind = TR_EARLY, .token = p->token, .key = f->early.key,
+        ring_offer(t, &(tr_event_t){.kind = TR_EARLY, .token = c->end.token, .key = f->early.key,
                                     .bytes = f->early.bytes});
         break;
     case FRAME_BYE:
-        p->hushed = true;
-        peer_end(t, p);
+        conn_end(t, c, END_SILENT);
         break;
     case FRAME_HI:
     case FRAME_DATA:
@@ -325,32 +321,77 @@ void exchange_copied(transfer_t *t, send_t *s)
     if (share) serve_sent(t, share);
 }
 
+/* The link is no good any more: a live connection ends in the next turn. */
+static void note_broken(transfer_t *t, conn_t *c)
+{
+    if (conn_is_live(c)) c->state = CONN_BROKEN;
+    else conn_hurry(t, c);
+}
+
 void exchange_sent(transfer_t *t, send_t *s, sent_t how)
 {
-    peer_t *p = s->peer;
-    p->in_flight--;
-    p->moved_us = t->now_us;
-    if (s->data && how == SENT) {
+    conn_t *c = conn_of(s->end);
+    c->in_flight--;
+    c->moved_us = t->now_us;
+    if (s->kind == SEND_DATA && how == SENT) {
         t->counters.data_out++;
         t->counters.bytes_out += s->payload_bytes;
     }
     exchange_copied(t, s);
-    peer_send_end(s);
-    if (how == SENT_FAILED) p->broken = p->force = p->hushed = true;
-    if (p->in_flight == 0 && p->standing_count > 0) exchange_schedule(t, p->sent_us + t->beat_us);
-    if (p->broken || p->hi_due || p->ready || p->gathered || p->refusing || p->dropped) peer_touch(t, p);
-    if (p->state >= PEER_CLOSING) t->reap_due = true;
+    conn_send_end(s);
+    if (how == SENT_FAILED) note_broken(t, c);
+    if (c->in_flight == 0 && c->standing_count > 0) exchange_schedule(t, c->sent_us + t->x->beat_us);
+    bool is_due = c->state == CONN_BROKEN || c->state == CONN_GREETING;
+    if (is_due || c->ready || c->gathered || c->refusing || c->dropped) conn_touch(t, c);
+    if (!conn_is_live(c)) t->x->reap_due = true;
 }
 
-void exchange_broken(transfer_t *t, peer_t *p)
+void exchange_broken(endpoint_t *e)
 {
-    p->force = p->hushed = p->broken = true;
-    if (p->state < PEER_CLOSING) peer_touch(t, p);
-    else t->reap_due = true;
+    conn_t *c = conn_of(e);
+    note_broken(e->transfer, c);
+    if (conn_is_live(c)) conn_touch(e->transfer, c);
+    else e->transfer->x->reap_due = true;
 }
 
-void exchange_closed(transfer_t *t, peer_t *p)
+void exchange_closed(endpoint_t *e)
 {
-    p->state = PEER_CLOSED;
-    t->reap_due = true;
+    conn_of(e)->state = CONN_CLOSED;
+    e->transfer->x->reap_due = true;
+}
+
+/* What carriers ask about connections. */
+
+endpoint_t *exchange_of_line(transfer_t *t, uint64_t remote_line)
+{
+    conn_t *c = conn_of_line(t, remote_line);
+    return c ? &c->end : NULL;
+}
+
+endpoint_t *exchange_next(transfer_t *t, const endpoint_t *e)
+{
+    conn_t *c = e ? ((const conn_t *)e)->next : t->x->conns;
+    return c ? &c->end : NULL;
+}
+
+void exchange_cut(transfer_t *t, exchange_test_t is_of, const void *arg)
+{
+    conn_t *c, *next;
+    exchange_enter(t);
+    DL_FOREACH_SAFE(t->x->conns, c, next)
+        if (is_of(&c->end, arg)) conn_end(t, c, END_CUT);
+    if (t->carrier->linger_us != CLOCK_NEVER)
+        DL_FOREACH(t->x->closing, c)
+            if (is_of(&c->end, arg)) conn_hurry(t, c);
+    t->x->reap_due = true;
+}
+
+bool exchange_any(transfer_t *t, exchange_test_t is_of, const void *arg)
+{
+    const conn_t *c;
+    DL_FOREACH(t->x->conns, c)
+        if (is_of(&c->end, arg)) return true;
+    DL_FOREACH(t->x->closing, c)
+        if (is_of(&c->end, arg)) return true;
+    return false;
 }

@@ -3,7 +3,7 @@
 
 #include "core/digest.h"
 #include "core/errors.h"
-#include "transfer/exchange.h"
+#include "transfer/carrier.h"
 
 #include <stdlib.h>
 #include <utlist.h>
@@ -50,7 +50,7 @@ static mem_t *find(uint32_t id)
 
 /* A link is the id of the other end, which may be gone by the time it is looked up. */
 static void *link_of(uint32_t id) { return (void *)(uintptr_t)id; }
-static mem_t *other_end(const peer_t *p) { return find((uint32_t)(uintptr_t)p->link); }
+static mem_t *other_end(const endpoint_t *e) { return find((uint32_t)(uintptr_t)e->link); }
 
 /* False: no memory. */
 static bool post(mem_t *to, message_t message)
@@ -63,9 +63,9 @@ static bool post(mem_t *to, message_t message)
 }
 
 /* What is lost for want of memory the deadlines notice. */
-static void post_broken(mem_t *to, const peer_t *p)
+static void post_broken(mem_t *to, const endpoint_t *e)
 {
-    (void)post(to, (message_t){.kind = MAIL_BROKEN, .line = p->line});
+    (void)post(to, (message_t){.kind = MAIL_BROKEN, .line = e->line});
 }
 
 static void unpost(mem_t *of, message_t *m)
@@ -76,64 +76,65 @@ static void unpost(mem_t *of, message_t *m)
 
 /* The carrier. */
 
-static int mem_connect(transfer_t *t, peer_t *p, bytes_t address)
+static int mem_connect(transfer_t *t, endpoint_t *e, bytes_t address)
 {
     mem_t *to = address.bytes == 4 ? find(le32_get(address.data)) : NULL;
     if (!to || to->killed) return HEDDLE_ERR_GONE;
-    p->link = link_of(to->id);
-    p->reads_us = mem_of(t)->near;
+    e->link = link_of(to->id);
+    e->reads_us = mem_of(t)->near;
     return HEDDLE_OK;
 }
 
 /* Takes back what `p` sent and `to` did not receive yet. */
-static void cancel(mem_t *to, const peer_t *p, transfer_t *sender)
+static void cancel(mem_t *to, const endpoint_t *e, transfer_t *sender)
 {
     message_t *m, *next;
     DL_FOREACH_SAFE(to->mail, m, next) {
-        if (!m->send || m->send->peer != p) continue;
+        if (!m->send || m->send->end != e) continue;
         if (m->kind == MAIL_PAYLOAD) exchange_arrived(&to->base, m->ask, false);
         exchange_sent(sender, m->send, SENT_FAILED);
         unpost(to, m);
     }
 }
 
-static bool is_same_connection(const peer_t *p, const peer_t *q)
+static bool is_same_connection(const endpoint_t *e, const endpoint_t *q)
 {
-    return q->remote_line == p->line || q->line == p->remote_line;
+    return q->remote_line == e->line || q->line == e->remote_line;
 }
 
 /* Receives that are open for rendezvous data of `q` end now: nothing is written after a disconnect. */
-static void cancel_receives(mem_t *to, const peer_t *q)
+static void cancel_receives(mem_t *to, const endpoint_t *q)
 {
     message_t *m, *next;
     DL_FOREACH_SAFE(to->mail, m, next) {
-        if (m->kind != MAIL_PAYLOAD || m->send->peer != q) continue;
+        if (m->kind != MAIL_PAYLOAD || m->send->end != q) continue;
         exchange_arrived(&to->base, m->ask, false);
         exchange_sent(&m->from->base, m->send, SENT_FAILED);
         unpost(to, m);
     }
 }
 
-static void mem_disconnect(transfer_t *t, peer_t *p)
+static void mem_disconnect(endpoint_t *e)
 {
-    mem_t *to = other_end(p);
+    transfer_t *t = e->transfer;
+    mem_t *to = other_end(e);
     if (to) {
-        cancel(to, p, t);
-        for (peer_t *q = to->base.peers; q; q = q->next) {
-            if (other_end(q) != mem_of(t) || !is_same_connection(p, q)) continue;
+        cancel(to, e, t);
+        for (endpoint_t *q = NULL; (q = exchange_next(&to->base, q));) {
+            if (other_end(q) != mem_of(t) || !is_same_connection(e, q)) continue;
             cancel_receives(mem_of(t), q);
             post_broken(to, q);
         }
     }
-    exchange_closed(t, p);
+    exchange_closed(e);
 }
 
-static bool mem_send(transfer_t *t, peer_t *p, send_t *s)
+static bool mem_send(transfer_t *t, endpoint_t *e, send_t *s)
 {
-    mem_t *m = mem_of(t), *to = other_end(p);
-    bool data = s->data;
+    mem_t *m = mem_of(t), *to = other_end(e);
+    bool data = s->kind == SEND_DATA;
     if (!to || to->killed) {
-        exchange_broken(t, p);           /* within the send, as UCX does it */
+        exchange_broken(e);           /* within the send, as UCX does it */
         exchange_sent(t, s, SENT_FAILED);
         return true;
     }
@@ -192,9 +193,9 @@ static bool deliver_frame(mem_t *to, message_t *m)
 
 static void deliver_broken(mem_t *to, uint64_t line)
 {
-    peer_t *p;
-    DL_SEARCH_SCALAR(to->base.peers, p, line, line);
-    if (p) exchange_broken(&to->base, p);
+    endpoint_t *e = NULL;
+    while ((e = exchange_next(&to->base, e)) && e->line != line) continue;
+    if (e) exchange_broken(e);
 }
 
 static message_t *first_due(const mem_t *m, uint64_t now_us)
@@ -365,8 +366,8 @@ void mem_kill(transfer_t *t)
             exchange_sent(t, mail->send, SENT_FAILED);
             unpost(m, mail);
         }
-        for (peer_t *p = m->base.peers; p; p = p->next)
-            if (other_end(p) == killed) post_broken(m, p);
+        for (endpoint_t *e = NULL; (e = exchange_next(&m->base, e));)
+            if (other_end(e) == killed) post_broken(m, e);
     }
 }
 

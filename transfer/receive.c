@@ -9,27 +9,27 @@ _Static_assert(EXCHANGE_ASKS_MAX <= 1u << ASK_INDEX_BITS, "an ask's id holds its
 
 static ask_t *ask_take(transfer_t *t)
 {
-    ask_t *a = t->asks_free;
-    if (a) t->asks_free = a->next;
-    else if (t->asks_used < EXCHANGE_ASKS_MAX) a = &t->asks[t->asks_used++];
-    if (a) a->id = ++t->ask_generation << ASK_INDEX_BITS | (uint64_t)(a - t->asks);
+    ask_t *a = t->x->asks_free;
+    if (a) t->x->asks_free = a->next;
+    else if (t->x->asks_used < EXCHANGE_ASKS_MAX) a = &t->x->asks[t->x->asks_used++];
+    if (a) a->id = ++t->x->ask_generation << ASK_INDEX_BITS | (uint64_t)(a - t->x->asks);
     return a;
 }
 
 static void ask_free(transfer_t *t, ask_t *a)
 {
     a->state = ASK_FREE;
-    a->peer = NULL;
-    a->next = t->asks_free;
-    t->asks_free = a;
+    a->conn = NULL;
+    a->next = t->x->asks_free;
+    t->x->asks_free = a;
 }
 
 /* NULL for an id that is not in use any more. */
 static ask_t *find_ask(transfer_t *t, uint64_t id)
 {
     uint64_t index = id & ((1u << ASK_INDEX_BITS) - 1);
-    if (index >= t->asks_used) return NULL;
-    ask_t *a = &t->asks[index];
+    if (index >= t->x->asks_used) return NULL;
+    ask_t *a = &t->x->asks[index];
     return a->id == id && a->state != ASK_FREE ? a : NULL;
 }
 
@@ -40,22 +40,22 @@ static bool is_open(const ask_t *a)
 
 static void ungather(ask_t *a)
 {
-    DL_DELETE(a->peer->gathered, a);
-    a->peer->gathered_count--;
+    DL_DELETE(a->conn->gathered, a);
+    a->conn->gathered_count--;
 }
 
 /* The caller has, or will never have, the event: the entry is free, or drains while its receive is open. */
 static void leave(transfer_t *t, ask_t *a)
 {
-    peer_t *p = a->peer;
-    p->asks_open--;
+    conn_t *c = a->conn;
+    c->asks_open--;
     if (a->state != ASK_RECEIVING) {
         ask_free(t, a);
         return;
     }
     a->state = ASK_DRAINING;
-    if (p->draining_count++ > 0) return;
-    p->drained_us = t->now_us;
+    if (c->draining_count++ > 0) return;
+    c->drained_us = t->now_us;
     exchange_schedule(t, t->now_us + EXCHANGE_DRAIN_US);
 }
 
@@ -63,9 +63,9 @@ static void leave(transfer_t *t, ask_t *a)
 static void end_draining(transfer_t *t, ask_t *a)
 {
     t->counters.late++;
-    if (a->peer) {
-        a->peer->draining_count--;
-        a->peer->drained_us = t->now_us;
+    if (a->conn) {
+        a->conn->draining_count--;
+        a->conn->drained_us = t->now_us;
     }
     ask_free(t, a);
 }
@@ -74,8 +74,8 @@ static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
 {
     bool is_digested = kind == TR_ARRIVED && a->is_digested;
     ring_push(t, &(tr_event_t){.kind = kind, .is_digested = is_digested, .ask = a->id, .cookie = a->cookie,
-                               .token = a->peer->token, .key = a->key, .err = err});
-    if (kind == TR_REFUSED && a->state == ASK_SENT) pace_refund(&t->pace, a->bytes);
+                               .token = a->conn->end.token, .key = a->key, .err = err});
+    if (kind == TR_REFUSED && a->state == ASK_SENT) pace_refund(&t->x->pace, a->bytes);
     leave(t, a);
 }
 
@@ -89,10 +89,10 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
     if (sink->memory != HEDDLE_MEMORY_HOST) return HEDDLE_ERR_USAGE;
     if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > sink->bytes || bytes > sink->bytes - at)
         return HEDDLE_ERR_LIMIT;
-    peer_t *p;
-    int rc = peer_find(t, from, &p);
+    conn_t *c;
+    int rc = conn_find(t, from, &c);
     if (rc != HEDDLE_OK) return rc;
-    if (p->asks_open >= LIMIT_ASKS_PER_PEER || !ring_reserve(t)) return HEDDLE_ERR_AGAIN;
+    if (c->asks_open >= LIMIT_ASKS_PER_PEER || !ring_reserve(t)) return HEDDLE_ERR_AGAIN;
     ask_t *a = ask_take(t);
     if (!a) {
         ring_release(t);
@@ -107,13 +107,13 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
     a->leaves = sink->leaves && at % LIMIT_PAGE_BYTES == 0 ? sink->leaves + at / LIMIT_PAGE_BYTES : NULL;
     a->only_copied = sink->only_copied;
     a->mapping = sink->mapping;
-    a->peer = p;
-    DL_APPEND(p->gathered, a);
-    p->asks_open++;
+    a->conn = c;
+    DL_APPEND(c->gathered, a);
+    c->asks_open++;
     *ret_ask = a->id;
-    peer_touch(t, p);
-    if (++p->gathered_count >= LIMIT_ASK_RANGES && p->state == PEER_OPEN && !p->hi_due && !p->blocked)
-        receive_asks(t, p);
+    conn_touch(t, c);
+    if (++c->gathered_count >= LIMIT_ASK_RANGES && c->state == CONN_OPEN && !c->blocked)
+        receive_asks(t, c);
     return HEDDLE_OK;
 }
 
@@ -126,57 +126,57 @@ void exchange_drop_ask(transfer_t *t, uint64_t id)
     if (a->state == ASK_GATHERED) ungather(a);
     if (a->state == ASK_SENT) {
         a->state = ASK_DROPPED;
-        a->peer->asks_open--;
-        DL_APPEND(a->peer->dropped, a);
-        peer_touch(t, a->peer);
+        a->conn->asks_open--;
+        DL_APPEND(a->conn->dropped, a);
+        conn_touch(t, a->conn);
         return;
     }
     leave(t, a);
 }
 
-bool receive_unasks(transfer_t *t, peer_t *p)
+bool receive_unasks(transfer_t *t, conn_t *c)
 {
-    send_t *s = p->dropped ? peer_send_begin(p) : NULL;
+    send_t *s = c->dropped ? conn_send_begin(c) : NULL;
     if (!s) return false;
-    frame_t f = {.kind = FRAME_UNASK, .line = p->line};
-    for (const ask_t *a = p->dropped; a && f.count < LIMIT_ASK_RANGES; a = a->next)
+    frame_t f = {.kind = FRAME_UNASK, .line = c->end.line};
+    for (const ask_t *a = c->dropped; a && f.count < LIMIT_ASK_RANGES; a = a->next)
         f.unask.asks[f.count++] = a->id;
-    if (!peer_send(t, s, &f)) return false;
+    if (!conn_send(t, s, &f)) return false;
     for (uint32_t i = 0; i < f.count; i++) {
-        ask_t *a = p->dropped;
-        DL_DELETE(p->dropped, a);
+        ask_t *a = c->dropped;
+        DL_DELETE(c->dropped, a);
         ask_free(t, a);
     }
     return true;
 }
 
 /* Up to 16 gathered ranges of one key, as many as the pace allows; they are paid for. */
-static uint32_t fill_ask(transfer_t *t, const peer_t *p, frame_t *f)
+static uint32_t fill_ask(transfer_t *t, const conn_t *c, frame_t *f)
 {
     uint32_t bytes = 0;
-    f->ask.key = p->gathered->key;
-    for (const ask_t *a = p->gathered; a && f->count < LIMIT_ASK_RANGES; a = a->next) {
-        if (memcmp(&a->key, &f->ask.key, sizeof a->key) != 0 || !pace_ready(&t->pace, t->now_us)) break;
+    f->ask.key = c->gathered->key;
+    for (const ask_t *a = c->gathered; a && f->count < LIMIT_ASK_RANGES; a = a->next) {
+        if (memcmp(&a->key, &f->ask.key, sizeof a->key) != 0 || !pace_ready(&t->x->pace, t->now_us)) break;
         f->ask.ranges[f->count++] = (frame_range_t){a->id, a->offset, a->bytes};
-        pace_take(&t->pace, a->bytes);
+        pace_take(&t->x->pace, a->bytes);
         bytes += a->bytes;
     }
     return bytes;
 }
 
-bool receive_asks(transfer_t *t, peer_t *p)
+bool receive_asks(transfer_t *t, conn_t *c)
 {
-    send_t *s = p->gathered ? peer_send_begin(p) : NULL;
+    send_t *s = c->gathered ? conn_send_begin(c) : NULL;
     if (!s) return false;
-    frame_t f = {.kind = FRAME_ASK, .line = p->line};
-    uint32_t bytes = fill_ask(t, p, &f);
-    if (f.count == 0 || !peer_send(t, s, &f)) {
-        if (f.count == 0) peer_send_end(s);
-        pace_refund(&t->pace, bytes);
+    frame_t f = {.kind = FRAME_ASK, .line = c->end.line};
+    uint32_t bytes = fill_ask(t, c, &f);
+    if (f.count == 0 || !conn_send(t, s, &f)) {
+        if (f.count == 0) conn_send_end(s);
+        pace_refund(&t->x->pace, bytes);
         return false;
     }
     for (uint32_t i = 0; i < f.count; i++) {
-        ask_t *a = p->gathered;
+        ask_t *a = c->gathered;
         ungather(a);
         a->state = ASK_SENT;
     }
@@ -184,11 +184,11 @@ bool receive_asks(transfer_t *t, peer_t *p)
     return true;
 }
 
-void receive_refused(transfer_t *t, peer_t *p, const frame_t *f)
+void receive_refused(transfer_t *t, conn_t *c, const frame_t *f)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         ask_t *a = find_ask(t, f->refused.rows[i].ask);
-        if (!a || a->state != ASK_SENT || a->peer != p) continue;
+        if (!a || a->state != ASK_SENT || a->conn != c) continue;
         t->counters.refused_in++;
         end_ask(t, a, TR_REFUSED, f->refused.rows[i].err);
     }
@@ -197,11 +197,11 @@ void receive_refused(transfer_t *t, peer_t *p, const frame_t *f)
 void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes)
 {
     ask_t *a = find_ask(t, f->data.ask);
-    if (!a || a->state != ASK_SENT || a->peer->remote_line != f->line) {
+    if (!a || a->state != ASK_SENT || a->conn->end.remote_line != f->line) {
         t->counters.late++;
         return NULL;
     }
-    a->peer->heard_us = t->now_us;
+    a->conn->heard_us = t->now_us;
     if (f->data.offset != a->offset || f->data.bytes != a->bytes || payload_bytes != a->bytes) {
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
         return NULL;
@@ -261,32 +261,30 @@ void exchange_again(transfer_t *t, uint64_t id)
         end_draining(t, a);
         return;
     }
-    pace_refund(&t->pace, a->bytes);
+    pace_refund(&t->x->pace, a->bytes);
     a->state = ASK_GATHERED;
-    DL_APPEND(a->peer->gathered, a);
-    a->peer->gathered_count++;
-    peer_touch(t, a->peer);
+    DL_APPEND(a->conn->gathered, a);
+    a->conn->gathered_count++;
+    conn_touch(t, a->conn);
 }
 
-static void end_ask_of_peer(transfer_t *t, peer_t *p, ask_t *a)
+bool receive_end_conn(transfer_t *t, conn_t *c)
 {
-    if (a->state == ASK_GATHERED) ungather(a);
-    if (a->state == ASK_DROPPED) {
-        DL_DELETE(p->dropped, a);
-        ask_free(t, a);
-        return;
+    bool is_receiving = false;
+    for (uint32_t i = 0; i < t->x->asks_used && (c->asks_open || c->dropped || c->draining_count); i++) {
+        ask_t *a = &t->x->asks[i];
+        if (a->state == ASK_FREE || a->conn != c) continue;
+        if (a->state == ASK_GATHERED) ungather(a);
+        if (a->state == ASK_DROPPED) {
+            DL_DELETE(c->dropped, a);
+            ask_free(t, a);
+            continue;
+        }
+        if (a->state != ASK_DRAINING) end_ask(t, a, TR_REFUSED, HEDDLE_ERR_GONE);
+        if (a->state != ASK_DRAINING) continue;
+        is_receiving = true;
+        c->draining_count--;
+        a->conn = NULL;
     }
-    if (a->state != ASK_DRAINING) end_ask(t, a, TR_REFUSED, HEDDLE_ERR_GONE);
-    if (a->state != ASK_DRAINING) return;
-    p->force = true;    /* nothing is written after a link was cut */
-    p->draining_count--;
-    a->peer = NULL;
-}
-
-void receive_end_peer(transfer_t *t, peer_t *p)
-{
-    for (uint32_t i = 0; i < t->asks_used && (p->asks_open || p->dropped || p->draining_count); i++) {
-        ask_t *a = &t->asks[i];
-        if (a->state != ASK_FREE && a->peer == p) end_ask_of_peer(t, p, a);
-    }
+    return is_receiving;
 }

@@ -10,25 +10,25 @@
  * answered. */
 #define REFUSALS_MAX 64u
 
-/* Standing asks: entries of one pool, each in its peer's list and in the queue of its state. */
+/* Standing asks: entries of one pool, each in its connection's list and in the queue of its state. */
 
 static standing_t *standing_take(transfer_t *t)
 {
-    standing_t *s = t->standing_free;
-    if (s) t->standing_free = s->next;
-    else if (t->standing_used < EXCHANGE_STANDING_MAX) s = &t->standing[t->standing_used++];
+    standing_t *s = t->x->standing_free;
+    if (s) t->x->standing_free = s->next;
+    else if (t->x->standing_used < EXCHANGE_STANDING_MAX) s = &t->x->standing[t->x->standing_used++];
     return s;
 }
 
 static standing_t **queue_of(transfer_t *t, standing_t *s)
 {
     switch (s->state) {
-    case STANDING_HELD: return &t->held;
+    case STANDING_HELD: return &t->x->held;
     case STANDING_WAITING: return &s->share->waiting;
-    case STANDING_READY: return &s->peer->ready;
+    case STANDING_READY: return &s->conn->ready;
     case STANDING_REFUSING: break;
     }
-    return &s->peer->refusing;
+    return &s->conn->refusing;
 }
 
 static void enqueue(transfer_t *t, standing_t *s, standing_state_t state)
@@ -36,7 +36,7 @@ static void enqueue(transfer_t *t, standing_t *s, standing_state_t state)
     s->state = state;
     standing_t **queue = queue_of(t, s);
     DL_APPEND(*queue, s);
-    if (state == STANDING_READY || state == STANDING_REFUSING) peer_touch(t, s->peer);
+    if (state == STANDING_READY || state == STANDING_REFUSING) conn_touch(t, s->conn);
 }
 
 static void move(transfer_t *t, standing_t *s, standing_state_t state)
@@ -56,10 +56,10 @@ static void standing_free(transfer_t *t, standing_t *s)
 {
     standing_t **queue = queue_of(t, s);
     DL_DELETE(*queue, s);
-    DL_DELETE2(s->peer->standing, s, peer_prev, peer_next);
-    s->peer->standing_count--;
-    s->next = t->standing_free;
-    t->standing_free = s;
+    DL_DELETE2(s->conn->standing, s, conn_prev, conn_next);
+    s->conn->standing_count--;
+    s->next = t->x->standing_free;
+    t->x->standing_free = s;
 }
 
 /* Shares. */
@@ -67,28 +67,28 @@ static void standing_free(transfer_t *t, standing_t *s)
 static share_t *find_share(transfer_t *t, const share_key_t *key)
 {
     share_t *share;
-    HASH_FIND(hh, t->shares, key, sizeof *key, share);
+    HASH_FIND(hh, t->x->shares, key, sizeof *key, share);
     return share;
 }
 
 static bool is_forgotten(const transfer_t *t, const share_key_t *key)
 {
-    for (uint32_t i = 0; i < t->forgotten_count; i++)
-        if (!memcmp(&t->forgotten[i], key, sizeof *key)) return true;
+    for (uint32_t i = 0; i < t->x->forgotten_count; i++)
+        if (!memcmp(&t->x->forgotten[i], key, sizeof *key)) return true;
     return false;
 }
 
 static void forget_key(transfer_t *t, const share_key_t *key)
 {
-    t->forgotten[t->forgotten_next] = *key;
-    t->forgotten_next = (t->forgotten_next + 1) % EXCHANGE_FORGOTTEN_MAX;
-    if (t->forgotten_count < EXCHANGE_FORGOTTEN_MAX) t->forgotten_count++;
+    t->x->forgotten[t->x->forgotten_next] = *key;
+    t->x->forgotten_next = (t->x->forgotten_next + 1) % EXCHANGE_FORGOTTEN_MAX;
+    if (t->x->forgotten_count < EXCHANGE_FORGOTTEN_MAX) t->x->forgotten_count++;
 }
 
 static void free_share(transfer_t *t, share_t *share)
 {
-    HASH_DELETE(hh, t->shares, share);
-    t->share_count--;
+    HASH_DELETE(hh, t->x->shares, share);
+    t->x->share_count--;
     extents_fini(&share->extents);
     region_unref(&share->region);
     free(share);
@@ -113,7 +113,7 @@ static void settle(transfer_t *t, standing_t *s, share_t *share)
     else if (extents_cover(&share->extents, s->offset, s->bytes)) move(t, s, STANDING_READY);
     else {
         move(t, s, STANDING_WAITING);
-        exchange_schedule(t, t->now_us + t->serve_us);
+        exchange_schedule(t, t->now_us + t->x->serve_us);
     }
 }
 
@@ -122,11 +122,11 @@ int exchange_share(transfer_t *t, region_t *r, share_key_t key)
     exchange_enter(t);
     share_t *share = find_share(t, &key);
     if (share) return share->ending ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_USAGE;
-    if (t->share_count >= EXCHANGE_SHARES_MAX || !ring_reserve(t)) return HEDDLE_ERR_LIMIT;
+    if (t->x->share_count >= EXCHANGE_SHARES_MAX || !ring_reserve(t)) return HEDDLE_ERR_LIMIT;
     share = calloc(1, sizeof *share);
     if (share) {
         share->key = key;
-        HASH_ADD(hh, t->shares, key, sizeof share->key, share);
+        HASH_ADD(hh, t->x->shares, key, sizeof share->key, share);
     }
     if (!share || !share->hh.tbl) {
         free(share);
@@ -135,9 +135,9 @@ int exchange_share(transfer_t *t, region_t *r, share_key_t key)
     }
     share->region = region_ref(r);
     share->moved_us = t->now_us;
-    t->share_count++;
+    t->x->share_count++;
     standing_t *s, *next;
-    DL_FOREACH_SAFE(t->held, s, next) {
+    DL_FOREACH_SAFE(t->x->held, s, next) {
         if (!memcmp(&s->key, &key, sizeof key)) settle(t, s, share);
     }
     return HEDDLE_OK;
@@ -165,10 +165,10 @@ void exchange_unshare(transfer_t *t, share_key_t key)
     if (!share || share->ending) return;
     share->ending = true;
     forget_key(t, &key);
-    for (peer_t *p = t->peers; p; p = p->next) {
+    for (conn_t *c = t->x->conns; c; c = c->next) {
         standing_t *s, *next;
-        for (s = p->standing; s; s = next) {
-            next = s->peer_next;
+        for (s = c->standing; s; s = next) {
+            next = s->conn_next;
             if (s->share == share && s->state != STANDING_REFUSING) refuse(t, s, HEDDLE_ERR_NOT_FOUND);
         }
     }
@@ -186,29 +186,29 @@ void serve_sent(transfer_t *t, share_t *share)
 static int refusal_of(const transfer_t *t, const standing_t *s, const share_t *share)
 {
     if (t->refuse_err) return t->refuse_err;
-    if (s->peer->standing_count > LIMIT_ASKS_PER_PEER) return HEDDLE_ERR_LIMIT;
+    if (s->conn->standing_count > LIMIT_ASKS_PER_PEER) return HEDDLE_ERR_LIMIT;
     if (s->bytes == 0 || s->bytes > LIMIT_CHUNK_MAX_BYTES) return HEDDLE_ERR_LIMIT;
     if (share ? share->ending : is_forgotten(t, &s->key)) return HEDDLE_ERR_NOT_FOUND;
     return 0;
 }
 
-static void on_range(transfer_t *t, peer_t *p, const share_key_t *key, const frame_range_t *range,
+static void on_range(transfer_t *t, conn_t *c, const share_key_t *key, const frame_range_t *range,
                      share_t *share)
 {
     t->counters.asks_in++;
-    standing_t *s = p->standing_count < LIMIT_ASKS_PER_PEER + REFUSALS_MAX ? standing_take(t) : NULL;
+    standing_t *s = c->standing_count < LIMIT_ASKS_PER_PEER + REFUSALS_MAX ? standing_take(t) : NULL;
     if (!s) return;
     *s = (standing_t){.id = range->ask,
                       .offset = range->offset,
                       .bytes = range->bytes,
                       .since_us = t->now_us,
                       .key = *key,
-                      .peer = p};
-    if (p->standing_count++ == 0) {
-        p->sent_us = t->now_us;
-        exchange_schedule(t, t->now_us + t->beat_us);
+                      .conn = c};
+    if (c->standing_count++ == 0) {
+        c->sent_us = t->now_us;
+        exchange_schedule(t, t->now_us + t->x->beat_us);
     }
-    DL_APPEND2(p->standing, s, peer_prev, peer_next);
+    DL_APPEND2(c->standing, s, conn_prev, conn_next);
     enqueue(t, s, STANDING_HELD);
     int err = refusal_of(t, s, share);
     if (err) refuse(t, s, err);
@@ -216,77 +216,77 @@ static void on_range(transfer_t *t, peer_t *p, const share_key_t *key, const fra
     else exchange_schedule(t, t->now_us + EXCHANGE_HOLD_US);
 }
 
-static void on_unask(transfer_t *t, peer_t *p, uint64_t id)
+static void on_unask(transfer_t *t, conn_t *c, uint64_t id)
 {
     standing_t *s;
-    for (s = p->standing; s && s->id != id; s = s->peer_next) continue;
+    for (s = c->standing; s && s->id != id; s = s->conn_next) continue;
     if (s) standing_free(t, s);
 }
 
-void serve_frame(transfer_t *t, peer_t *p, const frame_t *f)
+void serve_frame(transfer_t *t, conn_t *c, const frame_t *f)
 {
     if (f->kind == FRAME_UNASK) {
-        for (uint32_t i = 0; i < f->count; i++) on_unask(t, p, f->unask.asks[i]);
+        for (uint32_t i = 0; i < f->count; i++) on_unask(t, c, f->unask.asks[i]);
         return;
     }
     share_t *share = find_share(t, &f->ask.key);
-    for (uint32_t i = 0; i < f->count; i++) on_range(t, p, &f->ask.key, &f->ask.ranges[i], share);
+    for (uint32_t i = 0; i < f->count; i++) on_range(t, c, &f->ask.key, &f->ask.ranges[i], share);
 }
 
 /* What goes out. */
 
-bool serve_refusals(transfer_t *t, peer_t *p)
+bool serve_refusals(transfer_t *t, conn_t *c)
 {
-    send_t *s = p->refusing ? peer_send_begin(p) : NULL;
+    send_t *s = c->refusing ? conn_send_begin(c) : NULL;
     if (!s) return false;
-    frame_t f = {.kind = FRAME_REFUSED, .line = p->line};
-    for (const standing_t *r = p->refusing; r && f.count < LIMIT_ASK_RANGES; r = r->next)
+    frame_t f = {.kind = FRAME_REFUSED, .line = c->end.line};
+    for (const standing_t *r = c->refusing; r && f.count < LIMIT_ASK_RANGES; r = r->next)
         f.refused.rows[f.count++] = (frame_refusal_t){r->id, r->err};
-    if (!peer_send(t, s, &f)) return false;
-    for (uint32_t i = 0; i < f.count; i++) standing_free(t, p->refusing);
+    if (!conn_send(t, s, &f)) return false;
+    for (uint32_t i = 0; i < f.count; i++) standing_free(t, c->refusing);
     t->counters.refused_out += f.count;
-    p->sent_us = t->now_us;
+    c->sent_us = t->now_us;
     return true;
 }
 
-bool serve_data(transfer_t *t, peer_t *p)
+bool serve_data(transfer_t *t, conn_t *c)
 {
-    standing_t *ready = p->ready;
-    if (ready && ready->share->in_place && !p->reads_us) {    /* it said that it does, and does not */
+    standing_t *ready = c->ready;
+    if (ready && ready->share->in_place && !c->end.reads_us) {    /* it said that it does, and does not */
         refuse(t, ready, HEDDLE_ERR_NOT_FOUND);
         return true;
     }
-    send_t *s = ready ? peer_data_begin(p) : NULL;
+    send_t *s = ready ? conn_data_begin(c) : NULL;
     if (!s) return false;
     (void)FAILPOINT("transfer.data"); /* only to die or stop here */
     frame_t f;
     f.kind = FRAME_DATA;
     f.count = 0;
-    f.line = p->line;
+    f.line = c->end.line;
     f.data.ask = ready->id;
     f.data.offset = ready->offset;
     f.data.bytes = ready->bytes;
     share_t *share = s->share = ready->share;
+    s->region = share->region;
     s->payload = (const uint8_t *)share->region->base + ready->offset;
     s->payload_bytes = ready->bytes;
     share->sends++;
-    if (!peer_send(t, s, &f)) {
+    if (!conn_send(t, s, &f)) {
         s->share = NULL;
         share->sends--;
         return false;
     }
-    p->sent_us = t->now_us;
-    pace_take(&t->pace, ready->bytes);
-    p->served = true;
+    c->sent_us = t->now_us;
+    pace_take(&t->x->pace, ready->bytes);
+    c->served = true;
     standing_free(t, ready);
     return true;
 }
 
 /* Who was served has shown that it knew a key; where it cannot read in place after all, it is refused. */
-static bool is_told_early(const peer_t *p)
+static bool is_told_early(const conn_t *c)
 {
-    bool is_there = p->state == PEER_OPEN && !p->broken && !p->hi_due && !p->blocked;
-    return is_there && p->served && p->reads_us;
+    return c->state == CONN_OPEN && !c->blocked && c->served && c->end.reads_us;
 }
 
 static bool share_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes)
@@ -304,16 +304,16 @@ uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t by
     uint32_t readers = 0, told = 0;
     bool is_shared = false;
     frame_t f = {.kind = FRAME_EARLY, .early = {key, bytes}};
-    for (const peer_t *p = t->peers; p; p = p->next) readers += is_told_early(p);
-    for (peer_t *p = readers <= most ? t->peers : NULL; p; p = p->next) {
-        send_t *s = is_told_early(p) ? peer_send_begin(p) : NULL;
+    for (const conn_t *c = t->x->conns; c; c = c->next) readers += is_told_early(c);
+    for (conn_t *c = readers <= most ? t->x->conns : NULL; c; c = c->next) {
+        send_t *s = is_told_early(c) ? conn_send_begin(c) : NULL;
         if (!s) continue;
         if (!is_shared && !(is_shared = share_early(t, r, key, bytes))) {
-            peer_send_end(s);
+            conn_send_end(s);
             return 0;
         }
-        f.line = p->line;
-        told += peer_send(t, s, &f);
+        f.line = c->end.line;
+        told += conn_send(t, s, &f);
     }
     if (is_shared && told == 0) exchange_unshare(t, key);
     return told;
@@ -321,9 +321,9 @@ uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t by
 
 /* Ends. */
 
-void serve_end_peer(transfer_t *t, peer_t *p)
+void serve_end_conn(transfer_t *t, conn_t *c)
 {
-    while (p->standing) standing_free(t, p->standing);
+    while (c->standing) standing_free(t, c->standing);
 }
 
 static void expire_waiting(transfer_t *t, share_t *share)
@@ -331,8 +331,8 @@ static void expire_waiting(transfer_t *t, share_t *share)
     while (share->waiting) {
         uint64_t since =
             share->waiting->since_us > share->moved_us ? share->waiting->since_us : share->moved_us;
-        if (t->now_us < since + t->serve_us) {
-            exchange_schedule(t, since + t->serve_us);
+        if (t->now_us < since + t->x->serve_us) {
+            exchange_schedule(t, since + t->x->serve_us);
             return;
         }
         refuse(t, share->waiting, HEDDLE_ERR_AGAIN);
@@ -341,15 +341,15 @@ static void expire_waiting(transfer_t *t, share_t *share)
 
 void serve_timers(transfer_t *t)
 {
-    while (t->held && t->now_us >= t->held->since_us + EXCHANGE_HOLD_US)
-        refuse(t, t->held, HEDDLE_ERR_NOT_FOUND);
-    if (t->held) exchange_schedule(t, t->held->since_us + EXCHANGE_HOLD_US);
+    while (t->x->held && t->now_us >= t->x->held->since_us + EXCHANGE_HOLD_US)
+        refuse(t, t->x->held, HEDDLE_ERR_NOT_FOUND);
+    if (t->x->held) exchange_schedule(t, t->x->held->since_us + EXCHANGE_HOLD_US);
     share_t *share, *next;
-    HASH_ITER(hh, t->shares, share, next) expire_waiting(t, share);
+    HASH_ITER(hh, t->x->shares, share, next) expire_waiting(t, share);
 }
 
 void serve_fini(transfer_t *t)
 {
     share_t *share, *next;
-    HASH_ITER(hh, t->shares, share, next) free_share(t, share);
+    HASH_ITER(hh, t->x->shares, share, next) free_share(t, share);
 }

@@ -372,26 +372,18 @@ void ucx_prefer(ucx_t *u, uint64_t token, device_family_t family)
     u->ways[at] = (way_t){token, family};
 }
 
-static bool is_over(const peer_t *p, const plane_t *plane)
+static bool is_over(const endpoint_t *e, const void *plane)
 {
-    return p->link && ((const link_t *)p->link)->plane == plane;
+    return e->link && ((const link_t *)e->link)->plane == plane;
 }
 
 /* Ends what goes over it.  It is progressed until that has come to its end. */
 static void retire(ucx_t *u, plane_t **plane)
 {
     plane_t *it = *plane;
-    peer_t *p, *next;
     *plane = NULL;
     if (!it) return;
-    exchange_enter(&u->base);
-    DL_FOREACH_SAFE(u->base.peers, p, next) {
-        if (!is_over(p, it)) continue;
-        p->hushed = true;
-        peer_cut(&u->base, p);
-    }
-    DL_FOREACH(u->base.closing, p) p->force |= !u->rendezvous && is_over(p, it);
-    u->base.reap_due = true;
+    exchange_cut(&u->base, is_over, it);
     it->next = u->retired;
     u->retired = it;
 }
@@ -401,11 +393,7 @@ void ucx_end_retired(ucx_t *u)
 {
     for (plane_t **at = &u->retired; *at;) {
         plane_t *it = *at;
-        const peer_t *p;
-        bool is_used = u->rendezvous;
-        DL_FOREACH(u->base.peers, p) is_used |= is_over(p, it);
-        DL_FOREACH(u->base.closing, p) is_used |= is_over(p, it);
-        if (is_used) {
+        if (u->rendezvous || exchange_any(&u->base, is_over, it)) {
             at = &it->next;
             continue;
         }

@@ -30,7 +30,7 @@
 #define TRANSFER_UCX_H
 
 #include "transfer/device.h"
-#include "transfer/exchange.h"
+#include "transfer/carrier.h"
 #include "transfer/near.h"
 
 #include <ucp/api/ucp.h>
@@ -59,7 +59,7 @@ typedef struct link {
     ucp_ep_h endpoint;
     const plane_t *plane;
     uint8_t *staging;                      /* of a rendezvous */
-    peer_t *peer;
+    endpoint_t *end;
     /* As source: what was lent and not taken yet. */
     send_t *lent[EXCHANGE_DATA_SENDS];
     frame_t lending;                       /* LENT that grows until the turn ends */

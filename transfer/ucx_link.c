@@ -17,8 +17,8 @@ static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
     (void)endpoint;
     (void)status;
-    peer_t *p = arg;
-    exchange_broken(p->transfer, p);
+    endpoint_t *e = arg;
+    exchange_broken(e);
 }
 
 /* The plane over which this peer is reached, and its address there; NULL: they have no network in common. */
@@ -41,7 +41,7 @@ static const plane_t *choose(const ucx_t *u, uint64_t token, const offers_t *off
     return best;
 }
 
-static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
+static int ucx_connect(transfer_t *t, endpoint_t *e, bytes_t address)
 {
     ucx_t *u = ucx_of(t);
     offers_t offers;
@@ -49,10 +49,10 @@ static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-        .err_handler = {.cb = on_error, .arg = p},
+        .err_handler = {.cb = on_error, .arg = e},
     };
     if (!ucx_address_open(address, &offers)) return HEDDLE_ERR_GONE;
-    const plane_t *plane = choose(u, p->token, &offers, &params.address);
+    const plane_t *plane = choose(u, e->token, &offers, &params.address);
     link_t *link = plane ? calloc(1, sizeof *link) : NULL;
     if (!link) return HEDDLE_ERR_GONE;
     if (ucp_ep_create(plane->out, &params, &link->endpoint) != UCS_OK) {
@@ -60,18 +60,18 @@ static int ucx_connect(transfer_t *t, peer_t *p, bytes_t address)
         return HEDDLE_ERR_GONE;
     }
     link->plane = plane;
-    link->peer = p;
-    link->pin = near_pin(&u->board, p->line);
-    if (!link->pin) p->reads_us = false;    /* nothing is lent to it */
+    link->end = e;
+    link->pin = near_pin(&u->board, e->line);
+    if (!link->pin) e->reads_us = false;    /* nothing is lent to it */
     link->view = u->board.words ? near_view_open(&offers.near) : NULL;
-    p->link = link;
+    e->link = link;
     return HEDDLE_OK;
 }
 
 /* On the list of those that have NEAR or TAKEN to say, or off it. */
 static void set_due(link_t *link, bool due)
 {
-    ucx_t *u = ucx_of(link->peer->transfer);
+    ucx_t *u = ucx_of(link->end->transfer);
     if (link->due == due) return;
     link->due = due;
     if (due) DL_APPEND2(u->due, link, due_prev, due_next);
@@ -80,26 +80,26 @@ static void set_due(link_t *link, bool due)
 
 /* Nothing of what was lent is good from here on, and then it is ours again.  Where no word ever came over
  * this family, the next try takes the other. */
-static void ucx_abandon(peer_t *p)
+static void ucx_abandon(endpoint_t *e)
 {
-    link_t *link = p->link;
+    link_t *link = e->link;
     bool is_four = link->plane->at.family == AF_INET;
-    if (!p->remote_line)
-        ucx_prefer(ucx_of(p->transfer), p->token, is_four ? DEVICE_INET6 : DEVICE_INET);
+    if (!e->remote_line)
+        ucx_prefer(ucx_of(e->transfer), e->token, is_four ? DEVICE_INET6 : DEVICE_INET);
     set_due(link, false);
     link->lending.count = link->unsaid = 0;
-    near_unpin(&ucx_of(p->transfer)->board, link->pin);
+    near_unpin(&ucx_of(e->transfer)->board, link->pin);
     link->pin = 0;
     for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
         send_t *s = link->lent[i];
         link->lent[i] = NULL;
-        if (s) exchange_sent(p->transfer, s, SENT_UNREAD);
+        if (s) exchange_sent(e->transfer, s, SENT_UNREAD);
     }
 }
 
-static void ucx_release(peer_t *p)
+static void ucx_release(endpoint_t *e)
 {
-    link_t *link = p->link;
+    link_t *link = e->link;
     near_view_close(&link->view);
     free(link->staging);
     free(link);
@@ -108,21 +108,21 @@ static void ucx_release(peer_t *p)
 static void on_closed(void *request, ucs_status_t status, void *arg)
 {
     (void)status;
-    peer_t *p = arg;
-    exchange_closed(p->transfer, p);
+    endpoint_t *e = arg;
+    exchange_closed(e);
     ucp_request_free(request);
 }
 
-static void ucx_disconnect(transfer_t *t, peer_t *p)
+static void ucx_disconnect(endpoint_t *e)
 {
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
         .flags = UCP_EP_CLOSE_FLAG_FORCE,
         .cb.send = on_closed,
-        .user_data = p,
+        .user_data = e,
     };
-    ucs_status_ptr_t request = ucp_ep_close_nbx(((link_t *)p->link)->endpoint, &param);
-    if (!UCS_PTR_IS_PTR(request)) exchange_closed(t, p);
+    ucs_status_ptr_t request = ucp_ep_close_nbx(((link_t *)e->link)->endpoint, &param);
+    if (!UCS_PTR_IS_PTR(request)) exchange_closed(e);
 }
 
 /* The network takes all of it now (what the socket has no room for is copied by UCX), or nothing. So
@@ -153,7 +153,7 @@ static bool say(const link_t *link, const frame_t *f)
 static bool say_lent(link_t *link)
 {
     link->lending.kind = FRAME_LENT;
-    link->lending.line = link->peer->line;
+    link->lending.line = link->end->line;
     link->lending.lent.pin = link->pin;
     if (!say(link, &link->lending)) return false;
     link->lending.count = link->unsaid = 0;
@@ -163,8 +163,8 @@ static bool say_lent(link_t *link)
 /* Says what is due; true when it said something. */
 static bool flush(link_t *link)
 {
-    frame_t near = {.kind = FRAME_NEAR, .line = link->peer->line, .count = link->view != NULL};
-    frame_t taken = {.kind = FRAME_TAKEN, .line = link->peer->line, .taken = {link->taken_due}};
+    frame_t near = {.kind = FRAME_NEAR, .line = link->end->line, .count = link->view != NULL};
+    frame_t taken = {.kind = FRAME_TAKEN, .line = link->end->line, .taken = {link->taken_due}};
     bool said = false;
     if (link->near_due && say(link, &near)) said = true, link->near_due = false;
     if (link->taken_due && say(link, &taken)) said = true, link->taken_due = 0;
@@ -185,10 +185,10 @@ bool ucx_flush(ucx_t *u)
 static bool lend(link_t *link, send_t *s)
 {
     frame_t data, *f = &link->lending;
-    uint32_t fd = (uint32_t)s->share->region->fd;
+    uint32_t fd = (uint32_t)s->region->fd;
     bool is_full = f->count == LIMIT_ASK_RANGES || (f->count && f->lent.fd != fd);
     if (is_full && !say_lent(link)) return false;
-    if (f->count == 0) f->lent.fd = fd, f->lent.file = near_file(s->share->region->fd);
+    if (f->count == 0) f->lent.fd = fd, f->lent.file = near_file(s->region->fd);
     frame_decode(bytes_of(s->frame, s->frame_bytes), &data);
     f->lent.rows[f->count++] = (frame_loan_t){data.data.ask, data.data.offset, data.data.bytes, s->slot};
     link->lent[s->slot] = s;
@@ -198,14 +198,14 @@ static bool lend(link_t *link, send_t *s)
 }
 
 /* Eager, or not at all. */
-static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
+static bool send_at_once(transfer_t *t, endpoint_t *e, send_t *s)
 {
-    link_t *link = p->link;
-    if (s->data && p->reads_us) return lend(link, s);
+    link_t *link = e->link;
+    if (s->kind == SEND_DATA && e->reads_us) return lend(link, s);
     ucs_status_t status =
-        put(link, s->frame, s->frame_bytes, s->data ? s->payload : NULL, s->data ? s->payload_bytes : 0);
+        put(link, s->frame, s->frame_bytes, s->payload, s->payload_bytes);
     if (status == UCS_ERR_NO_RESOURCE) return false;
-    if (s == &p->hi && status == UCS_OK) {    /* before it, our line means nothing to them */
+    if (s->kind == SEND_HI && status == UCS_OK) {    /* before it, our line means nothing to them */
         link->near_due = link->view != NULL;
         flush(link);
     }
@@ -216,7 +216,7 @@ static bool send_at_once(transfer_t *t, peer_t *p, send_t *s)
 static void on_sent(void *request, ucs_status_t status, void *arg)
 {
     send_t *s = arg;
-    exchange_sent(s->peer->transfer, s, outcome(status));
+    exchange_sent(s->end->transfer, s, outcome(status));
     ucp_request_free(request);
 }
 
@@ -233,24 +233,24 @@ static bool stage(transfer_t *t, link_t *link, send_t *s)
 }
 
 /* Rendezvous, from a copy; UCX keeps the frame too until it has ended. */
-static bool send_and_wait(transfer_t *t, peer_t *p, send_t *s)
+static bool send_and_wait(transfer_t *t, endpoint_t *e, send_t *s)
 {
-    link_t *link = p->link;
-    if (s->data && !stage(t, link, s)) {
+    link_t *link = e->link;
+    if (s->kind == SEND_DATA && !stage(t, link, s)) {
         exchange_sent(t, s, SENT_FAILED);
         return true;
     }
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                         UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-        .flags = s->data ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
+        .flags = s->kind == SEND_DATA ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
         .cb.send = on_sent,
         .user_data = s,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
     ucs_status_ptr_t request =
-        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->data ? s->payload : NULL,
-                        s->data ? s->payload_bytes : 0, &param);
+        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->payload, s->payload_bytes,
+                        &param);
     if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, outcome(UCS_PTR_STATUS(request)));
     return true;
 }
@@ -314,8 +314,8 @@ static bool place(ucx_t *u, const frame_t *f, const frame_loan_t *row, near_copy
 
 static void on_lent(ucx_t *u, const frame_t *f)
 {
-    peer_t *p = peer_of_line(&u->base, f->line);
-    link_t *link = p ? p->link : NULL;
+    endpoint_t *e = exchange_of_line(&u->base, f->line);
+    link_t *link = e ? e->link : NULL;
     near_copy_t copies[LIMIT_ASK_RANGES];
     uint64_t asks[LIMIT_ASK_RANGES];
     uint32_t count = 0;
@@ -340,8 +340,8 @@ static void on_lent(ucx_t *u, const frame_t *f)
 /* What they cannot have read of yet, they cannot have taken. */
 static void on_taken(ucx_t *u, const frame_t *f)
 {
-    peer_t *p = peer_of_line(&u->base, f->line);
-    link_t *link = p ? p->link : NULL;
+    endpoint_t *e = exchange_of_line(&u->base, f->line);
+    link_t *link = e ? e->link : NULL;
     uint32_t slots = link ? f->taken.slots & ~link->unsaid : 0;
     for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
         send_t *s = slots >> i & 1 ? link->lent[i] : NULL;
@@ -354,9 +354,9 @@ static void on_taken(ucx_t *u, const frame_t *f)
 /* Frames that the exchange does not know of. */
 static bool on_near(ucx_t *u, const frame_t *f)
 {
-    peer_t *p = peer_of_line(&u->base, f->line);
-    const link_t *link = p ? p->link : NULL;    /* its NEAR may come before we have connected back */
-    if (f->kind == FRAME_NEAR && p) p->reads_us = f->count > 0 && (!link || link->pin);
+    endpoint_t *e = exchange_of_line(&u->base, f->line);
+    const link_t *link = e ? e->link : NULL;    /* its NEAR may come before we have connected back */
+    if (f->kind == FRAME_NEAR && e) e->reads_us = f->count > 0 && (!link || link->pin);
     if (f->kind == FRAME_LENT) on_lent(u, f);
     if (f->kind == FRAME_TAKEN) on_taken(u, f);
     return f->kind == FRAME_NEAR || f->kind == FRAME_LENT || f->kind == FRAME_TAKEN;

@@ -103,10 +103,10 @@ Test(near, what_is_early_does_not_travel)
 {
     rig_t *r = rig_open(2, 1u << 18, NULL);
     rig_connect(r, KEY);
-    peer_t *p = r->nodes[0].t->peers;
-    p->reads_us = true;
+    conn_t *p = r->nodes[0].t->x->conns;
+    p->end.reads_us = true;
     cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 5), 1);
-    p->reads_us = false;
+    p->end.reads_us = false;
     uint64_t ask = rig_ask(r, 1, 0, OTHER, 0, PIECE);
     rig_pass(r, 20000);
     for (int turns = 0; !rig_ended(r, 1, ask); turns++) {
@@ -186,15 +186,15 @@ Test(near, a_frame_without_room_is_said_later)
 /* Says any frame to a peer, as a process would that means harm, or has another idea of the protocol. */
 static void say_anyway(rig_t *r, int node, int to, frame_t *f)
 {
-    peer_t *p = r->nodes[node].t->peers;
-    while (p && p->token != r->nodes[to].ref.token) p = p->next;
+    conn_t *p = r->nodes[node].t->x->conns;
+    while (p && p->end.token != r->nodes[to].ref.token) p = p->next;
     cr_assert(p && p->free_control);
     send_t *s = p->free_control;
     p->free_control = s->next;
-    if (!f->line) f->line = p->line;
+    if (!f->line) f->line = p->end.line;
     s->frame_bytes = (uint32_t)frame_encode(f, s->frame);
     p->in_flight++;
-    cr_assert(r->nodes[node].t->carrier->send(r->nodes[node].t, p, s));
+    cr_assert(r->nodes[node].t->carrier->send(r->nodes[node].t, &p->end, s));
 }
 
 static frame_t taken_all(uint64_t line) { return (frame_t){.kind = FRAME_TAKEN, .line = line, .taken = {~0u}}; }
@@ -211,12 +211,12 @@ static bool hears_of_a_peer(rig_t *r, int node, int unused)
 {
     (void)unused;
     r->nodes[node].t->carrier->progress(r->nodes[node].t);
-    return r->nodes[node].t->peers != NULL;
+    return r->nodes[node].t->x->conns != NULL;
 }
 
 static bool is_linked(rig_t *r, int node, int unused)
 {
-    return hears_of_a_peer(r, node, unused) && r->nodes[node].t->peers->link;
+    return hears_of_a_peer(r, node, unused) && r->nodes[node].t->x->conns->end.link;
 }
 
 /* Of connections that are half made, and of such as there are not. */
@@ -227,7 +227,7 @@ Test(near, loans_of_a_line_without_a_link_are_nothing)
     r->nodes[0].still = true;
     cr_assert_eq(r->ops->greet(r->nodes[1].t, &r->nodes[0].ref), HEDDLE_OK);
     cr_assert(rig_until(r, hears_of_a_peer, 0, 0, LONG_US));
-    cr_assert(r->nodes[0].t->peers->state == PEER_ACCEPTED && !r->nodes[0].t->peers->link);
+    cr_assert(r->nodes[0].t->x->conns->state == CONN_ACCEPTED && !r->nodes[0].t->x->conns->end.link);
     for (uint64_t line = 0; line < 2; line++) {
         say_anyway(r, 1, 0, &(frame_t){.kind = FRAME_NEAR, .count = 1, .line = line});
         frame_t taken = taken_all(line), lent = lent_of(7, 0, 1);

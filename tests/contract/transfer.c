@@ -617,7 +617,7 @@ Test(transfer, a_receiver_that_asks_too_much_is_refused)
     const int limit = LIMIT_ASKS_PER_PEER, beyond = 64, silent = 40;
     for (int i = 0; i < limit; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * 1024, 1024);
     cr_assert(rig_until(r, rig_was_asked, 0, limit, LONG_US));
-    peer_t *p = r->nodes[1].t->peers;
+    conn_t *p = r->nodes[1].t->x->conns;
     p->asks_open -= (uint32_t)limit;
     uint64_t refused[64 + 40];
     for (int i = 0; i < beyond + silent; i++) refused[i] = rig_ask(r, 1, 0, KEY, 0, 1024);

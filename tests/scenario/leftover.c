@@ -6,8 +6,8 @@
 
 leftover_t leftover_of(const transfer_t *t)
 {
-    leftover_t left = {.shares = t->share_count};
-    for (uint32_t i = 0; i < t->asks_used; i++) left.asks += t->asks[i].state != ASK_FREE;
-    for (const peer_t *p = t->peers; p; p = p->next) left.standing += p->standing_count;
+    leftover_t left = {.shares = t->x->share_count};
+    for (uint32_t i = 0; i < t->x->asks_used; i++) left.asks += t->x->asks[i].state != ASK_FREE;
+    for (const conn_t *p = t->x->conns; p; p = p->next) left.standing += p->standing_count;
     return left;
 }

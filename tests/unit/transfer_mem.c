@@ -164,7 +164,7 @@ Test(mem, a_peer_that_a_send_finds_dead_ends_once)
     for (uint64_t i = 0; i < 4; i++) ask(KEY, i * PIECE, PIECE);
     ops->events(receiver, now_us, events, 64);
     cr_assert_eq(ops->events(source, now_us, events, 64), 0);
-    cr_assert_eq(source->peers->standing_count, 3, "ready, and held back by the rate");
+    cr_assert_eq(source->x->conns->standing_count, 3, "ready, and held back by the rate");
     mem_kill(receiver);
     now_us += 1000 * MS;
     int n = ops->events(source, now_us, events, 64);
@@ -340,13 +340,13 @@ Test(mem, asks_beyond_the_limit_are_refused_and_beyond_that_ignored)
         frame_t f = ask_of(1000, 16, 1 + 16 * i);
         exchange_frame(source, &f);
     }
-    cr_assert_eq(source->by_line->standing_count, LIMIT_ASKS_PER_PEER + 64);
+    cr_assert_eq(source->x->by_line->standing_count, LIMIT_ASKS_PER_PEER + 64);
     for (int i = 0; i < 20; i++) ops->events(source, now_us, events, 64);
     tr_counters_t c;
     ops->counters(source, &c);
     cr_assert_eq(c.refused_out, 64);
     cr_assert_eq(c.asks_in, 3200);
-    cr_assert_eq(source->by_line->standing_count, LIMIT_ASKS_PER_PEER);
+    cr_assert_eq(source->x->by_line->standing_count, LIMIT_ASKS_PER_PEER);
 }
 
 Test(mem, peers_are_limited)
@@ -355,7 +355,7 @@ Test(mem, peers_are_limited)
         frame_t hi = hi_of(100 + i, 5000 + i, receiver);
         exchange_frame(source, &hi);
     }
-    cr_assert_eq(source->peer_count, EXCHANGE_PEERS_MAX);
+    cr_assert_eq(source->x->conn_count, EXCHANGE_PEERS_MAX);
     uint64_t id;
     peer_ref_t one_more = {4, source_ref.address};
     cr_assert_eq(ask_into(ops, source, &one_more, KEY, 0, PIECE, from, 0, &id), HEDDLE_ERR_AGAIN);
@@ -365,27 +365,27 @@ Test(mem, frames_of_unknown_and_of_older_lines_change_nothing)
 {
     frame_t f = ask_of(4242, 16, 1);
     exchange_frame(source, &f);
-    cr_assert_null(source->peers);
+    cr_assert_null(source->x->conns);
     frame_t hi = hi_of(77, 1000, receiver), older = hi_of(77, 999, receiver),
             newer = hi_of(77, 1001, receiver);
     exchange_frame(source, &hi);
     exchange_frame(source, &older);
-    cr_assert_eq(source->peers->remote_line, 1000);
+    cr_assert_eq(source->x->conns->end.remote_line, 1000);
     exchange_frame(source, &newer);
-    cr_assert_eq(source->peers->remote_line, 1001);
-    cr_assert_eq(source->peer_count, 2, "the old one is being closed");
+    cr_assert_eq(source->x->conns->end.remote_line, 1001);
+    cr_assert_eq(source->x->conn_count, 2, "the old one is being closed");
     cr_assert_eq(ops->events(source, now_us, events, 64), 1);
     cr_assert(events[0].kind == TR_PEER_GONE && events[0].token == 77);
-    cr_assert_eq(source->peer_count, 1);
+    cr_assert_eq(source->x->conn_count, 1);
 }
 
 Test(mem, data_of_another_shape_end_the_ask)
 {
     ask(KEY, 8 * PIECE, PIECE);
     settle();
-    peer_t *p = receiver->peers;
-    frame_t f = {.kind = FRAME_DATA, .line = p->remote_line};
-    f.data.ask = receiver->asks[0].id;
+    conn_t *p = receiver->x->conns;
+    frame_t f = {.kind = FRAME_DATA, .line = p->end.remote_line};
+    f.data.ask = receiver->x->asks[0].id;
     f.data.offset = 8 * PIECE;
     f.data.bytes = PIECE - 1;
     frame_t stale = f, stranger = f;
@@ -417,13 +417,13 @@ static void send_anything(transfer_t *to, transfer_t *back)
     frame_t f = {.kind = KINDS[rand() % 8],
                  .line = likely(7000),
                  .count = 1 + (uint32_t)rand() % LIMIT_ASK_RANGES};
-    if (rand() % 2 && to->peers) f.line = to->peers->remote_line;
+    if (rand() % 2 && to->x->conns) f.line = to->x->conns->end.remote_line;
     if (f.line == 0) return;
     switch (f.kind) {
     case FRAME_HI:
         ops->address(back, &f.hi.address);
         f.hi.token = 1 + likely(70);
-        f.hi.answer = rand() % 3 ? 0 : to->peers ? likely(to->peers->line) : random_u64();
+        f.hi.answer = rand() % 3 ? 0 : to->x->conns ? likely(to->x->conns->end.line) : random_u64();
         break;
     case FRAME_ASK:
         f.ask.key = rand() % 4 ? KEY : OTHER;
@@ -435,7 +435,7 @@ static void send_anything(transfer_t *to, transfer_t *back)
         for (uint32_t i = 0; i < f.count; i++) f.unask.asks[i] = likely(40);
         break;
     case FRAME_DATA: {
-        const ask_t *a = &to->asks[rand() % 64];
+        const ask_t *a = &to->x->asks[rand() % 64];
         f.data.ask = likely(a->id);
         f.data.offset = rand() % 2 ? a->offset : random_u64();
         f.data.bytes = rand() % 4 ? a->bytes : (uint32_t)random_u64();
@@ -454,7 +454,7 @@ static void send_anything(transfer_t *to, transfer_t *back)
         break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f.count; i++)
-            f.refused.rows[i] = (frame_refusal_t){likely(to->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};
+            f.refused.rows[i] = (frame_refusal_t){likely(to->x->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};
         break;
     }
     exchange_frame(to, &f);
@@ -484,14 +484,14 @@ Test(mem, whatever_peers_send_the_books_balance, .timeout = 60)
         int n = ops->events(receiver, now_us, events, rand() % 64);
         for (int i = 0; i < n; i++) ended += events[i].kind == TR_ARRIVED || events[i].kind == TR_REFUSED;
     }
-    for (peer_t *p; (p = receiver->peers);) ops->drop_peer(receiver, p->token);
+    for (conn_t *p; (p = receiver->x->conns);) ops->drop_peer(receiver, p->end.token);
     for (int n; (n = ops->events(receiver, now_us, events, 64)) > 0;)
         for (int i = 0; i < n; i++) ended += events[i].kind == TR_ARRIVED || events[i].kind == TR_REFUSED;
     cr_assert_eq(asked, dropped + ended, "asked %llu, dropped %llu, ended %llu", (unsigned long long)asked,
                  (unsigned long long)dropped, (unsigned long long)ended);
     cr_assert_gt(ended, 1000);
     cr_assert(ops->idle(receiver, into));
-    cr_assert_eq(receiver->ring_reserved, receiver->peer_count + receiver->share_count,
+    cr_assert_eq(receiver->x->ring_reserved, receiver->x->conn_count + receiver->x->share_count,
                  "no reservation is lost");
 }
 
