@@ -18,6 +18,15 @@
 #include <stdbool.h>
 
 typedef struct { uint8_t b[16]; } share_key_t;                     /* holding it is the right to read */
+/* Of part 0 the version's own; of part n that with n added to its last two bytes, as a little-endian number:
+ * who has the key of a version may read all of its parts. */
+static inline share_key_t share_key_of_part(share_key_t key, uint32_t part)
+{
+    uint32_t last = (uint32_t)key.b[14] + ((uint32_t)key.b[15] << 8) + part;
+    key.b[14] = (uint8_t)last;
+    key.b[15] = (uint8_t)(last >> 8);
+    return key;
+}
 typedef struct { uint64_t token; bytes_t address; } peer_ref_t;    /* address: from the control plane only */
 typedef struct transfer transfer_t;
 

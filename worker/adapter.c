@@ -25,12 +25,9 @@ static announced_t *remember(adapter_t *a, const msg_announce_t *m)
         if (!w) return NULL;
         w->version = m->version;
         w->h1 = m->digest;
-        w->region_bytes = m->parts[0].region_bytes;
-        w->manifest_bytes = m->parts[0].manifest_bytes;
-        w->manifest_digest = m->parts[0].manifest_digest;
+        announced_parts(w, m->parts, &m->key);
         w->data_bytes = m->data_bytes;
         w->step = m->step;
-        memcpy(&w->key, &m->key, sizeof w->key);
         w->next = a->announced;
         a->announced = w;
     }
@@ -193,11 +190,13 @@ static void say_need_sources(adapter_t *a, uint64_t version, uint64_t *lost, uin
 /* A sealed slot with the same arena, of another version, that is not known to be damaged; NULL: none. */
 static slot_t *find_equal(const adapter_t *a, const announced_t *w)
 {
+    const announced_part_t *part = &w->part[0];
     for (const announced_t *other = a->announced; other; other = other->next) {
         const sync_entry_t *e = other == w ? NULL : sync_find(&a->sync, other->version);
-        bool is_equal = digest_equal(&other->h1, &w->h1) && other->region_bytes == w->region_bytes &&
-                        other->manifest_bytes == w->manifest_bytes &&
-                        digest_equal(&other->manifest_digest, &w->manifest_digest);
+        const announced_part_t *its = &other->part[0];
+        bool is_equal = digest_equal(&other->h1, &w->h1) && its->region_bytes == part->region_bytes &&
+                        its->manifest_bytes == part->manifest_bytes &&
+                        digest_equal(&its->manifest_digest, &part->manifest_digest);
         if (!e || !is_equal || !sync_is_held(e)) continue;
         slot_t *slot = slot_of(a, e->slot);
         if (slot && !slot->is_damaged) return slot;
@@ -218,9 +217,9 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
     c->slot = equal;
     for (int piece = 0; piece < 4 && c->at < end; piece++) check_work(c, a->core->io->clock);
     if (c->at < end) return HEDDLE_ERR_AGAIN;
-    const uint8_t *view = equal->region->view;
-    digest_t manifest = digest_blake2b(view + manifest_offset(w->region_bytes), w->manifest_bytes);
-    if (!digest_equal(&manifest, &w->manifest_digest)) equal->is_damaged = true;
+    bytes_t encoded = announced_manifest(&w->part[0], equal->region->view);
+    digest_t manifest = digest_blake2b(encoded.data, encoded.bytes);
+    if (!digest_equal(&manifest, &w->part[0].manifest_digest)) equal->is_damaged = true;
     if (!equal->is_damaged) return HEDDLE_OK;
     log_emit(LOG_ERROR, "slot.damaged",
              "the memory of %s@%llu no longer has its digest: version %llu of the same content is fetched",
@@ -233,7 +232,8 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
 static void leave_early(adapter_t *a, const announced_t *w, int slot)
 {
     const slot_t *early = a->early.slot;
-    if (!early || (early->index == (uint32_t)slot && early->region->bytes >= announced_bytes(w))) return;
+    uint64_t bytes = announced_bytes(&w->part[0]);
+    if (!early || (early->index == (uint32_t)slot && early->region->bytes >= bytes)) return;
     early_end(&a->early, a->core->io);
     a->has_surplus = true;
 }
@@ -260,7 +260,7 @@ static int reserve(adapter_t *a, const sync_entry_t *e)
     if (equal && rc) return rc;
     leave_early(a, w, equal ? -1 : e->slot);
     return equal ? slots_adopt(slots, equal, index, &slot, &a->error)
-                 : slots_reserve(slots, a->index, index, announced_bytes(w), &slot, &a->error);
+                 : slots_reserve(slots, a->index, index, announced_bytes(&w->part[0]), &slot, &a->error);
 }
 
 /* --- FETCHING: its bytes ---------------------------------------------------------------------- */
@@ -270,12 +270,13 @@ static int reserve(adapter_t *a, const sync_entry_t *e)
 static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w)
 {
     const node_io_t *io = a->core->io;
-    int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : io->tr->share(io->t, slot->region, w->key);
+    share_key_t key = w->part[0].key;
+    int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : io->tr->share(io->t, slot->region, key);
     bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
     if (rc)
         return error_fail(&a->error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
                           heddle_err_text(rc));
-    slot->key = w->key;
+    slot->key = key;
     slot->is_shared = true;
     return HEDDLE_OK;
 }
@@ -284,15 +285,15 @@ static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w)
 static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
-    const uint8_t *view = slot->region->view;
+    const announced_part_t *part = &w->part[0];
     manifest_t manifest = {0};
-    int rc = manifest_read(bytes_of(view + manifest_offset(w->region_bytes), w->manifest_bytes),
-                           &w->manifest_digest, &manifest, &a->error);
+    int rc = manifest_read(announced_manifest(part, slot->region->view), &part->manifest_digest, &manifest,
+                           &a->error);
     if (rc) return rc;
     seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = &manifest};
     rc = slot_seal(slot, &seal);
     manifest_fini(&manifest);
-    if (!rc) rc = io->tr->extend(io->t, w->key, 0, announced_bytes(w));
+    if (!rc) rc = io->tr->extend(io->t, part->key, 0, announced_bytes(part));
     if (rc) return error_fail(&a->error, rc, "the slot cannot be sealed: %s", heddle_err_text(rc));
     w->connect_us = w->fetch_us = w->verify_us = 0;
     w->served_count = 0;
@@ -759,12 +760,12 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
     const announced_t *w = loading ? find_announced(a, loading->version) : NULL;
     if (w) {    /* before what is fetched meanwhile: it comes to its end first */
         p.fetching = w->version;
-        p.bytes_done = p.data_bytes = w->region_bytes;
+        p.bytes_done = p.data_bytes = w->part[0].region_bytes;
     } else if (a->pull) {
         const heddle_error_t *why = unreached_error(&a->unreached, a->pull);
         p.fetching = pull_what(a->pull)->version;
         p.bytes_done = pull_bytes_done(a->pull);
-        p.data_bytes = pull_what(a->pull)->region_bytes;
+        p.data_bytes = pull_what(a->pull)->part[0].region_bytes;
         p.source = pull_source(a->pull);
         p.message = why ? why->message : NULL;
     }

@@ -54,10 +54,8 @@ static void hear(void *self, const msg_report_t *m)
     job_t *j = self;
     j->has_parts = m->part_count == 1;
     if (!j->has_parts) return;
-    j->heard = (announced_t){.region_bytes = m->parts[0].region_bytes,
-                             .manifest_bytes = m->parts[0].manifest_bytes,
-                             .manifest_digest = m->parts[0].manifest_digest};
-    memcpy(&j->heard.key, &m->key, sizeof j->heard.key);
+    j->heard = (announced_t){0};
+    announced_parts(&j->heard, m->parts, &m->key);
     announced_sources(&j->heard, m->sources, m->source_count);
 }
 
@@ -66,7 +64,7 @@ static int fail_late(const job_t *j, heddle_error_t *error)
     char done[16], all[16];
     const heddle_error_t *why = j->pull ? unreached_error(&j->unreached, j->pull) : NULL;
     units_bytes_text(j->pull ? pull_bytes_done(j->pull) : 0, done);
-    units_bytes_text(j->what.region_bytes, all);
+    units_bytes_text(j->what.part[0].region_bytes, all);
     error_fail(error, HEDDLE_ERR_DEADLINE, "%s@%llu was not fetched in %u ms", j->ref.name,
                (unsigned long long)j->what.version, j->opts.deadline_ms);
     error_where(error, j->ref.name, j->what.version, NULL, "fetch");
@@ -230,7 +228,7 @@ static int make_memory(job_t *j, heddle_error_t *error)
     if (slots_new(&name, 1, &ops, &j->slots))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a version");
     int rc;
-    while ((rc = slots_reserve(j->slots, 0, 0, announced_bytes(&j->what), &j->slot, error)) ==
+    while ((rc = slots_reserve(j->slots, 0, 0, announced_bytes(&j->what.part[0]), &j->slot, error)) ==
            HEDDLE_ERR_AGAIN) {
         rc = is_over(j, error);
         if (rc) return rc;
@@ -245,7 +243,7 @@ static void tell_progress(job_t *j)
     uint64_t bytes = pull_bytes_done(j->pull);
     if (!j->opts.progress || bytes == j->told_bytes) return;
     j->told_bytes = bytes;
-    j->opts.progress(j->opts.progress_self, bytes, j->what.region_bytes);
+    j->opts.progress(j->opts.progress_self, bytes, j->what.part[0].region_bytes);
 }
 
 /* Every source that is known was lost: the broker may know of another. */

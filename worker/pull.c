@@ -18,6 +18,7 @@ struct pull {
     pull_counters_t *counters;
     pull_state_t state;
     heddle_error_t error;
+    const announced_part_t *part;        /* of `what`: the one that comes */
     uint64_t cookie;                     /* of its asks, but for the piece */
     fetch_t *fetch;                      /* of the manifest, then of the chunks; NULL: that one came early */
     manifest_t manifest;
@@ -35,6 +36,17 @@ struct pull {
     bool overwritten;                    /* a dropped ask may have written after its chunk was digested */
     uint32_t again, checked;             /* CLOSING: chunks that are, and were, digested again */
 };
+
+void announced_parts(announced_t *a, const msg_part_t *parts, const key16_t *key)
+{
+    share_key_t of_version;
+    memcpy(&of_version, key, sizeof of_version);
+    for (uint32_t i = 0; i < ANNOUNCED_PARTS; i++)
+        a->part[i] = (announced_part_t){.region_bytes = parts[i].region_bytes,
+                                        .manifest_bytes = parts[i].manifest_bytes,
+                                        .manifest_digest = parts[i].manifest_digest,
+                                        .key = share_key_of_part(of_version, i)};
+}
 
 void announced_sources(announced_t *a, const msg_source_t *sources, uint32_t count)
 {
@@ -91,8 +103,8 @@ static bool is_quiet(const pull_t *p) { return p->io->tr->idle(p->io->t, p->slot
 static uint32_t piece_range(const pull_t *p, uint32_t piece, uint64_t *ret_offset)
 {
     if (p->state != PULL_MANIFEST) return manifest_chunk(&p->manifest, piece, ret_offset);
-    uint64_t at = (uint64_t)piece * PULL_PIECE_BYTES, left = p->what->manifest_bytes - at;
-    *ret_offset = manifest_offset(p->what->region_bytes) + at;
+    uint64_t at = (uint64_t)piece * PULL_PIECE_BYTES, left = p->part->manifest_bytes - at;
+    *ret_offset = manifest_offset(p->part->region_bytes) + at;
     return left < PULL_PIECE_BYTES ? (uint32_t)left : PULL_PIECE_BYTES;
 }
 
@@ -103,7 +115,7 @@ static bool ask(pull_t *p, const fetch_action_t *a, uint64_t now_us)
     if (fetch_piece(p->fetch, a->piece, &token) != PIECE_ASKED || token != a->token) return false;
     const source_t *source = find_source(p, a->token);
     sink_t sink = sink_of(p->slot->region, p->leaves);
-    tr_read_t read = {.key = p->what->key, .sink = &sink, .cookie = p->cookie | a->piece};
+    tr_read_t read = {.key = p->part->key, .sink = &sink, .cookie = p->cookie | a->piece};
     read.bytes = piece_range(p, a->piece, &read.offset);
     read.at = read.offset;
     if (p->state == PULL_MANIFEST) sink.leaves = NULL;
@@ -185,6 +197,7 @@ static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, const 
     fetch_destroy(&p->fetch);
     fetch_plan_t plan = {.count = pieces,
                          .piece_bytes = piece_bytes,
+                         .part = (uint32_t)(p->part - p->what->part),
                          .window_bytes = LIMIT_WINDOW_BYTES,
                          .have = have,
                          .bad = p->bad,
@@ -202,7 +215,7 @@ static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, const 
 static bool begin_manifest(pull_t *p, uint64_t now_us)
 {
     p->state = PULL_MANIFEST;
-    return begin_fetch(p, (uint32_t)((p->what->manifest_bytes + PULL_PIECE_BYTES - 1) / PULL_PIECE_BYTES),
+    return begin_fetch(p, (uint32_t)((p->part->manifest_bytes + PULL_PIECE_BYTES - 1) / PULL_PIECE_BYTES),
                        PULL_PIECE_BYTES, NULL, now_us);
 }
 
@@ -230,9 +243,9 @@ static void begin_chunks(pull_t *p, uint64_t now_us);
 
 static void check_manifest(pull_t *p, uint64_t now_us)
 {
-    const announced_t *a = p->what;
+    const announced_part_t *a = p->part;
     uint64_t offset = manifest_offset(a->region_bytes);
-    bytes_t encoded = bytes_of((const uint8_t *)p->slot->region->view + offset, a->manifest_bytes);
+    bytes_t encoded = announced_manifest(a, p->slot->region->view);
     bool is_early = !p->fetch;
     heddle_error_t why;
     p->manifest_here = false;
@@ -284,7 +297,7 @@ static void note_good(pull_t *p, uint64_t token, uint32_t chunk)
 {
     uint64_t offset;
     uint32_t bytes = manifest_chunk(&p->manifest, chunk, &offset);
-    p->io->tr->extend(p->io->t, p->what->key, offset, bytes);
+    p->io->tr->extend(p->io->t, p->part->key, offset, bytes);
     p->bytes_done += bytes;
     served_by(p, token)->bytes += bytes;
 }
@@ -468,7 +481,7 @@ uint64_t pull_tick(pull_t *p, uint64_t now_us)
 /* The manifest, where it is part of what came early, needs no fetch. */
 static bool begin(pull_t *p, uint64_t now_us)
 {
-    const announced_t *a = p->what;
+    const announced_part_t *a = p->part;
     if (!early_covers(&p->early, manifest_offset(a->region_bytes), a->manifest_bytes))
         return begin_manifest(p, now_us);
     p->state = PULL_MANIFEST;
@@ -485,7 +498,8 @@ int pull_new(const pull_opts_t *opts, uint64_t now_us, pull_t **ret_pull)
     p->what = what;
     p->slot = opts->slot;
     p->counters = opts->counters;
-    p->cookie = cookie_of(opts->adapter);
+    p->part = &what->part[opts->part];
+    p->cookie = cookie_of(opts->adapter) | (uint64_t)opts->part << 32;
     p->started_us = now_us;
     what->connect_us = what->fetch_us = what->verify_us = what->sealed_us = 0;
     what->served_count = 0;

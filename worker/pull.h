@@ -34,12 +34,20 @@
 /* What came from whom. */
 typedef struct { uint64_t token, kind, bytes; char name[HEDDLE_NAME_MAX + 1]; } served_t;
 
+/* One part of a version: an arena, and the key that its bytes are asked for under. */
+#define ANNOUNCED_PARTS 1u                       /* a version with more is refused (adapter.c) */
+typedef struct {
+    uint64_t region_bytes, manifest_bytes;
+    digest_t manifest_digest;
+    share_key_t key;
+} announced_part_t;
+
 /* One announced version: what to fetch, from whom, and how that went. */
 typedef struct announced {
     struct announced *next;
-    uint64_t version, region_bytes, manifest_bytes, data_bytes;
-    digest_t h1, manifest_digest;
-    share_key_t key;
+    uint64_t version, data_bytes;
+    digest_t h1;
+    announced_part_t part[ANNOUNCED_PARTS];
     int64_t step;
     source_t sources[LIMIT_SOURCES];             /* in the order to be tried */
     uint32_t source_count;
@@ -50,10 +58,17 @@ typedef struct announced {
     uint32_t served_count;
 } announced_t;
 
-static inline uint64_t announced_bytes(const announced_t *a)
+static inline uint64_t announced_bytes(const announced_part_t *part)
 {
-    return manifest_offset(a->region_bytes) + a->manifest_bytes;
+    return manifest_offset(part->region_bytes) + part->manifest_bytes;
 }
+/* The manifest of a part, in memory that holds its arena. */
+static inline bytes_t announced_manifest(const announced_part_t *part, const void *arena)
+{
+    return bytes_of((const uint8_t *)arena + manifest_offset(part->region_bytes), part->manifest_bytes);
+}
+/* Copies the parts of a message, of which there are ANNOUNCED_PARTS; `key`: the version's. */
+void announced_parts(announced_t *a, const msg_part_t *parts, const key16_t *key);
 /* Copies the list of a message.  Sources without an address, or with one that is too long, are left
  * out. */
 void announced_sources(announced_t *a, const msg_source_t *sources, uint32_t count);
@@ -78,6 +93,7 @@ typedef struct {
     pull_counters_t *counters;
     early_t *early;                              /* what it has in that slot is the pull's, and it is over */
     uint32_t adapter;                            /* for the cookies */
+    uint32_t part;                               /* below ANNOUNCED_PARTS */
 } pull_opts_t;
 
 /* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the
