@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct { int shape; int64_t rank, narrow, seed, tensors; bool force; } args_t;
+typedef struct { int shape; int64_t rank, narrow, seed, tensors; bool force, is_quiet; } args_t;
 static const option_t OPTIONS[] = {
     {"shape", 0, OPTION_CHOICE, SHAPE_NAMES, NULL, "qwen2.5-0.5b", "model whose linear layers get a LoRA", offsetof(args_t, shape)},
     {"rank", 'r', OPTION_INTEGER, "N", NULL, "16", "rank, 1 to 1024", offsetof(args_t, rank)},
@@ -24,16 +24,17 @@ static const option_t OPTIONS[] = {
     {"seed", 's', OPTION_INTEGER, "N", NULL, "1", "other seeds give other bytes", offsetof(args_t, seed)},
     {"tensors", 0, OPTION_INTEGER, "N", NULL, "0", "instead of a shape: N tiny tensors, an even number up to 1000000", offsetof(args_t, tensors)},
     {"force", 'f', OPTION_FLAG, NULL, NULL, NULL, "write into DIR though it exists", offsetof(args_t, force)},
+    {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "do not say what was made", offsetof(args_t, is_quiet)},
     {0}};
 static const char *const ARGS[] = {"DIR", NULL};
 static const option_set_t SET = {"mkadapter", "[OPTION...] DIR",
     "Makes DIR, a PEFT adapter (adapter_config.json, adapter_model.safetensors) of bf16 tensors in the shape of a real LoRA on all\n"
     "linear layers.  The same options give the same bytes.", NULL, OPTIONS, NULL, ARGS, 1,
     "Exit status: 0 ok, DIR is there; 2 usage; 9 this machine: DIR exists or cannot be written, or memory ran out.\n\n"
-    "Examples:\n  mkadapter ./my-peft-dir\n"
+    "Examples:\n  mkadapter ./my-peft-dir\n  mkadapter --force --seed 2 ./my-peft-dir    other bytes, as after more training\n"
     "  mkadapter --shape llama-3.1-8b --rank 32 --seed 2 ./larger"};
 
-static int write_files(const manifest_input_t *in, int dir_fd, heddle_error_t *error)
+static int write_files(const manifest_input_t *in, bool is_quiet, int dir_fd, heddle_error_t *error)
 {
     manifest_t manifest = {0};
     buf_t encoded = {0};
@@ -42,7 +43,7 @@ static int write_files(const manifest_input_t *in, int dir_fd, heddle_error_t *e
     if (rc) error_fail(error, rc, "no memory for a manifest");
     else rc = manifest_decode(buf_view(&encoded), &manifest, error);
     if (!rc) rc = peft_write(dir_fd, &manifest, in->region, error);
-    if (!rc) {
+    if (!rc && !is_quiet) {
         char text[HEDDLE_DIGEST_TEXT];
         digest_text(&h1, text);
         printf("%u tensors, %llu bytes, %s\n", manifest.tensor_count, (unsigned long long)in->layout->data_bytes, text);
@@ -61,7 +62,7 @@ static int make_files(const args_t *args, const shape_table_t *table, const layo
     buf_t config = {0};
     shape_config(args->shape, (uint32_t)args->rank, &config);
     manifest_input_t in = {table->rows, layout, buf_view(&config), bytes_of("{\"format\":\"pt\"}", 15), "lora", "", region};
-    int rc = write_files(&in, dir_fd, error);
+    int rc = write_files(&in, args->is_quiet, dir_fd, error);
     buf_fini(&config);
     munmap(region, layout->region_bytes);
     return rc;
@@ -86,9 +87,19 @@ static int check_args(const args_t *args, heddle_error_t *error)
     bool is_fine = args->rank >= 1 && args->rank <= 1024 && args->narrow >= 1 && args->narrow <= 1024 && args->tensors >= 0 &&
                    args->tensors <= 1000000 && args->tensors % 2 == 0;
     if (is_fine) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "mkadapter: --rank, --narrow or --tensors is out of range");
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "--rank, --narrow or --tensors is out of range");
     error_expected(error, "rank and narrow 1..1024; tensors even, 0..1000000");
     return rc;
+}
+
+/* As `heddle` says what went wrong. */
+static void say(const heddle_error_t *e)
+{
+    bool is_named = !strncmp(e->message, "mkadapter: ", 11);    /* the option parser names the program itself */
+    fprintf(stderr, "mkadapter: %s: %s\n", heddle_err_name(e->code), e->message + (is_named ? 11 : 0));
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
+    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
 }
 
 int main(int argc, char **argv)
@@ -99,8 +110,11 @@ int main(int argc, char **argv)
     int rc = option_parse(&SET, argc, argv, &args, &dir, &error);
     if (rc == 1) return process_end(0);
     if (!rc) rc = check_args(&args, &error);
-    if (!rc && mkdir(dir, 0777) != 0 && !(errno == EEXIST && args.force))
-        rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "mkadapter: cannot make %s: %s", dir, strerror(errno));
+    if (!rc && mkdir(dir, 0777) != 0 && !(errno == EEXIST && args.force)) {
+        bool is_there = errno == EEXIST;
+        rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot make %s: %s", dir, strerror(errno));
+        if (is_there) error_hint(&error, "name another directory, or write into this one with --force; --seed N gives other bytes");
+    }
     if (!rc && args.force) {
         char path[4096];
         snprintf(path, sizeof path, "%s/adapter_model.safetensors", dir);
@@ -109,10 +123,9 @@ int main(int argc, char **argv)
         unlink(path);
     }
     int fd = rc ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (!rc && fd < 0) rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "mkadapter: cannot open %s: %s", dir, strerror(errno));
+    if (!rc && fd < 0) rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot open %s: %s", dir, strerror(errno));
     if (!rc) rc = make(&args, fd, &error);
     if (fd >= 0) close(fd);
-    bool is_named = !strncmp(error.message, "mkadapter: ", 11);    /* the option parser names the program itself */
-    if (rc) fprintf(stderr, "%s%s%s%s\n", is_named ? "" : "mkadapter: ", error.message, error.hint[0] ? "; " : "", error.hint);
+    if (rc) say(&error);
     return process_end(heddle_err_exit(rc));
 }

@@ -226,6 +226,6 @@ end
 
 printf '\n'
 printf '   %s\n' "${RESULTS[@]}"
-printf '\n%s in %d s.  By hand, in three terminals, with build/bin in your PATH:\n' "$([ "$FAILED" = 0 ] && echo 'All passed' || echo 'FAILED')" "$(($(date +%s) - DEMO_START))"
-printf '   heddle broker\n   heddle worker --adapter policy --export ./w1\n   mkadapter ./my-peft-dir && heddle publish ./my-peft-dir --adapter policy --step 100\n'
+printf '\n%s in %d s.  By hand, in four terminals, with build/bin in your PATH:\n' "$([ "$FAILED" = 0 ] && echo 'All passed' || echo 'FAILED')" "$(($(date +%s) - DEMO_START))"
+printf '   heddle broker\n   heddle worker --adapter policy --export ./w1\n   mkadapter ./my-peft-dir && heddle publish ./my-peft-dir --adapter policy --step 100\n   heddle status\n'
 exit "$FAILED"
