@@ -6,6 +6,7 @@
 #include "core/names.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -13,7 +14,7 @@ typedef struct {
     uint32_t deadline_ms;
     heddle_quorum_t wait;
     bool dry_run;
-    int64_t to;
+    const char *to;
 } args_t;
 #define DECIDING                                                                                             \
     {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "10s", "give up waiting after this; the decision stands",  \
@@ -25,7 +26,7 @@ typedef struct {
 static const char *const ARGS[] = {"NAME", NULL};
 
 static const option_t BACK_OPTIONS[] = {
-    {"to", 0, OPTION_INTEGER, "V", NULL, "0",
+    {"to", 0, OPTION_TEXT, "V|NAME@V|TAG", NULL, "0",
      "this version, instead of the one that was active before; 0: one step back", offsetof(args_t, to)},
     DECIDING,
     {0}};
@@ -37,7 +38,7 @@ static const option_set_t BACK = {
     "or publisher still holds, the one that was activated last.  Each call is one more step back.  The "
     "adapter is held there:\n"
     "later versions stage and do not activate until heddle resume NAME.",
-    CLI_DUR "\n" CLI_QUORUM,
+    CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
     BACK_OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -100,29 +101,41 @@ static int decide(const char *kind, const args_t *args, const char *ref, decide_
     return end;
 }
 
+/* The version to go back to: NAME with that of --to, which is a number, or NAME@V again, or a tag. */
+static int take_target(const char *name, const char *to, char *ret_ref, size_t size, heddle_error_t *error)
+{
+    size_t n = strlen(name), digits = strspn(to, "0123456789");
+    bool is_number = digits > 0 && digits <= 18 && !to[digits];
+    bool is_step = is_number && !strtoull(to, NULL, 10);
+    bool is_of_name = !strncmp(to, name, n) && to[n] == '@';
+    const char *wrong = NULL;
+    if (n > HEDDLE_NAME_MAX + 40) wrong = "no adapter has a name of that length";
+    else if (!is_step && strchr(name, '@')) wrong = "the version is named twice";
+    else if (!is_number && !is_of_name)
+        wrong = strchr(to, '@') ? "--to names a version of another adapter" : "--to takes a version";
+    if (wrong) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s", wrong);
+        error_contrast(error, "1, 2, 3, ...; or NAME@V, or a tag", is_number ? name : to);
+        error_hint(error, "`heddle versions NAME` lists the versions");
+        return rc;
+    }
+    if (is_step) snprintf(ret_ref, size, "%s", name);
+    else if (is_number) snprintf(ret_ref, size, "%s@%s", name, to);
+    else snprintf(ret_ref, size, "%s", to);
+    return HEDDLE_OK;
+}
+
 int command_rollback(int argc, char **argv)
 {
     args_t args = {0};
     const char *name = NULL;
     int end = cli_parse(&BACK, "rollback", argc, argv, &args, &name);
     if (end >= 0) return end;
-    char ref[HEDDLE_NAME_MAX + 64];
-    bool has_both = args.to && strchr(name, '@');
-    if (has_both || args.to < 0 || strlen(name) > HEDDLE_NAME_MAX + 40) {
-        heddle_error_t error;
-        char number[24];
-        snprintf(number, sizeof number, "%lld", (long long)args.to);
-        error_fail(&error, HEDDLE_ERR_USAGE, "%s",
-                   has_both      ? "the version is named twice"
-                   : args.to < 0 ? "--to takes the number of a version"
-                                 : "no adapter has a name of that length");
-        error_contrast(&error, args.to < 0 ? "1, 2, 3, ..." : "NAME [--to V]", args.to < 0 ? number : name);
-        error_hint(&error, "`heddle versions NAME` lists the versions");
-        return cli_fail(&args.common, "rollback", &error);
-    }
-    if (args.to) snprintf(ref, sizeof ref, "%s@%lld", name, (long long)args.to);
-    else snprintf(ref, sizeof ref, "%s", name);
-    return decide("rollback", &args, ref, heddle_admin_rollback);
+    char ref[2 * HEDDLE_NAME_MAX + 64];
+    heddle_error_t error;
+    int rc = take_target(name, args.to, ref, sizeof ref, &error);
+    return rc ? cli_fail(&args.common, "rollback", &error)
+              : decide("rollback", &args, ref, heddle_admin_rollback);
 }
 
 int command_resume(int argc, char **argv)
