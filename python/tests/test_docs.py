@@ -3,7 +3,10 @@
 pages compiles, and whole programs in it run.
 """
 import inspect
+import pathlib
 import re
+import shutil
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -11,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import heddle
-from conftest import PATIENCE, ROOT, Broker
+from conftest import FIXTURES, PATIENCE, ROOT, Broker
 
 PAGE = (ROOT / "docs" / "python.md").read_text()
 
@@ -53,7 +56,8 @@ def test_every_exception_is_told_with_what_it_is():
                                  re.M), f"{name} is also a {base.__name__}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/trl.md", "python/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/trl.md", "docs/engines.md",
+                                  "python/README.md"])
 def test_code_compiles(page):
     blocks = code_of(page)
     assert blocks
@@ -109,13 +113,72 @@ def test_the_trainer_and_the_engine_of_the_page_run(model):
         last = training.get("ver")
         serving["serving"] = not last or last.step != 2 or tag != last.tag
 
-    training = {"steps": 3, "model": model, "train": lambda m: models.stir(m, training["step"])}
+    training = {"first": 0, "steps": 3, "model": model, "train": lambda m: models.stir(m, training["step"])}
     serving = {"serving": True, "prompts": "prompts", "label": label,
                "engine": lambda prompts, tensors, config: (prompts, config["r"], are_of(tensors, model))}
     run_beside((trainer, training), (engine, serving))
     assert seen[-1] == (("prompts", 8, True), training["ver"].tag) and training["ver"].version == 3
     assert training["pub"].closed
+    training |= {"first": 1, "steps": 2}        # resumed from the checkpoint of step 1
+    exec(trainer, training)
+    assert training["ver"].version == 4 and training["ver"].step == 1
     serving["w"].close()
+
+
+def test_the_engine_in_a_process_of_the_page_runs(own_keys, tmp_path, monkeypatch):
+    """With what stands for vLLM: it reads the directory when a request names it first."""
+    it = Broker(tmp_path)
+    monkeypatch.setenv("HEDDLE_BROKER", it.endpoint)
+    asked, answers = [], []
+
+    class LLM:
+        def __init__(self, model, **how):
+            assert how["enable_lora"]
+
+        def generate(self, prompts, params, lora_request):
+            if lora_request is not None:
+                assert (pathlib.Path(lora_request[2]) / "adapter_config.json").exists()
+            asked.append(lora_request and lora_request[:2])
+            return [lora_request and lora_request[0]]
+
+    vllm = SimpleNamespace(LLM=LLM, SamplingParams=lambda **how: how)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm.lora", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "vllm.lora.request", SimpleNamespace(LoRARequest=lambda *of: of))
+    block = next(b for b in code_of("docs/engines.md") if "LoRARequest" in b)
+    end = time.monotonic() + PATIENCE
+
+    def label(found, tag):
+        assert found == [tag] and time.monotonic() < end
+        answers.append(tag)
+        if tag == tags[-1]:
+            serving["serving"] = len(tags) < 2
+            if serving["serving"]:
+                tags.append(pub.publish_dir(FIXTURES / "dora").tag)
+
+    serving = {"serving": True, "MODEL": "m", "prompts": ["p"], "sampling": {}, "label": label}
+    with heddle.Publisher(adapter="policy") as pub:
+        tags = [pub.publish_dir(FIXTURES / "plain").tag]
+        exec(block, serving)
+        assert tags[0] in answers and answers[-1] == tags[1] and len(tags) == 2
+        assert (tags[1], 2) in asked
+        serving["worker"].close()
+    assert it.end() == 0
+    shutil.rmtree(serving["folder"])
+
+
+def test_the_client_of_the_engines_page_names_the_active_version(own_keys, tmp_path, monkeypatch):
+    it = Broker(tmp_path)
+    monkeypatch.setenv("HEDDLE_BROKER", it.endpoint)
+    names = {"heddle": heddle, "URL": "http://engine", "post": lambda url, body: (url, body)}
+    exec(next(b for b in code_of("docs/engines.md") if "def ask" in b), names)
+    with heddle.Publisher(adapter="policy") as pub, heddle.Worker(adapters=["policy"], apply="auto"):
+        ver = pub.publish_dir(FIXTURES / "plain")
+        ver.wait(min=1, timeout=60)
+        assert names["ask"]("Once") == (ver.tag, ("http://engine/v1/completions",
+                                                  {"model": "policy@1", "prompt": "Once"}))
+    names["admin"].close()
+    assert it.end() == 0
 
 
 class Engine:
