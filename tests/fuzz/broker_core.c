@@ -99,7 +99,7 @@ static void stranger(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bytes = (input_t){data, size};
-    walk_begin(0, draw(3));
+    walk_begin(size, draw(3)); /* an odd size: the store confirms late */
     for (M.step = 0; bytes.left; M.step++) {
         count_steps(1);
         switch (draw(16)) {

@@ -39,6 +39,19 @@ static int commit_quietly(void *self, const record_t *records, int count, heddle
     return rc;
 }
 
+/* What is under way is confirmed before the next message. */
+static void confirm(void)
+{
+    while (R.committing) {
+        rig_take();
+        R.committing = NULL;
+        on_off(true);
+        broker_committed(R.b, HEDDLE_OK, NULL, R.now);
+        broker_flush(R.b, R.now);
+        on_off(false);
+    }
+}
+
 static void hand_in(uint64_t peer, const msg_t *m)
 {
     buf_t frame = {0};
@@ -49,6 +62,7 @@ static void hand_in(uint64_t peer, const msg_t *m)
     broker_flush(R.b, R.now);
     on_off(false);
     buf_fini(&frame);
+    confirm();
 }
 
 /* ---- a life ---- */
@@ -211,11 +225,12 @@ static bool is_same_as_disk(void)
     return same;
 }
 
-Test(memory, every_allocation_of_a_life_may_fail)
+static void every_allocation_fails(bool store_is_late)
 {
     alloc.count = 0;
     alloc.fail_at = 0;
     start();
+    R.is_late = store_is_late;
     live();
     uint64_t total = alloc.count;
     rig_stop();
@@ -223,10 +238,12 @@ Test(memory, every_allocation_of_a_life_may_fail)
     unsigned fatal = 0;
     for (uint64_t n = 1; n <= total; n++) {
         start();
+        R.is_late = store_is_late;
         alloc.count = 0;
         alloc.fail_at = n;
         live();
         alloc.fail_at = 0;
+        R.is_late = false;
         if (R.fatals) { /* it was on disk, and memory could not follow: the process ends, a restart knows
                            it */
             fatal++;
@@ -239,6 +256,13 @@ Test(memory, every_allocation_of_a_life_may_fail)
     }
     cr_assert_gt(fatal, 0u);
     cr_assert_lt(fatal, total / 2);
+}
+
+Test(memory, every_allocation_of_a_life_may_fail) { every_allocation_fails(false); }
+
+Test(memory, every_allocation_of_a_life_with_a_store_that_confirms_late_may_fail)
+{
+    every_allocation_fails(true);
 }
 
 Test(memory, a_broker_that_cannot_be_made)

@@ -40,6 +40,7 @@ static struct rig {
     bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];
     int commit_error; /* the disk refuses with this */
     bool is_late;     /* the store confirms when rig_confirm says so */
+    bool confirms;    /* and that is after each event, well or with commit_error */
     const record_t *committing; /* of the broker; NULL: nothing is under way */
     int committing_count;
     int commits, fatals, forgotten;
@@ -155,10 +156,8 @@ static void rig_load(void)
     for (size_t i = 0; i < R.record_count; i++)
         if (R.records[i].kind == RECORD_EPOCH && R.records[i].epoch >= epoch.epoch)
             epoch.epoch = R.records[i].epoch + 1;
-    int commit_error = R.commit_error;
-    R.commit_error = 0; /* a broker whose epoch is not on disk does not start */
-    rig_commit(NULL, &epoch, 1, NULL);
-    R.commit_error = commit_error;
+    rig_keep(&epoch, 1); /* a broker whose epoch is not on disk does not start */
+    R.commits++;
     for (int kind = RECORD_EPOCH; kind <= RECORD_KEY_DROP; kind++)
         for (size_t i = 0; i < R.record_count; i++)
             if ((int)R.records[i].kind == kind) cr_assert_eq(broker_load(R.b, &R.records[i]), HEDDLE_OK);
@@ -213,7 +212,13 @@ UNUSED static void rig_restart(void)
 
 /* ---- messages in ---- */
 
-static void rig_flush(void) { broker_flush(R.b, R.now); }
+static void rig_confirm(int rc);
+
+static void rig_flush(void)
+{
+    broker_flush(R.b, R.now);
+    if (R.confirms && R.committing) rig_confirm(R.commit_error); /* and flushes again */
+}
 
 /* ---- a store that confirms late ---- */
 
@@ -222,7 +227,7 @@ UNUSED static bool rig_is_committing(void) { return R.committing != NULL; }
 /* The store has the records, and has not said so yet. */
 UNUSED static void rig_take(void) { rig_keep(R.committing, R.committing_count); }
 
-UNUSED static void rig_confirm(int rc)
+static void rig_confirm(int rc)
 {
     heddle_error_t e;
     cr_assert(R.committing != NULL);

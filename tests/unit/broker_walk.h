@@ -582,6 +582,7 @@ static void walk_begin(uint64_t seed, uint64_t keep)
     R.keep = keep;
     make_keys();
     rig_restart();
+    R.is_late = R.confirms = seed % 2; /* each second walk has a store that confirms after the event */
     for (int i = 0; i < WORKERS; i++) M.w[i].life = draw(1u << 30) + 1;
 }
 
