@@ -142,18 +142,6 @@ bool region_shrink(region_t *r)
     return r->made_bytes > 0;
 }
 
-int region_new(size_t bytes, region_t **ret_region, heddle_error_t *error)
-{
-    region_t *r = NULL;
-    int rc = region_begin(bytes, &r, error);
-    if (rc) return rc;
-    do rc = region_grow(r, error);
-    while (rc == HEDDLE_ERR_AGAIN);
-    if (rc) region_unref(&r);
-    else *ret_region = r;
-    return rc;
-}
-
 region_t *region_ref(region_t *r)
 {
     atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);

@@ -30,10 +30,8 @@ typedef struct region {
 /* A millisecond or a few: the loop does several in a turn. */
 #define REGION_STEP_BYTES ((size_t)1 << 20)
 
-/* NO_MEMORY with the size asked for.  Takes seconds for gigabytes. */
-int  region_new(size_t bytes, region_t **ret_region, heddle_error_t *error);
-/* The same for a thread that must not be kept: begin promises the size, and each grow makes one piece of
- * it.  grow: AGAIN until the region is whole, then OK; NO_MEMORY. */
+/* NO_MEMORY with the size asked for.  begin promises the size, and each grow makes one piece of it: all of it
+ * takes seconds for gigabytes.  grow: AGAIN until the region is whole, then OK; NO_MEMORY. */
 int  region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error);
 int  region_grow(region_t *r, heddle_error_t *error);
 /* Makes and fills whole pages, written through the file: half of what grow and a copy take, for nothing is

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of transfer/transfer.h where bytes may be read in place (transfer/near.h): what is lent, who
  * may take it, and what happens when it cannot be read.  The same for every backend, lending or not. */
+#include "tests/contract/region_new.h"
 #include "core/limits.h"
 #include "tests/contract/rig.h"
 #include "transfer/exchange.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/contract/region_new.h"
 #include "tests/contract/rig.h"
 
 #include <criterion/criterion.h>

@@ -2,6 +2,7 @@
 /* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [auto|eager|rendezvous]]]]]: one source process, one receiver, UCX
  * on loopback. Prints the best and the median round in GB/s and the CPU seconds that a GB costs on either
  * side. */
+#include "tests/contract/region_new.h"
 #include "tests/contract/ask.h"
 #include "transfer/transfer.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A publisher process: its node, and an application that writes a content into the region and publishes
  * it, as trainer_client/publisher.c does. */
+#include "tests/contract/region_new.h"
 #include "tests/scenario/world.h"
 
 #include "core/errors.h"

@@ -4,6 +4,7 @@
 #ifndef TESTS_UNIT_TRAINER_CLIENT_RIG_H
 #define TESTS_UNIT_TRAINER_CLIENT_RIG_H
 
+#include "tests/contract/region_new.h"
 #include "tests/contract/ask.h"
 #include "core/errors.h"
 #include "proto/value.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory backend's fault knobs, times that are exact on a virtual clock, and peers that send whatever
  * they like. */
+#include "tests/contract/region_new.h"
 #include "tests/contract/ask.h"
 #include "tests/unit/other_thread.h"
 #include "transfer/exchange.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is read from another: this process's own, found as another's would be. */
+#include "tests/contract/region_new.h"
 #include "core/digest.h"
 #include "core/limits.h"
 #include "transfer/near.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Regions: what they hold, what they refuse, and who may write. */
+#include "tests/contract/region_new.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
 #include "transfer/region.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes that come ahead of their announcement: nothing is believed of them but by their digests, and nothing
  * follows from them where none comes. */
+#include "tests/contract/region_new.h"
 #include "tests/unit/worker_world.h"
 
 enum { EARLY_US = 5000, EARLY = 9001 };   /* no version: the key of what comes early */

@@ -4,6 +4,7 @@
 #ifndef TESTS_WORKER_WORLD_H
 #define TESTS_WORKER_WORLD_H
 
+#include "tests/contract/region_new.h"
 #include "core/errors.h"
 #include "tests/unit/worker_arena.h"
 #include "transfer/mem.h"
