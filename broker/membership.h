@@ -33,6 +33,7 @@ typedef struct member_sub {
     char adapter[HEDDLE_NAME_MAX + 1];
     /* last applied here, and the version that is served; 0, 0: none */
     uint64_t decision, version, since_ms;
+    bool is_refused;                                /* its application could not switch to them after all */
     uint64_t fetching, bytes_done, data_bytes, source, held_count;   /* of the last heartbeat */
     bool lacks_slot;                                /* and no RETIRE was sent since: a version waits there */
 } member_sub_t;
@@ -60,6 +61,8 @@ typedef struct member {
                                                      * "" */
     member_sub_t *subs; uint32_t sub_count;         /* a publisher has one: its adapter */
     uint64_t slots;                                 /* for each adapter */
+    /* workers that serve as one: "" none; rank 0 to ranks - 1, each in a process of its own */
+    char group[HEDDLE_NAME_MAX + 1]; uint32_t rank, ranks;
     msg_counts_t counts;                            /* as the worker counts them: 0 until it does */
     uint64_t max_rate_bytes;                        /* of its --max-rate; 0: no limit */
 } member_t;

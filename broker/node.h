@@ -14,7 +14,7 @@
  *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       who may do what
  *   versions.c     PUBLISH, STAGED, ACTIVE, NACK               restored.c   members that know more
  *   membership.c   sessions, tokens, leases                    events.c     the numbered log
- *   registry/      adapters, versions, decisions; the store    rollout/     copies, policy, who is sent what
+ *   registry/      adapters, versions, decisions; the store    rollout/     copies, rules, plans
  *   questions/     what `heddle` asks, and the JSON of the answers
  *
  * Functions are named `broker_`: client/node.h is in the same programs.  Nothing blocks but io.commit, with a

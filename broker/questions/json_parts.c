@@ -115,14 +115,10 @@ json_t *part_settling(const report_view_t *b)
     return part_count((rollout_settling_us(b->rollout, b->now.us) + 999) / 1000);
 }
 
-bool sub_is_current(const adapter_row_t *a, const member_sub_t *sub)
+uint64_t sub_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *sub)
 {
-    return a && a->active && sub->version == a->active && sub->decision >= a->decision;
-}
-
-uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub)
-{
-    if (!a || !a->active || sub->version == a->active) return 0;
+    uint64_t active = a ? active_for(a, m) : 0;
+    if (!active || sub->version == active) return 0;
     uint64_t later = 0;
     for (size_t i = 0; sub->version && i < a->version_count; i++)
         later += a->versions[i]->version != sub->version && a->versions[i]->decision > sub->decision;

@@ -42,13 +42,10 @@ int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *
 int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                 heddle_error_t *error);
 
-/* It serves the active version, and says so since it was chosen: before, it may have been on its way to
- * another.  False where there is none (a may be NULL: never published to). */
-bool     sub_is_current(const adapter_row_t *a, const member_sub_t *sub);
 /* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
  * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves
  * nothing. */
-uint64_t sub_lag(const adapter_row_t *a, const member_sub_t *sub);
+uint64_t sub_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *sub);
 /* Since when what it serves is not the active version: the first later choice. */
 uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub);
 

@@ -215,7 +215,7 @@ static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64
 /* It said no, and nothing has it try again but another decision. */
 static bool is_refused(const copy_row_t *c)
 {
-    return c && c->code && !c->retry_us && (c->state == COPY_STALE || c->state == COPY_FAILED);
+    return c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED);
 }
 
 /* What one worker serves, and whether that is the version asked for or a later choice. */
@@ -226,9 +226,11 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
     const member_sub_t *sub = member_sub(m, row->adapter);
     const copy_row_t *c = copy_of(t, m);
     bool overtaken = !row->exact && !row->dry_run && reached_at && sub->decision >= reached_at;
+    overtaken = overtaken && !sub->is_refused;
     /* Chosen anew, it is served once that was said anew: it may have been on its way to another. */
-    bool is_served =
-        sub->version == row->version && (sub->version != a->active || sub->decision >= a->decision);
+    uint64_t active = active_for(a, m);
+    bool is_served = sub->version == row->version && !sub->is_refused &&
+                     (sub->version != active || sub->decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
     *ret = (wait_row_t){.member = m,
                         .worker = m->name,
@@ -236,7 +238,7 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
                         .decision = sub->decision,
                         .since_ms = sub->since_ms,
                         .state = state_of(ro, a, sub->version, m),
-                        .phase = (c ? copy_phase(c) : "announce"),
+                        .phase = c ? copy_phase(c) : "announce",
                         .code = c ? c->code : 0,
                         .message = c && c->code ? c->message : "",
                         .is_refused = is_refused(c),
@@ -425,7 +427,7 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
         return true;
     }
     const track_t *t = rollout_track(ro, row->adapter, row->version);
-    if (t && t->is_lost && !is_overtaken) {
+    if (t && t->bytes == BYTES_LOST && !is_overtaken) {
         rollout_lost_reason(t, ret_verdict);
         return true;
     }

@@ -58,8 +58,8 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     broker_t *b = c->b;
     const version_row_t *v = registry_version(a, version);
     const track_t *t = rollout_track(&b->rollout, a->name, version);
-    msg_source_t sources[PLANNER_SOURCES];
-    uint32_t count = t ? rollout_sources(&b->rollout, &b->members, t, c->from, sources) : 0;
+    msg_source_t sources[PLAN_SOURCES];
+    uint32_t count = t ? rollout_sources(&b->members, t, c->from, sources) : 0;
     if (is_gone(b, v, count)) return fail_gone(b, a, v, version, error);
     json_t *body = NULL;
     buf_t bytes = {0};

@@ -213,13 +213,13 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
     }
     const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
     heddle_error_t lost = {0};
-    if (t && t->is_lost) rollout_lost_reason(t, &lost);
+    if (t && t->bytes == BYTES_LOST) rollout_lost_reason(t, &lost);
     activate_by_t by = {.version = row->version,
                         .by = row->by,
                         .lost = lost.code ? lost.message : NULL,
                         .has_source = track_has_source(t),
                         .has_staged = track_holder_count(t) > 0,
-                        .has_stale = track_has_stale(t),
+                        .has_stale = track_has_refused(t),
                         .dry_run = row->dry_run,
                         .ends_hold = row->aim == AIM_RESUME};
     row->moved_base = t ? t->bytes_moved : 0;

@@ -60,9 +60,9 @@ static following_t count_following(const report_view_t *b, const adapter_row_t *
         const member_t *m = b->members->workers[i];
         const member_sub_t *sub = member_is_ready(m) ? member_sub(m, a->name) : NULL;
         if (!sub) continue;
-        uint64_t lag = sub_lag(a, sub);
+        uint64_t lag = sub_lag(a, m, sub);
         f.subscribers++;
-        f.current += sub_is_current(a, sub);
+        f.current += member_is_current(a, m, sub);
         if (lag > f.max_lag) f.max_lag = lag;
     }
     return f;

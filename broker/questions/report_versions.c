@@ -37,7 +37,7 @@ static json_t *meta_part(const char *meta)
 static json_t *reason_part(const adapter_row_t *a, const version_row_t *v, const track_t *t)
 {
     heddle_error_t reason;
-    if (registry_is_live(v) && t && t->is_lost) {
+    if (registry_is_live(v) && t && t->bytes == BYTES_LOST) {
         rollout_lost_reason(t, &reason);
         return value_from_error(&reason);
     }
@@ -140,7 +140,7 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
                          const adapter_row_t *a)
 {
     /* Announced in the turn it was published in: 0 ms, not unknown. */
-    json_t *announced = c->announced_us ? part_ms(c->announce_us) : part_span(c->announce_us);
+    json_t *announced = c->told_us ? part_ms(c->announce_us) : part_span(c->announce_us);
     json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced,
                                "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
                                "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),

@@ -16,7 +16,7 @@ static const copy_row_t *telling_copy(const report_view_t *b, const member_t *m,
         uint64_t version = a->versions[i]->version;
         if (sub->version && version != sub->version) continue;
         const track_t *t = rollout_track(b->rollout, a->name, version);
-        const copy_row_t *c = t && (sub->version || !t->is_ended) ? track_copy(t, m->name) : NULL;
+        const copy_row_t *c = t && (sub->version || !track_is_ended(t)) ? track_copy(t, m->name) : NULL;
         if (!c || c->state == COPY_NONE) continue;
         *ret_track = t;
         return c;
@@ -31,7 +31,7 @@ typedef struct { const char *state, *message; int code; uint64_t since_ms; } sta
 /* It serves nothing, and is on its way to nothing. */
 static standing_t without(const track_t *wanted)
 {
-    if (!wanted || !wanted->is_lost) return (standing_t){0};
+    if (!wanted || wanted->bytes != BYTES_LOST) return (standing_t){0};
     return (standing_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
 }
 
@@ -39,18 +39,18 @@ static standing_t standing_of(const report_view_t *b, const member_t *m, const a
                               const member_sub_t *sub)
 {
     if (!a) return (standing_t){0};
-    const track_t *t = NULL, *wanted = a->active ? rollout_track(b->rollout, a->name, a->active) : NULL;
+    const track_t *t = NULL, *wanted = rollout_track(b->rollout, a->name, active_for(a, m));
     const copy_row_t *c = telling_copy(b, m, a, sub, &t);
-    if (!c || (t == wanted && c->state == COPY_ANNOUNCED && !c->announced_us))
+    if (!c || (t == wanted && c->state == COPY_WAITING))
         return sub->version ? (standing_t){.since_ms = sub->since_ms} : without(wanted);
     standing_t s = {copy_shown_name(t, c, a), c->message, c->code,
                     sub->version ? sub->since_ms : c->since_ms};
     if (copy_shown(c, a, t->version) != COPY_STALE) return s;
-    if (c->state == COPY_STALE) s.since_ms = c->since_ms;
+    if (c->state == COPY_REFUSED) s.since_ms = c->since_ms;
     else s.since_ms = sub_stale_ms(a, sub);
     const copy_row_t *lacking = wanted ? track_copy(wanted, m->name) : NULL;
     if (lacking && lacking->code) s.message = lacking->message, s.code = lacking->code;
-    else if (wanted && wanted->is_lost) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
+    else if (wanted && wanted->bytes == BYTES_LOST) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
     return s;
 }
 
@@ -86,7 +86,7 @@ static json_t *kept_part(const report_view_t *b, const member_t *m, const adapte
         const version_row_t *v = a->versions[i];
         const track_t *t = registry_is_live(v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
         const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
-        if (c && c->token && c->state == COPY_KEPT)
+        if (c && c->state == COPY_KEPT)
             ok = json_array_append_new(list, part_count(v->version)) == 0;
     }
     if (ok) return list;
@@ -119,7 +119,7 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
                      sub->adapter, "version", part_number(sub->version), "decision",
                      part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
                      "digest", part_digest(digest), "state", part_text(s.state), "code", part_code(s.code),
-                     "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, sub)),
+                     "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, m, sub)),
                      "since_at", part_time(s.since_ms), "held_count", part_count(sub->held_count),
                      "fetching", fetching_part(b, sub), "kept", kept_part(b, m, a));
 }
@@ -150,8 +150,10 @@ static json_t *subs_part(const report_view_t *b, const member_t *m)
 static bool is_current(const report_view_t *b, const member_t *m)
 {
     if (!member_is_ready(m)) return false;
-    for (uint32_t i = 0; i < m->sub_count; i++)
-        if (!sub_is_current(registry_adapter(b->registry, m->subs[i].adapter), &m->subs[i])) return false;
+    for (uint32_t i = 0; i < m->sub_count; i++) {
+        const adapter_row_t *a = registry_adapter(b->registry, m->subs[i].adapter);
+        if (!member_is_current(a, m, &m->subs[i])) return false;
+    }
     return true;
 }
 

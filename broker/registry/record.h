@@ -7,7 +7,7 @@
  *   ADAPTER     a name that was published to              (adapter)
  *   VERSION     a number was assigned to bytes            (all of version_t); PUBLISHED is sent only after
  *                                                         it is on disk
- *   DECISION    the version to serve                      (adapter, decision, version, held, by, at)
+ *   DECISION    the version to serve                      (adapter, decision, version, held, by, scope, at)
  *   STATE       a version ended or was put away           (adapter, version, state, code, message,
  *                                                         activated_at)
  *   WRITER      who may publish to an adapter; token 0: closed
@@ -51,6 +51,9 @@ typedef enum {
     VERSION_RETIRED
 } version_state_t;
 
+/* The workers that a decision is for. */
+typedef enum { SCOPE_EVERYONE = 0 } scope_t;
+
 /* Text fields borrow: from the message during decide and apply, from the row during load; apply() copies. */
 typedef struct record {
     record_kind_t kind;
@@ -75,6 +78,7 @@ typedef struct record {
     /* DECISION */
     bool held;
     const char *by;
+    scope_t scope;
     /* WRITER */
     uint64_t token, pid;
     const char *host;

@@ -313,6 +313,7 @@ static int apply_decision(registry_t *r, const record_t *rec)
     a->decision = rec->decision;
     a->active = rec->version;
     a->decided_ms = rec->at_ms;
+    a->scope = rec->scope;
     a->held = rec->held;
     error_text(a->held_by, sizeof a->held_by, rec->held && rec->by ? rec->by : "");
     return HEDDLE_OK;
@@ -449,7 +450,8 @@ static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
     bool same = !strcmp(a->name, b->name) && a->version_count == b->version_count &&
                 a->ended_count == b->ended_count && a->last_version == b->last_version &&
                 a->decision == b->decision && a->floor_decision == b->floor_decision &&
-                a->active == b->active && a->decided_ms == b->decided_ms && a->held == b->held &&
+                a->active == b->active && a->scope == b->scope &&
+                a->decided_ms == b->decided_ms && a->held == b->held &&
                 !strcmp(a->held_by, b->held_by) && same_writer(&a->writer, &b->writer);
     for (size_t i = 0; same && i < a->version_count; i++)
         same = same_version(a->versions[i], b->versions[i]);

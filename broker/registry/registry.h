@@ -71,6 +71,7 @@ typedef struct adapter_row {
     uint64_t first_staging, last_staging;
     /* the latest decision and the version that it names; 0, 0: none yet */
     uint64_t decision, active, decided_ms;
+    scope_t scope;                     /* of the latest decision: the workers for which `active` is active */
     bool held;
     char held_by[HEDDLE_NAME_MAX + 1]; /* of the latest decision, when held */
     writer_row_t writer;
@@ -179,8 +180,9 @@ bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t ve
 /* Members follow a decision beyond the latest: it is made anew under a greater number. */
 bool registry_is_behind(const adapter_row_t *a);
 void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out);
-/* The rollout's policy is met. */
-void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out);
+/* The rollout's rule is met, for the workers of this scope. */
+void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
+                            outbox_t *out);
 /* A version ends: failed with a reason (error may be NULL for the other states).  Adds at most
  * REGISTRY_END_RECORDS: STATE, and FORGET for what is history no more. */
 #define REGISTRY_END_RECORDS 3

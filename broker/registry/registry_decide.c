@@ -344,26 +344,30 @@ uint64_t registry_next_decision(const adapter_row_t *a)
     return (a->decision > a->floor_decision ? a->decision : a->floor_decision) + 1;
 }
 
-static void add_decision(const adapter_row_t *a, uint64_t version, bool held, const char *by,
-                         instant_t now, outbox_t *out)
+/* For everyone, until the caller says otherwise. */
+static record_t *add_decision(const adapter_row_t *a, uint64_t version, bool held, const char *by,
+                              instant_t now, outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_DECISION, a->name, now);
     rec->decision = registry_next_decision(a);
     rec->version = version;
     rec->held = held;
     rec->by = by ? by : "";
+    rec->scope = SCOPE_EVERYONE;
+    return rec;
 }
 
-void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out)
+void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
+                            outbox_t *out)
 {
-    add_decision(a, v->version, false, "", now, out);
+    add_decision(a, v->version, false, "", now, out)->scope = scope;
 }
 
 bool registry_is_behind(const adapter_row_t *a) { return a->active && a->floor_decision > a->decision; }
 
 void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out)
 {
-    add_decision(a, a->active, a->held, a->held_by, now, out);
+    add_decision(a, a->active, a->held, a->held_by, now, out)->scope = a->scope;
 }
 
 static bool has_adapter_record(const char *adapter, const outbox_t *out)

@@ -1,38 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tracks and copies: where they are kept, and what can be read of them. */
-#include "broker/rollout/rollout_part.h"
+#include "broker/rollout/rollout.h"
 
+#include "broker/rollout/keep.h"
+#include "broker/rollout/messages.h"
+#include "broker/rollout/rule.h"
 #include "core/clock.h"
 #include "core/errors.h"
+#include "core/limits.h"
 
 #include <stdlib.h>
 
-/* ---- rows ---- */
-
-static void free_copy(copy_row_t *c)
-{
-    free(c->served);
-    free(c);
-}
-
-static void free_track(track_t *t)
-{
-    for (size_t i = 0; i < t->copy_count; i++) free_copy(t->copies[i]);
-    free(t->copies);
-    free(t);
-}
-
-void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed)
-{
-    *ro = (rollout_t){.lease_us = lease_us, .keep = keep, .seed = seed, .due_us = CLOCK_NEVER};
-}
-
-void rollout_fini(rollout_t *ro)
-{
-    for (size_t i = 0; i < ro->track_count; i++) free_track(ro->tracks[i]);
-    free(ro->tracks);
-    *ro = (rollout_t){0};
-}
+#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 1)
 
 bool rollout_is_settling(const rollout_t *ro, uint64_t now_us) { return now_us < ro->settle_end_us; }
 
@@ -43,88 +21,10 @@ uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us)
 
 uint64_t rollout_deadline(const rollout_t *ro) { return ro->due_us; }
 
-/* Room for one more pointer. */
-static bool grow(void *array, size_t count, size_t *capacity)
-{
-    if (count < *capacity) return true;
-    size_t more = *capacity ? *capacity * 2 : 8;
-    void **rows = realloc(*(void **)array, more * sizeof *rows);
-    if (!rows) return false;
-    *(void **)array = rows;
-    *capacity = more;
-    return true;
-}
-
-/* ---- tracks ---- */
-
-static int compare_track(const track_t *t, const char *adapter, uint64_t version)
-{
-    int order = strcmp(t->adapter, adapter);
-    return order ? order : t->version < version ? -1 : t->version > version;
-}
-
-static size_t track_place(const rollout_t *ro, const char *adapter, uint64_t version)
-{
-    size_t low = 0, high = ro->track_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (compare_track(ro->tracks[mid], adapter, version) < 0) low = mid + 1;
-        else high = mid;
-    }
-    return low;
-}
-
-size_t track_first(const rollout_t *ro, const char *adapter) { return track_place(ro, adapter, 0); }
-
-track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version)
-{
-    size_t at = track_place(ro, adapter, version);
-    return at < ro->track_count && !compare_track(ro->tracks[at], adapter, version) ? ro->tracks[at]
-                                                                                    : NULL;
-}
-
-track_t *track_add(rollout_t *ro, const char *adapter, uint64_t version, uint64_t now_us)
-{
-    size_t at = track_place(ro, adapter, version);
-    if (at < ro->track_count && !compare_track(ro->tracks[at], adapter, version)) return ro->tracks[at];
-    track_t *t = calloc(1, sizeof *t);
-    if (!t || !grow(&ro->tracks, ro->track_count, &ro->track_capacity)) {
-        free(t);
-        return NULL;
-    }
-    error_text(t->adapter, sizeof t->adapter, adapter);
-    t->version = version;
-    t->created_us = t->push_us = now_us;
-    t->deadline_us = t->due_us = CLOCK_NEVER;
-    memmove(ro->tracks + at + 1, ro->tracks + at, (ro->track_count++ - at) * sizeof *ro->tracks);
-    ro->tracks[at] = t;
-    track_touch(ro, t);
-    return t;
-}
-
-void track_forget_ended(rollout_t *ro, const char *adapter)
-{
-    size_t first = track_first(ro, adapter), ended = 0, end = first;
-    for (; end < ro->track_count && !strcmp(ro->tracks[end]->adapter, adapter); end++)
-        ended += ro->tracks[end]->is_ended;
-    for (size_t i = first; i < ro->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
-        bool is_told = !ro->tracks[i]->is_dirty; /* its publisher; else rollout_flush comes back to it */
-        if (!ro->tracks[i]->is_ended || !is_told) {
-            ro->is_crowded |= !is_told;
-            i++;
-            continue;
-        }
-        free_track(ro->tracks[i]);
-        memmove(ro->tracks + i, ro->tracks + i + 1, (--ro->track_count - i) * sizeof *ro->tracks);
-        ended--;
-    }
-}
-
-void track_touch(rollout_t *ro, track_t *t) { ro->is_dirty = t->is_dirty = true; }
-
 void rollout_stir(rollout_t *ro)
 {
-    for (size_t i = 0; i < ro->track_count; i++) track_touch(ro, ro->tracks[i]);
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) track_touch(ro->adapters[i]->tracks[k]);
 }
 
 void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
@@ -135,369 +35,1271 @@ void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served,
     }
 }
 
+static void resume(track_t *t, uint64_t now_us)
+{
+    if (!t->has_knocked) return;
+    if (t->bytes != BYTES_THERE && t->sourceless_us < now_us) t->sourceless_us = now_us;
+    t->has_knocked = false;
+    track_touch(t);
+}
+
 void rollout_resume(rollout_t *ro, uint64_t now_us)
 {
-    for (size_t i = 0; i < ro->track_count; i++) {
-        track_t *t = ro->tracks[i];
-        if (t->has_knocked && t->sourceless_us && t->sourceless_us < now_us) t->sourceless_us = now_us;
-        if (t->has_knocked) track_touch(ro, t);
-        t->has_knocked = false;
-    }
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) resume(ro->adapters[i]->tracks[k], now_us);
 }
 
-/* ---- copies ---- */
-
-static size_t copy_place(const track_t *t, const char *worker, bool *ret_found)
+/* The track of the version that is rolled out; NULL: none. */
+static track_t *staging_track(const adapter_rollout_t *a)
 {
-    size_t low = 0, high = t->copy_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (strcmp(t->copies[mid]->worker, worker) < 0) low = mid + 1;
-        else high = mid;
-    }
-    *ret_found = low < t->copy_count && !strcmp(t->copies[low]->worker, worker);
-    return low;
+    const version_row_t *row = registry_staging(a->row);
+    return row ? adapter_track(a, row->version) : NULL;
 }
 
-copy_row_t *track_copy(const track_t *t, const char *worker)
-{
-    bool found;
-    size_t at = copy_place(t, worker, &found);
-    return found ? t->copies[at] : NULL;
-}
+/* ---- sending what a worker lacks ---- */
 
-copy_row_t *copy_of(const track_t *t, const member_t *member)
+/* copy_add; without memory the outbox fails. */
+static copy_row_t *need_copy(step_t *s, track_t *t, const member_t *member)
 {
-    copy_row_t *c = t ? track_copy(t, member->name) : NULL;
-    return c && c->token == member->token ? c : NULL;
-}
-
-/* What a process keeps of a copy over a new session: that it is waited for, and that it is under way. */
-static void renew(copy_row_t *c, const member_t *member)
-{
-    bool is_eligible = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
-    free(c->served);
-    *c = (copy_row_t){.token = member->token, .life = member->life, .is_eligible = is_eligible};
-    error_text(c->worker, sizeof c->worker, member->name);
-}
-
-copy_row_t *copy_add(track_t *t, const member_t *member)
-{
-    bool found;
-    size_t at = copy_place(t, member->name, &found);
-    if (found && t->copies[at]->token != member->token) renew(t->copies[at], member);
-    if (found) return t->copies[at];
-    copy_row_t *c = calloc(1, sizeof *c);
-    if (!c || !grow(&t->copies, t->copy_count, &t->copy_capacity)) {
-        free(c);
-        return NULL;
-    }
-    renew(c, member);
-    memmove(t->copies + at + 1, t->copies + at, (t->copy_count++ - at) * sizeof *t->copies);
-    t->copies[at] = c;
+    copy_row_t *c = copy_add(t, member);
+    if (!c) s->out->failed = true;
     return c;
 }
 
-void copy_drop(track_t *t, const char *worker)
+/* ANNOUNCE is to be sent now, if there is a source. */
+static bool is_waiting(const copy_row_t *c, uint64_t now_us)
 {
-    bool found;
-    size_t at = copy_place(t, worker, &found);
-    if (!found) return;
-    free_copy(t->copies[at]);
-    memmove(t->copies + at, t->copies + at + 1, (--t->copy_count - at) * sizeof *t->copies);
+    if (!c) return true;
+    if (c->state == COPY_FAILED) return c->retry_us && c->retry_us <= now_us;
+    return copy_in_flight(c) && (!copy_is_told(c) || c->is_owed);
 }
 
-void copy_move(copy_row_t *c, copy_state_t state, instant_t now)
+static void announce(step_t *s, track_t *t, const member_t *member)
 {
-    if (c->state != state) c->since_ms = now.wall_ms;
-    c->state = state;
+    copy_row_t *c = need_copy(s, t, member);
+    if (!c) return;
+    plan_make(&t->plan, member->token, NULL, 0);
+    send_announce(s, t, c, member);
 }
 
-void copy_fail(copy_row_t *c, int code, const char *phase, const char *message, instant_t now)
+/* The active version.  True: it is there, or cannot be had now. */
+static bool wake_active(step_t *s, const adapter_rollout_t *a, const member_t *member, bool newer_in_flight)
 {
-    copy_move(c, COPY_FAILED, now);
-    copy_blame(c, code, phase, message);
-}
-
-void copy_blame(copy_row_t *c, int code, const char *phase, const char *message)
-{
-    c->code = code;
-    error_text(c->phase, sizeof c->phase, phase);
-    error_text(c->message, sizeof c->message, message);
-}
-
-bool track_has_stale(const track_t *t)
-{
-    for (size_t i = 0; t && i < t->copy_count; i++)
-        if (t->copies[i]->token && t->copies[i]->state == COPY_STALE) return true;
+    uint64_t active = active_for(a->row, member);
+    track_t *t = active ? adapter_track(a, active) : NULL;
+    if (!t || !t->row) return true;
+    copy_row_t *c = copy_of(t, member);
+    if (copy_holds(c)) {
+        if (c->state == COPY_COMMITTED || c->state == COPY_ACTIVE) return true; /* COMMIT was sent */
+        copy_move(t, c, COPY_COMMITTED, s->v.now);
+        send_commit(s, a, member);
+        return true;
+    }
+    if (newer_in_flight || !track_has_source(t)) return true;
+    if (is_waiting(c, s->v.now.us)) announce(s, t, member);
+    else if (!copy_in_flight(c)) return true; /* failed here: stale, by name */
     return false;
 }
 
-bool copy_in_flight(const copy_row_t *c) { return c->token && c->state <= COPY_ARRIVED; }
-
-bool copy_holds(const copy_row_t *c)
+static void wake_newest(step_t *s, track_t *t, const member_t *member)
 {
-    return c && c->token && c->state >= COPY_STAGED && c->state <= COPY_STALE;
+    if (t && track_has_source(t) && is_waiting(copy_of(t, member), s->v.now.us)) announce(s, t, member);
 }
 
-const char *copy_phase(const copy_row_t *c)
+/* The active version first, but for a worker that a rollout waits for: it is to fetch the newest. */
+static void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
 {
-    switch (c->state) {
-    case COPY_FETCHING: return "fetch";
-    case COPY_ARRIVED: return "stage";
-    case COPY_STAGED:
-    case COPY_COMMITTED:
-    case COPY_ACTIVE:
-    case COPY_KEPT:
-    case COPY_STALE: return "activate";
-    case COPY_FAILED: return c->phase;
-    case COPY_NONE:
-    case COPY_ANNOUNCED: break;
+    track_t *t = staging_track(a);
+    const copy_row_t *c = copy_of(t, member);
+    bool is_awaited = c && c->is_eligible;
+    if (is_awaited) wake_newest(s, t, member);
+    bool newer_in_flight = copy_is_told(c) && !c->is_owed;
+    bool has_active = wake_active(s, a, member, newer_in_flight);
+    if (has_active && !is_awaited) wake_newest(s, t, member);
+}
+
+static bool is_subscriber(const member_t *m, const adapter_rollout_t *a)
+{
+    return member_is_ready(m) && member_sub(m, a->row->name);
+}
+
+static void wake_adapter(step_t *s, const adapter_rollout_t *a)
+{
+    for (size_t i = 0; i < s->v.members->worker_count; i++) {
+        member_t *m = s->v.members->workers[i];
+        if (is_subscriber(m, a)) wake_member(s, a, m);
     }
-    return "announce";
 }
 
-/* ---- reading ---- */
-
-uint32_t track_present(const track_t *t, bool eligible_only)
+void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbox_t *out)
 {
-    uint32_t count = 0;
+    step_t s = {ro, v, ev, out};
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_rollout_t *a = rollout_adapter(ro, member->subs[i].adapter);
+        if (a) wake_member(&s, a, member);
+    }
+}
+
+/* ---- a version begins ---- */
+
+/* Every READY subscriber is waited for; false: no memory for one of them. */
+static bool expect_all(step_t *s, track_t *t)
+{
+    for (size_t i = 0; i < s->v.members->worker_count; i++) {
+        const member_t *m = s->v.members->workers[i];
+        if (!is_subscriber(m, t->of)) continue;
+        copy_row_t *c = copy_add(t, m);
+        if (!c) {
+            s->ro->is_incomplete = true;
+            return false;
+        }
+        copy_expect(t, c);
+    }
+    return true;
+}
+
+/* The newest version wins at the worker: an active one that it was still fetching is announced again when the
+ * newest is done. */
+static void put_off_active(const adapter_rollout_t *a, const member_t *member)
+{
+    uint64_t active = active_for(a->row, member);
+    track_t *t = active ? adapter_track(a, active) : NULL;
+    copy_row_t *c = copy_of(t, member);
+    if (!copy_in_flight(c)) return;
+    c->is_owed = true;
+    copy_blame(t, c, HEDDLE_OK, "", "");
+}
+
+/* All lists of sources are made first, and sent then. */
+static void begin(step_t *s, track_t *t)
+{
+    t->phase = TRACK_BEGUN;
+    track_touch(t);
+    if (!expect_all(s, t)) return;
     for (size_t i = 0; i < t->copy_count; i++)
-        count += t->copies[i]->token && (t->copies[i]->is_eligible || !eligible_only);
-    return count;
-}
-
-uint32_t track_holder_count(const track_t *t)
-{
-    uint32_t count = 0;
-    for (size_t i = 0; t && !t->is_ended && i < t->copy_count; i++) count += copy_holds(t->copies[i]);
-    return count;
-}
-
-uint32_t track_active_count(const track_t *t)
-{
-    uint32_t count = 0;
-    for (size_t i = 0; t && i < t->copy_count; i++)
-        count += t->copies[i]->token && t->copies[i]->state == COPY_ACTIVE;
-    return count;
-}
-
-bool track_has_source(const track_t *t) { return t && (t->is_served || track_holder_count(t) > 0); }
-
-bool track_is_complete(const track_t *t)
-{
-    for (size_t i = 0; i < t->copy_count; i++)
-        if (t->copies[i]->is_eligible && copy_in_flight(t->copies[i])) return false;
-    return track_holder_count(t) > 0;
-}
-
-const char *copy_state_name(copy_state_t state)
-{
-    static const char *const NAMES[] = {"announced", "announced", "fetching", "arrived", "staged",
-                                        "committed", "active",    "kept",     "stale",   "failed"};
-    return state >= COPY_NONE && state <= COPY_FAILED ? NAMES[state] : "unknown";
-}
-
-copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
-{
-    return c->state == COPY_ACTIVE && a->active != version ? COPY_STALE : c->state;
-}
-
-const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a)
-{
-    bool had_bytes = c->state >= COPY_STAGED && c->state <= COPY_STALE;
-    bool is_served = c->token && c->state == COPY_ACTIVE; /* also of a version that ended */
-    if (had_bytes && !is_served && (!c->token || t->is_ended)) return NULL;
-    return copy_state_name(copy_shown(c, a, t->version));
-}
-
-const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
-{
-    const track_t *t = rollout_track(ro, a->name, v->version);
-    switch (v->state) {
-    case VERSION_SUPERSEDED: return "superseded";
-    case VERSION_FAILED: return "failed";
-    case VERSION_RETIRED: return "retired";
-    case VERSION_STAGING:
-        return t && (track_is_complete(t) || (t->is_late && track_holder_count(t))) ? "staged"
-                                                                                    : "staging";
-    case VERSION_COMMITTED: break;
-    }
-    if (t && t->is_lost) return "lost";
-    return a->active == v->version ? "active" : "kept";
-}
-
-bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
-{
-    if (!a->held || v->version < a->active) return false;
-    const char *state = rollout_state(ro, a, v);
-    return !strcmp(state, "staged") || !strcmp(state, "kept");
-}
-
-const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a)
-{
-    for (size_t i = a->version_count; i-- > 0;) {
-        const version_row_t *v = a->versions[i];
-        if (v->state == VERSION_STAGING) return v;
-        if (v->state == VERSION_COMMITTED && track_has_source(rollout_track(ro, a->name, v->version)))
-            return v;
-    }
-    return NULL;
-}
-
-const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
-{
-    bool is_newer_awaited = false;
-    for (size_t i = ro->is_settled ? 0 : a->version_count; i-- > 0;) {
-        const version_row_t *v = a->versions[i];
-        if (!registry_is_live(v)) continue;
-        bool is_same = digest_equal(&v->digest, digest);
-        bool is_back =
-            v->state == VERSION_STAGING || track_has_source(rollout_track(ro, a->name, v->version));
-        if (is_back) return is_same && is_newer_awaited ? v : NULL;
-        if (is_same) return v;
-        is_newer_awaited = true;
-    }
-    return NULL;
-}
-
-void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
-{
-    char until[25];
-    clock_text(t->lost_ms, until);
-    if (t->last_holder[0])
-        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
-                   "nobody holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
-                   (unsigned long long)t->version, t->last_holder, until);
-    else
-        error_fail(
-            ret_error, HEDDLE_ERR_VERSION_LOST,
-            "nobody holds the bytes of %s@%llu: no worker brought them back after the broker was started",
-            t->adapter, (unsigned long long)t->version);
-    error_where(ret_error, t->adapter, t->version, NULL, NULL);
-    error_hint(ret_error, "publish it again");
-    ret_error->retriable = 0;
-}
-
-const track_t *rollout_lost_active(const rollout_t *ro, const adapter_row_t *a)
-{
-    const track_t *t = a->active ? rollout_track(ro, a->name, a->active) : NULL;
-    return t && t->is_lost ? t : NULL;
-}
-
-void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
-{
-    char since[25];
-    clock_text(a->decided_ms, since);
-    text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s%s", a->name, a->name,
-                (unsigned long long)a->active, a->held_by, since,
-                rollout_lost_active(ro, a) ? ", and that version is lost" : "");
-}
-
-/* 0: no worker holds any */
-static uint64_t newest_on_workers(const rollout_t *ro, const adapter_row_t *a)
-{
-    for (size_t i = a->version_count; i-- > 0;) {
-        const version_row_t *v = a->versions[i];
-        if (registry_is_live(v) && track_holder_count(rollout_track(ro, a->name, v->version)))
-            return v->version;
-    }
-    return 0;
-}
-
-void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
-{
-    unsigned long long newest = newest_on_workers(ro, a);
-    if (a->held) rollout_held_text(ro, a, ret_text, size);
-    else
-        text_printf(ret_text, size, "no process holds the bytes of %s@%llu, the active version", a->name,
-                    (unsigned long long)a->active);
-    size_t used = strlen(ret_text);
-    char *rest = ret_text + used;
-    size -= used;
-    if (newest)
-        text_printf(rest, size, ": `heddle activate %s@%llu` serves the newest that is there", a->name,
-                    newest);
-    else if (a->held) text_printf(rest, size, ": publish again, then activate the new version");
-    else text_printf(rest, size, ": publish again");
-}
-
-/* Does this copy count for the version's rollout, and did it get there? */
-static bool counts(const copy_row_t *c, bool any_eligible)
-{
-    return c->is_eligible || (!any_eligible && c->token);
-}
-
-static bool is_there(const copy_row_t *c, const version_row_t *v)
-{
-    return v->decision ? c->has_reached : copy_holds(c);
-}
-
-/* Why one that said nothing itself is missing: its time was over, or the version ended for another reason. */
-static int missing_code(const track_t *t, const version_row_t *v)
-{
-    bool is_its_own = v->code == HEDDLE_ERR_DEADLINE || v->code == HEDDLE_ERR_NO_WORKERS ||
-                      v->code == HEDDLE_ERR_VERSION_LOST;
-    if (t->is_ended) return is_its_own ? v->code : HEDDLE_ERR_VERSION_FAILED;
-    return t->is_late ? HEDDLE_ERR_DEADLINE : HEDDLE_OK;
-}
-
-static void say_where(const copy_row_t *c, const version_row_t *v, char *text, size_t size)
-{
-    switch (c->state) {
-    case COPY_NONE:
-    case COPY_ANNOUNCED: text_printf(text, size, "has not begun to fetch"); break;
-    case COPY_FETCHING:
-        text_printf(text, size, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
-                    (unsigned long long)v->data_bytes);
-        break;
-    case COPY_ARRIVED: text_printf(text, size, "has all bytes, and has not said that it loaded them"); break;
-    case COPY_COMMITTED: text_printf(text, size, "has not said that it switched"); break;
-    default: text_printf(text, size, "is %s", copy_state_name(c->state)); break;
+        if (t->copies[i]->token) plan_make(&t->plan, t->copies[i]->token, NULL, 0);
+    for (size_t i = 0; i < s->v.members->worker_count; i++) {
+        const member_t *m = s->v.members->workers[i];
+        copy_row_t *c = is_subscriber(m, t->of) ? copy_of(t, m) : NULL;
+        if (!c) continue;
+        put_off_active(t->of, m);
+        send_announce(s, t, c, m);
     }
 }
 
-static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v,
-                         missing_row_t *row)
+static void begin_next(step_t *s, const adapter_rollout_t *a)
 {
-    *row = (missing_row_t){.worker = c->worker,
-                           .phase = c->token ? copy_phase(c) : c->phase,
-                           .code = c->code ? c->code : missing_code(t, v)};
-    if (c->code) {
-        text_printf(row->message, sizeof row->message, "%s", c->message);
+    track_t *t = staging_track(a);
+    if (t && t->phase == TRACK_WAITING) begin(s, t);
+}
+
+/* A VERSION record was applied.  Its bytes are at the adapter's writer, unless that session ended while the
+ * record was on its way to the store. */
+static void apply_version(step_t *s, adapter_rollout_t *a, const version_row_t *row)
+{
+    const member_t *publisher = membership_by_token(s->v.members, a->row->writer.token);
+    /* A publisher has few regions: those that it was told it may use again are in use by now. */
+    for (size_t i = 0; i < a->track_count && a->tracks[i]->version < row->version; i++) {
+        track_t *t = a->tracks[i];
+        if (t->publisher_state == PUBLISHER_RELEASED) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
+    }
+    track_t *t = track_add(a, row->version, s->v.now.us);
+    if (!t) {
+        s->ro->is_incomplete = true;
         return;
     }
-    say_where(c, v, row->message, sizeof row->message);
-    size_t used = strlen(row->message);
-    if (row->code == HEDDLE_ERR_DEADLINE)
-        text_printf(row->message + used, sizeof row->message - used, " within %llu ms",
-                    (unsigned long long)v->asked_ms);
-    else if (row->code)
-        text_printf(row->message + used, sizeof row->message - used, " when the version ended");
+    if (publisher) track_set_publisher(t, publisher->token, PUBLISHER_SERVES);
+    else {
+        track_set_publisher(t, 0, PUBLISHER_LOST);
+        t->former_publisher = a->row->writer.token;
+    }
+    t->deadline_us = s->v.now.us + row->deadline_ms * 1000;
+    event_row_t *e =
+        events_add(s->ev, EVENT_VERSION_PUBLISHED, t->adapter, row->version, row->writer, s->v.now);
+    e->bytes = (int64_t)row->data_bytes;
+    begin_next(s, a);
 }
 
-rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
-                          missing_row_t *rows, uint32_t cap)
+/* What is left of a deadline that was set before the broker started: wall clock, so never more than it
+ * was. */
+static uint64_t left_us(const version_row_t *row, uint64_t wall_ms)
 {
-    rollout_sum_t sum = {.state = rollout_state(ro, a, v),
-                         .decision = v->decision,
-                         .activation = v->activation,
-                         .deadline_ms = v->asked_ms,
-                         .code = v->code};
-    const track_t *t = rollout_track(ro, a->name, v->version);
-    if (!t) return sum;
-    if (rollout_is_held(ro, a, v)) sum.code = HEDDLE_ERR_HELD;
-    if (t->is_lost) sum.code = HEDDLE_ERR_VERSION_LOST;
-    bool any_eligible = track_present(t, true) > 0;
-    sum.eligible = track_present(t, true);
+    uint64_t end_ms = row->created_ms + row->deadline_ms;
+    uint64_t left_ms = end_ms > wall_ms ? end_ms - wall_ms : 0;
+    return (left_ms < row->deadline_ms ? left_ms : row->deadline_ms) * 1000;
+}
+
+static int start_track(adapter_rollout_t *a, view_t v, const version_row_t *row)
+{
+    uint64_t settle_end_us = a->ro->settle_end_us;
+    track_t *t = track_add(a, row->version, v.now.us);
+    if (!t) return HEDDLE_ERR_NO_MEMORY;
+    t->bytes = BYTES_MISSING;
+    t->sourceless_us = settle_end_us > v.now.us ? settle_end_us : v.now.us;
+    t->is_restored = true;
+    t->phase = row == registry_waiting(a->row) ? TRACK_WAITING : TRACK_BEGUN;
+    if (row->state != VERSION_STAGING) return HEDDLE_OK;
+    t->deadline_us = v.now.us + left_us(row, v.now.wall_ms);
+    if (t->deadline_us < settle_end_us) t->deadline_us = settle_end_us;
+    return HEDDLE_OK;
+}
+
+int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
+{
+    ro->settle_end_us = settle_end_us;
+    ro->is_dirty = true;
+    for (size_t i = 0; i < v.registry->adapter_count; i++) {
+        const adapter_row_t *row = v.registry->adapters[i];
+        adapter_rollout_t *a = rollout_need_adapter(ro, row);
+        if (!a) return HEDDLE_ERR_NO_MEMORY;
+        for (size_t k = 0; k < row->version_count; k++) {
+            int rc = registry_is_live(row->versions[k]) ? start_track(a, v, row->versions[k]) : HEDDLE_OK;
+            if (rc) return rc;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* ---- members come ---- */
+
+/* What a worker restates that it applied last: only if the registry has that decision (it may have been
+ * restored from an older copy). */
+static void check_sub(const adapter_row_t *a, member_sub_t *sub)
+{
+    if (a && sub->decision <= a->decision && sub->version <= a->last_version) return;
+    sub->decision = sub->version = 0;
+}
+
+static copy_state_t restated_state(const adapter_row_t *a, const msg_held_t *held, const member_t *member)
+{
+    bool is_active = active_for(a, member) == held->version;
+    bool is_behind = member_sub(member, a->name)->decision < a->decision;
+    switch ((held_state_t)held->state) {
+    case HELD_SEALED: return COPY_ARRIVED;
+    case HELD_ACTIVE: return COPY_ACTIVE;
+    case HELD_STAGED: return is_active ? COPY_COMMITTED : COPY_STAGED;
+    case HELD_KEPT: return is_active && is_behind ? COPY_COMMITTED : COPY_KEPT;
+    }
+    return COPY_NONE;
+}
+
+/* The track of the version that a restated row is believed to be; NULL: to be dropped there. */
+static track_t *believed(const rollout_t *ro, const msg_held_t *held, const member_t *member)
+{
+    track_t *t = rollout_track(ro, held->adapter, held->version);
+    bool is_known = t && !track_is_ended(t) && member_sub(member, held->adapter);
+    return is_known && held->state >= HELD_SEALED && held->state <= HELD_KEPT &&
+                   digest_equal(&t->row->digest, &held->digest)
+               ? t
+               : NULL;
+}
+
+static int restate(view_t v, track_t *t, const msg_held_t *held, const member_t *member)
+{
+    copy_row_t *c = copy_add(t, member);
+    if (!c) return HEDDLE_ERR_NO_MEMORY;
+    const member_sub_t *sub = member_sub(member, held->adapter);
+    uint64_t told_us = c->told_us ? c->told_us : v.now.us; /* of a session before, if that is known */
+    c->bytes_done = t->row->data_bytes;
+    c->connect_us = held->connect_us;
+    c->fetch_us = held->fetch_us;
+    c->verify_us = held->verify_us;
+    c->stage_us = held->stage_us;
+    c->activate_us = held->activate_us;
+    copy_move(t, c, restated_state(t->of->row, held, member), v.now);
+    c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
+    c->is_owed = false;
+    copy_reach(t, c, t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
+    return HEDDLE_OK;
+}
+
+/* The worker fetches it still: it was announced before others overtook it, and was not taken back since. */
+static bool is_fetched_on(const track_t *t, const copy_row_t *c)
+{
+    return !track_is_ended(t) && t->row->state == VERSION_COMMITTED && copy_is_told(c) &&
+           !registry_is_taken_back(t->of->row, t->row);
+}
+
+/* One row, under the new session's token.  What it reported last of its fetch counts until its next
+ * heartbeat: a session that has reported nothing yet is not one that has stopped. */
+static void fetch_on(view_t v, track_t *t, const copy_row_t *before, const member_t *member)
+{
+    copy_row_t was = *before;
+    copy_row_t *c = copy_add(t, member);
+    member_sub_t *sub = member_sub(member, t->adapter);
+    if (!c) return;
+    copy_move(t, c, was.state, v.now);
+    if (was.switch_us) copy_order(t, c, was.switch_us); /* WELCOME names it again */
+    c->since_ms = was.since_ms;
+    c->is_owed = was.is_owed;
+    c->told_us = was.told_us;
+    c->moved_us = was.moved_us;
+    c->bytes_done = was.bytes_done;
+    if (c->state != COPY_FETCHING && c->state != COPY_ARRIVED) return;
+    sub->fetching = t->version;
+    sub->bytes_done = was.bytes_done;
+    sub->data_bytes = t->row->part.region_bytes;
+}
+
+/* Copies of the name's former session.  The same process: a version that it is waited for with goes on so,
+ * and an overtaken one that it fetches goes on being fetched.  The rest is what JOIN restates. */
+static void renew_copies(const adapter_rollout_t *a, view_t v, const member_t *member)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        const copy_row_t *c = track_is_ended(t) ? NULL : track_copy(t, member->name);
+        if (!c || c->token == member->token) continue;
+        bool is_same = c->token && !memcmp(&c->life, &member->life, sizeof c->life);
+        is_same = is_same && member_sub(member, t->adapter);
+        bool is_wanted = active_for(a->row, member) == t->version || t == staging_track(a);
+        if (is_same && is_wanted && c->is_eligible) copy_add(t, member);
+        else if (is_same && !is_wanted && is_fetched_on(t, c)) fetch_on(v, t, c, member);
+        else copy_drop(t, member->name);
+    }
+}
+
+/* What WELCOME names: what was decided last, or, while the worker still fetches what was decided before that,
+ * this first: a worker slower than its trainer would never get anywhere, if each new session began with the
+ * newest. */
+static msg_decision_t welcomed(const adapter_rollout_t *a, const member_t *member, const char *adapter)
+{
+    const member_sub_t *sub = member_sub(member, adapter);
+    uint64_t active = a ? active_for(a->row, member) : 0;
+    const version_row_t *row = active ? registry_version(a->row, active) : NULL;
+    for (size_t i = 0; a && i < a->track_count; i++) {
+        const track_t *t = a->tracks[i];
+        const copy_row_t *c = copy_of(t, member);
+        if (!c || !is_fetched_on(t, c) || t->row->decision <= sub->decision) continue;
+        row = t->row;
+        break;
+    }
+    msg_decision_t d = {.adapter = adapter};
+    if (!row) return d;
+    d.decision = row->version == active ? a->row->decision : row->decision;
+    d.version = row->version;
+    d.digest = row->digest;
+    return d;
+}
+
+int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
+                   msg_welcome_t *welcome)
+{
+    welcome->adapters = arena_alloc(arena, (member->sub_count + 1) * sizeof *welcome->adapters);
+    welcome->keep = arena_alloc(arena, (join->held_count + 1) * sizeof *welcome->keep);
+    if (!welcome->adapters || !welcome->keep) return HEDDLE_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < member->sub_count; i++)
+        check_sub(registry_adapter(v.registry, member->subs[i].adapter), &member->subs[i]);
+    for (size_t i = 0; i < ro->adapter_count; i++) /* its former session may have had other adapters */
+        renew_copies(ro->adapters[i], v, member);
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const char *adapter = member->subs[i].adapter;
+        welcome->adapters[welcome->adapter_count++] = welcomed(rollout_adapter(ro, adapter), member, adapter);
+    }
+    for (uint32_t i = 0; i < join->held_count; i++) {
+        const msg_held_t *held = &join->held[i];
+        track_t *t = believed(ro, held, member);
+        if (!t) continue;
+        int rc = restate(v, t, held, member);
+        if (rc) return rc;
+        welcome->keep[welcome->keep_count++] = (msg_keep_t){held->adapter, t->version, t->row->share_key};
+    }
+    return HEDDLE_OK;
+}
+
+static bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (numbers[i] == number) return true;
+    return false;
+}
+
+void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
+                    uint32_t count)
+{
+    (void)v;
+    const adapter_rollout_t *a = rollout_adapter(ro, publisher->subs[0].adapter);
+    for (size_t i = 0; a && i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        bool serves = has_number(served, count, t->version) && !track_is_ended(t);
+        if (t->publisher == publisher->token || (!t->publisher && !serves)) continue;
+        track_set_publisher(t, serves ? publisher->token : 0, serves ? PUBLISHER_SERVES : PUBLISHER_LOST);
+    }
+}
+
+void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version, outbox_t *out)
+{
+    const char *adapter = publisher->subs[0].adapter;
+    track_t *t = rollout_track(ro, adapter, version);
+    if (!t || track_is_ended(t)) {
+        rollout_tell(ro, v, adapter, version, publisher, out);
+        return;
+    }
+    publisher_state_t state = track_is_served(t)                       ? t->publisher_state
+                              : registry_is_wanted(t->of->row, t->row) ? PUBLISHER_SERVES
+                                                                       : PUBLISHER_WITHOUT;
+    track_set_publisher(t, publisher->token, state);
+    t->pushed_generation = 0;
+    t->pushed = (urgent_t){0};
+}
+
+/* ---- members go ---- */
+
+static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
+{
+    copy_row_t *c = copy_of(t, member);
+    if (!c) return;
+    if (!c->is_eligible || c->has_reached) { /* nothing waits for it */
+        copy_drop(t, member->name);
+        return;
+    }
+    const char *phase = copy_phase(c);
+    uint64_t since_us = c->told_us ? v.now.us - c->told_us : 0;
+    char text[256];
+    text_printf(text, sizeof text, "%s in phase %s, %llu ms after the announcement",
+                left ? "left" : "lost, its lease ended", phase, (unsigned long long)(since_us / 1000));
+    if (!c->code || copy_in_flight(c)) copy_blame(t, c, HEDDLE_ERR_UNAVAILABLE, phase, text);
+    copy_gone(t, c);
+}
+
+void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left)
+{
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_rollout_t *a = rollout_adapter(ro, member->subs[i].adapter);
+        for (size_t k = 0; a && k < a->track_count; k++) {
+            track_t *t = a->tracks[k];
+            if (member->role == ROLE_WORKER) {
+                if (!track_is_ended(t)) worker_gone(v, t, member, left);
+            } else if (t->publisher == member->token) {
+                t->former_publisher = t->publisher;
+                track_set_publisher(t, 0, left ? PUBLISHER_LEFT : PUBLISHER_LOST);
+            }
+        }
+    }
+}
+
+/* ---- what workers report: progress ---- */
+
+/* Why no byte comes to a copy that goes on trying; "": they do. */
+static void note_trouble(track_t *t, copy_row_t *c, const char *message, instant_t now, events_t *ev)
+{
+    int code = *message ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
+    bool is_news = code != c->code;
+    copy_blame(t, c, code, "fetch", message);
+    if (!is_news || !code || c->is_trouble_said) return;
+    c->is_trouble_said = true;
+    event_row_t *e = events_add(ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, now);
+    events_say(e, code, "%s", c->message);
+}
+
+/* A version waits for a slot at a worker, which lists the kept ones that may go.  One that is no copy there
+ * any more was retired: that answer is on its way, and may be all that it takes. */
+static void note_spare(const adapter_rollout_t *a, const member_t *member, const msg_progress_t *p)
+{
+    member_sub_t *sub = member_sub(member, p->adapter);
+    if (!sub) return;
+    sub->lacks_slot = false;
+    for (uint32_t i = 0; i < p->spare_count; i++) {
+        const track_t *t = adapter_track(a, p->spare[i]);
+        if (!t || track_is_ended(t) || !copy_of(t, member)) return;
+    }
+    for (size_t i = 0; p->spare_count && i < a->track_count; i++) {
+        copy_row_t *c = copy_of(a->tracks[i], member);
+        if (c) copy_spare(a->tracks[i], c, has_number(p->spare, p->spare_count, a->tracks[i]->version));
+    }
+    sub->lacks_slot = p->spare_count > 0;
+    for (uint32_t i = 0; i < p->spare_count; i++) track_touch(adapter_track(a, p->spare[i]));
+}
+
+void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
+                      events_t *ev)
+{
+    for (uint32_t i = 0; i < hb->adapter_count; i++) {
+        const msg_progress_t *p = &hb->adapters[i];
+        const adapter_rollout_t *a = rollout_adapter(ro, p->adapter);
+        if (!a) continue;
+        note_spare(a, member, p);
+        track_t *t = p->fetching ? adapter_track(a, p->fetching) : NULL;
+        copy_row_t *c = copy_of(t, member);
+        if (!copy_in_flight(c)) continue;
+        keep_moved_on(a, member, p->fetching);
+        if (!copy_is_told(c)) c->is_owed = true; /* of a session before, or it had turned to another */
+        if (p->bytes_done > c->bytes_done) c->moved_us = v.now.us;
+        if (c->bytes_done != p->bytes_done) track_touch(t);
+        bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
+        copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, v.now);
+        c->bytes_done = p->bytes_done;
+        note_trouble(t, c, p->message ? p->message : "", v.now, ev);
+    }
+}
+
+/* ---- what workers report: staged, active, refused ---- */
+
+static int unknown_version(const char *adapter, uint64_t version, const member_t *member,
+                           heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu is not a version that %s was told of", adapter,
+                        (unsigned long long)version, member->name);
+    error_where(error, adapter, version, member->name, NULL);
+    return rc;
+}
+
+static int wrong_digest(const char *adapter, const version_row_t *row, const digest_t *found,
+                        const member_t *member, const char *phase, heddle_error_t *error)
+{
+    char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
+    digest_text(&row->digest, expected);
+    digest_text(found, text);
+    int rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%s has other bytes as %s@%llu", member->name,
+                        adapter, (unsigned long long)row->version);
+    error_where(error, adapter, row->version, member->name, phase);
+    error_contrast(error, expected, text);
+    error_hint(error, "its memory or its sources are damaged; `heddle verify` asks every holder");
+    return rc;
+}
+
+/* After some codes the same attempt may succeed: the broker announces the active version again, later and
+ * later. */
+static void plan_retry(const rollout_t *ro, copy_row_t *c, uint64_t now_us)
+{
+    heddle_error_t e;
+    error_fail(&e, c->code, " ");
+    uint32_t doublings = c->failed_count < 4 ? c->failed_count : 4;
+    c->failed_count++;
+    c->retry_us = e.retriable ? now_us + (ro->lease_us << doublings) : 0;
+}
+
+static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const char *phase,
+                         const char *message)
+{
+    copy_fail(t, c, code, phase, message, s->v.now);
+    plan_retry(s->ro, c, s->v.now.us);
+    event_row_t *e = events_add(s->ev, EVENT_STAGE_FAILED, t->adapter, t->version, c->worker, s->v.now);
+    events_say(e, code, "%s: %s", phase, message);
+}
+
+/* What a worker's report is about. */
+typedef struct {
+    const adapter_rollout_t *a;
+    track_t *t;
+    copy_row_t *c;
+} about_t;
+
+/* False: *ret_rc is what to return.  A version that ended before the worker heard of it is ended there
+ * again. */
+static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
+                    int *ret_rc, heddle_error_t *error)
+{
+    const adapter_rollout_t *a = rollout_adapter(s->ro, adapter);
+    const version_row_t *row = a ? registry_version(a->row, version) : NULL;
+    if (!row || !member_sub(member, adapter)) {
+        *ret_rc = unknown_version(adapter, version, member, error);
+        return false;
+    }
+    if (!registry_is_live(row)) {
+        if (row->state == VERSION_RETIRED) send_retire(s, adapter, version, member);
+        else send_abort(s, adapter, row, member);
+        *ret_rc = HEDDLE_OK;
+        return false;
+    }
+    track_t *t = adapter_track(a, version);
+    copy_row_t *c = t ? need_copy(s, t, member) : NULL;
+    *ret = (about_t){a, t, c};
+    *ret_rc = c ? HEDDLE_OK
+                : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter,
+                             (unsigned long long)version);
+    return c != NULL;
+}
+
+/* The row of this source, by name: one that joined again while it served counts once.  The caller has
+ * made room. */
+static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
+{
+    uint32_t at = 0;
+    for (; at < c->served_count; at++) {
+        int order = strcmp(c->served[at].name, name);
+        if (order == 0 && c->served[at].kind == kind) return &c->served[at];
+        if (order > 0) break;
+    }
+    memmove(&c->served[at + 1], &c->served[at], (c->served_count - at) * sizeof *c->served);
+    c->served_count++;
+    c->served[at] = (copy_served_t){.kind = kind};
+    error_text(c->served[at].name, sizeof c->served[at].name, name);
+    return &c->served[at];
+}
+
+static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
+{
+    uint32_t count = m->source_count < LIMIT_SOURCES ? m->source_count : LIMIT_SOURCES;
+    for (uint32_t i = 0; i < m->source_count; i++) t->bytes_moved += m->sources[i].bytes;
+    free(c->served);
+    c->served = count ? calloc(count, sizeof *c->served) : NULL;
+    c->served_count = 0;
+    for (uint32_t i = 0; c->served && i < count; i++) { /* without memory only `versions` shows less */
+        const msg_served_t *s = &m->sources[i];
+        source_kind_t kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER;
+        served_row(c, s->name ? s->name : "", kind)->bytes += s->bytes;
+    }
+}
+
+int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
+                   outbox_t *out, heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    about_t x;
+    int rc;
+    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    if (!digest_equal(&m->digest, &x.t->row->digest)) {
+        rc = wrong_digest(m->adapter, x.t->row, &m->digest, member, "verify", error);
+        stage_failed(&s, x.t, x.c, rc, "verify", error->message);
+        return rc;
+    }
+    member_fetched(member, m->adapter, m->version);
+    if (copy_holds(x.c)) return HEDDLE_OK;              /* said twice */
+    if (x.c->switch_us) copy_order(x.t, x.c, v.now.us); /* loaded: the time to switch begins */
+    copy_blame(x.t, x.c, HEDDLE_OK, "", "");
+    x.c->retry_us = 0;
+    x.c->bytes_done = x.t->row->data_bytes;
+    x.c->connect_us = m->connect_us;
+    x.c->fetch_us = m->fetch_us;
+    x.c->verify_us = m->verify_us;
+    x.c->stage_us = m->stage_us;
+    note_served(x.c, x.t, m);
+    membership_counted(member, m);
+    copy_move(x.t, x.c, COPY_STAGED, v.now);
+    event_row_t *e = events_add(ev, EVENT_STAGE_DONE, x.t->adapter, x.t->version, x.c->worker, v.now);
+    e->bytes = (int64_t)x.c->bytes_done;
+    e->duration_ms = x.c->told_us ? (int64_t)((v.now.us - x.c->told_us) / 1000) : -1;
+    keep_moved_on(x.a, member, 0);
+    /* COMMIT, when it is the active version; then the newest, when that waited */
+    wake_member(&s, x.a, member);
+    return HEDDLE_OK;
+}
+
+/* A worker serves this version by this decision: the only place where that is noted.  Its copies follow; to
+ * have gone back past a version is not to have reached it. */
+static void serves(const adapter_rollout_t *a, member_t *member, const msg_active_t *m, instant_t now)
+{
+    member_sub_t *sub = member_sub(member, m->adapter);
+    sub->decision = m->decision;
+    sub->version = m->version;
+    sub->since_ms = now.wall_ms;
+    sub->is_refused = false;
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
+        if (!c) continue;
+        bool has_reached = t->row->decision && t->row->decision <= m->decision && t->version <= m->version;
+        if (has_reached) copy_reach(t, c, true);
+        if (t->version == m->version) {
+            c->activate_us = m->activate_us;
+            copy_move(t, c, COPY_ACTIVE, now);
+            copy_blame(t, c, HEDDLE_OK, "", "");
+        } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
+            copy_move(t, c, COPY_KEPT, now);
+        }
+    }
+}
+
+static int wrong_decision(const msg_active_t *m, const adapter_row_t *a, const member_t *member,
+                          heddle_error_t *error)
+{
+    int rc =
+        error_fail(error, HEDDLE_ERR_PROTOCOL, "%s says it applied decision %llu of %s, naming version %llu",
+                   member->name, (unsigned long long)m->decision, m->adapter, (unsigned long long)m->version);
+    error_where(error, m->adapter, m->version, member->name, "activate");
+    error_expected(error, "decision %llu, naming version %llu, or an earlier one",
+                   (unsigned long long)a->decision, (unsigned long long)active_for(a, member));
+    return rc;
+}
+
+/* It reports that it serves other bytes under the version's name. */
+static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_row_t *row,
+                              const member_t *member, heddle_error_t *error)
+{
+    int rc = wrong_digest(m->adapter, row, &m->digest, member, "activate", error);
+    track_t *t = rollout_track(s->ro, m->adapter, m->version);
+    copy_row_t *c = copy_of(t, member);
+    if (c) copy_fail(t, c, rc, "activate", error->message, s->v.now);
+    event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
+    events_say(e, rc, "%s", error->message);
+    return rc;
+}
+
+int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
+                   outbox_t *out, heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    const adapter_rollout_t *a = rollout_adapter(ro, m->adapter);
+    const version_row_t *row = a ? registry_version(a->row, m->version) : NULL;
+    const member_sub_t *sub = member_sub(member, m->adapter);
+    if (!row || !sub) return unknown_version(m->adapter, m->version, member, error);
+    bool is_possible = m->decision && m->decision <= row->decision &&
+                       (m->decision != a->row->decision || m->version == active_for(a->row, member));
+    if (!is_possible) return wrong_decision(m, a->row, member, error);
+    if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(&s, m, row, member, error);
+    bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
+    if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
+    track_t *t = adapter_track(a, m->version);
+    if (t && !track_is_ended(t)) need_copy(&s, t, member);
+    serves(a, member, m, v.now);
+    event_row_t *e = events_add(ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, v.now);
+    e->decision = m->decision;
+    wake_member(&s, a, member);
+    return HEDDLE_OK;
+}
+
+static const char *text_or(const char *text, const char *otherwise)
+{
+    return text && *text ? text : otherwise;
+}
+
+int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev, outbox_t *out,
+                 heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    about_t x;
+    int rc, code = heddle_err_from_name(m->code);
+    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    if (code == HEDDLE_OK) code = HEDDLE_ERR_INTERNAL;
+    char message[512];
+    text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
+                m->found && *m->found ? "; found " : "", text_or(m->found, ""));
+    if (!m->decision) {
+        member_fetched(member, m->adapter, m->version);
+        if (m->fetch_us) { /* its application refused bytes that were whole: how long they took is known */
+            x.c->bytes_done = x.t->row->data_bytes;
+            x.c->connect_us = m->connect_us;
+            x.c->fetch_us = m->fetch_us;
+            x.c->verify_us = m->verify_us;
+            x.c->stage_us = m->stage_us;
+        }
+        stage_failed(&s, x.t, x.c, code, text_or(m->phase, "stage"), message);
+        wake_member(&s, x.a, member);
+        return HEDDLE_OK;
+    }
+    member_sub_t *sub = member_sub(member, m->adapter);
+    /* It reported that it serves this, and its application does not. */
+    if (sub->version == m->version && sub->decision == m->decision) sub->is_refused = true;
+    copy_move(x.t, x.c, copy_holds(x.c) ? COPY_REFUSED : COPY_FAILED, v.now);
+    copy_blame(x.t, x.c, code, text_or(m->phase, "activate"), message);
+    event_row_t *e = events_add(ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, v.now);
+    events_say(e, code, "%s", message);
+    e->decision = m->decision;
+    return HEDDLE_OK;
+}
+
+/* ---- what workers report: sources that do not answer ---- */
+
+/* A worker that was lost is in its row still; a publisher is not. */
+static const char *name_of_source(const step_t *s, const track_t *t, uint64_t token)
+{
+    const member_t *source = membership_by_token(s->v.members, token);
+    for (size_t i = 0; !source && i < s->v.members->worker_count; i++)
+        if (s->v.members->workers[i]->token == token) source = s->v.members->workers[i];
+    if (source) return source->name;
+    return token == t->former_publisher ? t->row->writer : "";
+}
+
+/* It asks again and again until it has one; what it lost is news once. */
+static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
+{
+    copy_row_t *c = x->c;
+    if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return;
+    c->lost[c->lost_count++] = token;
+    const char *name = name_of_source(s, x->t, token);
+    event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, c->worker, s->v.now);
+    e->token = token;
+    error_text(e->other, sizeof e->other, name);
+    events_say(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", c->worker,
+               *name ? name : "a member that is gone");
+}
+
+int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m, events_t *ev,
+                         outbox_t *out, heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    about_t x;
+    int rc;
+    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    for (uint32_t i = 0; i < m->lost_count; i++) {
+        /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
+        bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
+        if (!is_unmet) say_source_lost(&s, &x, m->lost[i]);
+        if (m->lost[i] == x.t->publisher && x.t->publisher_state == PUBLISHER_RELEASED)
+            track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
+    }
+    plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
+    send_sources(&s, x.t, x.c, member);
+    track_touch(x.t);
+    return HEDDLE_OK;
+}
+
+/* ---- time ---- */
+
+/* Before settling ended some members may have been missing: a rollout waits for the subscribers that are
+ * READY now.  Of a decided version, those that have it or are on their way to it count. */
+static void end_settling(step_t *s)
+{
+    s->ro->is_settled = true;
+    for (size_t i = 0; i < s->ro->adapter_count; i++) {
+        const adapter_rollout_t *a = s->ro->adapters[i];
+        for (size_t k = 0; k < a->track_count; k++) {
+            track_t *t = a->tracks[k];
+            for (size_t c = 0; c < t->copy_count; c++)
+                if (t->copies[c]->token) copy_expect(t, t->copies[c]);
+            if (t == staging_track(a)) expect_all(s, t);
+            track_touch(t);
+        }
+    }
+}
+
+static void say_lost(step_t *s, track_t *t)
+{
+    heddle_error_t why;
+    const adapter_row_t *a = t->of->row;
+    if (t->bytes == BYTES_LOADING) t->lost_ms = s->v.now.wall_ms;
+    t->bytes = BYTES_LOST;
+    track_changed(t);
+    rollout_lost_reason(t, &why);
+    event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
+    events_say(e, why.code, "%s", why.message);
+    if (!a->held || a->active != t->version) return;
+    e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
+    events_say(e, why.code,
+               "held at a version that is lost: later ones stay staged until one is activated "
+               "by hand");
+}
+
+static void look_at_sources(step_t *s, track_t *t)
+{
+    if (track_has_source(t)) {
+        if (!track_holder_count(t)) error_text(t->last_holder, sizeof t->last_holder, t->row->writer);
+        if (t->bytes == BYTES_THERE) return;
+        t->bytes = BYTES_THERE;
+        track_changed(t);
+        wake_adapter(s, t->of); /* those that waited for a source */
+        return;
+    }
+    if (t->bytes == BYTES_THERE) {
+        t->bytes = BYTES_MISSING;
+        t->sourceless_us = s->v.now.us;
+        t->lost_ms = s->v.now.wall_ms;
+    }
+    if (t->bytes == BYTES_LOST || t->row->state != VERSION_COMMITTED || !s->ro->is_settled) return;
+    uint64_t loaded_until_us = keep_loaded_until(s->v, t);
+    if (!loaded_until_us) {
+        say_lost(s, t);
+        return;
+    }
+    t->bytes = BYTES_LOADING;
+    error_text(t->last_holder, sizeof t->last_holder, keep_loader(s->v, t));
+    track_sooner(t, loaded_until_us);
+}
+
+static void retry_failed(step_t *s, track_t *t)
+{
+    for (size_t i = tally_in(&t->tally, COPY_FAILED) ? 0 : t->copy_count; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        if (c->state != COPY_FAILED || !c->retry_us) continue;
+        member_t *m = membership_by_token(s->v.members, c->token);
+        if (m && c->retry_us <= s->v.now.us) wake_member(s, t->of, m);
+        else track_sooner(t, c->retry_us);
+    }
+}
+
+static bool has_lost_its_source(const track_t *t, instant_t now)
+{
+    bool is_gone_for_good =
+        t->publisher_state == PUBLISHER_LEFT || now.us >= t->sourceless_us + t->of->ro->lease_us;
+    return t->bytes != BYTES_THERE && is_gone_for_good;
+}
+
+static rule_t rule_of(const track_t *t, instant_t now)
+{
+    return (rule_t){.activation = t->row->activation,
+                    .is_held = t->of->row->held,
+                    .is_late = t->is_late,
+                    .has_lost_source = has_lost_its_source(t, now)};
+}
+
+static void look_at(step_t *s, track_t *t)
+{
+    t->due_us = CLOCK_NEVER;
+    if (track_is_ended(t)) return;
+    bool is_staging = t->row->state == VERSION_STAGING;
+    look_at_sources(s, t);
+    if (!t->is_late && s->v.now.us >= t->deadline_us) {
+        t->is_late = true;
+        track_changed(t);
+    }
+    rule_t rule = rule_of(t, s->v.now);
+    if (is_staging && t->phase == TRACK_BEGUN && rule_is_staged(&rule, &t->tally)) {
+        t->phase = TRACK_STAGED;
+        events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
+    }
+    if (t->of->row->active == t->version) retry_failed(s, t);
+    if (!t->is_late) track_sooner(t, t->deadline_us);
+    if (is_staging && t->bytes != BYTES_THERE) {
+        uint64_t end_us = t->sourceless_us + s->ro->lease_us;
+        if (end_us <= s->v.now.us) track_touch(t);
+        else track_sooner(t, end_us);
+    }
+}
+
+static void look_at_adapter(step_t *s, adapter_rollout_t *a)
+{
+    bool is_looked_at = false;
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        if (!t->is_dirty && s->v.now.us < t->due_us) continue;
+        look_at(s, t);
+        is_looked_at = true;
+    }
+    if (is_looked_at) keep_look(s, a);
+    a->due_us = CLOCK_NEVER;
+    for (size_t i = 0; i < a->track_count; i++)
+        if (a->tracks[i]->due_us < a->due_us) a->due_us = a->tracks[i]->due_us;
+}
+
+void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
+{
+    step_t s = {ro, v, ev, out};
+    bool is_time = v.now.us >= ro->due_us || (!ro->is_settled && v.now.us >= ro->settle_end_us);
+    if (!ro->is_dirty && !is_time) return;
+    if (!ro->is_settled && v.now.us >= ro->settle_end_us) end_settling(&s);
+    ro->due_us = ro->is_settled ? CLOCK_NEVER : ro->settle_end_us;
+    for (size_t i = 0; i < ro->adapter_count; i++) {
+        adapter_rollout_t *a = ro->adapters[i];
+        if (a->is_dirty || v.now.us >= a->due_us) look_at_adapter(&s, a);
+        if (a->due_us < ro->due_us) ro->due_us = a->due_us;
+    }
+}
+
+/* ---- deciding ---- */
+
+static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
+{
+    const adapter_row_t *a = t->of->row;
+    const copy_row_t *bad = NULL;
+    for (size_t i = 0; !bad && i < t->copy_count; i++)
+        if (t->copies[i]->is_eligible && t->copies[i]->state == COPY_FAILED) bad = t->copies[i];
+    heddle_error_t e;
+    error_fail(&e, bad->code, "%s@%llu failed at %s in phase %s: %s", a->name, (unsigned long long)t->version,
+               bad->worker, bad->phase, bad->message);
+    error_where(&e, a->name, t->version, bad->worker, bad->phase);
+    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+}
+
+/* "w2 in phase fetch, w5 in phase announce and 3 others" */
+static void name_missing(const track_t *t, char *text, size_t size)
+{
+    size_t used = 0;
+    uint32_t named = 0, others = 0;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        if (!counts(c, any_eligible)) continue;
-        sum.staged += copy_holds(c) || (c->token && c->has_reached);
-        sum.active += c->token && c->has_reached;
-        if (is_there(c, v)) continue;
-        if (sum.missing_count < cap) tell_missing(t, c, v, &rows[sum.missing_count]);
-        sum.missing_count++;
+        if (!c->is_eligible || copy_holds(c)) continue;
+        if (named == 3) {
+            others++;
+            continue;
+        }
+        text_printf(text + used, size - used, "%s%s in phase %s", named ? ", " : "", c->worker,
+                    copy_phase(c));
+        used += strlen(text + used);
+        named++;
     }
-    return sum;
+    if (others) text_printf(text + used, size - used, " and %u others", others);
+}
+
+static void fail_late(const track_t *t, instant_t now, outbox_t *out)
+{
+    const adapter_row_t *a = t->of->row;
+    char missing[600] = "";
+    heddle_error_t e;
+    name_missing(t, missing, sizeof missing);
+    unsigned long long ms = t->row->asked_ms;
+    uint32_t present = tally_present(&t->tally, false), eligible = tally_present(&t->tally, true);
+    if (!present)
+        error_fail(&e, HEDDLE_ERR_NO_WORKERS, "no worker took %s@%llu within %llu ms", a->name,
+                   (unsigned long long)t->version, ms);
+    else
+        error_fail(&e, HEDDLE_ERR_DEADLINE, "%u of %u workers staged %s@%llu within %llu ms; missing: %s",
+                   track_holder_count(t), eligible ? eligible : present, a->name,
+                   (unsigned long long)t->version, ms, missing[0] ? missing : "every worker");
+    error_where(&e, a->name, t->version, NULL, "stage");
+    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+}
+
+static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
+{
+    const adapter_row_t *a = t->of->row;
+    heddle_error_t e;
+    error_fail(&e, HEDDLE_ERR_VERSION_LOST, "the publisher of %s@%llu is gone and no worker has staged it",
+               a->name, (unsigned long long)t->version);
+    error_where(&e, a->name, t->version, NULL, "fetch");
+    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+}
+
+/* A worker is on its way to it, and has a source. */
+static bool is_moving(const track_t *t)
+{
+    for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
+        if (copy_is_told(t->copies[i]) && !t->copies[i]->is_owed) return true;
+    return false;
+}
+
+static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
+{
+    const adapter_row_t *a = t->of->row;
+    rule_t rule = rule_of(t, now);
+    ruling_t ruling = rule_apply(&rule, &t->tally);
+    switch (ruling.verdict) {
+    case RULE_COMMIT: registry_decide_commit(a, t->row, ruling.scope, now, out); return;
+    case RULE_FAIL:
+        if (ruling.reason == RULE_REJECTED) fail_rejected(t, now, out);
+        else if (ruling.reason == RULE_LATE) fail_late(t, now, out);
+        else fail_lost(t, now, out);
+        return;
+    case RULE_WAIT: break;
+    }
+    if (registry_waiting(a) && !is_moving(t))
+        registry_decide_end(a, t->row, VERSION_SUPERSEDED, NULL, now, out);
+}
+
+static void fail_waiting(const track_t *t, instant_t now, outbox_t *out)
+{
+    const adapter_row_t *a = t->of->row;
+    unsigned long long first = registry_staging(a)->version;
+    heddle_error_t e;
+    error_fail(&e, HEDDLE_ERR_DEADLINE, "%s@%llu waited for %s@%llu, which was not decided within %llu ms",
+               a->name, (unsigned long long)t->version, a->name, first, (unsigned long long)t->row->asked_ms);
+    error_where(&e, a->name, t->version, NULL, "announce");
+    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+}
+
+static void decide_waiting(const adapter_rollout_t *a, instant_t now, outbox_t *out)
+{
+    const version_row_t *row = registry_waiting(a->row);
+    const track_t *t = row ? adapter_track(a, row->version) : NULL;
+    if (!t) return;
+    if (t->is_late) fail_waiting(t, now, out);
+    else if (has_lost_its_source(t, now)) fail_lost(t, now, out);
+}
+
+static bool has_decided(const adapter_rollout_t *a, const outbox_t *out)
+{
+    for (int i = 0; i < out->record_count; i++)
+        if (out->records[i].kind == RECORD_DECISION && !strcmp(out->records[i].adapter, a->row->name))
+            return true;
+    return false;
+}
+
+void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
+{
+    if (!ro->is_settled || !ro->is_dirty) return;
+    for (size_t i = 0; i < ro->adapter_count && outbox_has_room(out, RECORDS_AT_ONCE); i++) {
+        const adapter_rollout_t *a = ro->adapters[i];
+        if (!a->is_dirty) continue;
+        const track_t *staging = staging_track(a);
+        if (staging) decide_staging(staging, v.now, out);
+        decide_waiting(a, v.now, out);
+        if (registry_is_behind(a->row) && !has_decided(a, out)) registry_decide_again(a->row, v.now, out);
+        keep_decide(a, v, out);
+    }
+}
+
+/* ---- after a record is durable ---- */
+
+static void say_decision(step_t *s, const adapter_row_t *a, bool was_held)
+{
+    event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, a->name, a->active, NULL, s->v.now);
+    e->decision = a->decision;
+    if (a->held) {
+        e = events_add(s->ev, EVENT_ADAPTER_HELD, a->name, a->active, NULL, s->v.now);
+        events_say(e, HEDDLE_OK, "held by %s", a->held_by);
+    } else if (was_held) {
+        events_add(s->ev, EVENT_ADAPTER_RESUMED, a->name, a->active, NULL, s->v.now);
+    }
+}
+
+/* The decision for one worker. */
+static void tell_decision(step_t *s, const adapter_rollout_t *a, track_t *t, member_t *m)
+{
+    copy_row_t *c = copy_of(t, m);
+    if (copy_holds(c)) {
+        if (c->state != COPY_ACTIVE) copy_move(t, c, COPY_COMMITTED, s->v.now);
+        send_commit(s, a, m);
+        return;
+    }
+    /* A worker finishes what was decided, whatever comes after it, but for what was taken back: it is not to
+     * switch to that any more, whether or not it has the version that was gone back to. */
+    if (copy_is_told(c) || registry_is_step_back(a->row)) send_commit(s, a, m);
+    wake_member(s, a, m);
+}
+
+static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
+{
+    track_t *active = track_add(a, a->row->active, s->v.now.us);
+    if (!active) {
+        s->ro->is_incomplete = true;
+        return;
+    }
+    say_decision(s, a->row, was_held);
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        for (size_t k = 0; k < t->copy_count; k++) {
+            copy_row_t *c = t->copies[k];
+            if (t == active) copy_reach(t, c, false);
+            /* Copies that were overtaken before they were switched to are kept like those that were served.
+             * */
+            else if (c->state == COPY_COMMITTED) copy_move(t, c, COPY_KEPT, s->v.now);
+        }
+        if (!track_is_ended(t)) track_changed(t); /* another one is active, or the hold is another */
+    }
+    for (size_t i = 0; i < s->v.members->worker_count; i++) {
+        member_t *m = s->v.members->workers[i];
+        if (is_subscriber(m, a)) tell_decision(s, a, active, m);
+    }
+}
+
+static void apply_state(step_t *s, const adapter_rollout_t *a, const record_t *record)
+{
+    event_type_t type = record->state == VERSION_FAILED    ? EVENT_VERSION_FAILED
+                        : record->state == VERSION_RETIRED ? EVENT_VERSION_RETIRED
+                                                           : EVENT_VERSION_SUPERSEDED;
+    event_row_t *e = events_add(s->ev, type, a->row->name, record->version, record->worker, s->v.now);
+    events_say(e, record->code, "%s", record->message);
+    track_t *t = adapter_track(a, record->version);
+    if (!t) return;
+    for (size_t i = 0; t->row && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
+        if (!m) continue;
+        member_fetched(m, t->adapter, t->version);
+        if (t->row->state == VERSION_RETIRED) send_retire(s, t->adapter, t->version, m);
+        else send_abort(s, t->adapter, t->row, m);
+    }
+    track_changed(t);
+    track_forget_ended(t->of);
+    if (record->state == VERSION_FAILED)
+        wake_adapter(s, a); /* workers that left the active version for this one go back to it */
+}
+
+void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,
+                   outbox_t *out)
+{
+    step_t s = {ro, v, ev, out};
+    const adapter_row_t *row = record->adapter ? registry_adapter(v.registry, record->adapter) : NULL;
+    adapter_rollout_t *a = row ? rollout_need_adapter(ro, row) : NULL;
+    if (row && !a) ro->is_incomplete = true;
+    if (!a) return;
+    track_t *t = adapter_track(a, record->version);
+    switch (record->kind) {
+    case RECORD_VERSION: apply_version(&s, a, registry_version(row, record->version)); break;
+    case RECORD_DECISION:
+        apply_decision(&s, a, was_held);
+        begin_next(&s, a);
+        break;
+    case RECORD_STATE:
+        apply_state(&s, a, record);
+        begin_next(&s, a);
+        break;
+    case RECORD_FLOOR: /* the latest decision may have to be made anew */
+        if (row->active && (t = adapter_track(a, row->active))) track_touch(t);
+        break;
+    case RECORD_FORGET:
+        if (t) t->row = NULL;
+        break;
+    default: break;
+    }
+}
+
+/* ---- publishers ---- */
+
+/* A publisher is told at once: the state, why, the first holder, and that all are there. */
+static urgent_t urgent_of(const rollout_sum_t *sum)
+{
+    return (urgent_t){.state = sum->state,
+                      .code = sum->code,
+                      .is_first_staged = sum->staged > 0,
+                      .is_all_staged = sum->eligible && sum->staged >= sum->eligible,
+                      .is_all_active = sum->eligible ? sum->active >= sum->eligible : sum->active > 0};
+}
+
+static bool urgent_equal(const urgent_t *a, const urgent_t *b)
+{
+    return a->state && b->state && !strcmp(a->state, b->state) && a->code == b->code &&
+           a->is_first_staged == b->is_first_staged && a->is_all_staged == b->is_all_staged &&
+           a->is_all_active == b->is_all_active;
+}
+
+/* True: told, or nothing to tell; false: it waits for its time. */
+static bool push(step_t *s, track_t *t, const member_t *publisher)
+{
+    if (t->pushed_generation == t->generation) return true;
+    rollout_sum_t sum = rollout_sum(s->ro, t->of->row, t->row, NULL, 0);
+    urgent_t urgent = urgent_of(&sum);
+    bool is_fresh =
+        !t->pushed_generation && !sum.staged && !strcmp(sum.state, "staging"); /* PUBLISHED said as much */
+    bool is_urgent = !urgent_equal(&urgent, &t->pushed) && !is_fresh;
+    if (!is_urgent && s->v.now.us < t->push_us + ROLLOUT_PUSH_US) {
+        track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
+        return false;
+    }
+    send_rollout(s->ro, t->of->row, t->row, publisher, s->out);
+    t->pushed_generation = t->generation;
+    t->pushed = urgent;
+    t->push_us = s->v.now.us;
+    return true;
+}
+
+static bool flush_track(step_t *s, track_t *t)
+{
+    const member_t *publisher = t->publisher ? membership_by_token(s->v.members, t->publisher) : NULL;
+    bool is_ended = track_is_ended(t);
+    if (!publisher || !t->row) return true;
+    if (t->is_restored && !is_ended && !s->ro->is_settled) return true; /* end_settling touches it */
+    /* The trainer may use its region again: another process has the bytes, and no worker that the rollout
+     * waits for is under way. */
+    bool may_release = is_ended || tally_is_complete(&t->tally);
+    if (t->publisher_state == PUBLISHER_SERVES && may_release) send_release(s, t, publisher);
+    if (is_ended) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
+    return push(s, t, publisher);
+}
+
+static void flush_adapter(step_t *s, adapter_rollout_t *a)
+{
+    bool is_dirty = false;
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        if (t->is_dirty) t->is_dirty = !flush_track(s, t);
+        if (t->due_us < a->due_us) a->due_us = t->due_us;
+        is_dirty |= t->is_dirty;
+    }
+    a->is_dirty = is_dirty;
+}
+
+void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
+{
+    step_t s = {ro, v, ev, out};
+    bool is_dirty = false;
+    if (!ro->is_dirty) return;
+    for (size_t i = 0; i < ro->adapter_count; i++) {
+        adapter_rollout_t *a = ro->adapters[i];
+        if (a->is_dirty) flush_adapter(&s, a);
+        if (a->due_us < ro->due_us) ro->due_us = a->due_us;
+        is_dirty |= a->is_dirty;
+    }
+    ro->is_dirty = is_dirty;
+    if (!ro->is_crowded) return;
+    ro->is_crowded = false;
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        track_forget_ended(ro->adapters[i]); /* those told only now */
+}
+
+void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
+                  const member_t *publisher, outbox_t *out)
+{
+    const adapter_row_t *a = registry_adapter(v.registry, adapter);
+    const version_row_t *row = a ? registry_version(a, version) : NULL;
+    if (row) send_rollout(ro, a, row, publisher, out);
 }

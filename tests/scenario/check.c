@@ -207,6 +207,16 @@ void check_restart(world_t *w)
 
 static uint64_t mix(uint64_t h, uint64_t v) { return (h ^ v) * 0x100000001b3ull; }
 
+static uint64_t mix_track(uint64_t h, const track_t *t)
+{
+    h = mix(mix(mix(h, t->version), t->publisher), t->publisher_state);
+    for (size_t c = 0; c < t->copy_count; c++) {
+        const copy_row_t *copy = t->copies[c];
+        h = mix(mix(mix(mix(h, copy->token), copy->state), copy->bytes_done), copy->is_eligible);
+    }
+    return h;
+}
+
 /* All that a message under a valid token could have changed, but for what says that somebody was heard.
  */
 uint64_t check_signature(const broker_t *b)
@@ -218,14 +228,9 @@ uint64_t check_signature(const broker_t *b)
         for (size_t v = 0; v < a->version_count; v++)
             h = mix(mix(h, a->versions[v]->version), a->versions[v]->state);
     }
-    for (size_t i = 0; i < b->rollout.track_count; i++) {
-        const track_t *t = b->rollout.tracks[i];
-        h = mix(mix(mix(h, t->version), t->publisher), t->is_served);
-        for (size_t c = 0; c < t->copy_count; c++) {
-            const copy_row_t *copy = t->copies[c];
-            h = mix(mix(mix(mix(h, copy->token), copy->state), copy->bytes_done), copy->is_eligible);
-        }
-    }
+    for (size_t i = 0; i < b->rollout.adapter_count; i++)
+        for (size_t k = 0; k < b->rollout.adapters[i]->track_count; k++)
+            h = mix_track(h, b->rollout.adapters[i]->tracks[k]);
     for (size_t i = 0; i < b->members.worker_count; i++) {
         const member_t *m = b->members.workers[i];
         h = mix(mix(mix(h, m->token), m->state), m->heard_us);
@@ -338,6 +343,7 @@ void check_settled(world_t *w)
 {
     MUST(w, w->broker && !w->host->stopped);
     UNTIL(w, SECOND, !w->committing);
+    MUST(w, rollout_is_sound(&w->broker->rollout));
     check_restart(w);
     for (uint32_t i = 0; i < w->actor_count; i++) {
         const actor_t *a = w->actors[i];

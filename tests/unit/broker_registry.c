@@ -120,7 +120,7 @@ static uint64_t publish(uint64_t digest)
 
 static void decide(uint64_t version)
 {
-    registry_decide_commit(policy(), row(version), now, &out);
+    registry_decide_commit(policy(), row(version), SCOPE_EVERYONE, now, &out);
     commit();
 }
 

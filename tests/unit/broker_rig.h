@@ -529,6 +529,13 @@ UNUSED static const adapter_row_t *rig_adapter(void)
     return registry_adapter(&R.b->registry, "policy");
 }
 UNUSED static const version_row_t *rig_version(uint64_t v) { return registry_version(rig_adapter(), v); }
+/* Of all adapters. */
+UNUSED static size_t rig_track_count(void)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < R.b->rollout.adapter_count; i++) count += R.b->rollout.adapters[i]->track_count;
+    return count;
+}
 UNUSED static const char *rig_state(uint64_t v)
 {
     return rollout_state(&R.b->rollout, rig_adapter(), rig_version(v));

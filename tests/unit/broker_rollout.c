@@ -368,7 +368,7 @@ Test(rollout, of_many_versions_few_are_tracked)
     for (uint64_t v = 1; v <= 100; v++) {
         if (v > 1) rig_publish(T, (rig_publish_t){.digest = v});
         roll_out(2, v, v, v);
-        cr_assert_leq(R.b->rollout.track_count, ROLLOUT_ENDED_TRACKS + 3);
+        cr_assert_leq(rig_track_count(), ROLLOUT_ENDED_TRACKS + 3);
     }
 }
 

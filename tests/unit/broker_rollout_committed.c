@@ -530,7 +530,8 @@ Test(committed, a_wrong_digest_of_a_version_that_it_never_held)
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     rig_drop_letters();
-    R.b->rollout.tracks[0]->is_served = false; /* a source less: w2 is announced nothing */
+    track_t *t = rollout_track(&R.b->rollout, "policy", 1);
+    track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT); /* a source less: w2 is announced nothing */
     rig_leave(W1);
     R.tokens[W1] = 0;
     rig_worker(W2, "w2");
@@ -574,7 +575,7 @@ Test(committed, sources_of_what_never_was)
         strstr(events_at(&R.b->events, R.b->events.last_seq)->message, "a member that is gone"));
 }
 
-Test(committed, more_holders_than_the_planner_looks_at)
+Test(committed, more_holders_than_a_plan_looks_at)
 {
     rig_open(T, "policy", "trainer", 0, false);
     for (uint64_t i = 0; i < 70; i++) {
@@ -585,6 +586,6 @@ Test(committed, more_holders_than_the_planner_looks_at)
     rig_publish(T, (rig_publish_t){.digest = 1});
     for (uint64_t i = 0; i < 70; i++) rig_staged(15 + i, 1, 1);
     rig_worker(W1, "late");
-    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.source_count, PLANNER_SOURCES);
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.source_count, PLAN_SOURCES);
     cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.sources[2].kind, SOURCE_PUBLISHER);
 }

@@ -280,15 +280,21 @@ static void crash(void)
     }
 }
 
+static uint64_t track_hash(uint64_t h, const track_t *t)
+{
+    h = h * 1000003 + t->version * 256 + t->publisher_state * 32 + track_is_ended(t) * 16 + t->bytes;
+    for (size_t k = 0; k < t->copy_count; k++)
+        h = h * 1000003 + t->copies[k]->token * 16 + (uint64_t)t->copies[k]->state;
+    return h;
+}
+
 /* Everything that a change would show in. */
 static uint64_t state_hash(void)
 {
     uint64_t h = R.b->registry.epoch * 31 + R.record_count;
-    for (size_t i = 0; i < R.b->rollout.track_count; i++) {
-        const track_t *t = R.b->rollout.tracks[i];
-        h = h * 1000003 + t->version * 8 + t->is_served * 4 + t->is_ended * 2 + t->is_lost;
-        for (size_t k = 0; k < t->copy_count; k++)
-            h = h * 1000003 + t->copies[k]->token * 16 + (uint64_t)t->copies[k]->state;
+    for (size_t i = 0; i < R.b->rollout.adapter_count; i++) {
+        const adapter_rollout_t *a = R.b->rollout.adapters[i];
+        for (size_t k = 0; k < a->track_count; k++) h = track_hash(h, a->tracks[k]);
     }
     for (size_t i = 0; i < R.b->members.worker_count; i++) {
         const member_t *m = R.b->members.workers[i];
@@ -469,7 +475,7 @@ static void check_replay(void)
 static void check_copies(const track_t *t)
 {
     bool is_known = !strcmp(t->adapter, "policy");
-    for (size_t k = 0; !t->is_ended && k < t->copy_count; k++) {
+    for (size_t k = 0; !track_is_ended(t) && k < t->copy_count; k++) {
         const copy_row_t *c = t->copies[k];
         CHECK(!c->token || membership_by_token(&R.b->members, c->token));
         if (is_known && copy_holds(c)) CHECK(M.w[c->worker[1] - '0'].held[t->version]);
@@ -482,12 +488,16 @@ static void check_tracks(void)
 {
     const rollout_t *ro = &R.b->rollout;
     size_t told = 0, live = 0;
-    for (size_t i = 0; i < ro->track_count; i++) {
-        const track_t *t = ro->tracks[i];
-        check_copies(t);
-        told += t->is_ended && !t->is_dirty;
-        bool is_needed = t->awaited_until_us > R.now.us || t->loaded_until_us > R.now.us;
-        live += !t->is_ended && !t->is_dirty && !is_needed;
+    CHECK(rollout_is_sound(ro)); /* tallies and plans are what counting everything again gives */
+    for (size_t i = 0; i < ro->adapter_count; i++) {
+        const adapter_rollout_t *a = ro->adapters[i];
+        for (size_t k = 0; k < a->track_count; k++) {
+            const track_t *t = a->tracks[k];
+            check_copies(t);
+            told += track_is_ended(t) && !t->is_dirty;
+            bool is_needed = t->awaited_until_us > R.now.us || t->loaded_until_us > R.now.us;
+            live += !track_is_ended(t) && !t->is_dirty && !is_needed;
+        }
     }
     CHECK(told <= R.b->registry.adapter_count * ROLLOUT_ENDED_TRACKS);
     bool is_bound = !broker_is_settling(R.b, R.now.us);

@@ -1,94 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages of a rollout, and the plan of sources in them. */
-#include "broker/rollout/rollout_part.h"
+#include "broker/rollout/messages.h"
 
 #include "core/clock.h"
 #include "core/errors.h"
 
-/* ---- sources ---- */
-
-typedef struct {
-    planner_candidate_t rows[ROLLOUT_CANDIDATES + 1];
-    size_t count;
-} candidates_t;
-
-static bool is_among(uint64_t token, const uint64_t *tokens, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (tokens[i] == token) return true;
-    return false;
-}
-
-/* How many fetch from it first: what was planned and is still under way. */
-static uint32_t load_of(const track_t *t, uint64_t token)
-{
-    uint32_t load = 0;
-    for (size_t i = 0; i < t->copy_count; i++)
-        load += copy_in_flight(t->copies[i]) && t->copies[i]->planned[0] == token;
-    return load;
-}
-
-static uint64_t rate_of(const copy_row_t *c)
-{
-    return c->fetch_us ? c->bytes_done * 1000000 / c->fetch_us : 0;
-}
-
-/* Holders but the asker and those in `but`, from a place of the ring that the asker's token gives; then
- * the publisher. */
-static void gather(const membership_t *members, const track_t *t, uint64_t asker, const uint64_t *but,
-                   uint32_t but_count, candidates_t *ret)
-{
-    ret->count = 0;
-    for (size_t k = 0; k < t->copy_count && ret->count < ROLLOUT_CANDIDATES; k++) {
-        const copy_row_t *c = t->copies[(k + asker) % t->copy_count];
-        if (!copy_holds(c) || c->token == asker || is_among(c->token, but, but_count)) continue;
-        if (!membership_by_token(members, c->token)) continue;
-        ret->rows[ret->count++] =
-            (planner_candidate_t){.token = c->token, .load = load_of(t, c->token), .rate = rate_of(c)};
-    }
-    if (t->is_served && membership_by_token(members, t->publisher) &&
-        !is_among(t->publisher, but, but_count))
-        ret->rows[ret->count++] = (planner_candidate_t){.token = t->publisher, .is_publisher = true};
-}
-
-static uint32_t to_sources(const membership_t *members, const candidates_t *plan, size_t use,
-                           msg_source_t *ret_sources)
-{
-    for (size_t i = 0; i < use; i++) {
-        const member_t *m = membership_by_token(members, plan->rows[i].token);
-        ret_sources[i] = (msg_source_t){.token = m->token,
-                                        .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
-                                        .name = m->name,
-                                        .address = bytes_of(m->address, m->address_bytes)};
-    }
-    return (uint32_t)use;
-}
-
-/* Plans for one copy, and remembers it there. */
-static uint32_t plan(const step_t *s, const track_t *t, copy_row_t *c, const uint64_t *but,
-                     uint32_t but_count, msg_source_t *ret_sources)
-{
-    const membership_t *members = s->v.members;
-    candidates_t found;
-    gather(members, t, c->token, but, but_count, &found);
-    if (!found.count && but_count)
-        gather(members, t, c->token, NULL, 0, &found); /* better one that failed once than none */
-    memset(c->planned, 0, sizeof c->planned);
-    size_t use = planner_plan(found.rows, found.count, c->token, s->ro->seed ^ t->version);
-    for (size_t i = 0; i < use; i++) c->planned[i] = found.rows[i].token;
-    return to_sources(members, &found, use, ret_sources);
-}
-
-uint32_t rollout_sources(const rollout_t *ro, const membership_t *members, const track_t *t, uint64_t asker,
-                         msg_source_t ret_sources[PLANNER_SOURCES])
-{
-    candidates_t found;
-    gather(members, t, asker, NULL, 0, &found);
-    size_t use = planner_plan(found.rows, found.count, asker, ro->seed ^ t->version);
-    return to_sources(members, &found, use, ret_sources);
-}
-
 /* ---- to workers ---- */
+
+/* Of tokens; those whose session has ended are left out. */
+static uint32_t to_sources(const membership_t *members, const uint64_t *tokens, uint32_t count,
+                           msg_source_t ret_sources[PLAN_SOURCES])
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const member_t *m = membership_by_token(members, tokens[i]);
+        if (!m) continue;
+        ret_sources[used++] =
+            (msg_source_t){.token = m->token,
+                           .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
+                           .name = m->name,
+                           .address = bytes_of(m->address, m->address_bytes)};
+    }
+    return used;
+}
+
+static uint32_t planned(const step_t *s, const track_t *t, const member_t *member,
+                        msg_source_t ret_sources[PLAN_SOURCES])
+{
+    const plan_row_t *row = plan_row(&t->plan, member->token);
+    return row ? to_sources(s->v.members, row->sources, row->source_count, ret_sources) : 0;
+}
+
+uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
+                         msg_source_t ret_sources[PLAN_SOURCES])
+{
+    uint64_t tokens[PLAN_SOURCES];
+    return to_sources(members, tokens, plan_choose(&t->plan, asker, tokens), ret_sources);
+}
 
 static uint64_t left_ms(const track_t *t, const copy_row_t *c, uint64_t now_us)
 {
@@ -96,17 +43,19 @@ static uint64_t left_ms(const track_t *t, const copy_row_t *c, uint64_t now_us)
     return t->deadline_us > now_us ? (t->deadline_us - now_us + 999) / 1000 : 1;
 }
 
-bool send_announce(step_t *s, track_t *t, const version_row_t *row, copy_row_t *c, const member_t *member)
+void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
-    msg_source_t sources[PLANNER_SOURCES];
+    const version_row_t *row = t->row;
+    msg_source_t sources[PLAN_SOURCES];
     msg_part_t part = row->part;
-    uint32_t count = plan(s, t, c, NULL, 0, sources);
-    copy_move(c, COPY_ANNOUNCED, s->v.now);
-    c->code = 0;
+    bool is_first = !copy_is_told(c) || c->is_owed;
+    uint32_t count = planned(s, t, member, sources);
+    c->is_owed = !count && copy_is_told(c); /* it may be fetching it: only the sources are missing */
+    copy_move(t, c, count || c->is_owed ? COPY_ANNOUNCED : COPY_WAITING, s->v.now);
+    copy_blame(t, c, HEDDLE_OK, "", "");
     c->retry_us = 0;
-    if (!count) return false;
-    bool is_first = !c->announced_us;
-    c->announced_us = c->told_us = c->moved_us = s->v.now.us;
+    if (!count) return;
+    c->told_us = c->moved_us = s->v.now.us;
     c->announce_us = s->v.now.us - t->created_us;
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = member->token,
@@ -123,14 +72,12 @@ bool send_announce(step_t *s, track_t *t, const version_row_t *row, copy_row_t *
                                   .data_bytes = row->data_bytes};
     outbox_send(s->out, member->peer, &m);
     if (is_first) events_add(s->ev, EVENT_STAGE_STARTED, t->adapter, t->version, member->name, s->v.now);
-    return true;
 }
 
-bool send_sources(step_t *s, track_t *t, copy_row_t *c, const member_t *member, const uint64_t *lost,
-                  uint32_t lost_count)
+bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
 {
-    msg_source_t sources[PLANNER_SOURCES];
-    uint32_t count = plan(s, t, c, lost, lost_count, sources);
+    msg_source_t sources[PLAN_SOURCES];
+    uint32_t count = planned(s, t, member, sources);
     msg_t m = {.type = MSG_SOURCES};
     m.sources = (msg_sources_t){.token = member->token,
                                 .version = t->version,
@@ -138,20 +85,22 @@ bool send_sources(step_t *s, track_t *t, copy_row_t *c, const member_t *member, 
                                 .sources = sources,
                                 .source_count = count};
     outbox_send(s->out, member->peer, &m);
+    if (!count) c->is_owed = copy_is_told(c);
     return count > 0;
 }
 
-void send_commit(step_t *s, const adapter_row_t *a, const member_t *member)
+void send_commit(step_t *s, const adapter_rollout_t *a, const member_t *member)
 {
-    const version_row_t *row = registry_active(a);
-    const track_t *t = rollout_track(s->ro, a->name, a->active);
-    copy_row_t *c = t ? copy_of(t, member) : NULL;
-    if (c) c->switch_us = s->v.now.us;
+    uint64_t version = active_for(a->row, member);
+    const version_row_t *row = registry_version(a->row, version);
+    track_t *t = adapter_track(a, version);
+    copy_row_t *c = copy_of(t, member);
+    if (c) copy_order(t, c, s->v.now.us);
     msg_t m = {.type = MSG_COMMIT};
     m.commit = (msg_commit_t){.token = member->token,
-                              .version = a->active,
-                              .decision = a->decision,
-                              .adapter = a->name,
+                              .version = version,
+                              .decision = a->row->decision,
+                              .adapter = a->row->name,
                               .digest = row->digest};
     outbox_send(s->out, member->peer, &m);
 }
@@ -189,11 +138,11 @@ void send_release(step_t *s, track_t *t, const member_t *publisher)
     msg_t m = {.type = MSG_RELEASE};
     m.release = (msg_release_t){.token = publisher->token, .version = t->version, .adapter = t->adapter};
     outbox_send(s->out, publisher->peer, &m);
-    t->is_released = true;
+    track_set_publisher(t, t->publisher, PUBLISHER_RELEASED);
     events_add(s->ev, EVENT_VERSION_RELEASED, t->adapter, t->version, publisher->name, s->v.now);
 }
 
-#define MISSING_ROWS                                                                                     \
+#define MISSING_ROWS                                                                                         \
     64u /* as many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others */
 
 static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held)

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/rollout/keep.h"
+
+/* Longer than any chunk takes that a worker's --max-rate lets through in good faith (256 KiB at 9 kB/s). */
+#define STALL_US 30000000ull
+
+/* ---- which workers fetch it, and which load it ---- */
+
+/* A decided version that is not the active one any more. */
+static bool is_overtaken(const track_t *t)
+{
+    return t->row && t->row->state == VERSION_COMMITTED && t->version != t->of->row->active;
+}
+
+/* No version that was announced to the worker before is still to come: workers fetch in that order. */
+static bool is_told_first(const track_t *t, const copy_row_t *c, const member_t *m)
+{
+    for (size_t i = 0; t->of->tracks[i] != t; i++) {
+        const track_t *earlier = t->of->tracks[i];
+        const copy_row_t *other = track_is_ended(earlier) ? NULL : copy_of(earlier, m);
+        if (copy_is_told(other) && other->told_us <= c->told_us) return false;
+    }
+    return true;
+}
+
+static const member_t *member_of(view_t v, const copy_row_t *c)
+{
+    return c->token ? membership_by_token(v.members, c->token) : NULL;
+}
+
+/* Until when the worker counts as fetching it, unless it reports more: bytes came lately, or it was told less
+ * than half a lease ago (two of its heartbeats) and has reported nothing.  Never longer than the version's
+ * deadline.  0: it does not. */
+static uint64_t fetching_until(view_t v, const track_t *t, const copy_row_t *c)
+{
+    if (!copy_is_told(c) || c->state == COPY_ARRIVED) return 0;
+    const member_t *m = member_of(v, c);
+    const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    if (!sub || (sub->fetching && sub->fetching != t->version)) return 0;
+    if (!sub->fetching && !is_told_first(t, c, m)) return 0;
+    uint64_t end_us = c->told_us + t->row->deadline_ms * 1000;
+    uint64_t quiet_us = sub->fetching ? c->moved_us + STALL_US : c->told_us + t->of->ro->lease_us / 2;
+    return quiet_us < end_us ? quiet_us : end_us;
+}
+
+/* COMMIT was sent, the worker has the bytes, and it has switched neither to the version nor to a later one.
+ * */
+static bool is_switching(const track_t *t, const copy_row_t *c)
+{
+    bool is_ordered = copy_holds(c) && c->state != COPY_REFUSED && c->switch_us && !c->has_reached;
+    return is_ordered && !registry_is_taken_back(t->of->row, t->row);
+}
+
+/* Until when its application counts as loading the version, or switching to it: for the version's deadline.
+ * */
+static uint64_t loading_until(view_t v, const track_t *t, const copy_row_t *c)
+{
+    const member_t *m = member_of(v, c);
+    const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    if (!sub) return 0;
+    bool has_arrived = c->state == COPY_ARRIVED && copy_is_told(c);
+    bool is_loading = has_arrived && (sub->fetching ? sub->fetching == t->version : is_told_first(t, c, m));
+    uint64_t since_us = is_loading ? c->told_us : is_switching(t, c) ? c->switch_us : 0;
+    return since_us ? since_us + t->row->deadline_ms * 1000 : 0;
+}
+
+typedef uint64_t until_fn(view_t, const track_t *, const copy_row_t *);
+
+/* The latest of those that are not over; a version that was taken back is not waited for. */
+static uint64_t latest(until_fn *until, view_t v, const track_t *t)
+{
+    uint64_t end_us = 0;
+    if (registry_is_taken_back(t->of->row, t->row)) return 0;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        uint64_t one_us = until(v, t, t->copies[i]);
+        if (one_us > v.now.us && one_us > end_us) end_us = one_us;
+    }
+    return end_us;
+}
+
+uint64_t keep_loaded_until(view_t v, const track_t *t)
+{
+    bool is_possible = t->tally.switching || tally_in(&t->tally, COPY_ARRIVED);
+    return is_possible ? latest(loading_until, v, t) : 0;
+}
+
+const char *keep_loader(view_t v, const track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (loading_until(v, t, t->copies[i]) > v.now.us) return t->copies[i]->worker;
+    return "";
+}
+
+static uint64_t fetched_until(view_t v, const track_t *t)
+{
+    bool is_possible = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
+    return is_possible ? latest(fetching_until, v, t) : 0;
+}
+
+static void note_needed(view_t v, track_t *t)
+{
+    uint64_t awaited_us = fetched_until(v, t), loaded_us = keep_loaded_until(v, t);
+    if ((t->awaited_until_us && !awaited_us) || (t->loaded_until_us && !loaded_us)) track_touch(t);
+    t->awaited_until_us = awaited_us;
+    t->loaded_until_us = loaded_us;
+    if (awaited_us) track_sooner(t, awaited_us);
+    if (loaded_us) track_sooner(t, loaded_us);
+}
+
+void keep_moved_on(const adapter_rollout_t *a, const member_t *member, uint64_t version)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        copy_row_t *c = is_overtaken(t) && t->version != version ? copy_of(t, member) : NULL;
+        if (!copy_in_flight(c)) continue;
+        /* It may have forgotten it: announced anew, if it is wanted again. */
+        if (c->told_us) track_touch(t); /* it may be lost now */
+        c->told_us = 0;
+        c->is_owed = true;
+    }
+}
+
+/* ---- where room is needed ---- */
+
+/* More than `keep`, and kept for the workers that fetch it. */
+static bool is_extra(const track_t *t)
+{
+    return !track_is_ended(t) && t->awaited_until_us &&
+           registry_is_excess(t->of->row, t->row, t->of->ro->keep);
+}
+
+/* The worker has more versions than slots: those that it holds, and one that is on its way, however many were
+ * announced.  A worker that is about to switch has room as soon as it has: what it serves now goes first. */
+static bool is_full(const adapter_rollout_t *a, const member_t *m, uint64_t now_us)
+{
+    uint64_t used = 0;
+    bool is_coming = false;
+    for (size_t i = 0; i < a->track_count; i++) {
+        const track_t *t = a->tracks[i];
+        const copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, m);
+        if (!c) continue;
+        if (is_switching(t, c) && now_us < c->switch_us + t->row->deadline_ms * 1000) return false;
+        used += copy_holds(c);
+        is_coming |= copy_is_told(c);
+    }
+    return used + is_coming > m->slots;
+}
+
+/* The worker of this copy, where more room there depends on what is kept: the copy is kept, and it is spare
+ * or kept for workers that fetch it (`extra`).  NULL: it does not. */
+static const member_t *keeper_of(view_t v, const copy_row_t *c, bool extra)
+{
+    return c->state == COPY_KEPT && (extra || c->is_spare) ? member_of(v, c) : NULL;
+}
+
+static bool needs_room(const adapter_rollout_t *a, const member_t *m, bool extra, uint64_t now_us)
+{
+    const member_sub_t *sub = member_sub(m, a->row->name);
+    return sub && (sub->lacks_slot || (extra && is_full(a, m, now_us)));
+}
+
+/* How soon the member's copy goes when it needs room, by the order in keep.h; 0: it stays.  `last`: copies
+ * that no other worker has are looked at, else only the others. */
+static int rank_to_go(const track_t *t, const member_t *m, bool last)
+{
+    const copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, m);
+    if (!c || c->state != COPY_KEPT || !is_overtaken(t)) return 0;
+    if (member_sub(m, t->adapter)->lacks_slot && !c->is_spare) return 0; /* its slot would not be free */
+    if ((track_holder_count(t) == 1) != last) return 0;
+    if (last && t->loaded_until_us) return 0;
+    if (last) return t->awaited_until_us ? 1 : 2;
+    if (!is_extra(t)) return 2;
+    return plan_is_first(&t->plan, m->token) ? 1 : 3;
+}
+
+/* The copy that goes from this member next; NULL: none. */
+static track_t *next_to_go(const adapter_rollout_t *a, const member_t *m, bool last)
+{
+    track_t *best = NULL;
+    int best_rank = 0;
+    uint64_t best_decision = 0;
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        int rank = rank_to_go(t, m, last);
+        uint64_t decision = rank ? t->row->decision : 0;
+        bool is_better = t->awaited_until_us ? decision > best_decision : decision < best_decision;
+        if (rank < best_rank || !rank || (rank == best_rank && !is_better)) continue;
+        best = t;
+        best_rank = rank;
+        best_decision = decision;
+    }
+    return best;
+}
+
+/* ---- what goes ---- */
+
+/* Rule 3. */
+static bool is_pinned(const track_t *t) { return t && (track_active_count(t) > 0 || t->loaded_until_us); }
+
+static void put_away(step_t *s, track_t *t, const member_t *m)
+{
+    send_retire(s, t->adapter, t->version, m);
+    copy_drop(t, m->name);
+}
+
+static void thin_out(step_t *s, track_t *t)
+{
+    bool is_beyond = registry_is_excess(t->of->row, t->row, s->ro->keep) && is_pinned(t);
+    if (!is_beyond || !tally_in(&t->tally, COPY_KEPT)) return;
+    for (size_t i = t->copy_count; i-- > 0;) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = c->state == COPY_KEPT && !is_switching(t, c) ? member_of(s->v, c) : NULL;
+        if (m) put_away(s, t, m);
+    }
+}
+
+static bool may_need_room(const track_t *t, bool extra)
+{
+    return t->tally.spare > 0 || (extra && tally_in(&t->tally, COPY_KEPT) > 0);
+}
+
+static void make_room(step_t *s, track_t *t, bool extra)
+{
+    for (size_t i = may_need_room(t, extra) ? t->copy_count : 0; i-- > 0;) {
+        const member_t *m = keeper_of(s->v, t->copies[i], extra);
+        for (track_t *other;
+             m && needs_room(t->of, m, extra, s->v.now.us) && (other = next_to_go(t->of, m, false));)
+            put_away(s, other, m);
+    }
+}
+
+void keep_look(step_t *s, const adapter_rollout_t *a)
+{
+    for (size_t i = 0; i < a->track_count; i++)
+        if (is_overtaken(a->tracks[i])) note_needed(s->v, a->tracks[i]);
+    for (size_t i = 0; s->ro->is_settled && i < a->track_count; i++) { /* before, fetches are not known */
+        track_t *t = a->tracks[i];
+        if (track_is_ended(t)) continue;
+        bool extra = is_extra(t);
+        make_room(s, t, extra);
+        if (!extra) thin_out(s, t);
+    }
+}
+
+/* A version of which only one worker has a copy, and that worker needs the room; one, for the room that this
+ * makes is seen when it is gone.  NULL: none. */
+static const track_t *last_to_go(const adapter_rollout_t *a, view_t v)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        const track_t *t = a->tracks[i];
+        bool extra = is_extra(t);
+        for (size_t k = 0; !track_is_ended(t) && may_need_room(t, extra) && k < t->copy_count; k++) {
+            const member_t *m = keeper_of(v, t->copies[k], extra);
+            if (!m || !needs_room(a, m, extra, v.now.us)) continue;
+            const track_t *last = next_to_go(a, m, true);
+            if (last) return last;
+        }
+    }
+    return NULL;
+}
+
+void keep_decide(const adapter_rollout_t *a, view_t v, outbox_t *out)
+{
+    size_t count = 0;
+    for (size_t i = registry_live_from(a->row); i < a->row->version_count && count < RETIRE_AT_ONCE; i++) {
+        const version_row_t *row = a->row->versions[i];
+        const track_t *t = adapter_track(a, row->version);
+        if (!registry_is_excess(a->row, row, a->ro->keep) || is_pinned(t)) continue;
+        if (t && t->awaited_until_us) continue;
+        registry_decide_end(a->row, row, VERSION_RETIRED, NULL, v.now, out);
+        count++;
+    }
+    const track_t *last = count ? NULL : last_to_go(a, v);
+    if (last) registry_decide_end(a->row, last->row, VERSION_RETIRED, NULL, v.now, out);
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/rollout/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rows ---- */
+
+void plan_init(plan_t *p, uint64_t seed, plan_have_t least) { *p = (plan_t){.seed = seed, .least = least}; }
+
+void plan_fini(plan_t *p)
+{
+    for (size_t i = 0; i < p->count; i++) free(p->rows[i]);
+    free(p->rows);
+    free(p->sources);
+    *p = (plan_t){0};
+}
+
+static size_t place_of(const plan_t *p, uint64_t token)
+{
+    size_t low = 0, high = p->count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (p->rows[mid]->token < token) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+static plan_row_t *find(const plan_t *p, uint64_t token)
+{
+    size_t at = place_of(p, token);
+    return at < p->count && p->rows[at]->token == token ? p->rows[at] : NULL;
+}
+
+const plan_row_t *plan_row(const plan_t *p, uint64_t token) { return find(p, token); }
+
+static bool reserve(plan_row_t ***rows, size_t *capacity, size_t count)
+{
+    if (count < *capacity) return true;
+    size_t more = *capacity ? *capacity * 2 : 8;
+    plan_row_t **grown = realloc(*rows, more * sizeof *grown);
+    if (!grown) return false;
+    *rows = grown;
+    *capacity = more;
+    return true;
+}
+
+bool plan_add(plan_t *p, uint64_t token)
+{
+    size_t at = place_of(p, token);
+    if (at < p->count && p->rows[at]->token == token) return true;
+    plan_row_t *row = calloc(1, sizeof *row);
+    /* Each row may become a source: there is room for that from now on, so that plan_have cannot fail. */
+    if (!row || !reserve(&p->rows, &p->capacity, p->count) ||
+        !reserve(&p->sources, &p->source_capacity, p->count)) {
+        free(row);
+        return false;
+    }
+    row->token = token;
+    memmove(p->rows + at + 1, p->rows + at, (p->count++ - at) * sizeof *p->rows);
+    p->rows[at] = row;
+    return true;
+}
+
+static bool may_serve(const plan_t *p, const plan_row_t *row) { return row->have && row->have >= p->least; }
+
+static void set_have(plan_t *p, plan_row_t *row, plan_have_t have)
+{
+    bool was_source = may_serve(p, row);
+    row->have = have;
+    if (may_serve(p, row) == was_source) return;
+    if (!was_source) {
+        row->place = (uint32_t)p->source_count;
+        p->sources[p->source_count++] = row;
+        return;
+    }
+    plan_row_t *last = p->sources[--p->source_count];
+    p->sources[row->place] = last;
+    last->place = row->place;
+}
+
+void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate)
+{
+    plan_row_t *row = find(p, token);
+    if (!row) return;
+    row->rate = rate;
+    set_have(p, row, have);
+}
+
+static void count_load(plan_t *p, plan_row_t *row, bool is_fetching)
+{
+    if (row->is_fetching == is_fetching) return;
+    row->is_fetching = is_fetching;
+    plan_row_t *first = row->source_count ? find(p, row->sources[0]) : NULL;
+    if (!first) return; /* the publisher, or it is gone */
+    if (is_fetching) first->load++;
+    else if (first->load) first->load--; /* 0: it was taken out meanwhile, and takes part again */
+}
+
+void plan_done(plan_t *p, uint64_t token)
+{
+    plan_row_t *row = find(p, token);
+    if (row) count_load(p, row, false);
+}
+
+void plan_remove(plan_t *p, uint64_t token)
+{
+    plan_row_t *row = find(p, token);
+    if (!row) return;
+    count_load(p, row, false);
+    set_have(p, row, PLAN_NOTHING);
+    size_t at = place_of(p, token);
+    memmove(p->rows + at, p->rows + at + 1, (--p->count - at) * sizeof *p->rows);
+    free(row);
+}
+
+bool plan_is_first(const plan_t *p, uint64_t token)
+{
+    const plan_row_t *row = find(p, token);
+    return row && row->load > 0;
+}
+
+/* ---- the choice ---- */
+
+/* splitmix64: spreads equals over the members that ask. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+/* What a candidate is ordered by, the most important first. */
+typedef struct {
+    bool is_slow;
+    uint32_t load;
+    uint64_t draw;
+    const plan_row_t *row;
+} candidate_t;
+
+static bool is_before(const candidate_t *a, const candidate_t *b)
+{
+    if (a->is_slow != b->is_slow) return b->is_slow;
+    if (a->load != b->load) return a->load < b->load;
+    return a->draw < b->draw;
+}
+
+static bool is_among(uint64_t token, const uint64_t *tokens, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tokens[i] == token) return true;
+    return false;
+}
+
+/* Sources but the asker and the lost ones, from a place of the ring that the asker gives. */
+static uint32_t gather(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
+                       candidate_t ret[PLAN_CANDIDATES])
+{
+    uint32_t count = 0;
+    uint64_t best_rate = 0;
+    for (size_t k = 0; k < p->source_count && count < PLAN_CANDIDATES; k++) {
+        const plan_row_t *row = p->sources[(k + asker) % p->source_count];
+        if (row->token == asker || is_among(row->token, lost, lost_count)) continue;
+        ret[count++] = (candidate_t){.load = row->load,
+                                     .draw = mix(p->seed ^ mix(asker) ^ mix(row->token * 3)),
+                                     .row = row};
+        if (row->rate > best_rate) best_rate = row->rate;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        ret[i].is_slow = ret[i].row->rate && ret[i].row->rate < best_rate / PLAN_SLOW_FACTOR;
+    return count;
+}
+
+static uint32_t choose(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
+                       uint64_t ret_sources[PLAN_SOURCES])
+{
+    candidate_t found[PLAN_CANDIDATES];
+    uint32_t count = gather(p, asker, lost, lost_count, found), used = 0;
+    bool has_publisher = p->publisher && !is_among(p->publisher, lost, lost_count);
+    /* The last place is the publisher's: it has the bytes for sure. */
+    uint32_t most = has_publisher ? PLAN_SOURCES - 1 : PLAN_SOURCES;
+    for (; used < count && used < most; used++) { /* only the first places matter: one by one */
+        uint32_t best = used;
+        for (uint32_t i = used + 1; i < count; i++)
+            if (is_before(&found[i], &found[best])) best = i;
+        candidate_t chosen = found[best];
+        found[best] = found[used];
+        ret_sources[used] = chosen.row->token;
+    }
+    if (has_publisher) ret_sources[used++] = p->publisher;
+    return used;
+}
+
+uint32_t plan_choose(const plan_t *p, uint64_t asker, uint64_t ret_sources[PLAN_SOURCES])
+{
+    return choose(p, asker, NULL, 0, ret_sources);
+}
+
+uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
+{
+    plan_row_t *row = find(p, token);
+    if (!row) return 0;
+    count_load(p, row, false);
+    row->source_count = choose(p, token, lost, lost_count, row->sources);
+    if (!row->source_count && lost_count) /* better one that failed once than none */
+        row->source_count = choose(p, token, NULL, 0, row->sources);
+    count_load(p, row, row->source_count > 0);
+    return row->source_count;
+}

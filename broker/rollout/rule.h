@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/rule.h (PURE): when a version that is being rolled out is decided, and when it fails.
+ *
+ *   activation   commits when                                            a rejection
+ *   all          no eligible worker is missing, and a unit has staged    fails the version
+ *   as-ready     the first unit has staged                               is passed over
+ *   manual       never by itself                                         is passed over
+ *
+ * A unit is a worker without a group, or a group with all of its ranks (tally.h).  While the adapter is held
+ * nothing is committed.  Past its deadline a version fails, unless a unit has staged it and the decision is
+ * left to an operator (held, or not `all`).  No state, nothing blocks. */
+#ifndef BROKER_RULE_H
+#define BROKER_RULE_H
+
+#include "broker/registry/record.h"
+#include "broker/rollout/tally.h"
+
+typedef struct {
+    uint64_t activation;           /* heddle_activation_t */
+    bool is_held;                  /* the adapter is */
+    bool is_late;                  /* the deadline has passed */
+    bool has_lost_source;          /* no process has had the bytes for too long */
+} rule_t;
+
+typedef enum { RULE_WAIT, RULE_COMMIT, RULE_FAIL } rule_verdict_t;
+
+/* Why it fails; counts in RULE_FAIL. */
+typedef enum { RULE_REJECTED, RULE_LATE, RULE_SOURCELESS } rule_reason_t;
+
+typedef struct {
+    rule_verdict_t verdict;
+    scope_t scope;                 /* RULE_COMMIT: the workers that the decision is for */
+    rule_reason_t reason;          /* RULE_FAIL */
+} ruling_t;
+
+ruling_t rule_apply(const rule_t *rule, const tally_t *tally);
+/* All that the rule waits for has happened, whether or not it may commit: the version counts as staged. */
+bool rule_is_staged(const rule_t *rule, const tally_t *tally);
+
+#endif

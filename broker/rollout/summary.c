@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/rollout/summary.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+
+/* ---- copies ---- */
+
+const char *copy_state_name(copy_state_t state)
+{
+    static const char *const NAMES[] = {
+        [COPY_NONE] = "announced",      [COPY_WAITING] = "announced", [COPY_ANNOUNCED] = "announced",
+        [COPY_FETCHING] = "fetching",   [COPY_ARRIVED] = "arrived",   [COPY_STAGED] = "staged",
+        [COPY_COMMITTED] = "committed", [COPY_ACTIVE] = "active",     [COPY_KEPT] = "kept",
+        [COPY_REFUSED] = "stale",       [COPY_FAILED] = "failed",     [COPY_GONE] = "gone",
+        [COPY_STALE] = "stale"};
+    return state >= COPY_NONE && state <= COPY_STALE ? NAMES[state] : "unknown";
+}
+
+copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
+{
+    copy_state_t state = c->state == COPY_GONE ? c->last_state : c->state;
+    if (state == COPY_REFUSED) return COPY_STALE;
+    return state == COPY_ACTIVE && a->active != version ? COPY_STALE : state;
+}
+
+const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a)
+{
+    bool is_gone = c->state == COPY_GONE;
+    bool had_bytes = state_holds(is_gone ? c->last_state : c->state);
+    bool is_served = c->state == COPY_ACTIVE; /* also of a version that ended */
+    if (had_bytes && !is_served && (is_gone || track_is_ended(t))) return NULL;
+    return copy_state_name(copy_shown(c, a, t->version));
+}
+
+/* ---- versions ---- */
+
+static const char *state_of(const track_t *t, const adapter_row_t *a, const version_row_t *v)
+{
+    switch (v->state) {
+    case VERSION_SUPERSEDED: return "superseded";
+    case VERSION_FAILED: return "failed";
+    case VERSION_RETIRED: return "retired";
+    case VERSION_STAGING:
+        return t && (tally_is_complete(&t->tally) || (t->is_late && t->tally.units)) ? "staged" : "staging";
+    case VERSION_COMMITTED: break;
+    }
+    if (t && t->bytes == BYTES_LOST) return "lost";
+    return a->active == v->version ? "active" : "kept";
+}
+
+const char *track_state(const track_t *t) { return state_of(t, t->of->row, t->row); }
+
+const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+{
+    return state_of(rollout_track(ro, a->name, v->version), a, v);
+}
+
+static bool is_held(const char *state, const adapter_row_t *a, const version_row_t *v)
+{
+    return a->held && v->version >= a->active && (!strcmp(state, "staged") || !strcmp(state, "kept"));
+}
+
+bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+{
+    return is_held(rollout_state(ro, a, v), a, v);
+}
+
+const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (v->state == VERSION_STAGING) return v;
+        if (v->state == VERSION_COMMITTED && track_has_source(rollout_track(ro, a->name, v->version)))
+            return v;
+    }
+    return NULL;
+}
+
+const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
+{
+    bool is_newer_awaited = false;
+    for (size_t i = ro->is_settled ? 0 : a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (!registry_is_live(v)) continue;
+        bool is_same = digest_equal(&v->digest, digest);
+        bool is_back =
+            v->state == VERSION_STAGING || track_has_source(rollout_track(ro, a->name, v->version));
+        if (is_back) return is_same && is_newer_awaited ? v : NULL;
+        if (is_same) return v;
+        is_newer_awaited = true;
+    }
+    return NULL;
+}
+
+void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
+{
+    char until[25];
+    clock_text(t->lost_ms, until);
+    if (t->last_holder[0])
+        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
+                   "nobody holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
+                   (unsigned long long)t->version, t->last_holder, until);
+    else
+        error_fail(
+            ret_error, HEDDLE_ERR_VERSION_LOST,
+            "nobody holds the bytes of %s@%llu: no worker brought them back after the broker was started",
+            t->adapter, (unsigned long long)t->version);
+    error_where(ret_error, t->adapter, t->version, NULL, NULL);
+    error_hint(ret_error, "publish it again");
+    ret_error->retriable = 0;
+}
+
+const track_t *rollout_lost_active(const rollout_t *ro, const adapter_row_t *a)
+{
+    const track_t *t = a->active ? rollout_track(ro, a->name, a->active) : NULL;
+    return t && t->bytes == BYTES_LOST ? t : NULL;
+}
+
+void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
+{
+    char since[25];
+    clock_text(a->decided_ms, since);
+    text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s%s", a->name, a->name,
+                (unsigned long long)a->active, a->held_by, since,
+                rollout_lost_active(ro, a) ? ", and that version is lost" : "");
+}
+
+/* 0: no worker holds any */
+static uint64_t newest_on_workers(const rollout_t *ro, const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (registry_is_live(v) && track_holder_count(rollout_track(ro, a->name, v->version)))
+            return v->version;
+    }
+    return 0;
+}
+
+void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
+{
+    unsigned long long newest = newest_on_workers(ro, a);
+    if (a->held) rollout_held_text(ro, a, ret_text, size);
+    else
+        text_printf(ret_text, size, "no process holds the bytes of %s@%llu, the active version", a->name,
+                    (unsigned long long)a->active);
+    size_t used = strlen(ret_text);
+    char *rest = ret_text + used;
+    size -= used;
+    if (newest)
+        text_printf(rest, size, ": `heddle activate %s@%llu` serves the newest that is there", a->name,
+                    newest);
+    else if (a->held) text_printf(rest, size, ": publish again, then activate the new version");
+    else text_printf(rest, size, ": publish again");
+}
+
+/* Why one that said nothing itself is missing: its time was over, or the version ended for another reason. */
+static int missing_code(const track_t *t, const version_row_t *v)
+{
+    bool is_its_own = v->code == HEDDLE_ERR_DEADLINE || v->code == HEDDLE_ERR_NO_WORKERS ||
+                      v->code == HEDDLE_ERR_VERSION_LOST;
+    if (track_is_ended(t)) return is_its_own ? v->code : HEDDLE_ERR_VERSION_FAILED;
+    return t->is_late ? HEDDLE_ERR_DEADLINE : HEDDLE_OK;
+}
+
+static void say_where(const copy_row_t *c, const version_row_t *v, char *text, size_t size)
+{
+    switch (c->state) {
+    case COPY_NONE:
+    case COPY_WAITING:
+    case COPY_ANNOUNCED: text_printf(text, size, "has not begun to fetch"); break;
+    case COPY_FETCHING:
+        text_printf(text, size, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
+                    (unsigned long long)v->data_bytes);
+        break;
+    case COPY_ARRIVED: text_printf(text, size, "has all bytes, and has not said that it loaded them"); break;
+    case COPY_COMMITTED: text_printf(text, size, "has not said that it switched"); break;
+    default: text_printf(text, size, "is %s", copy_state_name(c->state)); break;
+    }
+}
+
+static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
+{
+    *row = (missing_row_t){.worker = c->worker,
+                           .phase = copy_phase(c),
+                           .code = c->code ? c->code : missing_code(t, v)};
+    if (c->code) {
+        text_printf(row->message, sizeof row->message, "%s", c->message);
+        return;
+    }
+    say_where(c, v, row->message, sizeof row->message);
+    size_t used = strlen(row->message);
+    if (row->code == HEDDLE_ERR_DEADLINE)
+        text_printf(row->message + used, sizeof row->message - used, " within %llu ms",
+                    (unsigned long long)v->asked_ms);
+    else if (row->code)
+        text_printf(row->message + used, sizeof row->message - used, " when the version ended");
+}
+
+/* The eligible ones count, also those that are gone; where none is there, all that are there do. */
+rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                          missing_row_t *rows, uint32_t cap)
+{
+    const track_t *t = rollout_track(ro, a->name, v->version);
+    rollout_sum_t sum = {.state = state_of(t, a, v),
+                         .decision = v->decision,
+                         .activation = v->activation,
+                         .deadline_ms = v->asked_ms,
+                         .code = v->code};
+    if (!t) return sum;
+    const tally_t *tally = &t->tally;
+    if (is_held(sum.state, a, v)) sum.code = HEDDLE_ERR_HELD;
+    if (t->bytes == BYTES_LOST) sum.code = HEDDLE_ERR_VERSION_LOST;
+    sum.eligible = tally_present(tally, true);
+    bool is_eligible = sum.eligible > 0;
+    sum.staged = tally->done[is_eligible];
+    sum.active = tally->reached[is_eligible];
+    uint32_t there = v->decision ? sum.active : tally_holders(tally, is_eligible);
+    sum.missing_count = tally_present(tally, is_eligible) + tally_gone(tally) - there;
+    uint32_t told = 0, most = sum.missing_count < cap ? sum.missing_count : cap;
+    for (size_t i = 0; i < t->copy_count && told < most; i++) {
+        const copy_row_t *c = t->copies[i];
+        bool counts = c->is_eligible || (!is_eligible && c->token);
+        bool is_there = v->decision ? c->has_reached : copy_holds(c);
+        if (counts && !is_there) tell_missing(t, c, v, &rows[told++]);
+    }
+    return sum;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/summary.h (PURE): where versions are, in the words that users see: `versions`, `workers`,
+ * `wait`, and the ROLLOUT message.  Reads tracks and registry, changes nothing.  One thread. */
+#ifndef BROKER_SUMMARY_H
+#define BROKER_SUMMARY_H
+
+#include "broker/rollout/track.h"
+
+/* ---- copies ---- */
+
+const char *copy_state_name(copy_state_t state);
+/* The copy's state for people: COPY_STALE where it is active and the decision is a later one, or it
+ * refused. */
+copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version);
+/* The same in a word; NULL: it had the bytes, and has them no more (the worker is gone, or the version
+ * ended). */
+const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a);
+
+/* ---- versions ---- */
+
+/* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
+const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
+const char *track_state(const track_t *t);                 /* the same; its row must be there */
+/* Nothing but the hold keeps it from being active: it is staged, or was taken back. */
+bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
+
+/* The newest version that counts for a comparison of bytes: on its way, or committed and some process has the
+ * bytes.  NULL: none. */
+const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a);
+/* While it settles: the version of these bytes that may or may not turn out to be the newest live one, by
+ * what comes back: its own bytes are not back, or they are and those of a newer one are not.  NULL: none;
+ * it is known. */
+const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
+
+typedef struct { const char *worker, *phase; int code; char message[256]; } missing_row_t;
+typedef struct {
+    const char *state;
+    uint64_t decision, activation, deadline_ms;
+    /* eligible: still there; staged, active: of those (of all, with none eligible) */
+    uint32_t eligible, staged, active;
+    /* why it failed; HELD when only the hold keeps it from being active; 0 */
+    int code;
+    uint32_t missing_count;                /* all of them; at most `cap` rows were written */
+} rollout_sum_t;
+rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                          missing_row_t *rows, uint32_t cap);
+/* The error object of a lost version: which process had its bytes last, and until when. */
+void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error);
+/* The hold, for people: "policy is held at policy@2 by ann since 2026-...", and whether that version is
+ * lost. */
+void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size);
+/* The track of the active version, where that is lost: no worker can serve what was decided; NULL. */
+const track_t *rollout_lost_active(const rollout_t *ro, const adapter_row_t *a);
+/* That, for people, and what to do about it; ROLLOUT_TEXT has room for the longest names. */
+#define ROLLOUT_TEXT 768u
+void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/tally.h (PURE): how many copies of one version are in which state.
+ *
+ * A tally is kept, not computed: the functions that change a copy (track.h) take it out with what it was and
+ * put it back with what it is now, so that one STAGED costs the same with ten copies and with ten thousand.
+ * Eligible copies, those that the rollout waits for, are counted apart from the others.
+ *
+ * A *unit* is what serves as a whole: a worker without a group, or a group with all of its ranks.  A group is
+ * staged when each of its ranks has staged the version.
+ *
+ * A track owns its tally and its groups.  One thread, nothing blocks. */
+#ifndef BROKER_TALLY_H
+#define BROKER_TALLY_H
+
+#include <heddle/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The states of a copy; track.h has the table of events. */
+typedef enum {
+    COPY_NONE,      /* the row was made, and nothing was sent yet */
+    COPY_WAITING,   /* ANNOUNCE is to be sent when there is a source */
+    COPY_ANNOUNCED, /* ANNOUNCE was sent */
+    COPY_FETCHING,  /* a heartbeat reported progress */
+    COPY_ARRIVED,   /* all bytes are at the worker, which has not reported STAGED yet */
+    COPY_STAGED,    /* verified and loaded */
+    COPY_COMMITTED, /* the decided version: the worker is to switch to it */
+    COPY_ACTIVE,    /* the worker serves it */
+    COPY_KEPT,      /* the worker has it, and serves another, or is still to switch to it */
+    COPY_REFUSED,   /* the worker has it, and its application could not switch to it */
+    COPY_FAILED,    /* the worker could not fetch, verify or load it */
+    COPY_GONE,      /* the worker was lost or left; the row stays to say why it is missing */
+    COPY_STATES,
+    COPY_STALE = COPY_STATES /* shown to people, never stored: active, and the adapter's decision is later */
+} copy_state_t;
+
+/* One group of workers, as the copies of one version see it. */
+typedef struct group {
+    char name[HEDDLE_NAME_MAX + 1];
+    uint32_t ranks, staged_ranks;
+    uint32_t *holders;             /* how many workers of each rank hold the version */
+} group_t;
+
+/* What of a copy is counted. */
+typedef struct {
+    copy_state_t state;
+    bool is_eligible, has_reached;
+    bool is_spare;                 /* KEPT: its slot is wanted, and no reader holds it */
+    bool is_ordered;               /* COMMIT was sent */
+    group_t *group;                /* NULL: none */
+    uint32_t rank;
+} tallied_t;
+
+typedef struct {
+    uint32_t in[2][COPY_STATES];   /* [is_eligible][state] */
+    /* of workers that are there: served the version's latest decision, or a later one; hold it or did that */
+    uint32_t reached[2], done[2];
+    uint32_t units;                /* units that have staged it */
+    uint32_t spare;                /* KEPT, and its slot is wanted */
+    uint32_t switching;            /* hold it, COMMIT was sent, neither switched nor refused */
+} tally_t;
+
+bool state_in_flight(copy_state_t state);              /* NONE to ARRIVED */
+bool state_holds(copy_state_t state);                  /* STAGED to REFUSED: the worker has sealed bytes */
+
+/* One copy more, or one less, that is as described. */
+void tally_add(tally_t *t, const tallied_t *what);
+void tally_remove(tally_t *t, const tallied_t *what);
+
+uint32_t tally_present(const tally_t *t, bool eligible_only);    /* the worker is there */
+uint32_t tally_gone(const tally_t *t);                           /* eligible, and the worker is gone */
+uint32_t tally_in_flight(const tally_t *t);                      /* eligible ones */
+uint32_t tally_failed(const tally_t *t);                         /* eligible ones */
+uint32_t tally_holders(const tally_t *t, bool eligible_only);
+uint32_t tally_in(const tally_t *t, copy_state_t state);         /* eligible or not */
+/* A unit has staged it, and no eligible copy is in flight. */
+bool tally_is_complete(const tally_t *t);
+
+#endif

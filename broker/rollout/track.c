@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/rollout/track.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+
+#include <stdlib.h>
+
+/* ---- rows ---- */
+
+static void free_copy(copy_row_t *c)
+{
+    free(c->served);
+    free(c);
+}
+
+static void free_track(track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++) free_copy(t->copies[i]);
+    for (size_t i = 0; i < t->group_count; i++) {
+        free(t->groups[i]->holders);
+        free(t->groups[i]);
+    }
+    free(t->copies);
+    free(t->groups);
+    plan_fini(&t->plan);
+    free(t);
+}
+
+void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed)
+{
+    *ro = (rollout_t){.lease_us = lease_us, .keep = keep, .seed = seed, .due_us = CLOCK_NEVER};
+}
+
+void rollout_fini(rollout_t *ro)
+{
+    for (size_t i = 0; i < ro->adapter_count; i++) {
+        adapter_rollout_t *a = ro->adapters[i];
+        for (size_t k = 0; k < a->track_count; k++) free_track(a->tracks[k]);
+        free(a->tracks);
+        free(a);
+    }
+    free(ro->adapters);
+    *ro = (rollout_t){0};
+}
+
+/* Room for one more pointer. */
+static bool grow(void *array, size_t count, size_t *capacity)
+{
+    if (count < *capacity) return true;
+    size_t more = *capacity ? *capacity * 2 : 8;
+    void **rows = realloc(*(void **)array, more * sizeof *rows);
+    if (!rows) return false;
+    *(void **)array = rows;
+    *capacity = more;
+    return true;
+}
+
+static void insert_at(void *array, size_t *count, size_t at, void *row)
+{
+    void **rows = array;
+    memmove(rows + at + 1, rows + at, ((*count)++ - at) * sizeof *rows);
+    rows[at] = row;
+}
+
+static void remove_at(void *array, size_t *count, size_t at)
+{
+    void **rows = array;
+    memmove(rows + at, rows + at + 1, (--*count - at) * sizeof *rows);
+}
+
+uint64_t active_for(const adapter_row_t *a, const member_t *member)
+{
+    (void)member;
+    switch (a->scope) {
+    case SCOPE_EVERYONE: return a->active;
+    }
+    return 0;
+}
+
+bool member_is_current(const adapter_row_t *a, const member_t *member, const member_sub_t *sub)
+{
+    uint64_t active = a ? active_for(a, member) : 0;
+    return active && sub->version == active && sub->decision >= a->decision && !sub->is_refused;
+}
+
+/* ---- tracks ---- */
+
+static size_t adapter_place(const rollout_t *ro, const char *name, bool *ret_found)
+{
+    size_t low = 0, high = ro->adapter_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (strcmp(ro->adapters[mid]->row->name, name) < 0) low = mid + 1;
+        else high = mid;
+    }
+    *ret_found = low < ro->adapter_count && !strcmp(ro->adapters[low]->row->name, name);
+    return low;
+}
+
+adapter_rollout_t *rollout_adapter(const rollout_t *ro, const char *name)
+{
+    bool found;
+    size_t at = adapter_place(ro, name, &found);
+    return found ? ro->adapters[at] : NULL;
+}
+
+adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row)
+{
+    bool found;
+    size_t at = adapter_place(ro, row->name, &found);
+    if (found) return ro->adapters[at];
+    adapter_rollout_t *a = calloc(1, sizeof *a);
+    if (!a || !grow(&ro->adapters, ro->adapter_count, &ro->adapter_capacity)) {
+        free(a);
+        return NULL;
+    }
+    *a = (adapter_rollout_t){.ro = ro, .row = row, .due_us = CLOCK_NEVER};
+    insert_at(ro->adapters, &ro->adapter_count, at, a);
+    return a;
+}
+
+static size_t track_place(const adapter_rollout_t *a, uint64_t version)
+{
+    size_t low = 0, high = a->track_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (a->tracks[mid]->version < version) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+track_t *adapter_track(const adapter_rollout_t *a, uint64_t version)
+{
+    size_t at = track_place(a, version);
+    return at < a->track_count && a->tracks[at]->version == version ? a->tracks[at] : NULL;
+}
+
+track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version)
+{
+    const adapter_rollout_t *a = rollout_adapter(ro, adapter);
+    return a ? adapter_track(a, version) : NULL;
+}
+
+track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us)
+{
+    track_t *t = adapter_track(a, version);
+    if (t) return t;
+    t = calloc(1, sizeof *t);
+    if (!t || !grow(&a->tracks, a->track_count, &a->track_capacity)) {
+        free(t);
+        return NULL;
+    }
+    *t = (track_t){.of = a,
+                   .adapter = a->row->name,
+                   .version = version,
+                   .row = registry_version(a->row, version),
+                   .created_us = now_us,
+                   .push_us = now_us,
+                   .deadline_us = CLOCK_NEVER,
+                   .due_us = CLOCK_NEVER};
+    plan_init(&t->plan, a->ro->seed ^ version, PLAN_ALL);
+    insert_at(a->tracks, &a->track_count, track_place(a, version), t);
+    track_changed(t);
+    return t;
+}
+
+void track_forget_ended(adapter_rollout_t *a)
+{
+    size_t ended = 0;
+    for (size_t i = 0; i < a->track_count; i++) ended += track_is_ended(a->tracks[i]);
+    for (size_t i = 0; i < a->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
+        bool is_told = !a->tracks[i]->is_dirty; /* its publisher; else rollout_flush comes back to it */
+        if (!track_is_ended(a->tracks[i]) || !is_told) {
+            a->ro->is_crowded |= !is_told;
+            i++;
+            continue;
+        }
+        free_track(a->tracks[i]);
+        remove_at(a->tracks, &a->track_count, i);
+        ended--;
+    }
+}
+
+void track_touch(track_t *t) { t->of->ro->is_dirty = t->of->is_dirty = t->is_dirty = true; }
+
+void track_changed(track_t *t)
+{
+    t->generation++;
+    track_touch(t);
+}
+
+void track_sooner(track_t *t, uint64_t at_us)
+{
+    if (at_us < t->due_us) t->due_us = at_us;
+}
+
+void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state)
+{
+    t->publisher = token;
+    t->publisher_state = state;
+    t->plan.publisher = track_is_served(t) ? token : 0;
+    track_touch(t);
+}
+
+bool track_is_ended(const track_t *t) { return !t->row || !registry_is_live(t->row); }
+
+bool track_is_served(const track_t *t)
+{
+    return t->publisher_state == PUBLISHER_SERVES || t->publisher_state == PUBLISHER_RELEASED;
+}
+
+uint32_t track_holder_count(const track_t *t)
+{
+    return t && !track_is_ended(t) ? tally_holders(&t->tally, false) : 0;
+}
+
+uint32_t track_active_count(const track_t *t) { return t ? tally_in(&t->tally, COPY_ACTIVE) : 0; }
+
+bool track_has_source(const track_t *t) { return t && (track_is_served(t) || track_holder_count(t) > 0); }
+
+bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_REFUSED) > 0; }
+
+bool track_is_complete(const track_t *t) { return !track_is_ended(t) && tally_is_complete(&t->tally); }
+
+/* ---- one copy changes ---- */
+
+static tallied_t tallied(const copy_row_t *c)
+{
+    return (tallied_t){.state = c->state,
+                       .is_eligible = c->is_eligible,
+                       .has_reached = c->has_reached,
+                       .is_spare = c->is_spare,
+                       .is_ordered = c->switch_us != 0,
+                       .group = c->group,
+                       .rank = c->rank};
+}
+
+/* Bytes per second that it was seen to fetch at. */
+static uint64_t rate_of(const copy_row_t *c)
+{
+    return c->fetch_us ? c->bytes_done * 1000000 / c->fetch_us : 0;
+}
+
+/* The copy was counted as `was`, and has changed: tally, plan and last holder follow. */
+static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
+{
+    tallied_t now = tallied(c);
+    bool held = state_holds(was->state), holds = state_holds(now.state);
+    tally_remove(&t->tally, was);
+    tally_add(&t->tally, &now);
+    if (holds != held) plan_have(&t->plan, c->token, holds ? PLAN_ALL : PLAN_NOTHING, rate_of(c));
+    if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
+    if (held && !holds && !tally_holders(&t->tally, false))
+        error_text(t->last_holder, sizeof t->last_holder, c->worker);
+    bool is_shown =
+        was->state != now.state || was->is_eligible != now.is_eligible || was->has_reached != now.has_reached;
+    t->generation += is_shown;
+    track_touch(t);
+}
+
+void copy_move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now)
+{
+    if (c->state == state) return;
+    tallied_t was = tallied(c);
+    c->since_ms = now.wall_ms;
+    c->state = state;
+    c->is_spare = false;
+    follow(t, c, &was);
+}
+
+void copy_gone(track_t *t, copy_row_t *c)
+{
+    tallied_t was = tallied(c);
+    c->last_state = c->state;
+    c->state = COPY_GONE;
+    follow(t, c, &was);
+    plan_remove(&t->plan, c->token);
+    c->token = 0;
+}
+
+void copy_expect(track_t *t, copy_row_t *c)
+{
+    tallied_t was = tallied(c);
+    if (c->is_eligible) return;
+    c->is_eligible = true;
+    follow(t, c, &was);
+}
+
+void copy_reach(track_t *t, copy_row_t *c, bool has_reached)
+{
+    tallied_t was = tallied(c);
+    if (c->has_reached == has_reached) return;
+    c->has_reached = has_reached;
+    follow(t, c, &was);
+}
+
+void copy_order(track_t *t, copy_row_t *c, uint64_t now_us)
+{
+    tallied_t was = tallied(c);
+    c->switch_us = now_us;
+    follow(t, c, &was);
+}
+
+void copy_spare(track_t *t, copy_row_t *c, bool is_spare)
+{
+    tallied_t was = tallied(c);
+    if (c->is_spare == is_spare) return;
+    c->is_spare = is_spare;
+    follow(t, c, &was);
+}
+
+void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message)
+{
+    if (c->code != code) track_changed(t);
+    c->code = code;
+    error_text(c->phase, sizeof c->phase, phase);
+    error_text(c->message, sizeof c->message, message);
+}
+
+void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const char *message, instant_t now)
+{
+    copy_move(t, c, COPY_FAILED, now);
+    copy_blame(t, c, code, phase, message);
+}
+
+/* ---- copies come and go ---- */
+
+static size_t copy_place(const track_t *t, const char *worker, bool *ret_found)
+{
+    size_t low = 0, high = t->copy_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (strcmp(t->copies[mid]->worker, worker) < 0) low = mid + 1;
+        else high = mid;
+    }
+    *ret_found = low < t->copy_count && !strcmp(t->copies[low]->worker, worker);
+    return low;
+}
+
+copy_row_t *track_copy(const track_t *t, const char *worker)
+{
+    bool found;
+    size_t at = copy_place(t, worker, &found);
+    return found ? t->copies[at] : NULL;
+}
+
+copy_row_t *copy_of(const track_t *t, const member_t *member)
+{
+    copy_row_t *c = t ? track_copy(t, member->name) : NULL;
+    return c && c->token == member->token ? c : NULL;
+}
+
+static int compare_group(const group_t *g, const char *name, uint32_t ranks)
+{
+    int order = strcmp(g->name, name);
+    return order ? order : g->ranks < ranks ? -1 : g->ranks > ranks;
+}
+
+/* The member's group, found or new; *ret_ok false: no memory. */
+static group_t *need_group(track_t *t, const member_t *member, bool *ret_ok)
+{
+    *ret_ok = true;
+    if (!member->group[0]) return NULL;
+    size_t low = 0, high = t->group_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (compare_group(t->groups[mid], member->group, member->ranks) < 0) low = mid + 1;
+        else high = mid;
+    }
+    if (low < t->group_count && !compare_group(t->groups[low], member->group, member->ranks))
+        return t->groups[low];
+    group_t *g = calloc(1, sizeof *g);
+    uint32_t *holders = calloc(member->ranks, sizeof *holders);
+    if (!g || !holders || !grow(&t->groups, t->group_count, &t->group_capacity)) {
+        free(holders);
+        free(g);
+        *ret_ok = false;
+        return NULL;
+    }
+    *g = (group_t){.ranks = member->ranks, .holders = holders};
+    error_text(g->name, sizeof g->name, member->group);
+    insert_at(t->groups, &t->group_count, low, g);
+    return g;
+}
+
+/* Its row counts nowhere any more. */
+static void take_out(track_t *t, copy_row_t *c)
+{
+    if (c->token) copy_gone(t, c);
+    tallied_t was = tallied(c);
+    tally_remove(&t->tally, &was);
+    track_changed(t);
+}
+
+copy_row_t *copy_add(track_t *t, const member_t *member)
+{
+    bool found, ok;
+    size_t at = copy_place(t, member->name, &found);
+    copy_row_t *c = found ? t->copies[at] : NULL;
+    if (c && c->token == member->token) return c;
+    group_t *group = need_group(t, member, &ok);
+    if (!ok || !plan_add(&t->plan, member->token)) return NULL;
+    bool is_eligible = false;
+    if (c) {
+        is_eligible = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
+        take_out(t, c);
+        free(c->served);
+    } else {
+        c = calloc(1, sizeof *c);
+        if (!c || !grow(&t->copies, t->copy_count, &t->copy_capacity)) {
+            free(c);
+            return NULL;
+        }
+        insert_at(t->copies, &t->copy_count, at, c);
+    }
+    *c = (copy_row_t){.token = member->token,
+                      .life = member->life,
+                      .is_eligible = is_eligible,
+                      .group = group,
+                      .rank = member->rank};
+    error_text(c->worker, sizeof c->worker, member->name);
+    tallied_t now = tallied(c);
+    tally_add(&t->tally, &now);
+    track_changed(t);
+    return c;
+}
+
+void copy_drop(track_t *t, const char *worker)
+{
+    bool found;
+    size_t at = copy_place(t, worker, &found);
+    if (!found) return;
+    copy_row_t *c = t->copies[at];
+    take_out(t, c);
+    remove_at(t->copies, &t->copy_count, at);
+    free_copy(c);
+}
+
+/* ---- reading ---- */
+
+bool copy_in_flight(const copy_row_t *c) { return c && state_in_flight(c->state); }
+
+bool copy_holds(const copy_row_t *c) { return c && state_holds(c->state); }
+
+bool copy_is_told(const copy_row_t *c)
+{
+    return c && c->state >= COPY_ANNOUNCED && c->state <= COPY_ARRIVED && c->told_us;
+}
+
+const char *copy_phase(const copy_row_t *c)
+{
+    switch (c->state) {
+    case COPY_FETCHING: return "fetch";
+    case COPY_ARRIVED: return "stage";
+    case COPY_STAGED:
+    case COPY_COMMITTED:
+    case COPY_ACTIVE:
+    case COPY_KEPT:
+    case COPY_REFUSED: return "activate";
+    case COPY_FAILED:
+    case COPY_GONE: return c->phase;
+    default: return "announce";
+    }
+}
+
+/* ---- counted again ---- */
+
+static bool is_rank_held(const track_t *t, const group_t *g, uint32_t rank)
+{
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (t->copies[i]->group == g && t->copies[i]->rank == rank && copy_holds(t->copies[i])) return true;
+    return false;
+}
+
+static uint32_t complete_groups(const track_t *t)
+{
+    uint32_t complete = 0;
+    for (size_t i = 0; i < t->group_count; i++) {
+        uint32_t held = 0;
+        for (uint32_t rank = 0; rank < t->groups[i]->ranks; rank++)
+            held += is_rank_held(t, t->groups[i], rank);
+        complete += held == t->groups[i]->ranks;
+    }
+    return complete;
+}
+
+bool track_is_sound(const track_t *t)
+{
+    tally_t again = {0};
+    size_t sources = 0;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        tallied_t one = tallied(c);
+        const plan_row_t *row = plan_row(&t->plan, c->token);
+        tally_add(&again, &(tallied_t){.state = one.state,
+                                       .is_eligible = one.is_eligible,
+                                       .has_reached = one.has_reached,
+                                       .is_spare = one.is_spare,
+                                       .is_ordered = one.is_ordered});
+        again.units -= copy_holds(c) && c->group; /* counted below, as a whole */
+        sources += copy_holds(c);
+        if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
+        if (row && ((row->have == PLAN_ALL) != copy_holds(c) || (row->is_fetching && !copy_in_flight(c))))
+            return false;
+    }
+    again.units += complete_groups(t);
+    return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count;
+}
+
+bool rollout_is_sound(const rollout_t *ro)
+{
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        for (size_t k = 0; k < ro->adapters[i]->track_count; k++)
+            if (!track_is_sound(ro->adapters[i]->tracks[k])) return false;
+    return true;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/track.h (PURE): the soft state of versions: a track is one version, a copy is one version on
+ * one worker.
+ *
+ *   copy state      event                        -> next        notes
+ *   (none)          the rollout begins, or wakes -> ANNOUNCED   WAITING without a source; eligible when READY
+ *                                                               at the announcement
+ *   WAITING         a source is there            -> ANNOUNCED
+ *   ANNOUNCED       heartbeat with progress      -> FETCHING, ARRIVED (all bytes are there)
+ *   in flight       STAGED, digest equal         -> STAGED      or COMMITTED + COMMIT of the decided one
+ *   in flight       NACK, digest differs         -> FAILED      in flight: NONE to ARRIVED
+ *   STAGED KEPT     DECISION names the version   -> COMMITTED
+ *   COMMITTED       ACTIVE                       -> ACTIVE      the one that was active there -> KEPT
+ *   COMMITTED       another version is decided   -> KEPT        it may still switch to it
+ *   COMMITTED       NACK                         -> REFUSED     no other worker is turned back
+ *   REFUSED         DECISION names the version   -> COMMITTED
+ *   any, eligible   the worker is lost or leaves -> GONE        the others are dropped
+ *   any             the worker joins again       -> by what it restates
+ *
+ * A copy changes through the functions below alone: they keep the tally of its track (tally.h), the plan of
+ * its sources (plan.h) and the generation, by which a publisher is told that something changed.
+ *
+ * adapter_rollout_t owns the tracks of one adapter and points to the adapter's registry row; a track points
+ * to its version's row.  Both rows outlive it, but for a version that is forgotten: RECORD_FORGET clears
+ * the pointer (rollout_apply).  One thread, nothing blocks. */
+#ifndef BROKER_TRACK_H
+#define BROKER_TRACK_H
+
+#include "broker/membership.h"
+#include "broker/registry/registry.h"
+#include "broker/rollout/plan.h"
+#include "broker/rollout/tally.h"
+
+#define ROLLOUT_ENDED_TRACKS 8u        /* of an adapter, kept to show how they ended */
+#define COPY_LOST_MAX 16u
+
+typedef struct { char name[HEDDLE_NAME_MAX + 1]; source_kind_t kind; uint64_t bytes; } copy_served_t;
+
+typedef struct copy_row {
+    char worker[HEDDLE_NAME_MAX + 1];
+    uint64_t token;                    /* of the worker's session; 0 in GONE */
+    key16_t life;                      /* of its process: a new session of it stays eligible */
+    copy_state_t state;
+    copy_state_t last_state;           /* GONE: the state before */
+    bool is_eligible;                  /* the rollout waits for it */
+    bool has_reached;                  /* it served this version's latest decision, or a later one for a later
+                                        * version; stays when a decision goes back behind it */
+    bool is_owed;                      /* ANNOUNCED FETCHING ARRIVED: ANNOUNCE is to be sent again, for want
+                                        * of a source, or because a newer version was announced meanwhile */
+    bool is_spare;                     /* KEPT: no reader holds it, and its slot is wanted (last heartbeat) */
+    bool is_trouble_said;              /* the event that no byte comes: once, however often that passes */
+    group_t *group; uint32_t rank;     /* as in JOIN; NULL: none */
+    uint64_t since_ms;                 /* in this state */
+    uint64_t bytes_done;
+    uint64_t told_us;                  /* when ANNOUNCE was sent last; 0: not to this session, or the worker
+                                        * turned to another version since */
+    uint64_t moved_us;                 /* ANNOUNCED FETCHING ARRIVED: when it was told, or more bytes came */
+    uint64_t switch_us;                /* when COMMIT was sent, or STAGED came after it; 0: it was not sent */
+    uint64_t retry_us;                 /* FAILED, of the active version: when to announce again; 0: never */
+    uint32_t failed_count;
+    /* durations; 0: not yet */
+    uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
+    /* sources that it lost, an event for each; beyond COPY_LOST_MAX none */
+    uint64_t lost[COPY_LOST_MAX]; uint32_t lost_count;
+    copy_served_t *served; uint32_t served_count;   /* bytes by source, as STAGED reported */
+    /* REFUSED FAILED GONE: why; in flight: why no byte comes, as the last heartbeat had it */
+    int code;
+    char phase[16], message[256];
+} copy_row_t;
+
+typedef enum {
+    TRACK_WAITING,                     /* staging, behind another version of the adapter */
+    TRACK_BEGUN,                       /* announced; or decided */
+    TRACK_STAGED                       /* the event version.staged was said */
+} track_phase_t;
+
+/* The session that published the version, or restated that it serves it: it gets ROLLOUT. */
+typedef enum {
+    PUBLISHER_NONE,                    /* none since the broker was started */
+    PUBLISHER_SERVES,                  /* has the bytes */
+    PUBLISHER_RELEASED,                /* RELEASE was sent: has them until it publishes again */
+    PUBLISHER_WITHOUT,                 /* has them no more */
+    PUBLISHER_LOST,                    /* the session ended */
+    PUBLISHER_LEFT                     /* the session ended with LEAVE: it will not come back with them */
+} publisher_state_t;
+
+typedef enum {
+    BYTES_THERE,                       /* a worker holds them, or the publisher serves them */
+    BYTES_MISSING,                     /* since sourceless_us */
+    BYTES_LOADING,                     /* missing, committed, and the worker last_holder is loading them */
+    BYTES_LOST                         /* missing, committed: said, and over when a holder comes back */
+} bytes_state_t;
+
+/* What a publisher is told at once when it differs. */
+typedef struct {
+    const char *state;
+    int code;
+    bool is_first_staged, is_all_staged, is_all_active;
+} urgent_t;
+
+struct adapter_rollout;
+typedef struct track {
+    struct adapter_rollout *of;
+    const char *adapter;               /* of->row->name */
+    uint64_t version;
+    const version_row_t *row;          /* NULL: forgotten, or unknown to this store */
+    copy_row_t **copies; size_t copy_count, copy_capacity;   /* ascending by worker */
+    group_t **groups; size_t group_count, group_capacity;    /* ascending by name, ranks */
+    tally_t tally;
+    plan_t plan;
+    track_phase_t phase;
+    bytes_state_t bytes;
+    publisher_state_t publisher_state;
+    uint64_t publisher;                /* token; 0 in NONE LOST LEFT */
+    uint64_t former_publisher;         /* its token, when it is gone */
+    bool is_restored;                  /* while settling: loaded at the start; its publisher is told later */
+    bool is_late;                      /* the deadline has passed */
+    bool has_knocked;                  /* while read-only: its publisher came back and could not be let in */
+    bool is_dirty;                     /* something changed: to be looked at, and told */
+    uint64_t created_us, deadline_us;
+    uint64_t due_us;                   /* when it is to be looked at by time alone */
+    /* overtaken, and a worker fetches it, or loads or switches to it, so long at least; 0: none */
+    uint64_t awaited_until_us, loaded_until_us;
+    uint64_t sourceless_us;            /* but in THERE: since when */
+    /* which process had the bytes last, and until when; "", 0: none since the broker was started */
+    char last_holder[HEDDLE_NAME_MAX + 1]; uint64_t lost_ms;
+    uint64_t bytes_moved;              /* reported in STAGED, in total */
+    uint64_t generation;               /* grows with each change that ROLLOUT would show; never 0 */
+    /* of the last ROLLOUT; generation 0: none yet */
+    uint64_t pushed_generation, push_us;
+    urgent_t pushed;
+} track_t;
+
+typedef struct adapter_rollout {
+    struct rollout *ro;
+    const adapter_row_t *row;
+    track_t **tracks; size_t track_count, track_capacity;    /* ascending by version */
+    bool is_dirty;                     /* a track is */
+    uint64_t due_us;                   /* the earliest of the tracks' */
+} adapter_rollout_t;
+
+typedef struct rollout {
+    adapter_rollout_t **adapters; size_t adapter_count, adapter_capacity;   /* ascending by name */
+    uint64_t lease_us, seed, keep;
+    uint64_t settle_end_us;            /* nothing is decided before */
+    bool is_settled;                   /* that time has come */
+    bool is_dirty;                     /* a track is */
+    bool is_crowded;                   /* more ended ones stayed than are kept: they were dirty */
+    /* No memory for a version, or for a worker that it waits for: no decision may be taken of this any more,
+     * and the process must end (a restart knows all of it). */
+    bool is_incomplete;
+    uint64_t due_us;                   /* the earliest of the adapters', and of settling */
+} rollout_t;
+
+void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed);
+void rollout_fini(rollout_t *ro);
+
+/* What is active for this worker: the version that the latest decision names, if its scope has the worker. */
+uint64_t active_for(const adapter_row_t *a, const member_t *member);
+/* It serves the active version, and reported that since it was chosen: before, it may have been on its way to
+ * another.  False where there is none (a may be NULL: never published to). */
+bool member_is_current(const adapter_row_t *a, const member_t *member, const member_sub_t *sub);
+
+/* ---- tracks ---- */
+
+/* NULL: no version of it was seen */
+adapter_rollout_t *rollout_adapter(const rollout_t *ro, const char *name);
+/* Found or new; NULL: no memory. */
+adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row);
+/* NULL: forgotten or never */
+track_t *adapter_track(const adapter_rollout_t *a, uint64_t version);
+track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);
+/* Found or new; NULL: no memory. */
+track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us);
+/* Of those that ended and were told, all but the latest ROLLOUT_ENDED_TRACKS. */
+void track_forget_ended(adapter_rollout_t *a);
+/* It is to be looked at. */
+void track_touch(track_t *t);
+/* The same, and ROLLOUT would show it. */
+void track_changed(track_t *t);
+void track_sooner(track_t *t, uint64_t at_us);             /* looked at by then */
+void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state);
+
+bool track_is_ended(const track_t *t);
+bool track_is_served(const track_t *t);                    /* the publisher has the bytes */
+uint32_t track_holder_count(const track_t *t);             /* workers; 0 when it ended; t may be NULL */
+uint32_t track_active_count(const track_t *t);             /* t may be NULL */
+bool track_has_source(const track_t *t);                   /* a holder, or a publisher that serves */
+bool track_has_refused(const track_t *t);                  /* a worker could not switch; t may be NULL */
+/* A unit staged it, and no eligible worker is on its way. */
+bool track_is_complete(const track_t *t);
+
+/* Counts all copies again: are tally, groups and plan what they should be?  For tests. */
+bool track_is_sound(const track_t *t);
+bool rollout_is_sound(const rollout_t *ro);
+
+/* ---- copies ---- */
+
+/* NULL: none */
+copy_row_t *track_copy(const track_t *t, const char *worker);
+/* The copy of this very session; NULL: none.  t may be NULL. */
+copy_row_t *copy_of(const track_t *t, const member_t *member);
+/* The member's copy, found or new; NULL: no memory.  A row of another session of that name is made anew, and
+ * stays eligible where the process is the same. */
+copy_row_t *copy_add(track_t *t, const member_t *member);
+void copy_drop(track_t *t, const char *worker);
+void copy_move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now);   /* sets `since` */
+void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const char *message, instant_t now);
+void copy_gone(track_t *t, copy_row_t *c);
+void copy_expect(track_t *t, copy_row_t *c);                            /* it is eligible from now on */
+void copy_reach(track_t *t, copy_row_t *c, bool has_reached);
+void copy_order(track_t *t, copy_row_t *c, uint64_t now_us);            /* COMMIT was sent */
+void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
+void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);
+/* there, and not yet staged or failed; c may be NULL in both */
+bool copy_in_flight(const copy_row_t *c);
+/* there, and sealed bytes: STAGED to REFUSED */
+bool copy_holds(const copy_row_t *c);
+/* It was announced, and is in flight: the worker may be fetching or loading it now. */
+bool copy_is_told(const copy_row_t *c);
+const char *copy_phase(const copy_row_t *c);                            /* announce fetch stage activate */
+
+#endif
