@@ -302,6 +302,7 @@ static int apply_decision(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a = registry_adapter(r, rec->adapter);
     if (!a || !rec->decision || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
+    if (rec->scope != SCOPE_EVERYONE) return HEDDLE_ERR_INTERNAL; /* of a broker that knows more */
     version_row_t *v = registry_version(a, rec->version);
     if (v && v->state == VERSION_STAGING) leave_staging(a, v, VERSION_COMMITTED);
     if (v && rec->decision > v->decision) {

@@ -42,7 +42,7 @@ static const char SCHEMA[] =
     "CREATE TABLE decisions ("
     " adapter TEXT NOT NULL, decision INTEGER NOT NULL, version INTEGER NOT NULL,"
     " held INTEGER NOT NULL, decided_by TEXT NOT NULL, decided_at INTEGER NOT NULL,"
-    " PRIMARY KEY (adapter, decision),"
+    " scope INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (adapter, decision),"
     " FOREIGN KEY (adapter, version) REFERENCES versions DEFERRABLE INITIALLY DEFERRED)"
     " STRICT, WITHOUT ROWID;"
     "CREATE TABLE writers ("
@@ -55,7 +55,9 @@ static const char SCHEMA[] =
 /* clang-format on */
 
 /* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken.  Of
- * schemas 1 and 2: the deadline that was asked for. */
+ * schemas 1 and 2: the deadline that was asked for.  Of schemas 1 to 3: the workers that a decision is for,
+ * all of them at that time. */
+static const char SCOPED[] = "ALTER TABLE decisions ADD COLUMN scope INTEGER NOT NULL DEFAULT 0";
 static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
 static const char LATER[] =
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
@@ -84,8 +86,8 @@ static const char *const SQL[SQL_COUNT] = {
     [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
     [PUT_VERSION] =
         "INSERT INTO versions (" ROW_VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at) "
-                     "VALUES (?,?,?,?,?,?)",
+    [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at,"
+                     " scope) VALUES (?,?,?,?,?,?,?)",
     [PUT_STATE] = "UPDATE versions SET state = ?, state_at = ?, code = ?, message = ?, worker = ?, phase = ?"
                   " WHERE adapter = ? AND version = ?",
     [PUT_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at) VALUES "
@@ -106,8 +108,8 @@ static const char *const SQL[SQL_COUNT] = {
     [ALL_META] = "SELECT epoch, cluster FROM meta",
     [ALL_ADAPTERS] = "SELECT name, created_at FROM adapters ORDER BY name",
     [ALL_VERSIONS] = "SELECT " ROW_VERSION_COLUMNS " FROM versions ORDER BY adapter, version",
-    [ALL_DECISIONS] = "SELECT adapter, decision, version, held, decided_by, decided_at FROM decisions ORDER "
-                      "BY adapter, decision",
+    [ALL_DECISIONS] = "SELECT adapter, decision, version, held, decided_by, decided_at, scope FROM decisions "
+                      "ORDER BY adapter, decision",
     [ALL_STATES] = "SELECT state, state_at, code, message, worker, phase, adapter, version FROM versions"
                    " WHERE state IS NOT NULL ORDER BY adapter, version",
     [ALL_WRITERS] = "SELECT adapter, token, name, host, pid, life, since_at FROM writers ORDER BY adapter",
@@ -496,12 +498,16 @@ static int prepare(store_t *s, heddle_error_t *error)
 /* All of it or nothing: a transaction that is left open ends with the connection. */
 static int bring_up(store_t *s)
 {
-    int64_t has_asked = 0;
+    int64_t has_asked = 0, has_scope = 0;
     int code = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (!code)
         code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'asked_ms'",
                           &has_asked);
+    if (!code)
+        code = ask_number(s, "SELECT count(*) FROM pragma_table_info('decisions') WHERE name = 'scope'",
+                          &has_scope);
     if (!code && !has_asked) code = sqlite3_exec(s->db, ASKED, NULL, NULL, NULL);
+    if (!code && !has_scope) code = sqlite3_exec(s->db, SCOPED, NULL, NULL, NULL);
     return code ? code : sqlite3_exec(s->db, LATER, NULL, NULL, NULL);
 }
 

@@ -26,7 +26,7 @@
 
 #include "broker/registry/record.h"
 
-#define STORE_SCHEMA 3   /* of the file, in SQLite's user_version; raised with every change of a table */
+#define STORE_SCHEMA 4   /* of the file, in SQLite's user_version; raised with every change of a table */
 
 typedef struct store store_t;
 

@@ -101,6 +101,7 @@ static void put_decision(row_t *to, const record_t *r)
     row_put_u64(to, r->held);
     row_put_text(to, r->by);
     row_put_u64(to, r->at_ms);
+    row_put_u64(to, (uint64_t)r->scope);
 }
 
 static void take_decision(row_t *from, record_t *r)
@@ -111,6 +112,7 @@ static void take_decision(row_t *from, record_t *r)
     r->held = row_take_u64(from) != 0;
     r->by = row_take_text(from);
     r->at_ms = row_take_u64(from);
+    r->scope = (scope_t)row_take_u64(from);
 }
 
 static void put_state(row_t *to, const record_t *r)

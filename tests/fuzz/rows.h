@@ -14,7 +14,7 @@ static const record_kind_t KINDS[] = {RECORD_EPOCH, RECORD_ADAPTER, RECORD_VERSI
                                       RECORD_STATE, RECORD_WRITER,  RECORD_FLOOR,   RECORD_KEY};
 static const int COLUMNS[] = {
     [RECORD_EPOCH] = 1,    [RECORD_ADAPTER] = 2, [RECORD_VERSION] = COLUMNS_MAX,
-    [RECORD_DECISION] = 6, [RECORD_STATE] = 8,   [RECORD_WRITER] = 7,
+    [RECORD_DECISION] = 7, [RECORD_STATE] = 8,   [RECORD_WRITER] = 7,
     [RECORD_FLOOR] = 3,    [RECORD_KEY] = 5};
 
 static sqlite3_stmt *statement_of(int columns)

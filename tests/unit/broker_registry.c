@@ -428,6 +428,7 @@ Test(registry, rows_that_cannot_be_are_refused)
         {.kind = RECORD_DECISION, .adapter = "nobody", .decision = 1, .version = 1},
         {.kind = RECORD_DECISION, .adapter = "policy", .decision = 0, .version = 1},
         {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2},
+        {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 1, .scope = (scope_t)1},
         {.kind = RECORD_STATE, .adapter = "nobody", .version = 1, .state = VERSION_FAILED},
         {.kind = RECORD_STATE, .adapter = "policy", .version = 2, .state = VERSION_FAILED},
         {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_COMMITTED},

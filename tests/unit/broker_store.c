@@ -693,7 +693,7 @@ Test(store, newer_data_are_refused_with_both_numbers)
     run_sql("PRAGMA user_version = 1234");
     heddle_error_t e;
     expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
-    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 3") && strstr(e.found, "1234"));
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 4") && strstr(e.found, "1234"));
 }
 
 /* Before they are brought up to our schema. */
@@ -847,6 +847,50 @@ Test(store, a_file_of_schema_2_has_versions_without_the_deadline_that_was_asked_
         cr_assert_eq(asked[version], 61000);
         store_close(&s);
     }
+}
+
+typedef struct { uint32_t count; scope_t scope; } scopes_t;
+
+static int see_scope(void *self, const record_t *r)
+{
+    scopes_t *seen = self;
+    if (r->kind != RECORD_DECISION) return HEDDLE_OK;
+    seen->count++;
+    seen->scope = r->scope;
+    return HEDDLE_OK;
+}
+
+/* Its decisions were for all workers. */
+Test(store, a_file_of_schema_3_has_decisions_without_a_scope)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+    commit(s, (record_t[]){decision_record("policy", 1, 1)}, 1);
+    store_close(&s);
+    run_sql("ALTER TABLE decisions DROP COLUMN scope; PRAGMA user_version = 3");
+    for (uint64_t decision = 2; decision < 4; decision++) {
+        scopes_t seen = {.scope = (scope_t)9};
+        s = open_store();
+        cr_assert_eq(store_load(s, see_scope, &seen, NULL), HEDDLE_OK);
+        cr_assert(seen.count == 1 && seen.scope == SCOPE_EVERYONE);
+        commit(s, (record_t[]){decision_record("policy", decision, 1)}, 1); /* the older one goes */
+        store_close(&s);
+    }
+}
+
+/* A later rule may decide for some workers only: the column is kept as it is. */
+Test(store, a_scope_comes_back_as_it_was)
+{
+    scopes_t seen = {0};
+    store_t *s = open_store();
+    record_t decision = decision_record("policy", 1, 1);
+    decision.scope = (scope_t)7;
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1), decision}, 3);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_scope, &seen, NULL), HEDDLE_OK);
+    cr_assert(seen.count == 1 && seen.scope == (scope_t)7);
+    store_close(&s);
 }
 
 Test(store, a_path_that_is_no_directory)
