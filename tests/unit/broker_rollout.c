@@ -361,7 +361,6 @@ Test(rollout, a_version_that_ends_behind_many_newer_ones_gives_its_region_back)
     cr_assert_null(rollout_track(&R.b->rollout, "policy", 1), "and is forgotten then");
 }
 
-/* A decision touches every track, and those that have ended are told of before they go: but they go. */
 Test(rollout, of_many_versions_few_are_tracked)
 {
     publish_to(2, (rig_publish_t){0});
@@ -370,6 +369,26 @@ Test(rollout, of_many_versions_few_are_tracked)
         roll_out(2, v, v, v);
         cr_assert_leq(rig_track_count(), ROLLOUT_ENDED_TRACKS + 3);
     }
+}
+
+/* When the disk takes records again every track is looked at and told, those that have ended before they
+ * go: but they go. */
+Test(rollout, few_are_tracked_after_a_disk_that_was_full)
+{
+    publish_to(2, (rig_publish_t){0});
+    for (uint64_t v = 1; v <= 20; v++) {
+        if (v > 1) rig_publish(T, (rig_publish_t){.digest = v});
+        roll_out(2, v, v, v);
+    }
+    rig_publish(T, (rig_publish_t){.digest = 21});
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    for (int i = 0; i < 2; i++) rig_staged((uint64_t)(W1 + i), 21, 21);
+    cr_assert_eq(rig_adapter()->active, 20);
+    R.commit_error = 0;
+    rig_pass(2000);
+    cr_assert_eq(rig_adapter()->active, 21);
+    for (int i = 0; i < 2; i++) rig_active((uint64_t)(W1 + i), 21, 21, 21);
+    cr_assert_eq(rig_track_count(), ROLLOUT_ENDED_TRACKS + 2, "active, kept, and those that ended");
 }
 
 /* Its publisher shares what it has a key for, and would wait for a RELEASE. */
