@@ -342,17 +342,17 @@ static void submit(pull_t *p, uint32_t chunk, bool has_leaves)
  * frame then, and not in one for each chunk. */
 static void judge_some(pull_t *p, uint64_t now_us)
 {
-    uint64_t chunk, token, before_us = clock_now(p->io->clock);
     for (uint32_t left = WORK_BYTES / p->manifest.chunk_bytes; left > 0 && p->state == PULL_CHUNKS; left--) {
+        uint64_t chunk, token, before_us = clock_now(p->io->clock);
         if (!digest_completed(p->digests, &chunk)) break;
         uint32_t piece = (uint32_t)chunk;
         bool good = chunk_matches(p, piece) && !FAILPOINT("worker.chunk");
+        p->what->verify_us += clock_now(p->io->clock) - before_us;
         fetch_piece(p->fetch, piece, &token);
         if (good) note_good(p, token, piece);
         else p->counters->chunks_bad++;
         drive(p, &(fetch_event_t){.kind = good ? FE_GOOD : FE_BAD, .piece = piece}, now_us);
     }
-    p->what->verify_us += clock_now(p->io->clock) - before_us;
 }
 
 /* --- closing ---------------------------------------------------------------------------------- */
