@@ -212,13 +212,6 @@ void broker_probe(broker_t *b, member_t *member)
 
 bool broker_is_gone(broker_t *b, uint64_t peer) { return ping(b, peer, 0); }
 
-static void probe_holder(broker_t *b, const char *name, const key16_t *life)
-{
-    member_t *holder = membership_worker(&b->members, name);
-    if (member_is_ready(holder) && memcmp(&holder->life, life, sizeof *life) != 0)
-        broker_probe(b, holder);
-}
-
 static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t *welcome)
 {
     msg_t m = {.type = MSG_WELCOME};
@@ -257,7 +250,9 @@ void on_join(const call_t *c)
     uint64_t retry_ms = 0, fenced_peer, fenced_token;
     if (!has_role(c, ROLE_WORKER)) return;
     if (!broker_may_take_name(c, membership_worker(&b->members, join->name))) return;
-    probe_holder(b, join->name, &c->peer->life);
+    member_t *holder = membership_worker(&b->members, join->name);
+    bool is_anothers = member_is_ready(holder) && memcmp(&holder->life, &c->peer->life, sizeof holder->life);
+    if (is_anothers) broker_probe(b, holder);
     member_hello_t hello = hello_of(c->peer);
     if (membership_decide_join(&b->members, join, &hello, c->now.us, &retry_ms, &error)) {
         broker_refuse(c, &error, retry_ms);

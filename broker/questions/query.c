@@ -105,26 +105,21 @@ static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instan
     json_decref(page.body);
 }
 
-static void answer_events(broker_t *b, const pending_row_t *row, instant_t now)
-{
-    msg_query_t q = {.req = row->req,
-                     .op = "events",
-                     .name = row->adapter,
-                     .worker = row->worker,
-                     .after = row->after,
-                     .epoch = row->epoch,
-                     .limit = row->limit,
-                     .after_name = "",
-                     .by = "",
-                     .expected = ""};
-    answer_page(b, row->peer, &q, now);
-}
-
 static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                        instant_t now)
 {
     if (row->kind == PENDING_EVENTS) {
-        answer_events(b, row, now);
+        msg_query_t q = {.req = row->req,
+                         .op = "events",
+                         .name = row->adapter,
+                         .worker = row->worker,
+                         .after = row->after,
+                         .epoch = row->epoch,
+                         .limit = row->limit,
+                         .after_name = "",
+                         .by = "",
+                         .expected = ""};
+        answer_page(b, row->peer, &q, now);
         return;
     }
     json_t *body = NULL;
@@ -143,17 +138,6 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
 }
 
 /* ---- activate ---- */
-
-static bool is_ready_to_decide(const broker_t *b, const pending_row_t *row)
-{
-    bool is_due = row->kind == PENDING_ACTIVATE && !row->is_decided && b->rollout.is_settled;
-    return is_due && (!b->txn.is_open || row->dry_run); /* a dry run only reads */
-}
-
-static bool is_ready_to_ask(const broker_t *b, const pending_row_t *row)
-{
-    return row->kind == PENDING_VERIFY && !row->verify_req && b->rollout.is_settled;
-}
 
 /* Versions that can be activated now, but for the active one: the newest ACTIVATABLE_MAX of them, "2 3 4". */
 enum { ACTIVATABLE_MAX = 8 };
@@ -235,16 +219,19 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
     }
 }
 
-/* What waited for the end of settling, or of a transaction.  False: the row is gone. */
+/* What waits for the end of settling, or of a transaction: an activation is decided, holders are asked to
+ * verify.  A dry run only reads.  False: the row is gone. */
 static bool begin(broker_t *b, pending_row_t *row, instant_t now)
 {
     heddle_error_t error;
     uint64_t id = row->id;
-    if (is_ready_to_decide(b, row)) {
-        decide_activation(b, row, now);
-    } else if (is_ready_to_ask(b, row) &&
-               pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, &error)) {
-        refuse_row(b, row, &error);
+    if (!b->rollout.is_settled) return true;
+    if (row->kind == PENDING_ACTIVATE) {
+        bool is_free = !b->txn.is_open || row->dry_run;
+        if (!row->is_decided && is_free) decide_activation(b, row, now);
+    } else if (row->kind == PENDING_VERIFY && !row->verify_req) {
+        if (pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, &error))
+            refuse_row(b, row, &error);
     }
     return pending_by_id(&b->pending, id) != NULL;
 }
@@ -404,21 +391,6 @@ void on_verified(const call_t *c) { pending_verified(&c->b->pending, c->member, 
 
 /* ---- waiting ones ---- */
 
-static void finish(broker_t *b, pending_row_t *row, const heddle_error_t *verdict, instant_t now)
-{
-    answer_row(b, row, verdict, now);
-    pending_drop(&b->pending, row);
-}
-
-static void look_at(broker_t *b, pending_row_t *row, instant_t now)
-{
-    heddle_error_t verdict = {0};
-    if (!begin(b, row, now)) return;
-    if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict))
-        finish(b, row, &verdict, now);
-    else if (row->kind == PENDING_EVENTS) skip_seen(b, row); /* looked at, not wanted */
-}
-
 void broker_answer_pending(broker_t *b, instant_t now)
 {
     bool has_news = b->has_news || b->events.last_seq != b->seen_seq;
@@ -426,7 +398,14 @@ void broker_answer_pending(broker_t *b, instant_t now)
     b->has_news = false;
     b->seen_seq = b->events.last_seq;
     for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
-        next = row->next;
-        look_at(b, row, now);
+        next = row->next; /* no other row goes meanwhile: connections end with events, not here */
+        heddle_error_t verdict = {0};
+        if (!begin(b, row, now)) continue;
+        if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict)) {
+            answer_row(b, row, &verdict, now);
+            pending_drop(&b->pending, row);
+        } else if (row->kind == PENDING_EVENTS) {
+            skip_seen(b, row); /* looked at, not wanted */
+        }
     }
 }
