@@ -28,14 +28,6 @@ static void say_chosen(const char *device, const char *broker)
              "--data-device names another interface", device, text, broker);
 }
 
-/* Right where all workers are of this host; else nothing arrives, and only a deadline would tell. */
-static void warn_of_loopback(const char *device, const char *broker)
-{
-    log_emit(LOG_WARN, "data.loopback",
-             "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
-             "name the interface that they can (--data-device)", broker, device);
-}
-
 int data_device_choose(const char *named, const char *broker, device_reach_t reach,
                        char ret_device[DATA_DEVICE_BYTES], heddle_error_t *error)
 {
@@ -48,7 +40,10 @@ int data_device_choose(const char *named, const char *broker, device_reach_t rea
     else snprintf(ret_device, DATA_DEVICE_BYTES, "lo");
     if (!rc) rc = device_check(ret_device, reach, error);
     if (rc || !is_elsewhere) return rc;
-    if (device_is_loopback(ret_device)) warn_of_loopback(ret_device, broker);
+    if (device_is_loopback(ret_device))    /* else only a deadline would tell that nothing arrives */
+        log_emit(LOG_WARN, "data.loopback",
+                 "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
+                 "name the interface that they can (--data-device)", broker, ret_device);
     else if (!is_named) say_chosen(ret_device, broker);
     return HEDDLE_OK;
 }

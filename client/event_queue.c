@@ -34,21 +34,16 @@ static void drop_spare(event_queue_t *q)
     while (q->spare_count) free(q->spare[--q->spare_count]);
 }
 
-static bool make_spare(event_queue_t *q)
-{
-    while (q->spare_count < EVENT_QUEUE_SPARE) {
-        heddle_event_t *event = malloc(sizeof *event);
-        if (!event) return false;
-        give_back(q, event);
-    }
-    return true;
-}
-
 int event_queue_init(event_queue_t *q)
 {
     *q = (event_queue_t){.capacity = EVENT_QUEUE_CAPACITY, .fd = -1};
     queued_t *ring = calloc(EVENT_QUEUE_CAPACITY, sizeof *ring);
-    if (ring && make_spare(q)) q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    while (ring && q->spare_count < EVENT_QUEUE_SPARE) {
+        heddle_event_t *event = malloc(sizeof *event);
+        if (!event) break;
+        q->spare[q->spare_count++] = event;
+    }
+    if (q->spare_count == EVENT_QUEUE_SPARE) q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (q->fd < 0) {
         drop_spare(q);
         free(ring);
@@ -73,18 +68,6 @@ void event_queue_fini(event_queue_t *q)
 }
 
 /* --- what an event is worth ------------------------------------------------------------------- */
-
-static uint32_t hash_name(const char *name)
-{
-    uint32_t h = 2166136261u;
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 16777619u;
-    return h;
-}
-
-static bool is_order(int type)
-{
-    return type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY;
-}
 
 static worth_t worth_of(int type)
 {
@@ -112,7 +95,9 @@ static bool replaces(const queued_t *later, const queued_t *earlier)
 {
     if (later->type == HEDDLE_EVENT_ACTIVE) return earlier->type == HEDDLE_EVENT_ACTIVE;
     if (later->version != earlier->version) return false;
-    return ends_versions(later->type) ? is_order(earlier->type) : later->type == earlier->type;
+    bool is_order = earlier->type == HEDDLE_EVENT_ARRIVED || earlier->type == HEDDLE_EVENT_COMMIT ||
+                    earlier->type == HEDDLE_EVENT_VERIFY;
+    return ends_versions(later->type) ? is_order : later->type == earlier->type;
 }
 
 static void mark_replaced(event_queue_t *q, const queued_t *later)
@@ -193,16 +178,6 @@ static void report_dropped(const heddle_event_t *e, bool is_lost, uint64_t times
 
 /* --- in and out ------------------------------------------------------------------------------- */
 
-/* Returns what had to go and is to be spoken of; NULL: nothing. */
-static heddle_event_t *append(event_queue_t *q, const queued_t *entry)
-{
-    mark_replaced(q, entry);
-    heddle_event_t *gone = q->count == q->capacity ? make_room(q) : NULL;
-    *at(q, q->count++) = *entry;
-    if (q->count == 1) eventfd_write(q->fd, 1);
-    return gone;
-}
-
 /* Where malloc gave none, for an event that is needed. */
 static heddle_event_t *find_memory(event_queue_t *q)
 {
@@ -221,11 +196,15 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
     pthread_mutex_lock(&q->lock);
     uint64_t lost_before = q->lost_count;
     if (!copy && worth == NEEDED) copy = find_memory(q);
-    queued_t entry = {copy, event->version, hash_name(event->adapter), (uint16_t)event->type,
-                      (uint16_t)worth};
+    uint32_t hash = 2166136261u;    /* FNV-1a */
+    for (const char *c = event->adapter; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    queued_t entry = {copy, event->version, hash, (uint16_t)event->type, (uint16_t)worth};
     if (copy) {
         *copy = *event;
-        gone = append(q, &entry);
+        mark_replaced(q, &entry);
+        if (q->count == q->capacity) gone = make_room(q);
+        *at(q, q->count++) = entry;
+        if (q->count == 1) eventfd_write(q->fd, 1);
     } else if (worth == NEEDED) q->lost_count++;
     else q->dropped_count++;
     bool is_lost = q->lost_count > lost_before;

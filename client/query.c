@@ -156,15 +156,6 @@ static uint64_t tick(void *self, uint64_t now_us)
 
 /* ---- open, close ---- */
 
-static void begin_session(query_t *q)
-{
-    session_opts_t opts = {.role = ROLE_ADMIN, .host = q->host, .pid = (uint64_t)getpid()};
-    name_host(q->host);
-    random_bytes(&opts.life, sizeof opts.life);
-    random_bytes(&opts.seed, sizeof opts.seed);
-    session_init(&q->session, &opts);
-}
-
 static int dial(query_t *q, const char *endpoints, const credentials_t *with, heddle_error_t *error)
 {
     static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line, .on_refused = on_refused};
@@ -187,7 +178,11 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or descriptor is left for a client");
     }
     q->timeout_ms = timeout_ms;
-    begin_session(q);
+    session_opts_t session = {.role = ROLE_ADMIN, .host = q->host, .pid = (uint64_t)getpid()};
+    name_host(q->host);
+    random_bytes(&session.life, sizeof session.life);
+    random_bytes(&session.seed, sizeof session.seed);
+    session_init(&q->session, &session);
     loop_set_tick(q->loop, tick, q);
     opening_begin();
     int rc = dial(q, broker_address(broker), keys, error);
@@ -231,12 +226,6 @@ void query_close(query_t **query)
 
 static bool is_greeted(const query_t *q) { return q->session.state == SESSION_READY && q->session.line_up; }
 
-/* How long the broker may think about it. */
-static uint64_t patience_ms(const msg_query_t *m)
-{
-    return m->deadline_ms > m->wait_ms ? m->deadline_ms : m->wait_ms;
-}
-
 static uint64_t left_ms(uint64_t ms, uint64_t since_ms) { return ms > since_ms ? ms - since_ms : ms ? 1 : 0; }
 
 static void ask(query_t *q)
@@ -259,19 +248,19 @@ static void ask(query_t *q)
     }
 }
 
-static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t greater(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* Until it was asked once, only the timeout counts, and the deadline, which may be "now": a broker that is
  * not there will not begin to think.  A broker that has a deadline keeps it, so that little time is left
  * after it. */
 static uint64_t give_up_us(const query_t *q)
 {
     uint64_t timeout_ms = q->timeout_ms, deadline_ms = q->page.deadline_ms;
-    if (!q->asked_us && deadline_ms) timeout_ms = lesser(timeout_ms, greater(deadline_ms, ANSWER_MS));
+    if (!q->asked_us && deadline_ms) {
+        uint64_t most_ms = deadline_ms > ANSWER_MS ? deadline_ms : ANSWER_MS;
+        timeout_ms = clock_earlier(timeout_ms, most_ms);
+    }
     if (!q->asked_us) return q->started_us + timeout_ms * 1000;
     if (!deadline_ms) return q->asked_us + (q->page.wait_ms + timeout_ms) * 1000;
-    return lesser(q->asked_us + (q->asked_ms + lesser(timeout_ms, ANSWER_MS)) * 1000,
+    return clock_earlier(q->asked_us + (q->asked_ms + clock_earlier(timeout_ms, ANSWER_MS)) * 1000,
                   q->started_us + (deadline_ms + LATE_MS) * 1000);
 }
 
@@ -283,7 +272,7 @@ static int give_up(query_t *q, heddle_error_t *error)
         *error = q->refusal;
         return error->code;
     }
-    if (q->is_asked && patience_ms(&q->page)) {
+    if (q->is_asked && (q->page.deadline_ms || q->page.wait_ms)) {    /* it may think about it */
         int rc = error_fail(error, HEDDLE_ERR_DEADLINE,
                             "the broker at %s has the question and did not answer in %llu ms", endpoint,
                             (unsigned long long)waited_ms);
@@ -302,20 +291,20 @@ static int give_up(query_t *q, heddle_error_t *error)
     return rc;
 }
 
-/* A refusal that time will not change. */
-static bool is_turned_away(const query_t *q)
+/* Asks for q->page; the answer's body is then in q->body, its code in q->code. */
+static int ask_page(query_t *q, heddle_error_t *error)
 {
-    bool is_refused = q->is_shut || q->session.state == SESSION_REFUSED;
-    return is_refused && q->refusal.code && !q->refusal.retriable;
-}
-
-static int await(query_t *q, heddle_error_t *error)
-{
+    json_decref(q->body);
+    q->body = NULL;
+    q->is_answered = q->is_asked = false;
+    q->failure = (heddle_error_t){0};
     while (!q->is_answered) {
         uint64_t end_us = give_up_us(q);
         if (query_take_interrupt(q))
             return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while waiting for the broker");
-        if (loop_now(q->loop) >= end_us || is_turned_away(q)) return give_up(q, error);
+        bool is_refused = q->is_shut || q->session.state == SESSION_REFUSED;
+        bool is_turned_away = is_refused && q->refusal.code && !q->refusal.retriable;
+        if (loop_now(q->loop) >= end_us || is_turned_away) return give_up(q, error);
         if (!q->is_asked && is_greeted(q)) ask(q);
         end_us = give_up_us(q); /* which the first asking changes */
         uint64_t retry_us = loop_now(q->loop) + RESEND_US;
@@ -324,16 +313,6 @@ static int await(query_t *q, heddle_error_t *error)
     }
     if (q->failure.code) *error = q->failure;
     return q->failure.code;
-}
-
-/* Asks for q->page; the answer's body is then in q->body, its code in q->code. */
-static int ask_page(query_t *q, heddle_error_t *error)
-{
-    json_decref(q->body);
-    q->body = NULL;
-    q->is_answered = q->is_asked = false;
-    q->failure = (heddle_error_t){0};
-    return await(q, error);
 }
 
 /* ---- all pages ---- */
@@ -361,21 +340,6 @@ static int next_page(query_t *q, const msg_query_t *question, const json_t *whol
     return HEDDLE_OK;
 }
 
-static int ask_all(query_t *q, const msg_query_t *question, json_t **whole, heddle_error_t *error)
-{
-    bool more = true;
-    while (more) {
-        int rc = ask_page(q, error);
-        if (!rc && *whole)
-            rc = report_merge(*whole, q->body, question->version && !strcmp(question->op, "versions"),
-                              error);
-        if (!*whole) *whole = json_incref(q->body);
-        if (!rc) rc = next_page(q, question, *whole, &more, error);
-        if (rc) return rc;
-    }
-    return HEDDLE_OK;
-}
-
 int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error)
 {
     json_t *whole = NULL;
@@ -384,7 +348,14 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     q->page = *question;
     q->started_us = loop_now(q->loop);
     q->asked_us = 0;
-    int rc = ask_all(q, question, &whole, error);
+    int rc = HEDDLE_OK;
+    for (bool more = true; more && !rc;) {
+        bool is_inside = question->version && !strcmp(question->op, "versions");
+        rc = ask_page(q, error);
+        if (!rc && whole) rc = report_merge(whole, q->body, is_inside, error);
+        if (!whole) whole = json_incref(q->body);
+        if (!rc) rc = next_page(q, question, whole, &more, error);
+    }
     json_decref(q->body);
     q->body = NULL;
     loop_hand_over(q->loop);

@@ -59,27 +59,18 @@ static unsigned lapse(session_t *s, uint64_t now_us)
     return SO_LAPSED | (s->state == SESSION_READY ? begin_anew(s, now_us) : 0);
 }
 
-static bool is_over(const session_t *s, uint64_t now_us)
-{
-    return s->lease_end_us && now_us >= s->lease_end_us && s->state != SESSION_LEAVING;
-}
-
 static uint64_t beat_every(const session_t *s)
 {
     return s->lease_us / 4 > BEAT_MIN_US ? s->lease_us / 4 : BEAT_MIN_US;
 }
 
-/* A worker that was in once serves something: whoever runs the broker mends what bars it, and it goes on. */
-static bool tries_again(const session_t *s, const msg_error_t *m)
-{
-    return m->retriable || (s->opts.role == ROLE_WORKER && s->joined[0]);
-}
-
 static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
 {
     uint64_t ms = m->retry_ms < LIMIT_DURATION_MS ? m->retry_ms : LIMIT_DURATION_MS;
+    /* A worker that was admitted once serves something: it goes on when what bars it is mended. */
+    bool tries_again = m->retriable || (s->opts.role == ROLE_WORKER && s->joined[0]);
     s->state = SESSION_REFUSED;
-    s->next_us = tries_again(s, m) ? now_us + jitter(s, ms ? ms * 1000 : SESSION_RETRY_US) : CLOCK_NEVER;
+    s->next_us = tries_again ? now_us + jitter(s, ms ? ms * 1000 : SESSION_RETRY_US) : CLOCK_NEVER;
     return SO_REFUSED;
 }
 
@@ -124,15 +115,6 @@ static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us
     return SO_JOINED;
 }
 
-static unsigned on_heartbeat_ok(session_t *s, const msg_heartbeat_ok_t *m)
-{
-    if (m->token != s->token || !m->seq) return 0;
-    uint64_t sent_us = s->beats[m->seq % SESSION_BEATS].sent_us;
-    if (s->beats[m->seq % SESSION_BEATS].seq == m->seq && s->lease_end_us < sent_us + s->lease_us)
-        s->lease_end_us = sent_us + s->lease_us;
-    return 0;
-}
-
 static bool voids_token(const session_t *s, const msg_error_t *m)
 {
     int code = heddle_err_from_name(m->code);
@@ -161,7 +143,12 @@ static bool is_for_us(const session_t *s, const msg_t *m)
 
 static unsigned on_frame_ready(session_t *s, const msg_t *m, uint64_t now_us)
 {
-    if (m->type == MSG_HEARTBEAT_OK) return on_heartbeat_ok(s, &m->heartbeat_ok);
+    if (m->type == MSG_HEARTBEAT_OK) {
+        uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;
+        bool is_ours = m->heartbeat_ok.token == s->token && seq && s->beats[seq % SESSION_BEATS].seq == seq;
+        if (is_ours && s->lease_end_us < sent_us + s->lease_us) s->lease_end_us = sent_us + s->lease_us;
+        return 0;
+    }
     if (m->type == MSG_ERROR && voids_token(s, &m->error)) {
         bool is_fenced = heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
         if (is_fenced && s->opts.role == ROLE_PUBLISHER) return SO_FENCED | leave_for_good(s);
@@ -193,14 +180,6 @@ static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
 
 /* -- line, time, leave ------------------------------------------------------------------------ */
 
-static unsigned on_line(session_t *s, uint64_t now_us)
-{
-    if (s->state == SESSION_LEFT) return 0;
-    if (s->state == SESSION_LEAVING) return leave_for_good(s);
-    if (!s->line_up && s->state == SESSION_READY) return 0;
-    return begin_anew(s, now_us);
-}
-
 static unsigned beat(session_t *s, uint64_t now_us)
 {
     if (!s->line_up || !s->lease_end_us) return 0;
@@ -221,14 +200,6 @@ static unsigned give_up(session_t *s, uint64_t now_us)
     return SO_REDIAL;
 }
 
-/* The redial brought no news of the line, so it is still the old one, and up: no descriptor was left
- * for another. */
-static unsigned greet_again(session_t *s, uint64_t now_us)
-{
-    s->line_up = true;
-    return greet(s, now_us);
-}
-
 static unsigned on_tick(session_t *s, uint64_t now_us)
 {
     if (now_us < s->next_us) return 0;
@@ -239,7 +210,9 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
     case SESSION_REFUSED: return begin_anew(s, now_us);
     case SESSION_READY:   return beat(s, now_us);
     case SESSION_LEAVING: return leave_for_good(s);
-    case SESSION_DOWN:    return greet_again(s, now_us);
+    case SESSION_DOWN:    /* no descriptor was left for another line: it is still the old one, and up */
+        s->line_up = true;
+        return greet(s, now_us);
     case SESSION_LEFT:    break;
     }
     return 0;
@@ -259,14 +232,18 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
 {
     if (event->kind == SE_LINE_UP || event->kind == SE_LINE_DOWN) s->line_up = event->kind == SE_LINE_UP;
     unsigned out = 0;
-    if (is_over(s, now_us)) {
+    if (s->lease_end_us && now_us >= s->lease_end_us && s->state != SESSION_LEAVING) {
         bool was_ready = s->state == SESSION_READY;
         out = lapse(s, now_us);
         if (was_ready && event->kind != SE_LEAVE) return out;
         out &= ~(unsigned)SO_HELLO; /* who leaves greets nobody */
     }
     switch (event->kind) {
-    case SE_LINE_UP: case SE_LINE_DOWN: return out | on_line(s, now_us);
+    case SE_LINE_UP: case SE_LINE_DOWN:
+        if (s->state == SESSION_LEFT) return out;
+        if (s->state == SESSION_LEAVING) return out | leave_for_good(s);
+        if (!s->line_up && s->state == SESSION_READY) return out;
+        return out | begin_anew(s, now_us);
     case SE_FRAME: return out | on_frame(s, event->msg, now_us);
     case SE_TICK:  return out | on_tick(s, now_us);
     case SE_LEAVE: return out | on_leave(s, now_us);

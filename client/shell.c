@@ -149,19 +149,6 @@ static int out_of(heddle_error_t *error, const char *words)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-static int check_addresses(const shell_opts_t *opts, heddle_error_t *error)
-{
-    return wire_check_endpoints(broker_address(opts->broker), NULL, error);
-}
-
-/* Whoever reaches the data plane's address can write memory.  Keys that programs of one host made for
- * themselves say nothing of its network: somebody must have named some, or the broker of another host. */
-static device_reach_t may_reach(const shell_opts_t *opts, bool is_secure, bool is_loopback)
-{
-    bool has_keys = is_secure && (!is_loopback || credentials_are_named(&opts->keys));
-    return opts->insecure ? DEVICE_ANY : has_keys ? DEVICE_PRIVATE : DEVICE_LOOPBACK;
-}
-
 /* Over a network only with keys, or where somebody said that he trusts it. */
 static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
 {
@@ -180,7 +167,11 @@ static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys
             "network that you trust");
     }
     if (rc || !opts->transfer) return rc;
-    s->reach = may_reach(opts, is_secure, is_loopback);
+    /* A peer that reaches the data plane's address can write memory.  Keys that programs of one host made
+     * for themselves say nothing of its network: some must have been named, or the broker be of another
+     * host. */
+    bool has_keys = is_secure && (!is_loopback || credentials_are_named(&opts->keys));
+    s->reach = opts->insecure ? DEVICE_ANY : has_keys ? DEVICE_PRIVATE : DEVICE_LOOPBACK;
     rc = data_device_choose(opts->data_device, broker, s->reach, s->device, error);
     if (!rc && !device_is_loopback(s->device)) s->look_us = 0;
     return rc;
@@ -241,7 +232,7 @@ static void block_signals(sigset_t *ret_old)
 static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
 {
     int rc = opts->transfer ? descriptors_check(DESCRIPTORS_START, error) : HEDDLE_OK;
-    if (!rc) rc = check_addresses(opts, error);
+    if (!rc) rc = wire_check_endpoints(broker_address(opts->broker), NULL, error);
     if (rc) return rc;
     shell_t *s = calloc(1, sizeof *s);
     if (!s) return out_of(error, "no memory is left for a client");

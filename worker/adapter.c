@@ -227,17 +227,6 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
     return HEDDLE_ERR_DIGEST_MISMATCH;
 }
 
-/* What is written ahead of its announcement needs its memory until then.  `slot`: where that version comes
- * to; -1: the early bytes are not needed. */
-static void leave_early(adapter_t *a, const announced_t *w, int slot)
-{
-    const slot_t *early = a->early.slot;
-    uint64_t bytes = announced_bytes(&w->part[0]);
-    if (!early || (early->index == (uint32_t)slot && early->region->bytes >= bytes)) return;
-    early_end(&a->early, a->core->io);
-    a->has_surplus = true;
-}
-
 /* One piece of memory a call: touching it takes long, and the loop has a lease to keep.  OK: the slot is
  * RESERVED; AGAIN: it is MAKING, and adapter_work goes on; or why there is none, and the slot is FREE. */
 static int reserve(adapter_t *a, const sync_entry_t *e)
@@ -258,7 +247,13 @@ static int reserve(adapter_t *a, const sync_entry_t *e)
     }
     while ((equal = find_equal(a, w)) && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) {}
     if (equal && rc) return rc;
-    leave_early(a, w, equal ? -1 : e->slot);
+    /* What is written ahead of its announcement needs its memory until then. */
+    const slot_t *early = a->early.slot;
+    bool is_its_memory = early == slot && !equal && early->region->bytes >= announced_bytes(&w->part[0]);
+    if (early && !is_its_memory) {
+        early_end(&a->early, a->core->io);
+        a->has_surplus = true;
+    }
     return equal ? slots_adopt(slots, equal, index, &slot, &a->error)
                  : slots_reserve(slots, a->index, index, announced_bytes(&w->part[0]), &slot, &a->error);
 }
@@ -321,16 +316,6 @@ static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us)
     bool is_named = e->decision > a->sync.applied.decision;
     if (a->sync.up && is_named) core->heartbeat(core->self);
     return HEDDLE_ERR_AGAIN;
-}
-
-/* The publisher that served this version may send its next one early. */
-static void note_publisher(adapter_t *a)
-{
-    const announced_t *w = pull_what(a->pull);
-    for (uint32_t i = 0; i < w->source_count; i++) {
-        const source_t *s = &w->sources[i];
-        if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull)) a->early.publisher = *s;
-    }
 }
 
 /* Asks for other sources; true when no source can be reached and the deadline is near: a->error tells. */
@@ -468,7 +453,11 @@ static void look_at_pull(adapter_t *a, uint64_t now_us)
     pull_state_t state = is_out_of_reach(a, now_us) ? PULL_FAILED : pull_state(a->pull);
     if (state != PULL_DONE && state != PULL_FAILED) return;
     if (pull_state(a->pull) == PULL_FAILED) a->error = *pull_error(a->pull);
-    if (state == PULL_DONE) note_publisher(a);
+    const announced_t *w = pull_what(a->pull);
+    for (uint32_t i = 0; state == PULL_DONE && i < w->source_count; i++) {
+        const source_t *s = &w->sources[i];    /* it may send its next version early */
+        if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull)) a->early.publisher = *s;
+    }
     pull_destroy(&a->pull);
     error_where(&a->error, a->name, version, a->core->opts.name, NULL);
     feed(a,
@@ -561,31 +550,28 @@ static void on_sources(adapter_t *a, const msg_sources_t *m, uint64_t now_us)
          now_us);
 }
 
-static void on_commit(adapter_t *a, const msg_commit_t *m, uint64_t now_us)
-{
-    if (!session_is_live(&a->core->member.session, now_us)) return;
-    a->commit_us = now_us;
-    feed(a,
-         &(sync_event_t){
-             .kind = SY_COMMIT, .version = m->version, .decision = m->decision, .digest = m->digest},
-         now_us);
-}
-
-static void on_abort(adapter_t *a, const msg_abort_t *m, uint64_t now_us)
-{
-    bool is_overtaken = !strcmp(m->code, "superseded");    /* a state, not an error of ours */
-    int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->code);
-    error_fail(&a->error, code, "%s", m->message);
-    feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->version, .error = &a->error}, now_us);
-}
-
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
     switch (m->type) {
     case MSG_ANNOUNCE: on_announce(a, &m->announce, now_us); break;
     case MSG_SOURCES: on_sources(a, &m->sources, now_us); break;
-    case MSG_COMMIT: on_commit(a, &m->commit, now_us); break;
-    case MSG_ABORT: on_abort(a, &m->abort, now_us); break;
+    case MSG_COMMIT:
+        if (!session_is_live(&a->core->member.session, now_us)) break;
+        a->commit_us = now_us;
+        feed(a,
+             &(sync_event_t){.kind = SY_COMMIT,
+                             .version = m->commit.version,
+                             .decision = m->commit.decision,
+                             .digest = m->commit.digest},
+             now_us);
+        break;
+    case MSG_ABORT: {
+        bool is_overtaken = !strcmp(m->abort.code, "superseded");    /* a state, not an error of ours */
+        int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->abort.code);
+        error_fail(&a->error, code, "%s", m->abort.message);
+        feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &a->error}, now_us);
+        break;
+    }
     case MSG_RETIRE:
         feed(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
         break;
@@ -615,38 +601,28 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 
 /* --- the transfer ----------------------------------------------------------------------------- */
 
-static void on_unshared(adapter_t *a, const share_key_t *key, uint64_t now_us)
-{
-    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
-        slot_t *slot = slot_of(a, i);
-        if (!slot || !slot->is_shared || memcmp(&slot->key, key, sizeof *key) != 0) continue;
-        slot->is_shared = false;
-        drain(a, now_us);
-    }
-}
-
-/* While another version comes, or memory for one is made, the line is that one's. */
-static void on_early(adapter_t *a, const tr_event_t *event)
-{
-    const slot_t *before = a->early.slot;
-    slot_t *next = slot_of(a, next_slot(a));
-    if (a->sync.up && !sync_coming(&a->sync))
-        early_heard(&a->early, a->core->io, event, next && next->region ? next : NULL);
-    if (a->early.slot != before) a->has_surplus = true;    /* the memory of the one before */
-}
-
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
+    const node_io_t *io = a->core->io;
     if (event->kind == TR_UNSHARED) {
-        on_unshared(a, &event->key, now_us);
+        for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+            slot_t *slot = slot_of(a, i);
+            if (slot && slot->is_shared && !memcmp(&slot->key, &event->key, sizeof slot->key))
+                slot->is_shared = false;
+        }
+        drain(a, now_us);
         return;
     }
-    if (event->kind == TR_EARLY) {
-        on_early(a, event);
-        return;
+    bool is_idle = a->sync.up && !sync_coming(&a->sync);    /* else the line is that version's */
+    if (event->kind == TR_EARLY && is_idle) {
+        const slot_t *before = a->early.slot;
+        slot_t *next = slot_of(a, next_slot(a));
+        early_heard(&a->early, io, event, next && next->region ? next : NULL);
+        if (a->early.slot != before) a->has_surplus = true;    /* the memory of the one before */
     }
+    if (event->kind == TR_EARLY) return;
     if (event->cookie & COOKIE_EARLY) {
-        early_transfer(&a->early, a->core->io, event);
+        early_transfer(&a->early, io, event);
         return;
     }
     if (!a->pull) return;
@@ -685,8 +661,6 @@ static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
     return a->room_us;
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
@@ -697,8 +671,8 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
     }
     if (a->pull) next = pull_tick(a->pull, now_us);
     look_at_pull(a, now_us);
-    next = earlier(next, ask_for_room(a, now_us));
-    return earlier(next, sync_deadline(&a->sync));
+    next = clock_earlier(next, ask_for_room(a, now_us));
+    return clock_earlier(next, sync_deadline(&a->sync));
 }
 
 static bool is_reserving(const adapter_t *a)

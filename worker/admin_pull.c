@@ -238,14 +238,6 @@ static int make_memory(job_t *j, heddle_error_t *error)
 
 /* ---- the fetch ---- */
 
-static void tell_progress(job_t *j)
-{
-    uint64_t bytes = pull_bytes_done(j->pull);
-    if (!j->opts.progress || bytes == j->told_bytes) return;
-    j->told_bytes = bytes;
-    j->opts.progress(j->opts.progress_self, bytes, j->what.part[0].region_bytes);
-}
-
 /* Every source that is known was lost: the broker may know of another. */
 static int find_sources(job_t *j, heddle_error_t *error)
 {
@@ -274,20 +266,15 @@ static int fetch(job_t *j, heddle_error_t *error)
         if (!rc) rc = find_sources(j, error);
         if (rc) return rc;
         loop_turn(loop, due_us < j->end_us ? due_us : j->end_us);
-        tell_progress(j);
+        uint64_t bytes = pull_bytes_done(j->pull);
+        if (!j->opts.progress || bytes == j->told_bytes) continue;
+        j->told_bytes = bytes;
+        j->opts.progress(j->opts.progress_self, bytes, j->what.part[0].region_bytes);
     }
     if (pull_state(j->pull) == PULL_DONE) return HEDDLE_OK;
     *error = *pull_error(j->pull);
     error_where(error, j->ref.name, j->what.version, NULL, error->phase[0] ? error->phase : "fetch");
     return error->code;
-}
-
-static int fetch_all(job_t *j, heddle_error_t *error)
-{
-    int rc = ask(j, error);
-    if (!rc) rc = open_transfer(j, error);
-    if (!rc) rc = make_memory(j, error);
-    return rc ? rc : fetch(j, error);
 }
 
 /* ---- the answer ---- */
@@ -308,7 +295,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const served_t *)a)->name, ((const served_t *)b)->name);
 }
 
-static json_t *sources_of(job_t *j)
+static char *answer_of(job_t *j, const char *dir)
 {
     json_t *list = json_array();
     qsort(j->what.served, j->what.served_count, sizeof *j->what.served, compare_names);
@@ -318,14 +305,9 @@ static json_t *sources_of(job_t *j)
                                               s->kind == SOURCE_PUBLISHER ? "publisher" : "worker", "bytes",
                                               (json_int_t)s->bytes));
     }
-    return list;
-}
-
-static char *answer_of(job_t *j, const char *dir)
-{
     json_object_set_new(j->body, "path", json_string(dir));
     json_object_set_new(j->body, "elapsed_ms", json_real((double)(now_of() - j->began_us) / 1000));
-    json_object_set_new(j->body, "sources", sources_of(j));
+    json_object_set_new(j->body, "sources", list);
     return json_dumps(j->body, JSON_COMPACT | JSON_REAL_PRECISION(15));
 }
 
@@ -356,7 +338,10 @@ int heddle_admin_pull(heddle_admin_t *a, const char *ref, const char *dir, const
     }
     int rc = take_arguments(&j, ref, dir, opts, &error);
     if (rc) return error_publish(&error);
-    rc = fetch_all(&j, &error);
+    rc = ask(&j, &error);
+    if (!rc) rc = open_transfer(&j, &error);
+    if (!rc) rc = make_memory(&j, &error);
+    if (!rc) rc = fetch(&j, &error);
     close_transfer(&j);
     loop_hand_over(query_loop(a->query));    /* the next call may be another thread's */
     if (!rc) rc = write_directory(&j, dir, &error);

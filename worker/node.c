@@ -171,14 +171,6 @@ static void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_
     (void)member_say(&n->core.member, &m);
 }
 
-static void on_verify(worker_node_t *n, uint32_t adapter, const msg_verify_t *m)
-{
-    int rc = checks_start(&n->checks, n->core.slots, adapter, m);
-    if (rc)
-        say_verified(n, adapter,
-                     &(msg_verified_t){.req = m->req, .version = m->version, .code = heddle_err_name(rc)});
-}
-
 /* `err`: what is wrong with the application's copy but its bytes; OK: nothing. */
 static void answer_check(worker_node_t *n, check_t *check, exported_t exported, int err)
 {
@@ -262,8 +254,13 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
     }
     int index = slots_find(n->core.slots, name);
     if (index < 0) return;
-    if (m->type == MSG_VERIFY) on_verify(n, (uint32_t)index, &m->verify);
-    else adapter_hear(&n->adapters[index], m, now_us);
+    if (m->type != MSG_VERIFY) {
+        adapter_hear(&n->adapters[index], m, now_us);
+        return;
+    }
+    int rc = checks_start(&n->checks, n->core.slots, (uint32_t)index, &m->verify);
+    msg_verified_t none = {.req = m->verify.req, .version = m->verify.version, .code = heddle_err_name(rc)};
+    if (rc) say_verified(n, (uint32_t)index, &none);
 }
 
 /* Steps the session and does what it says; `m` only for SE_FRAME. */
@@ -330,8 +327,6 @@ static void on_transfer(void *self, const tr_event_t *event, uint64_t now_us)
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_transfer(&n->adapters[i], event, now_us);
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 static uint64_t on_tick(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
@@ -345,10 +340,10 @@ static uint64_t on_tick(void *self, uint64_t now_us)
     uint64_t unjoined_us = report_unjoined(n, now_us);
     for (check_t *check; (check = checks_overdue(&n->checks, now_us));)
         answer_check(n, check, EXPORTED_UNKNOWN, HEDDLE_OK);
-    uint64_t next = earlier(earlier(n->join_end_us, unjoined_us), checks_deadline(&n->checks));
+    uint64_t next = clock_earlier(clock_earlier(n->join_end_us, unjoined_us), checks_deadline(&n->checks));
     for (uint32_t i = 0; i < n->adapter_count; i++)
-        next = earlier(next, adapter_tick(&n->adapters[i], now_us));
-    return earlier(next, session_deadline(&n->core.member.session));
+        next = clock_earlier(next, adapter_tick(&n->adapters[i], now_us));
+    return clock_earlier(next, session_deadline(&n->core.member.session));
 }
 
 static adapter_t *next_to_work(worker_node_t *n)

@@ -30,16 +30,6 @@ struct slots {
 
 /* --- the table -------------------------------------------------------------------------------- */
 
-static void sort_names(slots_t *s)
-{
-    for (uint32_t i = 0; i < s->count; i++) {
-        uint32_t at = i;
-        for (; at > 0 && strcmp(s->shelves[s->by_name[at - 1]].name, s->shelves[i].name) > 0; at--)
-            s->by_name[at] = s->by_name[at - 1];
-        s->by_name[at] = i;
-    }
-}
-
 int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops, slots_t **ret_slots)
 {
     slots_t *s = calloc(1, sizeof *s + count * sizeof *s->shelves);
@@ -49,9 +39,13 @@ int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *op
     s->ops = *ops;
     s->count = count;
     atomic_init(&s->owners, 1);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = i;
         error_text(s->shelves[i].name, sizeof s->shelves[i].name, adapters[i]);
-    sort_names(s);
+        for (; at > 0 && strcmp(s->shelves[s->by_name[at - 1]].name, s->shelves[i].name) > 0; at--)
+            s->by_name[at] = s->by_name[at - 1];
+        s->by_name[at] = i;
+    }
     *ret_slots = s;
     return HEDDLE_OK;
 fail:
@@ -227,40 +221,9 @@ void slot_release(slot_t **held)
 
 /* --- the loop's side -------------------------------------------------------------------------- */
 
-static int new_slot(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot)
-{
-    slot_t *slot = calloc(1, sizeof *slot);
-    if (!slot) return HEDDLE_ERR_NO_MEMORY;
-    atomic_init(&slot->refs, CLOSED);
-    slot->table = s;
-    slot->adapter = adapter;
-    slot->index = index;
-    atomic_fetch_add(&s->owners, 1);
-    atomic_store(&s->shelves[adapter].slots[index], slot);
-    *ret_slot = slot;
-    return HEDDLE_OK;
-}
-
-/* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the manifest
- * grows. */
-static uint64_t with_room(uint64_t bytes)
-{
-    uint64_t step = 64u << 10;
-    while (step < bytes / 32) step *= 2;
-    return (bytes + step - 1) / step * step;
-}
-
 static int fail_map(int rc, uint64_t bytes, heddle_error_t *error)
 {
     return error_fail(error, rc, "a region of %llu bytes cannot be mapped", (unsigned long long)bytes);
-}
-
-static int begin_region(slot_t *slot, uint64_t bytes, heddle_error_t *error)
-{
-    int rc = region_begin((size_t)with_room(bytes), &slot->part, error);
-    if (rc || !region_view(slot->part)) return rc;
-    region_unref(&slot->part);
-    return fail_map(HEDDLE_ERR_NO_MEMORY, bytes, error);
 }
 
 /* A piece of what a FREE slot has; true while there is more. */
@@ -276,19 +239,21 @@ static bool give_back(slots_t *s, slot_t *slot)
     return false;
 }
 
-/* A larger one is not begun before the smaller one is gone. */
-static int exchange_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
-{
-    if (slot->part && slot->part->bytes >= bytes) return HEDDLE_OK;
-    if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
-    return begin_region(slot, bytes, error);
-}
-
-/* One piece of it, so that a turn of the loop is short. */
+/* One piece of it, so that a turn of the loop is short.  A larger one is not begun before the smaller one is
+ * gone. */
 static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
 {
+    int rc = HEDDLE_OK;
     if (slot->region && slot->region->bytes >= bytes) return HEDDLE_OK;
-    int rc = exchange_region(s, slot, bytes, error);
+    if (!slot->part || slot->part->bytes < bytes) {
+        if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
+        /* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the
+         * manifest grows. */
+        uint64_t step = 64u << 10;
+        while (step < bytes / 32) step *= 2;
+        rc = region_begin((size_t)((bytes + step - 1) / step * step), &slot->part, error);
+        if (!rc && region_view(slot->part)) rc = fail_map(HEDDLE_ERR_NO_MEMORY, bytes, error);
+    }
     if (!rc) rc = region_grow(slot->part, error);
     if (rc == HEDDLE_ERR_AGAIN) return rc;
     if (!rc && (rc = s->ops.map(s->ops.self, slot->part))) fail_map(rc, bytes, error);
@@ -307,8 +272,15 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
     slot_t *slot = NULL;
     for (uint32_t i = 0; i <= index; i++) {
         slot = slot_of(s, adapter, i);
-        if (!slot && new_slot(s, adapter, i, &slot))
-            return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+        if (slot) continue;
+        slot = calloc(1, sizeof *slot);
+        if (!slot) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+        atomic_init(&slot->refs, CLOSED);
+        slot->table = s;
+        slot->adapter = adapter;
+        slot->index = i;
+        atomic_fetch_add(&s->owners, 1);
+        atomic_store(&s->shelves[adapter].slots[i], slot);
     }
     if (slot->state != SLOT_FREE && slot->state != SLOT_MAKING)
         return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
@@ -445,18 +417,6 @@ void slot_free(slot_t *slot)
 
 /* --- memory that nobody needs ----------------------------------------------------------------- */
 
-static uint64_t largest_held(const slots_t *s, uint32_t adapter)
-{
-    uint64_t largest = 0;
-    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        const slot_t *slot = slot_of(s, adapter, i);
-        if (!slot) break;
-        uint64_t bytes = slot->manifest.region_bytes;    /* 0 where nothing is sealed */
-        if (bytes > largest) largest = bytes;
-    }
-    return largest;
-}
-
 int slots_free(const slots_t *s, uint32_t adapter)
 {
     owner_check(s->ops.owner);
@@ -467,25 +427,25 @@ int slots_free(const slots_t *s, uint32_t adapter)
     return -1;
 }
 
-static slot_t *find_surplus(const slots_t *s, uint32_t adapter, const slot_t *keep)
+bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
 {
-    uint64_t limit = 2 * largest_held(s, adapter) + SLOTS_SPARE_BYTES;
+    owner_check(s->ops.owner);
+    uint64_t largest = 0;    /* of what is held; 0 where nothing is sealed */
+    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(s, adapter, i);
+        if (slot && slot->manifest.region_bytes > largest) largest = slot->manifest.region_bytes;
+    }
     int next = slots_free(s, adapter);
     for (int i = next; i >= 0 && i < (int)LIMIT_SLOTS; i++) {
         slot_t *slot = slot_of(s, adapter, (uint32_t)i);
         if (!slot) break;
         const region_t *r = slot->region ? slot->region : slot->part;
-        if (slot->state == SLOT_FREE && r && slot != keep && (i != next || r->bytes > limit)) return slot;
+        bool is_small = i == next && r && r->bytes <= 2 * largest + SLOTS_SPARE_BYTES;
+        if (slot->state != SLOT_FREE || !r || slot == keep || is_small) continue;
+        give_back(s, slot);
+        return true;
     }
-    return NULL;
-}
-
-bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
-{
-    owner_check(s->ops.owner);
-    slot_t *slot = find_surplus(s, adapter, keep);
-    if (slot) give_back(s, slot);
-    return slot != NULL;
+    return false;
 }
 
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)

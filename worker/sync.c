@@ -23,12 +23,6 @@ static bool is_named(const sync_t *s, const sync_entry_t *e)
     return e->decision > s->applied.decision;
 }
 
-/* Its COMMIT was offered, and the application has not answered. */
-static bool is_switching(const sync_t *s, const sync_entry_t *e)
-{
-    return is_named(s, e) && e->offered == e->decision;
-}
-
 /* Named, and worth all others' waiting. */
 static bool is_firm(const sync_t *s, const sync_entry_t *e)
 {
@@ -72,13 +66,6 @@ static sync_entry_t *find_coming(sync_t *s)
     return NULL;
 }
 
-static bool is_leaving(sync_t *s, uint64_t version)
-{
-    for EACH(s, e)
-        if (e->state == SYNC_LEAVING && e->version == version) return true;
-    return false;
-}
-
 static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
 
 static sync_entry_t *add(sync_t *s, uint64_t version, const digest_t *digest)
@@ -104,24 +91,6 @@ sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
         if (fits && (!last || k->order > last->order)) last = k;
     }
     return last;
-}
-
-static sync_nack_t *nack_room(sync_t *s, uint64_t version, uint64_t decision)
-{
-    sync_nack_t *room = sync_nack(s, version, decision);
-    if (room) return room;
-    room = s->nacks;
-    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
-        if (k->pending < room->pending || (k->pending == room->pending && k->order < room->order)) room = k;
-    return room;
-}
-
-static sync_nack_t *nack_pending(sync_t *s)
-{
-    sync_nack_t *first = NULL;
-    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
-        if (k->pending && (!first || k->order < first->order)) first = k;
-    return first;
 }
 
 /* --- actions ------------------------------------------------------------------------------------ */
@@ -156,20 +125,31 @@ static void send_active(step_t *st, const sync_entry_t *e)
 static void send_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
 {
     sync_t *s = st->s;
-    *nack_room(s, e->version, decision) = (sync_nack_t){.order = ++s->nack_order,
-                                                        .version = e->version,
-                                                        .decision = decision,
-                                                        .pending = !s->up,
-                                                        .error = *error};
+    sync_nack_t *known = sync_nack(s, e->version, decision), *oldest = s->nacks;
+    for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++) {
+        bool is_older = k->pending == oldest->pending && k->order < oldest->order;
+        if (k->pending < oldest->pending || is_older) oldest = k;
+    }
+    *(known ? known : oldest) = (sync_nack_t){.order = ++s->nack_order,
+                                              .version = e->version,
+                                              .decision = decision,
+                                              .pending = !s->up,
+                                              .error = *error};
     if (s->up) act(st, SA_SEND_NACK, e)->decision = decision;
     offer(st, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
 }
 
+/* In the order in which they happened. */
 static void send_pending_nacks(step_t *st)
 {
-    for (sync_nack_t *first; (first = nack_pending(st->s));) {
+    sync_t *s = st->s;
+    for (;;) {
+        sync_nack_t *first = NULL;
+        for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
+            if (k->pending && (!first || k->order < first->order)) first = k;
+        if (!first) return;
         first->pending = false;
-        if (first->decision && first->decision == st->s->applied.decision) st->s->active_reported = false;
+        if (first->decision && first->decision == s->applied.decision) s->active_reported = false;
         sync_entry_t about = {.version = first->version, .decision = first->decision, .slot = -1};
         act(st, SA_SEND_NACK, &about);
     }
@@ -245,12 +225,15 @@ static void apply(step_t *st)
     }
 }
 
-static sync_entry_t *waiting_head(step_t *st)
+static sync_entry_t *waiting_head(sync_t *s)
 {
     sync_entry_t *head = NULL;
-    for EACH(st->s, e) {
-        if (e->state != SYNC_WAITING || e->start_us || is_leaving(st->s, e->version)) continue;
-        bool firm = is_firm(st->s, e), head_firm = head && is_firm(st->s, head);
+    for EACH(s, e) {
+        bool may_start = e->state == SYNC_WAITING && !e->start_us;
+        for EACH(s, other)    /* its share key is in use while another copy of it is leaving */
+            may_start &= other->state != SYNC_LEAVING || other->version != e->version;
+        if (!may_start) continue;
+        bool firm = is_firm(s, e), head_firm = head && is_firm(s, head);
         if (!head || firm > head_firm || (firm == head_firm && e->order > head->order)) head = e;
     }
     return head;
@@ -261,7 +244,7 @@ static void start(step_t *st)
     sync_t *s = st->s;
     for EACH(s, e)
         if (e->start_us <= st->now) e->start_us = 0;
-    sync_entry_t *head = waiting_head(st), *fetching = find_coming(s);
+    sync_entry_t *head = waiting_head(s), *fetching = find_coming(s);
     bool preempts = s->up && head && fetching && (is_firm(s, head) || head->order > fetching->order);
     if (preempts && !is_firm(s, fetching)) {
         sync_entry_t *again = wait_again(st, fetching);
@@ -314,13 +297,6 @@ static void bound_waiting(step_t *st)
     forget(oldest);
 }
 
-static void take_deadline(step_t *st, sync_entry_t *e)
-{
-    uint64_t left = st->ev->deadline_us;
-    e->deadline_us = left ? st->now + left + SYNC_GRACE_US : CLOCK_NEVER;
-    e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
-}
-
 static void on_announce(step_t *st, sync_entry_t *e)
 {
     sync_t *s = st->s;
@@ -334,29 +310,13 @@ static void on_announce(step_t *st, sync_entry_t *e)
         if (s->decided.version == e->version) e->decision = s->decided.decision;
         bound_waiting(st);
     }
-    take_deadline(st, e);
+    uint64_t left = st->ev->deadline_us;
+    e->deadline_us = left ? st->now + left + SYNC_GRACE_US : CLOCK_NEVER;
+    e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
     e->starved = false;
     if (e->state == SYNC_FETCHING) act(st, SA_RESOURCE, e);
     else if (e->state == SYNC_STAGED || e->state == SYNC_KEPT) send_staged(st, e);
     else if (e->state == SYNC_ACTIVE) send_active(st, e);
-}
-
-/* A step back: what lies ahead of it is not to be served.  But an application that was offered a COMMIT may
- * have switched already: what it says of that is true, and heard. */
-static void unname_ahead(sync_t *s, uint64_t version)
-{
-    for EACH(s, e)
-        if (e->version > version && !is_switching(s, e)) e->decision = 0;
-}
-
-/* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
-static void drop_unworthy(step_t *st, const sync_entry_t *named)
-{
-    for EACH(st->s, e) {
-        if (e == named || !is_overtaken(st->s, e)) continue;
-        if (e->state == SYNC_WAITING) forget(e);
-        else if (e->state == SYNC_FETCHING && e->starved) leave(st, e);
-    }
 }
 
 /* A decision greater than all before.  What is remembered is applied when its version is ready. */
@@ -365,8 +325,16 @@ static void decide(step_t *st, const decision_t *d)
     sync_t *s = st->s;
     s->decided = *d;
     sync_entry_t *named = find_version(s, d->version), *active = find_in(s, SYNC_ACTIVE);
-    unname_ahead(s, d->version);
-    drop_unworthy(st, named);
+    for EACH(s, e) {
+        /* A step back: what lies ahead of it is not to be served.  But an application that was offered a
+         * COMMIT may have switched already: its answer is true, and counts. */
+        bool is_switching = is_named(s, e) && e->offered == e->decision;
+        if (e->version > d->version && !is_switching) e->decision = 0;
+        /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
+        if (e == named || !is_overtaken(s, e)) continue;
+        if (e->state == SYNC_WAITING) forget(e);
+        else if (e->state == SYNC_FETCHING && e->starved) leave(st, e);
+    }
     if (named && !digest_equal(&named->digest, &d->digest))
         refuse_digest(st, named, d->decision, &d->digest, "activate");
     else if (named) named->decision = d->decision;
@@ -390,19 +358,6 @@ static void on_commit(step_t *st, sync_entry_t *e)
     }
 }
 
-static void on_sources(step_t *st, sync_entry_t *e)
-{
-    e->starved = st->ev->source_count == 0;
-    if (e->starved && is_overtaken(st->s, e) && !is_named(st->s, e)) leave(st, e);
-}
-
-static void on_abort(step_t *st, sync_entry_t *e)
-{
-    if (e->state == SYNC_ACTIVE || e->state == SYNC_KEPT || is_named(st->s, e)) return;
-    offer(st, e, HEDDLE_EVENT_FAILED, st->ev->error ? st->ev->error->code : HEDDLE_ERR_VERSION_FAILED);
-    leave(st, e);
-}
-
 /* Also what is named: the broker never retires what its latest decision chose, so there is a later one that
  * did not come here yet, and nobody else keeps the bytes. */
 static void on_retire(step_t *st, sync_entry_t *e)
@@ -413,24 +368,6 @@ static void on_retire(step_t *st, sync_entry_t *e)
     }
     offer(st, e, HEDDLE_EVENT_RETIRED, 0);
     leave(st, e);
-}
-
-static bool is_kept(const sync_event_t *ev, uint64_t version)
-{
-    for (uint32_t i = 0; i < ev->keep_count; i++)
-        if (ev->keep[i] == version) return true;
-    return ev->decision && ev->version == version;
-}
-
-static void on_down(step_t *st)
-{
-    sync_t *s = st->s;
-    s->up = s->active_reported = false;
-    s->decided = s->applied;
-    for EACH(s, e) {
-        if (is_named(s, e)) e->decision = e->offered = 0;
-        e->reported = e->restated = false;
-    }
 }
 
 /* A broker with older data may know nothing of what the application was asked to switch to: it is asked to go
@@ -444,7 +381,9 @@ static void on_up(step_t *st)
     s->give_up_us = CLOCK_NEVER;
     if (ev->decision > s->applied.decision) decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
     for EACH(s, e) {
-        if (sync_is_held(e) && is_kept(ev, e->version)) e->retired = false;
+        bool is_kept = ev->decision && ev->version == e->version;
+        for (uint32_t i = 0; i < ev->keep_count; i++) is_kept |= ev->keep[i] == e->version;
+        if (sync_is_held(e) && is_kept) e->retired = false;
         else if (sync_is_held(e) && e->restated) on_retire(st, e);
         if (e->state == SYNC_STAGED && !e->reported) send_staged(st, e);
         if (e->deadline_us < st->now + SYNC_GRACE_US) e->deadline_us = st->now + SYNC_GRACE_US;
@@ -467,12 +406,6 @@ static void become_staged(step_t *st, sync_entry_t *e)
     e->state = SYNC_STAGED;
     send_staged(st, e);
     if (!st->s->app) offer(st, e, HEDDLE_EVENT_STAGED, 0);
-}
-
-static int on_app_staged(step_t *st, sync_entry_t *e)
-{
-    if (e->state == SYNC_ARRIVED) become_staged(st, e);
-    return is_ready(e) ? HEDDLE_OK : HEDDLE_ERR_NOT_FOUND;
 }
 
 static int on_app_activate(step_t *st, sync_entry_t *e)
@@ -513,12 +446,6 @@ static int on_app_reject(step_t *st, sync_entry_t *e)
     return HEDDLE_OK;
 }
 
-static void on_drained(step_t *st)
-{
-    for EACH(st->s, e)
-        if (e->state == SYNC_LEAVING && e->slot == st->ev->slot) forget(e);
-}
-
 /* --- time --------------------------------------------------------------------------------------- */
 
 static bool can_expire(const sync_t *s, const sync_entry_t *e)
@@ -542,36 +469,24 @@ static bool expire_one(step_t *st)
     return false;
 }
 
-/* A staged version that an announcement overtook before anybody decided for it. */
-static bool drop_overtaken(step_t *st, const sync_entry_t *head)
-{
-    for EACH(st->s, e) {
-        bool is_older = e->version < head->version && e->order < head->order;
-        if (e->state != SYNC_STAGED || is_named(st->s, e) || !is_older) continue;
-        leave(st, e);
-        return true;
-    }
-    return false;
-}
-
 static void give_up_waiting(step_t *st)
 {
     sync_t *s = st->s;
-    sync_entry_t *head = waiting_head(st);
+    sync_entry_t *head = waiting_head(s);
     if (!s->up || !head || st->now < s->give_up_us) return;
     s->give_up_us = CLOCK_NEVER;
-    if (drop_overtaken(st, head)) return;
+    for EACH(s, e) {    /* a staged version that an announcement overtook before any decision for it */
+        bool is_older = e->version < head->version && e->order < head->order;
+        if (e->state != SYNC_STAGED || is_named(s, e) || !is_older) continue;
+        leave(st, e);
+        return;
+    }
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use", s->slot_count);
     error_where(&error, NULL, head->version, NULL, "announce");
     send_nack(st, head, 0, &error);
     head->complained = true;
     if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(head);
-}
-
-static void on_tick(step_t *st)
-{
-    if (!expire_one(st)) give_up_waiting(st);
 }
 
 uint64_t sync_deadline(const sync_t *s)
@@ -586,9 +501,8 @@ uint64_t sync_deadline(const sync_t *s)
 
 bool sync_lacks_slot(const sync_t *s, int free_slot)
 {
-    step_t st = {.s = (sync_t *)s};
     bool is_full = free_slot < 0 || free_slot >= (int)s->slot_count;
-    return s->up && is_full && waiting_head(&st) && !find_coming(st.s);
+    return s->up && is_full && waiting_head((sync_t *)s) && !sync_coming(s);
 }
 
 /* --- the table ---------------------------------------------------------------------------------- */
@@ -600,26 +514,48 @@ static int dispatch(step_t *st)
     sync_entry_t *e = find_version(s, st->ev->version);
     switch (st->ev->kind) {
     case SY_UP: on_up(st); return HEDDLE_OK;
-    case SY_DOWN: on_down(st); return HEDDLE_OK;
-    case SY_TICK: on_tick(st); return HEDDLE_OK;
-    case SY_DRAINED: on_drained(st); return HEDDLE_OK;
+    case SY_DOWN:
+        s->up = s->active_reported = false;
+        s->decided = s->applied;
+        for EACH(s, each) {
+            if (is_named(s, each)) each->decision = each->offered = 0;
+            each->reported = each->restated = false;
+        }
+        return HEDDLE_OK;
+    case SY_TICK:
+        if (!expire_one(st)) give_up_waiting(st);
+        return HEDDLE_OK;
+    case SY_DRAINED:
+        for EACH(s, each)
+            if (each->state == SYNC_LEAVING && each->slot == st->ev->slot) forget(each);
+        return HEDDLE_OK;
     case SY_ANNOUNCE:
         if (s->up) on_announce(st, e);
         return HEDDLE_OK;
     case SY_COMMIT:
         if (s->up) on_commit(st, e);
         return HEDDLE_OK;
-    case SY_APP_STAGED: return e ? on_app_staged(st, e) : HEDDLE_ERR_NOT_FOUND;
+    case SY_APP_STAGED:
+        if (e && e->state == SYNC_ARRIVED) become_staged(st, e);
+        return e && is_ready(e) ? HEDDLE_OK : HEDDLE_ERR_NOT_FOUND;
     case SY_APP_ACTIVATE: return e ? on_app_activate(st, e) : HEDDLE_ERR_NOT_FOUND;
     case SY_APP_REJECT: return e ? on_app_reject(st, e) : HEDDLE_ERR_NOT_FOUND;
     default: break;
     }
     if (!e) return HEDDLE_OK;
     switch (st->ev->kind) {
-    case SY_ABORT: on_abort(st, e); break;
+    case SY_ABORT: {
+        int err = st->ev->error ? st->ev->error->code : HEDDLE_ERR_VERSION_FAILED;
+        if (e->state == SYNC_ACTIVE || e->state == SYNC_KEPT || is_named(s, e)) break;
+        offer(st, e, HEDDLE_EVENT_FAILED, err);
+        leave(st, e);
+        break;
+    }
     case SY_RETIRE: on_retire(st, e); break;
     case SY_SOURCES:
-        if (e->state == SYNC_FETCHING) on_sources(st, e);
+        if (e->state != SYNC_FETCHING) break;
+        e->starved = st->ev->source_count == 0;
+        if (e->starved && is_overtaken(s, e) && !is_named(s, e)) leave(st, e);
         break;
     case SY_SLOT:
         if (e->state != SYNC_RESERVING) break;

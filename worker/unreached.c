@@ -22,13 +22,6 @@ void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event)
     else u->refused = event->err;
 }
 
-static bool is_told(const unreached_t *u, uint64_t token)
-{
-    for (uint32_t i = 0; i < u->told_count; i++)
-        if (u->told[i] == token) return true;
-    return false;
-}
-
 /* "trainer-x, w2"; those that the last list left out are known by an earlier call.  True when one is new. */
 static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *lost, uint32_t count,
                          buf_t *names)
@@ -38,7 +31,9 @@ static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *l
         const source_t *source = find_source(w, lost[i]);
         if (!source) continue;
         buf_printf(names, "%s%s", names->bytes ? ", " : "", source->name);
-        if (is_told(u, source->token) || u->told_count == UNREACHED_TOLD_MAX) continue;
+        bool is_told = u->told_count == UNREACHED_TOLD_MAX;
+        for (uint32_t t = 0; t < u->told_count; t++) is_told |= u->told[t] == source->token;
+        if (is_told) continue;
         u->told[u->told_count++] = source->token;
         is_new = true;
     }

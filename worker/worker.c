@@ -53,22 +53,13 @@ static int check_adapters(const char *const *adapters, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-static int check_labels(const char *const *labels, heddle_error_t *error)
-{
-    uint32_t count = list_length(labels);
-    if (count > LIMIT_LABELS)
-        return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
-    for (uint32_t i = 0; i < count; i++) {
-        int rc = label_check(labels[i], error);
-        if (rc) return rc;
-    }
-    return HEDDLE_OK;
-}
-
 static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
 {
     int rc = check_adapters(o->adapters, error);
-    if (!rc) rc = check_labels(o->labels, error);
+    uint32_t label_count = list_length(o->labels);
+    if (!rc && label_count > LIMIT_LABELS)
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
+    for (uint32_t i = 0; !rc && i < label_count; i++) rc = label_check(o->labels[i], error);
     if (!rc && o->name) rc = name_check("worker", o->name, error);
     if (rc) return rc;
     if (o->apply != HEDDLE_APPLY_AUTO && o->apply != HEDDLE_APPLY_APP)
@@ -199,16 +190,6 @@ static void run_refusal(void *node, void *arg, uint64_t now_us)
     *(heddle_error_t *)arg = *worker_node_refusal(node);
 }
 
-/* The event has room for the message alone. */
-static void publish_refusal(heddle_worker_t *w, const heddle_event_t *event)
-{
-    heddle_error_t why;
-    if (shell_call(w->shell, run_refusal, &why) || why.code != event->code)
-        error_fail(&why, event->code, "%s", event->message);    /* another one came since */
-    why.retriable = event->retriable;
-    error_publish(&why);
-}
-
 int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event)
 {
     heddle_event_t event;
@@ -216,7 +197,13 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
     int rc = shell_next_event(w->shell, timeout_ms, &event);
     if (rc) return rc;
     w->left = event.type == HEDDLE_EVENT_LEFT;
-    if (event.type == HEDDLE_EVENT_REFUSED) publish_refusal(w, &event);
+    if (event.type == HEDDLE_EVENT_REFUSED) {    /* it has room for the message alone */
+        heddle_error_t why;
+        if (shell_call(w->shell, run_refusal, &why) || why.code != event.code)
+            error_fail(&why, event.code, "%s", event.message);    /* another one came since */
+        why.retriable = event.retriable;
+        error_publish(&why);
+    }
     sized_give(ret_event, &event, sizeof event);
     return HEDDLE_OK;
 }
@@ -302,24 +289,19 @@ static void copy_reason(const heddle_error_t *from, heddle_error_t *ret_why)
     error_text(ret_why->hint, sizeof ret_why->hint, from->hint);
 }
 
-static bool is_phase(const char *phase)
-{
-    static const char *const PHASES[] = {"",       "pack",  "commit",   "announce", "fetch",
-                                         "verify", "stage", "activate", "export"};
-    for (size_t i = 0; i < sizeof PHASES / sizeof *PHASES; i++)
-        if (!strcmp(phase, PHASES[i])) return true;
-    return false;
-}
-
 int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version,
                                const heddle_error_t *why)
 {
+    static const char *const PHASES[] = {"",       "pack",  "commit",   "announce", "fetch",
+                                         "verify", "stage", "activate", "export"};
     heddle_error_t sent;
     copy_reason(why ? why : &(heddle_error_t){0}, &sent);
     if (!strcmp(heddle_err_name(sent.code), "unknown"))
         return fail_version(HEDDLE_ERR_USAGE, adapter, version,
                             "a version is rejected with a code of heddle/error.h, or 0");
-    if (!is_phase(sent.phase))
+    bool is_phase = false;
+    for (size_t i = 0; i < sizeof PHASES / sizeof *PHASES; i++) is_phase |= !strcmp(sent.phase, PHASES[i]);
+    if (!is_phase)
         return fail_version(HEDDLE_ERR_USAGE, adapter, version,
                             "a version is rejected in a phase of heddle/error.h, or \"\"");
     return tell_node(w, adapter, &(app_answer_t){.kind = APP_REJECT, .version = version, .why = &sent});
