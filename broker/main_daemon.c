@@ -207,7 +207,7 @@ static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, hed
     if (rc) return out_of_memory(error);
     if (timeout_ms) wire_set_handshake(timeout_ms);
     wire_keys_t keys = {.own = d->keys.broker, .allow = lets_in};
-    rc = wire_listen_with(d->loop, endpoint, d->keys.has_keys ? &keys : NULL, &SINK, d, &d->wire, error);
+    rc = wire_listen(d->loop, endpoint, d->keys.has_keys ? &keys : NULL, &SINK, d, &d->wire, error);
     explicit_bzero(&keys, sizeof keys);
     if (rc) return rc;
     d->endpoint = strdup(wire_endpoint(d->wire));

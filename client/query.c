@@ -164,7 +164,7 @@ static int dial(query_t *q, const char *endpoints, const credentials_t *with, he
     int rc = wire_check_endpoints(endpoints, NULL, error);
     if (!rc) rc = credentials_take(with, endpoints, &keys, &is_secure, error);
     if (rc) return rc;
-    rc = wire_dial_with(q->loop, endpoints, &keys, &SINK, q, &q->wire, error);
+    rc = wire_dial(q->loop, endpoints, &keys, &SINK, q, &q->wire, error);
     explicit_bzero(&keys, sizeof keys);
     return rc;
 }

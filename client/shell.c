@@ -214,7 +214,7 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     if (!rc) s->io.owner = loop_owner(s->loop);
     if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc)
-        rc = wire_dial_with(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
+        rc = wire_dial(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
     if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work, arm, s))
         rc = out_of(error, "no memory is left for a loop");

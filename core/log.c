@@ -16,13 +16,6 @@ static _Atomic int current = LOG_WARN;
 void log_set_level(log_level_t level) { atomic_store(&current, (int)level); }
 log_level_t log_level(void) { return (log_level_t)atomic_load(&current); }
 
-int log_level_from_name(const char *name)
-{
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(name, NAMES[i])) return i;
-    return -1;
-}
-
 void log_emit(log_level_t level, const char *id, const char *format, ...)
 {
     if ((int)level > atomic_load_explicit(&current, memory_order_relaxed)) return;

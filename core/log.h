@@ -9,8 +9,6 @@ typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level_t;
 
 void log_set_level(log_level_t level);
 log_level_t log_level(void);
-/* "error" "warn" "info" "debug"; -1 when it is none of them. */
-int  log_level_from_name(const char *name);
 /* `id` is stable and made for grep: "session.lapsed". */
 void log_emit(log_level_t level, const char *id, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

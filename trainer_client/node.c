@@ -337,20 +337,15 @@ static void end_inquiry(publisher_node_t *n)
     n->is_changed = true;
 }
 
-/* Somebody may wait for more, and ROLLOUT will not tell: the broker does not know us as its source. */
-static bool is_deaf_to(const publisher_node_t *n, const report_row_t *row, uint64_t now_us)
-{
-    bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
-    bool is_told = publications_of(&n->publications, row->report.version) != NULL;
-    return !n->fence.code && !is_told && !is_late && !report_is_over(row);
-}
-
 static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
 {
     uint64_t version = n->inquiry.version;
     report_row_t *row = reports_find(&n->reports, version);
     if (!inquiry_answer(&n->inquiry, m, row, now_us)) return;
-    if (!is_deaf_to(n, row, now_us)) end_inquiry(n);
+    /* More may be waited for, and ROLLOUT will not tell: the broker does not know us as its source. */
+    bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
+    bool is_told = publications_of(&n->publications, version) != NULL;
+    if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
     tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
 }
 
@@ -415,19 +410,16 @@ static void send_open(publisher_node_t *n)
     (void)member_say(&n->member, &m);
 }
 
-static bool is_kept(const msg_welcome_t *m, const char *adapter, uint64_t version)
-{
-    for (uint32_t i = 0; i < m->keep_count; i++)
-        if (m->keep[i].version == version && !strcmp(m->keep[i].adapter, adapter)) return true;
-    return false;
-}
-
 static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_us)
 {
     uint64_t served[PUBLICATION_SLOTS];
     uint32_t count = publications_served(&n->publications, served);
-    for (uint32_t i = 0; i < count; i++)
-        if (!is_kept(m, n->adapter, served[i])) publications_stop(&n->publications, served[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_kept = false;
+        for (uint32_t k = 0; k < m->keep_count; k++)
+            is_kept |= m->keep[k].version == served[i] && !strcmp(m->keep[k].adapter, n->adapter);
+        if (!is_kept) publications_stop(&n->publications, served[i]);
+    }
     end_orphans(n);
     n->settled_us = now_us + m->settling_ms * 1000;
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
@@ -442,13 +434,6 @@ static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_u
     tell(n, HEDDLE_EVENT_REFUSED, 0, why);
     if (n->member.session.join_count && why->code == HEDDLE_ERR_WRITER_HELD) fence(n, m, now_us);
     else if (!m->retriable) finish(n, NULL, why);
-}
-
-static void send_heartbeat(publisher_node_t *n)
-{
-    const session_t *s = &n->member.session;
-    msg_t m = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
-    (void)member_say(&n->member, &m);    /* one that is lost is one of four */
 }
 
 /* -- what the broker says --------------------------------------------------------------------- */
@@ -504,7 +489,11 @@ static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t no
     if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
     if (bits & SO_REFUSED) on_refused(n, &m->error, now_us);
-    if (bits & SO_HEARTBEAT) send_heartbeat(n);
+    if (bits & SO_HEARTBEAT) {
+        const session_t *s = &n->member.session;
+        msg_t beat = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
+        (void)member_say(&n->member, &beat);    /* one that is lost is one of four */
+    }
     if (bits & SO_LEFT) n->is_changed = true;
     if (bits & SO_DELIVER) deliver(n, m, now_us);
 }
@@ -554,23 +543,19 @@ static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 
 /* -- time ------------------------------------------------------------------------------------- */
 
-/* Nobody counts bytes by worker: who left had as much as each of those that are not staged yet. */
-static uint64_t leavers_bytes(const report_row_t *row, uint64_t sent_bytes, uint32_t before, uint32_t now,
-                              uint64_t arena_bytes)
-{
-    uint32_t staged = row->report.staged_count < now ? row->report.staged_count : now;
-    uint64_t whole_bytes = staged * arena_bytes;
-    return sent_bytes > whole_bytes ? (sent_bytes - whole_bytes) / (before - staged) * (before - now) : 0;
-}
-
 static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, const report_row_t *row)
 {
     progress_t *p = &n->progress;
     uint64_t sent_bytes = bytes_served(n);
     uint32_t copies = row->report.eligible_count ? row->report.eligible_count : 1;
-    if (copies < p->copy_count)
-        p->base_bytes += leavers_bytes(row, sent_bytes - p->base_bytes, p->copy_count, copies,
-                                       slot->arena_bytes);
+    if (copies < p->copy_count) {
+        /* Bytes are not counted by worker: those that left had as much as each that is not staged yet. */
+        uint32_t staged = row->report.staged_count < copies ? row->report.staged_count : copies;
+        uint64_t open_bytes = sent_bytes - p->base_bytes, whole_bytes = staged * slot->arena_bytes;
+        if (open_bytes > whole_bytes)
+            p->base_bytes +=
+                (open_bytes - whole_bytes) / (p->copy_count - staged) * (p->copy_count - copies);
+    }
     p->copy_count = copies;
     uint64_t bytes = sent_bytes - p->base_bytes, all_bytes = copies * slot->arena_bytes;
     if (bytes >= all_bytes) bytes = all_bytes - !report_is_settled(row); /* all is when they say so */
@@ -581,27 +566,20 @@ static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, c
     tell_event(n, &e);
 }
 
-/* Looks at the counters only while somebody is being staged; the last look is after that. */
-static void check_progress(publisher_node_t *n, uint64_t now_us)
-{
-    progress_t *p = &n->progress;
-    if (!p->version || now_us < p->due_us) return;
-    const report_row_t *row = reports_find(&n->reports, p->version);
-    const publication_slot_t *slot = publications_of(&n->publications, p->version);
-    if (row && slot) tell_progress(n, slot, row);
-    p->due_us = now_us + PROGRESS_US;
-    if (!row || !slot || report_is_settled(row)) p->version = 0;
-}
-
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
     step(n, SE_TICK, NULL, now_us);
     if (now_us >= n->request.resend_us) send_request(n, now_us);
-    check_progress(n, now_us);
+    progress_t *p = &n->progress;
+    if (p->version && now_us >= p->due_us) {    /* the last look is after all have staged it */
+        const report_row_t *row = reports_find(&n->reports, p->version);
+        const publication_slot_t *slot = publications_of(&n->publications, p->version);
+        if (row && slot) tell_progress(n, slot, row);
+        p->due_us = now_us + PROGRESS_US;
+        if (!row || !slot || report_is_settled(row)) p->version = 0;
+    }
     if (inquiry_is_due(&n->inquiry, now_us)) {
         if (n->fence.code) end_inquiry(n);    /* one that is fenced asks once */
         else inquire(n, now_us);
@@ -611,10 +589,10 @@ static uint64_t on_tick(void *node, uint64_t now_us)
         n->is_changed = true;
     }
     wake_waiters(n);
-    uint64_t at = earlier(session_deadline(&n->member.session), inquiry_deadline(&n->inquiry));
-    if (n->word == WORD_AWAITED) at = earlier(at, n->word_us);
-    if (n->request.state != REQUEST_NONE) at = earlier(at, n->request.resend_us);
-    return n->progress.version ? earlier(at, n->progress.due_us) : at;
+    uint64_t at = clock_earlier(session_deadline(&n->member.session), inquiry_deadline(&n->inquiry));
+    if (n->word == WORD_AWAITED) at = clock_earlier(at, n->word_us);
+    if (n->request.state != REQUEST_NONE) at = clock_earlier(at, n->request.resend_us);
+    return p->version ? clock_earlier(at, p->due_us) : at;
 }
 
 const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refused, .frame = on_frame,
@@ -734,18 +712,6 @@ uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us)
     return now_us < n->settled_us ? (uint32_t)((n->settled_us - now_us + 999) / 1000) : 0;
 }
 
-/* One that waits for an earlier one to be staged is wanted, too: it is announced next. */
-static bool is_wanted(const publisher_node_t *n)
-{
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
-        const publication_slot_t *slot = &n->publications.slots[i];
-        const report_row_t *row =
-            slot->state == PUBLICATION_SERVED ? reports_find(&n->reports, slot->version) : NULL;
-        if (row && row->report.eligible_count > 0 && !report_is_settled(row)) return true;
-    }
-    return false;
-}
-
 int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
 {
     owner_check(n->member.io->owner);
@@ -760,7 +726,12 @@ int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_e
     error_hint(error, "wait for phase staged before closing; publish it again");
     bool has_ended = strcmp(row->report.state, "staging") != 0;
     if (has_ended || n->fence.code) return HEDDLE_ERR_VERSION_FAILED;
-    *ret_wanted = is_wanted(n);
+    /* One that waits for an earlier one to be staged is wanted, too: it is announced next. */
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        const publication_slot_t *other = &n->publications.slots[i];
+        row = other->state == PUBLICATION_SERVED ? reports_find(&n->reports, other->version) : NULL;
+        if (row && row->report.eligible_count > 0 && !report_is_settled(row)) *ret_wanted = true;
+    }
     return HEDDLE_ERR_AGAIN;
 }
 

@@ -14,55 +14,45 @@ static int fail_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the table of the adapter");
 }
 
-static int refuse_memory(const heddle_tensor_t *t, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE,
-                        "tensor '%.200s' is not in host memory", t->name ? t->name : "");
-    error_expected(error, "HEDDLE_MEMORY_HOST");
-    error_found(error, t->memory == HEDDLE_MEMORY_CUDA ? "HEDDLE_MEMORY_CUDA"
-                : "another kind of memory");
-    error_hint(error, "copy it to the host first");
-    return rc;
-}
-
 static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to, heddle_error_t *error)
 {
-    if (from->memory != HEDDLE_MEMORY_HOST) return refuse_memory(from, error);
+    const char *name = from->name ? from->name : "";
+    if (from->memory != HEDDLE_MEMORY_HOST) {
+        int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "tensor '%.200s' is not in host memory",
+                            name);
+        error_expected(error, "HEDDLE_MEMORY_HOST");
+        error_found(error, from->memory == HEDDLE_MEMORY_CUDA ? "HEDDLE_MEMORY_CUDA"
+                                                              : "another kind of memory");
+        error_hint(error, "copy it to the host first");
+        return rc;
+    }
     if (from->ndim > LIMIT_TENSOR_DIMS || (from->ndim && !from->dims)) {
-        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%.200s' has no shape",
-                            from->name ? from->name : "");
+        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%.200s' has no shape", name);
         error_expected(error, "ndim up to %u, and as many dims", LIMIT_TENSOR_DIMS);
         error_found(error, "ndim %u%s", from->ndim, from->dims ? "" : ", dims NULL");
         error_hint(error, "describe every tensor's shape; a scalar has ndim 0");
         return rc;
     }
-    const char *name = from->name ? from->name : "";
     *to = *from;
     to->name = arena_text(a, name, strlen(name));
     to->dims = arena_copy(a, from->dims, from->ndim * sizeof *from->dims);
     return to->name && to->dims ? HEDDLE_OK : fail_memory(error);
 }
 
-static int fail_count(uint32_t count, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_LIMIT, "there are too many tensors");
-    error_expected(error, "at most %u", LIMIT_TENSORS);
-    error_found(error, "%u", count);
-    error_hint(error, "publish it as several adapters");
-    return HEDDLE_ERR_LIMIT;
-}
-
 static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
 {
-    if (in->count <= LIMIT_TENSORS) {
-        p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
-        p->marks = calloc(in->count ? in->count : 1, sizeof *p->marks);
+    if (in->count > LIMIT_TENSORS) {
+        error_fail(error, HEDDLE_ERR_LIMIT, "there are too many tensors");
+        error_expected(error, "at most %u", LIMIT_TENSORS);
+        error_found(error, "%u", in->count);
+        error_hint(error, "publish it as several adapters");
+        return HEDDLE_ERR_LIMIT;
     }
+    p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
+    p->marks = calloc(in->count ? in->count : 1, sizeof *p->marks);
     p->config = bytes_of(arena_copy(&p->arena, in->config.data, in->config.bytes), in->config.bytes);
     p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes),
                            in->metadata.bytes);
-    if (in->count > LIMIT_TENSORS)
-        return fail_count(in->count, error);
     if (!p->tensors || !p->marks || !p->config.data || !p->metadata.data) return fail_memory(error);
     for (uint32_t i = 0; i < in->count; i++) {
         int rc = copy_row(&p->arena, &in->tensors[i], &p->tensors[i], error);
@@ -188,27 +178,21 @@ void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint
     }
 }
 
-static int digest_row(const pack_t *p, uint32_t row, heddle_error_t *error)
-{
-    uint64_t size = p->layout.sizes[row];
-    for (uint64_t at = 0; at < size; at += STOP_BYTES) {
-        size_t bytes = size - at < STOP_BYTES ? (size_t)(size - at) : STOP_BYTES;
-        digest_leaves(place_of(p, row) + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
-        int rc = at ? stop_check(error) : HEDDLE_OK;
-        if (rc) return rc;
-    }
-    return HEDDLE_OK;
-}
-
 /* What the caller wrote, or may have written since it was digested. */
 static int digest_rest(const pack_t *p, heddle_error_t *error)
 {
     for (uint64_t row = 0, since = 0; p->leaves && row < p->layout.count; row++) {
         if (p->marks[row] == PACK_DIGESTED) continue;
-        int rc = digest_row(p, (uint32_t)row, error);
-        since += p->layout.sizes[row];
-        if (!rc && since >= STOP_BYTES) rc = stop_check(error), since = 0;
-        if (rc) return rc;
+        uint64_t size = p->layout.sizes[row];
+        for (uint64_t at = 0; at < size; at += STOP_BYTES) {
+            size_t bytes = size - at < STOP_BYTES ? (size_t)(size - at) : STOP_BYTES;
+            int rc = since >= STOP_BYTES ? stop_check(error) : HEDDLE_OK;
+            if (rc) return rc;
+            if (since >= STOP_BYTES) since = 0;
+            digest_leaves(place_of(p, (uint32_t)row) + at, bytes,
+                          leaves_of(p, (uint32_t)row) + at / LIMIT_PAGE_BYTES);
+            since += bytes;
+        }
     }
     return HEDDLE_OK;
 }

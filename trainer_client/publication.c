@@ -23,11 +23,6 @@ struct heddle_publication {
 
 /* -- time ------------------------------------------------------------------------------------- */
 
-static uint64_t patience_end(const patience_t *p)
-{
-    return p->start_us + atomic_load(&p->deadline_ms) * 1000ull;
-}
-
 static int check_patience(const stop_t *stop, heddle_error_t *error)
 {
     const patience_t *p = (const patience_t *)stop;
@@ -35,9 +30,10 @@ static int check_patience(const stop_t *stop, heddle_error_t *error)
     if (handle_is_interrupted(p->publisher))
         return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while %s was packed", adapter);
     uint64_t now_us = handle_now();
-    if (now_us < patience_end(p)) return HEDDLE_OK;
+    uint32_t deadline_ms = atomic_load(&p->deadline_ms);
+    if (now_us < p->start_us + deadline_ms * 1000ull) return HEDDLE_OK;
     error_fail(error, HEDDLE_ERR_DEADLINE, "%s was not packed within its deadline", adapter);
-    error_expected(error, "all of it read and digested within %u ms", atomic_load(&p->deadline_ms));
+    error_expected(error, "all of it read and digested within %u ms", deadline_ms);
     error_found(error, "not after %llu ms", (unsigned long long)((now_us - p->start_us) / 1000));
     error_hint(error, "give it a longer deadline; each tensor takes at least 4 KiB, so few large ones "
                       "pack faster than many small ones");
@@ -157,14 +153,6 @@ static int begin(heddle_publisher_t *p, const pack_input_t *in,
     return rc;
 }
 
-static const char *misuse_of_table(const heddle_tensor_t *tensors, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (tensors[i].size != sizeof *tensors)
-            return "the size of a row is not sizeof(heddle_tensor_t)";
-    return NULL;
-}
-
 int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
                              const void *config, size_t config_bytes, const char *metadata,
                              heddle_publication_t **ret_publication)
@@ -174,8 +162,9 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
     if (!p || !ret_publication || (count && !tensors) || (config_bytes && !config))
         return handle_misuse(CALL, "a pointer is NULL");
     if (p->open) return handle_misuse(CALL, "another publication is open");
-    const char *why = misuse_of_table(tensors, count);
-    if (why) return handle_misuse(CALL, why);
+    for (uint32_t i = 0; i < count; i++)
+        if (tensors[i].size != sizeof *tensors)
+            return handle_misuse(CALL, "the size of a row is not sizeof(heddle_tensor_t)");
     if (!metadata) metadata = PT;
     pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config, config_bytes),
                        .metadata = bytes_of(metadata, strlen(metadata))};
@@ -263,32 +252,21 @@ static int check_choices(const heddle_publish_opts_t *o, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-static int fail_meta(heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_LIMIT, "there are too many pairs of meta");
-    error_expected(error, "at most %u", LIMIT_META);
-    error_found(error, "more");
-    error_hint(error, "put what belongs together into one value");
-    return HEDDLE_ERR_LIMIT;
-}
-
 static int check_opts(const heddle_publish_opts_t *o, heddle_error_t *error)
 {
     int rc = check_choices(o, error);
     if (!rc && o->request_id) rc = name_check("request id", o->request_id, error);
     for (uint32_t i = 0; !rc && o->meta && o->meta[i]; i++) {
-        if (i < LIMIT_META) rc = label_check(o->meta[i], error);
-        else rc = fail_meta(error);
+        if (i < LIMIT_META) {
+            rc = label_check(o->meta[i], error);
+            continue;
+        }
+        rc = error_fail(error, HEDDLE_ERR_LIMIT, "there are too many pairs of meta");
+        error_expected(error, "at most %u", LIMIT_META);
+        error_found(error, "more");
+        error_hint(error, "put what belongs together into one value");
     }
     return rc;
-}
-
-static void make_request_id(char ret_id[40])
-{
-    uint8_t random[16];
-    random_bytes(random, sizeof random);
-    memcpy(ret_id, "r-", 2);
-    for (size_t i = 0; i < sizeof random; i++) snprintf(ret_id + 2 + 2 * i, 3, "%02x", random[i]);
 }
 
 static double ms_between(uint64_t from_us, uint64_t to_us) { return (double)(to_us - from_us) / 1000.0; }
@@ -338,10 +316,13 @@ static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t 
 {
     sealed_t sealed;
     char id[40];
+    uint8_t random[16];
     int rc = seal(pub, it, &sealed, error);
     if (rc) return rc;
     uint64_t sealed_us = handle_now();
-    make_request_id(id);
+    random_bytes(random, sizeof random);
+    memcpy(id, "r-", 2);
+    for (size_t i = 0; i < sizeof random; i++) snprintf(id + 2 + 2 * i, 3, "%02x", random[i]);
     it->request.sealed = &sealed;
     it->request.is_random_id = !it->request.opts.request_id;
     if (it->request.is_random_id) it->request.opts.request_id = id;
@@ -421,32 +402,23 @@ static bool join_ahead(heddle_publisher_t *p, const char *dir, const patience_t 
     return !reading_join(&p->ahead, r, ret_region, &ignored);
 }
 
-static int place_ahead(heddle_publisher_t *p, region_t *region, command_t *t, heddle_error_t *error)
-{
-    t->bytes = region->bytes;
-    int rc = take_slot(p, t, error);
-    t->region = region;
-    if (!rc) return fit(p, t, error);
-    region_unref(&t->region);
-    return rc;
-}
-
-static int read_now(heddle_publisher_t *p, const char *dir, reading_t *r, command_t *t, heddle_error_t *error)
-{
-    int rc = reading_open(r, dir, error);
-    if (rc) return rc;
-    t->bytes = pack_bytes(r->pack);
-    return take_region(p, r, t, error);
-}
-
 static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
                     heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     reading_t r = {0};
     region_t *region = NULL;
     command_t t = {0};
-    int rc = join_ahead(p, dir, patience, &r, &region) ? place_ahead(p, region, &t, error)
-                                                       : read_now(p, dir, &r, &t, error);
+    int rc;
+    if (join_ahead(p, dir, patience, &r, &region)) {
+        t.bytes = region->bytes;
+        rc = take_slot(p, &t, error);
+        t.region = region;
+        if (!rc) rc = fit(p, &t, error);
+        else region_unref(&t.region);
+    } else {
+        rc = reading_open(&r, dir, error);
+        if (!rc) t.bytes = pack_bytes(r.pack), rc = take_region(p, &r, &t, error);
+    }
     if (!rc) {
         rc = open_publication(p, r.pack, &t, ret_publication, error);
         r.pack = NULL;

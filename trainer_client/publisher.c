@@ -18,7 +18,7 @@
 
 /* -- open ------------------------------------------------------------------------------------- */
 
-static int fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
+static void fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
 {
     bool is_reached = shell_is_reached(p->shell);
     error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
@@ -28,16 +28,6 @@ static int fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
                           ? "a broker on a busy host or disk is slow to answer: see its log, or give it "
                             "longer with --timeout; or is it another program that listens there?"
                           : "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER");
-    return HEDDLE_ERR_UNAVAILABLE;
-}
-
-static int wait_opened(heddle_publisher_t *p, heddle_error_t *error)
-{
-    command_t c = {.kind = COMMAND_OPENED, .error = error};
-    *error = (heddle_error_t){0};
-    int rc = handle_run_until(p, &c, handle_until((int)p->timeout_ms));
-    if (rc != HEDDLE_ERR_AGAIN) return rc;
-    return error->code ? error->code : fail_unavailable(p, error);
 }
 
 static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
@@ -76,12 +66,6 @@ static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle
     return rc;
 }
 
-static int check_opts(const heddle_publisher_opts_t *o, heddle_error_t *error)
-{
-    int rc = name_check("adapter", o->adapter, error);
-    return !rc && o->writer ? name_check("writer", o->writer, error) : rc;
-}
-
 static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publisher,
                        heddle_error_t *error)
 {
@@ -109,7 +93,8 @@ int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher
     if (!ret_publisher)
         return handle_misuse("heddle_publisher_start", "there is nowhere to put the handle");
     int rc = sized_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
-    if (!rc) rc = check_opts(&o, &error);
+    if (!rc) rc = name_check("adapter", o.adapter, &error);
+    if (!rc && o.writer) rc = name_check("writer", o.writer, &error);
     if (!rc) rc = make_handle(&o, &p, &error);
     if (!rc) rc = start(p, &o, &error);
     if (rc) goto fail;
@@ -125,8 +110,11 @@ int heddle_publisher_opened(heddle_publisher_t *p)
 {
     heddle_error_t error;
     if (!p) return handle_misuse("heddle_publisher_opened", "there is no publisher");
-    int rc = wait_opened(p, &error);
+    command_t c = {.kind = COMMAND_OPENED, .error = &error};
+    error = (heddle_error_t){0};
+    int rc = handle_run_until(p, &c, handle_until((int)p->timeout_ms));
     if (!rc) return HEDDLE_OK;
+    if (rc == HEDDLE_ERR_AGAIN && !error.code) fail_unavailable(p, &error);
     error_where(&error, p->adapter, 0, NULL, NULL);
     return error_publish(&error);
 }

@@ -164,17 +164,6 @@ static uint32_t need_count(const report_row_t *row, const wait_for_t *want)
     return units_quorum_need(want->quorum, row->report.eligible_count, 1);
 }
 
-static void hint_failed(const reports_t *r, const heddle_report_t *p, int code, heddle_error_t *error)
-{
-    const char *hint = code == HEDDLE_ERR_NO_WORKERS
-                           ? "start one: `heddle worker --adapter %.100s`, or the engine plug "
-                             "(python -m heddle.engine)"
-                       : code == HEDDLE_ERR_VERSION_LOST
-                           ? "publish it again; nobody has the bytes of %.100s@%llu"
-                           : "`heddle versions %.100s@%llu` tells who was where";
-    error_hint(error, hint, r->adapter, (unsigned long long)p->version);
-}
-
 /* The first worker that is missing stands for all of them in the error; the report has the others. */
 static int fail_version(const reports_t *r, const report_row_t *row, int code, const char *why,
                         heddle_error_t *error)
@@ -188,23 +177,24 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
     if (p->missing_count) error_where(error, NULL, 0, p->missing[0].worker, p->missing[0].phase);
     error_found(error, "staged on %u of %u worker%s", p->staged_count, p->eligible_count,
                 p->eligible_count == 1 ? "" : "s");
-    hint_failed(r, p, code, error);
+    const char *hint = code == HEDDLE_ERR_NO_WORKERS
+                           ? "start one: `heddle worker --adapter %.100s`, or the engine plug "
+                             "(python -m heddle.engine)"
+                       : code == HEDDLE_ERR_VERSION_LOST
+                           ? "publish it again; nobody has the bytes of %.100s@%llu"
+                           : "`heddle versions %.100s@%llu` tells who was where";
+    error_hint(error, hint, r->adapter, (unsigned long long)p->version);
     return code;
-}
-
-static int failed_code(int cause)
-{
-    switch (cause) {
-    case HEDDLE_ERR_DEADLINE: case HEDDLE_ERR_NO_WORKERS: case HEDDLE_ERR_VERSION_LOST: return cause;
-    default: return HEDDLE_ERR_VERSION_FAILED;
-    }
 }
 
 /* A version that ended; `kept` and `active` have not. */
 static int judge_end(const reports_t *r, const report_row_t *row, heddle_error_t *error)
 {
+    int cause = row->report.code;
+    bool is_named = cause == HEDDLE_ERR_DEADLINE || cause == HEDDLE_ERR_NO_WORKERS ||
+                    cause == HEDDLE_ERR_VERSION_LOST;
     if (is_state(row, "failed"))
-        return fail_version(r, row, failed_code(row->report.code), "failed", error);
+        return fail_version(r, row, is_named ? cause : HEDDLE_ERR_VERSION_FAILED, "failed", error);
     if (is_state(row, "lost")) return fail_version(r, row, HEDDLE_ERR_VERSION_LOST, "is lost", error);
     if (is_state(row, "superseded"))
         return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "was overtaken by a newer version",
@@ -222,17 +212,13 @@ static int judge_held(const reports_t *r, const report_row_t *row, heddle_error_
     return HEDDLE_ERR_HELD;
 }
 
-/* The error of a code says whether the same may succeed later. */
-static bool is_final(int code)
-{
-    heddle_error_t e;
-    return code && error_fail(&e, code, "%s", "") && !e.retriable;
-}
-
 /* A worker that refused to switch has the bytes nevertheless. */
 static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
 {
-    return is_final(m->code) && (want->phase != HEDDLE_PHASE_STAGED || strcmp(m->phase, "activate") != 0);
+    heddle_error_t e = {0};
+    if (m->code) error_fail(&e, m->code, "%s", "");    /* which says whether the same may succeed later */
+    bool is_final = m->code && !e.retriable;
+    return is_final && (want->phase != HEDDLE_PHASE_STAGED || strcmp(m->phase, "activate") != 0);
 }
 
 /* Eligible workers that said no for good.  Those that are gone are among the missing, and not among the
@@ -249,13 +235,6 @@ static uint32_t refused_count(const report_row_t *row, const wait_for_t *want)
     return refused > gone ? refused - gone : 0;
 }
 
-static const heddle_missing_t *first_refused(const heddle_report_t *r, const wait_for_t *want)
-{
-    uint32_t i = 0;
-    while (!is_refusal(&r->missing[i], want)) i++;
-    return &r->missing[i];
-}
-
 /* Too many have refused: waiting on would change nothing. */
 static int judge_refused(const reports_t *r, const report_row_t *row, const wait_for_t *want,
                          heddle_error_t *error)
@@ -263,7 +242,8 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
     const heddle_report_t *p = &row->report;
     uint32_t refused = refused_count(row, want), need = need_count(row, want);
     if (!refused || p->eligible_count >= need + refused) return HEDDLE_ERR_AGAIN;
-    const heddle_missing_t *first = first_refused(p, want);
+    const heddle_missing_t *first = p->missing;
+    while (!is_refusal(first, want)) first++;
     error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was refused by %s: %s", r->adapter,
                (unsigned long long)p->version, first->worker, first->message);
     error_where(error, r->adapter, p->version, first->worker, first->phase);
@@ -305,17 +285,14 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
     return judge_refused(r, row, want, error);
 }
 
-/* The first that says why, else the first. */
-static const heddle_missing_t *first_telling(const heddle_report_t *r)
-{
-    for (uint32_t i = 0; i < r->missing_count && i < HEDDLE_MISSING_MAX; i++)
-        if (r->missing[i].message[0]) return &r->missing[i];
-    return &r->missing[0];
-}
-
 static int late_missing(const reports_t *r, const report_row_t *row, const char *why, heddle_error_t *error)
 {
-    const heddle_missing_t *m = first_telling(&row->report);
+    const heddle_missing_t *m = row->report.missing;    /* the first that says why, else the first */
+    for (uint32_t i = 0; i < row->report.missing_count && i < HEDDLE_MISSING_MAX; i++) {
+        if (!row->report.missing[i].message[0]) continue;
+        m = &row->report.missing[i];
+        break;
+    }
     char who[96 + HEDDLE_NAME_MAX + sizeof m->message];
     const char *said = m->message[0] ? m->message : "has not answered";
     text_printf(who, sizeof who, "%s; %s: %s", why, m->worker, said);

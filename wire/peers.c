@@ -118,4 +118,3 @@ void peers_forget(peers_t *p, uint64_t number)
     if (e) unlink_entry(p, e);
 }
 
-uint32_t peers_count(const peers_t *p) { return p->count; }

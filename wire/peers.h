@@ -24,6 +24,5 @@ bool peers_find(const peers_t *p, uint64_t number, uint32_t *ret_routing_id);
 const char *peers_key(const peers_t *p, uint64_t number);
 void peers_note_key(peers_t *p, uint64_t number, const char *key);
 void peers_forget(peers_t *p, uint64_t number);
-uint32_t peers_count(const peers_t *p);
 
 #endif

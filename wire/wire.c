@@ -562,14 +562,8 @@ static int new_wire(loop_t *loop, const wire_keys_t *keys, const wire_sink_t *si
     return HEDDLE_OK;
 }
 
-int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire,
-              heddle_error_t *error)
-{
-    return wire_dial_with(loop, endpoints, NULL, sink, self, ret_wire, error);
-}
-
-int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys, const wire_sink_t *sink,
-                   void *self, wire_t **ret_wire, heddle_error_t *error)
+int wire_dial(loop_t *loop, const char *endpoints, const wire_keys_t *keys, const wire_sink_t *sink,
+              void *self, wire_t **ret_wire, heddle_error_t *error)
 {
     wire_t *w = NULL;
     heddle_error_t why;
@@ -668,14 +662,8 @@ static int guard(wire_t *w, const wire_keys_t *keys, void *self, heddle_error_t 
                       "nobody can ask who connects: another listener of this process has keys");
 }
 
-int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire,
-                heddle_error_t *error)
-{
-    return wire_listen_with(loop, endpoint, NULL, sink, self, ret_wire, error);
-}
-
-int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
-                     void *self, wire_t **ret_wire, heddle_error_t *error)
+int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
+                void *self, wire_t **ret_wire, heddle_error_t *error)
 {
     wire_t *w = NULL;
     int rc = wire_check_endpoint(endpoint, true, NULL, error);

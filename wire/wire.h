@@ -72,20 +72,15 @@ int  wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_erro
 #define WIRE_HOST_BYTES 256
 bool wire_next_host(const char **list, char ret_host[WIRE_HOST_BYTES]);
 
-/* `endpoints`: one or more, comma-separated; one is connected at a time, the next when that one
- * cannot be reached.  Returns at once: the broker may be away.  USAGE, NO_MEMORY. */
-int wire_dial(loop_t *loop, const char *endpoints, const wire_sink_t *sink, void *self, wire_t **ret_wire,
-              heddle_error_t *error);
+/* `keys` NULL: plain.  `endpoints`: one or more, comma-separated; one is connected at a time, the next when
+ * that one cannot be reached.  Returns at once: the broker may be away.  USAGE, NO_MEMORY. */
+int wire_dial(loop_t *loop, const char *endpoints, const wire_keys_t *keys, const wire_sink_t *sink,
+              void *self, wire_t **ret_wire, heddle_error_t *error);
 /* USAGE, ADDRESS_IN_USE, NO_MEMORY, INTERNAL (not allowed to; retriable: not an address of this machine, or
  * not yet).  Raises the process's soft limit of descriptors to the hard one: a listener needs one for each
- * peer. */
-int wire_listen(loop_t *loop, const char *endpoint, const wire_sink_t *sink, void *self, wire_t **ret_wire,
-                heddle_error_t *error);
-/* The same with keys; NULL: plain.  Listening: UNAVAILABLE, another listener of this process has keys. */
-int wire_dial_with(loop_t *loop, const char *endpoints, const wire_keys_t *keys, const wire_sink_t *sink,
-                   void *self, wire_t **ret_wire, heddle_error_t *error);
-int wire_listen_with(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
-                     void *self, wire_t **ret_wire, heddle_error_t *error);
+ * peer.  UNAVAILABLE: with keys, where another listener of this process has keys. */
+int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
+                void *self, wire_t **ret_wire, heddle_error_t *error);
 /* The time that a connection made from now on, in either direction, may take for the ZMTP handshake before it
  * is dropped: at least 1 ms, by default 5 s.  It counts for the whole process, as ZeroMQ's context does. */
 void wire_set_handshake(uint32_t ms);

@@ -46,7 +46,7 @@ bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms)
     wire_keys_t keys;
     bool is_secure;
     cr_assert_eq(credentials_take(&(credentials_t){0}, endpoint, &keys, &is_secure, &e), HEDDLE_OK, "%s", e.message);
-    cr_assert_eq(wire_dial_with(l->loop, endpoint, &keys, &SINK, l, &l->wire, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(wire_dial(l->loop, endpoint, &keys, &SINK, l, &l->wire, &e), HEDDLE_OK, "%s", e.message);
     if (!turn(l, false, clock_now(clock_system()) + (uint64_t)timeout_ms * 1000)) return false;
     msg_t hello = {.type = MSG_HELLO,
                    .hello = {.wire_min = WIRE_VERSION_MIN,

@@ -131,7 +131,7 @@ static void start(fake_t *f, const char *endpoint)
     uint64_t end_us = now_us() + PATIENCE_US;
     cr_assert_eq(loop_new(clock_system(), &f->loop), 0);
     int rc;
-    do rc = wire_listen(f->loop, endpoint, &SINK, f, &f->wire, NULL);
+    do rc = wire_listen(f->loop, endpoint, NULL, &SINK, f, &f->wire, NULL);
     while (rc == HEDDLE_ERR_ADDRESS_IN_USE && now_us() < end_us);
     cr_assert_eq(rc, 0);
     snprintf(f->endpoint, sizeof f->endpoint, "%s", wire_endpoint(f->wire));

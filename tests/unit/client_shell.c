@@ -42,7 +42,7 @@ static void start_broker(broker_t *b, const char *endpoint)
     uint64_t end_us = clock_now(clock_system()) + PATIENCE_MS * 1000;
     cr_assert_eq(loop_new(clock_system(), &b->loop), 0);
     int rc;
-    do rc = wire_listen(b->loop, endpoint, &ECHO, b, &b->wire, NULL);
+    do rc = wire_listen(b->loop, endpoint, NULL, &ECHO, b, &b->wire, NULL);
     while (rc == HEDDLE_ERR_ADDRESS_IN_USE && clock_now(clock_system()) < end_us);
     cr_assert_eq(rc, 0);
     snprintf(b->endpoint, sizeof b->endpoint, "%s", wire_endpoint(b->wire));

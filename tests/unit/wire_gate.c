@@ -54,8 +54,8 @@ Test(gate, nobody_comes_in_while_it_closes, .timeout = 30)
     loop_t *loop;
     wire_t *server, *client;
     cr_assert_eq(loop_new(clock_system(), &loop), HEDDLE_OK);
-    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", &SINK, NULL, &server, &error), HEDDLE_OK);
-    cr_assert_eq(wire_dial(loop, wire_endpoint(server), &SINK, NULL, &client, &error), HEDDLE_OK);
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &server, &error), HEDDLE_OK);
+    cr_assert_eq(wire_dial(loop, wire_endpoint(server), NULL, &SINK, NULL, &client, &error), HEDDLE_OK);
     while (!is_up) loop_turn(loop, CLOCK_NEVER); /* by then the gate has heard of its listener, too */
     listener = (struct sockaddr_in){
         .sin_family = AF_INET,

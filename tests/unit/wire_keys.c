@@ -441,7 +441,7 @@ static void listen_with(end_t *e, const char *endpoint, const key_pair_t *pair)
     if (pair) keys.own = *pair;
     uint64_t end_us = clock_now(clock_system()) + PATIENCE_US;
     int rc;
-    do rc = wire_listen_with(loop, endpoint, pair ? &keys : NULL, &SINK, e, &e->wire, &error);
+    do rc = wire_listen(loop, endpoint, pair ? &keys : NULL, &SINK, e, &e->wire, &error);
     while ((rc == HEDDLE_ERR_ADDRESS_IN_USE || rc == HEDDLE_ERR_UNAVAILABLE) &&
            clock_now(clock_system()) < end_us);
     cr_assert_eq(rc, 0, "%s", error.message);
@@ -450,7 +450,7 @@ static void dial_with(end_t *e, const char *endpoint, const key_pair_t *own, con
 {
     wire_keys_t keys = {.own = *own};
     snprintf(keys.broker_key, sizeof keys.broker_key, "%s", broker_key);
-    cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, e, &e->wire, &error), 0, "%s",
+    cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, e, &e->wire, &error), 0, "%s",
                  error.message);
 }
 static void say(end_t *e) { cr_assert_eq(wire_send(e->wire, 0, bytes_of("hello", 5)), 0); }
@@ -542,7 +542,7 @@ Test(keys, broker_that_comes_with_its_key_later_is_found)
     end_t server = {0}, client = {0};
     listen_with(&server, "tcp://127.0.0.1:*", &broker);
     cr_assert_eq(
-        wire_dial_with(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
+        wire_dial(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals);
     cr_assert_eq(client.why.retriable, 1);
     cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error),
@@ -571,7 +571,7 @@ Test(keys, broker_whose_key_is_known_after_several_refusals_is_met)
     listen_with(&server, "tcp://127.0.0.1:*", &broker);
     const char *endpoint = wire_endpoint(server.wire);
     cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, former.public_key, &error), 0);
-    cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
+    cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals >= 5);
     cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
     UNTIL(client.up);
@@ -697,7 +697,7 @@ Test(keys, line_that_came_up_by_itself_stays)
     char endpoint[64];
     int kept = keep_port(endpoint), port = listen_at(endpoint);
     end_t server = {0}, client = {0};
-    cr_assert_eq(wire_dial_with(loop, endpoint, NULL, &SINK, &client, &client.wire, &error), 0);
+    cr_assert_eq(wire_dial(loop, endpoint, NULL, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals >= 4 || (break_off(port) && 0));
     close(port);
     listen_with(&server, endpoint, NULL);
@@ -737,13 +737,13 @@ static void expect_no_plain_dial(const char *ring, spoilt_t what, bool is_up_fir
     char endpoint[64], file[128];
     int port = open_port(endpoint), dials = 0;
     if (is_up_first) {
-        cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
+        cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
         UNTIL((dials += break_off(port)) > 0);
     }
     cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
     spoil(what, ring, endpoint, broker.public_key, file);
     if (!is_up_first)
-        cr_assert_eq(wire_dial_with(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
+        cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(((void)break_off(port), client.refusals));
     cr_assert_eq(client.why.code, HEDDLE_ERR_DATA_DIR, "%s", client.why.message);
     cr_assert(strstr(client.why.message, file));
@@ -791,7 +791,7 @@ Test(keys, one_listener_with_keys_a_process)
     wire_keys_t keys = {.own = broker, .allow = allow};
     end_t server = {0}, second = {0};
     listen_with(&server, "tcp://127.0.0.1:*", &broker);
-    cr_assert_eq(wire_listen_with(loop, "tcp://127.0.0.1:*", &keys, &SINK, &second, &second.wire, &error),
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", &keys, &SINK, &second, &second.wire, &error),
                  HEDDLE_ERR_UNAVAILABLE);
     cr_assert_null(second.wire);
     wire_close(&server.wire);
@@ -807,17 +807,17 @@ Test(keys, a_socket_that_cannot_be_made_is_an_error)
         int rc;
         do { /* the last one's address is free a moment later: ZeroMQ closes it on a thread of its own */
             failpoint_arm("wire.socket", nth);
-            rc = wire_listen_with(loop, "tcp://127.0.0.1:*", &keys, &SINK, &end, &end.wire, &error);
+            rc = wire_listen(loop, "tcp://127.0.0.1:*", &keys, &SINK, &end, &end.wire, &error);
         } while (rc == HEDDLE_ERR_UNAVAILABLE);
         cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY, "%u", nth);
         cr_assert(failpoint_has_failed() && !end.wire && error.hint[0]);
     }
     for (unsigned nth = 1; nth <= 2; nth++) {
         failpoint_arm("wire.socket", nth);
-        cr_assert_eq(wire_dial(loop, "tcp://127.0.0.1:9", &SINK, &end, &end.wire, &error), HEDDLE_ERR_NO_MEMORY);
+        cr_assert_eq(wire_dial(loop, "tcp://127.0.0.1:9", NULL, &SINK, &end, &end.wire, &error), HEDDLE_ERR_NO_MEMORY);
         cr_assert(failpoint_has_failed() && !end.wire);
     }
     failpoint_disarm();
-    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", &SINK, &end, &end.wire, &error), 0);
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, &end, &end.wire, &error), 0);
     wire_close(&end.wire);
 }
