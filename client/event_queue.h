@@ -46,7 +46,7 @@ typedef struct {
     uint64_t dropped_count;            /* repeated and told ones */
     uint64_t lost_count;               /* needed ones */
     repeat_t drops;                    /* that are logged; key 1: of a needed one */
-    bool has_reader;                   /* somebody asked for an event once */
+    bool has_reader;                   /* an event was asked for once */
     bool is_quiet;                     /* set after init: nothing is logged of those that are dropped */
     int fd;                            /* readable while count > 0 */
 } event_queue_t;

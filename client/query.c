@@ -105,7 +105,7 @@ static void act(query_t *q, unsigned out, const msg_t *m)
 {
     if (out & SO_HELLO) {
         msg_t hello;
-        q->is_asked = false; /* whoever is greeted anew knows nothing of the question */
+        q->is_asked = false; /* a broker that is greeted anew does not know the question */
         session_hello(&q->session, &hello);
         send_msg(q, &hello);
     }

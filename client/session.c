@@ -98,7 +98,7 @@ static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_
 static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us)
 {
     if (m->req != s->req || !m->token || !m->lease_ms) return 0;
-    /* A broker that was started again fenced nobody: it knew no session. */
+    /* A broker that was started again has fenced no session: it knew none. */
     s->fenced_count += s->has_lapsed && m->token >> 32 == s->token >> 32;
     s->has_lapsed = false;
     s->token = m->token;
@@ -236,7 +236,7 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
         bool was_ready = s->state == SESSION_READY;
         out = lapse(s, now_us);
         if (was_ready && event->kind != SE_LEAVE) return out;
-        out &= ~(unsigned)SO_HELLO; /* who leaves greets nobody */
+        out &= ~(unsigned)SO_HELLO; /* a client that leaves says no HELLO */
     }
     switch (event->kind) {
     case SE_LINE_UP: case SE_LINE_DOWN:

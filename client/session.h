@@ -92,7 +92,7 @@ typedef enum {
     SO_HEARTBEAT = 1 << 5,   /* build and send HEARTBEAT with seq = session->heartbeat_seq */
     SO_LEAVE = 1 << 6,       /* send LEAVE with the token */
     SO_LEFT = 1 << 7,        /* over: close */
-    SO_REDIAL = 1 << 8,      /* nobody answers here: connect anew, next endpoint */
+    SO_REDIAL = 1 << 8,      /* no answer comes: connect anew, to the next endpoint */
     SO_DELIVER = 1 << 9,     /* the frame is for the caller */
     SO_ELSEWHERE = 1 << 10,  /* in place of SO_JOIN: the broker that was greeted has the registry of another
                               * cluster than the one that was joined before */

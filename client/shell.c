@@ -87,7 +87,7 @@ static bool look_at_device(shell_t *s, uint64_t now_us)
 static void on_line(void *self, bool up)
 {
     shell_t *s = self;
-    (void)look_at_device(s, loop_now(s->loop)); /* it is told with what follows */
+    (void)look_at_device(s, loop_now(s->loop)); /* the node sends it in what follows */
     s->ops->line(s->node, up, loop_now(s->loop));
 }
 
@@ -149,7 +149,7 @@ static int out_of(heddle_error_t *error, const char *words)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* Over a network only with keys, or where somebody said that he trusts it. */
+/* Over a network only with keys, or with --insecure. */
 static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
 {
     bool is_loopback = false, is_secure = false;
@@ -177,7 +177,7 @@ static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys
     return rc;
 }
 
-/* For an operator who knows the fabric better than AUTO does; sources decide, so both sides may differ. */
+/* Overrides what AUTO would choose on this fabric; sources decide, so both sides may differ. */
 static int transfer_mode(tr_mode_t *ret_mode, heddle_error_t *error)
 {
     static const char *const NAMES[] = {"auto", "eager", "rendezvous"};

@@ -8,7 +8,7 @@
 /* Less is copied sooner than another thread wakes. */
 #define SHARE_BYTES (4u << 20)
 
-/* Taken one after the other by who is free: a thread that starts late, or shares its core, takes fewer. */
+/* Each is taken by the next free thread: one that starts late, or shares its core, takes fewer. */
 #define PIECE_BYTES (1u << 20)
 
 typedef struct { const pack_t *pack; const void *const *sources; } work_t;

@@ -67,7 +67,7 @@ int  handle_open_fds(heddle_publisher_t *p);  /* NO_MEMORY */
 void handle_close_fds(heddle_publisher_t *p);
 void handle_changed(void *publisher);         /* the node's changed() */
 void handle_interrupt(heddle_publisher_t *p);
-bool handle_is_interrupted(const heddle_publisher_t *p);   /* and nobody was told yet */
+bool handle_is_interrupted(const heddle_publisher_t *p);   /* and no call has reported it yet */
 void handle_forget_interrupt(heddle_publisher_t *p);
 
 /* CLOSED when the loop has ended, else what the node answers. */

@@ -616,8 +616,8 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
     return error->code && !may_pass ? error->code : HEDDLE_ERR_AGAIN;
 }
 
-/* A version that is given up here may be the one that the broker has just announced, or will announce, where
- * nobody waited for its answer: it knows, and says so within a turn.  Where it is away OPEN will tell it what
+/* A version that is given up here may be the one that the broker has just announced, or will announce after
+ * an abandoned request: the broker knows, and says so within a turn.  Where it is away OPEN will tell it what
  * is served still. */
 int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
                         region_t **ret_region)

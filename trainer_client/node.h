@@ -92,7 +92,7 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
  * broker refuses us). */
 void publisher_node_abandon(publisher_node_t *n);
 
-/* As reports_judge; NOT_FOUND for a version of somebody else, FENCED when nothing more will be
+/* As reports_judge; NOT_FOUND for a version of another publisher, FENCED when nothing more will be
  * heard of it: what the broker was asked at the end it did not answer, or it is not over. */
 int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
                           heddle_error_t *error);
@@ -100,9 +100,9 @@ const reports_t *publisher_node_reports(const publisher_node_t *n);
 /* For how long yet the broker decides nothing, having just started; 0: it decides. */
 uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us);
 
-/* Whether the newest version can do without this publisher.  OK: somebody else has its bytes, it is not
+/* Whether the newest version can do without this publisher.  OK: another process has its bytes, it is not
  * served here, or there is none · AGAIN: not yet; *ret_wanted: workers are fetching from here, so that
- * it may come · VERSION_FAILED: it ended, and nobody had them.  `error` is filled but with OK. */
+ * it may come · VERSION_FAILED: it ended, and no other process had them.  `error` is filled but with OK. */
 int  publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error);
 
 /* LEAVE, and serving ends; publisher_node_has_left once BYE came (or never will) and no send is in

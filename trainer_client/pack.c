@@ -197,7 +197,7 @@ static int digest_rest(const pack_t *p, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* What lies where nobody wrote is an older version's. */
+/* What lies where nothing was written is an older version's. */
 static int check_written(const pack_t *p, heddle_error_t *error)
 {
     for (uint32_t row = 0; row < p->layout.count; row++) {

@@ -48,7 +48,7 @@ int  pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
 uint64_t pack_bytes(const pack_t *p);
 /* `base`: pack_bytes of memory, of any content. */
 void pack_lay(pack_t *p, void *base);
-/* The same where somebody else writes whole pages of every row, padding too, and their leaves to what this
+/* The same where the caller writes whole pages of every row, padding too, and their leaves to what this
  * returns, before pack_seal.  NULL: no memory. */
 uint64_t *pack_lay_digested(pack_t *p, void *base);
 /* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  Who has it may write there

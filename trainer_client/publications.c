@@ -72,7 +72,7 @@ static publication_slot_t *first_in(publications_t *p, publication_state_t state
     return first_but(p, state, goes_first, NULL, NULL);
 }
 
-/* Where all are needed, as far as we know, the oldest is on its way to somebody and the newest comes next. */
+/* Where all are needed, as far as we know, the oldest is on its way to a worker and the newest comes next. */
 static publication_slot_t *least_missed(publications_t *p)
 {
     publication_slot_t *first = first_in(p, PUBLICATION_SERVED, goes_before);
@@ -107,7 +107,7 @@ int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int 
     if (!s && first_in(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
     if (!s && served && (is_spare_any || served->is_released || served->is_decided)) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
-    /* Before the larger one is made: there is never memory for both, and who reads it early keeps it. */
+    /* Before the larger one is made: there is never memory for both, and an early reader keeps it. */
     if (s->region && s->region->bytes < bytes && s->is_early) return HEDDLE_ERR_AGAIN;
     if (s->region && s->region->bytes < bytes) drop_region(p, s);
     s->state = PUBLICATION_TAKEN;

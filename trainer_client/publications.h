@@ -4,12 +4,12 @@
  *   state    event                    -> next
  *   FREE     publications_take        -> TAKEN    the caller fits a larger one where it is too small
  *   TAKEN    (the application writes, the broker is asked)
- *            publications_early       -> TAKEN    written: who reads in place may copy it ahead of its key
+ *            publications_early       -> TAKEN    written: workers of this host may copy it ahead of its key
  *            publications_share       -> SERVED   key and version; all of the arena is readable
  *            publications_give_back   -> FREE
  *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication, and spare
  *            publications_stop        -> CLOSING  unshare: not to be served any more
- *            publications_release     -> SERVED   nobody needs it: it goes before one that is needed
+ *            publications_release     -> SERVED   it is not needed: it goes before one that is
  *            publications_decided     -> SERVED   others have it too: it goes next
  *   CLOSING  publications_unshared    -> FREE     TR_UNSHARED: no send is in flight any more
  *
@@ -39,8 +39,9 @@ typedef struct {
     region_t *region;                  /* owned; NULL: none yet */
     uint64_t version, arena_bytes;     /* SERVED */
     share_key_t key, early_key;
-    bool is_early;                     /* somebody may read it under early_key; nobody waits for him: what he
-                                        * reads while it is written again differs from what is announced */
+    bool is_early;                     /* it may be read under early_key, and such a read is not waited for:
+                                        * what it gets while the region is written again differs from what is
+                                        * announced */
     bool is_released, is_decided;
 } publication_slot_t;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trainer_client/reading.h: a directory on its way into a region, in one pass over its bytes.
  *
- *   reading_open --(a region of pack_bytes)--> reading_into --> the pack is sealed by who takes it
+ *   reading_open --(a region of pack_bytes)--> reading_into --> the caller takes the pack and seals it
  *
  *   reading_ahead ... reading_join             both, on a thread of its own, into a region of its own, while
  *                                              the publisher opens

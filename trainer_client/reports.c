@@ -152,7 +152,7 @@ static const char *phase_word(const wait_for_t *want)
 }
 
 /* Of all, or of a part of them, is meant who is there; of a number, that so many switched: one that leaves
- * then is not among the eligible any more, and nobody would take its place. */
+ * then is not among the eligible any more, and no other would take its place. */
 static uint32_t have_count(const report_row_t *row, const wait_for_t *want)
 {
     if (want->phase == HEDDLE_PHASE_STAGED) return staged_count(&row->report);
@@ -222,7 +222,7 @@ static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
 }
 
 /* Eligible workers that said no for good.  Those that are gone are among the missing, and not among the
- * eligible: it cannot be told who they are, so as many of the refusals are taken to be theirs. */
+ * eligible: which of them these are cannot be told, so as many of the refusals are taken to be theirs. */
 static uint32_t refused_count(const report_row_t *row, const wait_for_t *want)
 {
     const heddle_report_t *r = &row->report;

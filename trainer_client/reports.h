@@ -55,8 +55,8 @@ bool report_is_over(const report_row_t *row);
  * HEDDLE_QUORUM_NONE is always reached. */
 typedef struct { heddle_phase_t phase; heddle_quorum_t quorum; } wait_for_t;
 int  reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error);
-/* The wait's own time ran out: what reports_judge says now, and where that is AGAIN, NO_WORKERS where nobody
- * is there, else DEADLINE, with what the first of those that are missing said. */
+/* The wait's own time ran out: what reports_judge says now, and where that is AGAIN, NO_WORKERS where there
+ * is no worker, else DEADLINE, with what the first of those that are missing said. */
 int  reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
                   uint32_t waited_ms, heddle_error_t *error);
 

@@ -22,7 +22,7 @@ typedef struct {
 struct slots {
     slots_ops_t ops;
     atomic_uint owners;      /* the worker, and each slot: the last to go frees the table */
-    atomic_uint wakers;      /* releases between "mine is the last hold" and "the loop is told" */
+    atomic_uint wakers;      /* releases between "mine is the last hold" and the wake-up of the loop */
     uint32_t count;
     uint32_t *by_name;       /* adapter numbers in order of name */
     shelf_t shelves[];
@@ -415,7 +415,7 @@ void slot_free(slot_t *slot)
     slot->state = SLOT_FREE;
 }
 
-/* --- memory that nobody needs ----------------------------------------------------------------- */
+/* --- spare memory ----------------------------------------------------------------------------- */
 
 int slots_free(const slots_t *s, uint32_t adapter)
 {

@@ -53,7 +53,7 @@ struct heddle_snapshot {
     region_t *part;                     /* being made, or given back for a larger one: region is NULL then */
     bool is_shared;                     /* the transfer serves the region under `key`; set by its adapter */
     share_key_t key;
-    /* Written before the slot opens, read by whoever holds it. */
+    /* Written before the slot opens, and read by its readers. */
     digest_t h1;
     manifest_t manifest;                /* borrows from the region's read-only view */
     heddle_manifest_t view;
@@ -70,7 +70,7 @@ typedef struct {
     void (*wake)(void *self);
     int  (*map)(void *self, region_t *region);         /* a region came into use; register it */
     void (*unmap)(void *self, region_t *region);       /* it is about to be given back */
-    const owner_t *owner;                              /* of the loop's thread.  NULL: nobody looks */
+    const owner_t *owner;                              /* of the loop's thread.  NULL: it is not checked */
 } slots_ops_t;
 
 /* `adapters`: names, copied; their order gives the numbers 0..count-1. */
@@ -89,7 +89,7 @@ const char *slots_adapter(const slots_t *s, uint32_t adapter);
 int  slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot);
 /* [any thread] For people: the versions that can be acquired now, as "3 4"; "none".  Cut to fit. */
 void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size);
-/* [any thread] One more, for who has one. */
+/* [any thread] One more hold, for a caller that has one. */
 void slot_hold(slot_t *slot);
 /* [any thread] Ends a hold.  Accepts NULL and pointers to NULL. */
 void slot_release(slot_t **slot);
@@ -112,7 +112,7 @@ typedef struct { uint64_t version; digest_t h1; int64_t step; manifest_t *manife
 int  slot_seal(slot_t *slot, const seal_t *seal);
 /* The flip: acquire(adapter, 0) gives this SEALED or KEPT slot from now on; the one before is KEPT. */
 void slots_activate(slots_t *s, slot_t *slot);
-/* Closes a slot that is not active to new readers and wants it back. */
+/* Closes a slot that is not active to new readers; it is free after the last one has left. */
 void slot_drop(slot_t *slot, uint64_t now_us);
 /* A LEAVING slot has no reader left. */
 bool slot_is_unread(const slot_t *slot);

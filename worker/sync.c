@@ -359,7 +359,7 @@ static void on_commit(step_t *st, sync_entry_t *e)
 }
 
 /* Also what is named: the broker never retires what its latest decision chose, so there is a later one that
- * did not come here yet, and nobody else keeps the bytes. */
+ * did not come here yet, and no other worker keeps the bytes for this one. */
 static void on_retire(step_t *st, sync_entry_t *e)
 {
     if (e->state == SYNC_ACTIVE) {

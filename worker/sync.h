@@ -56,7 +56,7 @@
  *       application was asked to go back to, with the decision that was applied.  Not named: STAGED: NACK, L;
  *       KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.
- *   (7) None: a lost version holds up nobody.  It gives way to what was announced later, and is CANCELled
+ *   (7) None: a lost version holds up no other.  It gives way to what was announced later, and is CANCELled
  *       where a decision for a later version is known and it is not named.
  *
  * COMMIT counts only if its decision is greater than all seen in this session and than the last
@@ -110,7 +110,7 @@ typedef struct {
     bool reported;            /* STAGED was sent or restated */
     bool restated;            /* was in the last JOIN */
     bool retired;             /* ACTIVE and not to be kept */
-    bool starved;             /* FETCHING, or waits again: when last heard, nobody had its bytes */
+    bool starved;             /* FETCHING, or waits again: when last heard, no process had its bytes */
 } sync_entry_t;
 
 typedef struct { uint64_t decision, version; digest_t digest; } decision_t;
