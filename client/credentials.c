@@ -87,3 +87,19 @@ bool credentials_are_named(const credentials_t *c)
     keyring_find(NULL, &ring, &is_chosen, &ignored);
     return is_chosen;
 }
+
+void credentials_hint_elsewhere(const char *endpoint, const char *hint, heddle_error_t *error)
+{
+    keyring_t ring;
+    char key[KEY_TEXT], other[300];
+    heddle_error_t ignored;
+    bool is_elsewhere = keyring_find(NULL, &ring, NULL, &ignored) == HEDDLE_OK &&
+                        keyring_known_broker(&ring, endpoint, key, &ignored) == HEDDLE_ERR_NOT_FOUND &&
+                        keyring_other_broker(&ring, endpoint, other);
+    if (!is_elsewhere) error_hint(error, "%s", hint);
+    else
+        error_hint(error,
+                   "this key ring knows a broker at %.120s: name it with --broker or HEDDLE_BROKER; or start "
+                   "heddle-broker at the address that was asked",
+                   other);
+}

@@ -22,5 +22,8 @@ int  credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t
 /* Somebody named a key or a ring, here or in the environment: then it is not what programs of one host
  * made for themselves. */
 bool credentials_are_named(const credentials_t *c);
+/* Of a connection that nothing answered.  Where the ring knows no broker there and one elsewhere, the hint
+ * names that one; else it is `hint`. */
+void credentials_hint_elsewhere(const char *endpoint, const char *hint, heddle_error_t *error);
 
 #endif

@@ -283,11 +283,14 @@ static int give_up(query_t *q, heddle_error_t *error)
                         endpoint, (unsigned long long)waited_ms);
     error_expected(error, "heddle-broker listening on %s", endpoint);
     error_found(error, wire_is_reached(q->wire) ? "a connection, and silence" : "no connection");
-    error_hint(error, wire_is_reached(q->wire)
-                          ? "a broker on a busy host or disk is slow to answer: see its log, or give it "
-                            "longer with --timeout; or is it another program that listens there?"
-                          : "is heddle-broker running there? see `heddle broker --help`; --broker or "
-                            "HEDDLE_BROKER names another address");
+    if (wire_is_reached(q->wire))
+        error_hint(error, "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
+                          "with --timeout; or is it another program that listens there?");
+    else
+        credentials_hint_elsewhere(endpoint,
+                                   "is heddle-broker running there? see `heddle broker --help`; --broker or "
+                                   "HEDDLE_BROKER names another address",
+                                   error);
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #include "trainer_client/handle.h"
 
 #include "client/broker_address.h"
+#include "client/credentials.h"
 #include "client/opening.h"
 #include "core/crew.h"
 #include "core/digest.h"
@@ -24,10 +25,12 @@ static void fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
     error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
     error_expected(error, "an answer within %u ms", p->timeout_ms);
     error_found(error, is_reached ? "a connection, and silence" : "no connection");
-    error_hint(error, is_reached
-                          ? "a broker on a busy host or disk is slow to answer: see its log, or give it "
-                            "longer with --timeout; or is it another program that listens there?"
-                          : "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER");
+    if (is_reached)
+        error_hint(error, "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
+                          "with --timeout; or is it another program that listens there?");
+    else
+        credentials_hint_elsewhere(
+            p->broker, "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER", error);
 }
 
 static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)

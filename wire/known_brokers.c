@@ -48,6 +48,12 @@ static bool known_path(const keyring_t *r, const char *normal, char *to, size_t 
     return (size_t)snprintf(to, size, "%s/brokers/%s", r->dir, name) < size;
 }
 
+static bool is_key_file(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 4 && !strcmp(name + n - 4, ".pub");
+}
+
 /* Removes the file that was written longest ago when there are more than KNOWN_MAX. False: none was
  * removed. */
 static bool forget_oldest(DIR *dir)
@@ -59,9 +65,8 @@ static bool forget_oldest(DIR *dir)
     size_t count = 0;
     rewinddir(dir);
     while ((entry = readdir(dir))) {
-        size_t n = strlen(entry->d_name);
-        bool is_known = n > 4 && !strcmp(entry->d_name + n - 4, ".pub");
-        if (!is_known || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
+        if (!is_key_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+            continue;
         bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
                         (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec);
         if (count++ && !is_older) continue;
@@ -227,4 +232,41 @@ int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[
     normalize_endpoint(endpoint, normal, sizeof normal);
     int rc = look_up(r, normal, ret_key, error);
     return rc == HEDDLE_ERR_NOT_FOUND ? look_up_everywhere(r, normal, ret_key, error) : rc;
+}
+
+/* The endpoint that a file in brokers/ names; "": it names none. */
+static void read_endpoint(const keyring_t *r, const char *name, char ret_endpoint[300])
+{
+    char path[KEYRING_PATH + 300], told[KEY_FILE_BYTES] = "";
+    key_pair_t pair;
+    heddle_error_t ignored;
+    bool is_read = snprintf(path, sizeof path, "%s/brokers/%s", r->dir, name) < (int)sizeof path &&
+                   key_file_read(path, &pair, told, &ignored) == HEDDLE_OK;
+    snprintf(ret_endpoint, 300, "%.290s", is_read ? told : "");
+}
+
+bool keyring_other_broker(const keyring_t *r, const char *endpoint, char ret_endpoint[300])
+{
+    char path[KEYRING_PATH + 300], normal[300], found[300];
+    struct dirent *entry;
+    struct stat st;
+    struct timespec at = {0};
+    normalize_endpoint(endpoint, normal, sizeof normal);
+    ret_endpoint[0] = 0;
+    snprintf(path, sizeof path, "%s/brokers", r->dir);
+    DIR *dir = r->dir[0] ? opendir(path) : NULL;
+    while (dir && (entry = readdir(dir))) {
+        if (!is_key_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+            continue;
+        bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
+                        (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec <= at.tv_nsec);
+        if (is_older) continue;
+        read_endpoint(r, entry->d_name, found);
+        bool is_everywhere = !strncmp(found, "tcp://0.0.0.0:", 14) || !strncmp(found, "tcp://[::]:", 11);
+        if (!found[0] || is_everywhere || !strcmp(found, normal)) continue;
+        at = st.st_mtim;
+        memcpy(ret_endpoint, found, sizeof found);
+    }
+    if (dir) closedir(dir);
+    return ret_endpoint[0];
 }

@@ -313,6 +313,26 @@ Test(keys, of_many_known_brokers_the_oldest_go)
     cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:9000", key, &error), 0);
 }
 
+Test(keys, the_broker_that_was_told_last_is_named)
+{
+    keyring_t ring = ring_at("ring"), none = {""};
+    key_pair_t pair = made();
+    char other[300];
+    struct timespec at[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    cr_assert(!keyring_other_broker(&ring, "tcp://127.0.0.1:7700", other), "there is no ring yet");
+    cr_assert(!keyring_other_broker(&none, "tcp://127.0.0.1:7700", other));
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://10.0.0.4:7700", pair.public_key, &error), 0);
+    cr_assert_eq(utimensat(AT_FDCWD, path_of("ring/brokers/tcp___10.0.0.4_7700.pub"), at, 0), 0);
+    cr_assert_eq(keyring_tell_broker(&ring, "tcp://10.0.0.5:7700", pair.public_key, &error), 0);
+    cr_assert(keyring_other_broker(&ring, "tcp://127.0.0.1:7700", other));
+    cr_assert_str_eq(other, "tcp://10.0.0.5:7700");
+    cr_assert(keyring_other_broker(&ring, "tcp://10.0.0.5:7700", other));
+    cr_assert_str_eq(other, "tcp://10.0.0.4:7700", "other than the one that was asked");
+    put("ring/brokers/tcp___10.0.0.6_7700.pub", "damaged");
+    cr_assert(keyring_other_broker(&ring, "tcp://127.0.0.1:7700", other));
+    cr_assert_str_eq(other, "tcp://10.0.0.5:7700");
+}
+
 Test(keys, known_brokers_come_and_go)
 {
     keyring_t ring = ring_at("ring"), none = {""};
