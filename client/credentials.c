@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,11 +60,21 @@ static int find_ring(keyring_t *ret_ring, heddle_error_t *error)
     return rc;
 }
 
+void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112])
+{
+    size_t n = 0, size = sizeof ((wire_keys_t *)NULL)->roles;
+    ret_roles[0] = 0;
+    for (; adapters && *adapters && n < size; adapters++)
+        n += (size_t)snprintf(ret_roles + n, size - n, "%s--role %s:%s", n ? " " : "", role, *adapters);
+    if (n >= size) ret_roles[0] = 0;
+}
+
 int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys,
                      bool *ret_secure, heddle_error_t *error)
 {
     const char *broker_key = given_or_env(c->broker_key, "HEDDLE_BROKER_KEY");
     wire_keys_t keys = {.is_fixed = broker_key != NULL};
+    snprintf(keys.roles, sizeof keys.roles, "%s", c->roles ? c->roles : "");
     int rc = find_ring(&keys.ring, error);
     if (!rc && broker_key) rc = key_take(broker_key, keys.broker_key, error);
     else if (!rc) rc = take_known(&keys.ring, endpoints, keys.broker_key, error);

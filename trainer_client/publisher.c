@@ -53,9 +53,11 @@ static uint32_t leave_ms(const heddle_publisher_opts_t *o) { return close_ms(o) 
 
 static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
 {
+    char roles[112];
+    credentials_roles("publisher", (const char *const[]){o->adapter, NULL}, roles);
     shell_opts_t opts = {.broker = o->broker, .transfer = true, .data_device = o->data_device,
                          .insecure = o->insecure != 0,
-                         .keys = {.broker_key = o->broker_key, .key = o->key},
+                         .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles},
                          .max_rate_bytes = o->max_rate_bytes,
                          .quiet_events = o->quiet_events != 0,
                          .close_ms = close_ms(o) - leave_ms(o)};

@@ -6,28 +6,28 @@
 #include <string.h>
 #include <zmq.h>
 
-static int key_unknown(const char *endpoint, const key_pair_t *own, heddle_error_t *error)
+static int key_unknown(const char *endpoint, const wire_keys_t *keys, heddle_error_t *error)
 {
+    const key_pair_t *own = &keys->own;
     int rc = error_fail(error, HEDDLE_ERR_DENIED, "the broker at %.200s does not let in the key %s",
                         endpoint, own->public_key);
     error_expected(error, "a key that `heddle keys list` shows there, and that was not revoked");
     error_found(error, "%s", own->public_key);
-    error_hint(error,
-               "the broker's user runs `heddle keys add '%s' --role worker:ADAPTER` (or publisher:ADAPTER, "
-               "reader, admin)",
-               own->public_key);
+    error_hint(error, "the broker's user runs `heddle keys add '%s' %s`%s", own->public_key,
+               keys->roles[0] ? keys->roles : "--role worker:ADAPTER",
+               keys->roles[0] ? "" : " (or publisher:ADAPTER, reader, admin)");
     return rc;
 }
 
 /* Either side has to know the other's key: the command that adds ours there, and the option here. */
-static void hint_at_both(const char *why, const key_pair_t *own, heddle_error_t *error)
+static void hint_at_both(const char *why, const key_pair_t *own, const char *roles, heddle_error_t *error)
 {
+    const char *quote = own->public_key[0] ? "'" : "";
     error_hint(error,
-               "%sthe broker's user runs `heddle keys add %s%s%s --role worker:ADAPTER` (or "
-               "publisher:ADAPTER, reader); give the key that `heddle status` prints there to "
-               "--broker-key or HEDDLE_BROKER_KEY",
-               why, own->public_key[0] ? "'" : "", own->public_key[0] ? own->public_key : "KEY",
-               own->public_key[0] ? "'" : "");
+               "%sthe broker's user runs `heddle keys add %s%s%s %s`%s; give the key that `heddle status` "
+               "prints there to --broker-key or HEDDLE_BROKER_KEY",
+               why, quote, own->public_key[0] ? own->public_key : "KEY", quote,
+               roles[0] ? roles : "--role worker:ADAPTER", roles[0] ? "" : " (or publisher:ADAPTER, reader)");
 }
 
 /* Our key was not needed so far; the broker's user has to know it. */
@@ -43,7 +43,7 @@ static int plain_against_keys(const char *endpoint, const wire_keys_t *keys, hed
                         endpoint, has_ring ? keys->ring.dir : "this program");
     error_expected(error, "the broker's public key");
     error_found(error, "none");
-    hint_at_both("", &own, error);
+    hint_at_both("", &own, keys->roles, error);
     explicit_bzero(&own, sizeof own);
     error->retriable = 1;
     return rc;
@@ -80,7 +80,7 @@ static int broken_off(const char *endpoint, const wire_keys_t *keys, heddle_erro
     error_expected(error, "the broker whose key is %s", keys->broker_key);
     error_found(error, "one that does not prove it");
     if (keys->is_fixed) error_hint(error, "compare with the key that `heddle status` prints there");
-    else hint_at_both("if another user started it: ", &keys->own, error);
+    else hint_at_both("if another user started it: ", &keys->own, keys->roles, error);
     return rc;
 }
 
@@ -88,7 +88,7 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
                       heddle_error_t *ret_error)
 {
     bool has_key = keys->broker_key[0];
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return key_unknown(endpoint, &keys->own, ret_error);
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return key_unknown(endpoint, keys, ret_error);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
         value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
         return has_key ? keys_against_plain(endpoint, ret_error)

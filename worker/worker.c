@@ -145,11 +145,13 @@ static void destroy(heddle_worker_t *w)
 static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error_t *error)
 {
     if (!copy_opts(w, o)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    char roles[112];
+    credentials_roles("worker", o->adapters, roles);
     shell_opts_t shell = {.broker = o->broker,
                           .transfer = true,
                           .data_device = o->data_device,
                           .insecure = o->insecure,
-                          .keys = {.broker_key = o->broker_key, .key = o->key},
+                          .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles},
                           .max_rate_bytes = o->max_rate_bytes};
     int rc = shell_open(&shell, &w->shell, error);
     if (rc) return rc;
