@@ -180,6 +180,7 @@ static int check_names(const msg_join_t *join, heddle_error_t *error)
 {
     int rc = name_check("worker", join->name, error);
     for (uint32_t i = 0; !rc && i < join->label_count; i++) rc = label_check(join->labels[i], error);
+    if (!rc) rc = group_check(join->group, join->rank, join->ranks, error);
     return rc ? rc : check_subscriptions(join, error);
 }
 
@@ -238,12 +239,33 @@ static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t 
     return rc;
 }
 
+/* The ranks of a group agree on how many they are. */
+static int check_ranks(const membership_t *m, const msg_join_t *join, heddle_error_t *error)
+{
+    for (size_t i = 0; join->group && *join->group && i < m->worker_count; i++) {
+        const member_t *other = m->workers[i];
+        bool differs = member_is_ready(other) && !strcmp(other->group, join->group) &&
+                       strcmp(other->name, join->name) && other->ranks != join->ranks;
+        if (!differs) continue;
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s joins group %s of %llu ranks, %s one of %u",
+                            join->name, join->group, (unsigned long long)join->ranks, other->name,
+                            other->ranks);
+        error_where(error, NULL, 0, join->name, NULL);
+        error_expected(error, "%u ranks", other->ranks);
+        error_found(error, "%llu", (unsigned long long)join->ranks);
+        error_hint(error, "start each worker of a group with the same number of ranks");
+        return rc;
+    }
+    return HEDDLE_OK;
+}
+
 int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
                            uint64_t now_us, uint64_t *ret_retry_ms, heddle_error_t *error)
 {
     int rc = check_names(join, error);
     if (!rc) rc = check_slots(m, join, error);
     if (!rc) rc = check_ucx(m, join->backend, join->ucx, join->name, join->name, "", error);
+    if (!rc) rc = check_ranks(m, join, error);
     if (rc) return rc;
     const member_t *holder = membership_worker(m, join->name);
     if (!holder && m->worker_count >= LIMIT_PEERS)
@@ -369,6 +391,9 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->addresses = copy_texts(join->addresses, join->address_count);
     w->address_count = w->addresses ? join->address_count : 0;
     w->network = join->network;
+    error_text(w->group, sizeof w->group, join->group ? join->group : "");
+    w->rank = (uint32_t)join->rank;
+    w->ranks = (uint32_t)join->ranks;
     w->export_dir = strdup(join->export_dir ? join->export_dir : "");
     if (w->labels && w->devices && w->addresses && w->export_dir &&
         add_subs(w, join->adapters, join->adapter_count, now) &&

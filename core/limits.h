@@ -44,6 +44,7 @@
 #define LIMIT_SLOTS 64u                     /* per adapter */
 #define LIMIT_HELD 4096u                    /* versions restated in one join */
 #define LIMIT_LABELS 32u
+#define LIMIT_RANKS 4096u                   /* of one group of workers: a counter each, for each version */
 #define LIMIT_META 32u
 #define LIMIT_PARTS 64u
 #define LIMIT_SOURCES 8u

@@ -2,6 +2,7 @@
 #include "core/names.h"
 
 #include "core/errors.h"
+#include "core/limits.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +45,20 @@ int label_check(const char *label, heddle_error_t *error)
     int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "label \"%.200s\" is not allowed", label ? label : "");
     error_contrast(error, "key=value, both names of letters, digits, '.', '_', '-'", label);
     error_hint(error, "write it as run=a7, without spaces or other characters");
+    return rc;
+}
+
+int group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t *error)
+{
+    bool has_group = group && *group;
+    int rc = has_group ? name_check("group", group, error) : HEDDLE_OK;
+    bool is_right = has_group ? ranks && ranks <= LIMIT_RANKS && rank < ranks : !rank && !ranks;
+    if (rc || is_right) return rc;
+    rc = error_fail(error, HEDDLE_ERR_USAGE, "rank %llu of %llu is no place in %s%s",
+                    (unsigned long long)rank, (unsigned long long)ranks, has_group ? "group " : "no group",
+                    has_group ? group : "");
+    if (has_group) error_expected(error, "1 to %u ranks, and a rank below that number", LIMIT_RANKS);
+    else error_expected(error, "rank 0 of 0, or the name of a group");
     return rc;
 }
 

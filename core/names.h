@@ -12,6 +12,8 @@ bool name_is_valid(const char *name);
 int  name_check(const char *what, const char *name, heddle_error_t *error);
 /* "k=v", both names. */
 int  label_check(const char *label, heddle_error_t *error);
+/* A worker's place in a group: BAD_NAME, USAGE.  NULL or "" with 0, 0: it has none. */
+int  group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t *error);
 
 /* What a tag has of the digest: its first hex digits. */
 #define DIGEST_HEAD 12u

@@ -103,6 +103,7 @@ typedef struct {
     const char **addresses; uint32_t address_count;   /* of `address`, for people: "10.0.0.5" */
     uint64_t network;                         /* equal where two members reach each other's loopback; 0: it is
                                                * not known */
+    const char *group; uint64_t rank, ranks;  /* of workers that serve as one; "", 0, 0: none */
 } msg_join_t;
 
 typedef struct {

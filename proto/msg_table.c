@@ -167,6 +167,9 @@ static const field_t JOIN_FIELDS[] = {
     U64(msg_join_t, max_rate_bytes, LIMIT_EXACT, OPTIONAL),
     TEXTS(msg_join_t, addresses, address_count, LIMIT_ADDRESSES, LIMIT_WORD_BYTES),
     U64(msg_join_t, network, ANY, OPTIONAL),
+    TEXT(msg_join_t, group, HEDDLE_NAME_MAX, OPTIONAL),
+    U64(msg_join_t, rank, LIMIT_RANKS, OPTIONAL),
+    U64(msg_join_t, ranks, LIMIT_RANKS, OPTIONAL),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),

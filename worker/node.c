@@ -128,7 +128,10 @@ static void say_join(worker_node_t *n)
                           .max_rate_bytes = opts->max_rate_bytes,
                           .addresses = addresses,
                           .address_count = member_split(where.addresses, addresses, DEVICES_MAX),
-                          .network = where.network};
+                          .network = where.network,
+                          .group = opts->group,
+                          .rank = opts->rank,
+                          .ranks = opts->ranks};
     if (io->tr->address(io->t, &m.join.address)) goto done;
     if (member_say(&n->core.member, &m) == HEDDLE_OK)
         for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);

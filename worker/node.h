@@ -27,6 +27,7 @@ typedef struct {
     const char *const *adapters; uint32_t adapter_count;
     const char *const *labels; uint32_t label_count;
     uint32_t slots;                              /* per adapter; 0: the broker's default */
+    const char *group; uint32_t rank, ranks;     /* as in heddle/worker.h */
     bool app, answers_verify, omits_staging;
     uint64_t join_timeout_us;                    /* 0: never */
     uint64_t pid, seed;

@@ -20,7 +20,7 @@ struct heddle_worker {
     worker_opts_t opts;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     char **adapters, **labels;   /* copies, NULL-terminated */
-    char *export_dir;
+    char *export_dir, *group;    /* NULL: none */
     char broker[512];            /* as it is named on stderr */
     bool left;
 };
@@ -61,6 +61,7 @@ static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
         rc = error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u labels", LIMIT_LABELS);
     for (uint32_t i = 0; !rc && i < label_count; i++) rc = label_check(o->labels[i], error);
     if (!rc && o->name) rc = name_check("worker", o->name, error);
+    if (!rc) rc = group_check(o->group, o->rank, o->ranks, error);
     if (rc) return rc;
     if (o->apply != HEDDLE_APPLY_AUTO && o->apply != HEDDLE_APPLY_APP)
         return error_fail(error, HEDDLE_ERR_USAGE, "apply is neither AUTO nor APP");
@@ -106,7 +107,9 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     w->adapters = copy_list(o->adapters);
     w->labels = copy_list(o->labels);
     w->export_dir = o->export_dir ? strdup(o->export_dir) : NULL;
+    w->group = o->group ? strdup(o->group) : NULL;
     if (!w->adapters || !w->labels || (o->export_dir && !w->export_dir)) return false;
+    if (o->group && !w->group) return false;
     w->opts = (worker_opts_t){.name = w->name,
                               .host = w->host,
                               .export_dir = w->export_dir,
@@ -117,6 +120,9 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
                               .labels = (const char *const *)w->labels,
                               .label_count = list_length(o->labels),
                               .slots = o->slots,
+                              .group = w->group,
+                              .rank = o->rank,
+                              .ranks = o->ranks,
                               .app = o->apply == HEDDLE_APPLY_APP,
                               .answers_verify = o->answers_verify,
                               .omits_staging = o->omits_staging,
@@ -139,6 +145,7 @@ static void destroy(heddle_worker_t *w)
     free_list(w->adapters);
     free_list(w->labels);
     free(w->export_dir);
+    free(w->group);
     free(w);
 }
 

@@ -207,13 +207,21 @@ static json_t *counters_part(const member_t *m)
                      part_count(c->retries), "fenced", part_count(c->fenced));
 }
 
+static json_t *group_part(const member_t *m)
+{
+    if (!m->group[0]) return json_null();
+    return json_pack("{s:s, s:o, s:o}", "name", m->group, "rank", part_count(m->rank), "ranks",
+                     part_count(m->ranks));
+}
+
 static json_t *worker_part(const report_view_t *b, const member_t *m)
 {
-    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", m->name,
-                     "token", part_count(m->token), "state", member_state_name(m->state), "current",
+    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+                     m->name, "token", part_count(m->token), "state", member_state_name(m->state), "current",
                      (int)is_current(b, m), "host", part_text(m->host), "pid", part_number(m->pid), "labels",
-                     labels_part(m), "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
-                     part_count(member_silent_ms(m, b->now.us)), "transport", transport_part(m), "slots",
+                     labels_part(m), "group", group_part(m), "joined_at", part_time(m->joined_ms),
+                     "heartbeat_age_ms", part_count(member_silent_ms(m, b->now.us)), "transport",
+                     transport_part(m), "slots",
                      slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
 }
 

@@ -51,6 +51,11 @@ typedef struct heddle_worker_opts {
     const char *broker_key, *key;    /* as for publishers */
     int omits_staging;               /* 1: the events FETCHING and STAGED are not delivered */
     int quiet;                       /* 1: writes nothing to stderr while no broker admits the worker */
+    /* Workers that serve as one (the ranks of one tensor-parallel engine) name their group.  A version counts
+     * as staged in the group when each of its ranks has staged it: with `as-ready` it is not decided before,
+     * and with `all` not before one group, or one worker without a group, is complete.  NULL: none. */
+    const char *group;
+    uint32_t rank, ranks;            /* with a group: 0 to ranks - 1, of 1 to 4096; without: 0, 0 */
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; the answer comes as an event (JOINED, REFUSED, LOST_BROKER).

@@ -263,6 +263,14 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Workers that serve as one: a version is staged there when each of the `ranks` has staged it."""
+    name: str
+    rank: int
+    ranks: int
+
+
+@dataclass(frozen=True)
 class WorkerInfo:
     """`current`: it serves the active version of every adapter that it subscribed to."""
     name: str
@@ -278,6 +286,7 @@ class WorkerInfo:
     slots: Slots
     adapters: tuple[Subscription, ...]
     counters: Counters
+    group: Group | None = None
 
 
 @dataclass(frozen=True)

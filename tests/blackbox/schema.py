@@ -85,8 +85,9 @@ SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "t
                 "state": "copy_state?",
                 "code": "code?", "message": "text?", "lag": "int", "since_at": "at?", "held_count": "int",
                 "fetching": (FETCHING,), "kept": "ints"}
+GROUP = {"name": "name", "rank": "int", "ranks": "int"}
 WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text",
-          "pid": "int", "labels": "map",
+          "pid": "int", "labels": "map", "group": (GROUP,),
           "joined_at": "at", "heartbeat_age_ms": "ms",
           "transport": {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts"},
           "slots": {"total": "int", "free": "int?", "held": "int?"}, "adapters": ["name", SUBSCRIPTION],

@@ -117,6 +117,45 @@ Test(decide, as_ready)
     check_settled(w);
 }
 
+/* Two ranks that serve as one, as ready: the first rank that stages it decides nothing. */
+Test(decide, a_group_is_ready_when_each_rank_is)
+{
+    open_world(41, 0, (worker_conf_t){0});
+    actor_t *ranks[2];
+    for (uint32_t i = 0; i < 2; i++)
+        ranks[i] = world_worker(w, i ? "tp1" : "tp0",
+                                (worker_conf_t){.app = APP_ACCEPTS, .group = "tp", .rank = i, .ranks = 2});
+    publish_and_activate(1);
+    ranks[1]->conf.app = APP_SILENT;
+    trainer_publishes(trainer,
+                      (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
+    UNTIL(w, 2 * SECOND, track_holder_count(world_track(w, 2)) == 1);
+    world_run(w, SECOND);
+    MUST(w, worker_active(ranks[0]) == 1 && !strcmp(world_state(w, 2), "staging"));
+    MUST(w, worker_staged(ranks[1], 2) == HEDDLE_OK);
+    ranks[1]->due_us = w->now_us;
+    ranks[1]->conf.app = APP_ACCEPTS;
+    UNTIL(w, 2 * SECOND, worker_active(ranks[0]) == 2 && worker_active(ranks[1]) == 2);
+    check_settled(w);
+}
+
+/* One rank of two, with `all`: it does not make a group, and the deadline ends it.  When the other rank has
+ * come the group is complete, though it was not waited for. */
+Test(decide, a_rank_alone_is_no_group)
+{
+    open_world(42, 0, (worker_conf_t){0});
+    world_worker(w, "tp0", (worker_conf_t){.group = "tp", .ranks = 2});
+    world_run(w, SECOND);
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}, .deadline_ms = 3000});
+    UNTIL(w, 4 * SECOND, !strcmp(trainer->rolled.state, "failed"));
+    MUST(w, !strcmp(trainer->rolled.code, "deadline"));
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .deadline_ms = 3000});
+    UNTIL(w, SECOND, track_holder_count(world_track(w, 2)) == 1);
+    world_worker(w, "tp1", (worker_conf_t){.group = "tp", .rank = 1, .ranks = 2});
+    UNTIL(w, 2 * SECOND, world_all_active(w, 2));
+    check_settled(w);
+}
+
 /* w1 serves 3; w9 comes late, and is at 3, whatever that takes it. */
 static actor_t *late_one(worker_conf_t conf)
 {

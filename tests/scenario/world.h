@@ -55,6 +55,8 @@ typedef struct {
     app_t app;
     uint64_t max_rate_bytes;
     const char *adapter;
+    const char *group;
+    uint32_t rank, ranks;
 } worker_conf_t;
 typedef struct {
     const char *adapter;

@@ -133,6 +133,15 @@ Test(membership, bad_joins_are_refused)
         {{.name = "w1", .adapters = many, .adapter_count = LIMIT_ADAPTERS_PER_WORKER + 1},
          HEDDLE_ERR_USAGE},
         {{.name = "w1", .adapters = twice, .adapter_count = 2}, HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .group = "a b", .ranks = 1},
+         HEDDLE_ERR_BAD_NAME},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .group = "tp"}, HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .group = "tp", .rank = 2, .ranks = 2},
+         HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .group = "tp", .ranks = LIMIT_RANKS + 1},
+         HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .group = "", .ranks = 2}, HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .rank = 1}, HEDDLE_ERR_USAGE},
         {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .slots = 2}, HEDDLE_ERR_TOO_FEW_SLOTS},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
@@ -514,4 +523,31 @@ Test(membership, names_of_states)
     cr_assert_str_eq(member_state_name(MEMBER_LEFT), "left");
     cr_assert_str_eq(member_state_name(MEMBER_LOST), "lost");
     cr_assert_str_eq(member_state_name((member_state_t)0), "unknown");
+}
+
+static int join_group(const char *name, uint64_t peer, uint64_t rank, uint64_t ranks)
+{
+    msg_join_t join = join_of((join_t){.name = name});
+    member_hello_t h = hello(peer, (uint8_t)peer);
+    member_t *member;
+    join.group = "tp";
+    join.rank = rank;
+    join.ranks = ranks;
+    int rc = membership_decide_join(&mem, &join, &h, now.us, &retry_ms, &error);
+    if (!rc) rc = membership_join(&mem, &join, &h, now, &member, &fenced_peer, &fenced_token);
+    return rc;
+}
+
+Test(membership, the_ranks_of_a_group_agree_on_how_many_they_are)
+{
+    cr_assert_eq(join_group("w0", 1, 0, 2), HEDDLE_OK);
+    cr_assert_eq(join_group("w1", 2, 1, 4), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(error.message, "w0") && strstr(error.expected, "2 ranks") && error.hint[0]);
+    cr_assert_eq(join_group("w1", 2, 1, 2), HEDDLE_OK);
+    cr_assert_eq(join_group("w9", 3, 1, 2), HEDDLE_OK, "a second one of a rank, before the first goes");
+    const member_t *m = membership_worker(&mem, "w1");
+    cr_assert(!strcmp(m->group, "tp") && m->rank == 1 && m->ranks == 2);
+    membership_end(&mem, membership_worker(&mem, "w1"), MEMBER_LEFT, now);
+    membership_end(&mem, membership_worker(&mem, "w9"), MEMBER_LEFT, now);
+    cr_assert_eq(join_group("w0", 1, 0, 3), HEDDLE_OK, "a lone worker may change its own mind");
 }
