@@ -17,8 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
-
 int child_start(const char *const *argv, const char *log, child_t *ret_child, heddle_error_t *error)
 {
     int ends[2];

@@ -108,7 +108,7 @@ static int turn(tap_t *t)
         fds[2 + 2 * i] = (struct pollfd){.fd = t->lines[i].client, .events = POLLIN};
         fds[3 + 2 * i] = (struct pollfd){.fd = t->lines[i].broker, .events = POLLIN};
     }
-    if (poll(fds, (nfds_t)(2 + 2 * count), -1) < 0) return 9;
+    if (poll(fds, 2 + 2 * (nfds_t)count, -1) < 0) return 9;
     for (int i = count - 1; i >= 0;
          i--) { /* from the end: a line that is dropped is replaced by the last one */
         line_t *l = &t->lines[i];

@@ -390,7 +390,7 @@ int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, 
     }
     if (auth_is_live(k) && auth_is_admin(k) && auth_admin_count(a) == 1) {
         int rc = error_fail(error, HEDDLE_ERR_DENIED,
-                            "%s is the last admin: without it nobody could add another", k->name);
+                            "%s is the last admin: without it no key could add another", k->name);
         error_hint(error, "add another admin first: heddle keys add KEY --role admin");
         return rc;
     }

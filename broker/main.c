@@ -44,9 +44,9 @@ static const option_t OPTIONS[] = {
     {"keys", 0, OPTION_TEXT, "DIR", "HEDDLE_KEYS", NULL,
      "the broker's key and this user's, made where missing; default ~/.config/heddle/keys", AT(keys)},
     {"admin-key", 0, OPTION_LIST, "KEY|FILE", NULL, NULL,
-     "let this new public key administer, whoever else may; may be given again", AT(admin_keys)},
+     "let this new public key administer, besides those that may; may be given again", AT(admin_keys)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL,
-     "no keys: whoever can reach the address may do everything", AT(insecure)},
+     "no keys: every client that reaches the address may do everything", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
     {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s",
@@ -73,7 +73,7 @@ static const option_set_t SET = {
     "a newer release.\n\n"
     "Environment:\n"
     "  XDG_STATE_HOME  the data directory is heddle below it, unless --data is given [~/.local/state]\n"
-    "  NOTIFY_SOCKET   a service manager that is told when it serves and when it ends\n\n"
+    "  NOTIFY_SOCKET   a service manager, notified when it serves and when it ends\n\n"
     "Examples:\n"
     "  heddle broker\n"
     "  heddle broker --listen 'tcp://127.0.0.1:*' | jq -r .endpoint    any free port, and which it is\n"

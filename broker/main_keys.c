@@ -52,7 +52,7 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
     if (k->has_keys || !k->why.code) return HEDDLE_OK;
     if (!is_wanted) {
         log_emit(LOG_WARN, "broker.plain",
-                 "no keys: %s; on loopback, whoever reaches this host may do everything", k->why.message);
+                 "no keys: %s; every process on this host may do everything", k->why.message);
         return HEDDLE_OK;
     }
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,

@@ -76,7 +76,7 @@ bool broker_lets_in(const broker_t *b, const char *public_key);
 /* Begins settling when there is anything to restore. NO_MEMORY. */
 int  broker_start(broker_t *b, instant_t now);
 
-void broker_frame(broker_t *b, uint64_t peer, bytes_t frame, instant_t now);
+void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now);
 /* A frame that was none (multipart, empty). */
 void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now);
 void broker_tick(broker_t *b, instant_t now);

@@ -88,7 +88,8 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
 static bool refuse_claim(recovering_t *h)
 {
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_LIMIT, "%s knows versions of adapters that nobody published to: %.300s",
+    error_fail(&error, HEDDLE_ERR_LIMIT,
+               "%s reports versions of adapters that were never published here: %.300s",
                h->so_far.who, buf_text(&h->text));
     error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
     error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");

@@ -9,7 +9,7 @@ static const option_set_t SET = {
     "[OPTION...]",
     "Every adapter: active and newest version, writer, how many workers are current.\n"
     "ACTIVE says lost where no process holds the bytes of the active version.\n"
-    "Also listed is what workers subscribed to and nobody published to.\n"
+    "Adapters that have subscribers and no version yet are listed too.\n"
     "LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 "
     "when all serve the active one.",
     CLI_DUR,

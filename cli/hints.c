@@ -26,7 +26,7 @@ static const hint_t HINTS[] = {
     H(DATA_LOCKED, "end the broker that has it, or name another --data"),
     H(DEADLINE, "`heddle workers` tells who is behind; a longer --deadline gives them more time"),
     H(NO_WORKERS, "start one: `heddle worker --adapter NAME`, or the engine plug (python -m heddle.engine)"),
-    H(DENIED, "ask whoever runs the broker for a role that may"),
+    H(DENIED, "ask the administrator of the broker for a role that may"),
     H(UNAVAILABLE, "is heddle-broker running there? --broker or HEDDLE_BROKER names another address"),
     H(BAD_ADAPTER, "save the adapter again with PEFT's save_pretrained"),
     H(NO_LORA, "is this the adapter's own directory? its tensors are named lora_A, lora_B"),

@@ -48,7 +48,7 @@ static const char NOTES[] =
     "are\n"
     "  XDG_STATE_HOME        broker: its data directory is heddle below it, unless --data is given "
     "[~/.local/state]\n"
-    "  NOTIFY_SOCKET         broker, worker: a service manager that is told when they serve and end\n";
+    "  NOTIFY_SOCKET         broker, worker: a service manager, notified when they serve and end\n";
 
 static void print_help(FILE *to)
 {

@@ -6,7 +6,6 @@
 #include "core/errors.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,8 +22,8 @@ static const option_set_t SET = {
     "NAME|NAME@V|TAG [OPTION...]",
     "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME "
     "alone: the active version.\n"
-    "An exported directory that is missing or differs is told, and then written again by its worker, from "
-    "its memory.",
+    "An exported directory that is missing or differs is reported; its worker then writes it again from "
+    "memory.",
     CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,

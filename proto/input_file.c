@@ -205,7 +205,7 @@ int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_err
     if (how) return input_file_refuse_changed(f, how, error);
     if (writer == WRITER_THERE) {
         int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is still open for writing", f->shown);
-        error_contrast(error, "a file that nobody writes to",
+        error_contrast(error, "a file that no process has open for writing",
                        "a process that has it open for writing, or mapped so");
         error_hint(error,
                    "close it, and let go of a writable mapping of it (np.memmap, mode r+), before it is "

@@ -51,7 +51,7 @@ static int take_dtype(builder_t *b, const json_t *entry, heddle_tensor_t *t)
     if (t->dtype >= 0) return HEDDLE_OK;
     int rc = refuse_tensor(b, t->name, "has an unknown dtype",
                            "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
-    error_found(b->error, "%.64s", dtype && json_is_string(dtype) ? json_string_value(dtype) : "no text");
+    error_found(b->error, "%.64s", json_is_string(dtype) ? json_string_value(dtype) : "no text");
     error_hint(b->error, "cast the tensor to one of these types and save the adapter again");
     return rc;
 }

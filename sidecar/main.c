@@ -96,14 +96,14 @@ static const option_set_t SET = {
     0,
     "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach "
     "without keys;\n"
-    "4 too few --slots, another release of Heddle or UCX, or past --join-timeout somebody who has "
+    "4 too few --slots, another release of Heddle or UCX, or past --join-timeout another worker with "
     "the name or DIR;\n"
     "6 denied; 9 this machine.  Without a broker it waits.\n\n"
     "Environment:\n"
     "  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: auto, eager or rendezvous [auto]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
     "  UCX_...               UCX's own settings; those that are set are left as they are\n"
-    "  NOTIFY_SOCKET         a service manager that is told when it serves and when it ends\n\n"
+    "  NOTIFY_SOCKET         a service manager, notified when it serves and when it ends\n\n"
     "Examples:\n"
     "  heddle worker --adapter policy\n"
     "  heddle worker --adapter policy --export ./w1    ./w1/policy is always the active version\n"
@@ -232,7 +232,7 @@ static void serve(sidecar_t *s)
         struct pollfd fds[FDS + HOOKS] = {{.fd = heddle_worker_fd(s->worker), .events = POLLIN},
                                           {.fd = s->signal_fd, .events = POLLIN}};
         int hooks = jobs_poll(&s->jobs, fds + FDS, HOOKS);
-        if (poll(fds, (nfds_t)(FDS + hooks), poll_timeout(due_us, clock_now(clock))) < 0 && errno != EINTR)
+        if (poll(fds, FDS + (nfds_t)hooks, poll_timeout(due_us, clock_now(clock))) < 0 && errno != EINTR)
             end_with(s, HEDDLE_ERR_INTERNAL, strerror(errno));
         jobs_polled(&s->jobs, fds + FDS, hooks);
         take_signals(s);

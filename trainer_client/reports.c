@@ -181,8 +181,8 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
                            ? "start one: `heddle worker --adapter %.100s`, or the engine plug "
                              "(python -m heddle.engine)"
                        : code == HEDDLE_ERR_VERSION_LOST
-                           ? "publish it again; nobody has the bytes of %.100s@%llu"
-                           : "`heddle versions %.100s@%llu` tells who was where";
+                           ? "publish it again: no process holds the bytes of %.100s@%llu any more"
+                           : "`heddle versions %.100s@%llu` shows how far each worker came";
     error_hint(error, hint, r->adapter, (unsigned long long)p->version);
     return code;
 }

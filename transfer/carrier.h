@@ -118,7 +118,7 @@ int  exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t b
 void exchange_unshare(transfer_t *t, share_key_t key);
 uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 int  exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask);
-void exchange_drop_ask(transfer_t *t, uint64_t ask);
+void exchange_drop_ask(transfer_t *t, uint64_t id);
 /* True when events() has something to do now. */
 bool exchange_pending(const transfer_t *t);
 
@@ -129,14 +129,14 @@ void exchange_frame(transfer_t *t, const frame_t *f);      /* all kinds but DATA
 void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
 /* Who copies those bytes to their place says so, and digests them (digest_copy) into what this returns,
  * before exchange_arrived.  NULL: nobody wants their leaves, or they begin within a page. */
-uint64_t *exchange_leaves(transfer_t *t, uint64_t ask);
+uint64_t *exchange_leaves(transfer_t *t, uint64_t id);
 /* Or the transport places them, when it likes, perhaps after the ask was dropped.  False: not into that sink
  * (sink_t.only_copied); it is to discard them, and the ask has ended. */
 bool exchange_placing(transfer_t *t, uint64_t ask);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
-void exchange_arrived(transfer_t *t, uint64_t ask, bool ok);
+void exchange_arrived(transfer_t *t, uint64_t id, bool ok);
 /* Or: they lie where they cannot be read.  The same peer is asked again, and nobody is told. */
-void exchange_again(transfer_t *t, uint64_t ask);
+void exchange_again(transfer_t *t, uint64_t id);
 /* DATA: the region is not read any more.  Then, or at once: the send has ended. */
 void exchange_copied(transfer_t *t, send_t *s);
 void exchange_sent(transfer_t *t, send_t *s, sent_t how);

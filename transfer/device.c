@@ -130,8 +130,8 @@ static int check_ready(const char *name, const interface_t *i, heddle_error_t *e
 static int fail_insecure(const char *name, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-               "network interface %s is not loopback: whoever can reach UCX over TCP can write this "
-               "process's memory", name);
+               "network interface %s is not loopback: UCX over TCP has no access control, and a peer could "
+               "write this process's memory", name);
     error_expected(error, "a loopback interface, such as lo");
     error_found(error, "%s", name);
     error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");
@@ -141,8 +141,8 @@ static int fail_insecure(const char *name, heddle_error_t *error)
 static int fail_public(const char *name, const interface_t *i, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-               "network interface %s has the public address %s: whoever can reach UCX over TCP can write "
-               "this process's memory", name, i->public_address);
+               "network interface %s has the public address %s: UCX over TCP has no access control, and "
+               "a peer could write this process's memory", name, i->public_address);
     error_expected(error, "an interface with private addresses alone (RFC 1918, RFC 6598, RFC 4193)");
     error_found(error, "%s", i->public_address);
     error_hint(error, "name another with --data-device, or say --insecure where a firewall keeps others out");

@@ -53,7 +53,7 @@ static int plain_against_keys(const char *endpoint, const wire_keys_t *keys, hed
 static int plain_is_shut_out(const char *endpoint, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                        "whoever listens on %.200s ends the connection in the handshake", endpoint);
+                        "the listener at %.200s closed the connection in the handshake", endpoint);
     error_expected(error, "a broker without keys, or one whose key is known here");
     error_found(error, "another program, or a broker with keys");
     error_hint(error, "--broker or HEDDLE_BROKER names another address, --broker-key the broker's key");
@@ -96,7 +96,7 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
     if (has_key) return broken_off(endpoint, keys, ret_error);
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return plain_is_shut_out(endpoint, ret_error);
     int rc = error_fail(ret_error, HEDDLE_ERR_UNAVAILABLE,
-                        "whoever listens on %.200s does not speak as a broker does", endpoint);
+                        "%.200s is not a Heddle broker: the handshake failed", endpoint);
     error_hint(ret_error,
                "is heddle-broker running there? --broker or HEDDLE_BROKER names another address");
     return rc;

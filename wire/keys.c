@@ -20,7 +20,7 @@
 enum { RAW_BYTES = 32 };
 
 static const char COMMENT[] =
-    "# A key of Heddle.  Whoever reads the secret line can act under it: keep this file to yourself.\n";
+    "# A key of Heddle.  The secret line gives all rights of this key: keep this file private.\n";
 
 /* ---- keys ---- */
 

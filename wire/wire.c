@@ -659,7 +659,7 @@ static int guard(wire_t *w, const wire_keys_t *keys, void *self, heddle_error_t 
     if (!rc) return HEDDLE_OK;
     if (rc == HEDDLE_ERR_NO_MEMORY) return no_sockets(error);
     return error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                      "nobody can ask who connects: another listener of this process has keys");
+                      "only one listener with keys is possible in a process, and there is one already");
 }
 
 int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,

@@ -212,7 +212,7 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
             has_decision |= m->adapters[k].decision && !strcmp(m->adapters[k].adapter, n->adapters[i].name);
         if (!has_decision)
             log_emit(LOG_INFO, "adapter.empty",
-                     "nobody has published %s yet, or no version of it was activated", n->adapters[i].name);
+                     "%s has no active version yet: nothing was published or activated", n->adapters[i].name);
     }
     n->core.has_unsaid = false;
     n->join_end_us = CLOCK_NEVER;

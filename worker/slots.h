@@ -92,7 +92,7 @@ void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size);
 /* [any thread] One more hold, for a caller that has one. */
 void slot_hold(slot_t *slot);
 /* [any thread] Ends a hold.  Accepts NULL and pointers to NULL. */
-void slot_release(slot_t **slot);
+void slot_release(slot_t **held);
 
 /* Takes slot `index`, which is FREE: its memory is going to be made.  NO_MEMORY, NO_SLOT. */
 int  slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);

@@ -199,7 +199,7 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     row->min = q->min ? (uint32_t)q->min : 1;
     row->exact = q->exact;
     row->dry_run = q->dry_run;
-    error_text(row->by, sizeof row->by, q->by && *q->by ? q->by : "somebody");
+    error_text(row->by, sizeof row->by, q->by && *q->by ? q->by : "unknown");
     return HEDDLE_OK;
 }
 
@@ -337,8 +337,9 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
             ? error_fail(error, HEDDLE_ERR_VERSION_FAILED,
                          "%s@%llu was superseded: a newer version came before it was active", row->adapter,
                          (unsigned long long)row->version)
-            : error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu was %s: nobody holds its bytes any more",
-                         row->adapter, (unsigned long long)row->version, v ? "retired" : "put away long ago");
+            : error_fail(error, HEDDLE_ERR_VERSION_LOST,
+                         "%s@%llu was %s: no process holds its bytes any more", row->adapter,
+                         (unsigned long long)row->version, v ? "retired" : "put away long ago");
     error_where(error, row->adapter, row->version, NULL, NULL);
     error_contrast(error, "a version that is staged, active or kept",
                    is_superseded ? "superseded" : "retired");

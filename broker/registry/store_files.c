@@ -45,7 +45,8 @@ void store_files_fini(store_files_t *f)
  * errno. */
 static int look(const char *path, struct stat *ret_st)
 {
-    return stat(path, ret_st) == 0 || stat(path, ret_st) == 0 ? 0 : errno;
+    if (stat(path, ret_st) == 0) return 0;
+    return stat(path, ret_st) == 0 ? 0 : errno;
 }
 
 static bool is_same(const struct stat *a, const struct stat *b)

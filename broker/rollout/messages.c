@@ -148,7 +148,7 @@ void send_release(step_t *s, track_t *t, const member_t *publisher)
 static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held)
 {
     if (sum->code == HEDDLE_ERR_HELD) return held;
-    if (sum->code == HEDDLE_ERR_VERSION_LOST && !row->code) return "nobody holds its bytes";
+    if (sum->code == HEDDLE_ERR_VERSION_LOST && !row->code) return "no process holds its bytes";
     return row->message;
 }
 

@@ -537,7 +537,7 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
 static int unknown_version(const char *adapter, uint64_t version, const member_t *member,
                            heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu is not a version that %s was told of", adapter,
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never announced to %s", adapter,
                         (unsigned long long)version, member->name);
     error_where(error, adapter, version, member->name, NULL);
     return rc;

@@ -99,12 +99,12 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
     clock_text(t->lost_ms, until);
     if (t->last_holder[0])
         error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
-                   "nobody holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
+                   "no process holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
                    (unsigned long long)t->version, t->last_holder, until);
     else
         error_fail(
             ret_error, HEDDLE_ERR_VERSION_LOST,
-            "nobody holds the bytes of %s@%llu: no worker brought them back after the broker was started",
+            "no process holds the bytes of %s@%llu: no worker brought them back after the broker was started",
             t->adapter, (unsigned long long)t->version);
     error_where(ret_error, t->adapter, t->version, NULL, NULL);
     error_hint(ret_error, "publish it again");

@@ -104,7 +104,7 @@ check "one version, one digest" jq -e '[.workers[].adapters[0] | {version, diges
 real=$WORK/real
 cp -r tests/fixtures/plain "$real"
 out=$(ask publish "$real" --adapter real --wait none --deadline 1s --if-unchanged skip)
-check "an adapter that nobody subscribes to is not called published" jq -e '(.ok | not) and .error.code == "no_workers"' <<<"$out"
+check "a version of an adapter without subscribers is not called published" jq -e '(.ok | not) and .error.code == "no_workers"' <<<"$out"
 start wr heddle worker --broker "$BROKER" --adapter real --name wr --export "$WORK/wr"
 out=$(ask publish "$real" --adapter real)
 check "an adapter saved by the real PEFT: published, exported, identical" cmp "$real/adapter_model.safetensors" "$WORK/wr/real/adapter_model.safetensors"

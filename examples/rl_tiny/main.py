@@ -85,7 +85,7 @@ class Run:
         return process
 
     def start(self, work: pathlib.Path) -> None:
-        """`work`: for what nobody will want afterwards, and a path short enough for a Unix socket."""
+        """`work`: for files that are not needed afterwards, and a path short enough for a Unix socket."""
         self._work = work
         broker = self._start("broker",
                              [f"{self.bin_dir}/heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data",
@@ -115,7 +115,7 @@ class Run:
                 str(self._work / "board")]
 
     def stop(self) -> None:
-        """Whoever is left is asked, then made to end."""
+        """Asks the processes that are left to end, then makes them."""
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():

@@ -54,7 +54,7 @@ class _Job:
         self.raised: BaseException | None = None
 
     def run(self) -> bool:
-        """False: somebody else has run it, or given it up."""
+        """False: another thread has run it, or given it up."""
         if not self.claim.acquire(blocking=False):
             return False
         try:
@@ -178,7 +178,8 @@ def _start_thread(begin: Callable[[_Job], None], job: _Job) -> bool:
 
 
 def wait_out(job: _Job) -> None:
-    """C is on its way out: nobody may touch the handle before, whatever a handler raises meanwhile."""
+    """Waits until the call into C has returned, whatever a handler raises meanwhile: until then no thread may
+    touch the handle."""
     while not job.done.is_set():
         try:
             job.done.wait()
@@ -248,8 +249,8 @@ def detachable(call: Callable[[], T]) -> T:
 
 
 def detach(call: Callable[[], Any]) -> _Job:
-    """call() on a helper thread, for nobody to wait for but the end of the program.  NoThread: call() is not
-    made.  An exception of a handler: nor is it then, or it goes on by itself.
+    """call() on a helper thread; only the end of the program waits for it.  After NoThread call() is not
+    made.  After an exception of a handler it is not made either, or it goes on by itself.
     """
     job = prepare(call)
     try:
@@ -272,7 +273,7 @@ def prepare(call: Callable[[], Any]) -> _Job:
 
 
 def launch(job: _Job) -> None:
-    """Once more does no harm: after an exception nobody knows how far the first one came."""
+    """May be called again: after an exception it is not known how far the first call came."""
     if job.is_launched:
         return
     detached.add(job)

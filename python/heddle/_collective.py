@@ -3,14 +3,14 @@
 
 The gather goes to rank 0, and rank 0's outcome, exception included, reaches every rank.  Every rank makes
 every call, in the same order.  Whatever can fail on one rank alone (making plans, allocating, copying) is
-done between two words of all ranks to all: one that cannot ends the call everywhere with its exception, and
-nobody waits in a transfer that the others never enter.  A rank that is gone is told by the process group:
+done between two messages of all ranks to all: one that cannot ends the call everywhere with its exception,
+and no rank waits in a transfer that the others never enter.  The process group reports a rank that is gone:
 Unavailable.
 
     agree(prepare)  ->  [agree(pieces), of a new plan]  ->  agree(pack)  ->  transfer  ->  lead(place, commit)
 
 While rank 0 is in a call that may take long, the others are not in one long collective but in many short
-ones: the timeout of the process group does not matter, and a Ctrl-C on any rank is told to all of them.
+ones: the timeout of the process group does not matter, and a Ctrl-C on any rank reaches all of them.
 """
 from __future__ import annotations
 
@@ -140,13 +140,13 @@ class Collective:
             self._all_enter(go)
 
     def all_enter(self, call: Callable[[], None]) -> None:
-        """A collective of somebody else's, which every rank is about to enter."""
+        """A collective of other code, which every rank is about to enter."""
         self._all_enter(call)
 
     # -- what ends them --------------------------------------------------------------------------------------
 
     def _attempt(self, call: Callable[[], Any]) -> tuple[bool, Any]:
-        """call(), and whether it succeeded: the others are told before its exception goes on."""
+        """call(), and whether it succeeded: the others learn it before its exception goes on."""
         try:
             if self._caught is not None:
                 raise self._caught

@@ -30,7 +30,7 @@ class Handle:
     child ForkError.
 
     `close()` may come from anywhere, a signal handler within a call of the same handle included: it marks the
-    handle closed and interrupts what is under way.  The C handle is freed when nobody is in it: by close()
+    handle closed and interrupts what is under way.  The C handle is freed when no call is in it: by close()
     itself, or, where its own thread is in it further down, by a helper thread.
     """
 
@@ -184,7 +184,7 @@ class Handle:
             pass
 
     def _free(self) -> None:
-        """Frees the C handle when nobody is in it.  Who comes second waits for the first.  On a helper thread
+        """Frees the C handle when no call is in it.  A second thread waits for the first.  On a helper thread
         where there is one: a handler could raise between any two of its steps.
         """
         if self._freer == threading.get_ident():        # a handler, while this thread frees it
@@ -255,7 +255,7 @@ def warn(text: str, kind: type[Warning], source: Any = None) -> None:
 
 
 def tell(text: str, kind: type[Warning], source: Any = None) -> None:
-    """warn() where nobody hears an exception, as in __del__; an interpreter that ends has nobody to warn."""
+    """warn() where an exception would be lost, as in __del__; not when the interpreter ends."""
     try:
         warn(text, kind, source)
     except Warning:             # -W error: it is shown as one that was ignored

@@ -209,7 +209,7 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
 
 
 def spoken(hint: str) -> str:
-    """A hint of the library to whoever writes Python.  Commands in `...`, and options of another program,
+    """A hint of the library in terms of Python.  Commands in `...`, and options of another program,
     stay as they are.
     """
     parts = re.split(r"(`[^`]*`)", hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words that arguments and fields take, for whoever checks types."""
+"""Words that arguments and fields take, for type checkers."""
 from typing import Literal
 
 Phase = Literal["staged", "active"]

@@ -98,7 +98,7 @@ class Admin(Handle):
         return f"<heddle.Admin{' (closed)' if self._is_closed else ''}>"
 
     def _end(self, call: _Call) -> None:
-        """Nobody wants the answer of this call, whether it has begun or not; another one is left alone."""
+        """The answer of this call is not needed, whether it has begun or not; another call is left alone."""
         with self._guard:
             call.is_over = True
             if self._current is call and self._ptr is not None:
@@ -172,11 +172,11 @@ class Admin(Handle):
         unless `exact`).
 
         ref      NAME: the newest when asked        workers   only these        deadline  seconds
-        quorum   "all", a count, or "N%"; not "none": waiting for nobody is no waiting
+        quorum   "all", a count, or "N%"; not "none", which waits for no worker
         Raises Deadline, RolloutFailed, NotFound; `e.answer.missing` names who lacks it.
         """
         if quorum == "none":
-            raise _native.error("usage", "waiting for nobody is no waiting",
+            raise _native.error("usage", "wait() with quorum \"none\" would wait for no worker",
                                 expected='"all", a count, or "N%"', found="'none'")
         names, kept = _native.c_list(workers, "workers")
         opts = ffi.new("heddle_wait_opts_t *", {"size": ffi.sizeof("heddle_wait_opts_t"),

@@ -72,8 +72,8 @@ class NotFound(HeddleError, LookupError):
 
 
 class Conflict(HeddleError):
-    """Somebody or something else stands against it (exit 4): `writer_held`, `unchanged`, `request_conflict`,
-    `step_back`, ...
+    """Another writer, version or request stands against it (exit 4): `writer_held`, `unchanged`,
+    `request_conflict`, `step_back`, ...
     """
 
 
@@ -82,7 +82,7 @@ class Fenced(Conflict):
 
 
 class Held(Conflict):
-    """The adapter is held at an older version: somebody activated it by hand, and the message says who."""
+    """The adapter is held at an older version, activated by hand.  The message names the user."""
 
 
 class Deadline(HeddleError, TimeoutError):

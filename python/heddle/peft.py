@@ -85,8 +85,8 @@ def load_into(model: Any, a: Any, adapter: str = "default") -> None:
     ...).  The parameters stay the same objects, so optimizers and compiled graphs keep them.  The calling
     thread does the copy; no forward pass may run meanwhile.
 
-    Memory is checked too: tensors that were freed or are on "meta", parameters that torch lets nobody write
-    to (inference tensors) or with elements at one place (expanded), tied parameters that would get different
+    Memory is checked too: tensors that were freed or are on "meta", parameters that are read-only in torch
+    (inference tensors) or with elements at one place (expanded), tied parameters that would get different
     values.  What is loaded may lie in the model's own memory (parameters that change places): it is copied
     first.
 
@@ -214,8 +214,8 @@ def _check_targets(plan: _model.Plan, sources: list[Any]) -> None:
     for name, p in zip(names, plan.parameters, strict=True):
         if p.is_inference() and not torch.is_inference_mode_enabled():
             raise _native.error("usage",
-                                f"tensor {name} of the model is an inference tensor, which torch lets nobody "
-                                "write to",
+                                f"tensor {name} of the model is an inference tensor, which torch "
+                                "makes read-only",
                                 expected="a tensor made outside of torch.inference_mode()",
                                 found="is_inference()",
                                 hint="make the model outside of torch.inference_mode(), or call load_into in "

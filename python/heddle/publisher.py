@@ -221,8 +221,8 @@ class Publisher(Handle):
                       follows the hash seed).  With the bytes of a saved file the digest is that of the saved
                       directory.
         The tensors are copied once, into Heddle's region (those that other ranks send: through a buffer on
-        either side): `optimizer.step()` may follow at once.  Until it returns nobody else may change, move or
-        free them.  What goes where is worked out at the first call
+        either side): `optimizer.step()` may follow at once.  Until it returns no other thread may
+        change, move or free them.  What goes where is worked out at the first call
         for a model, and again when its structure, types or configuration changed.
         Raises as publish_tensors, and BadAdapter (unsupported_peft_type) with the type's name, NotFound for a
         missing adapter.

@@ -443,7 +443,7 @@ class Update(HeldVersion):
 
     def reject(self, reason: str) -> bool:
         """Refuses a version that arrived, or says that a commit could not be carried out; up to 640 bytes
-        reach whoever waits for the version.
+        reach the processes that wait for the version.
         """
         return self._answer("reject", lib.heddle_worker_reject, _native.c_text(reason))
 

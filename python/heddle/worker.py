@@ -326,7 +326,7 @@ class Worker(Handle):
         return Hold(self, place[0], where)
 
     def _forget_holds(self) -> None:
-        """Those whose last view has gone: of those that other libraries have nobody is told."""
+        """Those whose last view has gone: views that other libraries hold are not reported."""
         for hold in list(self._holds):
             hold.tidy()
             if hold.is_over:
@@ -360,8 +360,8 @@ class Worker(Handle):
         """Until every adapter has an active version here, and none is stale, as far as this worker knows.  ->
         {adapter: Current}
 
-        With apply="app" somebody else (a thread, a task) answers the updates meanwhile.  Raises Deadline,
-        which names the adapters and why: an update that nobody has answered, what a version failed or is
+        With apply="app" another thread or task answers the updates meanwhile.  Raises Deadline,
+        which names the adapters and why: an update without an answer, what a version failed or is
         stale for, a broker that is away.  Raises Denied after 5 s in which the broker refuses the key; the
         worker goes on trying, and joins when the key is added.
         """

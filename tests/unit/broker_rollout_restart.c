@@ -364,7 +364,7 @@ Test(restart, a_replay_of_a_lost_version_that_is_not_active_says_so)
     const msg_rollout_t *r = &rig_last(T, MSG_ROLLOUT)->rollout;
     cr_assert_str_eq(r->state, "lost");
     cr_assert_str_eq(r->code, "version_lost");
-    cr_assert_str_eq(r->message, "nobody holds its bytes");
+    cr_assert_str_eq(r->message, "no process holds its bytes");
 }
 
 /* ---- a publisher that serves two ---- */

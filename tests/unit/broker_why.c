@@ -180,7 +180,7 @@ Test(why, retired_is_not_failed)
     const char *code = ask((msg_query_t){.op = "wait", .name = "policy", .version = 1, .exact = true});
     cr_assert_str_eq(code, "version_lost");
     const json_t *error = json_object_get(body, "error");
-    cr_assert_str_eq(text(error, "message"), "policy@1 was retired: nobody holds its bytes any more");
+    cr_assert_str_eq(text(error, "message"), "policy@1 was retired: no process holds its bytes any more");
     cr_assert_str_eq(text(error, "found"), "retired");
 }
 

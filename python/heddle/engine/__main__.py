@@ -203,7 +203,7 @@ class Program:
                             expected="letters, digits and . _ -, at most 128, a letter or digit first")
         for path in (o.export, o.server_dir or ""):
             if path != path.encode("utf-8", "replace").decode():
-                raise Usage(f"{ascii(path)} is not UTF-8, and servers are told paths in UTF-8", code="usage",
+                raise Usage(f"{ascii(path)} is not UTF-8, and servers take paths in UTF-8", code="usage",
                             exit=2, hint="name another directory")
         found = [name for _, name in socket.if_nameindex()]
         if o.data_device is not None and o.data_device not in found:

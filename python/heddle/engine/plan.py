@@ -185,7 +185,7 @@ class Plan:
         v.state, v.since, v.deadline = self._settled(v), now, float("inf")
 
     def gone(self, now: float, adapter: str, number: int) -> None:
-        """Retired, failed or rejected: nobody will ask for it again."""
+        """Retired, failed or rejected: no request names it again."""
         v = self.versions.get((adapter, number))
         if v is not None and v.state is not State.DROPPED:
             v.state, v.since = State.DROPPED, now
@@ -200,8 +200,8 @@ class Plan:
     # --- the servers' events ---------------------------------------------------------------------
 
     def seen(self, now: float, server: int, listing: Mapping[str, str], room: int | None) -> list[str]:
-        """A server's own list.  Returns the names that it had and has no more, though nobody unloaded
-        them."""
+        """A server's own list.  Returns the names that it had and has no more, though they were not
+        unloaded."""
         s = self.servers[server]
         if not s.up:
             s.up, s.since, s.words = True, now, ""
@@ -380,7 +380,7 @@ class Plan:
         return self._not_too_soon(s, Unload(index, victim, force=True), now)
 
     def _victim(self, index: int, s: Server, now: float) -> str | None:
-        """What makes room: first what nobody wants, then the oldest kept."""
+        """What makes room: first what is not wanted, then the oldest kept."""
         for name, _ in self._unwanted(index, s, now):
             return name
         kept = [v for v in self.versions.values() if v.state is State.KEPT and s.has.get(v.name) == v.path]

@@ -67,7 +67,7 @@ class Voice:
                       flush=True)
 
     def _print(self, line: Mapping[str, Any], text: str) -> None:
-        """A reader who stopped reading holds up nobody: lines are dropped and counted, and a gap is said when
+        """A reader that stopped reading blocks nothing: lines are dropped and counted, and a gap is said when
         it reads again."""
         if self._is_quiet and not self._is_json:
             return

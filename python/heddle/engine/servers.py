@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class Away(Exception):
-    """No answer: nobody listens there, the connection broke, or the time ran out."""
+    """No answer: no server listens there, the connection broke, or the time ran out."""
 
 
 class Late(Away):
@@ -323,8 +323,8 @@ class _Told:
         return self.slots is not None and len(self.names) >= self.slots
 
     def is_anything(self, name: str) -> bool:
-        """Whether some request names it, or may: what waits, and what has brought no token yet, is told by
-        number alone."""
+        """Whether some request names it, or may: of what waits, and of what has brought no token yet,
+        only the number is known."""
         return bool(self.engines != 1 or name in self.names or self.is_full or self.waiting_count
                     or (self.running_count and not self.names))
 

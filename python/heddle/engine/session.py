@@ -63,7 +63,7 @@ class Session:
         return update is not None and update.reject(reason)
 
     def forget(self, adapter: str, version: int) -> None:
-        """Nobody waits for an answer any more."""
+        """No answer is expected any more."""
         for phase in ("arrived", "commit"):
             self._forget(phase, adapter, version)
 

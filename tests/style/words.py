@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Messages are plain technical English: threads, processes and peers are not persons.  No string literal of C
+or Python (messages, help texts, docstrings), and no page but those of NOT_YET, has a word of WORDS.
+Prints the places and exits with 1.
+
+What a message says: what failed, where, what was expected, what was found, what to do."""
+import ast
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORDS = re.compile(r"\b(nobody|whoever|somebody|(?:is|are|was|were)\s+told)\b", re.I)
+C = """include/heddle core proto wire transfer client worker sidecar trainer_client cli broker bench tools
+       examples""".split()
+PYTHON = "python/heddle python/tools tools examples bench".split()
+SHELL = "tools examples .ci".split()
+PAGES = """*.md docs/*.md docs/man/* python/*.md examples/*/*.md deploy/heddle.env
+           deploy/completion/*""".split()
+# Pages that still have these words.  A page that is mended is taken off.
+NOT_YET = """docs/architecture.md docs/benchmarks.md docs/deploy.md docs/json.md docs/protocol.md
+             docs/python.md docs/testing.md docs/trl.md docs/man/heddle.7
+             docs/man/heddle_keys.3 docs/man/heddle_publisher.3
+             docs/man/heddle_worker.3""".split()
+
+# A comment, or a literal: what begins first ends first.
+C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.S)
+
+
+def strings_of_c(text):
+    """-> (line, text) of each literal; what the compiler would join, with only space between, is one."""
+    joined, line, last = "", 0, 0
+    for m in C_TOKEN.finditer(text):
+        if not m[0].startswith('"'):
+            continue
+        if joined and text[last:m.start()].strip(" \t\n\\"):
+            yield line, joined
+            joined = ""
+        line = line if joined else text.count("\n", 0, m.start()) + 1
+        joined, last = joined + m[0][1:-1], m.end()
+    if joined:
+        yield line, joined
+
+
+def strings_of_python(text):
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def strings_of_shell(text):
+    """Every line that is no comment: most of them are words that are printed."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.lstrip().startswith("#"):
+            yield number, line
+
+
+def is_script(path, of):
+    if path.suffix:
+        return False
+    with open(path, "rb") as f:
+        first = f.readline()
+    return first.startswith(b"#!") and of in first
+
+
+def sources():
+    """-> (path, what reads its strings)"""
+    for place in C:
+        yield from ((p, strings_of_c) for p in sorted((ROOT / place).rglob("*.[ch]")))
+    for place in PYTHON:
+        for p in sorted((ROOT / place).rglob("*")):
+            if p.is_file() and p.name != "_abi.py" and (p.suffix == ".py" or is_script(p, b"python")):
+                yield p, strings_of_python
+    for place in SHELL:
+        yield from ((p, strings_of_shell) for p in sorted((ROOT / place).rglob("*"))
+                    if p.is_file() and (p.suffix == ".sh" or is_script(p, b"sh")))
+    for pattern in PAGES:
+        pages = [p for p in sorted(ROOT.glob(pattern)) if p.is_file()]
+        if not pages:
+            sys.exit(f"words: no pages {pattern}")
+        yield from ((p, lambda text: [(1, text)]) for p in pages if str(p.relative_to(ROOT)) not in NOT_YET)
+
+
+wrong, count = [], 0
+for path, strings in sources():
+    for number, said in strings(path.read_text()):
+        count += 1
+        said = said.replace("\\n", "  ")
+        for m in WORDS.finditer(said):
+            at = number + said.count("\n", 0, m.start())
+            wrong.append(f'{path.relative_to(ROOT)}:{at}: "{" ".join(m[0].split())}" in a text for people')
+print("\n".join(wrong) if wrong else f"words: {count} texts are free of {WORDS.pattern}")
+sys.exit(1 if wrong or count < 1000 else 0)
