@@ -32,6 +32,7 @@ struct query {
     buf_t frame;
     heddle_error_t refusal;            /* of the last HELLO or handshake; code 0: none */
     bool is_shut;                      /* it was the handshake */
+    uint64_t heard_us;                 /* when the last frame came */
     /* the question */
     msg_query_t page;                  /* as asked: with the request's number and the cursor */
     uint64_t req;
@@ -137,6 +138,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     msg_t m;
     heddle_error_t error;
     (void)from;
+    q->heard_us = loop_now(q->loop);
     if (msg_decode(frame, &m, &error)) {
         if (q->is_asked && !q->is_answered) fail(q, &error);
         return;
@@ -294,6 +296,16 @@ static int give_up(query_t *q, heddle_error_t *error)
     return rc;
 }
 
+/* A connection whose local address has left the host, or whose broker's host has, stays open for ten seconds
+ * and carries nothing.  As no question was sent on it yet, it can be replaced without asking twice: the
+ * session greets the broker again, and dials anew where no answer comes. */
+static void greet_if_quiet(query_t *q)
+{
+    session_event_t event = {.kind = SE_LINE_UP};
+    if (is_greeted(q) && loop_now(q->loop) - q->heard_us > QUERY_QUIET_US)
+        act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
+}
+
 /* Asks for q->page; the answer's body is then in q->body, its code in q->code. */
 static int ask_page(query_t *q, heddle_error_t *error)
 {
@@ -348,6 +360,7 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     json_t *whole = NULL;
     loop_turn(q->loop, 0); /* twice: what happened since the last question is noticed, then heard */
     loop_turn(q->loop, 0);
+    greet_if_quiet(q);
     q->page = *question;
     q->started_us = loop_now(q->loop);
     q->asked_us = 0;

@@ -4,6 +4,7 @@
  *
  *   not asked --(greeted by the broker)--> asked --(REPORT, ERROR)--> answered
  *   asked --(connection lost, broker restarted)--> not asked: asked again with what is left of its patience
+ *   a question on a quiet connection --> not asked: greeted first, and dialled anew without an answer
  *
  * Threads: one at a time; query_interrupt by any, signal handlers too.  query_ask blocks at most for
  * the timeout plus the question's own patience; with a deadline, which counts from the call, at most until
@@ -15,6 +16,8 @@
 #include "proto/msg.h"
 #include "wire/loop.h"
 #include <jansson.h>
+
+#define QUERY_QUIET_US 1000000u   /* a connection without a frame for longer is greeted before it is used */
 
 typedef struct query query_t;
 

@@ -2,6 +2,7 @@
 /* The admin client against a broker of a few lines on loopback: pages, refusals, silence, restarts,
  * interrupts. */
 #include "core/errors.h"
+#include "client/query.h"
 #include "client/report.h"
 #include "proto/msg.h"
 #include "proto/value.h"
@@ -27,6 +28,7 @@ struct fake {
     pthread_t thread;
     char endpoint[128];
     atomic_int hellos, queries;
+    atomic_ullong asker, deaf_to;      /* connections: of the last question; whose frames are lost; 0: none */
     /* Of the test's thread and the broker's, as what passes between them over a socket orders nothing. */
     void (*_Atomic on_query)(fake_t *f, peer_t from, const msg_query_t *q);
     atomic_int hello_code;             /* HELLO is refused with it */
@@ -100,11 +102,13 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
 {
     fake_t *f = self;
     msg_t m;
+    if (from == f->deaf_to) return;
     cr_assert_eq(msg_decode(frame, &m, NULL), 0);
     if (m.type == MSG_HELLO) {
         cr_assert_eq(m.hello.role, ROLE_ADMIN);
         on_hello(f, from);
     } else if (m.type == MSG_QUERY) {
+        f->asker = from;
         f->last_deadline_ms = m.query.deadline_ms;
         f->last_epoch = m.query.epoch;
         f->last_limit = m.query.limit;
@@ -532,6 +536,27 @@ Test(admin, broker_restarted_between_questions)
         stop(&f);
         start(&f, f.endpoint);
     }
+    heddle_admin_close(&a);
+    stop(&f);
+}
+
+/* As when the address that it was made from has left this host: nothing ends it, and nothing arrives. */
+Test(admin, a_connection_that_leads_nowhere_is_dialled_anew)
+{
+    fake_t f = {.on_query = answer_once};
+    char *json;
+    start(&f, "tcp://127.0.0.1:*");
+    heddle_admin_t *a = open_admin(&f, 5000);
+    cr_assert_eq(heddle_admin_status(a, &json), 0, "%s", heddle_last_error()->message);
+    heddle_free(json);
+    UNTIL(f.queries == 1);
+    f.deaf_to = atomic_load(&f.asker);
+    uint64_t quiet_us = now_us() + QUERY_QUIET_US + 100000;
+    UNTIL(now_us() >= quiet_us);
+    cr_assert_eq(heddle_admin_status(a, &json), 0, "%s", heddle_last_error()->message);
+    heddle_free(json);
+    UNTIL(f.queries == 2);
+    cr_assert_neq(f.asker, f.deaf_to);
     heddle_admin_close(&a);
     stop(&f);
 }
