@@ -65,7 +65,7 @@ void credentials_roles(const char *role, const char *const *adapters, char ret_r
     size_t n = 0, size = sizeof ((wire_keys_t *)NULL)->roles;
     ret_roles[0] = 0;
     for (; adapters && *adapters && n < size; adapters++)
-        n += (size_t)snprintf(ret_roles + n, size - n, "%s--role %s:%s", n ? " " : "", role, *adapters);
+        n += (size_t)snprintf(ret_roles + n, size - n, "%s%s:%s", n ? " --role " : "", role, *adapters);
     if (n >= size) ret_roles[0] = 0;
 }
 

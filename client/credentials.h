@@ -15,7 +15,7 @@
 /* A key or a file; a file; NULL: see above.  `roles`: what the key needs, for a hint; NULL: it depends. */
 typedef struct { const char *broker_key, *key, *roles; } credentials_t;
 
-/* "--role worker:a --role worker:b", of a list that NULL ends; "" where that is too long to be read. */
+/* "worker:a --role worker:b", of a list that NULL ends; "" where that is too long to be read. */
 void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112]);
 
 /* `endpoints`: those that will be dialled.  *ret_secure: CURVE with each of them.

@@ -13,8 +13,8 @@ static int key_unknown(const char *endpoint, const wire_keys_t *keys, heddle_err
                         endpoint, own->public_key);
     error_expected(error, "a key that `heddle keys list` shows there, and that was not revoked");
     error_found(error, "%s", own->public_key);
-    error_hint(error, "the broker's user runs `heddle keys add '%s' %s`%s", own->public_key,
-               keys->roles[0] ? keys->roles : "--role worker:ADAPTER",
+    error_hint(error, "the broker's user runs `heddle keys add '%s' --role %s`%s", own->public_key,
+               keys->roles[0] ? keys->roles : "worker:ADAPTER",
                keys->roles[0] ? "" : " (or publisher:ADAPTER, reader, admin)");
     return rc;
 }
@@ -24,10 +24,10 @@ static void hint_at_both(const char *why, const key_pair_t *own, const char *rol
 {
     const char *quote = own->public_key[0] ? "'" : "";
     error_hint(error,
-               "%sthe broker's user runs `heddle keys add %s%s%s %s`%s; give the key that `heddle status` "
-               "prints there to --broker-key or HEDDLE_BROKER_KEY",
+               "%sthe broker's user runs `heddle keys add %s%s%s --role %s`%s; give the key that `heddle "
+               "status` prints there to --broker-key or HEDDLE_BROKER_KEY",
                why, quote, own->public_key[0] ? own->public_key : "KEY", quote,
-               roles[0] ? roles : "--role worker:ADAPTER", roles[0] ? "" : " (or publisher:ADAPTER, reader)");
+               roles[0] ? roles : "worker:ADAPTER", roles[0] ? "" : " (or publisher:ADAPTER, reader)");
 }
 
 /* Our key was not needed so far; the broker's user has to know it. */

@@ -58,8 +58,8 @@ typedef struct {
      * found there instead.  "": plain, until a key was found.  own "" is then client.key of the ring. */
     char broker_key[KEY_TEXT];
     bool is_fixed;
-    /* Dial: the roles that our key needs, as options of `heddle keys add`, for the hint of a refusal.  "": it
-     * depends. */
+    /* Dial: the roles that our key needs, as `heddle keys add --role` takes them, for the hint of a refusal.
+     * "": it depends. */
     char roles[112];
     keyring_t ring;
 } wire_keys_t;
