@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writing, replacing and removing exported directories, so that a reader of the link finds a whole one at
+ * any time. */
 #include "sidecar/export.h"
 
 #include "core/errors.h"
@@ -17,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* A full disk and missing descriptors have codes of their own, since their remedies differ. */
 static int code_of(int number)
 {
     switch (number) {
@@ -44,7 +47,7 @@ static int fail(heddle_error_t *error, const char *what, const char *where)
     return rc;
 }
 
-/* Something of somebody else's has the name: it is told, and left as it is. */
+/* The name is taken by files that this program did not write. They are reported and left as they are. */
 static int fail_taken(heddle_error_t *error, const char *path, const char *expected, const char *found)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%s is in the way: %s", path, found);
@@ -73,17 +76,9 @@ static DIR *open_directory(int parent, const char *name)
     return dir;
 }
 
-/* False with errno, which is 0 for a directory. */
-static bool is_file(int parent, const char *name)
-{
-    struct stat st;
-    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW)) return errno == ENOENT; /* it went meanwhile */
-    return !S_ISDIR(st.st_mode);
-}
-
-/* A PEFT directory, or what is left of one: files alone, which an engine may have added to; empty, or with
- * one of PEFT's names in it.  Anything else is not ours to remove, nor what cannot be read to its end.  False
- * with errno. */
+/* Whether the directory may be removed: it holds files only, and is empty or has a file with one of PEFT's
+ * names. An engine may have added files of its own. A directory that cannot be read to its end is kept.
+ * False with errno. */
 static bool is_export(int parent, const char *name)
 {
     DIR *dir = open_directory(parent, name);
@@ -93,7 +88,10 @@ static bool is_export(int parent, const char *name)
         if (is_dot(e->d_name)) continue;
         is_empty = false;
         is_peft = is_peft || !strncmp(e->d_name, "adapter_", 8);
-        is_flat = is_file(dirfd(dir), e->d_name);
+        struct stat st;
+        bool is_known = fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+        if (is_known) errno = 0;
+        is_flat = is_known ? !S_ISDIR(st.st_mode) : errno == ENOENT; /* ENOENT: removed since readdir */
     }
     int why = errno;
     if (dir) closedir(dir);
@@ -101,8 +99,8 @@ static bool is_export(int parent, const char *name)
     return !why && is_flat && (is_empty || is_peft);
 }
 
-/* One level: a PEFT directory holds files.  What is not a file stays, and the directory with it.  False
- * with errno; *ret_whole when it is as it was. */
+/* One level only, since a PEFT directory holds files. A subdirectory stays, and the directory with it.
+ * False with errno; *ret_whole: nothing was removed. */
 static bool remove_files(int parent, const char *name, bool *ret_whole)
 {
     DIR *dir = open_directory(parent, name);
@@ -114,8 +112,9 @@ static bool remove_files(int parent, const char *name, bool *ret_whole)
     return unlinkat(parent, name, AT_REMOVEDIR) == 0;
 }
 
-/* Under a temporary name first: a reader sees the whole directory, or none.  What cannot be removed gets its
- * name back while it is whole; the rest of one goes with the next start.  False with errno. */
+/* The directory gets a temporary name first, so that a reader sees all of it or none. If it cannot be
+ * removed, it gets its name back while it is whole; a partly removed one is cleaned up at the next start.
+ * False with errno. */
 static bool remove_directory(int parent, const char *name)
 {
     char temporary[400];
@@ -134,7 +133,7 @@ static bool remove_directory(int parent, const char *name)
     return false;
 }
 
-/* An old directory, wanted no more. */
+/* Removes a directory that is beyond `keep`; a failure is only logged, because no version depends on it. */
 static void remove_old(const exports_t *x, const char *name)
 {
     if (!remove_directory(x->root, name))
@@ -156,8 +155,8 @@ static bool is_temporary(const char *name, const char *adapter)
     return digits > 0 && !strncmp(rest + 1 + digits, ".tmp-", 5);
 }
 
-/* What a killed run left.  With the lock on its adapter nobody else can be writing it, here or in another
- * container. */
+/* Removes the temporary files that a killed process left. The lock on the adapter ensures that no other
+ * process is writing them, in this container or in another. */
 static void clean_up(int root, const char *adapter)
 {
     DIR *dir = open_directory(root, ".");
@@ -171,25 +170,20 @@ static void clean_up(int root, const char *adapter)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static int make_path(const char *path)
-{
-    char part[4096];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *at = part + 1; (at = strchr(at, '/')); *at++ = '/') {
-        *at = 0;
-        if (mkdir(part, 0755) != 0 && errno != EEXIST) return -1;
-    }
-    return mkdir(part, 0755) != 0 && errno != EEXIST ? -1 : 0;
-}
-
-/* Writable, and made where it is missing. */
+/* Opens a directory for writing in it; makes it and its parents where they are missing. */
 static int open_root(const char *path, heddle_error_t *error, int *ret_root)
 {
     if (strlen(path) >= sizeof ((exports_t *)0)->path) {
         errno = ENAMETOOLONG;
         return fail(error, "cannot make", path);
     }
-    if (make_path(path) != 0) return fail(error, "cannot make", path);
+    char part[4096];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *at = part + 1; (at = strchr(at, '/')); *at++ = '/') {
+        *at = 0;
+        if (mkdir(part, 0755) != 0 && errno != EEXIST) return fail(error, "cannot make", path);
+    }
+    if (mkdir(part, 0755) != 0 && errno != EEXIST) return fail(error, "cannot make", path);
     int root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (root < 0) return fail(error, "cannot open", path);
     if (faccessat(root, ".", W_OK | X_OK, AT_EACCESS) != 0) {
@@ -220,8 +214,8 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
-/* Somebody may have removed the lock file, and another worker made and locked a new one: then that one has
- * the adapter.  The old file's locks count for nobody any more. */
+/* If the lock file was removed, another worker may have made a new one and locked it: that worker then has
+ * the adapter. Locks on the removed file exclude no process any more, so they are taken anew. */
 static int keep_lock(exports_t *x, heddle_error_t *error)
 {
     int lock = -1, is_ours = x->lock < 0 ? 1 : export_lock_is_of(x->root, x->lock);
@@ -237,31 +231,24 @@ static int keep_lock(exports_t *x, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Nothing where `root` is x->root, *ret_same then.  A lock that is there already is kept: taking it anew
- * would end it. */
-static int lock_root(exports_t *x, int root, heddle_error_t *error, int *ret_lock, bool *ret_same)
-{
-    struct stat mine, now;
-    if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0) return fail(error, "cannot look at", x->path);
-    *ret_lock = x->lock;
-    *ret_same = is_same_file(&mine, &now);
-    if (*ret_same || !x->adapters) return HEDDLE_OK;
-    int is_ours = export_lock_is_of(root, x->lock);
-    if (is_ours < 0) return fail(error, "cannot look at the lock in", x->path);
-    return is_ours ? HEDDLE_OK : export_lock_take(root, x->path, x->adapters, error, ret_lock);
-}
-
-/* The directory that has the path now: it may have been removed, or another put in its place. */
+/* Uses the directory that has the path now, because the old one may have been removed or replaced. A lock
+ * that is of the new directory already is kept: closing and reopening the lock file would release it. */
 static int find_root(exports_t *x, heddle_error_t *error)
 {
     struct stat mine, now;
     bool is_same = false;
     if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && is_same_file(&mine, &now))
         return keep_lock(x, error);
-    int root, lock, rc = open_root(x->path, error, &root);
+    int root, lock = x->lock, rc = open_root(x->path, error, &root);
     if (rc) return rc;
-    rc = lock_root(x, root, error, &lock, &is_same);
-    if (rc || is_same) close(root);    /* it could not be looked at for a moment */
+    if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0) rc = fail(error, "cannot look at", x->path);
+    else is_same = is_same_file(&mine, &now);
+    if (!rc && !is_same && x->adapters) {
+        int is_ours = export_lock_is_of(root, x->lock);
+        if (is_ours < 0) rc = fail(error, "cannot look at the lock in", x->path);
+        else if (!is_ours) rc = export_lock_take(root, x->path, x->adapters, error, &lock);
+    }
+    if (rc || is_same) close(root); /* the same one: only the first look at it had failed */
     else {
         log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
         if (lock == x->lock) x->lock = -1;
@@ -319,8 +306,8 @@ bool exports_has(const exports_t *x, const char *adapter, uint64_t version)
     return faccessat(x->root, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* What cannot be read for want of a descriptor or of memory, or by a failing disk, is not known to be
- * wrong. */
+/* A failure for want of a descriptor or memory, or a failing disk, says nothing about the content, so it is
+ * returned as it is and not as a mismatch. */
 int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT],
                  heddle_error_t *error)
 {
@@ -335,9 +322,10 @@ int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIG
     return strcmp(ret_found, digest) ? HEDDLE_ERR_DIGEST_MISMATCH : HEDDLE_OK;
 }
 
+/* OTHER: a directory of an earlier run, or a damaged one; it may be replaced. */
 typedef enum { PLACE_FREE, PLACE_RIGHT, PLACE_OTHER } place_t;
 
-/* Of the version's directory; OTHER: of an earlier run, or damaged. */
+/* What the name of the version's directory holds now. An error if it is neither free nor an export. */
 static int look_at_place(exports_t *x, const heddle_manifest_t *m, const char *path, heddle_error_t *error,
                          place_t *ret_place)
 {
@@ -356,13 +344,6 @@ static int look_at_place(exports_t *x, const heddle_manifest_t *m, const char *p
                       "a directory with other things in it");
 }
 
-static int swap(int root, const char *fresh, const char *name)
-{
-    if (syscall(SYS_renameat2, root, fresh, root, name, RENAME_EXCHANGE) == 0) return 0;
-    if (errno != EINVAL && errno != ENOSYS) return -1;
-    return remove_directory(root, name) ? renameat(root, fresh, root, name) : -1; /* a file system without */
-}
-
 static int write_new(const heddle_snapshot_t *snapshot, const char *path, heddle_error_t *error)
 {
     int rc = heddle_snapshot_export(snapshot, path);
@@ -370,8 +351,9 @@ static int write_new(const heddle_snapshot_t *snapshot, const char *path, heddle
     return rc;
 }
 
-/* The new one is whole beside the old one before they change places: a reader of the link finds a directory
- * at any time. */
+/* The new directory is complete beside the old one before the two are exchanged, so that a reader of the
+ * link finds a directory at any time. A file system without exchange has a moment between removing and
+ * renaming. */
 static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *path, heddle_error_t *error)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
@@ -385,7 +367,10 @@ static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *
     remove_files(x->root, fresh, &(bool){false});
     int rc = write_new(snapshot, fresh_path, error);
     if (rc) return rc;
-    if (swap(x->root, fresh, name) != 0) rc = fail(error, "cannot replace", path);
+    bool is_swapped = syscall(SYS_renameat2, x->root, fresh, x->root, name, RENAME_EXCHANGE) == 0;
+    if (!is_swapped && (errno == EINVAL || errno == ENOSYS))
+        is_swapped = remove_directory(x->root, name) && renameat(x->root, fresh, x->root, name) == 0;
+    if (!is_swapped) rc = fail(error, "cannot replace", path);
     if (!rc && fsync(x->root) != 0) rc = fail(error, "cannot sync", x->path);
     if (faccessat(x->root, fresh, F_OK, AT_SYMLINK_NOFOLLOW) == 0 &&
         !remove_files(x->root, fresh, &(bool){false}))
@@ -419,6 +404,8 @@ static int sync_root(exports_t *x, heddle_error_t *error)
     return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
 }
 
+/* A link cannot be changed in place: a new one is made under a temporary name and renamed over the old one,
+ * so that the name always leads to a whole directory. */
 int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_error_t *error)
 {
     char name[200], temporary[300];
@@ -439,7 +426,7 @@ int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_err
     return rc;
 }
 
-/* ADAPTER@V: a directory with the name of a tag is somebody else's. */
+/* Only ADAPTER@VERSION is the name of an export: ADAPTER@TAG, or another adapter's name, is not. */
 static bool is_export_of(const char *adapter, const char *name, ref_t *ret_ref)
 {
     return !ref_parse(name, ret_ref, NULL) && ret_ref->version && !ret_ref->head[0] &&
@@ -465,21 +452,6 @@ void exports_remove(exports_t *x, const char *adapter, uint64_t version)
 
 /* --- old ones --------------------------------------------------------------------------------- */
 
-typedef struct { uint64_t *versions; size_t count, capacity; } list_t;
-
-static bool add(list_t *l, uint64_t version)
-{
-    if (l->count == l->capacity) {
-        size_t capacity = l->capacity ? l->capacity * 2 : 16;
-        uint64_t *grown = realloc(l->versions, capacity * sizeof *grown);
-        if (!grown) return false;
-        l->versions = grown;
-        l->capacity = capacity;
-    }
-    l->versions[l->count++] = version;
-    return true;
-}
-
 static int later_first(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -489,7 +461,8 @@ static int later_first(const void *a, const void *b)
 void exports_prune(exports_t *x, const char *adapter,
                    bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self)
 {
-    list_t list = {0};
+    uint64_t *versions = NULL;
+    size_t count = 0, capacity = 0;
     uint32_t kept = 0;
     if (x->root < 0) return;
     DIR *dir = open_directory(x->root, ".");
@@ -497,18 +470,24 @@ void exports_prune(exports_t *x, const char *adapter,
         for (struct dirent *e; (e = readdir(dir));) {
             ref_t ref;
             if (!is_export_of(adapter, e->d_name, &ref)) continue;
-            if (!add(&list, ref.version)) break;
+            if (count == capacity) {
+                uint64_t *grown =
+                    realloc(versions, (capacity = capacity ? capacity * 2 : 16) * sizeof *grown);
+                if (!grown) break; /* without memory fewer old ones are noted, and fewer are removed */
+                versions = grown;
+            }
+            versions[count++] = ref.version;
         }
         closedir(dir);
-        if (list.count) qsort(list.versions, list.count, sizeof *list.versions, later_first);
+        if (count) qsort(versions, count, sizeof *versions, later_first);
     }
     uint64_t linked = exports_linked(x, adapter);
-    for (size_t i = 0; i < list.count; i++) {
+    for (size_t i = 0; i < count; i++) {
         char name[200];
-        name_of(adapter, list.versions[i], name);
-        bool is_linked = list.versions[i] == linked;
-        if (is_linked || kept++ < x->keep || is_needed(self, adapter, list.versions[i])) continue;
+        name_of(adapter, versions[i], name);
+        bool is_linked = versions[i] == linked;
+        if (is_linked || kept++ < x->keep || is_needed(self, adapter, versions[i])) continue;
         remove_old(x, name);
     }
-    free(list.versions);
+    free(versions);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starting a command with posix_spawn, and reading its output through a pipe. */
 #include "sidecar/hook.h"
 
 #include "core/clock.h"
@@ -19,22 +20,15 @@ enum { VARIABLES = 5 };
 static const char *const NAMES[VARIABLES] = {"HEDDLE_ADAPTER", "HEDDLE_VERSION", "HEDDLE_DIGEST",
                                              "HEDDLE_TAG", "HEDDLE_PATH"};
 
-static bool is_ours(const char *entry)
-{
-    for (int i = 0; i < VARIABLES; i++) {
-        size_t n = strlen(NAMES[i]);
-        if (!strncmp(entry, NAMES[i], n) && entry[n] == '=') return true;
-    }
-    return false;
-}
-
 static void free_environment(char **env)
 {
     for (int i = 0; env && i < VARIABLES; i++) free(env[i]);
     free(env);
 }
 
-/* Ours first, so that they can be freed; then what was inherited. */
+/* The variables of this program come first, so that free_environment knows which strings to free; then the
+ * inherited ones. An inherited variable of the same name would shadow ours in some shells, so it is left
+ * out. */
 static char **make_environment(const heddle_event_t *event, const char *path)
 {
     size_t count = 0, at = VARIABLES;
@@ -50,11 +44,20 @@ static char **make_environment(const heddle_event_t *event, const char *path)
             free_environment(env);
             return NULL;
         }
-    for (size_t i = 0; i < count; i++)
-        if (!is_ours(environ[i])) env[at++] = environ[i];
+    for (size_t i = 0; i < count; i++) {
+        bool is_ours = false;
+        for (int k = 0; k < VARIABLES; k++) {
+            size_t n = strlen(NAMES[k]);
+            is_ours |= !strncmp(environ[i], NAMES[k], n) && environ[i][n] == '=';
+        }
+        if (!is_ours) env[at++] = environ[i];
+    }
     return env;
 }
 
+/* posix_spawn, not fork: other threads of this process may hold locks. The process group lets a kill reach
+ * the command's children. Descriptors above standard error are closed, since a child would keep the locks
+ * of ours. */
 static int spawn(hook_t *h, const char *command, char **env, int err_write)
 {
     posix_spawn_file_actions_t files;
@@ -100,6 +103,7 @@ int hook_start(hook_t *h, const char *command, const heddle_event_t *event, cons
     return error_fail(error, HEDDLE_ERR_INTERNAL, "a command cannot be started: %s", strerror(why));
 }
 
+/* A sliding window over the last bytes, enough for an error message at the end of a long log. */
 static void keep_tail(hook_t *h, const char *text, size_t bytes)
 {
     if (bytes > HOOK_TAIL_BYTES) {
@@ -113,9 +117,9 @@ static void keep_tail(hook_t *h, const char *text, size_t bytes)
     h->tail[h->tail_bytes] = 0;
 }
 
-/* In the worker's own log: each line marked, so that it cannot pass for one of ours, and nothing that a
- * terminal obeys. */
-static void pass_on(hook_t *h, const char *text, size_t bytes)
+/* Copies output into the worker's log. Each line is marked, so that it cannot pass for one of ours, and
+ * control characters are replaced, so that it cannot drive a terminal. */
+static void copy_to_log(hook_t *h, const char *text, size_t bytes)
 {
     static const char MARK[] = "hook: ";
     char out[4096];
@@ -148,7 +152,7 @@ static ssize_t read_some(hook_t *h)
         return -1;
     }
     keep_tail(h, text, (size_t)n);
-    pass_on(h, text, (size_t)n);
+    copy_to_log(h, text, (size_t)n);
     return n;
 }
 
@@ -163,7 +167,7 @@ bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
         kill(-h->pid, SIGKILL);
     }
     if (pid == 0) return false;
-    /* What is left in the pipe; somebody in the background may hold its other end for ever. */
+    /* Read what is left in the pipe, but not to its end: a background child may hold it open for ever. */
     while (read_some(h) > 0) {}
     if (h->err_fd >= 0) close(h->err_fd);
     h->err_fd = -1;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sidecar/hook.h: a user's command: sh -c in a process group of its own, with a deadline,
- * its last words kept.
+/* sidecar/hook.h: runs a user's command with sh -c, in its own process group, with a deadline; keeps the
+ * end of its output.
  *
- *   IDLE -> RUNNING (poll err_fd; hook_look after SIGCHLD and at the deadline) -> ended
+ *    IDLE -> RUNNING (poll err_fd; hook_look after SIGCHLD and at the deadline) -> ended
  *
- * The command gets nothing of ours but standard error (its own is kept and passed on; its output
- * goes there too), an empty input, default signals, and HEDDLE_ADAPTER, VERSION, DIGEST, TAG, PATH.
- * One thread; nothing blocks. */
+ * The command inherits nothing but standard error, which is read here, kept and copied to our log; its
+ * standard output goes there too. It gets empty input, default signals, and HEDDLE_ADAPTER, VERSION,
+ * DIGEST, TAG, PATH.
+ *
+ * The job owns the hook. One thread; nothing blocks, but hook_kill waits for the killed process. */
 #ifndef SIDECAR_HOOK_H
 #define SIDECAR_HOOK_H
 
@@ -19,7 +21,7 @@
 typedef struct {
     pid_t pid;                    /* and of its group; 0: IDLE */
     int err_fd;                   /* -1: none */
-    bool in_line;                 /* of what it says, in our log */
+    bool in_line;                 /* our log ends within a line of the command's output */
     uint64_t deadline_us;
     uint32_t timeout_ms;
     bool timed_out;
@@ -27,14 +29,15 @@ typedef struct {
     size_t tail_bytes;
 } hook_t;
 
-/* Its time begins now, whenever the caller's turn began.  `event`: the version that it is about; `path`: its
- * directory, "" where nothing is exported.  INTERNAL when it cannot be started. */
+/* Starts the command; its timeout begins now, however long the caller's turn has run.  `event`: the version
+ * that it is about; `path`: its directory, "" where nothing is exported.  INTERNAL: it cannot be started. */
 int  hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
                 uint32_t timeout_ms, heddle_error_t *error);
-/* What it said: kept and passed on. */
+/* Reads its output: the end is kept, and all of it is copied to the log. */
 void hook_read(hook_t *h);
-/* True when it has ended; then *ret_reason is "" for success, else what to tell, with the end of
- * what it said, however late it is looked at.  One that runs past its deadline is killed with its group. */
+/* True when it has ended; *ret_reason is then "" for success, else the reason with the end of its output.  A
+ * command past its deadline is killed with its group.  The exit status decides, even if it is looked at after
+ * the deadline. */
 bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641]);
 /* Kills and reaps. */
 void hook_kill(hook_t *h);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of each kind of job, then the queue of jobs. */
 #include "sidecar/jobs.h"
 
 #include "core/errors.h"
 #include "core/log.h"
-#include "sidecar/say.h"
+#include "sidecar/print.h"
 
 #include <stdio.h>
 #include <heddle/adapter.h>
@@ -12,37 +13,39 @@
 
 /* --- one job ---------------------------------------------------------------------------------- */
 
-/* What is served already cannot be refused any more. */
-static void say_not_switched(const heddle_event_t *e, const char *why)
+/* A version that is active already cannot be rejected any more, so its failure is only logged. */
+static void log_not_switched(const heddle_event_t *e, const char *why)
 {
     log_emit(LOG_ERROR, "version.not_switched", "%s is served, but: %s", e->tag, why);
 }
 
+/* A rejected version is not kept on disk: it would never be linked. */
 static void reject(jobs_t *j, const heddle_event_t *e, const heddle_error_t *why)
 {
     if (e->type == HEDDLE_EVENT_ACTIVE) {
-        say_not_switched(e, why->message);
+        log_not_switched(e, why->message);
         return;
     }
-    bool is_heard = heddle_worker_reject_error(j->worker, e->adapter, e->version, why) == HEDDLE_OK;
+    bool is_wanted = heddle_worker_reject_error(j->worker, e->adapter, e->version, why) == HEDDLE_OK;
     log_emit(LOG_WARN, "version.rejected", "%s: %s%s%s%s", e->tag, why->message, why->hint[0] ? "; " : "",
-             why->hint, is_heard ? "" : "; it was not wanted any more");
+             why->hint, is_wanted ? "" : "; it was not wanted any more");
     if (e->type == HEDDLE_EVENT_ARRIVED) exports_remove(&j->exports, e->adapter, e->version);
 }
 
-/* NOT_FOUND: something overtook it.  Its FAILED follows, or a newer version is served already. */
+/* NOT_FOUND: the version was overtaken. Its FAILED follows, or a newer version is active already. */
 static void finish_stage(jobs_t *j, const heddle_event_t *e)
 {
-    if (heddle_worker_staged(j->worker, e->adapter, e->version) == HEDDLE_OK) say_stage_done(e, j->name);
+    if (heddle_worker_staged(j->worker, e->adapter, e->version) == HEDDLE_OK) print_stage_done(e, j->name);
     else log_emit(LOG_INFO, "version.overtaken", "%s is not wanted any more", e->tag);
 }
 
-static void say_not_activated(const heddle_event_t *e, const char *why)
+static void log_not_activated(const heddle_event_t *e, const char *why)
 {
     log_emit(LOG_WARN, "version.not_activated", "%s: %s", e->tag, why);
 }
 
-/* Moves the link, and puts it back where the library does not switch. */
+/* The link moves before activate(), so that a reader that reacts to the activation finds it moved. It moves
+ * back if the library does not activate. */
 static void finish_activate(jobs_t *j, const heddle_event_t *e)
 {
     heddle_error_t error;
@@ -53,18 +56,9 @@ static void finish_activate(jobs_t *j, const heddle_event_t *e)
         return;
     }
     if (heddle_worker_activate(j->worker, e->adapter, e->version) == HEDDLE_OK) return;
-    say_not_activated(e, heddle_last_error()->message);
+    log_not_activated(e, heddle_last_error()->message);
     if (exports && exports_link(&j->exports, e->adapter, before, &error))
         log_emit(LOG_ERROR, "export.link", "%s", error.message);
-}
-
-/* Row of an adapter, made where it is missing: a worker has no more adapters than rows. */
-static known_t *find_known(jobs_t *j, const char *adapter)
-{
-    known_t *row = j->known;
-    while (row->adapter[0] && strcmp(row->adapter, adapter) != 0) row++;
-    if (!row->adapter[0]) snprintf(row->adapter, sizeof row->adapter, "%s", adapter);
-    return row;
 }
 
 /* True when a command runs now. */
@@ -79,27 +73,32 @@ static bool run_command(jobs_t *j, job_t *job, const char *command)
     return false;
 }
 
-/* Written now, found as it should be, or as it was when that was last known. */
+/* Ensures that the directory is there and right. It is read only if it looks different from when it was
+ * last known to be right, because reading gigabytes takes seconds. */
 static int write_directory(jobs_t *j, const heddle_snapshot_t *snapshot, heddle_error_t *error)
 {
     char path[4400];
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
-    seen_t *seen = &find_known(j, m->adapter)->seen;
     if (j->exports.root < 0) return HEDDLE_OK;
+    known_t *row = j->known; /* a worker has no more adapters than there are rows */
+    while (row->adapter[0] && strcmp(row->adapter, m->adapter) != 0) row++;
+    snprintf(row->adapter, sizeof row->adapter, "%s", m->adapter);
+    noted_t *noted = &row->noted;
     int rc = exports_find(&j->exports, m->adapter, error);
     if (rc) return rc;
     exports_path(&j->exports, m->adapter, m->version, path);
     const char *name = strrchr(path, '/') + 1;
-    seen_look_t before = seen_look(j->exports.root, name);
-    if (seen_is_same(seen, m->version, m->digest, &before)) return HEDDLE_OK;
+    fingerprint_t before = fingerprint_take(j->exports.root, name);
+    if (fingerprint_is_noted(noted, m->version, m->digest, &before)) return HEDDLE_OK;
     rc = exports_write(&j->exports, snapshot, error);
     if (rc) return rc;
-    seen_look_t now = seen_look(j->exports.root, name);
-    seen_note(seen, m->version, m->digest, &before, &now);
+    fingerprint_t now = fingerprint_take(j->exports.root, name);
+    fingerprint_note(noted, m->version, m->digest, &before, &now);
     return HEDDLE_OK;
 }
 
-/* The directory is there.  False when nothing more is to be done about the version. */
+/* False when nothing more is to be done about the version: it was aborted meanwhile, or has been rejected
+ * here. */
 static bool have_directory(jobs_t *j, const heddle_event_t *e)
 {
     heddle_snapshot_t *snapshot = NULL;
@@ -112,23 +111,8 @@ static bool have_directory(jobs_t *j, const heddle_event_t *e)
     return rc == HEDDLE_OK;
 }
 
-static bool begin_stage(jobs_t *j, job_t *job)
-{
-    if (!have_directory(j, &job->event)) return false;
-    if (j->on_stage) return run_command(j, job, j->on_stage);
-    finish_stage(j, &job->event);
-    return false;
-}
-
-/* A version that is named again may have lost its directory since: the link never points to nothing. */
-static bool begin_activate(jobs_t *j, job_t *job)
-{
-    if (job->is_void || !have_directory(j, &job->event)) return false;
-    if (j->on_activate) return run_command(j, job, j->on_activate);
-    finish_activate(j, &job->event);
-    return false;
-}
-
+/* A directory is kept as long as a job may still link it, or the version is in memory and may be activated
+ * again. */
 static bool is_needed(void *self, const char *adapter, uint64_t version)
 {
     const jobs_t *j = self;
@@ -140,7 +124,7 @@ static bool is_needed(void *self, const char *adapter, uint64_t version)
     return is_resident;
 }
 
-/* 0: none. */
+/* The version that the library serves; 0: none. */
 static uint64_t active_version(jobs_t *j, const char *adapter)
 {
     heddle_snapshot_t *snapshot = NULL;
@@ -150,29 +134,24 @@ static uint64_t active_version(jobs_t *j, const char *adapter)
     return version;
 }
 
-/* The link names the active version, whatever it named before. */
-static void follow(jobs_t *j, const heddle_event_t *e)
+/* Makes the link name the active version, whatever it named before: a worker that restarts may find an old
+ * link. */
+static void move_link(jobs_t *j, const heddle_event_t *e)
 {
     heddle_error_t error;
     if (j->exports.root < 0) return;
     if (exports_find(&j->exports, e->adapter, &error)) {
-        say_not_switched(e, error.message);
+        log_not_switched(e, error.message);
         return;
     }
     bool has = exports_has(&j->exports, e->adapter, e->version);
     if (has && exports_linked(&j->exports, e->adapter) == e->version) return;
     if (have_directory(j, e) && exports_link(&j->exports, e->adapter, e->version, &error))
-        say_not_switched(e, error.message);
+        log_not_switched(e, error.message);
 }
 
-/* It is served: a version that was switched from already is left alone. */
-static void finish_active(jobs_t *j, const heddle_event_t *e)
-{
-    if (active_version(j, e->adapter) == e->version) follow(j, e);
-    exports_prune(&j->exports, e->adapter, is_needed, j);
-}
-
-/* A directory that was found wrong, or missing: written again, from memory that is as it should be. */
+/* Writes a directory anew that was found wrong or missing. The version in memory is verified first, so that
+ * a damaged copy does not replace a damaged one. */
 static int write_again(jobs_t *j, const heddle_event_t *e, bool is_active, heddle_error_t *error)
 {
     heddle_snapshot_t *snapshot = NULL;
@@ -188,8 +167,8 @@ static int write_again(jobs_t *j, const heddle_event_t *e, bool is_active, heddl
     return rc;
 }
 
-/* What a reader would open: the link, where it should name this version.  What is wrong is told as it was
- * found, then mended. */
+/* Checks what a reader would open: the link, where it should name this version. The result is reported as
+ * it was found, and only then repaired. */
 static void verify(jobs_t *j, const heddle_event_t *e)
 {
     char path[4400], found[HEDDLE_DIGEST_TEXT];
@@ -197,7 +176,7 @@ static void verify(jobs_t *j, const heddle_event_t *e)
     bool is_active = active_version(j, e->adapter) == e->version;
     exports_path(&j->exports, e->adapter, is_active ? 0 : e->version, path);
     int rc = exports_look(path, e->digest, found, &why);
-    if (rc && rc != HEDDLE_ERR_DIGEST_MISMATCH) {    /* nothing is known, and nothing is touched */
+    if (rc && rc != HEDDLE_ERR_DIGEST_MISMATCH) { /* unreadable is not wrong: nothing is touched */
         log_emit(LOG_WARN, "export.unread", "%s", why.message);
         heddle_worker_verified(j->worker, e->adapter, e->version, NULL);
         return;
@@ -213,14 +192,26 @@ static void verify(jobs_t *j, const heddle_event_t *e)
     }
 }
 
-/* True when a command runs now; else the job is done. */
+/* Starts a job. True when a command runs now; else the job is done. An activation needs the directory
+ * again: a version that is named once more may have lost it since, and the link must never lead nowhere. */
 static bool begin(jobs_t *j, job_t *job)
 {
     const heddle_event_t *e = &job->event;
     switch (e->type) {
-    case HEDDLE_EVENT_ARRIVED: return begin_stage(j, job);
-    case HEDDLE_EVENT_COMMIT: return begin_activate(j, job);
-    case HEDDLE_EVENT_ACTIVE: finish_active(j, e); break;
+    case HEDDLE_EVENT_ARRIVED:
+        if (!have_directory(j, e)) return false;
+        if (j->on_stage) return run_command(j, job, j->on_stage);
+        finish_stage(j, e);
+        break;
+    case HEDDLE_EVENT_COMMIT:
+        if (job->is_void || !have_directory(j, e)) return false;
+        if (j->on_activate) return run_command(j, job, j->on_activate);
+        finish_activate(j, e);
+        break;
+    case HEDDLE_EVENT_ACTIVE: /* an event may be late: only the version that is active now gets the link */
+        if (active_version(j, e->adapter) == e->version) move_link(j, e);
+        exports_prune(&j->exports, e->adapter, is_needed, j);
+        break;
     case HEDDLE_EVENT_VERIFY: verify(j, e); break;
     case HEDDLE_EVENT_FAILED: exports_remove(&j->exports, e->adapter, e->version); break;
     default: exports_prune(&j->exports, e->adapter, is_needed, j); break;
@@ -230,15 +221,8 @@ static bool begin(jobs_t *j, job_t *job)
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
-static bool is_work(const jobs_t *j, int type)
-{
-    if (type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY)
-        return true;
-    return j->exports.root >= 0 &&
-           (type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED);
-}
-
-/* Does `later` take this COMMIT back?  A step forward does not: what is decided next follows from here. */
+/* Whether `later` takes the COMMIT back. A COMMIT of a newer version does not: the rollout goes on from the
+ * version of the first one. */
 static bool is_taken_back(const heddle_event_t *commit, const heddle_event_t *later)
 {
     if (later->type == HEDDLE_EVENT_LOST_BROKER || later->type == HEDDLE_EVENT_FENCED) return true;
@@ -247,7 +231,7 @@ static bool is_taken_back(const heddle_event_t *commit, const heddle_event_t *la
            (later->type == HEDDLE_EVENT_COMMIT && later->version < commit->version);
 }
 
-/* The version ended: loading it is of no use any more, and would hold up the next one. */
+/* The version has ended. To go on loading it would be useless, and would hold up the next version. */
 static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
 {
     for (job_t **at = &j->first; *at;) {
@@ -263,9 +247,9 @@ static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
     }
 }
 
-/* A COMMIT that is said again, as after a connection that was lost for a moment, is answered by what is under
- * way: a command that ran twice could end in two ways.  What stands behind that was said before, and is not
- * to have the last word. */
+/* A COMMIT may be sent again, after a short loss of the connection for instance. The job that runs already
+ * answers it: a command that ran twice could end in two ways. Jobs queued behind that one were decided
+ * before this COMMIT, so they become void. */
 static bool is_under_way(jobs_t *j, const heddle_event_t *event)
 {
     bool is_found = false;
@@ -287,7 +271,12 @@ int jobs_add(jobs_t *j, const heddle_event_t *event)
     if (event->type == HEDDLE_EVENT_FAILED) give_up_staging(j, event);
     for (job_t *at = j->first; at; at = at->next)
         if (at->event.type == HEDDLE_EVENT_COMMIT && is_taken_back(&at->event, event)) at->is_void = true;
-    if (!is_work(j, event->type) || is_under_way(j, event)) return HEDDLE_OK;
+    int type = event->type;
+    bool is_work = type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY;
+    bool is_disk_work =
+        type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED;
+    if (!is_work && !(is_disk_work && j->exports.root >= 0)) return HEDDLE_OK;
+    if (is_under_way(j, event)) return HEDDLE_OK;
     job_t *job = calloc(1, sizeof *job), **last = &j->first;
     if (!job) return HEDDLE_ERR_NO_MEMORY;
     job->event = *event;
@@ -297,22 +286,19 @@ int jobs_add(jobs_t *j, const heddle_event_t *event)
     return HEDDLE_OK;
 }
 
-static bool is_first_of_adapter(const jobs_t *j, const job_t *job)
-{
-    for (const job_t *at = j->first; at != job; at = at->next)
-        if (!strcmp(at->event.adapter, job->event.adapter)) return false;
-    return true;
-}
-
-/* True when the job is over. */
+/* True when the job is over. A job waits while an earlier one of its adapter is queued. */
 static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
 {
     char reason[641];
-    if (!job->hook.pid) return is_first_of_adapter(j, job) && !begin(j, job);
+    if (!job->hook.pid) {
+        for (const job_t *at = j->first; at != job; at = at->next)
+            if (!strcmp(at->event.adapter, job->event.adapter)) return false;
+        return !begin(j, job);
+    }
     if (!hook_look(&job->hook, now_us, reason)) return false;
     const heddle_event_t *e = &job->event;
     if (job->is_void) {
-        say_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
+        log_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
     } else if (reason[0]) {
         heddle_error_t why;
         error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
@@ -338,7 +324,7 @@ uint64_t jobs_run(jobs_t *j, uint64_t now_us)
         }
         *at = job->next;
         free(job);
-        at = &j->first;    /* the next one of its adapter may be further up or down */
+        at = &j->first; /* an earlier job in the list may have waited for this one */
     }
     return next_us;
 }

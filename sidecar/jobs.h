@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sidecar/jobs.h: what has to be done about a version, one thing after the other for each
- * adapter.
+/* sidecar/jobs.h: what has to be done about a version, in order for each adapter.
  *
- *   ARRIVED  export, on-stage, then staged() and its line, or reject()
- *   COMMIT   directory, on-activate, link, then activate() or reject()
- *   VERIFY   digest of the exported directory, verified(); for the active version it is read
- *            through the link; one that is missing or differs is then written again from memory
- *   FAILED   a command that still stages it is killed; the directory goes
- *   ACTIVE   the link; old directories go
- *   RETIRED  old directories go
+ *    ARRIVED  export, on-stage, then staged() and its line, or reject()
+ *    COMMIT   directory, on-activate, link, then activate() or reject()
+ *    VERIFY   digest of the exported directory, verified(); for the active version it is read
+ *             through the link; one that is missing or differs is then written again from memory
+ *    FAILED   a command that still stages it is killed; the directory is removed
+ *    ACTIVE   the link follows; old directories are removed
+ *    RETIRED  old directories are removed
  *
- * A COMMIT is void once a later decision took it back or the lease lapsed: then neither its
- * command is started nor the link moved.  Where activate() refuses what was linked, the link goes
- * back.  So the link names what is served, but for the moment between the link and activate().
+ * A COMMIT becomes void when a later decision takes it back or the lease lapses: then its command is not
+ * started and the link is not moved. If activate() refuses a version that was linked, the link moves back.
+ * So the link names the version that is served, except between the move and the end of activate().
  *
- * A command runs beside everything else: other adapters, heartbeats and fetches go on.  One thread. */
+ *    job:  waiting (an earlier job of its adapter is there) -> running (a command) -> done, freed
+ *
+ * A command runs beside everything else: other adapters, heartbeats and fetches go on. The sidecar's main
+ * thread only; the caller owns the jobs_t and everything that it points to. */
 #ifndef SIDECAR_JOBS_H
 #define SIDECAR_JOBS_H
 
 #include "core/limits.h"
 #include "sidecar/export.h"
 #include "sidecar/hook.h"
-#include "sidecar/seen.h"
+#include "sidecar/fingerprint.h"
 
 #include <poll.h>
 
@@ -29,11 +31,14 @@ typedef struct job {
     struct job *next;
     heddle_event_t event;
     hook_t hook;                  /* pid 0: no command is running */
-    bool is_void;                 /* COMMIT that may not be carried out any more */
+    bool is_void;                 /* a COMMIT that must not be carried out any more */
 } job_t;
 
-/* The directory of an adapter that was last found right. */
-typedef struct { char adapter[HEDDLE_NAME_MAX + 1]; seen_t seen; } known_t;
+/* The directory of an adapter that was last known to be right. */
+typedef struct {
+    char adapter[HEDDLE_NAME_MAX + 1];
+    noted_t noted;
+} known_t;
 
 typedef struct {
     heddle_worker_t *worker;
@@ -45,15 +50,16 @@ typedef struct {
     known_t known[LIMIT_ADAPTERS_PER_WORKER];
 } jobs_t;
 
-/* Queues what an event asks for; NO_MEMORY. */
+/* Queues the job that an event requires, if any, and updates the queued ones; NO_MEMORY. */
 int  jobs_add(jobs_t *j, const heddle_event_t *event);
-/* Starts what can be started, ends what has ended.  Returns the next deadline in us; UINT64_MAX:
- * none. */
+/* Starts the jobs that can start, and finishes those whose command has ended.  Returns the next deadline in
+ * us; UINT64_MAX: none. */
 uint64_t jobs_run(jobs_t *j, uint64_t now_us);
-/* Descriptors to poll for what commands say (at most cap), and after the poll. */
+/* Fills in the descriptors to poll for the output of commands (at most cap); jobs_polled reads them after the
+ * poll. */
 int  jobs_poll(const jobs_t *j, struct pollfd *fds, int cap);
 void jobs_polled(jobs_t *j, const struct pollfd *fds, int count);
-/* Kills what runs and forgets the rest. */
+/* Kills the running commands and frees all jobs. */
 void jobs_fini(jobs_t *j);
 
 #endif

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Record locks on one file: byte 0 orders the arrival and departure of processes, the others stand for
+ * adapters. */
 #include "sidecar/lock.h"
 
 #include "core/clock.h"
@@ -17,16 +19,11 @@
 
 static const char NAME[] = ".heddle.lock";
 
+/* The whole wait of a call, and the pause between two tries: a process at byte 0 needs a few system calls
+ * only. */
 enum { PATIENCE_MS = 100, PAUSE_MS = 5 };
 
-static struct flock byte_of(const char *adapter)
-{
-    digest_t d = digest_blake2b(adapter, strlen(adapter));
-    uint64_t hash;
-    memcpy(&hash, d.b, sizeof hash);
-    return (struct flock){.l_whence = SEEK_SET, .l_start = (off_t)(hash >> 2) + 1, .l_len = 1};
-}
-
+/* POSIX allows both errno values for a lock that another process holds. */
 static bool is_held(int number) { return number == EACCES || number == EAGAIN; }
 
 static uint64_t patience_end(void) { return clock_now(clock_system()) + PATIENCE_MS * 1000ull; }
@@ -39,12 +36,13 @@ static bool wait_a_moment(uint64_t end_us)
     return true;
 }
 
-/* Byte 0: nobody else comes or goes meanwhile.  Whoever holds it for longer than a moment is no worker, or
- * hangs: waiting in the kernel would have no end, and no signal would end it.  False with errno. */
-static bool take_gate(int lock, uint64_t end_us)
+/* Locks byte 0, so that no other process takes or drops locks meanwhile. It polls instead of waiting in the
+ * kernel (F_SETLKW): a process that hangs while it holds the byte would make that wait endless. False with
+ * errno. */
+static bool take_guard(int lock, uint64_t end_us)
 {
-    const struct flock gate = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
-    while (fcntl(lock, F_SETLK, &gate) != 0) {
+    const struct flock guard = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    while (fcntl(lock, F_SETLK, &guard) != 0) {
         int why = errno;
         bool may_end = is_held(why) || why == EINTR;
         if (may_end && wait_a_moment(end_us)) continue;
@@ -64,7 +62,7 @@ static int fail(heddle_error_t *error, const char *path)
     return rc;
 }
 
-static int refuse_gate(const char *path, int lock, heddle_error_t *error)
+static int refuse_guard(const char *path, int lock, heddle_error_t *error)
 {
     struct flock holder = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
     char who[64] = "a process in another container or on another host";
@@ -80,16 +78,21 @@ static int refuse_gate(const char *path, int lock, heddle_error_t *error)
     return rc;
 }
 
+/* Locks the byte of one adapter. A conflict of two names with one hash would refuse an export that is
+ * allowed; with 62 bits of hash that does not happen in practice. */
 static int take_one(int lock, const char *path, const char *adapter, uint64_t end_us, heddle_error_t *error)
 {
-    struct flock want = byte_of(adapter), holder = want;
+    digest_t d = digest_blake2b(adapter, strlen(adapter));
+    uint64_t hash;
+    memcpy(&hash, d.b, sizeof hash);
+    struct flock want = {.l_whence = SEEK_SET, .l_start = (off_t)(hash >> 2) + 1, .l_len = 1}, holder = want;
     want.l_type = holder.l_type = F_WRLCK;
     while (fcntl(lock, F_SETLK, &want) != 0) {
         if (!is_held(errno)) return fail(error, path);
         if (fcntl(lock, F_GETLK, &holder) != 0) return fail(error, path);
         bool has_ended = holder.l_type == F_UNLCK;
         if (!has_ended || !wait_a_moment(end_us)) {
-            /* A process of another container or host has no number here. */
+            /* A process of another container or host has no pid here. */
             long pid = has_ended ? 0 : (long)holder.l_pid;
             char who[64] = "in another container or on another host";
             if (pid > 0) snprintf(who, sizeof who, "with pid %ld", pid);
@@ -99,7 +102,7 @@ static int take_one(int lock, const char *path, const char *adapter, uint64_t en
             error_expected(error, "one worker that exports an adapter into a directory");
             error_found(error, "a worker %s", who);
             error_hint(error, "end that worker first, or give this one a directory of its own with --export");
-            if (error) error->retriable = 1; /* it may end */
+            if (error) error->retriable = 1; /* the other worker may end */
             return rc;
         }
         holder.l_type = F_WRLCK;
@@ -116,8 +119,9 @@ int export_lock_is_of(int root, int lock)
     return mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
-/* Whoever may write into the file may lock it, and nobody else: a reader's lock would bar workers too.  A
- * FIFO in its place holds nobody. */
+/* Write access is what locking needs, and the mode 0622 denies reading: otherwise any reader of the
+ * directory could lock out the workers. O_NONBLOCK keeps a FIFO in place of the file from blocking the
+ * open. */
 static int open_lock(int root, bool *ret_new)
 {
     const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
@@ -126,7 +130,7 @@ static int open_lock(int root, bool *ret_new)
     return lock < 0 && errno == EEXIST ? openat(root, NAME, flags, 0622) : lock;
 }
 
-/* Workers come and go at every try, or the file system gives a file another number each time. */
+/* Either workers come and go at every try, or the file system reports another inode number each time. */
 static int refuse_change(const char *path, int tries, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED,
@@ -141,14 +145,14 @@ static int refuse_change(const char *path, int tries, heddle_error_t *error)
 
 typedef enum { ENTRY_IN, ENTRY_CHANGED, ENTRY_WITHOUT, ENTRY_FAILED } entry_t;
 
-/* Behind the gate, and still the file that has the name?  CHANGED: the last one who had it removed it, and
- * there is another, or none; WITHOUT: there are no locks. */
-static entry_t pass_gate(int root, const char *path, int lock, uint64_t end_us, heddle_error_t *error,
-                         int *ret_rc)
+/* Takes byte 0 and checks that the file still has its name. CHANGED: the last process removed it meanwhile.
+ * WITHOUT: the file system has no locks. */
+static entry_t pass_guard(int root, const char *path, int lock, uint64_t end_us, heddle_error_t *error,
+                          int *ret_rc)
 {
-    if (!take_gate(lock, end_us)) {
+    if (!take_guard(lock, end_us)) {
         if (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS) return ENTRY_WITHOUT;
-        *ret_rc = is_held(errno) ? refuse_gate(path, lock, error) : fail(error, path);
+        *ret_rc = is_held(errno) ? refuse_guard(path, lock, error) : fail(error, path);
         return ENTRY_FAILED;
     }
     int is_in = export_lock_is_of(root, lock);
@@ -156,7 +160,8 @@ static entry_t pass_gate(int root, const char *path, int lock, uint64_t end_us, 
     return is_in < 0 ? ENTRY_FAILED : is_in ? ENTRY_IN : ENTRY_CHANGED;
 }
 
-/* -1 in *ret_lock: there are no locks. */
+/* Opens the lock file and takes byte 0 of it; tries again if the file was removed in between. -1 in
+ * *ret_lock: there are no locks. */
 static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *error, int *ret_lock)
 {
     int tries = 0;
@@ -164,15 +169,15 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
         bool is_new = false;
         int lock = open_lock(root, &is_new), rc = HEDDLE_OK;
         if (lock < 0) return fail(error, path);
-        entry_t entry = pass_gate(root, path, lock, end_us, error, &rc);
+        entry_t entry = pass_guard(root, path, lock, end_us, error, &rc);
         if (entry == ENTRY_IN) {
             *ret_lock = lock;
             return HEDDLE_OK;
         }
         close(lock);
         if (entry == ENTRY_WITHOUT) {
-            /* A file that was there already may be another worker's, who got its lock: without it, a third
-             * would get another. */
+            /* Only a file that was made here is removed: another worker may hold a lock on an older one, and
+             * without that file a third worker would get a lock too. */
             if (is_new) unlinkat(root, NAME, 0);
             log_emit(LOG_WARN, "export.lock",
                      "%s: the file system has no locks; see that one worker exports there", path);
@@ -185,7 +190,8 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
     return refuse_change(path, tries, error);
 }
 
-/* Behind the gate, which closing opens. */
+/* With byte 0 held, so that no process takes a lock on the file while it is removed. Closing releases byte
+ * 0. */
 static void leave(int root, int lock)
 {
     struct flock others = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1};
@@ -215,6 +221,6 @@ int export_lock_take(int root, const char *path, const char *const *adapters, he
 void export_lock_drop(int root, int lock)
 {
     if (lock < 0) return;
-    if (take_gate(lock, patience_end())) leave(root, lock);
+    if (take_guard(lock, patience_end())) leave(root, lock);
     else close(lock);
 }

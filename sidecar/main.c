@@ -12,7 +12,7 @@
 #include "core/process.h"
 #include "core/repeat.h"
 #include "sidecar/jobs.h"
-#include "sidecar/say.h"
+#include "sidecar/print.h"
 
 #include <errno.h>
 #include <heddle/worker.h>
@@ -118,8 +118,7 @@ typedef struct {
     int signal_fd;
     bool is_ready, is_ending;
     uint64_t end_us;                  /* of --join-timeout; CLOCK_NEVER: without */
-    uint64_t
-        patience_us; /* when it is said that no broker answers; CLOCK_NEVER: it was said, or one does */
+    uint64_t patience_us; /* when to log that no broker answers; CLOCK_NEVER: logged, or one did */
     bool is_refused;                  /* logged, and not admitted since */
     char name[HEDDLE_NAME_MAX + 1];
     heddle_error_t end;               /* why it ends; code 0: a signal */
@@ -127,6 +126,7 @@ typedef struct {
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
+/* The rules that a single option's type cannot express. */
 static int check(const args_t *a, heddle_error_t *error)
 {
     char range[32];
@@ -145,6 +145,7 @@ static int check(const args_t *a, heddle_error_t *error)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
+/* The first reason to end is the one that is reported. */
 static void end_with_error(sidecar_t *s, const heddle_error_t *why)
 {
     if (s->is_ending) return;
@@ -168,8 +169,8 @@ static void on_joined(sidecar_t *s, const heddle_event_t *e)
     s->is_refused = false;
     if (s->is_ready) return;
     s->is_ready = true;
-    say_ready(s->worker, e, s->name, s->args.adapters,
-              s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
+    print_ready(s->worker, e, s->name, s->args.adapters,
+                s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL);
     notify_ready(s->name);
 }
 
@@ -183,7 +184,7 @@ static void on_refused(sidecar_t *s, const heddle_event_t *e)
     }
     char then[32 + REPEAT_TEXT], scratch[REPEAT_TEXT];
     snprintf(then, sizeof then, "it is tried again%s", repeat_text(e->repeat_count, scratch));
-    say_warning("worker.refused", why, then);
+    log_error_line("worker.refused", why, then);
     s->is_refused = true;
 }
 
@@ -191,18 +192,14 @@ static void take_signals(sidecar_t *s)
 {
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        if (info.ssi_signo != SIGCHLD) s->is_ending = true;    /* a child's end is seen by jobs_run */
+        if (info.ssi_signo != SIGCHLD) s->is_ending = true; /* a child's end is noted by jobs_run */
 }
 
-static int poll_timeout(uint64_t due_us, uint64_t now_us)
-{
-    if (due_us == UINT64_MAX) return -1;
-    uint64_t ms = due_us > now_us ? (due_us - now_us) / 1000 + 1 : 0;
-    return ms < 60000 ? (int)ms : 60000;
-}
+enum { FDS = 2, HOOKS = LIMIT_ADAPTERS_PER_WORKER, SLEEP_MAX_MS = 60000 };
 
-enum { FDS = 2, HOOKS = LIMIT_ADAPTERS_PER_WORKER };
-
+/* The main loop: events of the library, jobs, signals. The order matters: all queued events are taken
+ * before the end of a command is looked at, because a COMMIT that came again may be answered by that
+ * command. */
 static void serve(sidecar_t *s)
 {
     const clock_ops_t *clock = clock_system();
@@ -216,10 +213,10 @@ static void serve(sidecar_t *s)
                 log_emit(LOG_WARN, "broker.lost", "%s", event.message);
             if (event.type == HEDDLE_EVENT_LEFT)
                 end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
-            if (s->is_ready) say_event(&event, s->name);
+            if (s->is_ready) print_event(&event, s->name);
             if (jobs_add(&s->jobs, &event) != HEDDLE_OK)
                 end_with(s, HEDDLE_ERR_NO_MEMORY, "no memory for an event");
-        } /* before a command's end is looked at: it may answer what was just said again */
+        }
         if (s->is_ending) return;
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
         if (now_us >= s->patience_us) {
@@ -231,8 +228,13 @@ static void serve(sidecar_t *s)
         if (s->patience_us < due_us) due_us = s->patience_us;
         struct pollfd fds[FDS + HOOKS] = {{.fd = heddle_worker_fd(s->worker), .events = POLLIN},
                                           {.fd = s->signal_fd, .events = POLLIN}};
-        int hooks = jobs_poll(&s->jobs, fds + FDS, HOOKS);
-        if (poll(fds, FDS + (nfds_t)hooks, poll_timeout(due_us, clock_now(clock))) < 0 && errno != EINTR)
+        int hooks = jobs_poll(&s->jobs, fds + FDS, HOOKS), timeout_ms = -1;
+        if (due_us != UINT64_MAX) {
+            now_us = clock_now(clock);
+            uint64_t ms = due_us > now_us ? (due_us - now_us) / 1000 + 1 : 0;
+            timeout_ms = ms < SLEEP_MAX_MS ? (int)ms : SLEEP_MAX_MS;
+        }
+        if (poll(fds, FDS + (nfds_t)hooks, timeout_ms) < 0 && errno != EINTR)
             end_with(s, HEDDLE_ERR_INTERNAL, strerror(errno));
         jobs_polled(&s->jobs, fds + FDS, hooks);
         take_signals(s);
@@ -241,7 +243,7 @@ static void serve(sidecar_t *s)
 
 /* --- the process ------------------------------------------------------------------------------ */
 
-/* What is left of --join-timeout; 0 is no limit. */
+/* The rest of --join-timeout in ms, at least 1, because 0 means no limit. */
 static int patience_left(const sidecar_t *s)
 {
     uint64_t now_us = clock_now(clock_system());
@@ -251,21 +253,21 @@ static int patience_left(const sidecar_t *s)
 
 enum { LOCK_RETRY_MS = 250, DEVICE_RETRY_MS = 1000 };
 
-static void say_retried(const sidecar_t *s, repeat_t *said, const char *event, const heddle_error_t *why,
-                        const char *status)
+static void report_retry(const sidecar_t *s, repeat_t *repeated, const char *event, const heddle_error_t *why,
+                         const char *status)
 {
     char then[64 + REPEAT_TEXT], scratch[REPEAT_TEXT];
-    uint64_t times = repeat_note(said, repeat_key(why->message), clock_now(clock_system()));
+    uint64_t times = repeat_note(repeated, repeat_key(why->message), clock_now(clock_system()));
     if (!times) return;
     snprintf(then, sizeof then, "%s%s",
              s->args.join_timeout_ms ? "it is tried again for --join-timeout"
                                      : "it is tried again for ever: there is no --join-timeout",
              repeat_text(times, scratch));
-    say_warning(event, why, then);
+    log_error_line(event, why, then);
     notify_status(status);
 }
 
-/* After a moment; false when --join-timeout is over.  A signal ends the wait, and the process. */
+/* Waits before the next try; false when --join-timeout is over.  A signal ends the wait, and the process. */
 static bool may_try_again(sidecar_t *s, int after_ms)
 {
     int left_ms = patience_left(s);
@@ -276,28 +278,29 @@ static bool may_try_again(sidecar_t *s, int after_ms)
     return !s->is_ending;
 }
 
-/* Whoever exports there may be the one that this worker replaces, on its way out: it has as long as a name
- * that lives, and both together have no longer. */
+/* The process that exports there may be the one that this worker replaces, and may be about to end. So the
+ * lock gets as much time as a name that is still in use; both together have no more than --join-timeout. */
 static int lock_exports(sidecar_t *s, heddle_error_t *error)
 {
-    repeat_t said = {0};
+    repeat_t repeated = {0};
     for (;;) {
         int rc = exports_lock(&s->jobs.exports, s->args.adapters, error);
         if (rc != HEDDLE_ERR_DATA_LOCKED) {
-            if (!rc && repeat_over(&said))
+            if (!rc && repeat_over(&repeated))
                 log_emit(LOG_WARN, "export.free", "%s is free: this worker exports there",
                          s->jobs.exports.path);
             return rc;
         }
-        say_retried(s, &said, "export.locked", error, "another worker exports there; waiting for its end");
+        report_retry(s, &repeated, "export.locked", error,
+                     "another worker exports there; waiting for its end");
         if (!may_try_again(s, LOCK_RETRY_MS)) return s->is_ending ? HEDDLE_OK : rc;
     }
 }
 
-/* The interface of the data plane may come up later than we do. */
+/* At boot, the interface of the data plane may come up later than this process. */
 static int open_in_time(sidecar_t *s, heddle_error_t *error)
 {
-    repeat_t said = {0};
+    repeat_t repeated = {0};
     for (;;) {
         const args_t *a = &s->args;
         bool acts = a->export_dir || a->on_stage || a->on_activate;
@@ -321,21 +324,12 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
         if (rc) *error = *heddle_last_error();
         s->jobs.worker = s->worker;
         bool is_network = rc == HEDDLE_ERR_INTERNAL || rc == HEDDLE_ERR_UNAVAILABLE;
-        if (!rc && repeat_over(&said)) log_emit(LOG_WARN, "device.up", "the network interface is up");
+        if (!rc && repeat_over(&repeated)) log_emit(LOG_WARN, "device.up", "the network interface is up");
         if (!is_network || !error->retriable) return rc;
-        say_retried(s, &said, "device.waiting", error, "the network interface is not up; waiting for it");
+        report_retry(s, &repeated, "device.waiting", error,
+                     "the network interface is not up; waiting for it");
         if (!may_try_again(s, DEVICE_RETRY_MS)) return s->is_ending ? HEDDLE_OK : rc;
     }
-}
-
-/* What is wrong with the directory is told before anything is fetched. */
-static int open_exports(sidecar_t *s, heddle_error_t *error)
-{
-    exports_t *x = &s->jobs.exports;
-    int rc = exports_open(x, s->args.export_dir, (uint32_t)s->args.export_keep, error);
-    for (const char **name = s->args.adapters; !rc && *name; name++)
-        if (!(rc = name_check("adapter", *name, error))) rc = exports_check_link(x, *name, error);
-    return rc ? rc : lock_exports(s, error);
 }
 
 static int run(sidecar_t *s, heddle_error_t *error)
@@ -347,8 +341,7 @@ static int run(sidecar_t *s, heddle_error_t *error)
                        .hook_timeout_ms = s->args.hook_timeout_ms};
     uint64_t patience_us = s->args.join_timeout_ms * 1000ull;
     s->end_us = patience_us ? clock_now(clock_system()) + patience_us : CLOCK_NEVER;
-    /* Before any thread: whoever starts later inherits the mask, and the signals are read from a descriptor.
-     */
+    /* Before any thread is created, since threads inherit the mask; signals are read from a descriptor. */
     sigset_t mine;
     sigemptyset(&mine);
     sigaddset(&mine, SIGTERM);
@@ -360,7 +353,16 @@ static int run(sidecar_t *s, heddle_error_t *error)
         fd >= 0 ? fd
                 : error_fail(error, HEDDLE_ERR_INTERNAL, "no descriptor for signals: %s", strerror(errno));
     int rc = s->signal_fd < 0 ? s->signal_fd : HEDDLE_OK;
-    if (!rc && s->args.export_dir) rc = open_exports(s, error);
+    /* Problems with the directory are reported before anything is fetched. */
+    exports_t *x = &s->jobs.exports;
+    if (!rc && s->args.export_dir) {
+        rc = exports_open(x, s->args.export_dir, (uint32_t)s->args.export_keep, error);
+        for (const char **name = s->args.adapters; !rc && *name; name++) {
+            rc = name_check("adapter", *name, error);
+            if (!rc) rc = exports_check_link(x, *name, error);
+        }
+        if (!rc) rc = lock_exports(s, error);
+    }
     if (!rc && !s->is_ending) rc = open_in_time(s, error);
     if (!rc) serve(s);
     notify_stopping();
@@ -392,5 +394,5 @@ int main(int argc, char **argv)
     descriptors_raise_limit();
     if (!rc) rc = run(&s, &error);
     option_fini(&SET, &s.args);
-    return rc ? say_failure(&error, s.args.output == OUTPUT_JSON) : 0;
+    return rc ? print_failure(&error, s.args.output == OUTPUT_JSON) : 0;
 }

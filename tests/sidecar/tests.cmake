@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # heddle-worker: its parts as Criterion programs, the program itself case by case.
 set(sidecar_export_with ${CMAKE_SOURCE_DIR}/sidecar/lock.c)
-foreach(part hook export seen)
+foreach(part hook export fingerprint)
   heddle_test(sidecar_${part} SOURCES ${CMAKE_CURRENT_LIST_DIR}/${part}.c ${CMAKE_SOURCE_DIR}/sidecar/${part}.c ${sidecar_${part}_with} LINK heddle_worker)
 endforeach()
-set(jobs_with hook export lock seen say)
+set(jobs_with hook export lock fingerprint print)
 list(TRANSFORM jobs_with REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/sidecar/\\1.c")
 heddle_test(sidecar_jobs SOURCES ${CMAKE_CURRENT_LIST_DIR}/jobs.c ${CMAKE_SOURCE_DIR}/sidecar/jobs.c ${jobs_with} LINK heddle_worker)
 execute_process(COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/run --list OUTPUT_VARIABLE cases OUTPUT_STRIP_TRAILING_WHITESPACE)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sidecar/say.h"
+/* JSON lines by jansson, and the error text of the program. */
+#include "sidecar/print.h"
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -22,20 +23,19 @@ static bool write_line(json_t *object)
     return is_written;
 }
 
-static json_t *gap_of(uint64_t dropped)
-{
-    return json_pack("{s:s, s:s, s:b, s:s, s:s, s:{s:I}}", "schema", "heddle/1", "kind", "event", "ok", 1,
-                     "origin", "worker", "type", "gap", "data", "dropped", (json_int_t)dropped);
-}
-
-/* A reader that stopped reading must not hold up the worker: its lines are dropped and counted, as are those
- * that a full disk did not take, and a gap is said when lines are taken again.  A pipe that is
- * writable takes PIPE_BUF bytes without blocking; an event is shorter. */
+/* A reader that has stopped reading must not block the worker. Its lines are dropped and counted, like
+ * lines that a full disk did not take; when lines are accepted again, a "gap" event reports the number. A
+ * pipe that polls writable takes PIPE_BUF bytes without blocking, and an event is shorter. */
 static void print_line(json_t *object)
 {
     static uint64_t dropped;
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    if (poll(&out, 1, 0) == 0 || (dropped && !write_line(gap_of(dropped)))) {
+    bool is_taken = poll(&out, 1, 0) != 0;
+    if (is_taken && dropped)
+        is_taken = write_line(json_pack("{s:s, s:s, s:b, s:s, s:s, s:{s:I}}", "schema", "heddle/1", "kind",
+                                        "event", "ok", 1, "origin", "worker", "type", "gap", "data",
+                                        "dropped", (json_int_t)dropped));
+    if (!is_taken) {
         dropped++;
         json_decref(object);
         return;
@@ -43,7 +43,7 @@ static void print_line(json_t *object)
     dropped = write_line(object) ? 0 : 1;
 }
 
-/* Takes a text that the library gave; NULL: it gave none. */
+/* Parses and frees a text that the library allocated; NULL: it had no memory for one. */
 static json_t *parse(char *text)
 {
     json_t *value = text ? json_loads(text, 0, NULL) : NULL;
@@ -54,8 +54,8 @@ static json_t *parse(char *text)
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
 static json_t *number_or_null(uint64_t n) { return n ? json_integer((json_int_t)n) : json_null(); }
 
-void say_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name,
-               const char *const *adapters, const char *export_dir)
+void print_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name,
+                 const char *const *adapters, const char *export_dir)
 {
     char *text = NULL;
     heddle_worker_transport(w, &text);
@@ -82,7 +82,8 @@ static json_t *data_of(const heddle_event_t *e)
     return data;
 }
 
-/* The contract's name of what happened; NULL: nothing that a reader of events would see at the broker. */
+/* The name of the event in the contract. NULL: it stands for nothing that readers of the broker's events
+ * see. */
 static const char *type_of(const heddle_event_t *e)
 {
     switch (e->type) {
@@ -94,21 +95,21 @@ static const char *type_of(const heddle_event_t *e)
     case HEDDLE_EVENT_STAGED: return "stage.done";
     case HEDDLE_EVENT_FAILED: return "stage.failed";
     case HEDDLE_EVENT_ACTIVE: return "activate.done";
-    case HEDDLE_EVENT_STALE: return e->code ? "activate.failed" : NULL;    /* no code: it is on its way */
+    case HEDDLE_EVENT_STALE: return e->code ? "activate.failed" : NULL; /* no code: still in progress */
     case HEDDLE_EVENT_RETIRED: return "version.retired";
     default: return NULL;
     }
 }
 
-void say_stage_done(const heddle_event_t *arrived, const char *worker)
+void print_stage_done(const heddle_event_t *arrived, const char *worker)
 {
     heddle_event_t staged = *arrived;
     staged.type = HEDDLE_EVENT_STAGED;
     staged.at_ms = clock_wall(clock_system());
-    say_event(&staged, worker);
+    print_event(&staged, worker);
 }
 
-void say_event(const heddle_event_t *e, const char *worker)
+void print_event(const heddle_event_t *e, const char *worker)
 {
     static json_int_t seq;
     char at[25];
@@ -123,21 +124,13 @@ void say_event(const heddle_event_t *e, const char *worker)
                          text_or_null(e->message), "data", data_of(e)));
 }
 
-void say_warning(const char *id, const heddle_error_t *why, const char *then)
+void log_error_line(const char *id, const heddle_error_t *why, const char *then)
 {
     log_emit(LOG_WARN, id, "%s: %s%s%s%s%s", heddle_err_name(why->code), why->message, *then ? "; " : "",
              then, why->hint[0] ? "; " : "", why->hint);
 }
 
-/* The option parser names the program itself. */
-static const char *message_of(const heddle_error_t *e)
-{
-    static const char PROGRAM[] = "heddle-worker: ";
-    if (!e->message[0]) return heddle_err_text(e->code);
-    return strncmp(e->message, PROGRAM, sizeof PROGRAM - 1) ? e->message : e->message + sizeof PROGRAM - 1;
-}
-
-int say_failure(const heddle_error_t *e, int json)
+int print_failure(const heddle_error_t *e, int json)
 {
     char *text = NULL;
     if (json) {
@@ -145,7 +138,11 @@ int say_failure(const heddle_error_t *e, int json)
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0,
                              "error", parse(text)));
     }
-    fprintf(stderr, "heddle-worker: %s: %s\n", heddle_err_name(e->code), message_of(e));
+    /* Messages of the option parser begin with the program's name already. */
+    static const char PROGRAM[] = "heddle-worker: ";
+    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
+    if (!strncmp(message, PROGRAM, sizeof PROGRAM - 1)) message += sizeof PROGRAM - 1;
+    fprintf(stderr, "%s%s: %s\n", PROGRAM, heddle_err_name(e->code), message);
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sidecar/seen.h"
+/* Comparing two results of stat(); the header says what for. */
+#include "sidecar/fingerprint.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,18 +8,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool look_at_file(int dir, const char *name, seen_file_t *ret_file)
+static bool look_at_file(int dir, const char *name, file_print_t *ret_file)
 {
     struct stat st;
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode)) return false;
-    *ret_file =
-        (seen_file_t){(uint64_t)st.st_dev, (uint64_t)st.st_ino, (uint64_t)st.st_size, st.st_ctim, st.st_mtim};
+    *ret_file = (file_print_t){(uint64_t)st.st_dev, (uint64_t)st.st_ino, (uint64_t)st.st_size, st.st_ctim,
+                               st.st_mtim};
     return true;
 }
 
-seen_look_t seen_look(int root, const char *name)
+fingerprint_t fingerprint_take(int root, const char *name)
 {
-    seen_look_t now = {0};
+    fingerprint_t now = {0};
     int dir = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0) return now;
     now.is_there = look_at_file(dir, "adapter_config.json", &now.config) &&
@@ -32,29 +33,29 @@ static bool is_same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-static bool is_same_file(const seen_file_t *a, const seen_file_t *b)
+static bool is_same_file(const file_print_t *a, const file_print_t *b)
 {
     return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
            is_same_time(a->changed, b->changed) && is_same_time(a->modified, b->modified);
 }
 
-static bool is_same(const seen_look_t *a, const seen_look_t *b)
+static bool is_same(const fingerprint_t *a, const fingerprint_t *b)
 {
     return a->is_there && b->is_there && is_same_file(&a->config, &b->config) &&
            is_same_file(&a->tensors, &b->tensors);
 }
 
-void seen_note(seen_t *s, uint64_t version, const char *digest, const seen_look_t *before,
-               const seen_look_t *now)
+void fingerprint_note(noted_t *s, uint64_t version, const char *digest, const fingerprint_t *before,
+                      const fingerprint_t *now)
 {
-    *s = (seen_t){0};
+    *s = (noted_t){0};
     if (!now->is_there || (before->is_there && !is_same(before, now))) return;
     s->version = version;
     s->look = *now;
     snprintf(s->digest, sizeof s->digest, "%s", digest);
 }
 
-bool seen_is_same(const seen_t *s, uint64_t version, const char *digest, const seen_look_t *now)
+bool fingerprint_is_noted(const noted_t *s, uint64_t version, const char *digest, const fingerprint_t *now)
 {
     return s->version && s->version == version && !strcmp(s->digest, digest) && is_same(&s->look, now);
 }
