@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Spawning, reading lines with a deadline, and ending processes. */
 #include "bench/child.h"
 
 #include "bench/moment.h"
@@ -43,19 +44,6 @@ int child_start(const char *const *argv, const char *log, child_t *ret_child, he
 static volatile sig_atomic_t is_interrupted;
 void child_interrupt(void) { is_interrupted = 1; }
 
-/* Its last words say why it ended. */
-static int fail_gone(const char *log, heddle_error_t *error)
-{
-    char text[512] = "";
-    int fd = open(log, O_RDONLY | O_CLOEXEC);
-    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
-    ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, end > 400 ? end - 400 : 0) : 0;
-    if (fd >= 0) close(fd);
-    if (n > 0) text[n] = 0;
-    return error_fail(error, HEDDLE_ERR_GONE, "a process of the measurement ended: %s",
-                      text[0] ? text : "it said nothing");
-}
-
 int child_line(const child_t *c, const char *log, int timeout_ms, char *line, size_t size,
                heddle_error_t *error)
 {
@@ -68,7 +56,15 @@ int child_line(const child_t *c, const char *log, int timeout_ms, char *line, si
         if (rc == 0)
             return error_fail(error, HEDDLE_ERR_DEADLINE,
                               "a process of the measurement said nothing for %d ms", timeout_ms);
-        if (read(c->fd, line + n, 1) != 1) return fail_gone(log, error);
+        if (read(c->fd, line + n, 1) != 1) { /* it ended; the end of its log usually says why */
+            char text[512] = "";
+            int fd = open(log, O_RDONLY | O_CLOEXEC);
+            off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
+            if (fd >= 0 && pread(fd, text, sizeof text - 1, end > 400 ? end - 400 : 0) < 0) text[0] = 0;
+            if (fd >= 0) close(fd);
+            return error_fail(error, HEDDLE_ERR_GONE, "a process of the measurement ended: %s",
+                              text[0] ? text : "it said nothing");
+        }
         line[n] = line[n] == '\n' ? 0 : line[n];
         if (!line[n++]) return HEDDLE_OK;
     }
@@ -86,8 +82,8 @@ void child_end(child_t *c)
     sigaddset(&child, SIGCHLD);
     for (uint64_t until = moment_ns() + CHILD_END_MS * 1000000ull; waitpid(c->pid, NULL, WNOHANG) == 0;) {
         if (moment_ns() > until) kill(c->pid, SIGKILL);
-        sigtimedwait(&child, NULL,
-                     &(struct timespec){.tv_nsec = 10000000}); /* blocked in main: it stays pending */
+        /* main blocks SIGCHLD, so one that came before this call is still pending and ends the wait. */
+        sigtimedwait(&child, NULL, &(struct timespec){.tv_nsec = 10000000});
     }
     *c = (child_t){0};
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/child.h: another process: started by exec, talked to over one socket, gone with its parent.
+/* bench/child.h: a process of its own for a part of a measurement: started by exec, connected by one
+ * socket, ended with its parent.
  *
- * A fork alone would leave the parent's memory to be copied on write, which its next measurement would
- * pay for. One thread.  child_end waits for the process, CHILD_END_MS, then kills it. */
+ * Exec, not a mere fork: after a fork the parent's memory is copied on write, and the parent's next
+ * measurement would pay for that. The caller owns the child_t. One thread. child_end waits for the process
+ * for CHILD_END_MS, then kills it. */
 #ifndef BENCH_CHILD_H
 #define BENCH_CHILD_H
 
@@ -16,12 +18,12 @@
 typedef struct {
     pid_t pid;
     int fd;
-} child_t; /* fd: our end, closed on exec */
+} child_t; /* fd: our end of the socket, close-on-exec */
 
-/* Runs argv[0] (a path, or a name to be found in PATH).  Its descriptors 0 and 1 are the other end of
- * `fd`; what it says on stderr is appended to `log`.  INTERNAL: it cannot be run. */
+/* Runs argv[0] (a path, or a name to be found in PATH).  Its descriptors 0 and 1 are the other end of `fd`;
+ * its standard error is appended to `log`.  INTERNAL: it cannot be run. */
 int child_start(const char *const *argv, const char *log, child_t *ret_child, heddle_error_t *error);
-/* For a signal handler: what waits now, and whatever would wait later, ends with INTERRUPTED. */
+/* For a signal handler: the current wait, and each later one, ends with INTERRUPTED. */
 void child_interrupt(void);
 /* One line, without its end, within timeout_ms.  DEADLINE, INTERRUPTED, or GONE (it ended; the error
  * has the last words of its log). */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starting the processes, reading their reports, and the two operations that are measured. */
 #include "bench/cluster.h"
 
 #include "bench/member.h"
@@ -26,7 +27,7 @@ void cluster_interrupt(void)
     if (p) heddle_publisher_interrupt(p);
 }
 
-/* The library's own words. */
+/* The library's last error, as the result of this call. */
 static int library_error(heddle_error_t *error)
 {
     *error = *heddle_last_error();
@@ -41,15 +42,16 @@ static const char *text_in(const json_t *object, const char *key)
 
 /* ---- the broker ------------------------------------------------------------------------------ */
 
-/* dialled: by who publishes and receives; the broker itself is asked about them past the tap. */
+/* dialled: used by the publisher and the workers. Questions about them go to `endpoint`, past the tap, so
+ * that they are not counted. */
 typedef struct {
     char endpoint[256], dialled[256], key[64];
 } address_t;
 
-/* What it says of itself, where it could not start. */
-static int broker_error(const json_t *said, const char *line, heddle_error_t *error)
+/* A broker that cannot start prints its error as JSON; it becomes the error of the measurement. */
+static int broker_error(const json_t *answer, const char *line, heddle_error_t *error)
 {
-    const json_t *why = json_object_get(said, "error");
+    const json_t *why = json_object_get(answer, "error");
     int code = heddle_err_from_name(text_in(why, "code"));
     if (!code)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "the broker did not get ready: %.300s", line);
@@ -57,24 +59,6 @@ static int broker_error(const json_t *said, const char *line, heddle_error_t *er
     error_contrast(error, text_in(why, "expected"), text_in(why, "found"));
     error_hint(error, "%s", text_in(why, "hint"));
     return code;
-}
-
-static int read_ready(cluster_t *c, address_t *ret_address, heddle_error_t *error)
-{
-    char line[8192];
-    int rc = child_line(&c->broker, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
-    if (rc) return rc;
-    json_t *ready = json_loads(line, 0, NULL);
-    const char *endpoint = json_string_value(json_object_get(ready, "endpoint"));
-    const char *key = json_string_value(json_object_get(ready, "public_key"));
-    if (!endpoint) rc = broker_error(ready, line, error);
-    else {
-        snprintf(ret_address->endpoint, sizeof ret_address->endpoint, "%s", endpoint);
-        snprintf(ret_address->dialled, sizeof ret_address->dialled, "%s", endpoint);
-        snprintf(ret_address->key, sizeof ret_address->key, "%s", key ? key : "");
-    }
-    json_decref(ready);
-    return rc;
 }
 
 static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_address, heddle_error_t *error)
@@ -99,8 +83,21 @@ static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_ad
                                 "json",
                                 o->insecure ? "--insecure" : NULL,
                                 NULL};
+    char line[8192];
     int rc = child_start(argv, c->log, &c->broker, error);
-    return rc ? rc : read_ready(c, ret_address, error);
+    if (!rc) rc = child_line(&c->broker, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
+    if (rc) return rc;
+    json_t *ready = json_loads(line, 0, NULL);
+    const char *endpoint = text_in(ready, "endpoint");
+    if (*endpoint) {
+        snprintf(ret_address->endpoint, sizeof ret_address->endpoint, "%s", endpoint);
+        snprintf(ret_address->dialled, sizeof ret_address->dialled, "%s", endpoint);
+        snprintf(ret_address->key, sizeof ret_address->key, "%s", text_in(ready, "public_key"));
+    } else {
+        rc = broker_error(ready, line, error);
+    }
+    json_decref(ready);
+    return rc;
 }
 
 static int start_tap(cluster_t *c, address_t *address, heddle_error_t *error)
@@ -115,7 +112,8 @@ static int start_tap(cluster_t *c, address_t *address, heddle_error_t *error)
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-static void note(cluster_t *c, cluster_worker_t *w, const char *line)
+/* One line of a worker; bench/member.h lists them. */
+static void take_report(cluster_t *c, cluster_worker_t *w, const char *line)
 {
     if (!strncmp(line, "joined ", 7)) {
         snprintf(c->transport, sizeof c->transport, "%s", line + 7);
@@ -129,6 +127,7 @@ static void note(cluster_t *c, cluster_worker_t *w, const char *line)
         w->is_counted = true;
 }
 
+/* What a wait for all workers waits for. */
 typedef bool done_t(const cluster_worker_t *w, uint64_t version);
 static bool is_joined(const cluster_worker_t *w, uint64_t version)
 {
@@ -144,7 +143,7 @@ static bool is_counted(const cluster_worker_t *w, uint64_t version)
     return w->is_counted;
 }
 
-/* Times are in what they say: it does not matter in which order it is read. */
+/* The times are in the reports, so the order in which the workers are read does not matter. */
 static int wait_workers(cluster_t *c, done_t *done, uint64_t version, heddle_error_t *error)
 {
     for (uint32_t i = 0; i < c->worker_count; i++)
@@ -152,7 +151,7 @@ static int wait_workers(cluster_t *c, done_t *done, uint64_t version, heddle_err
             char line[MEMBER_LINE];
             int rc = child_line(&c->workers[i].child, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
             if (rc) return rc;
-            note(c, &c->workers[i], line);
+            take_report(c, &c->workers[i], line);
         }
     return HEDDLE_OK;
 }
@@ -172,20 +171,6 @@ static int fetched_bytes(cluster_t *c, uint64_t *ret_bytes, heddle_error_t *erro
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
-
-static int open_handles(cluster_t *c, const address_t *a, heddle_error_t *error)
-{
-    const char *key = a->key[0] ? a->key : NULL;
-    heddle_publisher_opts_t p = {.size = sizeof p,
-                                 .broker = a->dialled,
-                                 .broker_key = key,
-                                 .adapter = MEMBER_ADAPTER,
-                                 .writer = "bench"};
-    heddle_admin_opts_t m = {.size = sizeof m, .broker = a->endpoint, .broker_key = key};
-    if (heddle_publisher_open(&p, &c->publisher)) return library_error(error);
-    interruptible = c->publisher;
-    return heddle_admin_open(&m, &c->admin) ? library_error(error) : HEDDLE_OK;
-}
 
 int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_t *error)
 {
@@ -207,7 +192,17 @@ int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_
         rc = child_start(argv, c->log, &c->workers[i].child, error);
     }
     if (!rc) rc = wait_workers(c, is_joined, 0, error);
-    if (!rc) rc = open_handles(c, &address, error);
+    if (rc) goto fail;
+    const char *key = address.key[0] ? address.key : NULL;
+    heddle_publisher_opts_t p = {.size = sizeof p,
+                                 .broker = address.dialled,
+                                 .broker_key = key,
+                                 .adapter = MEMBER_ADAPTER,
+                                 .writer = "bench"};
+    heddle_admin_opts_t m = {.size = sizeof m, .broker = address.endpoint, .broker_key = key};
+    if (heddle_publisher_open(&p, &c->publisher)) rc = library_error(error);
+    else interruptible = c->publisher;
+    if (!rc && heddle_admin_open(&m, &c->admin)) rc = library_error(error);
     if (rc) goto fail;
     *ret_cluster = c;
     return HEDDLE_OK;
@@ -222,10 +217,12 @@ void cluster_close(cluster_t **cluster)
     if (!c) return;
     interruptible = NULL;
     heddle_admin_close(&c->admin);
-    if (c->publisher) heddle_publisher_interrupt(c->publisher); /* everybody has it, or nobody will */
+    if (c->publisher)
+        heddle_publisher_interrupt(c->publisher); /* the workers end, so no wait would succeed */
     heddle_publisher_close(&c->publisher);
     for (uint32_t i = 0; i < c->worker_count; i++)
-        if (c->workers[i].child.pid) kill(c->workers[i].child.pid, SIGTERM); /* all at once */
+        if (c->workers[i].child.pid)
+            kill(c->workers[i].child.pid, SIGTERM); /* so that they end side by side */
     for (uint32_t i = 0; i < c->worker_count; i++) child_end(&c->workers[i].child);
     child_end(&c->tap);
     child_end(&c->broker);
@@ -241,13 +238,9 @@ cluster_cpu_t cluster_cpu(const cluster_t *c)
     return cpu;
 }
 
-static double cpu_between(cluster_cpu_t from, cluster_cpu_t to)
-{
-    return to.broker - from.broker + to.workers - from.workers + to.publisher - from.publisher;
-}
-
 /* ---- publishing ------------------------------------------------------------------------------ */
 
+/* A version took as long as its slowest worker. */
 static void take_longest(const json_t *timing, const char *key, double *longest)
 {
     double ms = json_number_value(json_object_get(timing, key)); /* 0 for null */
@@ -267,7 +260,7 @@ static void add_worker(const json_t *worker, cluster_times_t *t)
         t->publisher_bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
 }
 
-/* What the workers say of it, through the broker. */
+/* The workers' own timings of the version, which reach us through the broker. */
 static int ask_workers(cluster_t *c, uint64_t version, cluster_times_t *t, heddle_error_t *error)
 {
     char ref[64], *text = NULL;
@@ -282,39 +275,21 @@ static int ask_workers(cluster_t *c, uint64_t version, cluster_times_t *t, heddl
     return HEDDLE_OK;
 }
 
-static int wait_released(cluster_t *c, uint64_t version, heddle_error_t *error)
+/* Waits until the replaced version is gone everywhere: that work would otherwise fall into the next
+ * measurement. */
+static int finish_round(cluster_t *c, bool is_decided, heddle_error_t *error)
 {
-    for (heddle_event_t e = {.size = sizeof e};;) {
+    heddle_event_t e = {.size = sizeof e};
+    int rc = HEDDLE_OK;
+    do {
         if (heddle_publisher_next_event(c->publisher, CLUSTER_DEADLINE_MS, &e)) return library_error(error);
-        if (e.type == HEDDLE_EVENT_RELEASED && e.version >= version) return HEDDLE_OK;
-    }
-}
-
-/* What is left to do would be done in the time of whatever is measured next. */
-static int settle(cluster_t *c, bool is_decided, heddle_error_t *error)
-{
-    int rc = wait_released(c, c->newest, error);
-    if (!rc && is_decided && c->version_count > c->keep + 1)
+    } while (e.type != HEDDLE_EVENT_RELEASED || e.version < c->newest);
+    if (is_decided && c->version_count > c->keep + 1)
         rc = wait_workers(c, is_retired, c->newest - c->keep - 1, error);
     return rc;
 }
 
-static int fill(cluster_t *c, const model_t *m, heddle_publication_t **ret_publication, heddle_error_t *error)
-{
-    heddle_publication_t *p;
-    if (heddle_publication_begin(c->publisher, m->table.rows, m->table.count, m->config.data, m->config.bytes,
-                                 NULL, &p))
-        return library_error(error);
-    if (heddle_publication_write(p, (const void *const *)m->data)) {
-        int rc = library_error(error);
-        heddle_publication_abort(&p);
-        return rc;
-    }
-    *ret_publication = p;
-    return HEDDLE_OK;
-}
-
-/* When the last worker did it: `stamp` is the offset of its time in a worker. */
+/* The time of the last worker in ms; `stamp` is the offset of the field in cluster_worker_t. */
 static double last_ms(const cluster_t *c, uint64_t start_ns, size_t stamp)
 {
     double last = 0;
@@ -336,8 +311,14 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
     cluster_times_t t = {0};
     cluster_cpu_t cpu = cluster_cpu(c);
     uint64_t start = moment_ns();
-    int rc = fill(c, m, &p, error);
-    if (rc) return rc;
+    if (heddle_publication_begin(c->publisher, m->table.rows, m->table.count, m->config.data, m->config.bytes,
+                                 NULL, &p))
+        return library_error(error);
+    if (heddle_publication_write(p, (const void *const *)m->data)) {
+        int rc = library_error(error);
+        heddle_publication_abort(&p);
+        return rc;
+    }
     t.fill = moment_ms(start, moment_ns());
     if (heddle_publication_commit(&p, &opts, &done)) return library_error(error);
     report = (heddle_report_t){.size = sizeof report};
@@ -350,12 +331,13 @@ int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_time
     t.durable = t.fill + done.commit_ms;
     c->newest = done.version;
     c->version_count++;
-    rc = wait_workers(c, is_staged, done.version, error);
+    int rc = wait_workers(c, is_staged, done.version, error);
     if (!rc) t.staged = last_ms(c, start, offsetof(cluster_worker_t, staged_ns));
     if (!rc && !is_manual) rc = wait_workers(c, is_active, done.version, error);
     if (!rc && !is_manual) t.active = last_ms(c, start, offsetof(cluster_worker_t, active_ns));
-    if (!rc) rc = settle(c, !is_manual, error);
-    t.cpu_s = cpu_between(cpu, cluster_cpu(c));
+    if (!rc) rc = finish_round(c, !is_manual, error);
+    cluster_cpu_t to = cluster_cpu(c);
+    t.cpu_s = to.broker - cpu.broker + to.workers - cpu.workers + to.publisher - cpu.publisher;
     if (!rc) rc = ask_workers(c, done.version, &t, error);
     if (!rc) *ret_times = t;
     return rc;
@@ -404,7 +386,7 @@ int cluster_tally(cluster_t *c, cluster_tally_t *ret_tally, heddle_error_t *erro
     int rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
     if (rc) return rc;
     if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64, &t.to_broker, &t.from_broker, &t.bytes) != 3)
-        return error_fail(error, HEDDLE_ERR_INTERNAL, "the tap said: %s", line);
+        return error_fail(error, HEDDLE_ERR_INTERNAL, "the tap answer: %s", line);
     *ret_tally = t;
     return HEDDLE_OK;
 }

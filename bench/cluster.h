@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/cluster.h: a broker and workers as processes of their own, and a publisher in this one.
+/* bench/cluster.h: a cluster to measure: a broker and workers as processes, and a publisher in this
+ * process.
  *
- * Everything lies below a scratch directory and talks on loopback.  Waits end with DEADLINE, or
- * INTERRUPTED after cluster_interrupt.  One thread. */
+ *    open (all workers have joined) -> publish, activate, ... -> close
+ *
+ * All files lie below a scratch directory, and all connections are on loopback. A wait ends with DEADLINE,
+ * or with INTERRUPTED after cluster_interrupt. The caller owns the cluster. One thread. */
 #ifndef BENCH_CLUSTER_H
 #define BENCH_CLUSTER_H
 
@@ -18,11 +21,11 @@ typedef struct {
     const char *name;    /* of the cluster's own files in it */
     uint32_t workers, keep;
     bool insecure;  /* no keys */
-    bool is_app;    /* workers switch by themselves (HEDDLE_APPLY_APP) */
+    bool is_app;    /* the application in the worker switches (HEDDLE_APPLY_APP), not the library */
     bool is_tapped; /* control messages pass a process that counts them */
 } cluster_opts_t;
 
-/* What a worker said last. */
+/* What a worker reported last; times in ns of CLOCK_MONOTONIC. */
 typedef struct {
     child_t child;
     bool is_joined, is_counted;
@@ -38,26 +41,26 @@ typedef struct {
     uint64_t newest; /* version that was published last */
     uint32_t version_count;
     char log[512];
-    char transport[MEMBER_LINE]; /* JSON, as a worker tells what its data plane runs on */
+    char transport[MEMBER_LINE]; /* JSON, a worker's report of what its data plane runs on */
 } cluster_t;
 
 /* What one publication took; ms since begin was called. */
 typedef struct {
     double fill, sealed, durable;
-    double staged, active; /* the last worker's own word for it */
-    double heard;  /* the publisher knows that it is active on all */
+    double staged, active; /* when the last worker was there, by its own clock reading */
+    double heard;          /* the publisher has received that it is active on all */
     double connect, fetch,
         verify;   /* the slowest worker's: to the first bytes, from there to the last, in digests */
-    double cpu_s; /* of all processes, until everything was settled */
+    double cpu_s; /* of all processes, until the version that this one replaces was retired */
     uint64_t publisher_bytes; /* that left the publisher */
 } cluster_times_t;
 
 /* Ready: all have joined.  On failure nothing is left running. */
 int cluster_open(const cluster_opts_t *opts, cluster_t **ret_cluster, heddle_error_t *error);
 void cluster_close(cluster_t **c);
-/* One version of the model, to all workers; back when the version it replaces was retired and the
- * region is free. activation: HEDDLE_ACTIVATION_ALL, or MANUAL: it is staged, and active and heard are
- * 0. */
+/* Publishes one version of the model to all workers. Returns when the version that it replaces was retired
+ * and its region is free. activation: HEDDLE_ACTIVATION_ALL; or MANUAL: it is only staged, and active and
+ * heard are 0. */
 int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_times_t *ret_times,
                     heddle_error_t *error);
 
@@ -82,7 +85,7 @@ typedef struct {
 } cluster_tally_t;
 int cluster_tally(cluster_t *c, cluster_tally_t *ret_tally, heddle_error_t *error);
 
-/* For a signal handler: whatever waits now ends. */
+/* For a signal handler: the current wait ends with INTERRUPTED. */
 void cluster_interrupt(void);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Pairing the figures of two reports, and the result as JSON and as a table. */
 #include "bench/compare.h"
 
 #include "core/errors.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first of the figure's unit that both have measured. */
+/* The first reference with the figure's unit that both reports have measured. */
 static const result_series_t *shared_reference(const result_row_t *before, const result_row_t *after,
                                                const char *unit)
 {
@@ -22,7 +23,7 @@ static const result_series_t *shared_reference(const result_row_t *before, const
     return NULL;
 }
 
-/* What a row is compared by: its ratios, or its numbers where there is nothing to divide by. */
+/* The series to compare: the ratios to the reference, or the numbers where there is no reference. */
 static bool comparable(const result_row_t *row, const result_series_t *figure,
                        const result_series_t *reference, series_t *ret_series)
 {
@@ -46,6 +47,7 @@ static bool has_zero(const result_row_t *row, const result_series_t *reference)
     return false;
 }
 
+/* A reference of 0 cannot be divided by; on a sound machine none takes no time at all. */
 static int check_reference(const result_row_t *before, const result_row_t *after,
                            const result_series_t *reference, heddle_error_t *error)
 {
@@ -65,21 +67,8 @@ static bool is_finite(const series_t *s)
     return true;
 }
 
-/* What is beyond a number compares as nothing, and has no place in JSON. */
-static int check_numbers(const series_t *x, const series_t *y, const stats_change_t *c, const char *row,
-                         const char *figure, heddle_error_t *error)
-{
-    bool has_medians = isfinite(c->before) && isfinite(c->after);
-    if (has_medians && isfinite(c->change) && isfinite(c->floor) && is_finite(x) && is_finite(y))
-        return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "row %s: %s is too large, or its reference too small",
-                        row, figure);
-    error_expected(error, "numbers that can be divided");
-    error_found(error, "%g before, %g after", c->before, c->after);
-    error_hint(error, "measure again");
-    return rc;
-}
-
+/* Numbers that are not finite are refused: a comparison with NaN is always false, so it would count as no
+ * change, and JSON cannot hold them. */
 static int compare_figure(const result_row_t *before, const result_row_t *after, const result_series_t *b,
                           const result_series_t *a, compare_row_t *to, heddle_error_t *error)
 {
@@ -90,7 +79,15 @@ static int compare_figure(const result_row_t *before, const result_row_t *after,
     if (!comparable(before, b, reference, &x) || !comparable(after, a, reference, &y))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
     stats_change_t change = stats_compare(&x, &y);
-    if (!rc) rc = check_numbers(&x, &y, &change, before->name, b->name, error);
+    bool is_sound = isfinite(change.before) && isfinite(change.after) && isfinite(change.change) &&
+                    isfinite(change.floor) && is_finite(&x) && is_finite(&y);
+    if (!rc && !is_sound) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "row %s: %s is too large, or its reference too small",
+                        before->name, b->name);
+        error_expected(error, "numbers that can be divided");
+        error_found(error, "%g before, %g after", change.before, change.after);
+        error_hint(error, "measure again");
+    }
     if (!rc) {
         *to = (compare_row_t){.change = change};
         snprintf(to->row, sizeof to->row, "%s", before->name);
@@ -123,7 +120,8 @@ static int compare_rows(const result_row_t *before, const result_row_t *after, c
     return HEDDLE_OK;
 }
 
-/* Ratios of another machine, or another data plane, are other ratios. */
+/* Ratios were measured on one machine and data plane; those of another are not comparable, so that is
+ * reported. */
 static void warn(const result_t *before, const result_t *after, compare_t *c)
 {
     static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer_mode", "tcp"};
@@ -159,18 +157,18 @@ void compare_fini(compare_t *c)
     *c = (compare_t){0};
 }
 
-static json_t *row_json(const compare_row_t *r)
-{
-    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:s}", "row", r->row, "figure", r->figure,
-                     "reference", r->reference[0] ? json_string(r->reference) : json_null(), "unit", r->unit,
-                     "before", r->change.before, "after", r->change.after, "change", r->change.change,
-                     "floor", r->change.floor, "verdict", stats_verdict_name(r->change.verdict));
-}
-
 json_t *compare_encode(const compare_t *c)
 {
     json_t *rows = json_array();
-    for (uint32_t i = 0; i < c->count; i++) json_array_append_new(rows, row_json(&c->rows[i]));
+    for (uint32_t i = 0; i < c->count; i++) {
+        const compare_row_t *r = &c->rows[i];
+        json_t *reference = r->reference[0] ? json_string(r->reference) : json_null();
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:s}", "row", r->row,
+                                              "figure", r->figure, "reference", reference, "unit", r->unit,
+                                              "before", r->change.before, "after", r->change.after, "change",
+                                              r->change.change, "floor", r->change.floor, "verdict",
+                                              stats_verdict_name(r->change.verdict)));
+    }
     json_t *warnings = json_array();
     for (uint32_t i = 0; c->warnings[i][0]; i++) json_array_append_new(warnings, json_string(c->warnings[i]));
     return json_pack("{s:s, s:s, s:b, s:i, s:i, s:i, s:i, s:o, s:o}", "schema", "heddle/1", "kind",

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Facts from /proc and uname; a fact that cannot be read is null, so that a report never fails for one. */
 #include "bench/machine.h"
 
 #include "core/clock.h"
@@ -41,7 +42,7 @@ uint64_t machine_available_bytes(void)
     return kib * 1024;
 }
 
-/* By its magic number: a sync costs nothing on tmpfs. */
+/* By its magic number in statfs. It matters because a sync costs nothing on tmpfs. */
 static const char *file_system(const char *dir)
 {
     static const struct {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/machine.h: where and by what a report was made.  Blocks on files of /proc. */
+/* bench/machine.h: the facts about the machine and the build that a report needs to be comparable. Without
+ * state; any thread; blocks on files of /proc. */
 #ifndef BENCH_MACHINE_H
 #define BENCH_MACHINE_H
 

@@ -86,7 +86,7 @@ static void print_json(json_t *json)
     json_decref(json);
 }
 
-/* What can be done about it, where the failure itself does not say. */
+/* A hint by the kind of failure, for errors that come without one. */
 static void add_hint(heddle_error_t *e)
 {
     if (e->hint[0] || !e->code || e->code == HEDDLE_ERR_INTERRUPTED) return;
@@ -99,18 +99,14 @@ static void add_hint(heddle_error_t *e)
     }
 }
 
-/* The option parser names the program already. */
-static const char *message_of(const heddle_error_t *e)
-{
-    static const char PROGRAM[] = "heddle-bench: ";
-    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
-    return message + (strncmp(message, PROGRAM, sizeof PROGRAM - 1) ? 0 : sizeof PROGRAM - 1);
-}
-
 static int end_with(const heddle_error_t *e)
 {
     if (caught) return 128 + caught;
-    fprintf(stderr, "heddle-bench: %s: %s\n", heddle_err_name(e->code), message_of(e));
+    /* Messages of the option parser begin with the program's name already. */
+    static const char PROGRAM[] = "heddle-bench: ";
+    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
+    if (!strncmp(message, PROGRAM, sizeof PROGRAM - 1)) message += sizeof PROGRAM - 1;
+    fprintf(stderr, "%s%s: %s\n", PROGRAM, heddle_err_name(e->code), message);
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
@@ -141,20 +137,6 @@ static int make_dir(char *path, heddle_error_t *error)
     if (mkdtemp(path)) return HEDDLE_OK;
     return error_fail(error, errno == ENOSPC ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_DATA_DIR,
                       "cannot make %s: %s", path, strerror(errno));
-}
-
-static int make_scratch(const args_t *a, char *path, size_t size, heddle_error_t *error)
-{
-    char keys[4200];
-    const char *tmp = getenv("TMPDIR");
-    snprintf(path, size, "%s/heddle-bench.XXXXXX", a->data ? a->data : tmp && *tmp ? tmp : "/tmp");
-    int rc = make_dir(path, error);
-    if (rc) return rc;
-    snprintf(keys, sizeof keys, "%s/keys", path);
-    setenv("HEDDLE_KEYS", keys, 1); /* never the user's own */
-    static const char *const OTHERS[] = {"HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER"};
-    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) unsetenv(OTHERS[i]);
-    return HEDDLE_OK;
 }
 
 /* 1: wanted; 0: not; negative: a pattern is wrong. */
@@ -218,11 +200,22 @@ static int run(const args_t *a)
     char scratch[4096];
     heddle_error_t error = {0};
     result_t r = {0};
-    int rc = make_scratch(a, scratch, sizeof scratch, &error);
+    const char *tmp = getenv("TMPDIR");
+    snprintf(scratch, sizeof scratch, "%s/heddle-bench.XXXXXX",
+             a->data       ? a->data
+             : tmp && *tmp ? tmp
+                           : "/tmp");
+    int rc = make_dir(scratch, &error);
     if (rc) {
         print_failure(a, "bench", &error);
         return end_with(&error);
     }
+    /* The user's own key ring and broker must play no part: a measurement makes its own. */
+    char keys[4200];
+    snprintf(keys, sizeof keys, "%s/keys", scratch);
+    setenv("HEDDLE_KEYS", keys, 1);
+    static const char *const OTHERS[] = {"HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER"};
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) unsetenv(OTHERS[i]);
     r.machine = machine_facts(scratch);
     uint32_t repeat = a->repeat ? (uint32_t)a->repeat : a->smoke ? SMOKE_REPEAT : REPEAT;
     row_env_t env = {.scratch = scratch,
@@ -262,18 +255,6 @@ static int read_report(const char *path, result_t *ret_report, heddle_error_t *e
     return rc;
 }
 
-static void print_compare(const args_t *a, const compare_t *c)
-{
-    buf_t text = {0};
-    if (a->output == OUTPUT_JSON) {
-        print_json(compare_encode(c));
-        return;
-    }
-    compare_text(c, &text);
-    fputs(buf_text(&text), stdout);
-    buf_fini(&text);
-}
-
 static int compare(const args_t *a, const char *before, const char *after)
 {
     heddle_error_t error = {0};
@@ -283,7 +264,13 @@ static int compare(const args_t *a, const char *before, const char *after)
     if (!rc) rc = read_report(after, &y, &error);
     if (!rc) rc = compare_make(&x, &y, &c, &error);
     if (rc) print_failure(a, "bench_compare", &error);
-    else print_compare(a, &c);
+    else if (a->output == OUTPUT_JSON) print_json(compare_encode(&c));
+    else {
+        buf_t text = {0};
+        compare_text(&c, &text);
+        fputs(buf_text(&text), stdout);
+        buf_fini(&text);
+    }
     int end = rc ? end_with(&error) : compare_is_ok(&c) ? 0 : 1;
     compare_fini(&c);
     result_fini(&x);
@@ -332,13 +319,13 @@ int main(int argc, char **argv)
     args_t args = {0};
     const char *words[3] = {0};
     heddle_error_t error = {0};
-    int end = 0, rc = process_settle(&error);
+    int end = 0, rc = process_begin(&error);
     if (!rc && argc > 1 && !strcmp(argv[1], "--as")) return member_main(argc, argv);
     if (!rc) rc = option_parse(&SET, argc, argv, &args, words, &error);
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
     log_set_level((log_level_t)args.log_level);
-    /* A child that ends stays pending, so that who waits for it sleeps until then (bench/child.c). */
+    /* Blocked, so that the end of a child stays pending and ends the wait for it (bench/child.c). */
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -348,7 +335,7 @@ int main(int argc, char **argv)
     sigaction(SIGTERM, &action, NULL);
     struct sigaction hangup;
     sigaction(SIGHUP, NULL, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup's goes on */
+    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* a run under nohup goes on */
     if (!rc) rc = act(&args, words, &error, &end);
     if (rc) {
         print_failure(&args, "bench", &error);

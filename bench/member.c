@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The worker of a measurement, and the table of roles. */
 #include "bench/member.h"
 
 #include "bench/child.h"
@@ -28,30 +29,24 @@ static int fail(const char *what)
     return heddle_err_exit(e->code);
 }
 
-static int say_joined(const member_t *m)
-{
-    char *transport = NULL;
-    if (heddle_worker_transport(m->worker, &transport)) return fail("transport");
-    printf("joined %s\n", transport);
-    heddle_free(transport);
-    return HEDDLE_OK;
-}
-
-static int stage(const member_t *m, const heddle_event_t *e)
-{
-    if (heddle_worker_staged(m->worker, e->adapter, e->version)) return fail("staged");
-    printf("staged %" PRIu64 " %" PRIu64 "\n", e->version, moment_ns());
-    return HEDDLE_OK;
-}
-
-/* With auto the library has staged and switched; with app both are done, and timed, here. */
+/* With "auto" the library stages and switches, and its events are reported. With "app" both are done and
+ * timed here, so that the time of the switching call itself is known. */
 static int on_event(const member_t *m, const heddle_event_t *e)
 {
     uint64_t start = moment_ns();
     switch (e->type) {
-    case HEDDLE_EVENT_JOINED: return say_joined(m);
+    case HEDDLE_EVENT_JOINED: {
+        char *transport = NULL;
+        if (heddle_worker_transport(m->worker, &transport)) return fail("transport");
+        printf("joined %s\n", transport);
+        heddle_free(transport);
+        break;
+    }
     case HEDDLE_EVENT_RETIRED: printf("retired %" PRIu64 "\n", e->version); break;
-    case HEDDLE_EVENT_ARRIVED: return stage(m, e);
+    case HEDDLE_EVENT_ARRIVED:
+        if (heddle_worker_staged(m->worker, e->adapter, e->version)) return fail("staged");
+        printf("staged %" PRIu64 " %" PRIu64 "\n", e->version, moment_ns());
+        break;
     case HEDDLE_EVENT_STAGED: printf("staged %" PRIu64 " %" PRIu64 "\n", e->version, start); break;
     case HEDDLE_EVENT_COMMIT:
         if (heddle_worker_activate(m->worker, e->adapter, e->version)) return fail("activate");
@@ -70,17 +65,8 @@ static int on_event(const member_t *m, const heddle_event_t *e)
     return HEDDLE_OK;
 }
 
-static int count(const member_t *m)
-{
-    char *json = NULL;
-    if (heddle_worker_stats(m->worker, &json)) return fail("stats");
-    const char *in = strstr(json, "\"bytes_in\":"), *out = strstr(json, "\"bytes_out\":");
-    printf("counted %s %s\n", in ? strtok(strdupa(in + 11), ",} ") : "0",
-           out ? strtok(strdupa(out + 12), ",} ") : "0");
-    heddle_free(json);
-    return HEDDLE_OK;
-}
-
+/* Until stdin ends, with which the parent asks for the byte counts. Lines are flushed once a turn: the parent
+ * reads the times in them, not their arrival. */
 static int serve(const member_t *m)
 {
     struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
@@ -94,7 +80,12 @@ static int serve(const member_t *m)
         if (fds[0].revents) {
             ssize_t n = read(STDIN_FILENO, asked, sizeof asked);
             if (n <= 0) return 0;
-            if (count(m)) return 9;
+            char *json = NULL;
+            if (heddle_worker_stats(m->worker, &json)) return fail("stats"), 9;
+            const char *in = strstr(json, "\"bytes_in\":"), *out = strstr(json, "\"bytes_out\":");
+            printf("counted %s %s\n", in ? strtok(strdupa(in + 11), ",} ") : "0",
+                   out ? strtok(strdupa(out + 12), ",} ") : "0");
+            heddle_free(json);
         }
         fflush(stdout);
     }
@@ -117,6 +108,7 @@ static int be_worker(int argc, char **argv)
     return end;
 }
 
+/* Between the parent and a program of another kind, so that child_follow_parent counts for that one too. */
 static int be_program(int argc, char **argv)
 {
     if (argc < 1) return 2;

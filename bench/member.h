@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/member.h: the processes that a measurement is made of, each the program heddle-bench in another role.
+/* bench/member.h: the processes of a measurement: the program heddle-bench itself, in another role.
  *
  *   heddle-bench --as program PATH ARG...            runs PATH; ends with its parent
  *   heddle-bench --as worker BROKER KEY NAME auto|app
  *   heddle-bench --as receiver PORT                  bench/socket.h
  *   heddle-bench --as tap HOST:PORT                  bench/tap.h
  *
- * They speak in lines on stdin and stdout.  A worker says, times being CLOCK_MONOTONIC in ns:
+ * They are controlled by lines on stdin and report by lines on stdout.  A worker reports, with times in ns of
+ * CLOCK_MONOTONIC, which all processes of a host share:
  *   joined TRANSPORT (JSON)
  *   active VERSION AT SWITCHED      how long the call that switched took; 0 with auto
  *   retired VERSION

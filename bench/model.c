@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The stamp begins with the wall clock, so that no two runs publish the same bytes; see model_change. */
 #include "bench/model.h"
 
 #include "core/clock.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/model.h: an adapter in the memory of a trainer: each tensor in an allocation of its own.
- *
- * One thread; owner: whoever made it. */
+/* bench/model.h: an adapter in a trainer's memory: each tensor in an allocation of its own, as frameworks
+ * have them. The caller of model_new owns it. One thread. */
 #ifndef BENCH_MODEL_H
 #define BENCH_MODEL_H
 
@@ -17,7 +16,8 @@ typedef struct {
 /* NO_MEMORY. */
 int model_new(const char *shape, uint32_t rank, model_t **ret_model, heddle_error_t *error);
 void model_destroy(model_t **m);
-/* Another version: every page of every tensor gets other bytes. */
+/* Makes another version: every page of every tensor gets other bytes, so that no part can be recognized as
+ * unchanged. */
 void model_change(model_t *m);
 /* All tensors, one after the other, into `to` (data_bytes). */
 void model_copy(const model_t *m, void *to);

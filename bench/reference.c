@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memcpy and sync: the two that need nobody else. */
+/* memcpy and sync: the two references without other processes. */
 #include "bench/reference.h"
 
 #include "bench/moment.h"
@@ -38,7 +38,7 @@ static int memcpy_open(const reference_opts_t *o, reference_t **ret_reference, h
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of the adapter");
     }
     *m = (memcpy_t){{.ops = &REFERENCE_MEMCPY}, o->model, to};
-    model_copy(o->model, to); /* touched */
+    model_copy(o->model, to); /* so that no page fault is measured */
     *ret_reference = &m->base;
     return HEDDLE_OK;
 }
@@ -49,7 +49,7 @@ static int memcpy_once(reference_t *r, double *ret_ms, heddle_error_t *error)
     memcpy_t *m = (memcpy_t *)r;
     uint64_t start = moment_ns();
     model_copy(m->model, m->to);
-    __asm__ volatile("" ::"r"(m->to) : "memory"); /* nobody reads the copy */
+    __asm__ volatile("" ::"r"(m->to) : "memory"); /* or the compiler may drop a copy that is never read */
     *ret_ms = moment_ms(start, moment_ns());
     return HEDDLE_OK;
 }

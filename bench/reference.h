@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/reference.h: what a figure is measured against, in the same run, turn by turn with it.
+/* bench/reference.h: what a figure is measured against, in the same run, in turn with it.
  *
- *   memcpy           the tensors, once, one after the other, into memory that was touched before
- *   socket           a bare TCP socket on loopback to each of as many processes as there are workers;
- *                    memory touched before
- *   socket+digest    the same, each receiver computing Heddle's leaf digests of what came, on the thread
- *                    that receives
- *   safetensors      Python: save_file to /dev/shm, each of as many processes opens it (safe_open) and copies
- *                    each tensor into an array touched before
- *   sync             4 KiB appended to a file where the registry lies, and fdatasync
+ *    memcpy           the tensors, once, one after the other, into memory that was touched before
+ *    socket           a bare TCP socket on loopback to each of as many processes as there are workers;
+ *                     memory touched before
+ *    socket+digest    the same, each receiver computing Heddle's leaf digests of the bytes, on the thread
+ *                     that receives
+ *    safetensors      Python: save_file to /dev/shm, each of as many processes opens it (safe_open) and
+ * copies each tensor into an array touched before sync             4 KiB appended to a file where the
+ * registry lies, and fdatasync
  *
- * A reference that cannot be had here says why.  One thread; INTERRUPTED after a signal. */
+ *    open (memory made and touched) -> once, again and again -> close
+ *
+ * A reference that cannot run here returns the reason. The row owns it. One thread; INTERRUPTED after a
+ * signal. */
 #ifndef BENCH_REFERENCE_H
 #define BENCH_REFERENCE_H
 

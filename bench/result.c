@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Rows and series in memory. */
 #include "bench/result.h"
 
 #include <stdio.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/result.h: what was measured: a report of rows, each of series.
+/* bench/result.h: what was measured: a report of rows, each with its series of numbers.
  *
- *   report   { machine: what ran it, rows: [row] }
- *   row      { name, what it was about, skipped: why, series: [figure or reference] }
- *   figure   of Heddle; reference: what stands beside it.  A figure's ratio to a reference of the same
- *            unit is taken repetition by repetition.  Less is better in every unit.
+ *    report   { machine: what ran it, rows: [row] }
+ *    row      { name, its parameters, skipped: why, series: [figure or reference] }
+ *    figure   of Heddle; reference: what it is measured against.  A figure's ratio to a reference of the
+ *             same unit is taken repetition by repetition.  Less is better in every unit.
  *
- * As JSON and back (result_encode, result_decode): a file may be foreign, so decoding checks
- * everything.  As text for people. */
+ * As JSON and back (result_encode, result_decode): a file may come from another machine or be damaged, so
+ * decoding checks everything. As text for people. The caller owns a result_t; one thread. */
 #ifndef BENCH_RESULT_H
 #define BENCH_RESULT_H
 

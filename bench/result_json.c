@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reports as JSON, and back. */
 #include "bench/result.h"
 
 #include "core/errors.h"
@@ -10,23 +11,17 @@
 /* ---- to JSON --------------------------------------------------------------------------------- */
 
 static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
-static json_t *number_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
-static json_t *numbers(const series_t *s)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; list && i < s->count; i++) json_array_append_new(list, json_real(s->at[i]));
-    return list;
-}
-
-/* {"memcpy": 1.9, ...} */
+/* {"memcpy": 1.9, ...}: the figure as a multiple of each reference of its unit. null where a reference was
+ * 0. */
 static json_t *ratios(const result_row_t *row, const result_series_t *figure)
 {
     json_t *object = json_object();
     for (uint32_t i = 0; object && i < row->count; i++) {
         const result_series_t *s = &row->series[i];
-        if (s->is_reference && !strcmp(s->unit, figure->unit) && s->series.count)
-            json_object_set_new(object, s->name, number_or_null(series_ratio(&figure->series, &s->series)));
+        if (s->is_reference && !strcmp(s->unit, figure->unit) && s->series.count) {
+            double ratio = series_ratio(&figure->series, &s->series);
+            json_object_set_new(object, s->name, isfinite(ratio) ? json_real(ratio) : json_null());
+        }
     }
     return object;
 }
@@ -34,11 +29,13 @@ static json_t *ratios(const result_row_t *row, const result_series_t *figure)
 static json_t *series_json(const result_row_t *row, const result_series_t *s)
 {
     bool is_empty = !s->series.count;
+    json_t *samples = json_array();
+    for (uint32_t i = 0; i < s->series.count; i++) json_array_append_new(samples, json_real(s->series.at[i]));
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "name", s->name, "unit", s->unit, "skipped",
                      text_or_null(s->skipped), "median",
                      is_empty ? json_null() : json_real(series_median(&s->series)), "worst",
                      is_empty ? json_null() : json_real(series_worst(&s->series)), "ratio",
-                     s->is_reference ? json_null() : ratios(row, s), "samples", numbers(&s->series));
+                     s->is_reference ? json_null() : ratios(row, s), "samples", samples);
 }
 
 static json_t *row_json(const result_row_t *row)
@@ -57,24 +54,20 @@ static json_t *row_json(const result_row_t *row)
                      "references", references);
 }
 
-static json_t *error_json(const heddle_error_t *error)
-{
-    char *text = NULL;
-    json_t *object = error && heddle_error_json(error, &text) == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
-    heddle_free(text);
-    return object ? object : json_null();
-}
-
 json_t *result_encode(const result_t *r, const heddle_error_t *error)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < r->count; i++) json_array_append_new(rows, row_json(&r->rows[i]));
+    char *text = NULL;
+    json_t *why = error && heddle_error_json(error, &text) == HEDDLE_OK ? json_loads(text, 0, NULL) : NULL;
+    heddle_free(text);
     return json_pack("{s:s, s:s, s:b, s:O?, s:o, s:o}", "schema", "heddle/1", "kind", "bench", "ok",
-                     error == NULL, "machine", r->machine, "rows", rows, "error", error_json(error));
+                     error == NULL, "machine", r->machine, "rows", rows, "error", why ? why : json_null());
 }
 
 /* ---- and back -------------------------------------------------------------------------------- */
 
+/* A file that is no report, or one that this program did not write to its end. */
 static int refuse(const char *what, const char *expected, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is no report of heddle-bench", what);
@@ -95,6 +88,7 @@ static bool copy_text(char *to, size_t size, const json_t *object, const char *k
     return snprintf(to, size, "%s", text) < (int)size;
 }
 
+/* Names are unique in a row, since ratios and comparisons look series up by name. */
 static int decode_series(const json_t *json, bool is_reference, const char *what, result_row_t *row,
                          heddle_error_t *error)
 {

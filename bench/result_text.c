@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reports as text: a table for each row, with a column of ratios for each reference. */
 #include "bench/result.h"
 
 #include "core/units.h"
@@ -12,7 +13,7 @@ enum { NAME_WIDTH = 15, CELL_WIDTH = 18 };
 
 void result_number(double value, const char *unit, char text[32])
 {
-    /* What comes in whole ones. */
+    /* Messages and bytes come in whole numbers; the rest gets about three digits that count. */
     int digits = value == 0 || fabs(value) >= 100 || (!strcmp(unit, "messages") || !strcmp(unit, "bytes")) ? 0
                  : fabs(value) >= 10                                                                       ? 1
                  : fabs(value) >= 0.01                                                                     ? 2
@@ -21,17 +22,9 @@ void result_number(double value, const char *unit, char text[32])
     else snprintf(text, 32, "%.*f %s", digits, value, unit);
 }
 
-/* One column a reference, as wide as its heading. */
+/* Each reference has a column, as wide as its heading. */
 static int column_width(const result_series_t *reference) { return (int)strlen(reference->name) + 5; }
 static bool has_column(const result_series_t *s) { return s->is_reference && s->series.count; }
-
-static void add_headings(buf_t *out, const result_row_t *row)
-{
-    buf_printf(out, "  %-*s%*s%*s", NAME_WIDTH, "", CELL_WIDTH, "median", CELL_WIDTH, "worst");
-    for (uint32_t i = 0; i < row->count; i++)
-        if (has_column(&row->series[i])) buf_printf(out, "   × %s", row->series[i].name);
-    buf_add_text(out, "\n");
-}
 
 static void add_row(buf_t *out, const result_row_t *row, const result_series_t *s)
 {
@@ -65,7 +58,10 @@ void result_row_text(const result_row_t *row, buf_t *out)
         return;
     }
     buf_printf(out, ", %u repetitions; × is the median of the ratios, repetition by repetition\n", repeat);
-    add_headings(out, row);
+    buf_printf(out, "  %-*s%*s%*s", NAME_WIDTH, "", CELL_WIDTH, "median", CELL_WIDTH, "worst");
+    for (uint32_t i = 0; i < row->count; i++)
+        if (has_column(&row->series[i])) buf_printf(out, "   × %s", row->series[i].name);
+    buf_add_text(out, "\n");
     for (int references = 0; references < 2; references++)
         for (uint32_t i = 0; i < row->count; i++) {
             const result_series_t *s = &row->series[i];

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Measuring one row: clusters, warm-up, references, repetitions. */
 #include "bench/row.h"
 
 #include "bench/machine.h"
@@ -17,8 +18,8 @@ uint64_t row_bytes(const row_t *row, const model_t *m)
     uint64_t region =
         m->table.data_bytes + (uint64_t)m->table.count * LIMIT_PAGE_BYTES; /* each tensor begins a page */
     uint64_t clusters = row->kind->has_beside ? 2 : 1;
-    /* A worker: active, kept, and one that is arriving.  A publisher: one that is served, one that is
-     * filled. */
+    /* A worker holds the active version, the kept ones and one that arrives; a publisher one that it serves
+     * and one that it fills. */
     return clusters *
            (row->workers * ((2ull + row->keep) * region + PROCESS_BYTES) + 2 * region + PROCESS_BYTES);
 }
@@ -35,7 +36,7 @@ bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME])
     return true;
 }
 
-/* ---- what stands beside ---------------------------------------------------------------------- */
+/* ---- references ------------------------------------------------------------------------------ */
 
 typedef struct {
     reference_t *open[ROW_REFERENCES_MAX];
@@ -50,7 +51,7 @@ static void skip(char to[160], uint64_t need, uint64_t available)
     snprintf(to, 160, "needs %s of memory, %s is free", needs, has);
 }
 
-/* A reference that cannot be had is named in the result, with the reason. */
+/* A reference that cannot run here is named in the result, with the reason. */
 static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t *room, references_t *refs,
                           heddle_error_t *error)
 {
@@ -76,23 +77,13 @@ static int open_reference(row_run_t *run, const reference_ops_t *ops, uint64_t *
     return HEDDLE_OK;
 }
 
-static int open_references(row_run_t *run, references_t *refs, heddle_error_t *error)
-{
-    int rc = HEDDLE_OK;
-    uint64_t room = machine_available_bytes(); /* the cluster has its own; a reference takes it by and by */
-    for (const reference_ops_t *const *ops = run->row->kind->references; !rc && *ops && !run->env->is_alone;
-         ops++)
-        rc = open_reference(run, *ops, &room, refs, error);
-    return rc;
-}
-
 static int refer_once(row_run_t *run, reference_t *r, heddle_error_t *error)
 {
     double ms;
     int rc = r->ops->once(r, &ms, error);
     if (!rc && result_refer(run->result, r->ops->name, "ms", ms))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a figure");
-    /* One thread copies: its time is its CPU time. */
+    /* One thread copies and never waits, so its time is its CPU time. */
     double gb = (double)run->model->table.data_bytes / 1e9;
     if (!rc && r->ops == &REFERENCE_MEMCPY &&
         result_refer(run->result, "memcpy_cpu", "CPU-s/GB", ms / 1e3 / gb))
@@ -102,21 +93,10 @@ static int refer_once(row_run_t *run, reference_t *r, heddle_error_t *error)
 
 /* ---- a row ----------------------------------------------------------------------------------- */
 
-static int repeat(row_run_t *run, references_t *refs, heddle_error_t *error)
-{
-    uint32_t turns = refs->count + 1;
-    for (run->turn = 0; run->turn < run->env->repeat; run->turn++)
-        for (uint32_t i = 0; i < turns; i++) {
-            uint32_t which = (run->turn + i) % turns;
-            int rc = which ? refer_once(run, refs->open[which - 1], error) : run->row->kind->once(run, error);
-            if (rc) return rc;
-        }
-    return HEDDLE_OK;
-}
-
-static int open_clusters(row_run_t *run, heddle_error_t *error)
+static int measure(row_run_t *run, heddle_error_t *error)
 {
     const row_kind_t *kind = run->row->kind;
+    references_t refs = {0};
     cluster_opts_t o = {.scratch = run->env->scratch,
                         .name = "registry",
                         .workers = run->row->workers,
@@ -124,34 +104,29 @@ static int open_clusters(row_run_t *run, heddle_error_t *error)
                         .is_app = kind->is_app,
                         .is_tapped = kind->is_tapped};
     int rc = cluster_open(&o, &run->cluster, error);
-    if (rc || !kind->has_beside) return rc;
-    o.name = "registry-without-keys";
-    o.insecure = true;
-    return cluster_open(&o, &run->beside, error);
-}
-
-static int warm_up(row_run_t *run, heddle_error_t *error)
-{
-    cluster_times_t unused;
-    int rc = HEDDLE_OK;
-    for (uint32_t i = 0; !rc && i < run->row->kind->warm_ups; i++) {
+    if (!rc && kind->has_beside) {
+        o.name = "registry-without-keys";
+        o.insecure = true;
+        rc = cluster_open(&o, &run->beside, error);
+    }
+    for (uint32_t i = 0; !rc && i < kind->warm_ups; i++) {
+        cluster_times_t unused;
         model_change(run->model);
         rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
         if (!rc && run->beside)
             rc = cluster_publish(run->beside, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
     }
-    return rc;
-}
-
-static int measure(row_run_t *run, heddle_error_t *error)
-{
-    const row_kind_t *kind = run->row->kind;
-    references_t refs = {0};
-    int rc = open_clusters(run, error);
-    if (!rc) rc = warm_up(run, error);
     if (!rc && kind->prepare) rc = kind->prepare(run, error);
-    if (!rc) rc = open_references(run, &refs, error);
-    if (!rc) rc = repeat(run, &refs, error);
+    /* After the warm-up: the cluster has its memory by now. A reference takes its own only when it runs. */
+    uint64_t room = machine_available_bytes();
+    for (const reference_ops_t *const *ops = kind->references; !rc && *ops && !run->env->is_alone; ops++)
+        rc = open_reference(run, *ops, &room, &refs, error);
+    uint32_t turns = refs.count + 1;
+    for (run->turn = 0; !rc && run->turn < run->env->repeat; run->turn++)
+        for (uint32_t i = 0; !rc && i < turns; i++) {
+            uint32_t which = (run->turn + i) % turns;
+            rc = which ? refer_once(run, refs.open[which - 1], error) : kind->once(run, error);
+        }
     json_t *transport =
         run->cluster && run->env->machine ? json_loads(run->cluster->transport, 0, NULL) : NULL;
     if (transport) json_object_set_new(run->env->machine, "transport", transport);

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/row.h: the table of what is measured, and how each kind of row is.
+/* bench/row.h: the table of what is measured, and how each kind of row is measured.
  *
- * A row is a kind, the shape of an adapter, and how many workers.  Every kind is measured in turns: a
- * turn of Heddle and one of each reference, the order moved on by one at each repetition. */
+ * A row is a kind, the shape of an adapter, and a number of workers. Every kind is measured in turns: one
+ * of Heddle and one of each reference. Each repetition begins one place further on, so that no one of them
+ * always runs on the caches and the heat of the same predecessor.
+ *
+ * The table is constant; row_measure owns what it opens. One thread; blocks for the time of the
+ * measurement. */
 #ifndef BENCH_ROW_H
 #define BENCH_ROW_H
 
@@ -22,8 +26,8 @@ typedef struct {
 
 /* All rows; a NULL name ends the table. */
 extern const row_t ROWS[];
-/* The row as --smoke takes it: the smallest shape, few workers.  False where another row of its kind
- * stands for it. */
+/* The row as --smoke runs it: the smallest shape, few workers.  False if an earlier row of its kind is run in
+ * its place. */
 bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME]);
 
 /* What a row runs in. */
@@ -31,7 +35,7 @@ typedef struct {
     const char *scratch, *python;
     uint32_t repeat, idle_ms;
     bool is_alone;   /* without references */
-    json_t *machine; /* gets the versions of what was met; may be NULL */
+    json_t *machine; /* gets the transport and the references' versions; may be NULL */
 } row_env_t;
 
 typedef struct {
@@ -54,9 +58,10 @@ struct row_kind {
     int (*once)(row_run_t *run, heddle_error_t *error);
 };
 
-/* Memory that Heddle's part of a row takes, with its processes. */
+/* The memory in bytes that Heddle's processes need for a row. */
 uint64_t row_bytes(const row_t *row, const model_t *m);
-/* Measures it.  What this machine has no room for is `skipped` in the result, and no failure. */
+/* Measures a row.  One that this machine lacks the memory for is `skipped` in the result; that is no failure.
+ */
 int row_measure(const row_t *row, const row_env_t *env, result_row_t *result, heddle_error_t *error);
 
 #endif

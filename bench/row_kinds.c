@@ -14,6 +14,7 @@ typedef struct {
     bool is_reference;
 } note_t;
 
+/* The figures of one repetition, in the order in which they are printed. */
 static int note_all(row_run_t *run, const note_t *notes, size_t count, heddle_error_t *error)
 {
     for (size_t i = 0; i < count; i++) {
@@ -61,6 +62,7 @@ static int active_of(row_run_t *run, cluster_t *c, const char *name, bool is_ref
     return rc ? rc : NOTE_ALL(run, notes, error);
 }
 
+/* The two clusters take turns at being first, so that neither profits from the other's warm caches. */
 static int keys_once(row_run_t *run, heddle_error_t *error)
 {
     bool keys_first = run->turn % 2 == 0;
@@ -93,7 +95,7 @@ static int flip_once(row_run_t *run, heddle_error_t *error)
     return rc ? rc : note_flip(run, &f, error);
 }
 
-/* The version before the newest is kept: it is in every worker's memory. */
+/* The version before the newest is kept, so every worker still has it in memory. */
 static int rollback_prepare(row_run_t *run, heddle_error_t *error)
 {
     (void)error;
@@ -109,7 +111,7 @@ static int rollback_once(row_run_t *run, heddle_error_t *error)
     return rc ? rc : note_flip(run, &back, error);
 }
 
-/* ---- idle: what everybody uses while nothing happens ----------------------------------------- */
+/* ---- idle: CPU that the processes use while nothing happens ---------------------------------- */
 
 static int idle_once(row_run_t *run, heddle_error_t *error)
 {
@@ -117,7 +119,7 @@ static int idle_once(row_run_t *run, heddle_error_t *error)
     cluster_cpu_t from = cluster_cpu(run->cluster);
     uint64_t start = moment_ns();
     if (nanosleep(&t, NULL) != 0)
-        return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted"); /* the time is what is measured */
+        return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted"); /* a shorter time would mislead */
     double seconds = moment_ms(start, moment_ns()) / 1e3;
     cluster_cpu_t to = cluster_cpu(run->cluster);
     const note_t notes[] = {
@@ -141,7 +143,7 @@ static int control_once(row_run_t *run, heddle_error_t *error)
     cluster_times_t unused;
     cluster_tally_t t;
     model_change(run->model);
-    int rc = cluster_tally(run->cluster, &t, error); /* heartbeats since the last time */
+    int rc = cluster_tally(run->cluster, &t, error); /* drops the heartbeats since the last repetition */
     if (!rc) rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
     if (!rc) rc = cluster_tally(run->cluster, &t, error);
     if (rc) return rc;
@@ -183,7 +185,7 @@ static const row_kind_t
                .once = control_once},
     IDLE = {"idle", "CPU while nothing happens", {NULL}, .warm_ups = 1, .once = idle_once};
 
-/* 16 workers with 414 MB keep nothing but what they serve and what arrives: 15 GB. */
+/* 16 workers with 414 MB keep no older version, so that the row fits into 15 GB. */
 const row_t ROWS[] = {{"publish/17.6MB/1", &PUBLISH, "qwen2.5-0.5b", 16, 1, 1},
                       {"publish/17.6MB/4", &PUBLISH, "qwen2.5-0.5b", 16, 4, 1},
                       {"publish/17.6MB/16", &PUBLISH, "qwen2.5-0.5b", 16, 16, 1},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference safetensors: bench/safetensors_peer.py, which this program carries. */
+/* The reference safetensors: runs bench/safetensors_peer.py, whose text this program carries. */
 #include "bench/child.h"
 #include "bench/reference.h"
 #include "core/errors.h"
@@ -18,8 +18,7 @@ typedef struct {
     char log[PATH], file[128];
 } peer_t;
 
-/* The trainer's arrays and the file; in each reader the slot, and no more of the file, which it maps, than
- * the tensor that it copies. */
+/* The trainer's arrays, the file, and an array in each reader. Readers map the file, so it counts once. */
 static uint64_t peer_bytes(const reference_opts_t *o)
 {
     return (2 + (uint64_t)o->receivers) * o->model->table.data_bytes;
@@ -43,6 +42,7 @@ static int write_table(const reference_opts_t *o, const char *path, heddle_error
     return error_fail(error, HEDDLE_ERR_NO_SPACE, "cannot write %s: %s", path, strerror(errno));
 }
 
+/* GONE means that Python ended, which is almost always a missing module: the reference is skipped then. */
 static int peer_open(const reference_opts_t *o, reference_t **ret_reference, heddle_error_t *error)
 {
     heddle_error_t why;

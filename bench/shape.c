@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tables of tensors from the dimensions of public models. */
 #include "bench/shape.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The first `dense` layers have an MLP of width ff; the others have experts, and `shared` ones beside
- * them.  Where latent_q is set attention goes by latents (MLA): q and kv are the widths that come out
- * of them, out goes into o_proj. */
+/* The first `dense` layers have an MLP of width ff; the others have experts, and `shared` ones in addition.
+ * With latent_q, attention uses latents (MLA): q and kv are then the widths behind the latents, and out is
+ * the input of o_proj. */
 typedef struct {
     const char *name, *base;
     unsigned layers, hidden, q, kv, out, ff, experts, expert_ff, shared, dense, latent_q, latent_kv, rope;
@@ -31,17 +32,6 @@ int shape_find(const char *name)
     return -1;
 }
 
-static bool grow(shape_table_t *t)
-{
-    if (t->count < t->capacity) return true;
-    uint32_t capacity = t->capacity ? 2 * t->capacity : 1024;
-    heddle_tensor_t *rows = realloc(t->rows, capacity * sizeof *rows);
-    if (!rows) return false;
-    t->rows = rows;
-    t->capacity = capacity;
-    return true;
-}
-
 static bool add_tensor(shape_table_t *t, const char *module, const char *side, uint64_t rows,
                        uint64_t columns)
 {
@@ -50,7 +40,14 @@ static bool add_tensor(shape_table_t *t, const char *module, const char *side, u
     const uint64_t extents[] = {rows, columns};
     uint64_t *dims = arena_copy(&t->arena, extents, sizeof extents);
     char *copy = arena_text(&t->arena, name, (size_t)n);
-    if (!dims || !copy || !grow(t)) return false;
+    if (t->count == t->capacity) {
+        uint32_t capacity = t->capacity ? 2 * t->capacity : 1024;
+        heddle_tensor_t *grown = realloc(t->rows, capacity * sizeof *grown);
+        if (!grown) return false;
+        t->rows = grown;
+        t->capacity = capacity;
+    }
+    if (!dims || !copy) return false;
     t->rows[t->count++] = (heddle_tensor_t){.size = sizeof *t->rows,
                                             .name = copy,
                                             .dtype = HEDDLE_DTYPE_BF16,
@@ -173,7 +170,7 @@ void shape_config(int shape, uint32_t rank, buf_t *out)
 
 uint64_t shape_seed(uint64_t seed) { return seed * 0x9e3779b97f4a7c15ull | 1; }
 
-/* xorshift64* */
+/* xorshift64*: fast, and good enough for bytes that must merely not compress or repeat. */
 void shape_fill(void *at, uint64_t bytes, uint64_t *state)
 {
     uint16_t *numbers = at;

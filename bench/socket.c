@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Both ends of the references: one sender and as many receivers as the row has workers. */
 #include "bench/socket.h"
 
 #include "bench/child.h"
@@ -32,21 +33,10 @@ static bool read_all(int fd, void *into, size_t bytes)
     return true;
 }
 
-/* In steps, so that what is digested has just come. */
-static bool receive(int fd, const socket_head_t *head, char *into)
-{
-    static uint64_t leaves[STEP_BYTES / LIMIT_PAGE_BYTES];
-    for (uint64_t at = 0; at < head->bytes; at += STEP_BYTES) {
-        size_t step = head->bytes - at < STEP_BYTES ? head->bytes - at : STEP_BYTES;
-        if (!read_all(fd, into + at, step)) return false;
-        if (head->is_digested) digest_leaves(into + at, step, leaves);
-    }
-    return true;
-}
-
 int receiver_main(int argc, char **argv)
 {
     int fd = argc == 1 ? tcp_dial("127.0.0.1", (uint16_t)atoi(argv[0])) : -1;
+    static uint64_t leaves[STEP_BYTES / LIMIT_PAGE_BYTES];
     char *into = NULL;
     size_t room = 0;
     if (fd < 0) return 9;
@@ -56,9 +46,15 @@ int receiver_main(int argc, char **argv)
             room = head.bytes;
             into = malloc(room);
             if (!into) return 9;
-            memset(into, 1, room); /* touched */
+            memset(into, 1, room); /* so that no page fault is measured */
         }
-        if (!receive(fd, &head, into) || !tcp_write(fd, "+", 1)) return 9;
+        /* In steps, so that the bytes are still in the cache when they are digested. */
+        for (uint64_t at = 0; at < head.bytes; at += STEP_BYTES) {
+            size_t step = head.bytes - at < STEP_BYTES ? head.bytes - at : STEP_BYTES;
+            if (!read_all(fd, into + at, step)) return 9;
+            if (head.is_digested) digest_leaves(into + at, step, leaves);
+        }
+        if (!tcp_write(fd, "+", 1)) return 9;
     }
     return 0;
 }
@@ -113,7 +109,8 @@ static int add_receiver(star_t *s, const reference_opts_t *o, int listener, uint
     return HEDDLE_OK;
 }
 
-/* What a round of writing left to be done: all have answered when none is open. */
+/* One step for one receiver: sends what its socket takes, then reads its answer. *ret_open: not answered yet.
+ */
 static int send_some(star_t *s, receiver_t *r, bool *ret_open)
 {
     if (r->sent < s->size) {
@@ -195,7 +192,8 @@ static int star_open(const reference_opts_t *o, bool is_digested, reference_t **
     else model_copy(o->model, s->bytes);
     for (uint32_t i = 0; !rc && i < o->receivers; i++) rc = add_receiver(s, o, listener, port, error);
     if (listener >= 0) close(listener);
-    if (!rc) rc = star_once(&s->base, &unused, error); /* their memory is touched at the first one */
+    if (!rc)
+        rc = star_once(&s->base, &unused, error); /* in the first round the receivers touch their memory */
     if (rc) star_close(&s->base);
     else *ret_reference = &s->base;
     return rc;

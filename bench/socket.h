@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/socket.h: the other end of the references socket and socket+digest (bench/reference.h).
- *
- * A receiver dials PORT of 127.0.0.1.  It is sent, again and again, a header and as many bytes; it
- * reads them into memory that was touched before, digests them where the header says so, and answers
- * one byte. */
+/* bench/socket.h: the receiving process of the references socket and socket+digest (bench/reference.h). It
+ * dials PORT of 127.0.0.1. Then it receives, again and again, a header and as many bytes as that says. It
+ * reads them into memory that was touched before, digests them if the header asks for it, and answers one
+ * byte. */
 #ifndef BENCH_SOCKET_H
 #define BENCH_SOCKET_H
 

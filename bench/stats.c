@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Medians throughout, because single repetitions are slow for reasons outside of what is measured. */
 #include "bench/stats.h"
 
 #include <math.h>
@@ -77,7 +78,8 @@ double series_ratio(const series_t *a, const series_t *b)
 
 double series_error(const series_t *s)
 {
-    /* Of a normal distribution: sigma is 1.4826 deviations, and a median's error 1.2533 sigma / sqrt(n). */
+    /* For a normal distribution, sigma is 1.4826 median absolute deviations, and the standard error of a
+     * median is 1.2533 sigma / sqrt(n). */
     double middle = series_median(s);
     series_t away = {0};
     for (uint32_t i = 0; i < s->count; i++)
@@ -99,7 +101,7 @@ double series_drift(const series_t *s)
 stats_change_t stats_compare(const series_t *before, const series_t *after)
 {
     stats_change_t c = {.before = series_median(before), .after = series_median(after)};
-    /* From nothing to something is no share of what was: what there is now stands for it. */
+    /* A change from 0 has no relative size: it is then taken relative to the new value. */
     double base = c.before != 0 ? fabs(c.before) : fabs(c.after);
     if (base > 0) {
         double error = STATS_ERRORS * hypot(series_error(before), series_error(after));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/stats.h: what a series of repetitions says.  Pure functions over borrowed numbers; any thread.
- *
- * A series holds one number a repetition, in the order in which they were measured. */
+/* bench/stats.h: what a series of repetitions says about a machine and its noise. A series holds one number
+ * for each repetition, in the order in which they were measured. The caller owns it. Pure functions over
+ * borrowed numbers; any thread. */
 #ifndef BENCH_STATS_H
 #define BENCH_STATS_H
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define STATS_REPEAT_MAX 10000u
-/* Fewer repetitions say nothing about their own spread. */
+/* With fewer repetitions their own spread cannot be estimated. */
 #define STATS_REPEAT_TO_JUDGE 5u
 
 typedef struct {
@@ -31,7 +31,7 @@ bool series_divide(const series_t *a, const series_t *b, series_t *ret_quotients
 
 /* Standard error of the median, out of the median absolute deviation: outliers do not widen it. */
 double series_error(const series_t *s);
-/* How far the median of the first half lies from that of the second: what the spread does not see. */
+/* How far the median of the first half lies from that of the second: a slow change that the spread hides. */
 double series_drift(const series_t *s);
 
 typedef enum { STATS_SAME, STATS_BETTER, STATS_WORSE, STATS_TOO_FEW } stats_verdict_t;
@@ -41,8 +41,8 @@ typedef struct {
     double floor;         /* changes below it are noise; same unit as change */
     stats_verdict_t verdict;
 } stats_change_t;
-/* Less is better.  The floor is what the two series say of themselves: STATS_ERRORS standard errors of
- * both together, or the drift within one of them where that is more. */
+/* Less is better.  The floor comes from the two series themselves: STATS_ERRORS standard errors of both
+ * together, or the drift within one of them, whichever is more. */
 #define STATS_ERRORS 4.0
 stats_change_t stats_compare(const series_t *before, const series_t *after);
 const char *stats_verdict_name(stats_verdict_t v);

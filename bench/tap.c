@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A ZMTP frame counter, and the forwarding process around it. */
 #include "bench/tap.h"
 
 #include "bench/tcp.h"
@@ -19,7 +20,8 @@ enum {
     BUFFER_BYTES = 65536
 };
 
-/* Flags, then one byte of length or eight, the most significant first (ZMTP 3.1). */
+/* The header of a frame: flags, then a length of one byte or of eight in network order (ZMTP 3.1, RFC 37).
+ * True when it is complete. */
 static bool take_head(tap_count_t *c, uint8_t byte)
 {
     c->head[c->head_bytes++] = byte;
@@ -54,12 +56,12 @@ void tap_count(tap_count_t *c, const void *data, size_t bytes)
 typedef struct {
     int client, broker;
     tap_count_t up, down;
-} line_t;
+} pair_t;
 typedef struct {
     int listener;
     const char *host;
     uint16_t port;
-    line_t lines[LINES_MAX];
+    pair_t pairs[LINES_MAX];
     int count;
 } tap_t;
 
@@ -71,7 +73,7 @@ static bool accept_client(tap_t *t)
         if (broker >= 0) close(broker);
         return client >= 0 && t->count < LINES_MAX;
     }
-    t->lines[t->count++] = (line_t){.client = client, .broker = broker};
+    t->pairs[t->count++] = (pair_t){.client = client, .broker = broker};
     return true;
 }
 
@@ -85,11 +87,11 @@ static bool pass(int from, int to, tap_count_t *count)
     return tcp_write(to, buffer, (size_t)n);
 }
 
-static void tell(tap_t *t)
+static void print_tally(tap_t *t)
 {
     uint64_t up = 0, down = 0, bytes = 0;
     for (int i = 0; i < t->count; i++) {
-        line_t *l = &t->lines[i];
+        pair_t *l = &t->pairs[i];
         up += l->up.messages;
         down += l->down.messages;
         bytes += l->up.bytes + l->down.bytes;
@@ -99,31 +101,32 @@ static void tell(tap_t *t)
     fflush(stdout);
 }
 
+/* One turn; -1: go on, else the exit status. */
 static int turn(tap_t *t)
 {
     struct pollfd fds[2 + 2 * LINES_MAX] = {{.fd = STDIN_FILENO, .events = POLLIN},
                                             {.fd = t->listener, .events = POLLIN}};
     int count = t->count;
     for (int i = 0; i < count; i++) {
-        fds[2 + 2 * i] = (struct pollfd){.fd = t->lines[i].client, .events = POLLIN};
-        fds[3 + 2 * i] = (struct pollfd){.fd = t->lines[i].broker, .events = POLLIN};
+        fds[2 + 2 * i] = (struct pollfd){.fd = t->pairs[i].client, .events = POLLIN};
+        fds[3 + 2 * i] = (struct pollfd){.fd = t->pairs[i].broker, .events = POLLIN};
     }
     if (poll(fds, 2 + 2 * (nfds_t)count, -1) < 0) return 9;
-    for (int i = count - 1; i >= 0;
-         i--) { /* from the end: a line that is dropped is replaced by the last one */
-        line_t *l = &t->lines[i];
+    /* From the end, because a pair that is dropped is replaced by the last one. */
+    for (int i = count - 1; i >= 0; i--) {
+        pair_t *l = &t->pairs[i];
         if ((fds[2 + 2 * i].revents && !pass(l->client, l->broker, &l->up)) ||
             (fds[3 + 2 * i].revents && !pass(l->broker, l->client, &l->down))) {
-            close(t->lines[i].client);
-            close(t->lines[i].broker);
-            t->lines[i] = t->lines[--t->count];
+            close(t->pairs[i].client);
+            close(t->pairs[i].broker);
+            t->pairs[i] = t->pairs[--t->count];
         }
     }
     if (fds[1].revents && !accept_client(t)) return 9;
     char asked[64];
     if (!fds[0].revents) return -1;
     if (read(STDIN_FILENO, asked, sizeof asked) <= 0) return 0;
-    tell(t);
+    print_tally(t);
     return -1;
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/tap.h: stands between a broker and its clients, passes every byte on, and counts ZMTP's messages.
- *
- * Counting needs no key: frames are told apart by their headers alone.  Commands of ZMTP (handshakes)
- * are not counted as messages, their bytes are. */
+/* bench/tap.h: a process between a broker and its clients that passes every byte on and counts ZMTP
+ * messages. Counting needs no key, because the headers of frames are not encrypted. Commands of ZMTP
+ * (handshakes) do not count as messages, but their bytes count. The cluster owns the process; one thread. */
 #ifndef BENCH_TAP_H
 #define BENCH_TAP_H
 
@@ -10,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One direction of one connection.  Zeroed: nothing was seen yet. */
+/* One direction of one connection.  Zeroed: at its beginning. */
 typedef struct {
     uint64_t seen;   /* bytes of the greeting so far */
     uint64_t left;   /* of the frame's body */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/tcp.h: TCP on loopback, as bare as it is.  Sockets are close-on-exec and without Nagle's
- * delay; -1 and errno where one cannot be had. */
+/* bench/tcp.h: TCP on loopback, without any layer above. Sockets are close-on-exec and have Nagle's delay
+ * off; -1 and errno on failure. The caller owns the descriptors; any thread. */
 #ifndef BENCH_TCP_H
 #define BENCH_TCP_H
 
